@@ -1,0 +1,532 @@
+"""The catalogue: every metric that is sampled, described once.
+
+Wire columns, the database schema, heatmap choices, the filter language and the README's table come from
+here and only from here. The order of a tuple is the order of its columns on the wire and in the database.
+
+Kinds: a *gauge* is read as it is; a *counter* only grows and is stored raw; a *rate* is the growth of a
+counter divided by the time between two readings, so the first sample after a start has none.
+Rates in MB/s count 10**6 bytes; memory in MiB counts 2**20.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Optional, Tuple
+
+GAUGE = "gauge"
+COUNTER = "counter"
+RATE = "rate"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: its column name (unit included), what it means and where it comes from.
+
+    ``short`` names it in the filter language and in narrow places; ``top`` is the fixed upper end of its
+    scale on screen, None where it depends on the device (then ``top_fact`` names the GPU fact that holds it).
+    """
+
+    name: str
+    label: str
+    short: str
+    unit: str
+    kind: str
+    sql: str
+    source: str
+    meaning: str
+    top: Optional[float] = None
+    top_fact: Optional[str] = None
+
+
+GPU_METRICS: Tuple[Metric, ...] = (
+    Metric(
+        "util_pct",
+        "GPU util",
+        "util",
+        "%",
+        GAUGE,
+        "UTINYINT",
+        "nvmlDeviceGetUtilizationRates.gpu",
+        "Share of time in which any kernel ran",
+        top=100,
+    ),
+    Metric(
+        "mem_util_pct",
+        "memory util",
+        "memutil",
+        "%",
+        GAUGE,
+        "UTINYINT",
+        "nvmlDeviceGetUtilizationRates.memory",
+        "Share of time in which device memory was read or written",
+        top=100,
+    ),
+    Metric(
+        "mem_used_mib",
+        "memory used",
+        "mem",
+        "MiB",
+        GAUGE,
+        "UINTEGER",
+        "nvmlDeviceGetMemoryInfo_v2.used",
+        "Device memory in use",
+        top_fact="memory_total_mib",
+    ),
+    Metric(
+        "power_w",
+        "power",
+        "power",
+        "W",
+        GAUGE,
+        "FLOAT",
+        "nvmlDeviceGetPowerUsage / 1000",
+        "Power drawn by the board",
+        top_fact="power_limit_w",
+    ),
+    Metric(
+        "temp_c",
+        "temperature",
+        "temp",
+        "°C",
+        GAUGE,
+        "SMALLINT",
+        "nvmlDeviceGetTemperature(NVML_TEMPERATURE_GPU)",
+        "Temperature of the GPU",
+        top=100,
+    ),
+    Metric(
+        "mem_temp_c",
+        "memory temp",
+        "memtemp",
+        "°C",
+        GAUGE,
+        "SMALLINT",
+        "field 82 NVML_FI_DEV_MEMORY_TEMP",
+        "Temperature of the device memory",
+        top=110,
+    ),
+    Metric(
+        "sm_clock_mhz",
+        "SM clock",
+        "clock",
+        "MHz",
+        GAUGE,
+        "USMALLINT",
+        "nvmlDeviceGetClockInfo(NVML_CLOCK_SM)",
+        "Clock of the streaming multiprocessors",
+        top_fact="sm_clock_max_mhz",
+    ),
+    Metric(
+        "mem_clock_mhz",
+        "memory clock",
+        "memclock",
+        "MHz",
+        GAUGE,
+        "USMALLINT",
+        "nvmlDeviceGetClockInfo(NVML_CLOCK_MEM)",
+        "Clock of the device memory",
+        top_fact="mem_clock_max_mhz",
+    ),
+    Metric(
+        "pcie_tx_mb_s",
+        "PCIe tx",
+        "pcietx",
+        "MB/s",
+        RATE,
+        "FLOAT",
+        "field 197 NVML_FI_DEV_PCIE_COUNT_TX_BYTES, else nvmlDeviceGetPcieThroughput",
+        "Bytes the GPU sent over PCIe, device to host",
+        top=64_000,
+    ),
+    Metric(
+        "pcie_rx_mb_s",
+        "PCIe rx",
+        "pcierx",
+        "MB/s",
+        RATE,
+        "FLOAT",
+        "field 198 NVML_FI_DEV_PCIE_COUNT_RX_BYTES, else nvmlDeviceGetPcieThroughput",
+        "Bytes the GPU received over PCIe, host to device",
+        top=64_000,
+    ),
+    Metric(
+        "nvlink_tx_mb_s",
+        "NVLink tx",
+        "nvtx",
+        "MB/s",
+        RATE,
+        "FLOAT",
+        "field 138 NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX (KiB), else 202",
+        "Bytes sent over all NVLinks of the GPU",
+        top=450_000,
+    ),
+    Metric(
+        "nvlink_rx_mb_s",
+        "NVLink rx",
+        "nvrx",
+        "MB/s",
+        RATE,
+        "FLOAT",
+        "field 139 NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX (KiB), else 204",
+        "Bytes received over all NVLinks of the GPU",
+        top=450_000,
+    ),
+    Metric(
+        "energy_mj",
+        "energy",
+        "energy",
+        "mJ",
+        COUNTER,
+        "UBIGINT",
+        "nvmlDeviceGetTotalEnergyConsumption",
+        "Energy used since the driver was loaded, in millijoules",
+    ),
+    Metric(
+        "clock_reasons",
+        "clock reasons",
+        "reasons",
+        "bits",
+        GAUGE,
+        "UINTEGER",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "Why the clocks are where they are: 0x4 power cap, 0x8 hardware slowdown, 0x20 and 0x40 thermal, "
+        "0x80 power brake",
+    ),
+    Metric(
+        "throttle_power_pct",
+        "power throttle",
+        "thrpower",
+        "%",
+        RATE,
+        "FLOAT",
+        "field 74 NVML_FI_DEV_PERF_POLICY_POWER (ns)",
+        "Share of the interval in which clocks were held down by the power limit",
+        top=100,
+    ),
+    Metric(
+        "throttle_thermal_pct",
+        "thermal throttle",
+        "thrtherm",
+        "%",
+        RATE,
+        "FLOAT",
+        "fields 269 + 270 NVML_FI_DEV_CLOCKS_EVENT_REASON_SW/HW_THERM_SLOWDOWN (ns)",
+        "Share of the interval in which clocks were held down by temperature",
+        top=100,
+    ),
+    Metric(
+        "throttle_brake_pct",
+        "power brake",
+        "thrbrake",
+        "%",
+        RATE,
+        "FLOAT",
+        "field 271 NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE (ns)",
+        "Share of the interval in which an external power brake held clocks down",
+        top=100,
+    ),
+    Metric(
+        "ecc_corrected",
+        "ECC corrected",
+        "ecc",
+        "errors",
+        COUNTER,
+        "UBIGINT",
+        "nvmlDeviceGetTotalEccErrors(CORRECTED, VOLATILE)",
+        "Memory errors corrected since the driver was loaded",
+    ),
+    Metric(
+        "ecc_uncorrected",
+        "ECC uncorrected",
+        "eccbad",
+        "errors",
+        COUNTER,
+        "UBIGINT",
+        "nvmlDeviceGetTotalEccErrors(UNCORRECTED, VOLATILE)",
+        "Memory errors that could not be corrected since the driver was loaded",
+    ),
+    Metric(
+        "pstate",
+        "performance state",
+        "pstate",
+        "P",
+        GAUGE,
+        "UTINYINT",
+        "nvmlDeviceGetPerformanceState",
+        "Performance state: 0 is the fastest, 15 the slowest",
+        top=15,
+    ),
+)
+
+HOST_METRICS: Tuple[Metric, ...] = (
+    Metric(
+        "cpu_pct",
+        "CPU",
+        "cpu",
+        "%",
+        RATE,
+        "FLOAT",
+        "/proc/stat cpu",
+        "Share of CPU time of all cores that was not idle and not iowait",
+        top=100,
+    ),
+    Metric(
+        "cpu_user_pct",
+        "CPU user",
+        "cpuuser",
+        "%",
+        RATE,
+        "FLOAT",
+        "/proc/stat cpu: user + nice",
+        "Share of CPU time in user code",
+        top=100,
+    ),
+    Metric(
+        "cpu_system_pct",
+        "CPU system",
+        "cpusys",
+        "%",
+        RATE,
+        "FLOAT",
+        "/proc/stat cpu: system + irq + softirq",
+        "Share of CPU time in the kernel",
+        top=100,
+    ),
+    Metric(
+        "cpu_iowait_pct",
+        "iowait",
+        "iowait",
+        "%",
+        RATE,
+        "FLOAT",
+        "/proc/stat cpu: iowait",
+        "Share of CPU time idle while waiting for disks",
+        top=100,
+    ),
+    Metric(
+        "cpu_busiest_pct",
+        "busiest core",
+        "core",
+        "%",
+        RATE,
+        "FLOAT",
+        "/proc/stat cpuN",
+        "The same as cpu_pct for the busiest core",
+        top=100,
+    ),
+    Metric(
+        "load_1m",
+        "load",
+        "load",
+        "tasks",
+        GAUGE,
+        "FLOAT",
+        "/proc/loadavg",
+        "Runnable and uninterruptible tasks, mean of one minute",
+    ),
+    Metric(
+        "memory_used_mib",
+        "memory",
+        "hostmem",
+        "MiB",
+        GAUGE,
+        "UINTEGER",
+        "/proc/meminfo MemTotal - MemAvailable",
+        "Host memory in use",
+        top_fact="memory_total_mib",
+    ),
+    Metric(
+        "swap_used_mib",
+        "swap",
+        "swap",
+        "MiB",
+        GAUGE,
+        "UINTEGER",
+        "/proc/meminfo SwapTotal - SwapFree",
+        "Swap space in use",
+    ),
+    Metric(
+        "disk_read_mb_s",
+        "disk read",
+        "diskr",
+        "MB/s",
+        RATE,
+        "FLOAT",
+        "/proc/diskstats",
+        "Bytes read from the whole local disks",
+    ),
+    Metric(
+        "disk_write_mb_s",
+        "disk write",
+        "diskw",
+        "MB/s",
+        RATE,
+        "FLOAT",
+        "/proc/diskstats",
+        "Bytes written to the whole local disks",
+    ),
+    Metric(
+        "net_rx_mb_s",
+        "net in",
+        "netin",
+        "MB/s",
+        RATE,
+        "FLOAT",
+        "/proc/net/dev without lo",
+        "Bytes received on the network interfaces",
+    ),
+    Metric(
+        "net_tx_mb_s",
+        "net out",
+        "netout",
+        "MB/s",
+        RATE,
+        "FLOAT",
+        "/proc/net/dev without lo",
+        "Bytes sent on the network interfaces",
+    ),
+    Metric(
+        "ib_rx_mb_s",
+        "IB in",
+        "ibin",
+        "MB/s",
+        RATE,
+        "FLOAT",
+        "/sys/class/infiniband/*/ports/*/counters/port_rcv_data x 4",
+        "Bytes received on InfiniBand and RoCE ports",
+    ),
+    Metric(
+        "ib_tx_mb_s",
+        "IB out",
+        "ibout",
+        "MB/s",
+        RATE,
+        "FLOAT",
+        "/sys/class/infiniband/*/ports/*/counters/port_xmit_data x 4",
+        "Bytes sent on InfiniBand and RoCE ports",
+    ),
+    Metric(
+        "psi_cpu_pct",
+        "CPU pressure",
+        "psicpu",
+        "%",
+        RATE,
+        "FLOAT",
+        "/proc/pressure/cpu some total",
+        "Share of the interval in which some task waited for a CPU",
+        top=100,
+    ),
+    Metric(
+        "psi_memory_pct",
+        "memory pressure",
+        "psimem",
+        "%",
+        RATE,
+        "FLOAT",
+        "/proc/pressure/memory some total",
+        "Share of the interval in which some task waited for memory",
+        top=100,
+    ),
+    Metric(
+        "psi_io_pct",
+        "I/O pressure",
+        "psiio",
+        "%",
+        RATE,
+        "FLOAT",
+        "/proc/pressure/io some total",
+        "Share of the interval in which some task waited for I/O",
+        top=100,
+    ),
+)
+
+PROCESS_METRICS: Tuple[Metric, ...] = (
+    Metric(
+        "gpu_memory_mib",
+        "GPU memory",
+        "gmem",
+        "MiB",
+        GAUGE,
+        "UINTEGER",
+        "nvmlDeviceGetComputeRunningProcesses.usedGpuMemory",
+        "Device memory the process holds",
+    ),
+    Metric(
+        "sm_pct",
+        "SM",
+        "sm",
+        "%",
+        GAUGE,
+        "UTINYINT",
+        "nvmlDeviceGetProcessUtilization.smUtil",
+        "Share of time in which a kernel of the process ran",
+        top=100,
+    ),
+    Metric(
+        "cpu_pct",
+        "CPU",
+        "cpu",
+        "%",
+        RATE,
+        "FLOAT",
+        "/proc/PID/stat utime + stime",
+        "CPU time of the process; 100 is one core",
+    ),
+    Metric(
+        "memory_mib",
+        "memory",
+        "rss",
+        "MiB",
+        GAUGE,
+        "UINTEGER",
+        "/proc/PID/statm resident",
+        "Resident host memory of the process",
+    ),
+    Metric(
+        "read_mb_s",
+        "read",
+        "read",
+        "MB/s",
+        RATE,
+        "FLOAT",
+        "/proc/PID/io read_bytes",
+        "Bytes the process read from disks",
+    ),
+    Metric(
+        "write_mb_s",
+        "write",
+        "write",
+        "MB/s",
+        RATE,
+        "FLOAT",
+        "/proc/PID/io write_bytes",
+        "Bytes the process wrote to disks",
+    ),
+)
+
+GPU_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS)
+HOST_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS)
+PROCESS_COLUMNS: Tuple[str, ...] = tuple(m.name for m in PROCESS_METRICS)
+
+GPU_BY_NAME: Dict[str, Metric] = {m.name: m for m in GPU_METRICS}
+GPU_BY_SHORT: Dict[str, Metric] = {m.short: m for m in GPU_METRICS}
+HOST_BY_NAME: Dict[str, Metric] = {m.name: m for m in HOST_METRICS}
+HOST_BY_SHORT: Dict[str, Metric] = {m.short: m for m in HOST_METRICS}
+
+# Bits of clock_reasons that mean "held down against its will" (nvml.h, nvmlClocksEventReason*).
+REASON_POWER_CAP = 0x4
+REASON_HW_SLOWDOWN = 0x8
+REASON_SW_THERMAL = 0x20
+REASON_HW_THERMAL = 0x40
+REASON_POWER_BRAKE = 0x80
+REASON_NAMES: Dict[int, str] = {
+    0x1: "idle",
+    0x2: "applications clocks",
+    REASON_POWER_CAP: "power cap",
+    REASON_HW_SLOWDOWN: "hardware slowdown",
+    0x10: "sync boost",
+    REASON_SW_THERMAL: "thermal (software)",
+    REASON_HW_THERMAL: "thermal (hardware)",
+    REASON_POWER_BRAKE: "power brake",
+    0x100: "display clocks",
+}

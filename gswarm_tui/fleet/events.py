@@ -1,0 +1,143 @@
+"""Everything that can happen, as values: what links, agents and people do, on its way to fleet and recorder.
+
+Live nodes, simulated nodes and replayed recordings are the same to everything after the link: a stream of
+these. ``at`` is always the head's Unix time in seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from gswarm_agent.frame import Frame, Hello
+
+
+class Phase(enum.Enum):
+    """Where a node's link stands."""
+
+    CONNECTING = "connecting"
+    LIVE = "live"
+    LOST = "lost"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class LinkChanged:
+    """A link went to another phase.
+
+    ``reason`` says in one sentence why it is lost, ``remedy`` what the person can do; ``retry_at`` is when the
+    next attempt begins, None where none will be made.
+    """
+
+    node: str
+    at: float
+    phase: Phase
+    reason: str = ""
+    remedy: str = ""
+    retry_at: float | None = None
+
+
+@dataclass(frozen=True)
+class NodeIntroduced:
+    """A node's agent said hello."""
+
+    node: str
+    at: float
+    hello: Hello
+
+
+@dataclass(frozen=True)
+class LinkMeasured:
+    """The node's clock minus the head's, and the round trip, both in seconds."""
+
+    node: str
+    at: float
+    offset_s: float
+    round_trip_s: float
+
+
+@dataclass(frozen=True)
+class FrameArrived:
+    """A frame; ``ts`` is its time on the head's clock, ``life`` the agent run its sequence belongs to."""
+
+    node: str
+    at: float
+    ts: float
+    life: str
+    frame: Frame
+
+
+@dataclass(frozen=True)
+class SessionStarted:
+    """A named interval began; ``started_at`` may lie before ``at``."""
+
+    session_id: str
+    at: float
+    name: str
+    started_at: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SessionChanged:
+    """A session was renamed or its note rewritten; None leaves a field as it is."""
+
+    session_id: str
+    at: float
+    name: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class SessionStopped:
+    """A session ended."""
+
+    session_id: str
+    at: float
+    ended_at: float
+
+
+@dataclass(frozen=True)
+class Happened:
+    """Something worth a line in the events pane and a row in ``events``.
+
+    ``kind`` is one lower-case word for queries, ``severity`` is info, warning or error (``gswarm_agent.frame``),
+    ``gpu`` an NVML index or None.
+    """
+
+    at: float
+    kind: str
+    severity: str
+    message: str
+    node: str | None = None
+    gpu: int | None = None
+    detail: str | None = None
+
+
+Event = (
+    LinkChanged
+    | NodeIntroduced
+    | LinkMeasured
+    | FrameArrived
+    | SessionStarted
+    | SessionChanged
+    | SessionStopped
+    | Happened
+)
+
+
+@dataclass(frozen=True)
+class RecorderStatus:
+    """What the recorder has done so far; ``error`` is one sentence while it can't write, else empty.
+
+    ``rows`` counts rows committed in this recording, ``file_bytes`` the file with its write-ahead log,
+    ``waiting`` the events not yet committed, ``committed`` the last committed sequence of each (node, life).
+    """
+
+    path: str
+    rows: int
+    file_bytes: int
+    waiting: int
+    committed: dict[tuple[str, str], int]
+    error: str = ""
+    closed: bool = False

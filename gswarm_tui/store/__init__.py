@@ -1,0 +1,1 @@
+"""The recording in DuckDB: schema, recorder, reader."""
