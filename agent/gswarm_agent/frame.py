@@ -112,7 +112,8 @@ class Frame:
 
     ``ts_ns`` is the node's Unix time of the reading; ``late_ms`` how long after its deadline the tick
     began, ``missed`` how many deadlines were passed over since the frame before. ``gpus`` has a row for each
-    GPU of the hello, None for a GPU that didn't answer. ``processes`` is None on ticks that don't look at processes.
+    GPU of the hello, None for a GPU that didn't answer. ``processes`` is None on ticks that don't look at
+    processes.
     """
 
     seq: int

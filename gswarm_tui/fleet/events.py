@@ -25,8 +25,8 @@ class Phase(enum.Enum):
 class LinkChanged:
     """A link went to another phase.
 
-    ``reason`` says in one sentence why it is lost, ``remedy`` what the person can do; ``retry_at`` is when the
-    next attempt begins, None where none will be made.
+    ``reason`` says in one sentence why it is lost, ``remedy`` what the person can do; ``retry_at`` is when
+    the next attempt begins, None where none will be made.
     """
 
     node: str
@@ -101,8 +101,8 @@ class SessionStopped:
 class Happened:
     """Something worth a line in the events pane and a row in ``events``.
 
-    ``kind`` is one lower-case word for queries, ``severity`` is info, warning or error (``gswarm_agent.frame``),
-    ``gpu`` an NVML index or None.
+    ``kind`` is one lower-case word for queries, ``severity`` is info, warning or error
+    (``gswarm_agent.frame``), ``gpu`` an NVML index or None.
     """
 
     at: float
