@@ -1,0 +1,35 @@
+"""What a probe is: the contract between what is measured on a node and the loop that asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Optional, Protocol, Tuple
+
+from gswarm_agent.frame import GpuFacts, HostFacts, Note, ProcessSample, Row
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one tick measured on a node; the fields are those of ``Frame``.
+
+    ``gpus`` has one entry for each GPU of the facts, None for one that didn't answer in time. ``processes``
+    is None on ticks that don't look at processes.
+    """
+
+    gpus: Tuple[Optional[Row], ...]
+    host: Optional[Row]
+    processes: Optional[Tuple[ProcessSample, ...]] = None
+    notes: Tuple[Note, ...] = ()
+
+
+class Probe(Protocol):
+    """A node that can be measured. All methods are called from one thread."""
+
+    def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
+        """What doesn't change, and what can't be measured: name -> reason (see ``Hello.capabilities``)."""
+
+    def read(self, now_ns: int) -> Reading:
+        """Measure everything once. ``now_ns`` is a monotonic time; rates are over the time since the last."""
+
+    def close(self) -> None:
+        """Let go of threads, descriptors and the driver."""
