@@ -1,0 +1,119 @@
+"""Sessions: named intervals of a recording, any number at once, with their live means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_tui.fleet.events import SessionChanged, SessionStarted, SessionStopped
+from gswarm_tui.fleet.history import Floats
+
+UTIL = GPU_COLUMNS.index("util_pct")
+POWER = GPU_COLUMNS.index("power_w")
+
+
+@dataclass
+class Session:
+    """One session and what has been measured in it so far.
+
+    Means are over GPU-samples; energy is the growth of the energy counters, in joules.
+    """
+
+    session_id: str
+    name: str
+    started_at: float
+    note: str = ""
+    ended_at: float | None = None
+    util_sum: float = 0.0
+    util_count: int = 0
+    power_sum: float = 0.0
+    power_count: int = 0
+    energy_j: float = 0.0
+
+    @property
+    def running(self) -> bool:
+        """Whether it hasn't been stopped."""
+        return self.ended_at is None
+
+    @property
+    def mean_util(self) -> float | None:
+        """Mean utilisation in %, None where nothing was measured."""
+        return self.util_sum / self.util_count if self.util_count else None
+
+    @property
+    def mean_power_w(self) -> float | None:
+        """Mean power of one GPU in W, None where nothing was measured."""
+        return self.power_sum / self.power_count if self.power_count else None
+
+    def seconds(self, now: float) -> float:
+        """How long it lasts, or lasted."""
+        return max(0.0, (now if self.ended_at is None else self.ended_at) - self.started_at)
+
+    def covers(self, ts: float) -> bool:
+        """Whether a sample of that time belongs to it; both ends included."""
+        return self.started_at <= ts and (self.ended_at is None or ts <= self.ended_at)
+
+    def add(self, values: Floats, energy_j: float) -> None:
+        """Count one node's reading, of shape (GPUs, metrics), and the energy used since the one before."""
+        util, power = values[:, UTIL], values[:, POWER]
+        measured = np.isfinite(util)
+        self.util_sum += float(util[measured].sum())
+        self.util_count += int(measured.sum())
+        measured = np.isfinite(power)
+        self.power_sum += float(power[measured].sum())
+        self.power_count += int(measured.sum())
+        self.energy_j += energy_j
+
+
+class SessionBook:
+    """All sessions of a recording, by id, in the order of their start."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, Session] = {}
+        self.version = 0
+
+    @property
+    def running(self) -> list[Session]:
+        """The sessions that haven't been stopped."""
+        return [s for s in self.sessions.values() if s.running]
+
+    def start(self, event: SessionStarted) -> Session:
+        """Open a session."""
+        session = Session(event.session_id, event.name, event.started_at, event.note)
+        self.sessions[event.session_id] = session
+        self.version += 1
+        return session
+
+    def change(self, event: SessionChanged) -> Session:
+        """Rename it or rewrite its note."""
+        session = self.sessions[event.session_id]
+        if event.name is not None:
+            session.name = event.name
+        if event.note is not None:
+            session.note = event.note
+        self.version += 1
+        return session
+
+    def stop(self, event: SessionStopped) -> Session:
+        """Close it; stopping it twice changes nothing."""
+        session = self.sessions[event.session_id]
+        if session.ended_at is None:
+            session.ended_at = max(event.ended_at, session.started_at)
+            self.version += 1
+        return session
+
+    def add(self, ts: float, values: Floats, energy_j: float) -> None:
+        """Count one node's reading in every session that covers its time."""
+        for session in self.sessions.values():
+            if session.covers(ts):
+                session.add(values, energy_j)
+
+
+def suggest_name(taken: Iterable[str]) -> str:
+    """A good default: "session-1", or the next number after the highest in use."""
+    numbers = [int(m.group(1)) for name in taken if (m := re.fullmatch(r"session-(\d{1,9})", name))]
+    return f"session-{max(numbers, default=0) + 1}"

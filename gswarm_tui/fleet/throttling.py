@@ -1,0 +1,57 @@
+"""When GPUs begin and cease to be throttled, told once each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gswarm_agent.frame import INFO, WARNING, GpuFacts
+from gswarm_agent.metrics import (
+    REASON_HW_SLOWDOWN,
+    REASON_HW_THERMAL,
+    REASON_NAMES,
+    REASON_POWER_BRAKE,
+    REASON_POWER_CAP,
+    REASON_SW_THERMAL,
+)
+from gswarm_tui.fleet.events import Happened
+from gswarm_tui.fleet.history import Floats
+
+HARMFUL = REASON_HW_SLOWDOWN | REASON_SW_THERMAL | REASON_HW_THERMAL | REASON_POWER_BRAKE
+WATCHED = HARMFUL | REASON_POWER_CAP
+QUIET_S = 10.0
+
+
+def reason_names(reasons: int) -> str:
+    """The names of the bits that hold clocks down, "power cap, thermal (hardware)"; empty for none."""
+    return ", ".join(name for bit, name in REASON_NAMES.items() if bit & reasons & WATCHED)
+
+
+class ThrottleWatch:
+    """Remembers each GPU's reasons; an episode ends after ten seconds without any, so that it can't flood."""
+
+    def __init__(self) -> None:
+        self._episodes: dict[tuple[str, str], tuple[float, float, int]] = {}
+
+    def look(self, node: str, ts: float, gpus: Sequence[GpuFacts], reasons: Floats) -> list[Happened]:
+        """What began or ended with this reading; ``reasons`` has one bit mask a GPU, NaN where unknown."""
+        now = np.where(np.isfinite(reasons), reasons, 0).astype(np.int64) & WATCHED
+        if not self._episodes and not now.any():
+            return []
+        told = []
+        for gpu, bits in zip(gpus, now.tolist(), strict=True):
+            key = (node, gpu.uuid)
+            episode = self._episodes.get(key)
+            if bits:
+                if episode is None or bits & ~episode[2]:
+                    severity = WARNING if bits & HARMFUL else INFO
+                    words = f"throttled: {reason_names(bits)}"
+                    told.append(Happened(ts, "throttle", severity, words, node, gpu.index))
+                began = ts if episode is None else episode[0]
+                self._episodes[key] = (began, ts, bits | (episode[2] if episode else 0))
+            elif episode is not None and ts - episode[1] > QUIET_S:
+                del self._episodes[key]
+                words = f"no longer throttled, after {episode[1] - episode[0]:.0f} s"
+                told.append(Happened(ts, "throttle_end", INFO, words, node, gpu.index))
+        return told

@@ -1,0 +1,95 @@
+"""The line of totals: what the whole fleet does now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_tui.fleet.state import Fleet, NodeState, Standing
+
+BUSY_FROM_PCT = 20.0
+"""A GPU is busy from this utilisation on; below it an idle phase may begin (Omnistat's threshold)."""
+
+UTIL = GPU_COLUMNS.index("util_pct")
+MEMORY = GPU_COLUMNS.index("mem_used_mib")
+POWER = GPU_COLUMNS.index("power_w")
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over fresh nodes and the job's own GPUs; None where nothing was measured.
+
+    ``slowest`` is the (node, GPU index) with the lowest utilisation, ``lag_ms`` the worst lateness of a tick.
+    """
+
+    nodes: int
+    nodes_up: int
+    gpus: int
+    busy: int
+    mean_util: float | None
+    power_w: float | None
+    memory_used_mib: float | None
+    memory_total_mib: float | None
+    energy_j: float
+    slowest: tuple[str, int] | None
+    lag_ms: float
+    simulated: bool
+
+
+def totals(fleet: Fleet, now: float) -> Totals:
+    """Add up the fleet as it stands at a time."""
+    up = [n for n in fleet.nodes.values() if n.standing(now) is Standing.LIVE]
+    values = np.concatenate([_own(n) for n in up]) if up else np.empty((0, len(GPU_COLUMNS)))
+    util, memory, power = values[:, UTIL], values[:, MEMORY], values[:, POWER]
+    sizes = [
+        fact.memory_total_mib
+        for node in up
+        for fact, mine in zip(node.facts, node.mine, strict=True)
+        if mine and fact.memory_total_mib is not None
+    ]
+    return Totals(
+        nodes=len(fleet.nodes),
+        nodes_up=len(up),
+        gpus=len(values),
+        busy=int((util >= BUSY_FROM_PCT).sum()),
+        mean_util=_mean(util),
+        power_w=_sum(power),
+        memory_used_mib=_sum(memory),
+        memory_total_mib=float(sum(sizes)) if sizes else None,
+        energy_j=fleet.energy_j,
+        slowest=_slowest(up, util),
+        lag_ms=max((n.late_ms for n in up), default=0.0),
+        simulated=any(n.hello is not None and n.hello.simulated for n in fleet.nodes.values()),
+    )
+
+
+def _own(node: NodeState) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    own: np.ndarray[tuple[int, int], np.dtype[np.float64]] = node.gpus[np.array(node.mine, dtype=bool)]
+    return own
+
+
+def _mean(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float | None:
+    measured = values[np.isfinite(values)]
+    return float(measured.mean()) if len(measured) else None
+
+
+def _sum(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float | None:
+    measured = values[np.isfinite(values)]
+    return float(measured.sum()) if len(measured) else None
+
+
+def _slowest(
+    nodes: list[NodeState], util: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+) -> tuple[str, int] | None:
+    if not np.isfinite(util).any():
+        return None
+    lowest = int(np.nanargmin(util))
+    names = [
+        (node.name, fact.index)
+        for node in nodes
+        for fact, mine in zip(node.facts, node.mine, strict=True)
+        if mine
+    ]
+    return names[lowest]

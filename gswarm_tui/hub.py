@@ -1,0 +1,142 @@
+"""The hub: the only consumer of links. Every event goes to the fleet at once and to the sinks once a tick."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gswarm_tui.fleet.events import (
+    Event,
+    RecorderStatus,
+    SessionChanged,
+    SessionStarted,
+    SessionStopped,
+)
+from gswarm_tui.fleet.state import Fleet
+
+FLUSH_LONGEST_S = 1.0
+
+
+class Sink(Protocol):
+    """Somewhere that events go, in order; must not block."""
+
+    def submit(self, events: Sequence[Event]) -> None:
+        """Take these over."""
+
+
+class NodeLink(Protocol):
+    """What the hub needs of a link."""
+
+    node: str
+
+    async def run(self) -> None:
+        """Keep the node connected until stopped."""
+
+    async def stop(self) -> None:
+        """Let the agent end, and disconnect."""
+
+    def acknowledge(self, life: str, seq: int) -> None:
+        """Tell the agent that its frames up to this one are on disk."""
+
+    def set_interval(self, interval_ms: int) -> None:
+        """Sample at another interval from now on."""
+
+
+class Hub:
+    """Joins links, fleet and sinks on one event loop, and carries out what people ask for.
+
+    ``flushed`` are called after each tick with nothing: screens look at ``fleet`` then.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        clock: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12],
+    ) -> None:
+        self.fleet = fleet
+        self.recorder: RecorderStatus | None = None
+        self.started_at = clock()
+        self.links: dict[str, NodeLink] = {}
+        self.sinks: list[Sink] = []
+        self.flushed: list[Callable[[], None]] = []
+        self._clock = clock
+        self._new_id = new_id
+        self._waiting: list[Event] = []
+        self._acknowledged: dict[tuple[str, str], int] = {}
+
+    def now(self) -> float:
+        """The head's Unix time in seconds."""
+        return self._clock()
+
+    def publish(self, event: Event) -> None:
+        """Take in one event from a link or a person."""
+        told = self.fleet.apply(event)
+        self._waiting.append(event)
+        self._waiting.extend(t for t in told if t is not event)
+
+    def flush(self) -> None:
+        """Hand everything since the last flush to the sinks, then tell the screens."""
+        self._waiting.extend(self.fleet.tick(self.now()))
+        events, self._waiting = self._waiting, []
+        if events:
+            for sink in self.sinks:
+                sink.submit(events)
+        for callback in self.flushed:
+            callback()
+
+    def recorded(self, status: RecorderStatus) -> None:
+        """The recorder committed: acknowledge to the nodes what is new on disk."""
+        self.recorder = status
+        for (node, life), seq in status.committed.items():
+            if self._acknowledged.get((node, life)) != seq and node in self.links:
+                self._acknowledged[node, life] = seq
+                self.links[node].acknowledge(life, seq)
+
+    async def run(self) -> None:
+        """Run all links and flush once an interval (at least once a second) until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for link in self.links.values():
+                tasks.create_task(link.run(), name=f"link {link.node}")
+            while True:
+                await asyncio.sleep(min(FLUSH_LONGEST_S, self.fleet.interval_s))
+                self.flush()
+
+    async def stop_links(self) -> None:
+        """Ask every agent for its last frames and end all links."""
+        await asyncio.gather(*(link.stop() for link in self.links.values()))
+        self.flush()
+
+    def set_interval(self, interval_ms: int) -> None:
+        """Sample every node at another interval from now on."""
+        self.fleet.interval_s = interval_ms / 1000
+        for node in self.fleet.nodes.values():
+            node.interval_s = interval_ms / 1000
+        for link in self.links.values():
+            link.set_interval(interval_ms)
+
+    def start_session(self, name: str, *, started_at: float | None = None, note: str = "") -> str:
+        """Begin a session now, or at a time in the past; answers its id."""
+        at = self.now()
+        session_id = self._new_id()
+        begins = at if started_at is None else min(started_at, at)
+        self.publish(SessionStarted(session_id, at, name, begins, note))
+        return session_id
+
+    def stop_session(self, session_id: str) -> None:
+        """End a session now."""
+        at = self.now()
+        self.publish(SessionStopped(session_id, at, at))
+
+    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
+        """Rename a session or rewrite its note."""
+        self.publish(SessionChanged(session_id, self.now(), name, note))
+
+    def stop_all_sessions(self) -> None:
+        """End every running session, as before the recording closes."""
+        for session in self.fleet.sessions.running:
+            self.stop_session(session.session_id)
