@@ -1,0 +1,34 @@
+"""A stand-in for NVIDIA's management library, for tests: nvitop and pynvml run on it unchanged.
+
+No driver is involved: every number that they see comes from a scenario file, so the truth is known.
+"""
+
+from tests.cluster.standin.build import LIBRARY, NoCompiler, build
+from tests.cluster.standin.scenario import (
+    COUNTERS,
+    Counter,
+    Event,
+    EventType,
+    Gpu,
+    MigDevice,
+    Process,
+    Return,
+    Scenario,
+    read_counters,
+)
+
+__all__ = [
+    "COUNTERS",
+    "LIBRARY",
+    "Counter",
+    "Event",
+    "EventType",
+    "Gpu",
+    "MigDevice",
+    "NoCompiler",
+    "Process",
+    "Return",
+    "Scenario",
+    "build",
+    "read_counters",
+]

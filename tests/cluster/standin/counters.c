@@ -1,0 +1,170 @@
+/* Calls that report counters, and the field values, each with its own verdict. */
+#include "standin.h"
+
+#include <stdio.h>
+
+enum { UINT = 1, ULONGLONG = 3 };            /* NVML's value types */
+enum { ALL_LINKS = -1 };                     /* scope 0xFFFFFFFF */
+enum { KIB = 1024 };
+
+static int put(const Gpu *gpu, int counter, uint64_t *value)
+{
+    if (gpu->counter[counter].segments == 0)
+        return NOT_SUPPORTED;
+    *value = (uint64_t)counter_at(&gpu->counter[counter], monotonic_ns());
+    return OK;
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(Handle device, uint64_t *millijoules)
+{
+    AIM(device, GPU_ONLY);
+    return put(gpu, C_energy_mj, millijoules);
+}
+
+/* direction 0 is tx, 1 is rx; the value is in KiB/s, and the call takes its 20 ms by the scenario's delay */
+int nvmlDeviceGetPcieThroughput(Handle device, unsigned direction, unsigned *kib_per_s)
+{
+    AIM(device, GPU_ONLY);
+    if (direction > 1)
+        return INVALID_ARGUMENT;
+    const Counter *counter = &gpu->counter[direction == 0 ? C_pcie_tx_bytes : C_pcie_rx_bytes];
+    if (counter->segments == 0)
+        return NOT_SUPPORTED;
+    int64_t now = monotonic_ns();
+    *kib_per_s = (unsigned)((counter_at(counter, now) - counter_at(counter, now - 20000000)) * 50 / KIB);
+    return OK;
+}
+
+typedef struct {
+    uint64_t reference_us, violation_ns;
+} Violation;
+
+/* policy 0 is power, 1 is thermal; the scenario counts no other */
+int nvmlDeviceGetViolationStatus(Handle device, unsigned policy, Violation *violation)
+{
+    AIM(device, GPU_ONLY);
+    violation->reference_us = (uint64_t)unix_us();
+    if (policy > 1)
+        return NOT_SUPPORTED;
+    return put(gpu, policy == 0 ? C_throttle_power_ns : C_throttle_sw_thermal_ns, &violation->violation_ns);
+}
+
+/* ---- field values */
+
+typedef struct {
+    unsigned id, scope;
+    int64_t timestamp_us, latency_us;
+    unsigned type;
+    int verdict;
+    union {
+        unsigned ui;
+        uint64_t ull;
+    } value;
+} Field;
+
+_Static_assert(sizeof(Field) == 40, "nvmlFieldValue_t");
+
+enum Source { LEVEL, COUNTER, PCIE_COUNT, LINK_KIB, LINK_BYTES };
+
+static const struct {
+    unsigned id;
+    enum Source source;
+    int index;
+    unsigned type;
+} fields[] = {
+    {3, LEVEL, L_ecc_corrected_volatile, ULONGLONG},
+    {4, LEVEL, L_ecc_uncorrected_volatile, ULONGLONG},
+    {5, LEVEL, L_ecc_corrected_aggregate, ULONGLONG},
+    {6, LEVEL, L_ecc_uncorrected_aggregate, ULONGLONG},
+    {74, COUNTER, C_throttle_power_ns, ULONGLONG},
+    {75, COUNTER, C_throttle_sw_thermal_ns, ULONGLONG},
+    {82, LEVEL, L_memory_temperature_c, UINT},
+    {83, COUNTER, C_energy_mj, ULONGLONG},
+    {90, LEVEL, L_nvlink_speed_mbps, UINT},
+    {91, LEVEL, L_nvlink_links, UINT},
+    {94, LEVEL, L_pcie_replays, UINT},
+    {138, LINK_KIB, C_nvlink_tx_kib, ULONGLONG},
+    {139, LINK_KIB, C_nvlink_rx_kib, ULONGLONG},
+    {142, LEVEL, L_remapped_corrected, UINT},
+    {143, LEVEL, L_remapped_uncorrected, UINT},
+    {144, LEVEL, L_remapped_pending, UINT},
+    {145, LEVEL, L_remapped_failure, UINT},
+    {164, LEVEL, L_nvlink_speed_mbps, UINT},
+    {185, LEVEL, L_power_mw, UINT},
+    {186, LEVEL, L_power_mw, UINT},
+    {187, LEVEL, L_power_limit_min_mw, UINT},
+    {188, LEVEL, L_power_limit_max_mw, UINT},
+    {189, LEVEL, L_power_limit_default_mw, UINT},
+    {190, LEVEL, L_power_limit_mw, UINT},
+    {197, PCIE_COUNT, C_pcie_tx_bytes, ULONGLONG},
+    {198, PCIE_COUNT, C_pcie_rx_bytes, ULONGLONG},
+    {202, LINK_BYTES, C_nvlink_tx_kib, ULONGLONG},
+    {204, LINK_BYTES, C_nvlink_rx_kib, ULONGLONG},
+    {269, COUNTER, C_throttle_sw_thermal_ns, ULONGLONG},
+    {270, COUNTER, C_throttle_hw_thermal_ns, ULONGLONG},
+    {271, COUNTER, C_throttle_power_brake_ns, ULONGLONG},
+};
+
+/* The total is shared out so that the links' values add up to it exactly and none ever falls. */
+static int link_share(const Gpu *gpu, int link, uint64_t total, uint64_t *value)
+{
+    int64_t links = gpu->level[L_nvlink_links];
+    if (links <= 0)
+        return NOT_SUPPORTED;
+    if (link < ALL_LINKS || link >= links)
+        return INVALID_ARGUMENT;
+    *value = link == ALL_LINKS ? total : (total + (uint64_t)link) / (uint64_t)links;
+    return OK;
+}
+
+static int field_value(const Gpu *gpu, Field *field)
+{
+    size_t i = 0;
+    while (i < sizeof fields / sizeof *fields && fields[i].id != field->id)
+        i++;
+    if (i == sizeof fields / sizeof *fields)
+        return NOT_SUPPORTED;
+
+    uint64_t value = 0;
+    int verdict = OK, index = fields[i].index;
+    field->type = fields[i].type;
+    if (fields[i].source == LEVEL) {
+        value = (uint64_t)gpu->level[index];
+        verdict = gpu->level[index] == ABSENT ? NOT_SUPPORTED : OK;
+    } else {
+        verdict = put(gpu, index, &value);
+    }
+    if (fields[i].source == PCIE_COUNT && gpu->level[L_pcie_counts_wrap] == 1) {
+        field->type = UINT;
+        value &= UINT32_MAX;
+    }
+    if (fields[i].source == LINK_BYTES && gpu->level[L_nvlink_version] < 5)
+        verdict = NOT_SUPPORTED;
+    if (verdict == OK && (fields[i].source == LINK_KIB || fields[i].source == LINK_BYTES))
+        verdict = link_share(gpu, (int)field->scope, value, &value);
+    if (fields[i].source == LINK_BYTES)
+        value *= KIB;
+    field->value.ull = 0;
+    if (field->type == UINT)
+        field->value.ui = (unsigned)value;
+    else
+        field->value.ull = value;
+    return verdict;
+}
+
+int nvmlDeviceGetFieldValues(Handle device, int count, Field *values)
+{
+    AIM(device, GPU_ONLY);
+    if (count <= 0)
+        return INVALID_ARGUMENT;
+    for (int i = 0; i < count; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "%u", values[i].id);
+        values[i].timestamp_us = unix_us();
+        values[i].latency_us = 1;
+        values[i].verdict = rule_for(&gpu->answers, id, OK);
+        if (values[i].verdict == OK)
+            values[i].verdict = field_value(gpu, &values[i]);
+    }
+    return OK;
+}

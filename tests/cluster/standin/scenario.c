@@ -1,0 +1,315 @@
+/* The stand-in's scenario: found by host name, read again whenever the file changes, handed out as copies. */
+#define _GNU_SOURCE
+#include "standin.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SCENARIOS
+#error "define SCENARIOS: the folder of the scenario files"
+#endif
+
+#define NAME(name) #name,
+static const char *const level_names[] = {LEVELS(NAME)};
+static const char *const counter_names[] = {COUNTERS(NAME)};
+
+static const struct {
+    const char *key;
+    size_t offset, size;
+} texts[] = {
+#define TEXT(field) {#field, offsetof(Gpu, field), sizeof((Gpu *)0)->field}
+    TEXT(name), TEXT(serial), TEXT(part_number), TEXT(vbios), TEXT(pci_bus_id),
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Scenario current;
+static struct stat seen;
+static int state = DRIVER_NOT_LOADED, users;
+static Slot slots[MAX_GPUS][1 + MAX_MIGS];
+
+int64_t monotonic_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int64_t unix_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+void sleep_ms(int milliseconds)
+{
+    struct timespec left = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
+    while (nanosleep(&left, &left) != 0)
+        ;
+}
+
+int64_t counter_at(const Counter *counter, int64_t now_ns)
+{
+    const Segment *segment = counter->segment;
+    for (int i = 1; i < counter->segments && counter->segment[i].anchor_ns <= now_ns; i++)
+        segment = &counter->segment[i];
+    if (now_ns < segment->anchor_ns)
+        return segment->value;
+    return segment->value + (int64_t)((__int128)segment->rate * (now_ns - segment->anchor_ns) / 1000000000);
+}
+
+int rule_for(const Rules *rules, const char *name, int fallback)
+{
+    for (int i = 0; i < rules->rules; i++)
+        if (strcmp(rules->rule[i].name, name) == 0)
+            return rules->rule[i].value;
+    return fallback;
+}
+
+/* ---- reading; each parser answers 1 where it understood the line */
+
+static int copy_text(char *into, size_t size, const char *text)
+{
+    return (size_t)snprintf(into, size, "%s", text) < size;
+}
+
+static int name_index(const char *const *names, int count, const char *name)
+{
+    int i = 0;
+    while (i < count && strcmp(names[i], name) != 0)
+        i++;
+    return i;
+}
+
+static int parse_rule(Rules *rules, const char *rest)
+{
+    return rules->rules < MAX_RULES &&
+           sscanf(rest, "%63s %d", rules->rule[rules->rules].name, &rules->rule[rules->rules].value) == 2 &&
+           ++rules->rules;
+}
+
+static int parse_counter(Gpu *gpu, const char *rest)
+{
+    char name[40];
+    long long anchor, value, rate;
+    if (sscanf(rest, "%39s %lld %lld %lld", name, &anchor, &value, &rate) != 4)
+        return 0;
+    int index = name_index(counter_names, COUNTER_COUNT, name);
+    if (index == COUNTER_COUNT)
+        return 0;
+    Counter *counter = &gpu->counter[index];
+    if (counter->segments == MAX_SEGMENTS) { /* the file holds a counter's whole history, a call needs its end */
+        memmove(counter->segment, counter->segment + 1, sizeof(Segment) * (MAX_SEGMENTS - 1));
+        counter->segments--;
+    }
+    counter->segment[counter->segments++] = (Segment){anchor, value, rate};
+    return 1;
+}
+
+static int parse_process(Gpu *gpu, const char *rest)
+{
+    if (gpu->processes == MAX_PROCESSES)
+        return 0;
+    Process *process = &gpu->process[gpu->processes++];
+    long long used, sm, memory;
+    if (sscanf(rest, "%c %u %u %u %lld %lld %lld", &process->type, &process->pid, &process->gpu_instance,
+               &process->compute_instance, &used, &sm, &memory) != 7)
+        return 0;
+    process->used_mib = used;
+    process->sm_percent = sm < 0 ? ABSENT : sm;
+    process->memory_percent = memory;
+    return 1;
+}
+
+static int parse_mig(Gpu *gpu, const char *rest)
+{
+    if (gpu->migs == MAX_MIGS)
+        return 0;
+    Mig *mig = &gpu->mig[gpu->migs++];
+    long long total, used;
+    if (sscanf(rest, "%95s %31s %u %u %u %u %lld %lld", mig->uuid, mig->profile, &mig->gpu_instance,
+               &mig->compute_instance, &mig->slices, &mig->multiprocessors, &total, &used) != 8)
+        return 0;
+    mig->total_mib = total;
+    mig->used_mib = used;
+    return 1;
+}
+
+static int parse_event(Gpu *gpu, const char *rest)
+{
+    unsigned long long type, data;
+    if (gpu->events == MAX_EVENTS || sscanf(rest, "%llu %llu", &type, &data) != 2)
+        return 0;
+    gpu->event[gpu->events++] = (Event){type, data};
+    return 1;
+}
+
+static int parse_system(Scenario *into, const char *key, const char *rest)
+{
+    if (strcmp(key, "driver_version") == 0)
+        return copy_text(into->driver_version, sizeof into->driver_version, rest);
+    if (strcmp(key, "nvml_version") == 0)
+        return copy_text(into->nvml_version, sizeof into->nvml_version, rest);
+    if (strcmp(key, "cuda_version") == 0)
+        return sscanf(rest, "%d", &into->cuda_version) == 1;
+    return 0;
+}
+
+static int parse_line(Scenario *into, const char *key, const char *rest)
+{
+    Gpu *gpu = into->gpus > 0 ? &into->gpu[into->gpus - 1] : NULL;
+    if (strcmp(key, "gpu") == 0) {
+        if (into->gpus == MAX_GPUS)
+            return 0;
+        gpu = &into->gpu[into->gpus++];
+        for (int i = 0; i < LEVEL_COUNT; i++)
+            gpu->level[i] = ABSENT;
+        return copy_text(gpu->uuid, sizeof gpu->uuid, rest);
+    }
+    if (strcmp(key, "answer") == 0)
+        return parse_rule(gpu ? &gpu->answers : &into->answers, rest);
+    if (strcmp(key, "delay") == 0)
+        return parse_rule(gpu ? &gpu->delays : &into->delays, rest);
+    if (gpu == NULL)
+        return parse_system(into, key, rest);
+    if (strcmp(key, "counter") == 0)
+        return parse_counter(gpu, rest);
+    if (strcmp(key, "process") == 0)
+        return parse_process(gpu, rest);
+    if (strcmp(key, "mig") == 0)
+        return parse_mig(gpu, rest);
+    if (strcmp(key, "event") == 0)
+        return parse_event(gpu, rest);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (strcmp(key, texts[i].key) == 0)
+            return copy_text((char *)gpu + texts[i].offset, texts[i].size, rest);
+    int level = name_index(level_names, LEVEL_COUNT, key);
+    long long value;
+    if (level == LEVEL_COUNT || sscanf(rest, "%lld", &value) != 1)
+        return 0;
+    gpu->level[level] = value;
+    return 1;
+}
+
+static int read_scenario(FILE *file, const char *path)
+{
+    char line[512];
+    memset(&current, 0, sizeof current);
+    for (int number = 1; fgets(line, sizeof line, file) != NULL; number++) {
+        line[strcspn(line, "\n")] = '\0';
+        char *rest = strchr(line, ' ');
+        if (rest != NULL)
+            *rest++ = '\0';
+        if (!parse_line(&current, line, rest ? rest : "")) {
+            fprintf(stderr, "NVML stand-in: %s:%d: cannot read \"%s %s\"\n", path, number, line, rest ? rest : "");
+            return UNKNOWN;
+        }
+    }
+    return OK;
+}
+
+/* Brings current up to date with the file. Called with the lock held. */
+static int refresh(void)
+{
+    char path[4096], host[256] = "";
+    const char *named = getenv("GSWARM_STANDIN_SCENARIO");
+    gethostname(host, sizeof host - 1);
+    if (named != NULL && *named != '\0')
+        snprintf(path, sizeof path, "%s", named);
+    else
+        snprintf(path, sizeof path, "%s/%s.scenario", SCENARIOS, host);
+
+    struct stat status;
+    if (stat(path, &status) != 0)
+        return DRIVER_NOT_LOADED;
+    if (state != DRIVER_NOT_LOADED && status.st_ino == seen.st_ino && status.st_size == seen.st_size &&
+        status.st_mtim.tv_sec == seen.st_mtim.tv_sec && status.st_mtim.tv_nsec == seen.st_mtim.tv_nsec)
+        return state;
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return DRIVER_NOT_LOADED;
+    fstat(fileno(file), &seen);
+    state = read_scenario(file, path);
+    fclose(file);
+    return state;
+}
+
+/* ---- calls */
+
+int attach_user(void)
+{
+    pthread_mutex_lock(&lock);
+    int verdict = refresh();
+    if (verdict == OK)
+        verdict = rule_for(&current.answers, "nvmlInit", OK);
+    if (verdict == OK)
+        users++;
+    pthread_mutex_unlock(&lock);
+    return verdict;
+}
+
+int detach_user(void)
+{
+    pthread_mutex_lock(&lock);
+    int verdict = users > 0 ? OK : UNINITIALIZED;
+    if (verdict == OK)
+        users--;
+    pthread_mutex_unlock(&lock);
+    return verdict;
+}
+
+int enter(const char *function, Scenario *system)
+{
+    pthread_mutex_lock(&lock);
+    int delay = 0;
+    int verdict = users > 0 ? refresh() : UNINITIALIZED;
+    if (verdict == OK) {
+        delay = rule_for(&current.delays, function, 0);
+        verdict = rule_for(&current.answers, function, OK);
+        if (system != NULL)
+            *system = current;
+    }
+    pthread_mutex_unlock(&lock);
+    sleep_ms(delay);
+    return verdict;
+}
+
+Handle handle_of(int gpu, int mig)
+{
+    return &slots[gpu][1 + mig];
+}
+
+static int verdict_on(const Gpu *gpu, const Mig *mig, const char *function, int accepts)
+{
+    if (gpu->level[L_lost] > 0)
+        return GPU_IS_LOST;
+    int verdict = rule_for(&gpu->answers, function, rule_for(&current.answers, function, OK));
+    return verdict == OK && mig != NULL && accepts != GPU_OR_MIG ? NOT_SUPPORTED : verdict;
+}
+
+int aim(Handle handle, const char *function, int accepts, Target *target)
+{
+    uintptr_t offset = (uintptr_t)handle - (uintptr_t)slots; /* wraps to a huge offset for addresses below */
+    int index = (int)(offset / sizeof slots[0]), mig = (int)(offset % sizeof slots[0]) - 1, delay = 0;
+
+    pthread_mutex_lock(&lock);
+    int verdict = users > 0 ? refresh() : UNINITIALIZED;
+    if (verdict == OK && (offset >= sizeof slots || index >= current.gpus || mig >= current.gpu[index].migs))
+        verdict = INVALID_ARGUMENT;
+    if (verdict == OK) {
+        target->index = index;
+        target->gpu = current.gpu[index];
+        target->mig = mig < 0 ? NULL : &target->gpu.mig[mig];
+        delay = rule_for(&target->gpu.delays, function, rule_for(&current.delays, function, 0));
+        verdict = verdict_on(&target->gpu, target->mig, function, accepts);
+    }
+    pthread_mutex_unlock(&lock);
+    sleep_ms(delay);
+    return verdict;
+}
