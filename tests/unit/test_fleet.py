@@ -1,0 +1,184 @@
+"""The fleet: what a person is told about nodes, sessions and totals, from plain events."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gswarm_agent.frame import ERROR, Frame, GpuFacts, Hello, HostFacts, Note, Row
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_tui.fleet.events import (
+    FrameArrived,
+    LinkChanged,
+    NodeIntroduced,
+    Phase,
+    SessionChanged,
+    SessionStarted,
+    SessionStopped,
+)
+from gswarm_tui.fleet.sessions import suggest_name
+from gswarm_tui.fleet.state import Fleet, Standing
+from gswarm_tui.fleet.totals import totals
+
+T0 = 1_000_000.0
+
+
+def gpu_row(**values: float) -> Row:
+    return tuple(values.get(name) for name in GPU_COLUMNS)
+
+
+def hello(gpus: int = 2, **host: str) -> Hello:
+    return Hello(
+        agent_version="1",
+        life="life-1",
+        interval_ms=1000,
+        simulated=False,
+        host=replace(HostFacts("gpu01", "boot-1"), **host),
+        gpus=tuple(
+            GpuFacts(i, f"GPU-{i}", "NVIDIA H100", minor=i, memory_total_mib=80_000) for i in range(gpus)
+        ),
+        capabilities={},
+        gpu_columns=GPU_COLUMNS,
+        host_columns=HOST_COLUMNS,
+        process_columns=PROCESS_COLUMNS,
+    )
+
+
+def frame(seq: int, ts: float, *rows: Row | None, notes: tuple[Note, ...] = ()) -> FrameArrived:
+    made = Frame(seq, int(ts * 1e9), 0.0, 0, rows, (None,) * len(HOST_COLUMNS), notes=notes)
+    return FrameArrived("gpu01", ts, ts, "life-1", made)
+
+
+def live(gpus: int = 2, fleet: Fleet | None = None) -> Fleet:
+    fleet = fleet or Fleet(["gpu01"])
+    fleet.apply(LinkChanged("gpu01", T0, Phase.LIVE))
+    fleet.apply(NodeIntroduced("gpu01", T0, hello(gpus)))
+    return fleet
+
+
+def test_a_node_goes_from_connecting_to_live_to_stale_to_lost() -> None:
+    fleet = Fleet(["gpu01"])
+    node = fleet.nodes["gpu01"]
+    assert node.standing(T0) is Standing.CONNECTING
+    live(fleet=fleet)
+    fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=5), gpu_row()))
+    assert node.standing(T0 + 1) is Standing.LIVE
+    assert node.standing(T0 + 4.0) is Standing.LIVE
+    assert node.standing(T0 + 4.1) is Standing.STALE
+    assert [h.kind for h in fleet.tick(T0 + 4.1)] == ["stale"]
+    assert fleet.tick(T0 + 5) == []
+    assert [h.kind for h in fleet.apply(frame(2, T0 + 6, None, None))] == ["fresh"]
+    told = fleet.apply(LinkChanged("gpu01", T0 + 7, Phase.LOST, "connection reset", "wait", T0 + 8))
+    assert [(h.kind, h.severity, h.message) for h in told] == [("link_lost", ERROR, "connection reset")]
+    assert node.standing(T0 + 7) is Standing.LOST
+
+
+def test_missing_frames_are_told_and_counted() -> None:
+    fleet = live()
+    fleet.apply(frame(1, T0 + 1, None, None))
+    told = fleet.apply(frame(5, T0 + 5, None, None))
+    assert [(h.kind, h.message) for h in told] == [("gap", "3 frames are missing")]
+    assert fleet.nodes["gpu01"].lost_frames == 3
+
+
+def test_a_new_life_of_the_agent_is_no_gap() -> None:
+    fleet = live()
+    fleet.apply(frame(900, T0 + 1, None, None))
+    fleet.apply(NodeIntroduced("gpu01", T0 + 2, hello()))
+    assert fleet.apply(frame(1, T0 + 3, None, None)) == []
+
+
+def test_a_reboot_is_told() -> None:
+    fleet = live()
+    told = fleet.apply(NodeIntroduced("gpu01", T0 + 60, hello(boot_id="boot-2")))
+    assert [h.kind for h in told] == ["reboot"]
+
+
+def test_a_note_names_the_gpu_by_its_nvml_index() -> None:
+    fleet = Fleet(["gpu01"])
+    told_of = replace(hello(1), gpus=(GpuFacts(5, "GPU-5", "NVIDIA H100"),))
+    fleet.apply(NodeIntroduced("gpu01", T0, told_of))
+    told = fleet.apply(frame(1, T0, gpu_row(), notes=(Note("xid", ERROR, "XID 79", 0),)))
+    assert [(h.kind, h.node, h.gpu, h.message) for h in told] == [("xid", "gpu01", 5, "XID 79")]
+
+
+def test_throttling_is_told_when_it_begins_and_when_it_has_ended() -> None:
+    fleet = live(1)
+    assert fleet.apply(frame(1, T0, gpu_row(clock_reasons=0x1))) == []
+    told = fleet.apply(frame(2, T0 + 1, gpu_row(clock_reasons=0x40)))
+    assert [(h.severity, h.message) for h in told] == [("warning", "throttled: thermal (hardware)")]
+    assert fleet.apply(frame(3, T0 + 2, gpu_row(clock_reasons=0x40))) == []
+    assert fleet.apply(frame(4, T0 + 3, gpu_row(clock_reasons=0))) == []
+    told = fleet.apply(frame(5, T0 + 13, gpu_row(clock_reasons=0)))
+    assert [h.message for h in told] == ["no longer throttled, after 1 s"]
+
+
+def test_sessions_overlap_and_count_only_their_own_time() -> None:
+    fleet = live(1)
+    fleet.apply(SessionStarted("a", T0, "all", T0))
+    fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=10, power_w=100, energy_mj=1_000_000)))
+    fleet.apply(SessionStarted("b", T0 + 1.5, "later", T0 + 1.5))
+    fleet.apply(frame(2, T0 + 2, gpu_row(util_pct=30, power_w=300, energy_mj=1_300_000)))
+    fleet.apply(SessionStopped("b", T0 + 2.5, T0 + 2.5))
+    fleet.apply(frame(3, T0 + 3, gpu_row(util_pct=50, power_w=200, energy_mj=1_500_000)))
+    every, later = fleet.sessions.sessions["a"], fleet.sessions.sessions["b"]
+    assert (every.mean_util, every.mean_power_w, every.energy_j) == (30, 200, 500)
+    assert (later.mean_util, later.mean_power_w, later.energy_j) == (30, 300, 300)
+    assert every.seconds(T0 + 9) == 9
+    assert later.seconds(T0 + 9) == 1
+    assert fleet.sessions.running == [every]
+
+
+def test_a_session_may_begin_in_the_past() -> None:
+    fleet = live(1)
+    for second in range(10):
+        fleet.apply(
+            frame(second + 1, T0 + second, gpu_row(util_pct=second * 10, energy_mj=1e12 + second * 700_000))
+        )
+    fleet.apply(SessionStarted("a", T0 + 9, "the last five", T0 + 5))
+    session = fleet.sessions.sessions["a"]
+    assert session.mean_util == 70
+    assert session.energy_j == pytest.approx(4 * 700, abs=1)
+
+
+def test_a_session_keeps_what_was_counted_when_it_is_renamed() -> None:
+    fleet = live(1)
+    fleet.apply(SessionStarted("a", T0, "one", T0))
+    fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=10)))
+    fleet.apply(SessionChanged("a", T0 + 2, name="[b]two[/b]\n", note="lr 3e-4"))
+    session = fleet.sessions.sessions["a"]
+    assert (session.name, session.note, session.mean_util) == ("[b]two[/b]\n", "lr 3e-4", 10)
+
+
+def test_a_good_default_name_is_one_that_isnt_taken() -> None:
+    assert suggest_name([]) == "session-1"
+    assert suggest_name(["session-3", "train", "session-x"]) == "session-4"
+
+
+def test_unmeasured_is_unknown_in_the_totals_and_never_zero() -> None:
+    fleet = live()
+    fleet.apply(frame(1, T0, gpu_row(mem_used_mib=100), None))
+    sums = totals(fleet, T0)
+    assert (sums.mean_util, sums.power_w, sums.memory_used_mib, sums.slowest) == (None, None, 100, None)
+
+
+def test_totals_leave_out_stale_nodes_and_other_peoples_gpus() -> None:
+    fleet = live(fleet=Fleet(["gpu01", "gpu02"], allocation={"gpu01": frozenset({1})}))
+    fleet.apply(frame(1, T0, gpu_row(util_pct=90, power_w=500), gpu_row(util_pct=10, power_w=100)))
+    sums = totals(fleet, T0)
+    assert (sums.nodes, sums.nodes_up, sums.gpus, sums.busy) == (2, 1, 1, 0)
+    assert (sums.mean_util, sums.power_w, sums.slowest) == (10, 100, ("gpu01", 1))
+    assert (sums.memory_total_mib, sums.energy_j) == (80_000, 0)
+    late = totals(fleet, T0 + 60)
+    assert (late.nodes_up, late.gpus, late.mean_util) == (0, 0, None)
+
+
+def test_columns_of_another_version_are_put_in_their_place() -> None:
+    fleet = Fleet(["gpu01"])
+    older = replace(hello(1), gpu_columns=("power_w", "gone", "util_pct"))
+    fleet.apply(NodeIntroduced("gpu01", T0, older))
+    fleet.apply(frame(1, T0, (250.0, 1, 42)))
+    gpu = dict(zip(GPU_COLUMNS, fleet.nodes["gpu01"].gpus[0], strict=True))
+    assert (gpu["power_w"], gpu["util_pct"]) == (250, 42)
+    assert gpu["temp_c"] != gpu["temp_c"]

@@ -1,0 +1,101 @@
+"""The hub: everything reaches the sinks once and in order, and commits are acknowledged to their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gswarm_tui.fleet.events import (
+    Event,
+    Happened,
+    LinkChanged,
+    Phase,
+    RecorderStatus,
+    SessionChanged,
+    SessionStarted,
+    SessionStopped,
+)
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.hub import Hub
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def submit(self, events: Sequence[Event]) -> None:
+        self.events.extend(events)
+
+
+class Link:
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.acknowledged: list[tuple[str, int]] = []
+        self.intervals: list[int] = []
+
+    async def run(self) -> None:
+        return
+
+    async def stop(self) -> None:
+        return
+
+    def acknowledge(self, life: str, seq: int) -> None:
+        self.acknowledged.append((life, seq))
+
+    def set_interval(self, interval_ms: int) -> None:
+        self.intervals.append(interval_ms)
+
+
+def hub(*nodes: str) -> tuple[Hub, Kept]:
+    kept = Kept()
+    ids = iter(["s1", "s2"])
+    made = Hub(Fleet(nodes), clock=lambda: 100.0, new_id=lambda: next(ids))
+    made.sinks.append(kept)
+    return made, kept
+
+
+def test_a_sink_gets_events_and_what_they_led_to_in_order_and_once() -> None:
+    made, kept = hub("n1")
+    lost = LinkChanged("n1", 99.0, Phase.LOST, "refused", "look")
+    mark = Happened(99.5, "mark", "info", "epoch 3")
+    made.publish(lost)
+    made.publish(mark)
+    made.flush()
+    made.flush()
+    assert kept.events == [lost, Happened(99.0, "link_lost", "error", "refused", "n1", detail="look"), mark]
+
+
+def test_a_commit_is_acknowledged_once_to_the_node_it_holds() -> None:
+    made, _ = hub("n1", "n2")
+    links = {name: Link(name) for name in ("n1", "n2")}
+    made.links.update(links)
+    status = RecorderStatus("f", 1, 1, 0, {("n1", "life"): 7})
+    made.recorded(status)
+    made.recorded(status)
+    assert links["n1"].acknowledged == [("life", 7)]
+    assert links["n2"].acknowledged == []
+
+
+def test_sessions_are_events_and_end_when_all_are_stopped() -> None:
+    made, kept = hub()
+    first = made.start_session("train", started_at=40.0)
+    second = made.start_session("later", started_at=500.0, note="tomorrow")
+    made.change_session(first, name="full train")
+    made.stop_all_sessions()
+    made.flush()
+    assert [e for e in kept.events if not isinstance(e, Happened)] == [
+        SessionStarted(first, 100.0, "train", 40.0),
+        SessionStarted(second, 100.0, "later", 100.0, "tomorrow"),
+        SessionChanged(first, 100.0, "full train", None),
+        SessionStopped(first, 100.0, 100.0),
+        SessionStopped(second, 100.0, 100.0),
+    ]
+    assert made.fleet.sessions.running == []
+
+
+def test_another_interval_reaches_every_node_and_the_measure_of_staleness() -> None:
+    made, _ = hub("n1")
+    link = Link("n1")
+    made.links["n1"] = link
+    made.set_interval(10_000)
+    assert link.intervals == [10_000]
+    assert made.fleet.nodes["n1"].stale_after_s == 30.0
