@@ -17,8 +17,11 @@ typedef struct {
 
 static int belongs(const Target *target, const Process *process, char type)
 {
-    return process->type == type && (target->mig == NULL || (target->mig->gpu_instance == process->gpu_instance &&
-                                                             target->mig->compute_instance == process->compute_instance));
+    const Mig *mig = target->mig;
+    if (mig != NULL && (mig->gpu_instance != process->gpu_instance ||
+                        mig->compute_instance != process->compute_instance))
+        return 0;
+    return process->type == type;
 }
 
 static int list_processes(const Target *target, char type, unsigned *count, ProcessInfo *infos)
@@ -31,19 +34,19 @@ static int list_processes(const Target *target, char type, unsigned *count, Proc
         if (!belongs(target, process, type))
             continue;
         if (*count < room)
-            infos[*count] = (ProcessInfo){process->pid, (uint64_t)process->used_mib * MIB, process->gpu_instance,
-                                          process->compute_instance};
+            infos[*count] = (ProcessInfo){process->pid, (uint64_t)process->used_mib * MIB,
+                                          process->gpu_instance, process->compute_instance};
         ++*count;
     }
     return *count > room ? INSUFFICIENT_SIZE : OK;
 }
 
-#define LISTS(function, type)                                                                                         \
-    int function(Handle device, unsigned *count, ProcessInfo *infos)                                                  \
-    {                                                                                                                 \
-        AIM(device, GPU_OR_MIG);                                                                                      \
-        (void)gpu;                                                                                                    \
-        return list_processes(&target, type, count, infos);                                                           \
+#define LISTS(function, type)                                                                               \
+    int function(Handle device, unsigned *count, ProcessInfo *infos)                                        \
+    {                                                                                                       \
+        AIM(device, GPU_OR_MIG);                                                                            \
+        (void)gpu;                                                                                          \
+        return list_processes(&target, type, count, infos);                                                 \
     }
 
 LISTS(nvmlDeviceGetComputeRunningProcesses_v2, 'C')
@@ -90,7 +93,8 @@ typedef struct {
 } ProcessSample;
 
 /* One sample a process, taken at the last whole period; those not newer than last_seen_us are left out. */
-int nvmlDeviceGetProcessUtilization(Handle device, ProcessSample *samples, unsigned *count, uint64_t last_seen_us)
+int nvmlDeviceGetProcessUtilization(Handle device, ProcessSample *samples, unsigned *count,
+                                    uint64_t last_seen_us)
 {
     AIM(device, GPU_ONLY);
     if (gpu->level[L_mig_mode] == 1)

@@ -34,11 +34,11 @@ static int text(const char *from, char *into, unsigned size)
 
 /* ---- one call, one level */
 
-#define REPORTS(function, level)                                                                                      \
-    int function(Handle device, unsigned *value)                                                                      \
-    {                                                                                                                 \
-        AIM(device, GPU_ONLY);                                                                                        \
-        return put(gpu, L_##level, value);                                                                            \
+#define REPORTS(function, level)                                                                            \
+    int function(Handle device, unsigned *value)                                                            \
+    {                                                                                                       \
+        AIM(device, GPU_ONLY);                                                                              \
+        return put(gpu, L_##level, value);                                                                  \
     }
 
 REPORTS(nvmlDeviceGetMinorNumber, minor)
@@ -65,32 +65,32 @@ REPORTS(nvmlDeviceGetPcieReplayCounter, pcie_replays)
 
 /* ---- two levels, or a level picked by an argument */
 
-#define REPORTS_TWO(function, first, second)                                                                          \
-    int function(Handle device, unsigned *a, unsigned *b)                                                             \
-    {                                                                                                                 \
-        AIM(device, GPU_ONLY);                                                                                        \
-        return put2(gpu, L_##first, L_##second, a, b);                                                                \
+#define REPORTS_TWO(function, first, second)                                                                \
+    int function(Handle device, unsigned *a, unsigned *b)                                                   \
+    {                                                                                                       \
+        AIM(device, GPU_ONLY);                                                                              \
+        return put2(gpu, L_##first, L_##second, a, b);                                                      \
     }
 
 REPORTS_TWO(nvmlDeviceGetCudaComputeCapability, compute_major, compute_minor)
 REPORTS_TWO(nvmlDeviceGetPowerManagementLimitConstraints, power_limit_min_mw, power_limit_max_mw)
 
-#define REPORTS_CLOCK(function, first)                                                                                \
-    int function(Handle device, unsigned type, unsigned *mhz)                                                         \
-    {                                                                                                                 \
-        AIM(device, GPU_ONLY);                                                                                        \
-        return type < 4 ? put(gpu, L_##first + (int)type, mhz) : INVALID_ARGUMENT;                                    \
+#define REPORTS_CLOCK(function, first)                                                                      \
+    int function(Handle device, unsigned type, unsigned *mhz)                                               \
+    {                                                                                                       \
+        AIM(device, GPU_ONLY);                                                                              \
+        return type < 4 ? put(gpu, L_##first + (int)type, mhz) : INVALID_ARGUMENT;                          \
     }
 
 REPORTS_CLOCK(nvmlDeviceGetClockInfo, graphics_clock_mhz)
 REPORTS_CLOCK(nvmlDeviceGetMaxClockInfo, max_graphics_clock_mhz)
 
-#define REPORTS_REASONS(function)                                                                                     \
-    int function(Handle device, uint64_t *reasons)                                                                    \
-    {                                                                                                                 \
-        AIM(device, GPU_ONLY);                                                                                        \
-        *reasons = (uint64_t)level_or(gpu, L_clock_reasons, 0);                                                       \
-        return gpu->level[L_clock_reasons] == ABSENT ? NOT_SUPPORTED : OK;                                            \
+#define REPORTS_REASONS(function)                                                                           \
+    int function(Handle device, uint64_t *reasons)                                                          \
+    {                                                                                                       \
+        AIM(device, GPU_ONLY);                                                                              \
+        *reasons = (uint64_t)level_or(gpu, L_clock_reasons, 0);                                             \
+        return gpu->level[L_clock_reasons] == ABSENT ? NOT_SUPPORTED : OK;                                  \
     }
 
 REPORTS_REASONS(nvmlDeviceGetCurrentClocksEventReasons)
@@ -112,7 +112,9 @@ int nvmlDeviceGetTemperatureV(Handle device, Temperature *temperature)
     AIM(device, GPU_ONLY);
     if (temperature->version != TEMPERATURE_V1)
         return VERSION_MISMATCH;
-    return temperature->sensor == 0 ? put(gpu, L_temperature_c, (unsigned *)&temperature->celsius) : INVALID_ARGUMENT;
+    if (temperature->sensor != 0)
+        return INVALID_ARGUMENT;
+    return put(gpu, L_temperature_c, (unsigned *)&temperature->celsius);
 }
 
 int nvmlDeviceGetTemperatureThreshold(Handle device, unsigned threshold, unsigned *celsius)
@@ -137,12 +139,12 @@ int nvmlDeviceGetUtilizationRates(Handle device, Utilization *rates)
     return put2(gpu, L_utilization_percent, L_memory_utilization_percent, &rates->gpu, &rates->memory);
 }
 
-#define REPORTS_CODEC(function, name)                                                                                 \
-    int function(Handle device, unsigned *percent, unsigned *period_us)                                               \
-    {                                                                                                                 \
-        AIM(device, GPU_ONLY);                                                                                        \
-        *period_us = ENCODER_PERIOD_US;                                                                               \
-        return gpu->level[L_mig_mode] == 1 ? NOT_SUPPORTED : put(gpu, L_##name, percent);                             \
+#define REPORTS_CODEC(function, name)                                                                       \
+    int function(Handle device, unsigned *percent, unsigned *period_us)                                     \
+    {                                                                                                       \
+        AIM(device, GPU_ONLY);                                                                              \
+        *period_us = ENCODER_PERIOD_US;                                                                     \
+        return gpu->level[L_mig_mode] == 1 ? NOT_SUPPORTED : put(gpu, L_##name, percent);                   \
     }
 
 REPORTS_CODEC(nvmlDeviceGetEncoderUtilization, encoder_percent)
@@ -173,11 +175,11 @@ int nvmlDeviceGetUUID(Handle device, char *uuid, unsigned size)
     return text(target.mig != NULL ? target.mig->uuid : gpu->uuid, uuid, size);
 }
 
-#define REPORTS_TEXT(function, field)                                                                                 \
-    int function(Handle device, char *value, unsigned size)                                                           \
-    {                                                                                                                 \
-        AIM(device, GPU_ONLY);                                                                                        \
-        return text(gpu->field, value, size);                                                                         \
+#define REPORTS_TEXT(function, field)                                                                       \
+    int function(Handle device, char *value, unsigned size)                                                 \
+    {                                                                                                       \
+        AIM(device, GPU_ONLY);                                                                              \
+        return text(gpu->field, value, size);                                                               \
     }
 
 REPORTS_TEXT(nvmlDeviceGetSerial, serial)
@@ -285,14 +287,14 @@ int nvmlDeviceGetRemappedRows(Handle device, unsigned *corrected, unsigned *unco
 
 /* ---- NVLink; a link is active as long as the scenario counts it */
 
-#define REPORTS_LINK(function, expression)                                                                            \
-    int function(Handle device, unsigned link, unsigned *value)                                                       \
-    {                                                                                                                 \
-        AIM(device, GPU_ONLY);                                                                                        \
-        if (level_or(gpu, L_nvlink_links, 0) == 0)                                                                    \
-            return NOT_SUPPORTED;                                                                                     \
-        *value = (unsigned)(expression);                                                                              \
-        return (int64_t)link < gpu->level[L_nvlink_links] ? OK : INVALID_ARGUMENT;                                    \
+#define REPORTS_LINK(function, expression)                                                                  \
+    int function(Handle device, unsigned link, unsigned *value)                                             \
+    {                                                                                                       \
+        AIM(device, GPU_ONLY);                                                                              \
+        if (level_or(gpu, L_nvlink_links, 0) == 0)                                                          \
+            return NOT_SUPPORTED;                                                                           \
+        *value = (unsigned)(expression);                                                                    \
+        return (int64_t)link < gpu->level[L_nvlink_links] ? OK : INVALID_ARGUMENT;                          \
     }
 
 REPORTS_LINK(nvmlDeviceGetNvLinkState, 1)
@@ -340,15 +342,15 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Handle device, Handle *parent)
     return target.mig != NULL ? OK : INVALID_ARGUMENT;
 }
 
-#define REPORTS_MIG(function, field)                                                                                  \
-    int function(Handle device, unsigned *value)                                                                      \
-    {                                                                                                                 \
-        AIM(device, GPU_OR_MIG);                                                                                      \
-        (void)gpu;                                                                                                    \
-        if (target.mig == NULL)                                                                                       \
-            return NOT_SUPPORTED;                                                                                     \
-        *value = target.mig->field;                                                                                   \
-        return OK;                                                                                                    \
+#define REPORTS_MIG(function, field)                                                                        \
+    int function(Handle device, unsigned *value)                                                            \
+    {                                                                                                       \
+        AIM(device, GPU_OR_MIG);                                                                            \
+        (void)gpu;                                                                                          \
+        if (target.mig == NULL)                                                                             \
+            return NOT_SUPPORTED;                                                                           \
+        *value = target.mig->field;                                                                         \
+        return OK;                                                                                          \
     }
 
 REPORTS_MIG(nvmlDeviceGetGpuInstanceId, gpu_instance)
@@ -373,14 +375,14 @@ int nvmlDeviceGetAttributes_v2(Handle device, Attributes *attributes)
     return OK;
 }
 
-/* ---- what these GPUs don't have, but callers ask for: Windows' driver models, the fabric manager, GPM */
+/* ---- what these GPUs don't have, but callers ask for: Windows' driver models, the fabric manager's state */
 
-#define HAS_NOT(function)                                                                                             \
-    int function(Handle device)                                                                                       \
-    {                                                                                                                 \
-        AIM(device, GPU_ONLY);                                                                                        \
-        (void)gpu;                                                                                                    \
-        return NOT_SUPPORTED;                                                                                         \
+#define HAS_NOT(function)                                                                                   \
+    int function(Handle device)                                                                             \
+    {                                                                                                       \
+        AIM(device, GPU_ONLY);                                                                              \
+        (void)gpu;                                                                                          \
+        return NOT_SUPPORTED;                                                                               \
     }
 
 HAS_NOT(nvmlDeviceGetDriverModel)

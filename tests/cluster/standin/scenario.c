@@ -66,7 +66,7 @@ int64_t counter_at(const Counter *counter, int64_t now_ns)
 
 int rule_for(const Rules *rules, const char *name, int fallback)
 {
-    for (int i = 0; i < rules->rules; i++)
+    for (int i = rules->rules - 1; i >= 0; i--) /* the last one counts */
         if (strcmp(rules->rule[i].name, name) == 0)
             return rules->rule[i].value;
     return fallback;
@@ -104,7 +104,7 @@ static int parse_counter(Gpu *gpu, const char *rest)
     if (index == COUNTER_COUNT)
         return 0;
     Counter *counter = &gpu->counter[index];
-    if (counter->segments == MAX_SEGMENTS) { /* the file holds a counter's whole history, a call needs its end */
+    if (counter->segments == MAX_SEGMENTS) { /* the file holds the whole history, a call needs its end */
         memmove(counter->segment, counter->segment + 1, sizeof(Segment) * (MAX_SEGMENTS - 1));
         counter->segments--;
     }
@@ -150,6 +150,12 @@ static int parse_event(Gpu *gpu, const char *rest)
     return 1;
 }
 
+static int parse_gpm(Gpu *gpu, const char *rest)
+{
+    GpmLevel *level = &gpu->gpm[gpu->gpms];
+    return gpu->gpms < MAX_GPM && sscanf(rest, "%u %lf", &level->id, &level->value) == 2 && ++gpu->gpms;
+}
+
 static int parse_system(Scenario *into, const char *key, const char *rest)
 {
     if (strcmp(key, "driver_version") == 0)
@@ -168,6 +174,8 @@ static int parse_line(Scenario *into, const char *key, const char *rest)
         if (into->gpus == MAX_GPUS)
             return 0;
         gpu = &into->gpu[into->gpus++];
+        gpu->answers = into->answers;
+        gpu->delays = into->delays;
         for (int i = 0; i < LEVEL_COUNT; i++)
             gpu->level[i] = ABSENT;
         return copy_text(gpu->uuid, sizeof gpu->uuid, rest);
@@ -186,6 +194,8 @@ static int parse_line(Scenario *into, const char *key, const char *rest)
         return parse_mig(gpu, rest);
     if (strcmp(key, "event") == 0)
         return parse_event(gpu, rest);
+    if (strcmp(key, "gpm") == 0)
+        return parse_gpm(gpu, rest);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (strcmp(key, texts[i].key) == 0)
             return copy_text((char *)gpu + texts[i].offset, texts[i].size, rest);
@@ -207,7 +217,7 @@ static int read_scenario(FILE *file, const char *path)
         if (rest != NULL)
             *rest++ = '\0';
         if (!parse_line(&current, line, rest ? rest : "")) {
-            fprintf(stderr, "NVML stand-in: %s:%d: cannot read \"%s %s\"\n", path, number, line, rest ? rest : "");
+            fprintf(stderr, "NVML stand-in: %s:%d: cannot read this \"%s\" line\n", path, number, line);
             return UNKNOWN;
         }
     }
@@ -289,7 +299,7 @@ static int verdict_on(const Gpu *gpu, const Mig *mig, const char *function, int 
 {
     if (gpu->level[L_lost] > 0)
         return GPU_IS_LOST;
-    int verdict = rule_for(&gpu->answers, function, rule_for(&current.answers, function, OK));
+    int verdict = rule_for(&gpu->answers, function, OK);
     return verdict == OK && mig != NULL && accepts != GPU_OR_MIG ? NOT_SUPPORTED : verdict;
 }
 
@@ -306,7 +316,7 @@ int aim(Handle handle, const char *function, int accepts, Target *target)
         target->index = index;
         target->gpu = current.gpu[index];
         target->mig = mig < 0 ? NULL : &target->gpu.mig[mig];
-        delay = rule_for(&target->gpu.delays, function, rule_for(&current.delays, function, 0));
+        delay = rule_for(&target->gpu.delays, function, 0);
         verdict = verdict_on(&target->gpu, target->mig, function, accepts);
     }
     pthread_mutex_unlock(&lock);

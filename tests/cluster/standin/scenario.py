@@ -1,8 +1,8 @@
 """What the stand-in reports: nodes' GPUs as dataclasses, and the file that carries them to the library.
 
-A *level* is reported as it is; ``None`` leaves it out, and calls that need it answer NOT_SUPPORTED. A *counter*
-grows at its rate; when a scenario is written again, counters go on from where they are. So the file alone defines
-every counter at every time, and :func:`read_counters` gives a test the exact truth.
+A *level* is reported as it is; ``None`` leaves it out, and calls that need it answer NOT_SUPPORTED. A
+*counter* grows at its rate; when a scenario is written again, counters go on from where they are. So the file
+alone defines every counter at every time, and :func:`read_counters` gives a test the exact truth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
 
-LEAD_NS = 10_000_000
+LEAD_NS = 20_000_000
 """New rates start this long after a rewrite begins: while one file replaces the other, both agree."""
 
 
@@ -59,8 +59,8 @@ class Event:
 class Process:
     """A process on a GPU, under its true pid.
 
-    ``type`` is ``C`` (compute), ``G`` (graphics) or ``M`` (MPS). Without ``sm_percent`` it gives no utilisation
-    samples. The instances place it on a MIG device.
+    ``type`` is ``C`` (compute), ``G`` (graphics) or ``M`` (MPS). Without ``sm_percent`` there are no samples
+    of its utilisation. The instances place it on a MIG device.
     """
 
     pid: int
@@ -179,6 +179,9 @@ class Gpu:
     starts: Mapping[str, int] = field(default_factory=dict)
     """Counters' values when the scenario is first written, by name (as in :data:`COUNTERS`); 0 by default."""
 
+    gpm: dict[int, float] = field(default_factory=dict)
+    """GPM metrics by id (2: SM utilisation, 10: DRAM bandwidth, ...). Without any the GPU has no GPM."""
+
     processes: list[Process] = field(default_factory=list)
     migs: list[MigDevice] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -221,7 +224,8 @@ class Counter:
                 anchor, value, rate = segment
         return value + rate * max(0, monotonic_ns - anchor) // 1_000_000_000
 
-    def _from(self, anchor_ns: int, rate: int) -> Counter:
+    def with_rate(self, rate: int, anchor_ns: int) -> Counter:
+        """Return the counter that goes on at another rate from a time after all its anchors."""
         if self.segments[-1][2] == rate:
             return self
         return Counter((*self.segments, (anchor_ns, self.at(anchor_ns), rate)))
@@ -255,10 +259,12 @@ class Scenario:
             earlier, and no later than this method's return.
         """
         before = read_counters(path) if path.exists() else {}
-        anchor = time.monotonic_ns() + (LEAD_NS if before else 0)
-        text = "".join(f"{line}\n" for line in self._lines(before, anchor))
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        unfinished.write_text(text, encoding="utf-8")
+        anchor = 0
+        while time.monotonic_ns() > anchor - LEAD_NS // 2:  # also when this process was held up meanwhile
+            anchor = time.monotonic_ns() + LEAD_NS
+            text = "".join(f"{line}\n" for line in self._lines(before, anchor))
+            unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)
         time.sleep(max(0, anchor - time.monotonic_ns()) / 1e9)
         return anchor
@@ -310,7 +316,7 @@ def _gpu_lines(gpu: Gpu, before: Mapping[str, Counter], anchor_ns: int) -> list[
         if rate is None:
             continue
         start = Counter(((anchor_ns, gpu.starts.get(name, 0), rate),))
-        counter = before[name]._from(anchor_ns, rate) if name in before else start
+        counter = before[name].with_rate(rate, anchor_ns) if name in before else start
         lines += [f"counter {name} {anchor} {value} {rate}" for anchor, value, rate in counter.segments]
     for p in gpu.processes:
         sm = -1 if p.sm_percent is None else p.sm_percent
@@ -320,6 +326,7 @@ def _gpu_lines(gpu: Gpu, before: Mapping[str, Counter], anchor_ns: int) -> list[
         place = f"{m.gpu_instance} {m.compute_instance}"
         size = f"{m.slices} {m.multiprocessors} {m.total_mib} {m.used_mib}"
         lines.append(f"mig {m.uuid} {m.profile} {place} {size}")
+    lines += [f"gpm {metric} {value}" for metric, value in gpu.gpm.items()]
     lines += [f"event {int(event.type)} {event.data}" for event in gpu.events]
     return lines + _rules(gpu.answers, gpu.delays_ms)
 

@@ -1,7 +1,8 @@
 /* A stand-in for NVIDIA's management library, for tests only: shared declarations.
  *
- * It is no driver and knows no GPU. It answers NVML's calls from a scenario file that a test writes (scenario.py)
- * and may rewrite at any time. Names of levels and counters are those of the scenario's Python classes, with units.
+ * It is no driver and knows no GPU. It answers NVML's calls from a scenario file that a test writes
+ * (scenario.py) and may rewrite at any time. Levels and counters are named as in the scenario's Python
+ * classes, with their units.
  */
 #ifndef STANDIN_H
 #define STANDIN_H
@@ -24,27 +25,29 @@ enum {
     UNKNOWN = 999
 };
 
-enum { MAX_GPUS = 16, MAX_MIGS = 7, MAX_PROCESSES = 64, MAX_EVENTS = 64, MAX_RULES = 48, MAX_SEGMENTS = 4 };
+enum { MAX_GPUS = 16, MAX_MIGS = 7, MAX_PROCESSES = 64, MAX_EVENTS = 64, MAX_GPM = 32 };
+enum { MAX_RULES = 48, MAX_SEGMENTS = 4 };
 
-/* A level is one number that a call reports as it is; one that the scenario leaves out is NOT_SUPPORTED. The clocks
- * stand in the order of NVML's clock types. */
-#define LEVELS(X)                                                                                                     \
-    X(lost) X(minor) X(brand) X(architecture) X(cores) X(compute_major) X(compute_minor)                              \
-    X(utilization_percent) X(memory_utilization_percent) X(encoder_percent) X(decoder_percent)                        \
-    X(memory_total_mib) X(memory_used_mib) X(memory_reserved_mib) X(bar1_total_mib) X(bar1_used_mib)                  \
-    X(power_mw) X(power_limit_mw) X(power_limit_default_mw) X(power_limit_min_mw) X(power_limit_max_mw)               \
-    X(temperature_c) X(memory_temperature_c) X(slowdown_temperature_c) X(shutdown_temperature_c)                      \
-    X(graphics_clock_mhz) X(sm_clock_mhz) X(memory_clock_mhz) X(video_clock_mhz)                                      \
-    X(max_graphics_clock_mhz) X(max_sm_clock_mhz) X(max_memory_clock_mhz) X(max_video_clock_mhz)                      \
-    X(pstate) X(clock_reasons) X(fan_percent) X(fans)                                                                 \
-    X(ecc_corrected_volatile) X(ecc_uncorrected_volatile) X(ecc_corrected_aggregate) X(ecc_uncorrected_aggregate)     \
-    X(remapped_corrected) X(remapped_uncorrected) X(remapped_pending) X(remapped_failure)                             \
-    X(mig_mode) X(persistence_mode) X(compute_mode) X(display_active) X(event_types)                                  \
-    X(pcie_gen) X(pcie_gen_max) X(pcie_width) X(pcie_width_max) X(pcie_replays) X(pcie_counts_wrap)                   \
+/* A level is one number that a call reports as it is; one that the scenario leaves out is NOT_SUPPORTED. The
+ * clocks stand in the order of NVML's clock types, the ECC counts in that of its error types. */
+#define LEVELS(X)                                                                                           \
+    X(lost) X(minor) X(brand) X(architecture) X(cores) X(compute_major) X(compute_minor)                    \
+    X(utilization_percent) X(memory_utilization_percent) X(encoder_percent) X(decoder_percent)              \
+    X(memory_total_mib) X(memory_used_mib) X(memory_reserved_mib) X(bar1_total_mib) X(bar1_used_mib)        \
+    X(power_mw) X(power_limit_mw) X(power_limit_default_mw) X(power_limit_min_mw) X(power_limit_max_mw)     \
+    X(temperature_c) X(memory_temperature_c) X(slowdown_temperature_c) X(shutdown_temperature_c)            \
+    X(graphics_clock_mhz) X(sm_clock_mhz) X(memory_clock_mhz) X(video_clock_mhz)                            \
+    X(max_graphics_clock_mhz) X(max_sm_clock_mhz) X(max_memory_clock_mhz) X(max_video_clock_mhz)            \
+    X(pstate) X(clock_reasons) X(fan_percent) X(fans)                                                       \
+    X(ecc_corrected_volatile) X(ecc_uncorrected_volatile)                                                   \
+    X(ecc_corrected_aggregate) X(ecc_uncorrected_aggregate)                                                 \
+    X(remapped_corrected) X(remapped_uncorrected) X(remapped_pending) X(remapped_failure)                   \
+    X(mig_mode) X(persistence_mode) X(compute_mode) X(display_active) X(event_types)                        \
+    X(pcie_gen) X(pcie_gen_max) X(pcie_width) X(pcie_width_max) X(pcie_replays) X(pcie_counts_wrap)         \
     X(nvlink_links) X(nvlink_version) X(nvlink_speed_mbps)
 
-#define COUNTERS(X)                                                                                                   \
-    X(energy_mj) X(pcie_tx_bytes) X(pcie_rx_bytes) X(nvlink_tx_kib) X(nvlink_rx_kib)                                  \
+#define COUNTERS(X)                                                                                         \
+    X(energy_mj) X(pcie_tx_bytes) X(pcie_rx_bytes) X(nvlink_tx_kib) X(nvlink_rx_kib)                        \
     X(throttle_power_ns) X(throttle_sw_thermal_ns) X(throttle_hw_thermal_ns) X(throttle_power_brake_ns)
 
 #define LEVEL_ID(name) L_##name,
@@ -75,12 +78,17 @@ typedef struct {
 } Event;
 
 typedef struct {
+    unsigned id;
+    double value;
+} GpmLevel;
+
+typedef struct {
     char uuid[96], profile[32];
     unsigned gpu_instance, compute_instance, slices, multiprocessors;
     int64_t total_mib, used_mib;
 } Mig;
 
-/* What a call (by function name) or a field value (by number) shall answer, or how long it shall take in ms. */
+/* What a call (by function name) or a field value (by number) answers, or how long a call takes in ms. */
 typedef struct {
     int rules;
     struct {
@@ -93,9 +101,10 @@ typedef struct {
     char uuid[96], name[96], serial[30], part_number[80], vbios[32], pci_bus_id[32];
     int64_t level[LEVEL_COUNT];
     Counter counter[COUNTER_COUNT];
-    int processes, events, migs;
+    int processes, events, gpms, migs;
     Process process[MAX_PROCESSES];
     Event event[MAX_EVENTS];
+    GpmLevel gpm[MAX_GPM];
     Mig mig[MAX_MIGS];
     Rules answers, delays;
 } Gpu;
@@ -107,7 +116,7 @@ typedef struct {
     Gpu gpu[MAX_GPUS];
 } Scenario;
 
-/* nvmlDevice_t is opaque: here the address of a slot, one for each GPU followed by one for each of its MIG devices. */
+/* nvmlDevice_t is opaque: here a slot's address; each GPU has a slot, and after it one for each MIG device. */
 typedef struct {
     char unused;
 } Slot, *Handle;
@@ -121,7 +130,7 @@ typedef struct {
 
 enum { GPU_ONLY = 0, GPU_OR_MIG = 1 };
 
-/* Starts a call on a device: current scenario, its delay, its fault. Anything but OK is what the call returns. */
+/* Starts a call on a device: current scenario, its delay, its fault. What is not OK is the call's answer. */
 int aim(Handle handle, const char *function, int accepts, Target *target);
 
 /* Starts a call without a device; system, where not NULL, gets the scenario. */
@@ -139,11 +148,11 @@ int64_t monotonic_ns(void);
 int64_t unix_us(void);
 void sleep_ms(int milliseconds);
 
-#define AIM(handle, accepts)                                                                                          \
-    Target target;                                                                                                    \
-    int verdict = aim((handle), __func__, (accepts), &target);                                                        \
-    if (verdict != OK)                                                                                                \
-        return verdict;                                                                                               \
+#define AIM(handle, accepts)                                                                                \
+    Target target;                                                                                          \
+    int verdict = aim((handle), __func__, (accepts), &target);                                              \
+    if (verdict != OK)                                                                                      \
+        return verdict;                                                                                     \
     const Gpu *gpu = &target.gpu
 
 #endif

@@ -42,10 +42,10 @@ static int text(const char *from, char *into, unsigned size)
     return (unsigned)snprintf(into, size, "%s", from) < size ? OK : INSUFFICIENT_SIZE;
 }
 
-#define ENTER                                                                                                         \
-    Scenario system;                                                                                                  \
-    int verdict = enter(__func__, &system);                                                                           \
-    if (verdict != OK)                                                                                                \
+#define ENTER                                                                                               \
+    Scenario system;                                                                                        \
+    int verdict = enter(__func__, &system);                                                                 \
+    if (verdict != OK)                                                                                      \
     return verdict
 
 int nvmlSystemGetDriverVersion(char *version, unsigned size)
