@@ -1,0 +1,46 @@
+"""The cluster of the tests in this folder: brought up once, for the first test that wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.kinds import Kind
+from tests.cluster.requirements import missing
+
+KINDS = {
+    "gpu03": Kind.BARE,
+    "bad01": Kind.REFUSING,
+    "bad02": Kind.CHANGED_KEY,
+    "bad03": Kind.DRIVERLESS,
+    "bad04": Kind.UNKNOWN_KEY,
+}
+
+
+@pytest.fixture(scope="session")
+def machine() -> None:
+    """Skips the test where this machine can't hold a cluster."""
+    lack = missing()
+    if lack:
+        pytest.skip(lack)
+
+
+@pytest.fixture(scope="package")
+def cluster(machine: None) -> Iterator[Cluster]:
+    """Nodes gpu01 to gpu04 in Slurm (gpu03 is bare) and bad01 to bad04; its tests run at the login node.
+
+    A test leaves it as it found it. What a test leaves running at the login node is an error at the end.
+    """
+    with Cluster.up(4, kinds=KINDS) as up, up.entered():
+        yield up
+
+
+@pytest.fixture
+def login_env(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process has the environment of the user who sits at the login node."""
+    for name in ("SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in cluster.env().items():
+        monkeypatch.setenv(name, value)

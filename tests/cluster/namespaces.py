@@ -1,0 +1,137 @@
+"""Linux processes and namespaces: who is alive, and how a command or this thread gets into a node."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CLONE_FS = 0x200
+NEW = ("--mount", "--uts", "--ipc", "--pid", "--fork")
+"""What `unshare` gives every node anew; the network comes apart."""
+_KINDS = ("net", "uts", "mnt")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process, told from a later one of the same number by its start time (clock ticks since boot)."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """The running process of that number; ProcessLookupError where there is none."""
+        started = _started(pid)
+        if started is None:
+            raise ProcessLookupError(f"there is no process {pid}")
+        return cls(pid, started)
+
+    def alive(self) -> bool:
+        """Whether it still runs (a zombie doesn't)."""
+        return _started(self.pid) == self.started
+
+    def kill(self, timeout: float = 10.0) -> None:
+        """Kill it, and wait until it is gone; TimeoutError if it is not after `timeout` seconds."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            if not self.alive():
+                return
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            if not select.select([handle], [], [], timeout)[0]:
+                raise TimeoutError(f"process {self.pid} did not end within {timeout:g} s of SIGKILL")
+        finally:
+            os.close(handle)
+
+
+def _started(pid: int) -> int | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, *rest = text.rpartition(")")[2].split()  # the command in parentheses may hold blanks
+    return None if state in "ZX" else int(rest[18])
+
+
+def marked(variable: str, value: str) -> list[Process]:
+    """The processes started with `variable=value` in their environment, this one and its ancestors apart."""
+    line = _ancestry(os.getpid())
+    entry = f"{variable}={value}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        pid = int(folder.name)
+        try:
+            environment = (folder / "environ").read_bytes()
+            if pid not in line and entry in environment.split(b"\0"):
+                found.append(Process.of(pid))
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
+def _ancestry(pid: int) -> set[int]:
+    line = set()
+    while pid:
+        line.add(pid)
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return line
+
+
+def command_line(process: Process) -> str:
+    """The words it was started with, in one line; empty when it has ended."""
+    try:
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode(errors="replace").strip()
+
+
+def entering(pid: int, environment: Mapping[str, str], folder: str, *, as_process_of: bool) -> list[str]:
+    """The words before a command that run it in the namespaces of `pid`, with exactly that environment.
+
+    With `as_process_of` it becomes a process of that PID namespace, too, and ends with it.
+    """
+    kinds = ["--net", "--uts", "--ipc", "--mount", *(["--pid"] if as_process_of else [])]
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    clean = ["env", "--ignore-environment", f"--chdir={folder}", *variables]
+    return ["nsenter", f"--target={pid}", *kinds, "--", *clean]
+
+
+@contextmanager
+def inside(pid: int) -> Iterator[None]:
+    """Move this thread, and what it starts meanwhile, into the network, mounts and host name of `pid`."""
+    origin = [os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
+    target = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
+    try:
+        # A thread that shares its working folder with others may not change its mount namespace.
+        _call("unshare", _CLONE_FS)
+        try:
+            _enter(target)
+            yield
+        finally:
+            _enter(origin)
+    finally:
+        for handle in origin + target:
+            os.close(handle)
+
+
+def _enter(handles: list[int]) -> None:
+    folder = Path.cwd()
+    for handle in handles:
+        _call("setns", handle, 0)
+    os.chdir(folder)  # a mount namespace is entered at its root
+
+
+def _call(name: str, *arguments: int) -> None:
+    if getattr(_LIBC, name)(*arguments) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{name}: {os.strerror(error)}")

@@ -1,0 +1,65 @@
+"""Running commands and waiting for conditions, with errors that show what went wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+POLL = 0.02  # seconds
+
+
+class ClusterError(Exception):
+    """A test cluster can't be brought up, used or found; the message says what to do or shows the log."""
+
+
+def wait_until(
+    condition: Callable[[], object], what: str, log: Path | None = None, timeout: float = 20.0
+) -> None:
+    """Poll until the condition is true; ClusterError with the log's end if that takes over `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{what} did not happen within {timeout:g} s{tail(log)}")
+        time.sleep(POLL)
+
+
+def tail(log: Path | None, lines: int = 15) -> str:
+    """The end of a log, as the end of an error message; empty without a log."""
+    if log is None:
+        return ""
+    try:
+        text = log.read_text(errors="replace").rstrip()
+    except FileNotFoundError:
+        return f"; it wrote no log ({log})"
+    if not text:
+        return f"; its log is empty ({log})"
+    return "; the end of its log:\n" + "\n".join(text.splitlines()[-lines:])
+
+
+def words_of(command: str | Sequence[str]) -> list[str]:
+    """The argument list of a command; text is a bash command."""
+    return ["bash", "-c", command] if isinstance(command, str) else list(command)
+
+
+def run(
+    words: Sequence[str], *, check: bool = True, timeout: float = 30.0, text: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end, with `text` as input; ClusterError with what it said if it fails and `check` is on."""
+    done = subprocess.run(words, check=False, timeout=timeout, capture_output=True, text=True, input=text)
+    if check and done.returncode != 0:
+        said = (done.stderr + done.stdout).strip() or "it said nothing"
+        raise ClusterError(f"{' '.join(words)!r} ended with status {done.returncode}: {said}")
+    return done
+
+
+def start_daemon(words: Sequence[str], what: str, log: Path, pid_file: Path) -> None:
+    """Start a program that goes on in the background and writes `pid_file` once it is ready."""
+    with log.open("a") as file:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=20, check=False
+        )
+    if done.returncode != 0:
+        raise ClusterError(f"the start of {what} failed with status {done.returncode}{tail(log)}")
+    wait_until(pid_file.exists, f"the start of {what}", log)

@@ -1,0 +1,99 @@
+"""The state file of a test cluster, and the clearing away of the cluster, whatever became of its owner."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.kinds import Kind
+from tests.cluster.login import MARK
+from tests.cluster.namespaces import Process, command_line, marked
+
+PREFIX = "gswarm-cluster"
+_NAME = "cluster.json"
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """What is needed to find a node again."""
+
+    name: str
+    kind: Kind
+    own_home: bool
+
+
+@dataclass(frozen=True)
+class State:
+    """What is needed to find a cluster again, and to clear it away."""
+
+    root: Path
+    owner: Process
+    made_root: bool
+    gpus: int
+    nodes: tuple[NodeState, ...]
+
+    def save(self) -> None:
+        """Write it into the root folder."""
+        content = {
+            "owner": [self.owner.pid, self.owner.started],
+            "made_root": self.made_root,
+            "gpus": self.gpus,
+            "nodes": [[node.name, node.kind, node.own_home] for node in self.nodes],
+        }
+        (self.root / _NAME).write_text(json.dumps(content))
+
+    @classmethod
+    def load(cls, root: Path) -> State:
+        """Read it; FileNotFoundError where there is no cluster."""
+        content = json.loads((root / _NAME).read_text())
+        nodes = tuple(NodeState(name, Kind(kind), own_home) for name, kind, own_home in content["nodes"])
+        return cls(root, Process(*content["owner"]), content["made_root"], content["gpus"], nodes)
+
+    def alive(self) -> bool:
+        """Whether it is up, or being brought up."""
+        return self.owner.alive() or login_init(self.root) is not None
+
+    def clear(self) -> list[str]:
+        """End all its processes and remove its files; logs stay where the root folder was there before.
+
+        Returns the command lines of what still ran at the login node: something that a test left behind.
+        """
+        init = login_init(self.root)
+        if init is not None:
+            init.kill()  # takes all nodes, their namespaces and networks with it
+        strays = marked(MARK, str(self.root))
+        lines = [command_line(stray) for stray in strays]
+        for stray in strays:
+            stray.kill()
+        if self.made_root:
+            shutil.rmtree(self.root)
+        else:
+            for path in self.root.iterdir():
+                if path.is_dir() and path.name != "logs":
+                    shutil.rmtree(path)
+                elif path.is_file():
+                    path.unlink()
+        return lines
+
+
+def login_init(root: Path) -> Process | None:
+    """The process that holds the cluster of that root folder up, if it runs."""
+    try:
+        pid = int((root / "login.pid").read_text())
+    except (FileNotFoundError, ValueError):
+        pid = 0
+    return next((process for process in marked(MARK, str(root)) if process.pid == pid), None)
+
+
+def clear_leftovers() -> None:
+    """Clear away the clusters in the folder for temporary files whose owners died."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{_NAME}"):
+        try:
+            state = State.load(path.parent)
+        except (OSError, ValueError):  # another process is making or clearing it just now
+            continue
+        if not state.alive():
+            state.clear()

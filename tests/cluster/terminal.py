@@ -1,0 +1,155 @@
+"""A real terminal for end-to-end tests: a private tmux server that a test types into and looks at."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.cluster.running import words_of
+
+_POLL = 0.05  # seconds between two looks at the screen
+_OPTIONS = {
+    "remain-on-exit": "on",
+    "status": "off",
+    "window-size": "manual",
+    "default-terminal": "tmux-256color",
+    "terminal-features": "*:RGB",
+    "escape-time": "0",  # Escape is a key on its own at once
+}
+_SETTINGS = [word for name, value in _OPTIONS.items() for word in ("set-option", "-g", name, value, ";")]
+
+
+class Terminal:
+    """One command in a terminal of its own, at the calling thread's node; a context that closes it.
+
+    Args:
+        command: an argument list, or a bash command.
+        env: the command's whole environment, but for TERM, which tmux sets.
+        size: columns and rows.
+        folder: the working folder, by default this process's.
+    """
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        *,
+        env: Mapping[str, str],
+        size: tuple[int, int] = (120, 40),
+        folder: Path | None = None,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="gswarm-terminal-")
+        self._tmux_words = ["tmux", "-u", "-S", str(Path(self._folder.name) / "socket"), "-f", "/dev/null"]
+        columns, rows = map(str, size)
+        place = ["-x", columns, "-y", rows, "-c", str(folder or Path.cwd())]
+        try:
+            self._tmux(*_SETTINGS, "new-session", "-d", *place, *words_of(command), env=env)
+            self._server = int(self._ask("#{pid}"))
+            self.pid = int(self._ask("#{pane_pid}"))
+        except BaseException:
+            self._folder.cleanup()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def type(self, text: str, *, enter: bool = True) -> None:
+        """Type a text as it is, and Enter after it unless told not to."""
+        self._tmux("send-keys", "-l", "--", text)
+        if enter:
+            self.press("Enter")
+
+    def press(self, *keys: str) -> None:
+        """Press keys by tmux's names: "q", "Enter", "Escape", "C-c", "M-x", "Left", "F1", "Tab", …"""
+        self._tmux("send-keys", "--", *keys)
+
+    def screen(self, *, colours: bool = False) -> str:
+        """What the screen shows now, a line a row; with colours also the escape sequences that make them."""
+        return self._tmux("capture-pane", "-p", *(["-e"] if colours else []))
+
+    def wait_for(self, wanted: str | re.Pattern[str], timeout: float = 20.0) -> str:
+        """Wait until the screen shows the text or matches the pattern; the screen that did.
+
+        AssertionError with the screen when it doesn't within `timeout` seconds, or the command ends before.
+        """
+        return self._wait(lambda screen: _shows(screen, wanted), f"{_name(wanted)} did not appear", timeout)
+
+    def wait_gone(self, unwanted: str | re.Pattern[str], timeout: float = 20.0) -> str:
+        """Wait until the screen no longer shows the text or matches the pattern; otherwise as `wait_for`."""
+        failure = f"{_name(unwanted)} did not go"
+        return self._wait(lambda screen: not _shows(screen, unwanted), failure, timeout)
+
+    def exit_status(self, timeout: float = 20.0) -> int:
+        """Wait for the command's end; its exit status, or 128 + the number of the signal that ended it."""
+        deadline = time.monotonic() + timeout
+        while not self.ended():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no end within {timeout:g} s; the screen:\n{self.screen()}")
+            time.sleep(_POLL)
+        status, signal = self._ask("#{pane_dead_status},#{pane_dead_signal}").split(",")
+        return int(status) if status else 128 + int(signal)
+
+    def ended(self) -> bool:
+        """Whether the command has ended."""
+        return self._ask("#{pane_dead}") == "1"
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Give the terminal another size."""
+        self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
+
+    def close(self) -> None:
+        """Close the terminal as a window is closed: what still runs in it gets SIGHUP."""
+        if not self._folder.name or not Path(self._folder.name).exists():
+            return
+        try:
+            server = os.pidfd_open(self._server)
+        except ProcessLookupError:
+            pass
+        else:
+            subprocess.run([*self._tmux_words, "kill-server"], check=False, capture_output=True, timeout=10)
+            select.select([server], [], [], 10)
+            os.close(server)
+        self._folder.cleanup()
+
+    def _wait(self, condition: Callable[[str], bool], failure: str, timeout: float) -> str:
+        deadline = time.monotonic() + timeout
+        while True:
+            over = time.monotonic() > deadline or self.ended()
+            screen = self.screen()
+            if condition(screen):
+                return screen
+            if over:
+                why = "before the command ended" if self.ended() else f"within {timeout:g} s"
+                raise AssertionError(f"{failure} {why}; the screen:\n{screen}")
+            time.sleep(_POLL)
+
+    def _ask(self, format_: str) -> str:
+        return self._tmux("display-message", "-p", format_).strip()
+
+    def _tmux(self, *words: str, env: Mapping[str, str] | None = None) -> str:
+        done = subprocess.run(
+            [*self._tmux_words, *words], check=False, capture_output=True, text=True, timeout=10, env=env
+        )
+        if done.returncode != 0:
+            raise AssertionError(f"tmux {words[0]}: {done.stderr.strip()}")
+        return done.stdout
+
+
+def _shows(screen: str, wanted: str | re.Pattern[str]) -> bool:
+    return wanted in screen if isinstance(wanted, str) else wanted.search(screen) is not None
+
+
+def _name(wanted: str | re.Pattern[str]) -> str:
+    return repr(wanted if isinstance(wanted, str) else wanted.pattern)
