@@ -1,0 +1,25 @@
+"""What a person can get wrong, told in one sentence."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something that the person can put right; one sentence says what is wrong and what to do.
+
+    The command line prints it on standard error and ends with status 2, without a traceback.
+    """
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """``; perhaps X is meant`` for the choice that is spelt most alike, empty where none is close."""
+    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
+    return f"; perhaps {close[0]} is meant" if close else ""
+
+
+def quote(text: str) -> str:
+    """``text`` in double quotes for a message: at most 60 characters, nothing that a terminal would obey."""
+    shown = text if len(text) <= 60 else text[:59] + "…"
+    return '"' + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown) + '"'
