@@ -184,8 +184,10 @@ def test_pynvml_reports_every_level(caller: Call, path: Path) -> None:
 
 
 def test_nvitop_reports_the_scenario(standin_lib: Path, path: Path) -> None:
-    node = Scenario.of("gpu01", 2, utilization_percent=93, power_mw=512_000, memory_used_mib=2048)
+    node = Scenario.of("gpu01", 4, utilization_percent=93, power_mw=512_000, memory_used_mib=2048)
     node.gpus[1].processes.append(Process(os.getpid(), used_mib=1024, sm_percent=55, memory_percent=12))
+    node.gpus[2].mig_mode, node.gpus[2].migs = 1, [MigDevice("MIG-1", gpu_instance=7)]
+    node.gpus[3].lost = True
     node.write(path)
     program = """
 import json, nvitop
@@ -208,6 +210,7 @@ print(json.dumps([one.name, one.gpu_utilization, one.power_usage, one.memory_use
     assert json.loads(asked) == ["NVIDIA H100 80GB HBM3", 93, 512_000, 2048, 30, 0, os.getpid(), 1024, 55]
     assert "H100 80GB HBM3" in shown
     assert "512W / 700W" in shown
+    assert "1g.10gb" in shown
     assert str(os.getpid()) in shown
 
 
@@ -229,11 +232,12 @@ def test_energy_is_exact_while_the_power_changes(caller: Call, path: Path) -> No
     nvml.start()
     nvml("across_a_rewrite(gpu0)")
     node.gpus[0].power_mw = 90_000
-    node.write(path)
+    changed = node.write(path)
     samples = nvml.receive()
 
     energy = read_counters(path)[node.gpus[0].uuid]["energy_mj"]
     assert [rate for _, _, rate in energy.segments] == [700_000, 90_000]
+    assert samples[0][2] < changed < samples[-1][0]
     assert all(energy.at(before) <= value <= energy.at(after) for before, value, after in samples)
 
 

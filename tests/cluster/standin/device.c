@@ -247,9 +247,10 @@ int nvmlDeviceGetMemoryInfo_v2(Handle device, MemoryV2 *info)
     return info->version == MEMORY_V2 ? memory(&target, info) : VERSION_MISMATCH;
 }
 
+/* MIG devices share the GPU's. */
 int nvmlDeviceGetBAR1MemoryInfo(Handle device, Memory *info)
 {
-    AIM(device, GPU_ONLY);
+    AIM(device, GPU_OR_MIG);
     int64_t total = gpu->level[L_bar1_total_mib], used = gpu->level[L_bar1_used_mib];
     if (total == ABSENT || used == ABSENT)
         return NOT_SUPPORTED;

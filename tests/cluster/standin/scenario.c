@@ -50,7 +50,7 @@ int64_t unix_us(void)
 void sleep_ms(int milliseconds)
 {
     struct timespec left = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
-    while (nanosleep(&left, &left) != 0)
+    while (milliseconds > 0 && nanosleep(&left, &left) != 0)
         ;
 }
 
