@@ -1,0 +1,156 @@
+"""The sampler: when to measure, and the frame that comes of it.
+
+Deadlines lie on whole multiples of the interval in Unix time, so that the samples of all nodes line up, and
+are waited for on the monotonic clock, so that a step of the wall clock neither stops nor floods the loop.
+A deadline that passed while the loop was busy is never made up for: only the newest is served, late, and
+the frame says how late and how many were passed over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Callable, Optional, Protocol, Tuple
+
+from gswarm_agent.frame import Frame
+from gswarm_agent.probes.base import Probe
+
+MIN_INTERVAL_MS = 100
+MAX_INTERVAL_MS = 60_000
+_MS = 1_000_000
+
+
+def clamp_interval(interval_ms: int) -> int:
+    """The nearest interval that is allowed, in milliseconds."""
+    return max(MIN_INTERVAL_MS, min(MAX_INTERVAL_MS, interval_ms))
+
+
+class Watch(Protocol):
+    """The two clocks of a node, in nanoseconds."""
+
+    def monotonic_ns(self) -> int:
+        """Time that only grows; its zero means nothing."""
+
+    def wall_ns(self) -> int:
+        """Unix time, which people and NTP may set."""
+
+
+class SystemWatch:
+    """The clocks of this machine."""
+
+    def monotonic_ns(self) -> int:
+        """CLOCK_MONOTONIC."""
+        return time.monotonic_ns()
+
+    def wall_ns(self) -> int:
+        """CLOCK_REALTIME."""
+        return time.time_ns()
+
+
+class Schedule:
+    """Which deadline is next. All times are nanoseconds; the first deadline is the moment of creation."""
+
+    def __init__(self, interval_ms: int, monotonic_ns: int) -> None:
+        self._interval = clamp_interval(interval_ms) * _MS
+        self._due = monotonic_ns
+
+    @property
+    def due(self) -> int:
+        """Monotonic time of the next deadline."""
+        return self._due
+
+    @property
+    def interval_ms(self) -> int:
+        """Time between deadlines, in milliseconds."""
+        return self._interval // _MS
+
+    def serve(self, monotonic_ns: int, wall_ns: int) -> Tuple[float, int]:
+        """Take the deadline that is due now and set the next; how late it is (ms) and how many were missed.
+
+        Of several that passed the newest is served. The next is the whole multiple of the interval in wall
+        time that is nearest to one interval later, so a wall clock that was set moves it by half of an
+        interval at most.
+        """
+        missed = max(0, (monotonic_ns - self._due) // self._interval)
+        served = self._due + missed * self._interval
+        self._set_next(served + self._interval, wall_ns - monotonic_ns)
+        return max(0, monotonic_ns - served) / _MS, missed
+
+    def change(self, interval_ms: int, monotonic_ns: int, wall_ns: int) -> None:
+        """From now on a deadline every ``interval_ms``."""
+        self._interval = clamp_interval(interval_ms) * _MS
+        self._set_next(monotonic_ns + self._interval, wall_ns - monotonic_ns)
+
+    def _set_next(self, wanted: int, wall_minus_monotonic: int) -> None:
+        wall = wanted + wall_minus_monotonic
+        nearest = (wall + self._interval // 2) // self._interval * self._interval
+        self._due = nearest - wall_minus_monotonic
+
+
+class Sampler:
+    """Measures one probe at its deadlines and delivers frames, numbered from 1.
+
+    ``take`` makes one frame at once; ``run`` does so at every deadline until ``stop``. ``set_interval`` and
+    ``stop`` may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        probe: Probe,
+        interval_ms: int,
+        watch: Optional[Watch] = None,
+        wait: Callable[[threading.Event, float], object] = threading.Event.wait,
+    ) -> None:
+        self._probe = probe
+        self._watch = watch or SystemWatch()
+        self._wait = wait
+        self._schedule = Schedule(interval_ms, self._watch.monotonic_ns())
+        self._seq = 0
+        self._wanted_ms: Optional[int] = None
+        self._stopped = False
+        self._wake = threading.Event()
+
+    @property
+    def due(self) -> int:
+        """Monotonic time of the next deadline, in nanoseconds."""
+        if self._wanted_ms is not None:
+            wanted, self._wanted_ms = self._wanted_ms, None
+            self._schedule.change(wanted, self._watch.monotonic_ns(), self._watch.wall_ns())
+        return self._schedule.due
+
+    def set_interval(self, interval_ms: int) -> None:
+        """Sample every ``interval_ms`` from now on, within what is allowed."""
+        self._wanted_ms = interval_ms
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Let ``run`` return after the frame it is at."""
+        self._stopped = True
+        self._wake.set()
+
+    def take(self) -> Frame:
+        """Measure now, for the deadline that is due."""
+        monotonic_ns, wall_ns = self._watch.monotonic_ns(), self._watch.wall_ns()
+        late_ms, missed = self._schedule.serve(monotonic_ns, wall_ns)
+        reading = self._probe.read(monotonic_ns)
+        self._seq += 1
+        return Frame(
+            seq=self._seq,
+            ts_ns=wall_ns,
+            late_ms=late_ms,
+            missed=missed,
+            gpus=reading.gpus,
+            host=reading.host,
+            processes=reading.processes,
+            notes=reading.notes,
+        )
+
+    def run(self, deliver: Callable[[Frame], None]) -> None:
+        """Deliver a frame at each deadline until stopped."""
+        while not self._stopped:
+            remaining = self.due - self._watch.monotonic_ns()
+            if remaining <= 0:
+                deliver(self.take())
+                continue
+            self._wait(self._wake, remaining / 1e9)
+            self._wake.clear()

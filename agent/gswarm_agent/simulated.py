@@ -1,0 +1,395 @@
+"""A synthetic node for demos and scale tests: one training job, told by arithmetic.
+
+Everything follows from the seed, the node's name and the time since ``origin_ns``; the same three give the
+same readings in any process. The job warms up, trains in epochs with an evaluation and a checkpoint at
+the end of each, and has what real fleets have: a GPU nobody uses, a node that waits for its disks, one that
+runs hot, a straggler, and memory that collects errors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+import zlib
+from dataclasses import dataclass, fields
+from typing import Dict, FrozenSet, List, Optional, Tuple
+
+from gswarm_agent.frame import WARNING, GpuFacts, HostFacts, Note, ProcessSample, Row
+from gswarm_agent.metrics import (
+    GPU_METRICS,
+    HOST_METRICS,
+    PROCESS_METRICS,
+    RATE,
+    REASON_POWER_CAP,
+    REASON_SW_THERMAL,
+    Metric,
+)
+from gswarm_agent.probes.base import Reading
+
+IDLE, LOADER, HOT, STRAGGLER, ERRORS, OLD_DRIVER = (
+    "idle",
+    "loader",
+    "hot",
+    "straggler",
+    "errors",
+    "old driver",
+)
+_ODD = (IDLE, LOADER, HOT, STRAGGLER, ERRORS)
+
+_EPOCH_S = 60.0
+_CHECKPOINT_S = 4.0
+_EVALUATION_S = 5.0
+_WARM_UP_S = 10.0
+_PROCESS_EVERY_S = 2.0
+_FIRST_ERROR_S = 45.0
+
+_POWER_LIMIT_W = 700.0
+_IDLE_W = 72.0
+_MEMORY_MIB = 81_559
+_SM_CLOCK_MAX = 1_980
+_MEM_CLOCK_MAX = 2_619
+_CPUS = 192
+_HOST_MEMORY_MIB = 2_063_937
+_THERMAL_MASS = 20
+_BITS = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Which synthetic node this is: the ``index``-th of ``nodes``, with ``gpus`` GPUs.
+
+    ``origin_ns`` is the monotonic time at which the job began, None for now.
+    """
+
+    node: str = "sim001"
+    index: int = 0
+    nodes: int = 1
+    gpus: int = 8
+    seed: int = 1
+    origin_ns: Optional[int] = None
+
+
+def parse_simulation(text: str) -> Simulation:
+    """A simulation from a JSON object with the fields of ``Simulation``. Raises ValueError."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise ValueError("a simulation is a JSON object")
+    known = {f.name for f in fields(Simulation)}
+    for name, value in given.items():
+        wanted = str if name == "node" else int
+        if name not in known or not isinstance(value, wanted):
+            raise ValueError(f"a simulation has no {name!r} that is {value!r}")
+    return Simulation(**given)
+
+
+def traits(simulation: Simulation) -> FrozenSet[str]:
+    """What is odd about this node: five things in a small fleet, one node in six of a large one."""
+    order = random.Random(simulation.seed).sample(range(simulation.nodes), simulation.nodes)  # noqa: S311
+    odd = [kind for kind in _ODD if kind != LOADER or simulation.nodes >= 4]
+    found = set()
+    for place in range(max(len(odd), simulation.nodes // 6)):
+        if order[place % simulation.nodes] == simulation.index:
+            found.add(odd[place % len(odd)])
+    if simulation.nodes >= 4 and order[-1] == simulation.index:
+        found.add(OLD_DRIVER)
+    return frozenset(found)
+
+
+def _unit(key: int, step: int) -> float:
+    """A number in [0, 1) that looks random (splitmix64)."""
+    x = (key + step * 0x9E3779B97F4A7C15) & _BITS
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _BITS
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _BITS
+    return ((x ^ (x >> 31)) >> 11) / (1 << 53)
+
+
+def _noise(key: int, x: float) -> float:
+    """Smooth noise in [0, 1) that changes over a distance of 1."""
+    step = math.floor(x)
+    part = x - step
+    low, high = _unit(key, step), _unit(key, step + 1)
+    return low + (high - low) * part * part * (3 - 2 * part)
+
+
+class _Job:
+    """What all GPUs of a node do together. Times are seconds since the job began."""
+
+    def __init__(self, simulation: Simulation, odd: FrozenSet[str]) -> None:
+        self.key = zlib.crc32(f"{simulation.seed} {simulation.node}".encode()) << 20
+        self.loader = LOADER in odd
+        # Nodes start one after the other over a few seconds, as a launcher starts them.
+        self.delay = 4.0 * simulation.index / simulation.nodes + _unit(self.key, 1)
+
+    def warm(self, t: float) -> float:
+        """How far the warm-up is, 0 to 1."""
+        return min(1.0, max(0.0, (t - self.delay) / _WARM_UP_S))
+
+    def checkpoint(self, t: float) -> float:
+        """1 while the model is written out, else 0."""
+        return 1.0 if t > _WARM_UP_S and t % _EPOCH_S > _EPOCH_S - _CHECKPOINT_S else 0.0
+
+    def evaluating(self, t: float) -> bool:
+        """Whether the job evaluates, which needs less than training."""
+        into = t % _EPOCH_S
+        end = _EPOCH_S - _CHECKPOINT_S
+        return t > _WARM_UP_S and end - _EVALUATION_S < into <= end
+
+    def starved(self, t: float) -> float:
+        """How much the GPUs wait for data, 0 to 1."""
+        if not self.loader or t < _WARM_UP_S:
+            return 0.0
+        return 0.25 + 0.75 * _noise(self.key + 2, t / 7)
+
+    def level(self, t: float) -> float:
+        """How hard the GPUs work, 0 to 1."""
+        warm = self.warm(t)
+        level = 0.97 * warm * warm
+        if self.checkpoint(t):
+            level *= 0.06
+        elif self.evaluating(t):
+            level *= 0.62
+        return level * (1 - 0.8 * self.starved(t))
+
+
+class _Gpu:
+    """One GPU of a job; remembers its power second by second for energy and temperature."""
+
+    def __init__(self, job: _Job, index: int, kind: Optional[str], has_memory_temperature: bool) -> None:
+        self.job = job
+        self.index = index
+        self.kind = kind
+        self.key = job.key + 4096 * (index + 1)
+        self.has_memory_temperature = has_memory_temperature
+        self._character = _unit(self.key, 7)
+        self._second = 0
+        self._joules = 3.6e6 * (20 + 10 * _unit(self.key, 8))
+        self._recent: List[float] = [_IDLE_W] * _THERMAL_MASS
+
+    def hot(self, t: float) -> float:
+        """How much heat holds the clocks down, 0 to 1."""
+        if self.kind != HOT:
+            return 0.0
+        return min(1.0, max(0.0, 1.6 * math.sin(t / 25 - 1)))
+
+    def level(self, t: float) -> float:
+        """Share of time in which kernels run, 0 to 1."""
+        if self.kind == IDLE:
+            return 0.0
+        level = self.job.level(t)
+        if self.kind == STRAGGLER:
+            return min(1.0, level * 1.03)
+        return level * (1 - 0.03 * self._character - 0.03 * _noise(self.key, t * 1.7))
+
+    def power(self, t: float) -> float:
+        """Watts drawn."""
+        if self.kind == IDLE:
+            return _IDLE_W + 2 * _noise(self.key, t)
+        wanted = 1.04 - 0.12 * self._character - 0.06 * _noise(self.key + 1, t / 3)
+        if self.kind == STRAGGLER:
+            wanted = 0.55
+        wanted *= 1 - 0.3 * self.hot(t)
+        return min(_POWER_LIMIT_W, _IDLE_W + (_POWER_LIMIT_W * wanted - _IDLE_W) * self.level(t))
+
+    def row(self, t: float) -> Row:
+        """All GPU metrics at a time that is not before the last one asked for."""
+        self._advance(t)
+        level, power, hot = self.level(t), self.power(t), self.hot(t)
+        busy = self.kind != IDLE
+        capped = power > 0.985 * _POWER_LIMIT_W
+        weight = sum(range(1, _THERMAL_MASS + 1))
+        mean_power = sum(w * p for w, p in enumerate(self._recent, 1)) / weight
+        temp = 27 + 1.1 * (self.index % 4) + 3 * self._character + 0.056 * mean_power
+        temp += 19 * hot if hot else 0
+        clock = 345.0
+        if busy:
+            clock = _SM_CLOCK_MAX - 25 * self._character - (90 if capped else 0) - 620 * hot
+            clock = 1_155 if self.kind == STRAGGLER else clock
+        exchange = level * (0.8 + 0.2 * _noise(self.key + 3, t * 2))
+        memory = 4 if not busy else 1_100 + 69_000 * self.job.warm(t) + 2_500 * level
+        writing, starved = self.job.checkpoint(t), self.job.starved(t)
+        nvlink = 186_000 * exchange
+        return (
+            round(100 * level),
+            round(62 * level * (0.9 + 0.1 * _noise(self.key + 4, t))),
+            round(memory),
+            round(power, 1),
+            round(temp),
+            round(temp + 6 + 9 * level) if self.has_memory_temperature else None,
+            15 * round(clock / 15),
+            _MEM_CLOCK_MAX,
+            (90 + 300 * exchange + 9_500 * writing) if busy else 0.1,
+            (120 + 2_100 * exchange * (1 - 0.5 * starved)) if busy else 0.1,
+            nvlink,
+            nvlink * (0.99 + 0.02 * _noise(self.key + 5, t)),
+            int(self._energy_mj(t)),
+            (REASON_POWER_CAP if capped else 0) | (REASON_SW_THERMAL if hot > 0.05 else 0) | (not busy),
+            min(100.0, 4 + 20 * _noise(self.key + 6, t)) if capped else 0.0,
+            round(100 * hot * (0.8 + 0.2 * _noise(self.key + 7, t)), 1),
+            0.0,
+            self.errors(t),
+            0,
+            0 if busy else 8,
+        )
+
+    def errors(self, t: float) -> int:
+        """Corrected memory errors so far."""
+        return int(max(0.0, t - _FIRST_ERROR_S) / 6) if self.kind == ERRORS else 0
+
+    def _advance(self, t: float) -> None:
+        while self._second < math.floor(t):
+            watts = self.power(self._second + 0.5)
+            self._joules += watts
+            self._recent = [*self._recent[1:], watts]
+            self._second += 1
+
+    def _energy_mj(self, t: float) -> float:
+        return 1000 * (self._joules + (t - self._second) * self.power(self._second + 0.5))
+
+
+class SimulatedNode:
+    """A probe of a node that isn't there."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._origin_ns = time.monotonic_ns() if simulation.origin_ns is None else simulation.origin_ns
+        self._odd = traits(simulation)
+        self._job = _Job(simulation, self._odd)
+        self._key = self._job.key
+        self._gpus = [
+            _Gpu(self._job, index, self._kind_of(index), OLD_DRIVER not in self._odd)
+            for index in range(simulation.gpus)
+        ]
+        self._last: Optional[float] = None
+
+    def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
+        """Facts that a node of this name always has."""
+        old = OLD_DRIVER in self._odd
+        host = HostFacts(
+            hostname=self._simulation.node,
+            boot_id=f"{self._key >> 20:08x}-0000-4000-8000-{self._simulation.index:012d}",
+            kernel="5.14.0-503.el9.x86_64",
+            cpu_model="Simulated 96-core processor",
+            cpus=_CPUS,
+            memory_total_mib=_HOST_MEMORY_MIB - self._simulation.index % 3 * 512,
+            driver_version="550.90.07" if old else "570.86.15",
+            cuda_version="12.4" if old else "12.8",
+        )
+        gpus = tuple(
+            GpuFacts(
+                index=gpu.index,
+                uuid=f"GPU-{self._key >> 20:08x}-{gpu.index:04d}-4000-8000-{self._simulation.index:012d}",
+                name="NVIDIA H100 80GB HBM3 (simulated)",
+                pci_bus_id=f"00000000:{0x19 + 0x11 * gpu.index & 0xFF:02X}:00.0",
+                minor=gpu.index,
+                memory_total_mib=_MEMORY_MIB,
+                power_limit_w=_POWER_LIMIT_W,
+                sm_clock_max_mhz=_SM_CLOCK_MAX,
+                mem_clock_max_mhz=_MEM_CLOCK_MAX,
+            )
+            for gpu in self._gpus
+        )
+        reason = f"the simulated driver {host.driver_version} does not tell the memory temperature"
+        return host, gpus, {"mem_temp_c": reason} if old else {}
+
+    def read(self, now_ns: int) -> Reading:
+        """What the node does at a monotonic time; like a real one it has no rates in the first reading."""
+        t = max(0.0, (now_ns - self._origin_ns) / 1e9)
+        last, self._last = self._last, t
+        first = last is None
+        looks = last is None or t // _PROCESS_EVERY_S != last // _PROCESS_EVERY_S
+        return Reading(
+            gpus=tuple(
+                _without_rates(GPU_METRICS, gpu.row(t)) if first else gpu.row(t) for gpu in self._gpus
+            ),
+            host=_without_rates(HOST_METRICS, self._host(t)) if first else self._host(t),
+            processes=self._processes(t, first) if looks else None,
+            notes=() if last is None else self._notes(last, t),
+        )
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _kind_of(self, index: int) -> Optional[str]:
+        """What is odd about a GPU; each oddity has its own GPUs, two for heat, which neighbours share."""
+        count = self._simulation.gpus
+        first = int(_unit(self._key, 3) * count)
+        places = {IDLE: (0,), HOT: (1, 2), STRAGGLER: (3,), ERRORS: (4,)}
+        for kind, offsets in places.items():
+            if kind in self._odd and index in {(first + offset) % count for offset in offsets}:
+                return kind
+        return None
+
+    def _host(self, t: float) -> Row:
+        job, key = self._job, self._key
+        level, writing, starved = job.level(t), job.checkpoint(t), job.starved(t)
+        user = 3 + 24 * level + 30 * (1 - job.warm(t)) * (t > job.delay) + 4 * _noise(key + 9, t)
+        system = 1 + 4 * level + 6 * writing + 2 * starved
+        iowait = 34 * starved * (0.7 + 0.3 * _noise(key + 10, t)) + 6 * writing
+        reading = 180 * level + 2_600 * starved + 3_000 * (0 < job.warm(t) < 1)
+        fabric = 42_000 * level * (0.85 + 0.15 * _noise(key + 11, t))
+        memory = 61_000 + 240_000 * job.warm(t) + 3_000 * _noise(key + 12, t / 20)
+        return (
+            user + system,
+            user,
+            system,
+            iowait,
+            min(100.0, 70 + 30 * max(level, starved)) if t > job.delay else 9.0,
+            _CPUS * (user + system + iowait) / 100,
+            round(memory),
+            0,
+            reading,
+            2 + 2_900 * writing,
+            9 + 320 * level,
+            7 + 90 * level + 1_400 * writing,
+            fabric,
+            fabric * (0.98 + 0.04 * _noise(key + 13, t)),
+            1.5 * level,
+            0.0,
+            min(100.0, 70 * starved + 22 * writing),
+        )
+
+    def _processes(self, t: float, first: bool) -> Tuple[ProcessSample, ...]:
+        if t < self._job.delay:
+            return ()
+        samples = []
+        for gpu in self._gpus:
+            if gpu.kind == IDLE:
+                continue
+            level = gpu.level(t)
+            row: Row = (
+                round(620 + 69_000 * self._job.warm(t) + 2_500 * level),
+                round(100 * level),
+                100 + 260 * level + 40 * _noise(gpu.key + 9, t),
+                round(9_000 + 21_000 * self._job.warm(t)),
+                22 * level + 320 * self._job.starved(t),
+                360 * self._job.checkpoint(t),
+            )
+            samples.append(
+                ProcessSample(
+                    gpu=gpu.index,
+                    pid=41_200 + 17 * gpu.index + self._key % 997,
+                    user="demo",
+                    command="python train.py --config llama-8b.yaml",
+                    rank=self._simulation.index * self._simulation.gpus + gpu.index,
+                    local_rank=gpu.index,
+                    row=_row(PROCESS_METRICS, row, first),
+                )
+            )
+        return tuple(samples)
+
+    def _notes(self, last: float, t: float) -> Tuple[Note, ...]:
+        if not last < _FIRST_ERROR_S <= t:
+            return ()
+        message = "XID 92: high single-bit ECC error rate"
+        return tuple(Note("xid", WARNING, message, gpu.index) for gpu in self._gpus if gpu.kind == ERRORS)
+
+
+def _row(metrics: Tuple[Metric, ...], row: Row, first: bool) -> Row:
+    if not first:
+        return row
+    return tuple(None if metric.kind == RATE else number for metric, number in zip(metrics, row))

@@ -1,0 +1,264 @@
+"""A stream: joins standard input and output to a sampler for as long as the head stays connected.
+
+Three threads, so that nothing waits for anything else: the main one samples, one reads and answers the head,
+one writes. A head that reads slowly costs memory up to a bound and then the oldest frames, never a tick.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from typing import Callable, Deque, Optional, Tuple
+
+from gswarm_agent import __version__
+from gswarm_agent.frame import WARNING, Clock, Frame, Hello, Note
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.probes.base import Probe
+from gswarm_agent.sampler import Sampler, clamp_interval
+from gswarm_agent.wire import (
+    MAGIC,
+    Bye,
+    Decoder,
+    Message,
+    Ping,
+    Pong,
+    SetInterval,
+    Start,
+    Stop,
+    WireError,
+    encode,
+)
+
+MOST_WAITING = 600
+_BATCH = 64
+_LAST_WORDS_S = 2.0
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+class Outbox:
+    """What waits to be written: answers first, then frames in order, the bye last. Safe between threads.
+
+    At most ``most_waiting`` frames are kept. When there are more the oldest go, and the next frame that is
+    written says how many in a note of kind "gap".
+    """
+
+    def __init__(self, most_waiting: int = MOST_WAITING) -> None:
+        self._most_waiting = most_waiting
+        self._changed = threading.Condition()
+        self._answers: Deque[Callable[[], Message]] = deque()
+        self._frames: Deque[Frame] = deque()
+        self._dropped = 0
+        self._bye: Optional[Bye] = None
+        self._closed = False
+
+    def put_answer(self, make: Callable[[], Message]) -> None:
+        """Send what ``make`` returns, ahead of waiting frames; it is called just before it is written."""
+        with self._changed:
+            self._answers.append(make)
+            self._changed.notify()
+
+    def put_frame(self, frame: Frame) -> None:
+        """Send a frame, or drop the oldest that waits."""
+        with self._changed:
+            if len(self._frames) >= self._most_waiting:
+                self._frames.popleft()
+                self._dropped += 1
+            self._frames.append(frame)
+            self._changed.notify()
+
+    def close(self, bye: Bye) -> None:
+        """Send what waits, then ``bye``, then nothing more."""
+        with self._changed:
+            self._bye = self._bye or bye
+            self._changed.notify()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the bye has been taken."""
+        return self._closed
+
+    def wait(self) -> None:
+        """Return when there is something to take."""
+        with self._changed:
+            while not (self._answers or self._frames or self._bye):
+                self._changed.wait()
+
+    def take(self) -> bytes:
+        """The next bytes to write, several messages at once; empty when nothing waits."""
+        with self._changed:
+            answers = [self._answers.popleft() for _ in range(len(self._answers))]
+            frames = [self._frames.popleft() for _ in range(min(_BATCH, len(self._frames)))]
+            dropped = self._dropped
+            if frames:
+                self._dropped = 0
+            bye = None if self._frames else self._bye
+            self._closed = bye is not None
+        if dropped and frames:
+            text = f"{dropped} frames were dropped on the node because the head did not read them"
+            frames[0] = replace(frames[0], notes=(*frames[0].notes, Note("gap", WARNING, text)))
+        messages = [make() for make in answers] + list(frames) + ([bye] if bye else [])
+        return b"".join(map(encode, messages))
+
+
+class Conversation:
+    """The agent's side of one stream, without I/O: takes the head's messages, fills the outbox.
+
+    ``receive`` may run in another thread than the rest. ``started`` is set by Start and by any end.
+    """
+
+    def __init__(self, outbox: Outbox, wall_ns: Callable[[], int] = time.time_ns) -> None:
+        self.outbox = outbox
+        self.started = threading.Event()
+        self.ended: Optional[str] = None
+        self._wall_ns = wall_ns
+        self._decoder = Decoder()
+        self._start: Optional[Start] = None
+        self._start_received = 0
+        self._interval_ms = 0
+        self._sampler: Optional[Sampler] = None
+        self._lock = threading.Lock()
+
+    def receive(self, data: bytes) -> None:
+        """Act on bytes from the head; no bytes mean that it is gone."""
+        if not data:
+            self.end("the head closed the connection")
+            return
+        received = self._wall_ns()
+        try:
+            for message in self._decoder.feed(data):
+                self._handle(message, received)
+        except WireError as error:
+            self.end(f"the head sent something unexpected: {error}")
+
+    def end(self, reason: str) -> None:
+        """Stop sampling; ``reason`` becomes the bye."""
+        with self._lock:
+            self.ended = self.ended or reason
+            if self._sampler:
+                self._sampler.stop()
+        self.started.set()
+
+    def introduce(self, probe: Probe, simulated: bool) -> Optional[Sampler]:
+        """Say hello to the head that started; the sampler to run, or None where the end came first."""
+        host, gpus, capabilities = probe.facts()
+        with self._lock:
+            start = self._start
+            if start is None or self.ended is not None:
+                return None
+            interval_ms = clamp_interval(self._interval_ms)
+            self._sampler = Sampler(probe, interval_ms)
+        hello = Hello(
+            agent_version=__version__,
+            life=os.urandom(8).hex(),
+            interval_ms=interval_ms,
+            simulated=simulated,
+            host=host,
+            gpus=gpus,
+            capabilities=capabilities,
+            gpu_columns=GPU_COLUMNS,
+            host_columns=HOST_COLUMNS,
+            process_columns=PROCESS_COLUMNS,
+        )
+        self.outbox.put_answer(lambda: replace(hello, clock=self._clock(start.sent, self._start_received)))
+        return self._sampler
+
+    def _clock(self, sent: int, received: int) -> Clock:
+        return Clock(sent=sent, received=received, answered=self._wall_ns())
+
+    def _handle(self, message: Message, received: int) -> None:
+        if isinstance(message, Ping):
+            sent = message.sent
+            self.outbox.put_answer(lambda: Pong(self._clock(sent, received)))
+        elif isinstance(message, Start):
+            with self._lock:
+                self._start, self._start_received = message, received
+                self._interval_ms = message.interval_ms
+            self.started.set()
+        elif isinstance(message, SetInterval):
+            with self._lock:
+                self._interval_ms = message.interval_ms
+                if self._sampler:
+                    self._sampler.set_interval(message.interval_ms)
+        elif isinstance(message, Stop):
+            self.end("asked to stop")
+
+
+def stream(make_probe: Callable[[], Probe], simulated: bool = False) -> int:
+    """Serve the head on standard input and output until it, or a signal, ends this. Returns an exit status.
+
+    ``make_probe`` is called after the magic is out, while the head's answer is on its way.
+    """
+    wire_in, wire_out = _protect_standard_streams()
+    try:
+        os.write(wire_out, MAGIC)
+    except OSError:
+        return 0
+    outbox = Outbox()
+    conversation = Conversation(outbox)
+    woken = _signals_as_bytes()
+    writer = threading.Thread(target=_write, args=(outbox, conversation, wire_out), daemon=True)
+    writer.start()
+    threading.Thread(target=_read, args=(conversation, wire_in, woken), daemon=True).start()
+    probe = make_probe()
+    try:
+        conversation.started.wait()
+        sampler = conversation.introduce(probe, simulated)
+        if sampler:
+            sampler.run(outbox.put_frame)
+    finally:
+        outbox.close(Bye(conversation.ended or "the agent failed, see its last line of stderr"))
+        writer.join(_LAST_WORDS_S)
+        probe.close()
+    return 0
+
+
+def _protect_standard_streams() -> Tuple[int, int]:
+    """Descriptors for the wire alone; what anything else prints goes to stderr and can't corrupt it."""
+    wire_in, wire_out = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return wire_in, wire_out
+
+
+def _signals_as_bytes() -> int:
+    """A descriptor from which each ending signal is read as a byte: handlers that take locks may deadlock."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in _ENDING_SIGNALS:
+        signal.signal(number, lambda _number, _frame: None)
+    return reading
+
+
+def _read(conversation: Conversation, wire_in: int, woken: int) -> None:
+    while conversation.ended is None:
+        ready, _, _ = select.select([wire_in, woken], [], [])
+        if woken in ready:
+            number = os.read(woken, 1)[0]
+            conversation.end(f"the agent was ended by {signal.Signals(number).name}")
+            return
+        try:
+            data = os.read(wire_in, 65536)
+        except OSError:
+            data = b""
+        conversation.receive(data)
+
+
+def _write(outbox: Outbox, conversation: Conversation, wire_out: int) -> None:
+    try:
+        while not outbox.closed:
+            outbox.wait()
+            data = memoryview(outbox.take())
+            while data:
+                data = data[os.write(wire_out, data) :]
+    except OSError:
+        conversation.end("the head is gone")

@@ -1,0 +1,77 @@
+"""What a launcher is: the way to start an agent on a node and to talk with it; and how that fails."""
+
+from __future__ import annotations
+
+import enum
+import resource
+import unicodedata
+from typing import Protocol
+
+LONGEST_REASON = 240
+
+
+class Retry(enum.Enum):
+    """When it makes sense to try a failed launch again."""
+
+    SOON = "soon"
+    SLOWLY = "slowly"
+    """Only a person can mend it: look again now and then."""
+    NEVER = "never"
+
+
+class LaunchError(Exception):
+    """An agent could not be started. ``reason`` says why in one clause, ``remedy`` what the person can do."""
+
+    def __init__(self, reason: str, remedy: str = "", retry: Retry = Retry.SOON) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+        self.retry = retry
+
+
+class Channel(Protocol):
+    """The bytes of one running agent. Whoever opened it closes it."""
+
+    async def read(self) -> bytes:
+        """The next bytes of the agent's wire, empty at its end. Raises ConnectionError where it broke off."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the agent; nothing happens when it is gone."""
+
+    async def explain_end(self) -> str:
+        """After the end of ``read``: why the agent ended, in one clause."""
+
+    async def close(self) -> None:
+        """End the agent and let go of everything; may be called again."""
+
+
+class Launcher(Protocol):
+    """Starts agents, each on its node; may share what they have in common."""
+
+    async def open(self, node: str) -> Channel:
+        """Start the agent on a node. Raises LaunchError."""
+
+    async def close(self) -> None:
+        """Let go of what is shared. Channels are closed before."""
+
+
+def clean(text: str, longest: int = LONGEST_REASON) -> str:
+    """Text from elsewhere as one bounded line without control or formatting characters."""
+    spaced = "".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in text[: 8 * longest])
+    line = " ".join(spaced.split())
+    return line if len(line) <= longest else line[: longest - 1].rstrip() + "…"
+
+
+def last_line(output: bytes) -> str:
+    """The last line of a program's output that says something, cleaned."""
+    for line in reversed(output.decode("utf-8", "replace").splitlines()):
+        if said := clean(line):
+            return said
+    return ""
+
+
+def allow_many_files() -> None:
+    """Raise this process's soft limit of open files to its hard one: each node takes one to four."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,105 @@
+"""A channel over the pipes of a child process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Sequence
+
+from gswarm_tui.launch.base import LaunchError, clean, last_line
+
+_CHUNK = 256 * 1024
+_STDERR_KEPT = 8 * 1024
+_PATIENCE_S = 2.0
+
+
+class ProcessChannel:
+    """Talks with a child that speaks the wire on its standard streams; see ``Channel``."""
+
+    def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise ValueError("a channel needs a process with pipes")
+        self._process, self._name = process, name
+        self._stdin, self._stdout, self._stderr_pipe = process.stdin, process.stdout, process.stderr
+        self._stderr = bytearray()
+        self._reading_stderr = asyncio.create_task(self._read_stderr())
+
+    @classmethod
+    async def start(cls, command: Sequence[str], name: str) -> ProcessChannel:
+        """Run a command as a child in a session of its own, so that the terminal's Ctrl-C isn't for it."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=_CHUNK,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LaunchError(f"{command[0]} can't be run: {error.strerror}") from None
+        return cls(process, name)
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    async def read(self) -> bytes:
+        """The next bytes of its stdout, empty at the end."""
+        return await self._stdout.read(_CHUNK)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to its stdin."""
+        if not self._stdin.is_closing():
+            self._stdin.write(data)
+
+    async def explain_end(self) -> str:
+        """How it ended: its exit status and the last line of its stderr."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._process.wait()
+                await asyncio.shield(self._reading_stderr)
+        return describe_end(self._name, self._process.returncode, bytes(self._stderr))
+
+    def stderr(self) -> bytes:
+        """The end of what it wrote to stderr so far."""
+        return bytes(self._stderr)
+
+    async def close(self) -> None:
+        """End the child: by the end of its input, then by SIGTERM, then by SIGKILL."""
+        self._stdin.close()
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None and self._process.returncode is None:
+                self._process.send_signal(number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE_S):
+                    await self._process.wait()
+                    break
+        self._reading_stderr.cancel()
+        await asyncio.wait([self._reading_stderr])
+
+    async def _read_stderr(self) -> None:
+        while data := await self._stderr_pipe.read(_CHUNK):
+            self._stderr += data
+            del self._stderr[:-_STDERR_KEPT]
+
+
+def describe_end(name: str, status: int | None, stderr: bytes) -> str:
+    """One clause from an exit status (negative: a signal) and what was written to stderr."""
+    if status is None:
+        how = "stopped answering"
+    elif status < 0:
+        how = f"was ended by {_signal_name(-status)}"
+    else:
+        how = f"ended with exit status {status}"
+    said = last_line(stderr)
+    return clean(f"{name} {how}: {said}" if said else f"{name} {how}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

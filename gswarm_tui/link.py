@@ -1,0 +1,272 @@
+"""A link: one node's life, from connecting through frames to losing it and trying again, as events."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gswarm_agent.frame import Clock, Frame, Hello
+from gswarm_agent.wire import (
+    MAGIC,
+    Ack,
+    Bye,
+    Decoder,
+    Message,
+    Ping,
+    Pong,
+    SetInterval,
+    Start,
+    Stop,
+    WireError,
+    encode,
+)
+from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, LinkMeasured, NodeIntroduced, Phase
+from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean
+
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 60.0
+PING_EVERY_S = 10.0
+QUIET_S = 15.0
+QUIET_INTERVALS = 10
+HELLO_S = 60.0
+LAST_WORDS_S = 2.0
+
+
+@dataclass(frozen=True)
+class Times:
+    """The clocks of the head, in seconds, and how to wait; tests bring their own."""
+
+    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+
+
+class Offset:
+    """The node's clock minus the head's, from the exchange with the shortest round trip of the last eight."""
+
+    def __init__(self) -> None:
+        self._exchanges: deque[tuple[float, float]] = deque(maxlen=8)
+
+    def add(self, clock: Clock, arrived_ns: int) -> None:
+        """Take in an exchange whose answer arrived at the head's time ``arrived_ns`` (Unix nanoseconds)."""
+        round_trip = (arrived_ns - clock.sent) - (clock.answered - clock.received)
+        offset = ((clock.received - clock.sent) + (clock.answered - arrived_ns)) / 2
+        self._exchanges.append((max(0, round_trip) / 1e9, offset / 1e9))
+
+    @property
+    def round_trip_s(self) -> float:
+        """The shortest round trip of the last eight exchanges."""
+        return min(self._exchanges)[0] if self._exchanges else 0.0
+
+    @property
+    def offset_s(self) -> float:
+        """The offset; 0 where it lies within its own uncertainty, half of the round trip."""
+        if not self._exchanges:
+            return 0.0
+        round_trip, offset = min(self._exchanges)
+        return 0.0 if abs(offset) <= round_trip / 2 else offset
+
+
+class Backoff:
+    """How long to wait before the next attempt: doubling from 1 s to 60 s, by chance a quarter off."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._failures = 0
+
+    def reset(self) -> None:
+        """The link was good for a while: begin with the shortest wait again."""
+        self._failures = 0
+
+    def next(self, retry: Retry) -> float:
+        """Seconds to wait after one more failure."""
+        wait = (
+            LONGEST_WAIT_S if retry is Retry.SLOWLY else min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**self._failures)
+        )
+        self._failures = min(self._failures + 1, 10)
+        return max(FIRST_WAIT_S, min(LONGEST_WAIT_S, wait * self._rng.uniform(0.75, 1.25)))
+
+
+class Link:
+    """Keeps one node connected and publishes what happens on it.
+
+    ``run`` returns after ``stop``, or when the launcher says that trying again is no use. All methods are
+    called in the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        launcher: Launcher,
+        interval_ms: int,
+        publish: Callable[[Event], None],
+        *,
+        times: Times | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.node = node
+        self._launcher = launcher
+        self._interval_ms = interval_ms
+        self._publish = publish
+        self._times = times or Times()
+        self._backoff = Backoff(rng or random.Random())  # noqa: S311
+        self._stopping = asyncio.Event()
+        self._channel: Channel | None = None
+        self._hello: Hello | None = None
+        self._offset = Offset()
+        self._heard_at = 0.0
+        self._pinged_at = 0.0
+        self._live_at = 0.0
+        self._running = False
+        self._ended = asyncio.Event()
+
+    async def stop(self) -> None:
+        """Let the agent send its last frames and end; returns when ``run`` has."""
+        self._stopping.set()
+        self._send(Stop())
+        if self._running:
+            await self._ended.wait()
+
+    def set_interval(self, interval_ms: int) -> None:
+        """Sample every ``interval_ms`` from now on, also after a reconnect."""
+        self._interval_ms = interval_ms
+        self._send(SetInterval(interval_ms))
+
+    def acknowledge(self, life: str, seq: int) -> None:
+        """Tell the agent that its frames up to ``seq`` are on disk, if it is still the one of that life."""
+        if self._hello is not None and self._hello.life == life:
+            self._send(Ack(seq))
+
+    async def run(self) -> None:
+        """Connect, and connect again, until stopped; then end the agent properly, or hard after two seconds."""
+        self._running = True
+        living = asyncio.create_task(self._live())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({living, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if self._channel is not None:
+                await asyncio.wait({living}, timeout=LAST_WORDS_S)
+        finally:
+            await _end(living, stopping)
+            self._running = False
+            self._ended.set()
+        if self._stopping.is_set():
+            self._change(Phase.ENDED)
+
+    async def _live(self) -> None:
+        while not self._stopping.is_set():
+            self._change(Phase.CONNECTING)
+            try:
+                await self._connect_once()
+            except LaunchError as error:
+                failed = error
+            else:
+                return
+            if failed.retry is Retry.NEVER:
+                self._change(Phase.LOST, failed.reason, failed.remedy)
+                return
+            wait = self._backoff.next(failed.retry)
+            self._change(Phase.LOST, failed.reason, failed.remedy, self._times.wall() + wait)
+            await self._times.sleep(wait)
+
+    async def _connect_once(self) -> None:
+        """One connection, from its start to its end. Returns when asked to stop, else raises LaunchError."""
+        channel = await self._launcher.open(self.node)
+        self._channel, self._hello, self._offset = channel, None, Offset()
+        tasks = [asyncio.create_task(self._read(channel)), asyncio.create_task(self._watch())]
+        try:
+            channel.write(MAGIC)
+            self._send(Start(self._interval_ms, self._wall_ns()))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done.pop().result()
+        except WireError as error:
+            raise LaunchError(clean(f"the agent can't be understood: {error}")) from None
+        except ConnectionError as error:
+            raise LaunchError(clean(f"the connection broke: {error}")) from None
+        finally:
+            self._channel = self._hello = None
+            await _end(*tasks)
+            await channel.close()
+
+    async def _read(self, channel: Channel) -> None:
+        """Take in what the agent says. Returns when it ended because it was asked to."""
+        decoder = Decoder()
+        while data := await channel.read():
+            self._heard_at = self._times.monotonic()
+            for message in decoder.feed(data):
+                if isinstance(message, Bye):
+                    if self._stopping.is_set():
+                        return
+                    raise LaunchError(clean(f"the agent ended: {message.reason}"))
+                self._take(message)
+        if not self._stopping.is_set():
+            raise LaunchError(await channel.explain_end())
+
+    async def _watch(self) -> None:
+        """Ping now and then, and give up an agent from which nothing comes."""
+        self._heard_at = self._times.monotonic()
+        while True:
+            await self._times.sleep(PING_EVERY_S / 2)
+            if self._hello is None:
+                limit = HELLO_S
+            else:
+                limit = max(QUIET_S, QUIET_INTERVALS * self._interval_ms / 1000)
+            quiet = self._times.monotonic() - self._heard_at
+            if quiet > limit:
+                raise LaunchError(f"no data for {quiet:.0f} s")
+            if self._hello is not None:
+                self._ping_now_and_then()
+
+    def _ping_now_and_then(self) -> None:
+        now = self._times.monotonic()
+        if now - self._pinged_at >= PING_EVERY_S:
+            self._pinged_at = now
+            self._send(Ping(self._wall_ns()))
+        if now - self._live_at >= LONGEST_WAIT_S:
+            self._backoff.reset()
+
+    def _take(self, message: Message) -> None:
+        at = self._times.wall()
+        if isinstance(message, Frame):
+            if self._hello is not None:
+                ts = message.ts_ns / 1e9 - self._offset.offset_s
+                self._publish(FrameArrived(self.node, at, ts, self._hello.life, message))
+        elif isinstance(message, Hello):
+            self._hello = message
+            self._live_at = self._times.monotonic()
+            self._publish(NodeIntroduced(self.node, at, message))
+            if message.clock is not None:
+                self._measure(message.clock, at)
+            self._change(Phase.LIVE)
+            self._send(Ping(self._wall_ns()))
+            self._pinged_at = self._live_at
+        elif isinstance(message, Pong):
+            self._measure(message.clock, at)
+
+    def _measure(self, clock: Clock, at: float) -> None:
+        self._offset.add(clock, round(at * 1e9))
+        self._publish(LinkMeasured(self.node, at, self._offset.offset_s, self._offset.round_trip_s))
+
+    def _send(self, message: Message) -> None:
+        if self._channel is not None:
+            self._channel.write(encode(message))
+
+    def _change(
+        self, phase: Phase, reason: str = "", remedy: str = "", retry_at: float | None = None
+    ) -> None:
+        self._publish(LinkChanged(self.node, self._times.wall(), phase, reason, remedy, retry_at))
+
+    def _wall_ns(self) -> int:
+        return round(self._times.wall() * 1e9)
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and see their end, whatever it is."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
