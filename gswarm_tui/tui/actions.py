@@ -1,0 +1,182 @@
+"""Everything a person can do, once: key bindings, footer, help and the command palette are made from here.
+
+An action is run by its ``name`` as Textual resolves it: on the screen for those with ``places``, on the app
+for those without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from textual.binding import Binding, BindingType
+
+FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
+PLACES = (FLEET, NODE, GPU, SESSIONS, EVENTS)
+
+MOVING, LOOKING, RECORDING, PROGRAM = "Moving", "Looking", "Sessions", "Program"
+GROUPS = (MOVING, LOOKING, RECORDING, PROGRAM)
+
+QUICK_METRICS = (
+    ("1", "util_pct"),
+    ("2", "mem_used_mib"),
+    ("3", "power_w"),
+    ("4", "temp_c"),
+    ("5", "sm_clock_mhz"),
+    ("6", "mem_util_pct"),
+    ("7", "nvlink_tx_mb_s"),
+    ("8", "pcie_rx_mb_s"),
+    ("9", "clock_reasons"),
+    ("0", "cpu_pct"),
+)
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing to do: the keys that do it, a word for the footer and a sentence for help and palette.
+
+    ``places`` empty means everywhere. ``footer`` orders the footer's entries, 0 leaves it out. ``shown`` is
+    how the keys are written, where that isn't the keys themselves. ``palette`` is False for what only makes
+    sense as a key.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    label: str
+    help: str
+    group: str
+    places: tuple[str, ...] = ()
+    footer: int = 0
+    shown: str = ""
+    palette: bool = True
+
+
+ACTIONS: tuple[Action, ...] = (
+    # Moving
+    Action("move('up')", ("up", "k"), "up", "Go a row up", MOVING, (FLEET,), palette=False),
+    Action("move('down')", ("down", "j"), "down", "Go a row down", MOVING, (FLEET,), palette=False),
+    Action("move('left')", ("left", "h"), "left", "Go a GPU to the left", MOVING, (FLEET,), palette=False),
+    Action(
+        "move('right')", ("right", "l"), "right", "Go a GPU to the right", MOVING, (FLEET,), palette=False
+    ),
+    Action("move('page_up')", ("pageup",), "page up", "Go a page up", MOVING, (FLEET,), palette=False),
+    Action(
+        "move('page_down')", ("pagedown",), "page down", "Go a page down", MOVING, (FLEET,), palette=False
+    ),
+    Action("move('first')", ("home", "g"), "first", "Go to the first node", MOVING, (FLEET,), palette=False),
+    Action("move('last')", ("end", "G"), "last", "Go to the last node", MOVING, (FLEET,), palette=False),
+    Action("next_trouble", ("n",), "next trouble", "Go to the next node that isn't live", MOVING, (FLEET,)),
+    Action("open", ("enter",), "open", "Open the node under the cursor", MOVING, (FLEET,), 60, "⏎"),
+    Action("back", ("escape",), "back", "Go back; on the fleet, drop the filter", MOVING, (), 12, "esc"),
+    Action("fleet", ("f",), "fleet", "Go to the fleet", MOVING),
+    Action("sessions", ("S",), "sessions", "Go to the sessions", MOVING, (), 30),
+    Action("events", ("e",), "events", "Go to the events", MOVING, (), 40),
+    # Looking
+    Action(
+        "step_metric(-1)", ("left_square_bracket",), "metric", "Show the metric before", LOOKING, (FLEET,)
+    ),
+    Action(
+        "step_metric(1)",
+        ("right_square_bracket",),
+        "metric",
+        "Show the next metric",
+        LOOKING,
+        (FLEET,),
+        58,
+        "[ ]",
+    ),
+    Action("pick_metric", ("m",), "pick metric", "Choose the metric from a list", LOOKING, (FLEET,)),
+    *(
+        Action(f"metric('{name}')", (key,), name, f"Show {name}", LOOKING, (FLEET,), palette=False)
+        for key, name in QUICK_METRICS
+    ),
+    Action(
+        "filter",
+        ("slash",),
+        "filter",
+        "Show only what matches, as in util<5 & power>300",
+        LOOKING,
+        (FLEET,),
+        50,
+    ),
+    Action(
+        "order",
+        ("o",),
+        "order",
+        "Sort: as given, by name, by state, metric up, metric down",
+        LOOKING,
+        (FLEET,),
+        55,
+    ),
+    Action("zoom", ("z",), "zoom", "Change how large a GPU is drawn", LOOKING, (FLEET,)),
+    Action("theme", ("t",), "theme", "Next theme: dark, light, 16 colours", LOOKING),
+    # Sessions
+    Action("start_session", ("s",), "start", "Start a session, now or in the past", RECORDING, (), 10),
+    Action("stop_session", ("x",), "stop", "Stop a session", RECORDING, (), 20),
+    # Program
+    Action("faster", ("plus",), "faster", "Sample more often", PROGRAM),
+    Action("slower", ("minus",), "slower", "Sample less often", PROGRAM),
+    Action(
+        "command_palette",
+        ("colon", "ctrl+p"),
+        "command",
+        "Find a command by its name",
+        PROGRAM,
+        (),
+        70,
+        palette=False,
+    ),
+    Action("help", ("question_mark", "f1"), "help", "Show all keys and signs", PROGRAM, (), 80),
+    Action("quit", ("q", "ctrl+q", "ctrl+c"), "quit", "End the recording and quit", PROGRAM, (), 90),
+)
+
+_KEY_NAMES = {
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "slash": "/",
+    "colon": ":",
+    "question_mark": "?",
+    "plus": "+",
+    "minus": "-",
+    "enter": "⏎",
+    "escape": "esc",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "home": "Home",
+    "end": "End",
+    "space": "space",
+}
+
+
+def key_name(key: str) -> str:
+    """How a key is written on screen: "/" for "slash", "^q" for "ctrl+q"."""
+    return f"^{key[5:]}" if key.startswith("ctrl+") else _KEY_NAMES.get(key, key)
+
+
+def actions_of(place: str) -> list[Action]:
+    """What can be done in a place: its own actions, then those of everywhere."""
+    own = [a for a in ACTIONS if place in a.places]
+    return own + [a for a in ACTIONS if not a.places]
+
+
+def footer_of(place: str) -> list[Action]:
+    """The actions for a place's footer, in order."""
+    return sorted((a for a in actions_of(place) if a.footer), key=lambda a: a.footer)
+
+
+def _bindings(actions: Iterable[Action]) -> list[BindingType]:
+    return [Binding(",".join(a.keys), a.name, a.label, show=False) for a in actions]
+
+
+def bindings_of(place: str) -> list[BindingType]:
+    """The key bindings for a place's screen."""
+    return _bindings(a for a in ACTIONS if place in a.places)
+
+
+def bindings_everywhere() -> list[BindingType]:
+    """The key bindings for the app."""
+    return _bindings(a for a in ACTIONS if not a.places)

@@ -1,0 +1,158 @@
+"""Small questions in front of a screen: fill in lines, say yes or no, pick one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
+
+from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.widgets.bar import Bar, Span
+
+Answer = TypeVar("Answer")
+
+
+def accept(text: str) -> str:
+    """The check of a field that takes anything."""
+    del text
+    return ""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A line to fill in. ``check`` answers what is wrong with a text in one sentence, empty if nothing is."""
+
+    label: str
+    value: str = ""
+    hint: str = ""
+    check: Callable[[str], str] = accept
+
+
+class Dialog(ModalScreen[Answer], inherit_bindings=False):
+    """A question in front of the screen; Esc takes it back."""
+
+    DEFAULT_CSS = """
+    Dialog { align: center middle; background: $background 60%; }
+    Dialog:ansi { background: transparent; }
+    Dialog > Vertical {
+        width: 72; max-width: 94%; height: auto; max-height: 90%; padding: 0 1;
+        background: $background; border: round $border; border-title-color: $foreground;
+    }
+    Dialog Input { border: none; height: 1; padding: 0; background: $surface; margin: 0 0 1 0; }
+    Dialog Input:focus { border: none; }
+    Dialog OptionList { border: none; padding: 0; height: auto; max-height: 20; background: $background; }
+    """
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+
+    def box(self) -> Vertical:
+        """The frame around the question, with its title."""
+        box = Vertical()
+        box.border_title = Text(clean(self._title)).markup
+        return box
+
+    def action_cancel(self) -> None:
+        """Take the question back."""
+        self.dismiss(None)
+
+
+class Ask(Dialog[tuple[str, ...]]):
+    """Asks for lines of text; the answer has one text a field, None when taken back."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "cancel"),
+        Binding("tab,down", "app.focus_next"),
+        Binding("shift+tab,up", "app.focus_previous"),
+    ]
+
+    def __init__(self, title: str, fields: Sequence[Field]) -> None:
+        super().__init__(title)
+        self._fields = fields
+
+    def compose(self) -> ComposeResult:
+        """A label and an input a field, and a line for what is wrong."""
+        with self.box():
+            for number, field in enumerate(self._fields):
+                hint = [Span(f"  {field.hint}", "dim")] if field.hint else []
+                yield Bar([Span(field.label, "text"), *hint])
+                yield Input(field.value, id=f"field-{number}", select_on_focus=True)
+            yield Bar(
+                [Span("⏎", "key"), Span(" accept  ", "dim"), Span("esc", "key"), Span(" cancel", "dim")],
+                id="said",
+            )
+
+    def on_input_submitted(self) -> None:
+        """Accept the lines if nothing is wrong with any of them."""
+        answer = []
+        for number, field in enumerate(self._fields):
+            line = self.query_one(f"#field-{number}", Input)
+            if wrong := field.check(line.value):
+                self.query_one("#said", Bar).show([Span(clean(wrong), "error")])
+                line.focus()
+                return
+            answer.append(line.value)
+        self.dismiss(tuple(answer))
+
+
+class Confirm(Dialog[bool]):
+    """A yes or no question; None when taken back."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,n,ctrl+c", "cancel"),
+        Binding("enter,y", "agree"),
+    ]
+
+    def __init__(self, title: str, lines: Sequence[str], agree: str) -> None:
+        super().__init__(title)
+        self._lines = lines
+        self._agree = agree
+
+    def compose(self) -> ComposeResult:
+        """The sentences, then the two keys."""
+        with self.box():
+            yield Bar(*([Span(clean(line))] for line in self._lines), [])
+            yield Bar(
+                [
+                    Span("y", "key", "screen.agree()"),
+                    Span(f" {self._agree}   ", "text", "screen.agree()"),
+                    Span("esc", "key", "screen.cancel()"),
+                    Span(" stay", "dim", "screen.cancel()"),
+                ]
+            )
+
+    def action_agree(self) -> None:
+        """Say yes."""
+        self.dismiss(True)
+
+
+class Pick(Dialog[str]):
+    """Picks one of several things by its id, None when taken back."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel")]
+
+    def __init__(self, title: str, options: Sequence[tuple[str, str]], chosen: str | None = None) -> None:
+        super().__init__(title)
+        self._options = options
+        self._chosen = chosen
+
+    def compose(self) -> ComposeResult:
+        """The list."""
+        with self.box():
+            choices = OptionList(*(Option(Text(clean(label)), id=name) for name, label in self._options))
+            ids = [name for name, _ in self._options]
+            choices.highlighted = ids.index(self._chosen) if self._chosen in ids else 0
+            yield choices
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Take the one that was chosen."""
+        self.dismiss(event.option.id)

@@ -1,0 +1,97 @@
+"""From a measured value to a colour: fixed buckets, so that one colour means one value on every screen.
+
+A *fraction* is a value on its fixed scale, 0 to 1, NaN where unmeasured. A *bucket* is one of ``BUCKETS``
+equal steps of it, ``UNMEASURED`` for NaN. Heights of block characters are the second channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_agent.frame import GpuFacts, HostFacts
+from gswarm_agent.metrics import REASON_POWER_CAP, Metric
+from gswarm_tui.fleet.history import Floats
+from gswarm_tui.fleet.throttling import HARMFUL
+
+Buckets = npt.NDArray[np.int8]
+
+BUCKETS = 20
+UNMEASURED = -1
+BLOCKS = "▁▂▃▄▅▆▇█"
+COUNT_TOP = 10_000.0
+RATE_LOWEST_MB_S, RATE_TOP_MB_S = 1.0, 100_000.0
+
+
+def is_logarithmic(metric: Metric) -> bool:
+    """Whether a metric without an upper end is shown on a logarithmic scale: rates and counts of errors."""
+    return metric.top is None and metric.top_fact is None and metric.unit in ("MB/s", "errors")
+
+
+def nice_ceiling(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20 … that isn't below a value: the scale of a metric that has no fixed end."""
+    if not value > 0 or not np.isfinite(value):
+        return 1.0
+    size = 10.0 ** np.floor(np.log10(value))
+    return float(next(step * size for step in (1, 2, 5, 10) if step * size >= value * (1 - 1e-9)))
+
+
+def top_of(metric: Metric, facts: GpuFacts | HostFacts | None) -> float | None:
+    """The fixed upper end of a metric's scale on a device, in the metric's unit; None where there is none."""
+    if metric.top is not None:
+        return metric.top
+    if metric.unit == "errors":
+        return COUNT_TOP
+    if is_logarithmic(metric):
+        return RATE_TOP_MB_S
+    value = getattr(facts, metric.top_fact, None) if metric.top_fact and facts is not None else None
+    return float(value) if value else None
+
+
+def tops(metric: Metric, facts: Sequence[GpuFacts | HostFacts | None]) -> Floats:
+    """``top_of`` for many devices, NaN where there is none."""
+    return np.array([np.nan if (top := top_of(metric, f)) is None else top for f in facts], dtype=np.float64)
+
+
+def fractions(metric: Metric, values: Floats, top: Floats | float) -> Floats:
+    """Values on their scale, clipped to 0..1; NaN stays NaN. ``top`` broadcasts against ``values``.
+
+    Rates without an end go by the logarithm from 1 MB/s to 100 GB/s, counts of errors by the logarithm from
+    1 to 10,000, clock reasons are 0, power cap 0.5 and anything that harms 1.
+    """
+    if metric.unit == "bits":
+        bits = np.nan_to_num(values).astype(np.int64)
+        held = np.where(bits & HARMFUL, 1.0, np.where(bits & REASON_POWER_CAP, 0.5, 0.0))
+        return np.where(np.isfinite(values), held, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if is_logarithmic(metric):
+            lowest = RATE_LOWEST_MB_S if metric.unit == "MB/s" else 1.0
+            scaled = np.log(np.maximum(values, lowest / 10) / lowest) / np.log(np.asarray(top) / lowest)
+            if metric.unit == "errors":
+                scaled = np.where(values >= 1, np.maximum(scaled, 0.5), scaled)
+        else:
+            scaled = values / top
+    return np.clip(scaled, 0.0, 1.0)
+
+
+def buckets(fraction: Floats) -> Buckets:
+    """The bucket of each fraction."""
+    measured = np.isfinite(fraction)
+    steps = np.minimum(np.where(measured, fraction, 0.0) * BUCKETS, BUCKETS - 1)
+    return np.where(measured, steps, UNMEASURED).astype(np.int8)
+
+
+def bucket(fraction: float) -> int:
+    """The bucket of one fraction."""
+    return int(buckets(np.array([fraction]))[0])
+
+
+def block(step: int) -> str:
+    """The block character of a bucket: eight heights, "–" where unmeasured."""
+    return "–" if step < 0 else BLOCKS[step * len(BLOCKS) // BUCKETS]
+
+
+BLOCK_OF = "".join(block(step) for step in range(BUCKETS)) + "–"
+"""``BLOCK_OF[bucket]``, the unmeasured one at -1."""

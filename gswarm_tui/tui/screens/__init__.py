@@ -1,0 +1,1 @@
+"""The places of the app: fleet, node, GPU, sessions, events, help."""

@@ -1,0 +1,52 @@
+"""What all places have in common: the hub, the footer and when to look at the fleet again."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.screen import Screen
+
+from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.hub import Hub
+from gswarm_tui.tui.themes import Palette, palette
+
+
+class Place(Screen[None], inherit_bindings=False):
+    """A screen of the app that shows the fleet live.
+
+    A subclass names its ``PLACE`` (``actions.PLACES``), takes ``BINDINGS = bindings_of(PLACE)`` and
+    overrides ``look``, which is called after each tick of the hub, once a second and when the screen comes
+    to the front.
+    """
+
+    PLACE: ClassVar[str]
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__()
+        self.hub = hub
+
+    @property
+    def fleet(self) -> Fleet:
+        """The fleet's state."""
+        return self.hub.fleet
+
+    @property
+    def colours(self) -> Palette:
+        """The styles of the present theme."""
+        return palette(self.app.theme)
+
+    def look(self) -> None:
+        """Show the fleet as it is now; called on the app's own task, cheap when nothing changed."""
+
+    def chosen_session(self) -> Session | None:
+        """The session that a key means here, None where the person is to be asked."""
+        return None
+
+    def back(self) -> None:
+        """What Esc does here: go to the screen before."""
+        self.app.pop_screen()
+
+    def on_screen_resume(self) -> None:
+        """Catch up with what happened while another screen was in front."""
+        self.look()

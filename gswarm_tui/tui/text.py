@@ -1,0 +1,61 @@
+"""Strings from nodes and people made safe for a terminal, and cut to a width in cells."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from rich.cells import cell_len, set_cell_size
+
+ELLIPSIS = "…"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+# Controls and escapes, format (bidi overrides, zero widths), lone surrogates, private use, unassigned.
+_UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn"}
+_SPACES = {"\t", "\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029"}
+
+
+def clean(text: str) -> str:
+    """One line that can't move the cursor, start an escape or turn the writing direction.
+
+    Breaks and tabs become spaces, other unprintable characters a replacement character. Square brackets
+    stay as they are: nothing that goes through here is read as markup.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        " " if char in _SPACES else REPLACEMENT if unicodedata.category(char) in _UNPRINTABLE else char
+        for char in text
+    )
+
+
+def width(text: str) -> int:
+    """How many cells a clean text takes."""
+    return cell_len(text)
+
+
+def clip(text: str, cells: int) -> str:
+    """A clean text of at most so many cells, its end replaced by an ellipsis where it is longer."""
+    if cells <= 0:
+        return ""
+    if cell_len(text) <= cells:
+        return text
+    return set_cell_size(text, cells - 1).rstrip() + ELLIPSIS
+
+
+def clip_left(text: str, cells: int) -> str:
+    """Like ``clip``, but keeps the end: right for node names that differ in their last digits."""
+    if cells <= 0:
+        return ""
+    if cell_len(text) <= cells:
+        return text
+    kept = text
+    while kept and cell_len(kept) > cells - 1:
+        kept = kept[1:]
+    return ELLIPSIS + kept
+
+
+def pad(text: str, cells: int, *, right: bool = False) -> str:
+    """A clean text of exactly so many cells, clipped or filled with spaces (in front with ``right``)."""
+    fitting = clip(text, cells)
+    space = " " * (cells - cell_len(fitting))
+    return space + fitting if right else fitting + space

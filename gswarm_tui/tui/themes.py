@@ -1,0 +1,255 @@
+"""Three themes (dark, light, 16 colours) and what they mean for everything that is drawn by line.
+
+Colour carries the metric and nothing else: the ramps run from the background (little) to its opposite
+(much) in even steps of lightness, blue to green, which all kinds of colour vision tell apart. The 16-colour
+theme uses five of the terminal's own colours; numbers and block heights tell what they can't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rich.color import Color
+from rich.style import Style
+from textual.theme import Theme
+
+from gswarm_tui.tui.ramp import BUCKETS
+
+DARK, LIGHT, ANSI = "dark", "light", "ansi"
+THEME_NAMES = (DARK, LIGHT, ANSI)
+
+
+@dataclass(frozen=True, eq=False)
+class Palette:
+    """Every style that is drawn by line, ready made.
+
+    ``roles`` are named text styles on the background; ``cells`` has a style for each bucket with the ramp as
+    background, ``dim_cells`` the same for what a filter leaves out or somebody else owns, ``inks`` with the
+    ramp as text; each has the style of "unmeasured" at -1.
+    """
+
+    name: str
+    roles: Mapping[str, Style]
+    cells: tuple[Style, ...]
+    dim_cells: tuple[Style, ...]
+    inks: tuple[Style, ...]
+    cursor: Style
+
+    def role(self, name: str) -> Style:
+        """A text style: text, dim, faint, title, key, accent, good, warning, error, chip."""
+        return self.roles[name]
+
+
+@dataclass(frozen=True)
+class _Colours:
+    background: str
+    surface: str
+    text: str
+    dim: str
+    faint: str
+    accent: str
+    good: str
+    warning: str
+    error: str
+    anchors: tuple[str, ...]
+
+
+_DARK = _Colours(
+    background="#0f1217",
+    surface="#1a1f27",
+    text="#d8dde6",
+    dim="#8992a1",
+    faint="#3b434f",
+    accent="#7cc4f0",
+    good="#7bc98f",
+    warning="#f0b64a",
+    error="#ff7a6b",
+    anchors=("#1b1d33", "#2d3166", "#35538c", "#33789a", "#399d9d", "#5cbd98", "#a2d9a5"),
+)
+_LIGHT = _Colours(
+    background="#fbfbf9",
+    surface="#eeefeb",
+    text="#23282f",
+    dim="#69717d",
+    faint="#c9cdd2",
+    accent="#0b63a5",
+    good="#1d7a3c",
+    warning="#9a5b00",
+    error="#c0281c",
+    anchors=("#e9f1e6", "#bfe0bf", "#86c6b0", "#55a5a8", "#3b829d", "#36598c", "#302f63"),
+)
+# Low to high; the terminal's own colours by number, no red against green.
+_ANSI_RAMP = ("color(8)", "color(4)", "color(6)", "color(7)", "color(11)")
+_ANSI_TEXT = ("color(15)", "color(15)", "color(0)", "color(0)", "color(0)")
+
+
+def _theme(name: str, colours: _Colours, *, dark: bool) -> Theme:
+    return Theme(
+        name=name,
+        primary=colours.accent,
+        secondary=colours.dim,
+        accent=colours.accent,
+        foreground=colours.text,
+        background=colours.background,
+        surface=colours.surface,
+        panel=colours.surface,
+        success=colours.good,
+        warning=colours.warning,
+        error=colours.error,
+        dark=dark,
+        variables={
+            "border": colours.faint,
+            "border-blurred": colours.faint,
+            "block-cursor-background": colours.accent,
+            "block-cursor-foreground": colours.background,
+            "block-cursor-text-style": "none",
+            "input-cursor-background": colours.text,
+            "scrollbar": colours.faint,
+            "scrollbar-hover": colours.dim,
+            "scrollbar-active": colours.accent,
+            "scrollbar-background": colours.background,
+            "scrollbar-background-hover": colours.background,
+            "scrollbar-background-active": colours.background,
+            "scrollbar-corner-color": colours.background,
+        },
+    )
+
+
+def themes() -> tuple[Theme, ...]:
+    """The themes to register with the app."""
+    ansi = Theme(
+        name=ANSI,
+        primary="ansi_blue",
+        secondary="ansi_cyan",
+        accent="ansi_bright_cyan",
+        foreground="ansi_default",
+        background="ansi_default",
+        surface="ansi_default",
+        panel="ansi_default",
+        boost="ansi_default",
+        success="ansi_green",
+        warning="ansi_yellow",
+        error="ansi_bright_red",
+        ansi=True,
+        variables={
+            "border": "ansi_bright_black",
+            "border-blurred": "ansi_bright_black",
+            "block-cursor-foreground": "ansi_black",
+            "block-cursor-background": "ansi_white",
+            "block-cursor-text-style": "none",
+            "input-cursor-background": "ansi_white",
+            "input-cursor-foreground": "ansi_black",
+            "input-selection-background": "ansi_blue",
+            "input-selection-foreground": "ansi_white",
+        },
+    )
+    return _theme(DARK, _DARK, dark=True), _theme(LIGHT, _LIGHT, dark=False), ansi
+
+
+@lru_cache(maxsize=len(THEME_NAMES))
+def palette(theme: str) -> Palette:
+    """The palette of a theme by name; any other theme gets the dark one."""
+    if theme == ANSI:
+        return _ansi_palette()
+    return _true_palette(LIGHT, _LIGHT) if theme == LIGHT else _true_palette(DARK, _DARK)
+
+
+def _true_palette(name: str, colours: _Colours) -> Palette:
+    ground = colours.background
+
+    def on(colour: str, *, bold: bool | None = None) -> Style:
+        return Style(color=colour, bgcolor=ground, bold=bold)
+
+    ramp = [_between(colours.anchors, step / (BUCKETS - 1)) for step in range(BUCKETS)]
+    back = _rgb(ground)
+    cells = [Style(color=_contrasting(rgb), bgcolor=_colour(rgb)) for rgb in ramp]
+    # Left out by a filter, or somebody else's: no longer a cell, only a quiet number.
+    dim_cells = [on(colours.faint) for _ in ramp]
+    # As text the darkest steps need some distance from the background.
+    inks = [
+        Style(color=_colour(_mixed(rgb, _rgb(colours.text), 0.18)), bgcolor=_colour(back)) for rgb in ramp
+    ]
+    nothing = on(colours.dim)
+    return Palette(
+        name=name,
+        roles={
+            "text": on(colours.text),
+            "dim": on(colours.dim),
+            "faint": on(colours.faint),
+            "title": on(colours.text, bold=True),
+            "key": on(colours.accent),
+            "accent": on(colours.accent, bold=True),
+            "good": on(colours.good),
+            "warning": on(colours.warning),
+            "error": on(colours.error),
+            "chip": Style(color=ground, bgcolor=colours.warning, bold=True),
+        },
+        cells=(*cells, nothing),
+        dim_cells=(*dim_cells, on(colours.faint)),
+        inks=(*inks, nothing),
+        cursor=Style(color=ground, bgcolor=colours.text, bold=True),
+    )
+
+
+def _ansi_palette() -> Palette:
+    steps = [step * len(_ANSI_RAMP) // BUCKETS for step in range(BUCKETS)]
+    cells = [Style(color=_ANSI_TEXT[step], bgcolor=_ANSI_RAMP[step]) for step in steps]
+    inks = [Style(color=_ANSI_RAMP[step], bgcolor="default") for step in steps]
+    faint = Style(color="color(8)", bgcolor="default")
+    return Palette(
+        name=ANSI,
+        roles={
+            "text": Style(color="default", bgcolor="default"),
+            "dim": Style(color="color(7)", bgcolor="default"),
+            "faint": faint,
+            "title": Style(color="default", bgcolor="default", bold=True),
+            "key": Style(color="color(14)", bgcolor="default"),
+            "accent": Style(color="color(14)", bgcolor="default", bold=True),
+            "good": Style(color="color(10)", bgcolor="default"),
+            "warning": Style(color="color(11)", bgcolor="default"),
+            "error": Style(color="color(9)", bgcolor="default"),
+            "chip": Style(color="default", bgcolor="default", reverse=True, bold=True),
+        },
+        cells=(*cells, faint),
+        dim_cells=(*(faint for _ in steps), faint),
+        inks=(*inks, faint),
+        cursor=Style(color="default", bgcolor="default", reverse=True, bold=True),
+    )
+
+
+RGB = tuple[int, int, int]
+
+
+def _rgb(colour: str) -> RGB:
+    triplet = Color.parse(colour).get_truecolor()
+    return triplet.red, triplet.green, triplet.blue
+
+
+def _colour(rgb: RGB) -> Color:
+    return Color.from_rgb(*rgb)
+
+
+def _mixed(one: RGB, other: RGB, share: float) -> RGB:
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(one, other, strict=True))
+    return red, green, blue
+
+
+def _between(anchors: tuple[str, ...], position: float) -> RGB:
+    """The colour at a position (0 to 1) of a ramp through evenly spaced anchors."""
+    place = position * (len(anchors) - 1)
+    lower = min(int(place), len(anchors) - 2)
+    return _mixed(_rgb(anchors[lower]), _rgb(anchors[lower + 1]), place - lower)
+
+
+def luminance(rgb: RGB) -> float:
+    """Relative luminance, 0 to 1 (WCAG 2.2)."""
+    linear = [c / 12.92 if (c := v / 255) <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for v in rgb]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _contrasting(rgb: RGB) -> str:
+    """Nearly black or nearly white, whichever reads better on a colour."""
+    light = luminance(rgb)
+    return "#0b0e12" if (light + 0.05) / 0.055 > 1.02 / (light + 0.05) else "#f2f5f8"

@@ -1,0 +1,1 @@
+"""What screens are made of; everything live is drawn by line."""

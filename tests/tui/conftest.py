@@ -1,0 +1,50 @@
+"""Running the app on a scene, and what is on its screen as plain text."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.tui.app import GswarmApp
+from tests.tui.scene import Scene
+
+PICTURES = Path(__file__).parent / "pictures"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--new-pictures", action="store_true", help="write tests/tui/pictures anew")
+
+
+def app_on(scene: Scene, *, title: str = "job 4711 · gpu[01-04]", theme: str = "dark") -> GswarmApp:
+    """The app over a scene's hub."""
+    return GswarmApp(scene.hub, title=title, theme=theme, timezone=UTC)
+
+
+def screen_text(app: GswarmApp) -> str:
+    """What is on the screen, line by line, without colours and trailing spaces."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join(strip.text.rstrip() for strip in strips) + "\n"
+
+
+@pytest.fixture
+def matches_picture(request: pytest.FixtureRequest) -> Callable[[GswarmApp, str], None]:
+    """Compares the screen with tests/tui/pictures/NAME.txt; ``--new-pictures`` writes it anew."""
+
+    def compare(app: GswarmApp, name: str) -> None:
+        path = PICTURES / f"{name}.txt"
+        seen = screen_text(app)
+        if request.config.getoption("--new-pictures"):
+            PICTURES.mkdir(exist_ok=True)
+            path.write_text(seen)
+            return
+        kept = path.read_text() if path.exists() else ""
+        difference = "\n".join(
+            difflib.unified_diff(kept.splitlines(), seen.splitlines(), "kept", "seen", lineterm="")
+        )
+        assert seen == kept, f"{path.name} differs (pytest --new-pictures rewrites it):\n{difference}"
+
+    return compare

@@ -1,0 +1,138 @@
+"""A fleet in memory, fed with a seeded job on a clock that is moved by hand."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from gswarm_agent.frame import Frame, Hello, Note
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.probes.base import Reading
+from gswarm_agent.simulated import SimulatedNode, Simulation
+from gswarm_tui.fleet.events import FrameArrived, LinkChanged, NodeIntroduced, Phase, RecorderStatus
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.hub import Hub
+
+BEGINNING = datetime(2026, 3, 2, 14, 0, tzinfo=UTC).timestamp()
+
+
+class Scene:
+    """A hub whose nodes are ``SimulatedNode`` probes, read in this process.
+
+    ``hub`` is what the app gets. Nothing happens until ``advance``; what a test does to a node
+    (``lose``, ``silence``, ``forget_gpu``) holds until ``bring_back``.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 4,
+        gpus: int = 8,
+        *,
+        seed: int = 1,
+        names: Sequence[str] | None = None,
+        simulated: bool = True,
+        interval_s: float = 1.0,
+    ) -> None:
+        digits = max(2, len(str(nodes)))
+        self.names = list(names or (f"gpu{n:0{digits}}" for n in range(1, nodes + 1)))
+        self.time = BEGINNING
+        self.interval_s = interval_s
+        self.fleet = Fleet(self.names, interval_s)
+        ids = itertools.count(1)
+        self.hub = Hub(self.fleet, clock=lambda: self.time, new_id=lambda: f"id-{next(ids)}")
+        self._simulated = simulated
+        self._probes = {
+            name: SimulatedNode(Simulation(name, index, len(self.names), gpus, seed, origin_ns=0))
+            for index, name in enumerate(self.names)
+        }
+        self._seq = dict.fromkeys(self.names, 0)
+        self._quiet: set[str] = set(self.names)
+        self._forgotten: set[tuple[str, int]] = set()
+        self._notes: dict[str, list[Note]] = {}
+
+    def connect(self, *names: str) -> Scene:
+        """Bring these nodes up (all, when none is named)."""
+        for name in names or self.names:
+            host, gpus, capabilities = self._probes[name].facts()
+            hello = Hello(
+                agent_version="1.0",
+                life=f"life-{name}",
+                interval_ms=round(self.interval_s * 1000),
+                simulated=self._simulated,
+                host=host,
+                gpus=gpus,
+                capabilities=capabilities,
+                gpu_columns=GPU_COLUMNS,
+                host_columns=HOST_COLUMNS,
+                process_columns=PROCESS_COLUMNS,
+            )
+            self.hub.publish(LinkChanged(name, self.time, Phase.LIVE))
+            self.hub.publish(NodeIntroduced(name, self.time, hello))
+            self._quiet.discard(name)
+        return self
+
+    def advance(self, seconds: float) -> Scene:
+        """Let time pass: a frame a tick from every node that speaks, then what the hub does once a tick."""
+        for _ in range(max(1, round(seconds / self.interval_s))):
+            self.time += self.interval_s
+            for name in self.names:
+                if name not in self._quiet:
+                    self._frame(name)
+        self.hub.flush()
+        return self
+
+    def _frame(self, name: str) -> None:
+        reading: Reading = self._probes[name].read(round((self.time - BEGINNING) * 1e9))
+        rows = tuple(None if (name, g) in self._forgotten else row for g, row in enumerate(reading.gpus))
+        self._seq[name] += 1
+        frame = Frame(
+            seq=self._seq[name],
+            ts_ns=round(self.time * 1e9),
+            late_ms=0.4,
+            missed=0,
+            gpus=rows,
+            host=reading.host,
+            processes=reading.processes,
+            notes=(*reading.notes, *self._notes.pop(name, ())),
+        )
+        self.hub.publish(FrameArrived(name, self.time, self.time, f"life-{name}", frame))
+
+    def lose(self, name: str, reason: str, remedy: str = "", retry_in: float | None = None) -> Scene:
+        """The node's link is lost."""
+        retry_at = None if retry_in is None else self.time + retry_in
+        self.hub.publish(LinkChanged(name, self.time, Phase.LOST, reason, remedy, retry_at))
+        self._quiet.add(name)
+        return self
+
+    def silence(self, name: str) -> Scene:
+        """The node sends no frames, though its link is up."""
+        self._quiet.add(name)
+        return self
+
+    def bring_back(self, name: str) -> Scene:
+        """The node speaks again."""
+        self.hub.publish(LinkChanged(name, self.time, Phase.LIVE))
+        self._quiet.discard(name)
+        return self
+
+    def forget_gpu(self, name: str, gpu: int) -> Scene:
+        """A GPU doesn't answer any more."""
+        self._forgotten.add((name, gpu))
+        return self
+
+    def note(self, name: str, note: Note) -> Scene:
+        """The node tells this with its next frame."""
+        self._notes.setdefault(name, []).append(note)
+        return self
+
+    def recording(self, rows: int = 1_234_567, file_bytes: int = 14_200_000, error: str = "") -> Scene:
+        """The recorder reports."""
+        self.hub.recorded(RecorderStatus("run.duckdb", rows, file_bytes, 0, {}, error))
+        return self
+
+
+def scene(nodes: int = 4, gpus: int = 8, seconds: float = 60, *, seed: int = 1) -> Scene:
+    """A fleet that is up and has run for a while."""
+    made = Scene(nodes, gpus, seed=seed).connect()
+    return made.advance(seconds) if seconds else made
