@@ -143,7 +143,7 @@ class Link:
             self._send(Ack(seq))
 
     async def run(self) -> None:
-        """Connect, and connect again, until stopped; then end the agent properly, or hard after two seconds."""
+        """Connect, and connect again, until stopped; then end the agent, after two seconds by force."""
         self._running = True
         living = asyncio.create_task(self._live())
         stopping = asyncio.create_task(self._stopping.wait())

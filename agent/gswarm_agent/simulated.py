@@ -303,10 +303,8 @@ class SimulatedNode:
         first = last is None
         looks = last is None or t // _PROCESS_EVERY_S != last // _PROCESS_EVERY_S
         return Reading(
-            gpus=tuple(
-                _without_rates(GPU_METRICS, gpu.row(t)) if first else gpu.row(t) for gpu in self._gpus
-            ),
-            host=_without_rates(HOST_METRICS, self._host(t)) if first else self._host(t),
+            gpus=tuple(_row(GPU_METRICS, gpu.row(t), first) for gpu in self._gpus),
+            host=_row(HOST_METRICS, self._host(t), first),
             processes=self._processes(t, first) if looks else None,
             notes=() if last is None else self._notes(last, t),
         )

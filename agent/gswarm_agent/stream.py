@@ -32,6 +32,7 @@ from gswarm_agent.wire import (
     Start,
     Stop,
     WireError,
+    clip_text,
     encode,
 )
 
@@ -205,17 +206,22 @@ def stream(make_probe: Callable[[], Probe], simulated: bool = False) -> int:
     writer = threading.Thread(target=_write, args=(outbox, conversation, wire_out), daemon=True)
     writer.start()
     threading.Thread(target=_read, args=(conversation, wire_in, woken), daemon=True).start()
-    probe = make_probe()
+    status = 0
     try:
-        conversation.started.wait()
-        sampler = conversation.introduce(probe, simulated)
-        if sampler:
-            sampler.run(outbox.put_frame)
-    finally:
-        outbox.close(Bye(conversation.ended or "the agent failed, see its last line of stderr"))
-        writer.join(_LAST_WORDS_S)
-        probe.close()
-    return 0
+        probe = make_probe()
+        try:
+            conversation.started.wait()
+            sampler = conversation.introduce(probe, simulated)
+            if sampler:
+                sampler.run(outbox.put_frame)
+        finally:
+            probe.close()
+    except Exception as error:  # whatever it is, the head is told in a sentence
+        conversation.end(clip_text(f"the agent failed: {type(error).__name__}: {error}"))
+        status = 1
+    outbox.close(Bye(conversation.ended or "nothing is left to do"))
+    writer.join(_LAST_WORDS_S)
+    return status
 
 
 def _protect_standard_streams() -> Tuple[int, int]:

@@ -19,7 +19,7 @@ def simulated_names(nodes: int) -> list[str]:
 
 
 class SimulatedLauncher:
-    """Serves ``nodes`` synthetic nodes, called as in ``simulated_names``, of ``gpus`` GPUs; see ``Launcher``."""
+    """Serves synthetic nodes, called as in ``simulated_names``, of ``gpus`` GPUs each; see ``Launcher``."""
 
     def __init__(self, nodes: int, gpus: int, seed: int = 1) -> None:
         origin_ns = time.monotonic_ns()
