@@ -20,15 +20,6 @@ _SLURMD_PID = "/run/slurm/slurmd.pid"
 
 
 @dataclass(frozen=True)
-class Spawned:
-    """A process that a test started on a node, with the number it has there."""
-
-    pid: int
-    """Its number on the node, as NVML, /proc and the agent there give it."""
-    popen: subprocess.Popen[str]
-
-
-@dataclass(frozen=True)
 class Node:
     """A real node: network, host name, processes and files of its own, with sshd and maybe slurmd."""
 
@@ -80,14 +71,14 @@ class Node:
         return running.run(self.words(command), check=check, timeout=timeout, text=text)
 
     @contextmanager
-    def spawn(self, command: str | Sequence[str]) -> Iterator[Spawned]:
-        """Run a command on this node while the context lasts, for example as a GPU process of a scenario."""
-        words = self.words(["bash", "-c", 'echo $$; exec "$@"', "spawned", *words_of(command)])
+    def spawn(self, command: str | Sequence[str]) -> Iterator[int]:
+        """Run a command on this node while the context lasts; its pid there, as NVML would give it."""
+        words = self.words(["bash", "-c", 'echo $$; exec "$@" >/dev/null', "spawned", *words_of(command)])
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as popen:
             assert popen.stdout is not None
             pid = int(popen.stdout.readline())
             try:
-                yield Spawned(pid, popen)
+                yield pid
             finally:
                 self.run(f"kill -KILL {pid}", check=False)
 

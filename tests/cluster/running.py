@@ -17,7 +17,7 @@ class ClusterError(Exception):
 def wait_until(
     condition: Callable[[], object], what: str, log: Path | None = None, timeout: float = 20.0
 ) -> None:
-    """Poll until the condition is true; ClusterError with the log's end if that takes over `timeout` seconds."""
+    """Poll until the condition is true; ClusterError with the log's end if it isn't within `timeout` s."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

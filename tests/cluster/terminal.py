@@ -18,8 +18,8 @@ from tests.cluster.running import words_of
 _POLL = 0.05  # seconds between two looks at the screen
 _OPTIONS = {
     "remain-on-exit": "on",
+    "remain-on-exit-format": "",  # the last screen stays as it is
     "status": "off",
-    "window-size": "manual",
     "default-terminal": "tmux-256color",
     "terminal-features": "*:RGB",
     "escape-time": "0",  # Escape is a key on its own at once
