@@ -53,20 +53,22 @@ class Action:
 
 ACTIONS: tuple[Action, ...] = (
     # Moving
-    Action("move('up')", ("up", "k"), "up", "Go a row up", MOVING, (FLEET,), palette=False),
-    Action("move('down')", ("down", "j"), "down", "Go a row down", MOVING, (FLEET,), palette=False),
+    Action("move('up')", ("up", "k"), "up", "Go a row up", MOVING, PLACES, palette=False),
+    Action("move('down')", ("down", "j"), "down", "Go a row down", MOVING, PLACES, palette=False),
     Action("move('left')", ("left", "h"), "left", "Go a GPU to the left", MOVING, (FLEET,), palette=False),
     Action(
         "move('right')", ("right", "l"), "right", "Go a GPU to the right", MOVING, (FLEET,), palette=False
     ),
-    Action("move('page_up')", ("pageup",), "page up", "Go a page up", MOVING, (FLEET,), palette=False),
-    Action(
-        "move('page_down')", ("pagedown",), "page down", "Go a page down", MOVING, (FLEET,), palette=False
-    ),
-    Action("move('first')", ("home", "g"), "first", "Go to the first node", MOVING, (FLEET,), palette=False),
-    Action("move('last')", ("end", "G"), "last", "Go to the last node", MOVING, (FLEET,), palette=False),
+    Action("move('page_up')", ("pageup",), "page up", "Go a page up", MOVING, PLACES, palette=False),
+    Action("move('page_down')", ("pagedown",), "page down", "Go a page down", MOVING, PLACES, palette=False),
+    Action("move('first')", ("home", "g"), "first", "Go to the first row", MOVING, PLACES, palette=False),
+    Action("move('last')", ("end", "G"), "last", "Go to the last row", MOVING, PLACES, palette=False),
+    Action("move('left')", ("left", "h"), "GPU", "Go to the GPU before", MOVING, (GPU,)),
+    Action("move('right')", ("right", "l"), "GPU", "Go to the next GPU", MOVING, (GPU,), 58, "← →"),
+    Action("move('left')", ("left", "h"), "metric", "Show the metric before", LOOKING, (NODE,)),
+    Action("move('right')", ("right", "l"), "metric", "Show the next metric", LOOKING, (NODE,), 58, "← →"),
     Action("next_trouble", ("n",), "next trouble", "Go to the next node that isn't live", MOVING, (FLEET,)),
-    Action("open", ("enter",), "open", "Open the node under the cursor", MOVING, (FLEET,), 60, "⏎"),
+    Action("open", ("enter",), "open", "Open what is under the cursor", MOVING, (FLEET, NODE), 60, "⏎"),
     Action("back", ("escape",), "back", "Go back; on the fleet, drop the filter", MOVING, (), 12, "esc"),
     Action("fleet", ("f",), "fleet", "Go to the fleet", MOVING),
     Action("sessions", ("S",), "sessions", "Go to the sessions", MOVING, (), 30),
@@ -85,9 +87,9 @@ ACTIONS: tuple[Action, ...] = (
         58,
         "[ ]",
     ),
-    Action("pick_metric", ("m",), "pick metric", "Choose the metric from a list", LOOKING, (FLEET,)),
+    Action("pick_metric", ("m",), "pick metric", "Choose the metric from a list", LOOKING, (FLEET, NODE)),
     *(
-        Action(f"metric('{name}')", (key,), name, f"Show {name}", LOOKING, (FLEET,), palette=False)
+        Action(f"metric('{name}')", (key,), name, f"Show {name}", LOOKING, (FLEET, NODE), palette=False)
         for key, name in QUICK_METRICS
     ),
     Action(
@@ -109,10 +111,21 @@ ACTIONS: tuple[Action, ...] = (
         55,
     ),
     Action("zoom", ("z",), "zoom", "Change how large a GPU is drawn", LOOKING, (FLEET,)),
+    Action("step_view(1)", ("tab",), "view", "Show the next view of this place", LOOKING, (NODE, GPU), 56),
+    Action("step_view(-1)", ("shift+tab",), "view", "Show the view before", LOOKING, (NODE, GPU)),
+    Action(
+        "step_span", ("z",), "time", "Plot a longer time, then the shortest again", LOOKING, (NODE, GPU), 57
+    ),
+    Action("filter", ("slash",), "filter", "Show only events that hold a text", LOOKING, (EVENTS,), 50),
+    Action(
+        "severity", ("v",), "severity", "Show all, warnings and errors, errors only", LOOKING, (EVENTS,), 55
+    ),
     Action("theme", ("t",), "theme", "Next theme: dark, light, 16 colours", LOOKING),
     # Sessions
     Action("start_session", ("s",), "start", "Start a session, now or in the past", RECORDING, (), 10),
     Action("stop_session", ("x",), "stop", "Stop a session", RECORDING, (), 20),
+    Action("rename", ("r",), "rename", "Give the session another name", RECORDING, (SESSIONS,), 22),
+    Action("note", ("n",), "note", "Write a note to the session", RECORDING, (SESSIONS,), 24),
     # Program
     Action("faster", ("plus",), "faster", "Sample more often", PROGRAM),
     Action("slower", ("minus",), "slower", "Sample less often", PROGRAM),

@@ -38,7 +38,7 @@ class Palette:
     cursor: Style
 
     def role(self, name: str) -> Style:
-        """A text style: text, dim, faint, title, key, accent, good, warning, error, chip."""
+        """A text style: text, dim, faint, title, key, accent, good, warning, error, chip; row lies over others."""
         return self.roles[name]
 
 
@@ -185,6 +185,7 @@ def _true_palette(name: str, colours: _Colours) -> Palette:
             "warning": on(colours.warning),
             "error": on(colours.error),
             "chip": Style(color=ground, bgcolor=colours.warning, bold=True),
+            "row": Style(bgcolor=colours.surface, bold=True),
         },
         cells=(*cells, nothing),
         dim_cells=(*dim_cells, on(colours.faint)),
@@ -211,6 +212,7 @@ def _ansi_palette() -> Palette:
             "warning": Style(color="color(11)", bgcolor="default"),
             "error": Style(color="color(9)", bgcolor="default"),
             "chip": Style(color="default", bgcolor="default", reverse=True, bold=True),
+            "row": Style(bold=True),
         },
         cells=(*cells, faint),
         dim_cells=(*(faint for _ in steps), faint),

@@ -1,0 +1,131 @@
+"""From readings to characters: time bins, fixed scales, braille and block curves. Pure, without any widget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gswarm_tui.fleet.history import Floats, Singles, binned
+from gswarm_tui.tui.ramp import BLOCKS
+
+STEPS = " " + BLOCKS
+BRAILLE_DOTS = 4
+_LEFT = (0x00, 0x40, 0x44, 0x46, 0x47)
+_RIGHT = (0x00, 0x80, 0xA0, 0xB0, 0xB8)
+_TICKS_S = (10, 30, 60, 120, 300, 600, 900, 1800)
+HOLD_INTERVALS = 1.5
+"""A reading stands for this many intervals; a longer silence is drawn as a gap."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of time cut into equal bins; Unix seconds."""
+
+    start: float
+    end: float
+    bins: int
+
+    @property
+    def bin_s(self) -> float:
+        """Length of a bin in seconds."""
+        return (self.end - self.start) / self.bins
+
+
+def window(now: float, span_s: float, bins: int) -> Window:
+    """The last ``span_s`` seconds; bins lie on whole multiples of their length, so that a curve doesn't shimmer."""
+    bins = max(1, bins)
+    bin_s = span_s / bins
+    end = (math.floor(now / bin_s) + 1) * bin_s
+    return Window(end - span_s, end, bins)
+
+
+def in_bins(times: Floats, values: Singles, frame: Window, interval_s: float) -> Floats:
+    """Means in the bins of a window, shape (bins,); NaN where nothing was measured.
+
+    Bins shorter than the sampling interval hold the reading before them, for 1.5 intervals and no longer.
+    """
+    means = binned(times, values, frame.start, frame.end, frame.bins)
+    measured = np.isfinite(means)
+    if not measured.any():
+        return means
+    places = np.arange(frame.bins)
+    latest = np.maximum.accumulate(np.where(measured, places, -1))
+    held = (latest >= 0) & ((places - latest) * frame.bin_s <= HOLD_INTERVALS * interval_s)
+    return np.where(held, means[latest], np.nan)
+
+
+def braille_area(levels: Floats, height: int) -> list[str]:
+    """A filled curve of 2 bins a character and 4 dots a line, top line first; a gap is blank, 0 is one dot."""
+    full = height * BRAILLE_DOTS
+    dots = _steps(levels if len(levels) % 2 == 0 else np.append(levels, np.nan), full)
+    lines = []
+    for line in range(height):
+        here = np.clip(dots - (height - 1 - line) * BRAILLE_DOTS, 0, BRAILLE_DOTS).tolist()
+        pairs = zip(here[::2], here[1::2], strict=True)
+        lines.append("".join(chr(0x2800 | _LEFT[a] | _RIGHT[b]) if a or b else " " for a, b in pairs))
+    return lines
+
+
+def block_area(levels: Floats, height: int = 1) -> list[str]:
+    """A filled curve of 1 bin a character and 8 steps a line, top line first; a gap is blank, 0 the lowest step."""
+    steps = _steps(levels, height * 8)
+    lines = []
+    for line in range(height):
+        here = np.clip(steps - (height - 1 - line) * 8, 0, 8).tolist()
+        lines.append("".join(STEPS[s] for s in here))
+    return lines
+
+
+def bar(level: float, width: int) -> str:
+    """A level 0..1 as a bar of eighths, filled up with blanks."""
+    if not math.isfinite(level):
+        return " " * width
+    eighths = round(min(1.0, max(0.0, level)) * width * 8)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width)
+
+
+def _steps(levels: Floats, full: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    measured = np.isfinite(levels)
+    steps = np.clip(np.ceil(np.where(measured, levels, 0.0) * full - 1e-9), 1, full)
+    return np.where(measured, steps, 0).astype(np.int64)
+
+
+def time_axis(span_s: float, width: int) -> str:
+    """The x axis as text of ``width`` characters: ages at even steps, "now" at the right end."""
+    step = next((t for t in _TICKS_S if span_s / t <= max(1, width // 12)), _TICKS_S[-1])
+    line = [" "] * width
+    _put(line, width - 3, "now")
+    age = step
+    while age <= span_s * (1 + 1e-9):
+        at = round(width - age / span_s * width)
+        _put(line, at, f"╵{ago(age)}")
+        age += step
+    return "".join(line)
+
+
+def ago(seconds: float) -> str:
+    """A tick of the time axis: "-30 s", "-5 min"."""
+    if seconds < 60 or seconds % 60:
+        return f"−{seconds:g} s"
+    return f"−{seconds / 60:g} min"
+
+
+def _put(line: list[str], at: int, text: str) -> None:
+    if at < 0 or at + len(text) > len(line) or any(c != " " for c in line[at : at + len(text) + 1]):
+        return
+    line[at : at + len(text)] = text
+
+
+def runs(buckets: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Stretches of equal buckets as (bucket, start, end), so that equal neighbours are drawn as one."""
+    out: list[tuple[int, int, int]] = []
+    start = 0
+    for at in range(1, len(buckets) + 1):
+        if at == len(buckets) or buckets[at] != buckets[start]:
+            out.append((buckets[start], start, at))
+            start = at
+    return out

@@ -1,0 +1,52 @@
+"""Host metrics as lines: name, value and a small curve on a fixed scale, in as many columns as fit."""
+
+from __future__ import annotations
+
+from gswarm_agent.metrics import HOST_METRICS
+from gswarm_tui.fleet.state import NodeState
+from gswarm_tui.tui.format import DASH
+from gswarm_tui.tui.widgets.bar import Span
+from gswarm_tui.tui.widgets.lines import Spans
+from gswarm_tui.tui.widgets.plot import sparkline
+from gswarm_tui.tui.widgets.trends import Trends
+
+CELL_WIDTH = 38
+LABEL_WIDTH = 15
+VALUE_WIDTH = 9
+GAP = 2
+
+
+def host_columns(width: int) -> int:
+    """How many metrics stand side by side."""
+    return max(1, min(5, (width - 1 + GAP) // (CELL_WIDTH + GAP)))
+
+
+def host_height(width: int) -> int:
+    """Lines that all metrics need."""
+    return -(-len(HOST_METRICS) // host_columns(width))
+
+
+def host_lines(node: NodeState, trends: Trends, width: int, now: float, *, old: bool) -> list[Spans]:
+    """All host metrics, column by column; with ``old`` the numbers look old."""
+    columns = host_columns(width)
+    height = host_height(width)
+    cell = (width - 1 - GAP * (columns - 1)) // columns
+    curve = max(4, cell - LABEL_WIDTH - VALUE_WIDTH - 2)
+    cells: list[Spans] = []
+    for metric in HOST_METRICS:
+        plot = trends.host(node, metric, curve, now)
+        missing = plot.now == DASH
+        cells.append(
+            (
+                Span(f"{metric.label:<{LABEL_WIDTH}} ", "dim" if missing or old else "dim"),
+                Span(f"{plot.now:>{VALUE_WIDTH}} ", "dim" if missing or old else "text"),
+                *sparkline(plot.levels),
+            )
+        )
+    lines = []
+    for at in range(height):
+        line: Spans = (Span(" "),)
+        for cell_at in range(at, len(cells), height):
+            line += (*cells[cell_at], Span(" " * GAP))
+        lines.append(line)
+    return lines

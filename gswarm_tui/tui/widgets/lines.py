@@ -1,0 +1,94 @@
+"""Lines of spans on screen: how they are drawn, and a widget that redraws only those that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from gswarm_tui.tui.ramp import BUCKETS
+from gswarm_tui.tui.text import clip, width
+from gswarm_tui.tui.themes import palette
+from gswarm_tui.tui.widgets.bar import Span
+
+Spans = tuple[Span, ...]
+
+
+def ink(bucket: int) -> str:
+    """The role of text in a bucket's colour."""
+    return f"ink{bucket}"
+
+
+def heat(bucket: int) -> str:
+    """The role of text on a bucket's colour."""
+    return f"heat{bucket}"
+
+
+@lru_cache(maxsize=8)
+def styles(theme: str) -> dict[str, Style]:
+    """Every role's style in a theme: the palette's, and ``ink`` and ``heat`` of each bucket."""
+    colours = palette(theme)
+    ramps = {}
+    for bucket in range(-1, BUCKETS):
+        ramps[ink(bucket)], ramps[heat(bucket)] = colours.inks[bucket], colours.cells[bucket]
+    return {**colours.roles, **ramps}
+
+
+@lru_cache(maxsize=2048)
+def drawn(spans: Spans, cells: int, theme: str, under: str = "") -> Strip:
+    """A line in exactly so many cells; ``under`` is a role that lies over all of it, such as a cursor's."""
+    known = styles(theme)
+    over = known[under] if under else None
+    segments = []
+    room = cells
+    for span in spans:
+        text = clip(span.text, room)
+        segments.append(Segment(text, known[span.role] + over))
+        room -= width(text)
+        if room <= 0:
+            break
+    if room > 0:
+        segments.append(Segment(" " * room, known["text"] + over))
+    return Strip(segments, cells)
+
+
+class Canvas(ScrollView):
+    """Shows lines as they are; scrolls when they don't fit."""
+
+    DEFAULT_CSS = "Canvas { height: auto; overflow-x: hidden; scrollbar-size-vertical: 1; }"
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id)
+        self._lines: tuple[Spans, ...] = ()
+
+    @property
+    def lines(self) -> tuple[Spans, ...]:
+        """What is shown now."""
+        return self._lines
+
+    def show(self, lines: Sequence[Spans]) -> None:
+        """Put these lines in the place of the present ones."""
+        before, self._lines = self._lines, tuple(lines)
+        if len(before) != len(self._lines):
+            self.virtual_size = Size(0, len(self._lines))
+            self.refresh(layout=True)
+            return
+        top, cells = self.scroll_offset.y, self.size.width
+        pairs = enumerate(zip(before, self._lines, strict=True))
+        changed = [Region(0, y - top, cells, 1) for y, (old, new) in pairs if old != new]
+        if changed:
+            self.refresh(*changed)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """As high as it has lines."""
+        return len(self._lines)
+
+    def render_line(self, y: int) -> Strip:
+        """Draw the line at a height of the view."""
+        at = y + self.scroll_offset.y
+        return drawn(self._lines[at] if at < len(self._lines) else (), self.size.width, self.app.theme)

@@ -1,0 +1,120 @@
+"""History plots as lines: a panel for one metric of one GPU or host, bands for many GPUs on one time axis.
+
+Scales start at 0 and end at a fixed top; nothing is scaled to its own smallest and largest value. The colour
+of a column is the ramp's colour of its value, its height says the same without colour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gswarm_tui.fleet.history import Floats
+from gswarm_tui.tui.ramp import UNMEASURED, buckets
+from gswarm_tui.tui.widgets.curve import block_area, braille_area, runs, time_axis
+from gswarm_tui.tui.widgets.bar import Span
+from gswarm_tui.tui.widgets.lines import Spans, ink
+
+LABEL_WIDTH = 6
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What is drawn of one series: ``levels`` are its bins on their scale, 0 to 1, NaN where unmeasured.
+
+    ``top`` and ``now`` are the upper end and the newest value as text, ``note`` stands at the right of the title.
+    A logarithmic scale says so, as it has no 0.
+    """
+
+    label: str
+    levels: Floats
+    top: str
+    now: str
+    note: str = ""
+    logarithmic: bool = False
+
+
+def panel(plot: Plot, width: int, height: int, span_s: float | None = None) -> list[Spans]:
+    """A title line, the curve with its scale at the left and, with ``span_s``, the time axis: ``height`` lines."""
+    curve_height = max(1, height - 1 - (span_s is not None))
+    columns = curve_width(width)
+    lines = [title(plot.label, plot.now, plot.note, width)]
+    for at, text in enumerate(braille_area(plot.levels, curve_height)):
+        edge = plot.top if at == 0 else ("log" if plot.logarithmic else "0") if at == curve_height - 1 else ""
+        lines.append((Span(f"{edge:>{LABEL_WIDTH}} ", "dim"), *_coloured(text[:columns], plot.levels, 2)))
+    if span_s is not None:
+        lines.append((Span(" " * (LABEL_WIDTH + 1) + time_axis(span_s, columns), "dim"),))
+    return lines
+
+
+def curve_width(width: int) -> int:
+    """Characters of a panel's curve; a braille curve has two bins in each."""
+    return max(2, width - LABEL_WIDTH - 1)
+
+
+def title(label: str, now: str, note: str, width: int) -> Spans:
+    """What is drawn and how it stands, at the right what else is known."""
+    room = width - LABEL_WIDTH - 1 - len(label) - 2 - len(now)
+    tail = note.rjust(room) if len(note) + 2 <= room else " " * max(0, room)
+    return (
+        Span(" " * (LABEL_WIDTH + 1)),
+        Span(label, "dim"),
+        Span("  "),
+        Span(now, "text"),
+        Span(tail, "dim"),
+    )
+
+
+def band(plot: Plot, width: int, height: int) -> list[Spans]:
+    """One series of many: its name at the left, its newest value at the right, the curve between.
+
+    The uppermost step stays empty, so that full bands below each other don't flow into one.
+    """
+    columns = band_width(width)
+    draw = block_area if height == 1 else braille_area
+    steps = 8 if height == 1 else 4 * height
+    texts = draw(plot.levels * ((steps - 1) / steps), height)
+    lines: list[Spans] = []
+    for at, text in enumerate(texts):
+        last = at == height - 1
+        lines.append(
+            (
+                Span(f"{plot.label if last else '':>{LABEL_WIDTH}} ", "dim"),
+                *_coloured(text[:columns], plot.levels, 1 if height == 1 else 2),
+                Span(f" {plot.now if last else '':>{NOW_WIDTH}}", "text"),
+            )
+        )
+    return lines
+
+
+NOW_WIDTH = 8
+
+
+def band_width(width: int) -> int:
+    """Characters of a band's curve."""
+    return max(2, width - LABEL_WIDTH - 1 - 1 - NOW_WIDTH)
+
+
+def band_bins(width: int, height: int) -> int:
+    """Bins that a band's curve has."""
+    return band_width(width) * (1 if height == 1 else 2)
+
+
+def bands_axis(span_s: float, width: int) -> Spans:
+    """The time axis under bands."""
+    return (Span(" " * (LABEL_WIDTH + 1) + time_axis(span_s, band_width(width)), "dim"),)
+
+
+def sparkline(levels: Floats) -> tuple[Span, ...]:
+    """One line of blocks, coloured by value; 1 bin a character."""
+    return _coloured(block_area(levels * (7 / 8))[0], levels, 1)
+
+
+def _coloured(text: str, levels: Floats, bins: int) -> tuple[Span, ...]:
+    """The characters of a curve in stretches of one colour; a character of several bins shows the highest."""
+    steps = buckets(levels)
+    if len(steps) % bins:
+        steps = np.append(steps, np.int8(UNMEASURED))
+    highest = steps.reshape(-1, bins).max(axis=1)[: len(text)].tolist()
+    return tuple(Span(text[start:end], ink(step)) for step, start, end in runs(highest))

@@ -1,0 +1,255 @@
+"""A table drawn by line: a row cursor, a column cursor where wanted, frozen columns, thousands of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual import events
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from gswarm_tui.tui.text import pad
+from gswarm_tui.tui.widgets.bar import Span
+from gswarm_tui.tui.widgets.lines import Spans, drawn
+
+Row = tuple[Span, ...]
+"""One span a column, of text that is already safe."""
+
+MARK = "▸"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its heading, what stands under it (a unit), its width in characters.
+
+    ``frozen`` columns stay when the others move sideways; the one that ``grows`` takes what is left over.
+    """
+
+    heading: str
+    width: int
+    unit: str = ""
+    left: bool = False
+    frozen: bool = False
+    grows: bool = False
+
+
+class Table(ScrollView, can_focus=True):
+    """Rows under a heading of one or two lines. With ``picks_column`` ← and → choose a column, else they scroll."""
+
+    DEFAULT_CSS = """
+    Table { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }
+    """
+
+    class Chosen(Message):
+        """A row was opened with Enter or a second click."""
+
+        def __init__(self, table: Table, row: int) -> None:
+            super().__init__()
+            self.table, self.row = table, row
+
+        @property
+        def control(self) -> Table:
+            """The table."""
+            return self.table
+
+    class Moved(Message):
+        """The cursor went to another row or column."""
+
+        def __init__(self, table: Table, row: int, column: int) -> None:
+            super().__init__()
+            self.table, self.row, self.column = table, row, column
+
+        @property
+        def control(self) -> Table:
+            """The table."""
+            return self.table
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        picks_column: bool = False,
+        empty: str = "",
+        id: str | None = None,  # noqa: A002 - as Textual
+    ) -> None:
+        super().__init__(id=id)
+        self.columns = tuple(columns)
+        self.picks_column = picks_column
+        self.empty = empty
+        self.cursor = 0
+        self.column = self._frozen
+        self._first = self._frozen
+        self._rows: Sequence[Row] = ()
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """What is shown now."""
+        return self._rows
+
+    @property
+    def heading_height(self) -> int:
+        """Lines above the first row."""
+        return 2 if any(c.unit for c in self.columns) else 1
+
+    @property
+    def _frozen(self) -> int:
+        return sum(c.frozen for c in self.columns)
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Show these rows instead; only rows that changed are drawn again."""
+        before, self._rows = self._rows, rows
+        if len(before) != len(rows):
+            self.virtual_size = Size(0, len(rows) + self.heading_height)
+            self.cursor = max(0, min(self.cursor, len(rows) - 1))
+            self.refresh()
+            return
+        top = self.scroll_offset.y
+        visible = range(top, min(len(rows), top + self.size.height))
+        changed = [self._row_region(at) for at in visible if before[at] != rows[at]]
+        if changed:
+            self.refresh(*changed)
+
+    def _row_region(self, row: int) -> Region:
+        return Region(0, row - self.scroll_offset.y + self.heading_height, self.size.width, 1)
+
+    def move_to(self, row: int) -> None:
+        """Put the cursor on a row and show it."""
+        row = max(0, min(row, len(self._rows) - 1))
+        if row != self.cursor:
+            self.refresh(self._row_region(self.cursor), self._row_region(row))
+            self.cursor = row
+            self.post_message(self.Moved(self, self.cursor, self.column))
+        self._show_cursor()
+
+    def _show_cursor(self) -> None:
+        room = max(1, self.size.height - self.heading_height)
+        top = self.scroll_offset.y
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False, force=True)
+        elif self.cursor >= top + room:
+            self.scroll_to(y=self.cursor - room + 1, animate=False, force=True)
+
+    def pick_column(self, column: int) -> None:
+        """Put the column cursor on a column and bring it into view."""
+        column = max(self._frozen, min(column, len(self.columns) - 1))
+        if column != self.column:
+            self.column = column
+            self._reveal()
+            self.refresh()
+            self.post_message(self.Moved(self, self.cursor, self.column))
+
+    def _reveal(self) -> None:
+        if self.column < self._first:
+            self._first = self.column
+        while self._first < self.column and self.column not in dict(self._layout()):
+            self._first += 1
+
+    def move(self, where: str) -> None:
+        """Move the cursor: up, down, page_up, page_down, first, last, left, right."""
+        page = max(1, self.size.height - self.heading_height - 1)
+        rows = {
+            "up": self.cursor - 1,
+            "down": self.cursor + 1,
+            "page_up": self.cursor - page,
+            "page_down": self.cursor + page,
+            "first": 0,
+            "last": len(self._rows) - 1,
+        }
+        if where in rows:
+            self.move_to(rows[where])
+        else:
+            self._sideways(-1 if where == "left" else 1)
+
+    def _sideways(self, by: int) -> None:
+        """Move the column cursor, or show the columns left or right of those in view."""
+        if self.picks_column:
+            self.pick_column(self.column + by)
+            return
+        shown = self._layout()
+        at_end = by > 0 and bool(shown) and shown[-1][0] == len(self.columns) - 1
+        if not at_end:
+            self._first = max(self._frozen, min(self._first + by, len(self.columns) - 1))
+            self.refresh()
+
+    def choose(self) -> None:
+        """Open the row under the cursor."""
+        if self._rows:
+            self.post_message(self.Chosen(self, self.cursor))
+
+    def on_click(self, event: events.Click) -> None:
+        """A click takes a row (and a column); a second click on the same row opens it."""
+        row = event.y - self.heading_height + self.scroll_offset.y
+        column = self._column_at(event.x)
+        if event.y < self.heading_height:
+            if self.picks_column and column is not None:
+                self.pick_column(column)
+            return
+        if row >= len(self._rows):
+            return
+        if self.picks_column and column is not None:
+            self.pick_column(column)
+        if event.chain > 1:
+            self.choose()
+        self.move_to(row)
+
+    def _column_at(self, x: int) -> int | None:
+        at = 1
+        for column, width in self._layout():
+            at += width + 1
+            if x < at:
+                return column if column >= self._frozen else None
+        return None
+
+    def _layout(self) -> list[tuple[int, int]]:
+        """The columns in view and their widths."""
+        room = self.size.width - 1
+        shown = []
+        for at, column in enumerate(self.columns):
+            if not column.frozen and at < self._first:
+                continue
+            if column.width + 1 > room:
+                break
+            shown.append((at, column.width))
+            room -= column.width + 1
+        return [(at, width + (room if self.columns[at].grows else 0)) for at, width in shown]
+
+    def on_resize(self) -> None:
+        """Keep the cursor and the picked column in view."""
+        self._first = self._frozen
+        self._reveal()
+        self._show_cursor()
+
+    def render_line(self, y: int) -> Strip:
+        """The heading, then the rows from the scroll position on."""
+        cells, theme = self.size.width, self.app.theme
+        if y < self.heading_height:
+            return drawn(self._heading(y), cells, theme)
+        at = y - self.heading_height + self.scroll_offset.y
+        if at < len(self._rows):
+            under_cursor = at == self.cursor
+            return drawn(self._row(at, under_cursor), cells, theme, "row" if under_cursor else "")
+        words = self.empty if not self._rows and y == self.heading_height else ""
+        return drawn((Span(f" {words}", "dim"),), cells, theme)
+
+    def _row(self, at: int, under_cursor: bool) -> Spans:
+        spans = [Span(MARK if under_cursor else " ", "accent")]
+        row = self._rows[at]
+        for number, cells in self._layout():
+            text, role, click = row[number]
+            spans += (Span(pad(text, cells, right=not self.columns[number].left), role, click), Span(" "))
+        return tuple(spans)
+
+    def _heading(self, y: int) -> Spans:
+        shown = self._layout()
+        spans = [Span("‹" if self._first > self._frozen and y == 0 else " ", "dim")]
+        for number, cells in shown:
+            column = self.columns[number]
+            picked = self.picks_column and number == self.column
+            text = pad(column.heading if y == 0 else column.unit, cells, right=not column.left)
+            spans += (Span(text, "accent" if picked else "dim"), Span(" "))
+        if shown and shown[-1][0] < len(self.columns) - 1 and y == 0:
+            spans[-1] = Span("›", "dim")
+        return tuple(spans)

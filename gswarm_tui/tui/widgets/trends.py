@@ -1,0 +1,85 @@
+"""From a node's history to plots: which bins, which scale, which words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gswarm_agent.frame import GpuFacts, HostFacts
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
+from gswarm_tui.fleet.history import Floats
+from gswarm_tui.fleet.state import NodeState
+from gswarm_tui.tui.format import cell, quantity
+from gswarm_tui.tui.ramp import fractions, is_logarithmic, nice_ceiling, top_of
+from gswarm_tui.tui.widgets.curve import in_bins, window
+from gswarm_tui.tui.widgets.plot import Plot
+
+SPANS_S = (60.0, 300.0, 900.0, 3600.0)
+"""Lengths of time that a plot can show."""
+
+
+class Trends:
+    """Makes plots of a fleet's history and remembers the tops of scales that have none: those only grow."""
+
+    def __init__(self) -> None:
+        self.span_s = SPANS_S[1]
+        self._grown: dict[Metric, float] = {}
+
+    def zoom(self, by: int) -> None:
+        """Show a longer (1) or a shorter (-1) time."""
+        at = SPANS_S.index(self.span_s) + by
+        self.span_s = SPANS_S[max(0, min(at, len(SPANS_S) - 1))]
+
+    def top(self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats) -> float:
+        """The upper end of a metric's scale: the device's, or a round number that has held all values so far."""
+        fixed = top_of(metric, facts)
+        if fixed is None and metric.name == "load_1m" and isinstance(facts, HostFacts):
+            fixed = facts.cpus
+        if fixed is not None:
+            return float(fixed)
+        largest = float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
+        self._grown[metric] = max(self._grown.get(metric, 1.0), nice_ceiling(largest))
+        return self._grown[metric]
+
+    def gpu(self, node: NodeState, row: int, metric: Metric, bins: int, now: float) -> Plot:
+        """One metric of one GPU."""
+        column = GPU_METRICS.index(metric)
+        facts = node.facts[row]
+        values = np.full(bins, np.nan)
+        if node.gpu_history is not None:
+            frame = window(now, self.span_s, bins)
+            times, readings = node.gpu_history.series(column, row, frame.start)
+            values = in_bins(times, readings, frame, node.interval_s)
+        return self._plot(metric, facts, values, float(node.gpus[row, column]))
+
+    def host(self, node: NodeState, metric: Metric, bins: int, now: float) -> Plot:
+        """One metric of a node's host."""
+        column = HOST_METRICS.index(metric)
+        facts = node.hello.host if node.hello is not None else None
+        values = np.full(bins, np.nan)
+        if node.host_history is not None:
+            frame = window(now, self.span_s, bins)
+            times, readings = node.host_history.series(column, 0, frame.start)
+            values = in_bins(times, readings, frame, node.interval_s)
+        return self._plot(metric, facts, values, float(node.host[column]))
+
+    def _plot(
+        self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats, latest: float
+    ) -> Plot:
+        top = self.top(metric, facts, np.append(values, latest))
+        return Plot(
+            metric.label,
+            np.asarray(fractions(metric, values, top)),
+            cell(top, metric),
+            quantity(latest, metric),
+            _note(metric, values),
+            logarithmic=is_logarithmic(metric),
+        )
+
+
+def _note(metric: Metric, values: Floats) -> str:
+    """Mean, smallest and largest of what is in view."""
+    measured = values[np.isfinite(values)]
+    if not len(measured) or metric.unit == "bits":
+        return ""
+    mean, least, most = (cell(float(v), metric) for v in (measured.mean(), measured.min(), measured.max()))
+    return f"mean {mean}  min {least}  max {most}"

@@ -1,0 +1,70 @@
+"""The line of views of a screen: which there are and which is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from gswarm_tui.tui.widgets.bar import Span
+from gswarm_tui.tui.widgets.lines import drawn
+
+
+class ViewBar(Widget):
+    """Names of views; a click picks one, what is picked stands out. At the right a hint, such as the scale."""
+
+    DEFAULT_CSS = "ViewBar { height: 1; }"
+
+    class Picked(Message):
+        """Another view was picked."""
+
+        def __init__(self, view: str) -> None:
+            super().__init__()
+            self.view = view
+
+    def __init__(self, views: Sequence[str], *, id: str | None = None) -> None:  # noqa: A002 - as Textual
+        super().__init__(id=id)
+        self.views = tuple(views)
+        self.picked = self.views[0]
+        self._hint = ""
+
+    def pick(self, view: str) -> None:
+        """Show another view."""
+        if view != self.picked:
+            self.picked = view
+            self.refresh()
+            self.post_message(self.Picked(view))
+
+    def step(self, by: int = 1) -> None:
+        """Pick the view after this one, the first after the last."""
+        self.pick(self.views[(self.views.index(self.picked) + by) % len(self.views)])
+
+    def tell(self, hint: str) -> None:
+        """Write this at the right end."""
+        if hint != self._hint:
+            self._hint = hint
+            self.refresh()
+
+    def on_click(self, event: events.Click) -> None:
+        """Pick the view whose name was clicked."""
+        at = 1
+        for view in self.views:
+            if at <= event.x < at + len(view) + 2:
+                self.pick(view)
+            at += len(view) + 2
+
+    def render_line(self, y: int) -> Strip:
+        """The names, then a rule, then the hint."""
+        spans = [Span("─", "faint")]
+        for view in self.views:
+            spans.append(Span(f" {view} ", "accent" if view == self.picked else "dim"))
+        used = sum(len(s.text) for s in spans)
+        hint = f" {self._hint} " if self._hint else ""
+        rule = self.size.width - used - len(hint) - 1
+        if rule < 0:
+            hint, rule = "", max(0, self.size.width - used - 1)
+        spans += (Span("─" * rule, "faint"), Span(hint, "dim"), Span("─", "faint"))
+        return drawn(tuple(spans), self.size.width, self.app.theme)
