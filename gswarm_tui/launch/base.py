@@ -38,6 +38,9 @@ class Channel(Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes to the agent; nothing happens when it is gone."""
 
+    def stderr(self) -> bytes:
+        """The end of what was written to stderr on the way to the agent and by it."""
+
     async def explain_end(self) -> str:
         """After the end of ``read``: why the agent ended, in one clause."""
 

@@ -1,0 +1,169 @@
+"""How an agent gets to run on a node that has nothing but a shell and some Python 3.9 or later.
+
+``command`` is what runs there; ``Greeting`` is the head's half of what is said until the agent speaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import sys
+from dataclasses import dataclass
+
+from gswarm_agent.wire import MAGIC, MAX_NOISE
+from gswarm_tui.launch.base import Channel, LaunchError, Retry, clean, last_line
+from gswarm_tui.launch.bundle import Bundle, own_bundle
+
+GREETING_S = 120.0
+_PYTHON_REMEDY = "load one with --setup 'module load python', or name one with --agent-python"
+
+# What the shell runs. It must hold no single quote, backslash pair, exclamation mark or line break, so that
+# it means the same inside single quotes of every login shell: sh, bash, zsh, csh and fish.
+# Arguments: the setup, the first stage, the Pythons to try, then the first stage's own; base64 where they
+# could hold anything.
+_SETUP = (
+    "exec 3>&1 1>&2; "
+    "failed() { s=$?; echo GSWARM-FAIL setup $s >&3; exit $s; }; trap failed EXIT; "
+    'eval "$(printf %s "$1" | base64 -d)" </dev/null || exit; '
+    "trap - EXIT; exec 1>&3 3>&-; "
+)
+_RUN = (
+    'stage=$(printf %s "$2" | base64 -d); pythons=$(printf %s "$3" | base64 -d); shift 3; '
+    "set -f; IFS=:; "
+    'for python in $pythons; do command -v "$python" >/dev/null 2>&1 || continue; '
+    's=0; "$python" -I -c "$stage" "$@" || s=$?; '
+    "case $s in 64|126|127) ;; *) exit $s;; esac; done; "
+    "echo GSWARM-FAIL python; exit 3"
+)
+_OTHER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 8, -1))
+_SAID = re.compile(rb"GSWARM-(NEED|OLD|FAIL)(?: ([^\n]*))?\n")
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """What the user asks of the agent's start: shell commands to run first, a Python to use."""
+
+    setup: str = ""
+    agent_python: str = ""
+
+    def command(self, *arguments: str) -> list[str]:
+        """The argument list that finds or fetches the agent on a node and runs it there."""
+        bundle = own_bundle()
+        script = ["bash", "-l", "-c", _SETUP + _RUN] if self.setup else ["sh", "-c", _RUN]
+        stage = bundle.files["gswarm_agent/stage0.py"].decode()
+        pythons = [self.agent_python] if self.agent_python else [sys.executable, "python3", *_OTHER_PYTHONS]
+        coded = [base64.b64encode(text.encode()).decode() for text in (self.setup, stage, ":".join(pythons))]
+        return [*script, "gswarm-agent", *coded, bundle.bundle_id, bundle.package_id, *arguments]
+
+    def command_line(self, *arguments: str) -> str:
+        """The same for a login shell of any kind: each word in single quotes."""
+        return "exec " + " ".join(f"'{word}'" for word in self.command(*arguments))
+
+    def explain(self, kind: str, text: str, stderr: bytes, old_version: str) -> LaunchError:
+        """The error behind a ``GSWARM-FAIL``."""
+        said = last_line(stderr)
+        if kind == "setup":
+            reason = f"the setup failed with exit status {text}" + (f": {said}" if said else "")
+            return LaunchError(clean(reason), "correct --setup", Retry.SLOWLY)
+        if kind == "python":
+            if self.agent_python:
+                is_old = f" is {old_version}, and 3.9 or later is needed" if old_version else " can't be run"
+                reason = f"the Python {self.agent_python}{is_old}"
+                return LaunchError(clean(reason), "correct --agent-python", Retry.SLOWLY)
+            reason = "it has no python3 that runs"
+            if old_version:
+                reason = f"its python3 is {old_version}, and 3.9 or later is needed"
+            return LaunchError(clean(reason), _PYTHON_REMEDY, Retry.SLOWLY)
+        if kind == "cache":
+            remedy = "make room in, or set XDG_CACHE_HOME to, a folder that can be written there"
+            return LaunchError(clean(f"there is no place for the agent: {text}"), remedy, Retry.SLOWLY)
+        if kind == "noise":
+            return LaunchError(clean(f"no agent answered, only other output: {text}"))
+        return LaunchError(clean(f"the agent arrived damaged: {text}"))
+
+
+class Greeting:
+    """What a node says before its agent speaks, without I/O."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._buffer = b""
+        self.noise = b""
+        self.old_version = ""
+        self.failure: tuple[str, str] | None = None
+        self.wire: bytes | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """Take in bytes; returns what to answer.
+
+        Sets ``wire``, the bytes from the magic on, when the agent speaks, or ``failure``, a kind and a text.
+        """
+        self._buffer += data
+        answer = b""
+        while self.wire is None and self.failure is None:
+            at = self._buffer.find(MAGIC)
+            said = _SAID.search(self._buffer, 0, at if at >= 0 else len(self._buffer))
+            if said is None:
+                if at >= 0:
+                    self.noise, self.wire = self.noise + self._buffer[:at], self._buffer[at:]
+                break
+            self.noise += self._buffer[: said.start()]
+            self._buffer = self._buffer[said.end() :]
+            what, text = said[1], (said[2] or b"").decode("utf-8", "replace")
+            if what == b"NEED":
+                answer += self._bundle.payload
+            elif what == b"OLD":
+                self.old_version = self.old_version or clean(text, 20)
+            else:
+                kind, _, rest = text.partition(" ")
+                self.failure = kind, rest
+        if self.wire is None and len(self.noise) + len(self._buffer) > MAX_NOISE:
+            self.failure = self.failure or ("noise", last_line(self.noise + self._buffer))
+        return answer
+
+
+class GreetedChannel:
+    """A channel whose agent speaks already; see ``Channel``."""
+
+    def __init__(self, channel: Channel, first: bytes) -> None:
+        self._channel = channel
+        self._first = first
+        self.write = channel.write
+        self.explain_end = channel.explain_end
+        self.close = channel.close
+
+    async def read(self) -> bytes:
+        """What came with the greeting, then what follows."""
+        first, self._first = self._first, b""
+        return first or await self._channel.read()
+
+
+async def greet(channel: Channel, bootstrap: Bootstrap) -> GreetedChannel:
+    """Bring a channel that runs ``bootstrap.command`` to where its agent speaks.
+
+    Raises LaunchError; the channel is closed then.
+    """
+    greeting = Greeting(own_bundle())
+    try:
+        async with asyncio.timeout(GREETING_S):
+            while greeting.wire is None:
+                data = await channel.read()
+                if not data:
+                    raise LaunchError(await channel.explain_end())
+                if answer := greeting.feed(data):
+                    channel.write(answer)
+                if greeting.failure is not None:
+                    await channel.explain_end()
+                    kind, text = greeting.failure
+                    raise bootstrap.explain(kind, text, channel.stderr(), greeting.old_version)
+    except TimeoutError:
+        await channel.close()
+        raise LaunchError(f"no agent answered within {GREETING_S:.0f} s") from None
+    except ConnectionError as error:
+        await channel.close()
+        raise LaunchError(clean(f"the connection broke: {error}")) from None
+    except BaseException:
+        await channel.close()
+        raise
+    return GreetedChannel(channel, greeting.wire)
