@@ -59,6 +59,8 @@ def _show(cluster: Cluster) -> None:
 
 def _kind(text: str) -> tuple[str, Kind]:
     name, _, kind = text.partition("=")
+    if kind not in list(Kind):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NODE=KIND with one of {', '.join(Kind)}")
     return name, Kind(kind)
 
 

@@ -63,9 +63,11 @@ class Cluster:
         lack = missing()
         if lack:
             raise ClusterError(lack)
-        clear_leftovers()
         names = [f"gpu{index:02}" for index in range(1, nodes + 1)] if isinstance(nodes, int) else list(nodes)
         chosen = dict.fromkeys(names, Kind.ORDINARY) | dict(kinds or {})
+        if not any(kind.in_slurm for kind in chosen.values()):
+            raise ClusterError("Slurm needs a node: make at least one ordinary or bare")
+        clear_leftovers()
         folder, made = _empty_root(root)
         states = tuple(NodeState(name, kind, name in own_homes) for name, kind in chosen.items())
         cluster = cls._of(State(folder, Process.of(os.getpid()), made, gpus_per_node, states))
