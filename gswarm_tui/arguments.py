@@ -21,11 +21,11 @@ _SSH_ONLY = ("user", "ssh_config", "jump")
 
 _EXAMPLES = """\
 examples:
-  gswarm-tui                                     inside salloc: all nodes of the job
+  gswarm-tui                                     in salloc: all nodes of the job
   gswarm-tui --nodes $(scontrol show hostnames)  the same, spelt out
-  gswarm-tui --nodes gpu[01-04,07] login2        any nodes that you reach by SSH
+  gswarm-tui --nodes gpu[01-04,07] login2        any nodes you reach by SSH
   gswarm-tui --job 4711                          a running job of yours
-  gswarm-tui --job 4711 --launcher srun          the same, where SSH is forbidden
+  gswarm-tui --job 4711 --launcher srun          the same, without SSH
   gswarm-tui --launcher local                    this machine
   gswarm-tui --setup 'module load cuda/12.4' --db run.duckdb --interval 0.5
   gswarm-tui --demo 64x8                         see it without a cluster

@@ -84,7 +84,7 @@ def _job(options: Options, environ: Mapping[str, str], slurm: JobSource) -> tupl
     if surrounding is None:
         return None, ""
     try:
-        told = slurm.job(surrounding.job_id)
+        told = slurm.job(surrounding.label)
     except SlurmError as error:
         return surrounding, f"Which GPUs belong to job {surrounding.label} isn't known: {error}"
     return dataclasses.replace(told, nodes=surrounding.nodes or told.nodes), ""

@@ -14,6 +14,7 @@ from gswarm_tui.hosts import expand
 
 _TIMEOUT_S = 10.0
 _QUICK_TIMEOUT_S = 3.0
+_BEFORE = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
 
 # `scontrol show job` writes a block a job, and in it the fields that matter at fixed places of their
 # lines. Text that people chose (names, comments, commands) can't be taken for a field when lines and
@@ -89,7 +90,8 @@ class Slurm:
             )
         running = [record for record in records if record.state == "RUNNING"]
         if not running:
-            raise SlurmError(_not_running(job_id, first))
+            waiting = (record for record in records if record.state in _BEFORE)
+            raise SlurmError(_not_running(job_id, next(waiting, first)))
         if len(running) > 1 and first.array_task:
             raise SlurmError(
                 f"{len(running)} tasks of job array {job_id} are running; name one, such as --job "
@@ -142,7 +144,7 @@ class Slurm:
         except OSError as error:
             raise SlurmError(f"{command[0]} can't be run: {error.strerror}.") from None
         if done.returncode != 0:
-            if "Invalid job id" in done.stderr:
+            if "Invalid job id" in done.stderr or done.stdout.rstrip().endswith("not found"):
                 raise SlurmError(f"Slurm knows no job {command[-1]} (any more).")
             said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
             raise SlurmError(f"{' '.join(command[:3])} failed: {said.rstrip('.')}.")
@@ -157,9 +159,10 @@ def allocation(environ: Mapping[str, str]) -> Job | None:
     groups = [name for name in environ if name.startswith("SLURM_JOB_NODELIST_HET_GROUP_")]
     variables = sorted(groups) or ["SLURM_JOB_NODELIST"]
     nodes = [name for variable in variables for name in expand([environ.get(variable, "")], variable)]
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     return Job(
         job_id=job_id,
-        label=job_id,
+        label=f"{array}_{task}" if array and task else job_id,
         nodes=tuple(dict.fromkeys(nodes)),
         name=environ.get("SLURM_JOB_NAME", ""),
         cluster=environ.get("SLURM_CLUSTER_NAME"),
@@ -242,7 +245,7 @@ def _together(jobs: list[Job], cluster: str | None) -> Job:
 def _not_running(job_id: str, record: JobRecord) -> str:
     state = record.state.lower().replace("_", " ")
     reason = f" ({record.reason})" if record.reason not in {"None", "(null)", ""} else ""
-    if record.state in {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"}:
+    if record.state in _BEFORE:
         return f"job {job_id} is {state}{reason}; come back when it runs."
     return f"job {job_id} isn't running any more, it is {state}{reason}."
 

@@ -1,0 +1,262 @@
+"""The command line as a person meets it: what it understands, what it refuses and how it says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_tui import config
+from gswarm_tui.arguments import Options, parse
+from gswarm_tui.cli import main
+from gswarm_tui.errors import UserError
+from gswarm_tui.values import DemoSize
+
+HEAVY = ("textual", "rich", "duckdb", "asyncssh", "numpy", "ClusterShell", "msgpack", "asyncio", "tomllib")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder of this test's own, which is the current folder too, without Slurm and settings."""
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "GSWARM_TUI_", "XDG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def options(*words: str, **environ: str) -> Options:
+    return parse(words, environ)
+
+
+def refusal(*words: str, **environ: str) -> str:
+    with pytest.raises(UserError) as caught:
+        parse(words, environ)
+    return str(caught.value)
+
+
+def settings(home: Path, text: str) -> Path:
+    path = home / ".config" / "gswarm-tui" / "config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+def test_what_holds_when_nothing_is_said() -> None:
+    assert options() == Options(
+        nodes=None,
+        job=None,
+        demo=None,
+        interval_ms=1000,
+        record=True,
+        db=None,
+        launcher="ssh",
+        user=None,
+        ssh_config=None,
+        jump=None,
+        setup=None,
+        agent_python=None,
+        theme=None,
+        metric="util_pct",
+    )
+
+
+def test_every_flag_is_heard(home: Path) -> None:
+    (home / "sshconfig").touch()
+    line = (
+        "--nodes a b --job 4711_3 --interval 500ms --db run.duckdb --launcher ssh --user me --jump u@login:22"
+    )
+    more = (
+        "--ssh-config",
+        "~/sshconfig",
+        "--setup",
+        "module load cuda/12.4",
+        "--agent-python",
+        "/opt/python3",
+    )
+    found = options(*line.split(), *more, "--theme", "nord", "--metric", "power", "--nodes", "c,d")
+    assert found == Options(
+        nodes=("a", "b", "c,d"),
+        job="4711_3",
+        demo=None,
+        interval_ms=500,
+        record=True,
+        db=Path("run.duckdb"),
+        launcher="ssh",
+        user="me",
+        ssh_config=home / "sshconfig",
+        jump="u@login:22",
+        setup="module load cuda/12.4",
+        agent_python="/opt/python3",
+        theme="nord",
+        metric="power_w",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("1", 1000), ("0.5s", 500), ("500ms", 500), ("60", 60_000), (".1", 100), ("100ms", 100), ("2 s", 2000)],
+)
+def test_intervals(text: str, milliseconds: int) -> None:
+    assert options("--interval", text).interval_ms == milliseconds
+
+
+@given(st.integers(100, 60_000))
+def test_any_interval_can_be_said_in_seconds_and_milliseconds(milliseconds: int) -> None:
+    assert options("--interval", f"{milliseconds}ms").interval_ms == milliseconds
+    assert options("--interval", f"{milliseconds / 1000}").interval_ms == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("words", "size"),
+    [
+        (["--demo"], (4, 8)),
+        (["--demo", "64x8"], (64, 8)),
+        (["--demo=1X1"], (1, 1)),
+        (["--demo", "2×4"], (2, 4)),
+    ],
+)
+def test_demo_sizes(words: list[str], size: tuple[int, int]) -> None:
+    assert options(*words).demo == DemoSize(*size)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--nods a", 'there is no option "--nods"; perhaps --nodes is meant.'),
+        ("--intervall=2", 'there is no option "--intervall"; perhaps --interval is meant.'),
+        ("--xyzzy", 'there is no option "--xyzzy"; --help lists them all.'),
+        ("--inter 1", 'there is no option "--inter"; perhaps --interval is meant.'),
+        ("gpu01", '"gpu01" stands alone; nodes are named with --nodes.'),
+        ("--db", "--db: expected one argument."),
+        ("--interval 0.05", '--interval: "0.05" isn\'t between 0.1 s and 60 s.'),
+        ("--interval 1h", '--interval: "1h" isn\'t a time such as 1, 0.5s or 500ms.'),
+        ("--interval nan", '--interval: "nan" isn\'t a time such as 1, 0.5s or 500ms.'),
+        ("--demo 4", '--demo: "4" isn\'t NODESxGPUS, such as 4x8.'),
+        ("--demo 0x8", '--demo: "0x8" isn\'t between 1x1 and 1024x16.'),
+        ("--demo 4x17", '--demo: "4x17" isn\'t between 1x1 and 1024x16.'),
+        ("--job abc", '--job: "abc" isn\'t a job number, such as 4711 or 4711_3.'),
+        ("--launcher shh", '--launcher: "shh" isn\'t one of ssh, srun, local; perhaps ssh is meant.'),
+        ("--metric uitl", '--metric: "uitl" isn\'t a GPU metric; perhaps util is meant.'),
+        ("--user=-l", '--user: "-l" begins with a dash, or holds a space or a control character.'),
+        ("--jump a\nb", '--jump: "a\\nb" begins with a dash, or holds a space or a control character.'),
+        ("--setup=", "--setup: is empty."),
+        ("--db .", '--db: "." is a folder; name a file in it.'),
+        ("--db none/x.db", '--db: there is no folder "none".'),
+        ("--ssh-config none", '--ssh-config: there is no file "none".'),
+        ("--config none", '--config: there is no file "none".'),
+        ("--db ~nobody-here/x", '--db: "~nobody-here/x" is in a home folder that isn\'t known.'),
+        ("--demo --nodes a", "--demo simulates its nodes, so leave out --nodes."),
+        ("--demo --job 1", "--demo simulates its nodes, so leave out --job."),
+        ("--demo --launcher srun", "--demo simulates its nodes, so leave out --launcher."),
+        ("--db x --no-record", "--db names a recording and --no-record makes none; leave out one of them."),
+        ("--launcher srun --jump a", "--jump is about SSH, which this command doesn't use; leave it out."),
+        ("--demo --ssh-config a", "--ssh-config is about SSH, which this command doesn't use; leave it out."),
+        (
+            "--launcher local --nodes a",
+            "--launcher local watches this machine alone; leave out --nodes and --job, or choose ssh.",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(words: str, sentence: str) -> None:
+    assert refusal(*words.split(" ")) == sentence
+
+
+@given(st.lists(st.text(max_size=12), max_size=4))
+def test_any_words_are_understood_or_refused(words: list[str]) -> None:
+    said = ""
+    try:
+        parse(["--nodes=a", *(word for word in words if word not in {"-h", "--help"})], {})
+    except UserError as error:
+        said = str(error)
+    assert not said or (said.isprintable() and said.endswith("."))
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(home: Path) -> None:
+    settings(home, 'interval = 2\nmetric = "temp"\ntheme = "nord"\nrecord = false\n')
+    environ = {"GSWARM_TUI_INTERVAL": "3", "GSWARM_TUI_METRIC": "power_w", "GSWARM_TUI_THEME": ""}
+    found = options("--interval", "4", **environ)
+    assert (found.interval_ms, found.metric, found.theme, found.record) == (4000, "power_w", "nord", False)
+
+
+def test_another_config_file_can_be_named(home: Path) -> None:
+    settings(home, "interval = 2\n")
+    other = home / "other.toml"
+    other.write_text('interval = "250ms"\nrecord = true\nsetup = """\nmodule purge\nmodule load cuda\n"""\n')
+    for found in (options("--config", "other.toml"), options(GSWARM_TUI_CONFIG=str(other))):
+        assert (found.interval_ms, found.setup) == (250, "module purge\nmodule load cuda\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("interval = true", "interval: true isn't a time such as 1, 0.5s or 500ms."),
+        ("interval = 0", "interval: 0 isn't between 0.1 s and 60 s."),
+        ('record = "maybe"', 'record: must be true or false, not "maybe".'),
+        ("user = 5", "user: must be text in quotes, not 5."),
+        ("theme = {a = 1}", "theme: must be text in quotes, not {'a': 1}."),
+    ],
+)
+def test_a_wrong_setting_is_told_with_its_file(home: Path, text: str, said: str) -> None:
+    path = settings(home, text)
+    assert refusal() == f"{path}: {said}"
+
+
+def test_a_wrong_variable_is_told_by_its_name() -> None:
+    assert refusal(GSWARM_TUI_SSH_CONFIG="none") == 'GSWARM_TUI_SSH_CONFIG: there is no file "none".'
+
+
+def test_a_database_named_now_is_recorded_though_the_file_says_no(home: Path) -> None:
+    settings(home, 'record = false\ndb = "always.duckdb"')
+    assert (options().record, options().db) == (False, None)
+    assert (options("--db", "x").record, options("--db", "x").db) == (True, Path("x"))
+    assert options("--record").db == Path("always.duckdb")
+
+
+def test_whatever_the_file_can_set_is_an_option() -> None:
+    fields = {field.name.removesuffix("_ms") for field in dataclasses.fields(Options)}
+    assert set(config.KEYS) == fields - {"nodes", "job", "demo"}
+
+
+def test_mistakes_go_to_standard_error_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--nodes", "gpu[1-"]) == 2
+    assert capsys.readouterr() == ("", 'gswarm-tui: --nodes: can\'t read "gpu[1-": missing bracket.\n')
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["--nodes", "a", "--nods"]])
+def test_the_command_line_is_read_without_loading_what_it_may_not_need(words: list[str]) -> None:
+    script = (
+        "import atexit, sys\n"
+        f"atexit.register(lambda: print('loaded', *set(sys.modules) & set({HEAVY!r})))\n"
+        "from gswarm_tui.cli import main\n"
+        f"main({words!r})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded"
+
+
+def test_help_shows_every_option_and_stays_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    for key in (*config.KEYS, "nodes", "job", "demo", "config", "version", "help", "no_record"):
+        assert f"--{key.replace('_', '-')}" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_python_m_is_the_same_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gswarm_tui", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("gswarm-tui ")

@@ -1,0 +1,68 @@
+"""The config file: where it is looked for, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.config import ConfigError, default_path, load
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    path = folder / "config.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_it_is_in_the_xdg_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    at_home = tmp_path / ".config" / "gswarm-tui" / "config.toml"
+    assert default_path({"XDG_CONFIG_HOME": "/etc/xdg"}) == Path("/etc/xdg/gswarm-tui/config.toml")
+    assert default_path({}) == at_home
+    assert default_path({"XDG_CONFIG_HOME": "relative"}) == at_home
+
+
+def test_it_holds_settings_and_need_not_be_there(tmp_path: Path) -> None:
+    assert load(tmp_path / "none.toml") == {}
+    assert load(write(tmp_path, 'interval = 0.5\nssh_config = "~/x"\n')) == {
+        "interval": 0.5,
+        "ssh_config": "~/x",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ('user = "me"\n\nintervall = 1\n', 3, 'there is no setting "intervall"; perhaps interval is meant.'),
+        ('ssh-config = "x"\n', 1, 'there is no setting "ssh-config"; perhaps ssh_config is meant.'),
+        ("# [them]\n[them]\na = 1\n", 2, 'there is no setting "them"; perhaps theme is meant.'),
+        ("qqq = 1\n", 1, 'there is no setting "qqq"; the settings are interval, db, record,'),
+    ],
+)
+def test_an_unknown_setting_is_an_error_that_suggests_the_nearest(
+    tmp_path: Path, text: str, line: int, said: str
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}, line {line}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = 1\ninterval = = 2\n", "isn't valid TOML: Invalid value (at line 2, column 12)."),
+        (b'theme = "\xff"\n', "isn't UTF-8 at byte 9."),
+    ],
+)
+def test_a_broken_file_is_told_by_place(tmp_path: Path, text: str | bytes, said: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value) == f"the config file {path} {said}"
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^can't read the config file .*: Is a directory.$"):
+        load(tmp_path)

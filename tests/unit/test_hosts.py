@@ -1,0 +1,125 @@
+"""Host lists: what people and Slurm write becomes node names, and what isn't a host list is named."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_tui.hosts import MAX_NODES, HostListError, expand, fold
+
+labels = st.from_regex(r"[a-z]{1,4}[0-9]{0,4}(-[a-z0-9]{1,3})?", fullmatch=True)
+names = st.lists(labels, min_size=1, max_size=3).map(".".join)
+ranges = st.tuples(st.integers(0, 400), st.integers(0, 30), st.integers(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["gpu01", "gpu02"], ["gpu01", "gpu02"]),
+        (["gpu[01-03,07]"], ["gpu01", "gpu02", "gpu03", "gpu07"]),
+        (["a,b", "c"], ["a", "b", "c"]),
+        (["gpu[1-2],login", "gpu3,gpu[10-11]"], ["gpu1", "gpu2", "login", "gpu3", "gpu10", "gpu11"]),
+        (
+            ["rack[1-2]n[08-09]-ib.cluster.org"],
+            [f"rack{r}n0{n}-ib.cluster.org" for r in (1, 2) for n in (8, 9)],
+        ),
+        (["n[0-6/2]"], ["n0", "n2", "n4", "n6"]),
+        (["n10,n9,n10", "n9"], ["n10", "n9"]),
+        (["n1,n01"], ["n1", "n01"]),
+        (["gpu01\ngpu02\n"], ["gpu01", "gpu02"]),
+        (["a,,b,", ""], ["a", "b"]),
+        (["10.0.0.[1-2]", "fe80::1", "under_score"], ["10.0.0.1", "10.0.0.2", "fe80::1", "under_score"]),
+        ([], []),
+    ],
+)
+def test_what_people_write(words: list[str], expected: list[str]) -> None:
+    assert expand(words) == tuple(expected)
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("a,gpu[1-", """--nodes: can't read "gpu[1-": missing bracket."""),
+        ("gpu1]", """--nodes: can't read "gpu1]": missing bracket."""),
+        ("n[9-1]", """--nodes: can't read "n[9-1]": the range "9-1" is empty."""),
+        ("n[1-3/0]", """--nodes: can't read "n[1-3/0]": the range "1-3/0" is empty."""),
+        ("n[a-b]", """--nodes: can't read "n[a-b]": "a-b" isn't a range such as 01-04."""),
+        ("n[8-012]", """--nodes: can't read "n[8-012]": padding length mismatch."""),
+        (
+            "-oProxyCommand=id",
+            """--nodes: can't read "-oProxyCommand=id": a node name can't begin with a dash.""",
+        ),
+        ("b,$(id)", """--nodes: can't read "$(id)": "$" has no place in a node name."""),
+        ("a\x1bc", """--nodes: can't read "a\\x1bc": "\\x1b" has no place in a node name."""),
+        ("two..dots", """--nodes: can't read "two..dots": that isn't a host name."""),
+        ("x" * 64, """--nodes: can't read "%s…": that isn't a host name.""" % ("x" * 59)),
+        ("fe80::1%eth0", """--nodes: can't read "fe80::1%eth0": ":" has no place in a node name."""),
+    ],
+)
+def test_the_part_that_cannot_be_read_is_named(word: str, sentence: str) -> None:
+    with pytest.raises(HostListError) as caught:
+        expand([word])
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("operator", list("@!&^*?%/\\;|<>`'\"~#=+{}()"))
+def test_the_wider_language_of_clustershell_and_shells_is_refused(operator: str) -> None:
+    for word in (f"n1{operator}n2", f"n[1-2]{operator}", f"{operator}all"):
+        with pytest.raises(HostListError):
+            expand([word])
+
+
+@pytest.mark.parametrize("word", ["n[1-99999999999]", "n[1-1000]m[1-1000]p[1-1000]", "n[1-100000],m1"])
+def test_a_list_too_long_to_be_meant_is_refused_before_it_is_made(word: str) -> None:
+    with pytest.raises(HostListError, match=f"{MAX_NODES:,}"):
+        expand([word])
+
+
+def test_an_error_names_where_the_list_came_from() -> None:
+    with pytest.raises(HostListError, match=r"^SLURM_JOB_NODELIST: "):
+        expand(["n["], "SLURM_JOB_NODELIST")
+
+
+@given(
+    st.sampled_from(["n", "rack-2.n", "a_b"]),
+    st.lists(ranges, min_size=1, max_size=4),
+    st.sampled_from(["", "-ib", ".x"]),
+)
+def test_ranges_expand_as_counting_does(
+    prefix: str, given_ranges: list[tuple[int, int, int]], suffix: str
+) -> None:
+    text, expected = [], set()
+    for first, length, step in given_ranges:
+        last = first + length
+        text.append(f"{first:04}-{last:04}/{step}")
+        expected |= {f"{prefix}{number:04}{suffix}" for number in range(first, last + 1, step)}
+    found = expand([f"{prefix}[{','.join(text)}]{suffix}"])
+    assert set(found) == expected
+    assert list(found) == sorted(expected)
+
+
+@given(st.lists(names, unique=True, max_size=30))
+def test_names_stand_for_themselves_and_fold_gives_them_back(given_names: list[str]) -> None:
+    assert expand([",".join(given_names)]) == tuple(given_names)
+    assert sorted(expand([fold(given_names)])) == sorted(given_names)
+
+
+@given(st.lists(st.one_of(st.text(max_size=20), st.text("n1-9[],/-:.@* ", max_size=20)), max_size=4))
+def test_any_text_expands_to_host_names_or_is_refused(words: list[str]) -> None:
+    said, found = "", tuple[str, ...]()
+    try:
+        found = expand(words)
+    except HostListError as error:
+        said = str(error)
+    assert said.isprintable()
+    assert len(set(found)) == len(found)
+    for name in found:
+        assert name.isascii()
+        assert not name.startswith("-")
+        assert all(character.isalnum() or character in "._-:" for character in name)
+
+
+def test_folding_keeps_addresses_whole() -> None:
+    assert fold(["gpu02", "fe80::2", "gpu01", "fe80::1"]) == "gpu[01-02],fe80::2,fe80::1"
+    assert fold([]) == ""

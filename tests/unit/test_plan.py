@@ -1,0 +1,128 @@
+"""Which nodes are watched: options, environment and Slurm brought together."""
+
+from __future__ import annotations
+
+import io
+import socket
+from collections.abc import Mapping
+
+import pytest
+
+from gswarm_tui.arguments import parse
+from gswarm_tui.errors import UserError
+from gswarm_tui.plan import Plan, require_terminal, resolve_nodes
+from gswarm_tui.slurm import Job, SlurmError
+
+GPUS = {"gpu01": frozenset({0, 1}), "gpu02": frozenset({2, 3})}
+JOB = Job("4711", "4711", ("gpu01", "gpu02"), name="train", cluster="hopper", started_at=1.0, gpus=GPUS)
+INSIDE = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "gpu[01-02]"}
+
+
+class Jobs:
+    """A Slurm that knows these jobs."""
+
+    def __init__(self, *jobs: Job) -> None:
+        self.jobs = {job.label: job for job in jobs}
+
+    def job(self, job_id: str) -> Job:
+        try:
+            return self.jobs[job_id]
+        except KeyError:
+            raise SlurmError(f"Slurm knows no job {job_id} (any more).") from None
+
+    def running_jobs(self) -> tuple[str, ...]:
+        return tuple(self.jobs)
+
+
+@pytest.fixture(autouse=True)
+def no_config(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+
+
+def plan(line: str, environ: Mapping[str, str] | None = None, slurm: Jobs | None = None) -> Plan:
+    environ = environ or {}
+    return resolve_nodes(parse(line.split(), environ), environ, slurm or Jobs())
+
+
+def refusal(line: str, environ: Mapping[str, str] | None = None, slurm: Jobs | None = None) -> str:
+    with pytest.raises(UserError) as caught:
+        plan(line, environ, slurm)
+    return str(caught.value)
+
+
+def test_named_nodes_need_no_slurm() -> None:
+    assert plan("--nodes gpu[01-02] login") == Plan(("gpu01", "gpu02", "login"))
+
+
+def test_inside_an_allocation_nothing_has_to_be_said() -> None:
+    assert plan("", INSIDE, Jobs(JOB)) == Plan(("gpu01", "gpu02"), JOB, GPUS)
+
+
+def test_nodes_named_inside_their_allocation_are_known_as_its_nodes() -> None:
+    found = plan("--nodes gpu02.cluster.org other", INSIDE, Jobs(JOB))
+    assert found == Plan(("gpu02.cluster.org", "other"), JOB, {"gpu02.cluster.org": frozenset({2, 3})})
+
+
+def test_nodes_that_have_nothing_to_do_with_the_allocation_belong_to_no_job() -> None:
+    assert plan("--nodes other", INSIDE, Jobs(JOB)) == Plan(("other",))
+
+
+def test_an_allocation_that_slurm_tells_nothing_about_is_watched_all_the_same() -> None:
+    found = plan("", INSIDE, Jobs())
+    assert found.nodes == ("gpu01", "gpu02")
+    assert found.job == Job("4711", "4711", ("gpu01", "gpu02"))
+    assert found.allocation is None
+    assert found.notice == ("Which GPUs belong to job 4711 isn't known: Slurm knows no job 4711 (any more).")
+
+
+def test_a_job_is_watched_from_anywhere_and_narrowed_by_nodes() -> None:
+    assert plan("--job 4711", {}, Jobs(JOB)) == Plan(("gpu01", "gpu02"), JOB, GPUS)
+    assert plan("--job 4711 --nodes gpu02", {}, Jobs(JOB)) == Plan(("gpu02",), JOB, {"gpu02": GPUS["gpu02"]})
+    assert refusal("--job 4711 --nodes gpu[02-04]", {}, Jobs(JOB)) == (
+        "job 4711 doesn't have gpu[03-04]; its nodes are gpu[01-02]."
+    )
+    assert refusal("--job 12", INSIDE, Jobs(JOB)) == "Slurm knows no job 12 (any more)."
+
+
+def test_a_job_without_gpus_of_its_own_says_nothing_about_gpus() -> None:
+    job = Job("5", "5", ("gpu01",))
+    assert plan("--job 5", {}, Jobs(job)).allocation is None
+
+
+def test_the_demo_has_as_many_nodes_as_asked_for() -> None:
+    assert plan("--demo", INSIDE) == Plan(("demo01", "demo02", "demo03", "demo04"))
+    many = plan("--demo 128x8").nodes
+    assert (len(many), many[0], many[-1]) == (128, "demo001", "demo128")
+
+
+def test_local_is_this_machine_inside_an_allocation_too() -> None:
+    assert plan("--launcher local", INSIDE, Jobs(JOB)) == Plan((socket.gethostname(),))
+
+
+def test_srun_needs_a_job() -> None:
+    assert refusal("--launcher srun --nodes gpu01") == (
+        "--launcher srun needs a job: add --job ID, or start inside salloc."
+    )
+    assert plan("--launcher srun", INSIDE, Jobs(JOB)).job == JOB
+
+
+def test_with_no_nodes_the_ways_to_name_them_are_told() -> None:
+    said = (
+        "no nodes are named: give --nodes gpu[01-04], or --job ID{}, or start inside salloc; "
+        "--demo shows simulated ones."
+    )
+    assert refusal("") == said.format("")
+    assert refusal("", {}, Jobs(JOB)) == said.format(" (running now: 4711)")
+    assert refusal("--nodes") == "--nodes is there but names no node; is this shell inside salloc?"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_is_needed() -> None:
+    require_terminal(Terminal(), Terminal())
+    for stdin, stdout, name in ((io.StringIO(), Terminal(), "input"), (Terminal(), io.StringIO(), "output")):
+        with pytest.raises(UserError, match=f"standard {name} isn't one"):
+            require_terminal(stdin, stdout)
