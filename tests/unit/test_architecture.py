@@ -1,0 +1,195 @@
+"""Which part may know which: dependencies point one way, and every library has one home."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.launch.bundle import own_bundle
+
+ROOT = Path(__file__).parents[2]
+AGENT = ROOT / "agent"
+SPOKEN_BY_ALL = {"gswarm_agent", "gswarm_agent.frame", "gswarm_agent.wire", "gswarm_agent.metrics"}
+
+# What each room may import of this project, itself and what all speak apart. The longest name counts.
+ROOMS: dict[str, set[str]] = {
+    "gswarm_agent": {"gswarm_agent"},
+    "gswarm_agent.probes": set(),
+    "gswarm_agent.frame": set(),
+    "gswarm_agent.metrics": set(),
+    "gswarm_agent.wire": set(),
+    "gswarm_tui": set(),
+    "gswarm_tui.fleet": set(),
+    "gswarm_tui.hub": {"gswarm_tui.fleet"},
+    "gswarm_tui.store": {"gswarm_tui.fleet"},
+    "gswarm_tui.launch": {"gswarm_agent"},
+    "gswarm_tui.link": {"gswarm_tui.fleet", "gswarm_tui.launch"},
+    "gswarm_tui.tui": {"gswarm_tui.fleet", "gswarm_tui.hub"},
+    "gswarm_tui.errors": set(),
+    "gswarm_tui.hosts": {"gswarm_tui.errors"},
+    "gswarm_tui.slurm": {"gswarm_tui.errors", "gswarm_tui.hosts"},
+    "gswarm_tui.values": {"gswarm_tui.errors"},
+    "gswarm_tui.config": {"gswarm_tui.errors"},
+    "gswarm_tui.arguments": {"gswarm_tui.config", "gswarm_tui.errors", "gswarm_tui.values"},
+    "gswarm_tui.plan": {"gswarm_tui.arguments", "gswarm_tui.errors", "gswarm_tui.hosts", "gswarm_tui.slurm"},
+    "gswarm_tui.cli": {"gswarm_tui"},
+    "gswarm_tui.__main__": {"gswarm_tui.cli"},
+}
+
+# Where each library may be imported, and nowhere else.
+HOMES: dict[str, set[str]] = {
+    "asyncssh": {"gswarm_tui.launch.ssh"},
+    "duckdb": {"gswarm_tui.store"},
+    "textual": {"gswarm_tui.tui"},
+    "rich": {"gswarm_tui.tui"},
+    "numpy": {"gswarm_tui.fleet", "gswarm_tui.store", "gswarm_tui.tui"},
+    "ClusterShell": {"gswarm_tui.hosts"},
+    "msgpack": {"gswarm_agent.wire"},
+    "pynvml": {"gswarm_agent.probes"},
+}
+
+
+def modules_in(folder: Path) -> dict[str, Path]:
+    """The modules of a package by their full names."""
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+AGENT_MODULES = modules_in(AGENT / "gswarm_agent")
+MODULES = AGENT_MODULES | modules_in(ROOT / "gswarm_tui")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules that the file imports, anywhere; ``from a import b`` is a.b where that is a module."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None, f"{path} imports by a relative name"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in MODULES else node.module
+
+
+def within(name: str, rooms: set[str]) -> bool:
+    """Whether a module is one of these or inside one."""
+    return any(name == room or name.startswith(room + ".") for room in rooms)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_knows_only_what_its_room_may_know(name: str) -> None:
+    room = max((room for room in ROOMS if within(name, {room})), key=len)
+    assert room != "gswarm_tui" or name == "gswarm_tui", "a new room has to say what it may import"
+    for used in imported(MODULES[name]):
+        top = used.partition(".")[0]
+        if top in {"gswarm_agent", "gswarm_tui"}:
+            assert used in SPOKEN_BY_ALL or within(used, ROOMS[room] | {room}), f"{name} imports {used}"
+        elif top not in sys.stdlib_module_names:
+            assert within(name, HOMES.get(top, set())), f"{name} imports {used}"
+
+
+def test_what_all_speak_is_known_in_the_order_metrics_frame_wire() -> None:
+    own = {
+        name: {used for used in imported(MODULES[f"gswarm_agent.{name}"]) if used in MODULES}
+        for name in ("metrics", "frame", "wire")
+    }
+    assert own == {"metrics": set(), "frame": set(), "wire": {"gswarm_agent.frame"}}
+
+
+def test_without_the_screen_nothing_loads_textual() -> None:
+    headless = [name for name in MODULES if not within(name, {"gswarm_tui.tui", "gswarm_tui.__main__"})]
+    headless = [name for name in headless if not name.startswith("gswarm_agent")]
+    script = (
+        "import importlib, sys\n"
+        f"for name in {headless!r}: importlib.import_module(name)\n"
+        "print(sorted({'textual', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def pythons() -> list[str]:
+    """This Python, and the oldest that the agent has to run on where it is installed."""
+    found = [sys.executable]
+    for version in ("3.9", "3.10"):
+        path = shutil.which(f"python{version}")
+        if path and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:
+            found.append(path)
+    return found
+
+
+@pytest.fixture(scope="module")
+def travelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds what a node is sent, and nothing else."""
+    folder = tmp_path_factory.mktemp("bundle")
+    for name, content in own_bundle().files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_the_agent_needs_only_what_travels_with_it(python: str, travelled: Path) -> None:
+    names = [name for name in AGENT_MODULES if name != "gswarm_agent.stage0"]  # a script that runs when read
+    script = (
+        f"import sys; sys.path.insert(0, {str(travelled)!r})\n"
+        "import importlib\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        "sys.exit(sys.modules['gswarm_agent.__main__'].main(['--version']))\n"
+    )
+    done = subprocess.run(
+        [python, "-I", "-S", "-B", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("gswarm-agent ")
+
+
+@pytest.mark.parametrize("name", AGENT_MODULES)
+def test_the_agent_is_written_in_python_3_9(name: str) -> None:
+    tree = ast.parse(AGENT_MODULES[name].read_text(), feature_version=(3, 9))
+    assert [f"line {node.lineno}: {ast.unparse(node)}" for node in evaluated(tree) if is_newer(node)] == []
+
+
+def evaluated(tree: ast.AST) -> Iterator[ast.expr]:
+    """The expressions that run, which annotations don't."""
+    for field, value in ast.iter_fields(tree):
+        for node in value if isinstance(value, list) else [value]:
+            if isinstance(node, ast.AST) and field not in {"annotation", "returns"}:
+                if isinstance(node, ast.expr):
+                    yield node
+                yield from evaluated(node)
+
+
+def is_newer(node: ast.expr) -> bool:
+    """Whether an expression fails on Python 3.9 when it runs: new keywords, and unions of types as values."""
+    if isinstance(node, ast.Call):
+        called = ast.unparse(node.func).rpartition(".")[2]
+        new = {"dataclass": {"slots", "kw_only"}, "zip": {"strict"}}.get(called, set())
+        return any(keyword.arg in new for keyword in node.keywords)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        types = {"int", "float", "str", "bytes", "bool", "list", "dict", "tuple", "set", "None"}
+        return any(ast.unparse(side) in types for side in (node.left, node.right))
+    return False
+
+
+def test_what_python_3_9_lacks_is_noticed() -> None:
+    lines = [
+        "A = int | float",
+        "@dataclass(slots=True)",
+        "class B:",
+        "    c: int | None",
+        "zip(d, strict=True)",
+        "e | f",
+    ]
+    newer = [node.lineno for node in evaluated(ast.parse("\n".join(lines))) if is_newer(node)]
+    assert newer == [1, 2, 5]
