@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import signal
 import subprocess
 import tempfile
 import time
@@ -94,16 +95,24 @@ class Terminal:
     def exit_status(self, timeout: float = 20.0) -> int:
         """Wait for the command's end; its exit status, or 128 + the number of the signal that ended it."""
         deadline = time.monotonic() + timeout
-        while not self.ended():
+        while not (status := self._status()):
             if time.monotonic() > deadline:
                 raise AssertionError(f"no end within {timeout:g} s; the screen:\n{self.screen()}")
             time.sleep(_POLL)
-        status, signal = self._ask("#{pane_dead_status},#{pane_dead_signal}").split(",")
-        return int(status) if status else 128 + int(signal)
+        return int(status)
 
     def ended(self) -> bool:
         """Whether the command has ended."""
-        return self._ask("#{pane_dead}") == "1"
+        return self._status() != ""
+
+    def _status(self) -> str:
+        dead, status, signal_number = self._ask("#{pane_dead},#{pane_dead_status},#{pane_dead_signal}").split(
+            ","
+        )
+        if dead == "1" and not status and not signal_number:
+            # tmux can miss the end of a command that is quick to end: it then waits for the next SIGCHLD.
+            os.kill(self._server, signal.SIGCHLD)
+        return str(128 + int(signal_number)) if signal_number else status
 
     def resize(self, columns: int, rows: int) -> None:
         """Give the terminal another size."""
