@@ -18,7 +18,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.errors import UserError
 from gswarm_tui.values import DemoSize
 
-HEAVY = ("textual", "rich", "duckdb", "asyncssh", "numpy", "ClusterShell", "msgpack", "asyncio", "tomllib")
+HEAVY = ("textual", "rich", "duckdb", "asyncssh", "numpy", "ClusterShell", "msgpack")
 
 
 @pytest.fixture(autouse=True)
