@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -10,6 +11,8 @@ from typing import Protocol
 
 from gswarm_tui.fleet.events import (
     Event,
+    LinkChanged,
+    Phase,
     RecorderStatus,
     SessionChanged,
     SessionStarted,
@@ -18,6 +21,8 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.state import Fleet
 
 FLUSH_LONGEST_S = 1.0
+
+_LOG = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
@@ -101,10 +106,19 @@ class Hub:
         """Run all links and flush once an interval (at least once a second) until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for link in self.links.values():
-                tasks.create_task(link.run(), name=f"link {link.node}")
+                tasks.create_task(self._keep(link), name=f"link {link.node}")
             while True:
                 await asyncio.sleep(min(FLUSH_LONGEST_S, self.fleet.interval_s))
                 self.flush()
+
+    async def _keep(self, link: NodeLink) -> None:
+        """Run one link; a fault of ours in it costs that node and no other."""
+        try:
+            await link.run()
+        except Exception as error:
+            _LOG.exception("the link to %s failed", link.node)
+            reason = f"gswarm-tui failed inside: {type(error).__name__}: {error}"
+            self.publish(LinkChanged(link.node, self.now(), Phase.LOST, reason, "the log tells more"))
 
     async def stop_links(self) -> None:
         """Ask every agent for its last frames and end all links."""

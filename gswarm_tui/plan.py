@@ -46,8 +46,9 @@ def resolve_nodes(options: Options, environ: Mapping[str, str], slurm: JobSource
         UserError: none are named, they can't be read, or Slurm can't answer for the job.
     """
     if options.demo:
-        width = max(2, len(str(options.demo.nodes)))
-        return Plan(tuple(f"demo{number:0{width}}" for number in range(1, options.demo.nodes + 1)))
+        from gswarm_tui.launch.simulated import simulated_names
+
+        return Plan(tuple(simulated_names(options.demo.nodes)))
     job, notice = _job(options, environ, slurm)
     if options.launcher == "srun" and job is None:
         raise UserError("--launcher srun needs a job: add --job ID, or start inside salloc.")
