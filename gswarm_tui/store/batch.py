@@ -1,0 +1,304 @@
+"""Events as columns for one transaction. Pure: no DuckDB, no clock.
+
+The work for a frame is a few list operations; numbers become arrays once for the whole fleet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_agent.frame import ERROR, INFO, WARNING, Frame
+from gswarm_agent.frame import Row as Numbers
+from gswarm_tui.fleet.events import (
+    Event,
+    FrameArrived,
+    Happened,
+    LinkChanged,
+    LinkMeasured,
+    NodeIntroduced,
+    Phase,
+    SessionChanged,
+    SessionStarted,
+    SessionStopped,
+)
+from gswarm_tui.store.ledger import KnownNode, Ledger, Row
+from gswarm_tui.store.schema import (
+    EVENTS,
+    GPU_SAMPLES,
+    GPUS,
+    HOST_SAMPLES,
+    LINKS,
+    NODES,
+    PROCESS_SAMPLES,
+    SESSIONS,
+    Table,
+)
+
+Columns = dict[str, npt.NDArray[Any]]
+
+
+def micros(seconds: float) -> int:
+    """Unix seconds as the microseconds that are stored."""
+    return round(seconds * 1e6)
+
+
+@dataclass
+class _Samples:
+    """Rows of one table that have the same columns: keys in ``keys``, numbers in ``rows``."""
+
+    names: tuple[str, ...]
+    keys: dict[str, list[Any]]
+    rows: list[Numbers] = field(default_factory=list)
+
+    def add_keys(self, *values: Any) -> None:
+        """The keys of one more row, in their order."""
+        for key, value in zip(self.keys.values(), values, strict=True):
+            key.append(value)
+
+    def columns(self, table: Table) -> Columns:
+        """All rows as arrays; numbers that the table has no column for are left out."""
+        known = {column.name for column in table.columns}
+        numbers = np.array(self.rows, dtype=np.float64).reshape(len(self.rows), len(self.names))
+        columns = {name: numbers[:, i] for i, name in enumerate(self.names) if name in known}
+        return columns | {name: _array(table, name, values) for name, values in self.keys.items()}
+
+
+class Batch:
+    """The rows that a list of events becomes, and the ledger as it is once they are committed."""
+
+    def __init__(self, ledger: Ledger, events: Iterable[Event]) -> None:
+        self.ledger = ledger.draft()
+        self._own: dict[str, KnownNode] = {}
+        self._nodes: dict[int, Row] = {}
+        self._links: dict[int, Row] = {}
+        self._gpus: list[Row] = []
+        self._sessions: dict[int, Row] = {}
+        self._events: list[Row] = []
+        self._gpu_samples: dict[tuple[str, ...], _Samples] = {}
+        self._host_samples: dict[tuple[str, ...], _Samples] = {}
+        self._process_samples: dict[tuple[str, ...], _Samples] = {}
+        for event in events:
+            self._take(event)
+
+    @property
+    def rows(self) -> int:
+        """How many samples and events are added."""
+        tables = (self._gpu_samples, self._host_samples, self._process_samples)
+        return len(self._events) + sum(len(s.rows) for table in tables for s in table.values())
+
+    def committed(self) -> dict[tuple[str, str], int]:
+        """The last frame of each (node, life) that got frames."""
+        return {(name, life): seq for name, node in self._own.items() for life, seq in node.last_seq.items()}
+
+    def columns(self) -> Iterator[tuple[Table, Columns]]:
+        """What is to be written, table by table, as equally long arrays; NaN, NaT and None stand for NULL."""
+        things: tuple[tuple[Table, Iterable[Row]], ...] = (
+            (NODES, self._nodes.values()),
+            (GPUS, self._gpus),
+            (SESSIONS, self._sessions.values()),
+            (LINKS, self._links.values()),
+            (EVENTS, self._events),
+        )
+        for table, rows in things:
+            if kept := list(rows):
+                yield table, {name: _array(table, name, [row[name] for row in kept]) for name in kept[0]}
+        for table, samples in (
+            (GPU_SAMPLES, self._gpu_samples),
+            (HOST_SAMPLES, self._host_samples),
+            (PROCESS_SAMPLES, self._process_samples),
+        ):
+            for part in samples.values():
+                if part.rows:
+                    yield table, part.columns(table)
+
+    def _node(self, name: str) -> KnownNode:
+        node = self._own.get(name)
+        if node is None:
+            new = name not in self.ledger.nodes
+            node = self._own[name] = self.ledger.own(name)
+            if new:
+                self._nodes[node.node_id] = node.row
+                self._links[node.node_id] = node.link
+        return node
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case FrameArrived():
+                self._frame(self._node(event.node), event)
+            case NodeIntroduced():
+                node, gpus = self.ledger.introduce(self._node(event.node), event.hello)
+                self._own[event.node] = node
+                self._nodes[node.node_id] = node.row
+                self._links[node.node_id] = node.link
+                self._gpus += gpus
+            case LinkMeasured():
+                node = self._node(event.node)
+                node.link |= {"clock_offset_s": event.offset_s, "round_trip_s": event.round_trip_s}
+                self._links[node.node_id] = node.link
+            case LinkChanged():
+                self._link(self._node(event.node), event)
+            case Happened():
+                about = None if event.node is None else self._node(event.node)
+                gpu_id = None if about is None else about.gpu_id(event.gpu)
+                self._happened(
+                    micros(event.at),
+                    event.kind,
+                    event.severity,
+                    event.message,
+                    node=about,
+                    gpu_id=gpu_id,
+                    detail=event.detail,
+                )
+            case SessionStarted() | SessionChanged() | SessionStopped():
+                self._session(event)
+
+    def _frame(self, node: KnownNode, event: FrameArrived) -> None:
+        frame, life = event.frame, event.life
+        ts, last = micros(event.ts), node.last_seq.get(life)
+        if last is not None and frame.seq <= last:
+            return
+        interval_ms: int | None = None
+        if last == frame.seq - 1:
+            since = frame.ts_ns - node.last_ts_ns
+            interval_ms = round(since / 1e6) if since > 0 else None
+        elif last is not None:
+            self._gap(node, ts, last + 1, frame.seq - 1)
+        node.last_seq[life], node.last_ts_ns = frame.seq, frame.ts_ns
+        node.link |= {"life": life, "last_seq": frame.seq, "frames": node.link["frames"] + 1}
+        self._links[node.node_id] = node.link
+        self._sample(node, ts, interval_ms, frame)
+        for note in frame.notes:
+            gpu_id = None if note.gpu is None else node.gpu_ids[note.gpu]
+            self._happened(ts, note.kind, note.severity, note.message, node=node, gpu_id=gpu_id)
+
+    def _sample(self, node: KnownNode, ts: int, interval_ms: int | None, frame: Frame) -> None:
+        gpus = _of(self._gpu_samples, node.gpu_columns, "ts", "gpu_id", "interval_ms")
+        answered = len(gpus.rows)
+        for gpu_id, row in zip(node.gpu_ids, frame.gpus, strict=True):
+            if row is not None:
+                gpus.rows.append(row)
+                gpus.keys["gpu_id"].append(gpu_id)
+        answered = len(gpus.rows) - answered
+        gpus.keys["ts"].extend([ts] * answered)
+        gpus.keys["interval_ms"].extend([interval_ms] * answered)
+
+        host = _of(
+            self._host_samples, node.host_columns, "ts", "node_id", "seq", "interval_ms", "late_ms", "missed"
+        )
+        host.rows.append(frame.host if frame.host is not None else (None,) * len(node.host_columns))
+        host.add_keys(ts, node.node_id, frame.seq, interval_ms, frame.late_ms, frame.missed)
+
+        if not frame.processes:
+            return
+        keys = ("ts", "gpu_id", "pid", "rank", "local_rank", "user_name", "command")
+        processes = _of(self._process_samples, node.process_columns, *keys)
+        for p in frame.processes:
+            processes.rows.append(p.row)
+            processes.add_keys(ts, node.gpu_ids[p.gpu], p.pid, p.rank, p.local_rank, p.user, p.command)
+
+    def _gap(self, node: KnownNode, ts: int, first: int, last: int) -> None:
+        missing = last - first + 1
+        node.link["lost_frames"] += missing
+        frames = f"frame {first} is" if missing == 1 else f"{missing} frames, {first} to {last}, are"
+        detail = json.dumps({"first": first, "last": last})
+        self._happened(ts, "gap", WARNING, f"{frames} missing", node=node, detail=detail)
+
+    def _link(self, node: KnownNode, event: LinkChanged) -> None:
+        if event.phase is Phase.CONNECTING or node.told == (event.phase, event.reason):
+            return
+        node.told = (event.phase, event.reason)
+        if event.phase is Phase.LIVE:
+            node.lives += 1
+            node.link["reconnects"] = node.lives - 1
+            self._links[node.node_id] = node.link
+        severity = INFO if event.phase is not Phase.LOST else ERROR if event.retry_at is None else WARNING
+        message = event.reason or f"link {event.phase.value}"
+        detail = json.dumps({"remedy": event.remedy}, ensure_ascii=False) if event.remedy else None
+        kind = f"link_{event.phase.value}"
+        self._happened(micros(event.at), kind, severity, message, node=node, detail=detail)
+
+    def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> None:
+        if isinstance(event, SessionStarted):
+            row: Row = {
+                "session_id": self.ledger.next_session,
+                "recording_id": self.ledger.recording_id,
+                "name": event.name,
+                "started_at": micros(event.started_at),
+                "ended_at": None,
+                "status": "running",
+                "note": event.note,
+            }
+            self.ledger.next_session += 1
+            what = "started"
+        elif (known := self.ledger.sessions.get(event.session_id)) is None:
+            return
+        elif isinstance(event, SessionStopped):
+            row = known | {"ended_at": micros(event.ended_at), "status": "stopped"}
+            what = "stopped"
+        else:
+            changes = {"name": event.name, "note": event.note}
+            row = known | {name: value for name, value in changes.items() if value is not None}
+            what = "changed"
+        self.ledger.sessions[event.session_id] = row
+        self._sessions[row["session_id"]] = row
+        detail = json.dumps({"session_id": row["session_id"]})
+        message = f"session {row['name']} {what}"
+        self._happened(micros(event.at), f"session_{what}", INFO, message, detail=detail)
+
+    def end_sessions(self, ended_at: float) -> None:
+        """Ends every session that still runs, at the recording's end."""
+        for key, row in self.ledger.sessions.items():
+            if row["ended_at"] is None:
+                ended = max(micros(ended_at), row["started_at"])
+                done = self.ledger.sessions[key] = row | {"ended_at": ended, "status": "ended"}
+                self._sessions[row["session_id"]] = done
+
+    def _happened(
+        self,
+        ts: int,
+        kind: str,
+        severity: str,
+        message: str,
+        *,
+        node: KnownNode | None = None,
+        gpu_id: int | None = None,
+        detail: str | None = None,
+    ) -> None:
+        self._events.append(
+            {
+                "ts": ts,
+                "recording_id": self.ledger.recording_id,
+                "node_id": None if node is None else node.node_id,
+                "gpu_id": gpu_id,
+                "kind": kind,
+                "severity": severity,
+                "message": message,
+                "detail": detail,
+            }
+        )
+
+
+def _of(tables: dict[tuple[str, ...], _Samples], names: tuple[str, ...], *keys: str) -> _Samples:
+    samples = tables.get(names)
+    if samples is None:
+        samples = tables[names] = _Samples(names, {key: [] for key in keys})
+    return samples
+
+
+def _array(table: Table, name: str, values: list[Any]) -> npt.NDArray[Any]:
+    match table[name].type:
+        case "TIMESTAMP":
+            return np.array(values, dtype="datetime64[us]")
+        case "VARCHAR":
+            clean = [v if v is None else v.encode("utf-8", "replace").decode() for v in values]
+            return np.array(clean, dtype=object)
+        case "BOOLEAN":
+            return np.array(values, dtype=object)
+        case _:
+            return np.array(values, dtype=np.float64)

@@ -1,0 +1,293 @@
+"""The DuckDB file itself: opening it, its schema, writing one transaction, and errors as sentences.
+
+Facts this rests on, measured with DuckDB 2.0: a failed commit leaves nothing behind; a failed checkpoint
+invalidates the attached file until it is attached again; a deleted file can still be copied from the
+connection that has it open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from gswarm_tui.store.batch import Columns, micros
+from gswarm_tui.store.schema import (
+    RECORDINGS,
+    SCHEMA_VERSION,
+    STORAGE_VERSION,
+    TABLES,
+    Table,
+    create_statements,
+    literal,
+    upgrade_statements,
+)
+from gswarm_tui.store.views import view_statements
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "threads": 2,
+    "memory_limit": "1GB",
+    # The recorder checkpoints between commits: a checkpoint that fails in a commit takes that with it.
+    "wal_autocheckpoint": "1TB",
+}
+
+
+class StoreError(Exception):
+    """The file can't be read or written; the message is one sentence that says why and what to do."""
+
+
+class DataRefusedError(Exception):
+    """The database is well but doesn't take these values."""
+
+
+@dataclass(frozen=True)
+class RecordingInfo:
+    """What is known about a recording when it begins; ``started_at`` is Unix time in seconds."""
+
+    started_at: float
+    host: str
+    user_name: str
+    command: str
+    interval_ms: int
+    tool_version: str
+    slurm_job_id: str | None = None
+    slurm_cluster: str | None = None
+
+
+class Database:
+    """A recording file held open for writing, by one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the file, or makes it with the schema. Raises StoreError."""
+        self.path = path
+        self._connection = self._connect(path)
+        self._inode = _inode(path)
+        self._broken = False
+
+    @staticmethod
+    def _connect(path: Path) -> duckdb.DuckDBPyConnection:
+        if not path.parent.is_dir():
+            raise StoreError(f"there is no folder {path.parent}; make it, or name another file with --db")
+        connection = duckdb.connect(":memory:", config=_SETTINGS)
+        try:
+            # An existing file keeps its version: DuckDB refuses to attach one with a lower.
+            options = "" if path.exists() else f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
+            connection.execute(f"ATTACH {literal(str(path))} AS rec {options}")
+            connection.execute("USE rec")
+            _prepare(connection, path)
+        except duckdb.Error as error:
+            connection.close()
+            raise StoreError(explain(error, path)) from error
+        except StoreError:
+            connection.close()
+            raise
+        return connection
+
+    def begin_recording(self, info: RecordingInfo) -> int:
+        """Adds a recording and returns its number. Raises StoreError."""
+        recording_id = self.next_free("recording_id", "recordings")
+        values = asdict(info) | {"schema_version": SCHEMA_VERSION}
+        values["started_at"] = micros(info.started_at)
+        names = ", ".join(values)
+        marks = ", ".join("make_timestamp(?)" if name == "started_at" else "?" for name in values)
+        self._execute(
+            f"INSERT INTO recordings (recording_id, {names}) VALUES (?, {marks})",  # noqa: S608 (own names)
+            [recording_id, *(_clean(value) for value in values.values())],
+        )
+        return recording_id
+
+    def next_free(self, column: str, table: str) -> int:
+        """The lowest number above all that are in the column. Raises StoreError."""
+        return int(self._execute(f"SELECT coalesce(max({column}), 0) + 1 FROM {table}")[0][0])  # noqa: S608
+
+    def end_recording(self, recording_id: int, ended_at: float) -> None:
+        """Notes when the recording ended. Raises StoreError."""
+        self._execute(
+            "UPDATE recordings SET ended_at = make_timestamp(?) WHERE recording_id = ?",
+            [micros(ended_at), recording_id],
+        )
+
+    def write(self, tables: Iterable[tuple[Table, Columns]]) -> None:
+        """Writes all in one transaction or nothing. Raises StoreError, DataRefusedError."""
+        if self._broken:
+            self._reopen()
+        self._check_in_place()
+        try:
+            self._connection.execute("BEGIN")
+            for table, columns in tables:
+                self._insert(table, columns)
+            self._connection.execute("COMMIT")
+        except (duckdb.IntegrityError, duckdb.DataError, duckdb.ProgrammingError) as error:
+            with contextlib.suppress(duckdb.Error):
+                self._connection.execute("ROLLBACK")
+            raise DataRefusedError(str(error)) from error
+        except duckdb.Error as error:
+            raise self._failed(error) from error
+
+    def _insert(self, table: Table, incoming: Columns) -> None:
+        # DuckDB finds ``incoming`` by its name in this frame and reads the arrays where they lie.
+        names = ", ".join(incoming)
+        values = ", ".join(f"TRY_CAST({name} AS {table[name].type})" for name in incoming)
+        verb = "INSERT OR REPLACE" if table.keyed else "INSERT"
+        self._connection.execute(f"{verb} INTO {table.name} ({names}) SELECT {values} FROM incoming")  # noqa: S608
+
+    def checkpoint(self) -> None:
+        """Moves the write-ahead log into the file. Raises StoreError."""
+        self._execute("CHECKPOINT rec")
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        with contextlib.suppress(duckdb.Error):
+            self._connection.close()
+
+    def bytes(self) -> int:
+        """Size of the file with its write-ahead log."""
+        return _size(self.path) + self.wal_bytes()
+
+    def wal_bytes(self) -> int:
+        """Size of the write-ahead log."""
+        return _size(self._wal)
+
+    @property
+    def _wal(self) -> Path:
+        return self.path.with_name(self.path.name + ".wal")
+
+    def _execute(self, sql: str, values: list[Any] | None = None) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(sql, values).fetchall()
+        except duckdb.Error as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: duckdb.Error) -> StoreError:
+        self._broken = True
+        return StoreError(explain(error, self.path))
+
+    def _reopen(self) -> None:
+        if _inode(self.path) != self._inode:
+            raise StoreError(f"{self.path} is gone; put it back, or end and record into another file")
+        self.close()
+        self._connection = self._connect(self.path)
+        self._broken = False
+
+    def _check_in_place(self) -> None:
+        """Sees that the path still leads to the file being written. Raises StoreError."""
+        inode = _inode(self.path)
+        if inode is None:
+            self._put_back()
+        elif inode != self._inode:
+            raise StoreError(f"{self.path} was replaced by another file; move that one away")
+
+    def _put_back(self) -> None:
+        """A deleted file is still whole in this connection: writes it anew. Raises StoreError."""
+        rescue = self.path.with_name(self.path.name + ".rescue")
+        options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
+        try:
+            self._connection.execute(f"ATTACH {literal(str(rescue))} AS rescue {options}")
+            self._connection.execute("COPY FROM DATABASE rec TO rescue")
+            self._connection.execute("DETACH rescue")
+            rescue.rename(self.path)
+        except (duckdb.Error, OSError) as error:
+            with contextlib.suppress(duckdb.Error):
+                self._connection.execute("DETACH rescue")
+            with contextlib.suppress(OSError):
+                rescue.unlink()
+            raise StoreError(explain(error, self.path)) from error
+        self.close()
+        self._wal.unlink(missing_ok=True)  # it belongs to the deleted file
+        self._inode, self._broken = _inode(self.path), True
+        self._reopen()
+
+
+def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    existing: dict[str, set[str]] = {}
+    for table, column in connection.execute(
+        "SELECT table_name, column_name FROM duckdb_columns() "
+        "WHERE database_name = 'rec' AND NOT internal "
+        "AND table_oid IN (SELECT table_oid FROM duckdb_tables() WHERE database_name = 'rec')"
+    ).fetchall():
+        existing.setdefault(table, set()).add(column)
+    connection.execute("BEGIN")
+    if not existing:
+        statements = create_statements()
+    elif {table.name for table in TABLES} <= existing.keys() and _is_ours(existing):
+        newest = connection.execute("SELECT max(schema_version) FROM recordings").fetchall()[0][0]
+        if newest is not None and newest > SCHEMA_VERSION:
+            raise StoreError(f"{path} was made by a newer gswarm-tui; update, or name another file with --db")
+        statements = upgrade_statements(existing)
+    else:
+        tables = ", ".join(sorted(existing)[:3])
+        raise StoreError(
+            f"{path} is another program's database (with tables {tables}); name another file with --db"
+        )
+    for statement in statements:
+        connection.execute(statement)
+    for statement in view_statements():
+        connection.execute(statement)
+    connection.execute("COMMIT")
+
+
+def _is_ours(existing: dict[str, set[str]]) -> bool:
+    return all(key.name in existing[t.name] for t in TABLES for key in t.columns[:2]) and (
+        RECORDINGS["schema_version"].name in existing[RECORDINGS.name]
+    )
+
+
+def _clean(value: Any) -> Any:
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+_REASONS = (
+    (
+        r"Conflicting lock is held in (?P<program>\S+) \(PID (?P<pid>\d+)",
+        "is in use by {program}, process {pid}; end that, or name another file with --db",
+    ),
+    (
+        r"Could not set lock|Conflicting lock",
+        "is in use by another program; end that, or name another file with --db",
+    ),
+    (r"already attached|Unique file handle", "is already open in this program"),
+    (r"not a valid DuckDB database", "is not a DuckDB file; name another file with --db"),
+    (
+        r"can only read|newer version|storage version greater",
+        "was made by a newer DuckDB; update duckdb, or name another file with --db",
+    ),
+    (r"No space left|quota exceeded", "can't be written because its disk is full; free some space"),
+    (r"File too large", "can't grow because of a limit on the size of files (ulimit -f)"),
+    (
+        r"Read-only file system|Permission denied|Operation not permitted",
+        "can't be written because its folder is read-only for you; name another file with --db",
+    ),
+    (r"No such file", "can't be written because its folder is gone; make it again"),
+    (r"Is a directory", "is a folder; name a file with --db"),
+)
+
+
+def explain(error: Exception, path: Path) -> str:
+    """DuckDB's error as one sentence about the file."""
+    text = str(error)
+    for pattern, sentence in _REASONS:
+        if found := re.search(pattern, text, re.IGNORECASE):
+            return f"{path} " + sentence.format(**found.groupdict())
+    return f"{path} can't be used: {text.strip().splitlines()[0]}"

@@ -1,0 +1,86 @@
+"""SQL that answers what people ask first: shown in the README word for word, run by the tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A question and the query that answers it, for any DuckDB client."""
+
+    title: str
+    sql: str
+
+    def markdown(self) -> str:
+        """The recipe as it stands in the README."""
+        return f"**{self.title}**\n\n```sql\n{self.sql}\n```\n"
+
+
+RECIPES = (
+    Recipe(
+        "Mean, p95 and peak of every GPU in every session",
+        """\
+SELECT session, node, gpu_index,
+       util_mean_pct, util_p95_pct, util_max_pct,
+       power_mean_w, power_p95_w, power_max_w, mem_used_max_mib
+FROM session_summary
+WHERE scope = 'gpu'
+ORDER BY session_id, node, gpu_index;""",
+    ),
+    Recipe(
+        "What each session cost: duration, energy, busy share, and how much of it was really measured",
+        """\
+SELECT session, gpus, duration_s, energy_kwh, busy_s / (busy_s + idle_s) AS busy, coverage
+FROM session_summary
+WHERE scope = 'all'
+ORDER BY session_id;""",
+    ),
+    Recipe(
+        "The busiest and the idlest GPU of each session",
+        """\
+SELECT session,
+       arg_max(node || ':' || gpu_index, util_mean_pct) AS busiest, max(util_mean_pct) AS busiest_pct,
+       arg_min(node || ':' || gpu_index, util_mean_pct) AS idlest, min(util_mean_pct) AS idlest_pct
+FROM session_summary
+WHERE scope = 'gpu'
+GROUP BY session_id, session
+ORDER BY session_id;""",
+    ),
+    Recipe(
+        "Seconds under throttle, and why",
+        """\
+SELECT session, node, gpu_index, throttle_power_s, throttle_thermal_s, throttle_brake_s
+FROM session_summary
+WHERE scope = 'gpu' AND greatest(throttle_power_s, throttle_thermal_s, throttle_brake_s) > 0
+ORDER BY session_id, node, gpu_index;""",
+    ),
+    Recipe(
+        "The processes that held the most GPU memory",
+        """\
+SELECT node, gpu_index, pid, rank, user_name, command,
+       max(gpu_memory_mib) AS peak_mib, avg(sm_pct) AS sm_mean_pct,
+       min(ts) AS first_seen, max(ts) AS last_seen
+FROM process_samples
+JOIN gpus USING (gpu_id)
+JOIN nodes USING (node_id)
+GROUP BY node_id, node, gpu_index, pid, rank, user_name, command
+ORDER BY peak_mib DESC, node, gpu_index, pid
+LIMIT 10;""",
+    ),
+    Recipe(
+        "Everything that happened",
+        """\
+SELECT events.ts, node, gpu_index, kind, severity, message
+FROM events
+LEFT JOIN nodes USING (node_id)
+LEFT JOIN gpus USING (gpu_id)
+ORDER BY events.ts;""",
+    ),
+    Recipe(
+        "One session's samples as a Parquet file, for pandas or polars",
+        """\
+COPY (FROM session_samples WHERE session_id = 1 ORDER BY ts, node, gpu_index)
+TO 'session.parquet';""",
+    ),
+)

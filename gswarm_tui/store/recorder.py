@@ -1,0 +1,226 @@
+"""The recorder: a thread that writes every event to the database and never makes anyone wait.
+
+All that waits goes into one transaction for the whole fleet. What can't be written now is kept, up to a
+limit, and tried again; what was committed is never lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus
+from gswarm_tui.store.batch import Batch
+from gswarm_tui.store.database import Database, DataRefusedError, RecordingInfo, StoreError
+from gswarm_tui.store.ledger import Ledger
+
+_LOG = logging.getLogger(__name__)
+_CHECKPOINT_BYTES = 16 * 1024 * 1024
+
+
+class Recorder:
+    """Records events into one file; ``on_status`` is called from the writer's thread after each commit.
+
+    ``commit_every_s`` is the least time between two commits, ``retry_every_s`` the pause after a failed one,
+    ``keep_bytes`` about how much memory may wait while nothing can be written; then the oldest frames go.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        info: RecordingInfo,
+        on_status: Callable[[RecorderStatus], None],
+        *,
+        commit_every_s: float = 0.5,
+        retry_every_s: float = 3.0,
+        keep_bytes: int = 256 * 1024 * 1024,
+    ) -> None:
+        self.path = path.absolute()
+        self._info = info
+        self._on_status = on_status
+        self._commit_every_s = commit_every_s
+        self._retry_every_s = retry_every_s
+        self._keep_bytes = keep_bytes
+        self._changed = threading.Condition()
+        self._waiting: deque[Event] = deque()
+        self._waiting_bytes = 0
+        self._in_hand = 0
+        self._dropped = 0
+        self._ended_at: float | None = None
+        self._thread: threading.Thread | None = None
+        self._database: Database
+        self._ledger: Ledger
+        self._rows = 0
+        self._committed: dict[tuple[str, str], int] = {}
+        self._error = ""
+        self._closed = False
+
+    def open(self) -> None:
+        """Opens or makes the file, adds a recording to it and begins to write. Raises StoreError."""
+        database = Database(self.path)
+        try:
+            self._ledger = Ledger(
+                recording_id=database.begin_recording(self._info),
+                next_node=database.next_free("node_id", "nodes"),
+                next_gpu=database.next_free("gpu_id", "gpus"),
+                next_session=database.next_free("session_id", "sessions"),
+            )
+        except StoreError:
+            database.close()
+            raise
+        self._database = database
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread.start()
+
+    def submit(self, events: Sequence[Event]) -> None:
+        """Takes events to be written soon; returns at once."""
+        if not events:
+            return
+        with self._changed:
+            if self._ended_at is not None:
+                return
+            self._waiting.extend(events)
+            self._waiting_bytes += sum(map(_weight, events))
+            self._bound()
+            self._changed.notify()
+
+    def close(self, ended_at: float, timeout_s: float = 10.0) -> RecorderStatus:
+        """Writes what waits, ends open sessions and the recording, and lets go of the file.
+
+        Takes at most about ``timeout_s``; the status says what could not be written.
+        """
+        with self._changed:
+            self._ended_at = ended_at
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                self._error = f"{self.path} did not take the last frames within {timeout_s:g} s"
+        return self.status()
+
+    def status(self) -> RecorderStatus:
+        """What was done so far."""
+        with self._changed:
+            waiting = len(self._waiting) + self._in_hand
+        error = self._error
+        if error and self._dropped:
+            error += f"; {self._dropped} of the oldest frames had to be dropped"
+        if error and waiting and self._closed:
+            error += f"; {waiting} events could not be saved"
+        return RecorderStatus(
+            path=str(self.path),
+            rows=self._rows,
+            file_bytes=self._database.bytes() if self._thread is not None else 0,
+            waiting=waiting,
+            committed=dict(self._committed),
+            error=error,
+            closed=self._closed,
+        )
+
+    def _run(self) -> None:
+        while self._ended_at is None:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ended_at is not None)
+            self._drain()
+            pause = self._retry_every_s if self._error else self._commit_every_s
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended_at is not None, pause)
+        self._finish(self._ended_at)
+
+    def _drain(self) -> None:
+        """One transaction with all that waits; if that fails it waits again."""
+        with self._changed:
+            events, self._waiting = list(self._waiting), deque()
+            weight, self._waiting_bytes = self._waiting_bytes, 0
+            self._in_hand = len(events)
+        try:
+            self._write(events)
+            self._error = ""
+        except StoreError as error:
+            self._error = str(error)
+            with self._changed:
+                self._waiting.extendleft(reversed(events))
+                self._waiting_bytes += weight
+                self._bound()
+        finally:
+            self._in_hand = 0
+        self._tell()
+        if not self._error and self._database.wal_bytes() > _CHECKPOINT_BYTES:
+            self._checkpoint()
+
+    def _write(self, events: Sequence[Event]) -> None:
+        """Commits the events; those that the database would never take are left out. Raises StoreError."""
+        try:
+            batch = Batch(self._ledger, events)
+            self._database.write(list(batch.columns()))
+        except (DataRefusedError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+            if len(events) == 1:
+                _LOG.warning("an event could not be recorded: %s", error)
+                return
+            middle = len(events) // 2
+            self._write(events[:middle])
+            self._write(events[middle:])
+            return
+        self._keep(batch)
+
+    def _keep(self, batch: Batch) -> None:
+        self._ledger = batch.ledger
+        self._rows += batch.rows
+        self._committed |= batch.committed()
+
+    def _checkpoint(self) -> None:
+        try:
+            self._database.checkpoint()
+        except StoreError as error:
+            self._error = str(error)
+            self._tell()
+
+    def _finish(self, ended_at: float) -> None:
+        self._drain()
+        try:
+            if not self._error:
+                batch = Batch(self._ledger, ())
+                batch.end_sessions(ended_at)
+                self._database.write(list(batch.columns()))
+                self._keep(batch)
+                self._database.end_recording(self._ledger.recording_id, ended_at)
+                self._database.checkpoint()
+        except StoreError as error:
+            self._error = str(error)
+        self._database.close()
+        self._closed = True
+        self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self._on_status(self.status())
+        except Exception:
+            # Whoever listens may be gone or wrong; the recording goes on.
+            _LOG.exception("the recorder's status could not be told")
+
+    def _bound(self) -> None:
+        """Drops the oldest frames while more waits than may; everything else is small and stays."""
+        if self._waiting_bytes <= self._keep_bytes:
+            return
+        target = self._keep_bytes * 9 // 10
+        kept: list[Event] = []
+        while self._waiting and self._waiting_bytes > target:
+            event = self._waiting.popleft()
+            if isinstance(event, FrameArrived):
+                self._waiting_bytes -= _weight(event)
+                self._dropped += 1
+            else:
+                kept.append(event)
+        self._waiting.extendleft(reversed(kept))
+
+
+def _weight(event: Event) -> int:
+    """About how many bytes an event holds in memory."""
+    if not isinstance(event, FrameArrived):
+        return 500
+    frame = event.frame
+    width = len(next((row for row in frame.gpus if row is not None), ()))
+    return 500 + 32 * width * len(frame.gpus) + 600 * len(frame.processes or ())

@@ -1,0 +1,114 @@
+"""Recordings with known values, made through the recorder, for the store's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gswarm_agent.frame import Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample, Row
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
+from gswarm_tui.store.database import RecordingInfo
+from gswarm_tui.store.reader import open_for_reading
+from gswarm_tui.store.recorder import Recorder
+
+T0 = 1_800_000_000.0
+INFO = RecordingInfo(
+    started_at=T0,
+    host="login1",
+    user_name="ada",
+    command="gswarm-tui --nodes n1",
+    interval_ms=1000,
+    tool_version="0.1.0",
+    slurm_job_id="4711",
+    slurm_cluster="tiny",
+)
+
+
+def gpu_row(**values: float | None) -> Row:
+    return tuple(values.get(name) for name in GPU_COLUMNS)
+
+
+def host_row(**values: float | None) -> Row:
+    return tuple(values.get(name) for name in HOST_COLUMNS)
+
+
+def process_row(**values: float | None) -> Row:
+    return tuple(values.get(name) for name in PROCESS_COLUMNS)
+
+
+def hello(
+    node: str = "n1",
+    gpus: int = 2,
+    life: str = "life1",
+    boot_id: str = "boot1",
+    gpu_columns: tuple[str, ...] = GPU_COLUMNS,
+    capabilities: dict[str, str] | None = None,
+) -> Hello:
+    return Hello(
+        agent_version="0.1.0",
+        life=life,
+        interval_ms=1000,
+        simulated=False,
+        host=HostFacts(hostname=f"{node}.cluster", boot_id=boot_id, cpus=64, memory_total_mib=515_000),
+        gpus=tuple(
+            GpuFacts(index=i, uuid=f"GPU-{node}-{i}", name="NVIDIA H100", memory_total_mib=81_559)
+            for i in range(gpus)
+        ),
+        capabilities=capabilities or {},
+        gpu_columns=gpu_columns,
+        host_columns=HOST_COLUMNS,
+        process_columns=PROCESS_COLUMNS,
+    )
+
+
+def introduced(node: str = "n1", at: float = T0, **what: Any) -> NodeIntroduced:
+    return NodeIntroduced(node, at, hello(node, **what))
+
+
+def arrived(
+    seq: int,
+    gpus: Sequence[Row | None],
+    node: str = "n1",
+    life: str = "life1",
+    ts: float | None = None,
+    host: Row | None = None,
+    processes: tuple[ProcessSample, ...] | None = None,
+    notes: tuple[Note, ...] = (),
+) -> FrameArrived:
+    """Frame ``seq``, read ``seq`` seconds after T0 unless ``ts`` says when."""
+    when = T0 + seq if ts is None else ts
+    frame = Frame(
+        seq=seq,
+        ts_ns=round(when * 1e9),
+        late_ms=0.5,
+        missed=0,
+        gpus=tuple(gpus),
+        host=host,
+        processes=processes,
+        notes=notes,
+    )
+    return FrameArrived(node, when, when, life, frame)
+
+
+def record(
+    path: Path, events: Iterable[Event], info: RecordingInfo = INFO, ended_at: float = T0 + 100
+) -> RecorderStatus:
+    """A whole recording of these events; returns the closing status."""
+    recorder = Recorder(path, info, lambda _status: None)
+    recorder.open()
+    recorder.submit(list(events))
+    status = recorder.close(ended_at)
+    assert status.closed
+    assert status.error == ""
+    return status
+
+
+def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    """The rows that a query finds in a closed recording."""
+    connection = open_for_reading(path)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()

@@ -1,0 +1,319 @@
+"""What goes wrong with files and disks: one sentence each, and nothing that was committed is lost."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from gswarm_tui.store.database import StoreError, explain
+from gswarm_tui.store.reader import open_for_reading
+from gswarm_tui.store.recorder import Recorder
+from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query, record
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.duckdb"
+
+
+def refusal(path: Path) -> str:
+    """Why a recorder doesn't open this file."""
+    with pytest.raises(StoreError) as caught:
+        Recorder(path, INFO, lambda _status: None).open()
+    return str(caught.value)
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """File access of this thread as an ordinary user, also where the tests run as root."""
+    libc = ctypes.CDLL(None)
+    me = os.geteuid()
+    libc.setfsuid(65534)
+    try:
+        yield
+    finally:
+        libc.setfsuid(me)
+
+
+class Writer:
+    """A recorder in a process of its own that records two frames, says so, and does what it is told."""
+
+    code = """
+import sys, time
+from tests.unit.store_recording import *
+from gswarm_tui.fleet.events import SessionStarted
+status = []
+recorder = Recorder(Path(sys.argv[1]), INFO, status.append, commit_every_s=0, retry_every_s=0.05)
+recorder.open()
+recorder.submit([introduced(gpus=1), SessionStarted("s", T0, "s", T0)])
+recorder.submit([arrived(i, [gpu_row(util_pct=i)]) for i in (1, 2)])
+while not status or status[-1].committed != {("n1", "life1"): 2}:
+    time.sleep(0.01)
+print("committed", flush=True)
+"""
+
+    def __init__(self, path: Path, then: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self.code + then, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def say(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+
+def test_a_killed_recorder_leaves_all_that_was_committed(path: Path) -> None:
+    with Writer(path, "input()") as writer:
+        assert writer.line() == "committed"
+        writer.process.send_signal(signal.SIGKILL)
+        writer.process.wait()
+    assert query(path, "SELECT util_pct FROM gpu_samples ORDER BY ts") == [(1,), (2,)]
+    assert query(path, "SELECT ended_at FROM recordings") == [(None,)]
+    assert query(path, "SELECT samples FROM session_summary WHERE scope = 'all'") == [(2,)]
+    record(path, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=9)])])
+    assert query(path, "SELECT recording_id, util_pct FROM samples ORDER BY 2") == [(1, 1), (1, 2), (2, 9)]
+
+
+def test_a_file_in_use_names_the_process(path: Path) -> None:
+    with Writer(path, "input()") as writer:
+        assert writer.line() == "committed"
+        said = refusal(path)
+        assert said.startswith(f"{path} is in use by ")
+        assert f"process {writer.process.pid};" in said
+        with pytest.raises(StoreError, match=f"process {writer.process.pid};"):
+            open_for_reading(path)
+
+
+_FULL = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (recorder.status().file_bytes // 2, hard))
+for i in range(3, 40):
+    recorder.submit([arrived(i, [gpu_row(util_pct=i)])])
+while not status[-1].error:
+    time.sleep(0.01)
+print(status[-1].error, flush=True)
+"""
+
+
+def test_a_full_disk_is_one_sentence_and_recording_goes_on_when_there_is_space(path: Path) -> None:
+    then = """
+recorder.submit([arrived(i, [gpu_row(util_pct=i)]) for i in range(40, 50)])
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+while status[-1].error or status[-1].waiting:
+    time.sleep(0.01)
+print(recorder.close(T0 + 99).error or "no error", flush=True)
+"""
+    with Writer(path, _FULL + then) as writer:
+        assert writer.line() == "committed"
+        assert writer.line() == f"{path} can't grow because of a limit on the size of files (ulimit -f)"
+        assert writer.line() == "no error"
+    assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [(list(range(1, 50)),)]
+    assert query(path, "SELECT count(*) FROM events WHERE kind = 'gap'") == [(0,)]
+
+
+def test_a_disk_that_stays_full_keeps_what_was_committed_and_says_what_is_missing(path: Path) -> None:
+    with Writer(path, _FULL + "print(recorder.close(T0 + 99).error, flush=True)") as writer:
+        assert writer.line() == "committed"
+        assert "can't grow" in writer.line()
+        assert re.search(r"; \d+ events could not be saved$", writer.line())
+    ((values,),) = query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples")
+    assert values[:2] == [1, 2]
+    assert values == list(range(1, len(values) + 1))
+
+
+def test_a_checkpoint_that_fails_is_told_and_tried_again(path: Path) -> None:
+    then = """
+import resource, signal
+from gswarm_tui.store import recorder as module
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+module._CHECKPOINT_BYTES = 0
+resource.setrlimit(resource.RLIMIT_FSIZE, (recorder.status().file_bytes + 4096, hard))
+for i in range(3, 6):
+    recorder.submit([arrived(i, [gpu_row(util_pct=i)])])
+while not status[-1].error:
+    time.sleep(0.01)
+print(status[-1].error, flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+recorder.submit([arrived(6, [gpu_row(util_pct=6)])])
+while status[-1].committed != {("n1", "life1"): 6}:
+    time.sleep(0.01)
+print(recorder.close(T0 + 99).error or "no error", flush=True)
+"""
+    with Writer(path, then) as writer:
+        assert writer.line() == "committed"
+        assert writer.line() == f"{path} can't grow because of a limit on the size of files (ulimit -f)"
+        assert writer.line() == "no error"
+    assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3, 4, 5, 6],)]
+
+
+def test_a_file_deleted_while_it_is_written_is_put_back_whole(path: Path) -> None:
+    then = """
+input()
+recorder.submit([arrived(3, [gpu_row(util_pct=3)])])
+print(recorder.close(T0 + 99).error or "no error", flush=True)
+"""
+    with Writer(path, then) as writer:
+        assert writer.line() == "committed"
+        path.unlink()
+        writer.say()
+        assert writer.line() == "no error"
+    assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3],)]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_file_replaced_while_it_is_written_is_not_touched(path: Path) -> None:
+    then = """
+input()
+recorder.submit([arrived(3, [gpu_row(util_pct=3)])])
+while not status[-1].error:
+    time.sleep(0.01)
+print(status[-1].error, flush=True)
+input()
+print(recorder.close(T0 + 99).error or "no error", flush=True)
+"""
+    mine = path.with_name("mine.txt")
+    with Writer(path, then) as writer:
+        assert writer.line() == "committed"
+        path.unlink()
+        path.write_text("mine")
+        writer.say()
+        assert writer.line() == f"{path} was replaced by another file; move that one away"
+        path.rename(mine)
+        writer.say()
+        assert writer.line() == "no error"
+    assert mine.read_text() == "mine"
+    assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3],)]
+
+
+def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
+    path.write_text("my thesis " * 100)
+    assert refusal(path) == f"{path} is not a DuckDB file; name another file with --db"
+    assert path.read_text() == "my thesis " * 100
+
+
+def test_a_database_of_something_else_is_left_alone(path: Path) -> None:
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE recordings (artist VARCHAR); CREATE TABLE songs (title VARCHAR)")
+    assert refusal(path) == (
+        f"{path} is another program's database (with tables recordings, songs); name another file with --db"
+    )
+    with open_for_reading(path) as connection:
+        assert len(connection.execute("SHOW TABLES").fetchall()) == 2
+
+
+def test_a_recording_of_a_newer_version_is_left_alone(path: Path) -> None:
+    record(path, [])
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE recordings SET schema_version = 99")
+    assert refusal(path) == f"{path} was made by a newer gswarm-tui; update, or name another file with --db"
+
+
+def test_an_older_recording_gets_the_columns_it_lacks(path: Path) -> None:
+    record(path, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=1, power_w=10)])])
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("ALTER TABLE gpu_samples DROP COLUMN power_w")
+    record(path, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=2, power_w=20)])])
+    assert query(path, "SELECT util_pct, power_w FROM samples ORDER BY 1") == [(1, None), (2, 20)]
+    assert len(query(path, "FROM session_summary")) == 0
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "nowhere"
+    assert refusal(folder / "run.duckdb") == (
+        f"there is no folder {folder}; make it, or name another file with --db"
+    )
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == f"{tmp_path} is a folder; name a file with --db"
+
+
+def test_a_read_only_folder_is_said_to_be_so(tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o555)
+    for parent in (tmp_path, *list(tmp_path.parents)[:2]):
+        parent.chmod(0o755)
+    with without_privileges():
+        said = refusal(folder / "run.duckdb")
+    assert said == (
+        f"{folder / 'run.duckdb'} can't be written because its folder is read-only for you; "
+        "name another file with --db"
+    )
+
+
+def test_a_device_without_space_is_said_to_be_full() -> None:
+    assert (
+        refusal(Path("/dev/full")) == "/dev/full can't be written because its disk is full; free some space"
+    )
+
+
+def test_reading_a_file_that_is_not_there(path: Path) -> None:
+    with pytest.raises(StoreError, match=f"there is no file {path}"):
+        open_for_reading(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("duckdb_says", "sentence"),
+    [
+        (
+            "IO Error: Trying to read a database file with version number 999, but we can only read versions "
+            "between 64 and 67.\nThe database file was created with an newer version of DuckDB.",
+            "run.duckdb was made by a newer DuckDB; update duckdb, or name another file with --db",
+        ),
+        (
+            'Failed to commit: Could not write file "/x.wal": Disk quota exceeded',
+            "run.duckdb can't be written because its disk is full; free some space",
+        ),
+        (
+            "Cannot open file: Read-only file system",
+            "run.duckdb can't be written because its folder is read-only for you; "
+            "name another file with --db",
+        ),
+        (
+            "Could not set lock on file",
+            "run.duckdb is in use by another program; end that, or name another file with --db",
+        ),
+        ("Something new\nand its details", "run.duckdb can't be used: Something new"),
+    ],
+)
+def test_errors_of_duckdb_become_one_sentence(duckdb_says: str, sentence: str) -> None:
+    assert explain(duckdb.IOException(duckdb_says), Path("run.duckdb")) == sentence
+
+
+def test_a_file_open_in_this_program_is_said_to_be_so(path: Path) -> None:
+    recorder = Recorder(path, INFO, lambda _status: None)
+    recorder.open()
+    try:
+        assert refusal(path) == f"{path} is already open in this program"
+    finally:
+        recorder.close(1.9e9)

@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent.frame import ERROR, Note, ProcessSample
+from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_tui.fleet.events import (
+    Event,
+    Happened,
+    LinkChanged,
+    LinkMeasured,
+    Phase,
+    RecorderStatus,
+    SessionChanged,
+    SessionStarted,
+    SessionStopped,
+)
+from gswarm_tui.store.recorder import Recorder
+from tests.unit.store_recording import (
+    INFO,
+    T0,
+    arrived,
+    gpu_row,
+    host_row,
+    introduced,
+    process_row,
+    query,
+    record,
+)
+
+
+def at(seconds: float) -> datetime:
+    """Unix seconds as DuckDB returns a TIMESTAMP: naive, in UTC."""
+    return datetime(1970, 1, 1) + timedelta(seconds=seconds)  # noqa: DTZ001
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.duckdb"
+
+
+def test_a_frame_is_found_again_with_its_values(path: Path) -> None:
+    gpus = [
+        gpu_row(util_pct=97, mem_used_mib=40_000, power_w=512.5, energy_mj=2**40 + 1, clock_reasons=4),
+        gpu_row(util_pct=3),
+    ]
+    record(path, [introduced(), arrived(1, gpus, host=host_row(cpu_pct=12.5, load_1m=3))])
+    samples = query(
+        path,
+        "SELECT ts, node, gpu_index, util_pct, power_w, energy_mj, clock_reasons FROM samples ORDER BY 3",
+    )
+    assert samples == [
+        (at(T0 + 1), "n1", 0, 97, 512.5, 2**40 + 1, 4),
+        (at(T0 + 1), "n1", 1, 3, None, None, None),
+    ]
+    hosts = query(path, "SELECT ts, seq, late_ms, cpu_pct, load_1m, memory_used_mib FROM host_samples")
+    assert hosts == [(at(T0 + 1), 1, 0.5, 12.5, 3, None)]
+
+
+def test_what_was_not_measured_is_null_in_every_column(path: Path) -> None:
+    record(path, [introduced(gpus=1), arrived(1, [gpu_row()])])
+    columns = ", ".join(GPU_COLUMNS)
+    assert query(path, f"SELECT {columns} FROM gpu_samples") == [(None,) * len(GPU_COLUMNS)]
+
+
+def test_a_gpu_that_did_not_answer_has_no_sample(path: Path) -> None:
+    record(path, [introduced(), arrived(1, [None, gpu_row(util_pct=5)]), arrived(2, [None, None])])
+    assert query(path, "SELECT gpu_index, util_pct FROM samples") == [(1, 5)]
+    assert query(path, "SELECT count(*) FROM host_samples") == [(2,)]
+
+
+def test_a_frame_that_comes_twice_is_written_once(path: Path) -> None:
+    frames = [arrived(i, [gpu_row(util_pct=i)]) for i in (1, 2, 3)]
+    record(
+        path,
+        [introduced(gpus=1), *frames, introduced(gpus=1), *frames[1:], arrived(4, [gpu_row(util_pct=4)])],
+    )
+    assert query(path, "SELECT util_pct FROM gpu_samples ORDER BY ts") == [(1,), (2,), (3,), (4,)]
+    assert query(path, "SELECT life, last_seq, frames, lost_frames FROM links") == [("life1", 4, 4, 0)]
+    assert query(path, "SELECT count(*) FROM events") == [(0,)]
+
+
+def test_a_hole_in_the_sequence_is_a_gap_event_and_no_sample_stands_for_it(path: Path) -> None:
+    row = gpu_row(util_pct=50)
+    record(path, [introduced(gpus=1), *(arrived(i, [row]) for i in (1, 2, 6, 7))])
+    intervals = query(path, "SELECT interval_ms FROM gpu_samples ORDER BY ts")
+    assert intervals == [(None,), (1000,), (None,), (1000,)]
+    (event,) = query(path, "SELECT ts, node_id, kind, severity, message, detail FROM events")
+    assert event[:5] == (at(T0 + 6), 1, "gap", "warning", "3 frames, 3 to 5, are missing")
+    assert json.loads(event[5]) == {"first": 3, "last": 5}
+    assert query(path, "SELECT lost_frames FROM links") == [(3,)]
+
+
+def test_a_restarted_agent_begins_its_sequence_again(path: Path) -> None:
+    row = gpu_row(util_pct=50)
+    again = introduced(gpus=1, life="life2")
+    record(
+        path,
+        [introduced(gpus=1), arrived(1, [row]), again, arrived(1, [row], life="life2", ts=T0 + 9)],
+    )
+    assert query(path, "SELECT count(*) FROM nodes") == [(1,)]
+    assert query(path, "SELECT count(*) FROM gpu_samples") == [(2,)]
+    assert query(path, "SELECT count(*) FROM events") == [(0,)]
+
+
+def test_a_node_that_comes_back_with_other_gpus_is_a_new_row(path: Path) -> None:
+    record(
+        path,
+        [
+            introduced(gpus=2),
+            arrived(1, [gpu_row(util_pct=1), gpu_row(util_pct=2)]),
+            introduced(gpus=1, life="life2"),
+            arrived(1, [gpu_row(util_pct=3)], life="life2", ts=T0 + 2),
+            introduced(gpus=1, life="life3", boot_id="boot2"),
+            arrived(1, [gpu_row(util_pct=4)], life="life3", ts=T0 + 3),
+        ],
+    )
+    nodes = query(path, "SELECT node_id, node, boot_id FROM nodes ORDER BY node_id")
+    assert nodes == [(1, "n1", "boot1"), (2, "n1", "boot1"), (3, "n1", "boot2")]
+    samples = query(path, "SELECT node_id, gpu_id, util_pct FROM samples ORDER BY util_pct")
+    assert samples == [(1, 1, 1), (1, 2, 2), (2, 3, 3), (3, 4, 4)]
+
+
+def test_columns_are_found_by_name_whatever_the_agent_knows(path: Path) -> None:
+    other = ("from_the_future", "power_w", "util_pct")
+    record(
+        path,
+        [
+            introduced("n1", gpus=1),
+            introduced("n2", gpus=1, gpu_columns=other),
+            arrived(1, [gpu_row(util_pct=1, power_w=100)], "n1"),
+            arrived(1, [(9, 200, 2)], "n2"),
+        ],
+    )
+    samples = query(path, "SELECT node, util_pct, power_w, temp_c FROM samples ORDER BY node")
+    assert samples == [("n1", 1, 100, None), ("n2", 2, 200, None)]
+
+
+def test_a_number_outside_its_column_is_null_and_harms_nothing_else(path: Path) -> None:
+    record(
+        path, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=300, temp_c=-5, energy_mj=-1, power_w=9)])]
+    )
+    assert query(path, "SELECT util_pct, temp_c, energy_mj, power_w FROM gpu_samples") == [
+        (None, -5, None, 9)
+    ]
+
+
+def test_processes_are_rows_with_strings_of_any_kind(path: Path) -> None:
+    odd = "python train.py '; DROP TABLE gpus; -- \udcff\x00é"
+    processes = (
+        ProcessSample(1, 4321, "ada", odd, 3, 1, process_row(gpu_memory_mib=70_000, sm_pct=88)),
+        ProcessSample(0, 4322, None, None, None, None, process_row()),
+    )
+    record(path, [introduced(), arrived(1, [gpu_row(), gpu_row()], processes=processes)])
+    rows = query(
+        path,
+        "SELECT gpu_index, pid, rank, local_rank, user_name, command, gpu_memory_mib, sm_pct, cpu_pct "
+        "FROM process_samples JOIN gpus USING (gpu_id) ORDER BY pid",
+    )
+    assert rows == [
+        (1, 4321, 3, 1, "ada", odd.replace("\udcff", "?"), 70_000, 88, None),
+        (0, 4322, None, None, None, None, None, None, None),
+    ]
+
+
+def test_sessions_overlap_begin_in_the_past_and_change(path: Path) -> None:
+    record(
+        path,
+        [
+            SessionStarted("a", T0 + 10, "load", T0 - 110, note="warm"),
+            SessionStarted("b", T0 + 20, "train ✓'\"", T0 + 20),
+            SessionChanged("a", T0 + 25, name="loading"),
+            SessionStopped("a", T0 + 30, T0 + 29.5),
+            SessionChanged("nobody", T0 + 31, name="x"),
+        ],
+        ended_at=T0 + 40,
+    )
+    sessions = query(
+        path, "SELECT name, started_at, ended_at, status, note FROM sessions ORDER BY session_id"
+    )
+    assert sessions == [
+        ("loading", at(T0 - 110), at(T0 + 29.5), "stopped", "warm"),
+        ("train ✓'\"", at(T0 + 20), at(T0 + 40), "ended", ""),
+    ]
+    events = query(path, "SELECT ts, kind, message FROM events ORDER BY ts")
+    assert events == [
+        (at(T0 + 10), "session_started", "session load started"),
+        (at(T0 + 20), "session_started", "session train ✓'\" started"),
+        (at(T0 + 25), "session_changed", "session loading changed"),
+        (at(T0 + 30), "session_stopped", "session loading stopped"),
+    ]
+
+
+def test_events_say_which_node_and_gpu(path: Path) -> None:
+    note = Note("xid", ERROR, "XID 79: the GPU has fallen off the bus", gpu=1)
+    record(
+        path,
+        [
+            introduced(),
+            arrived(1, [gpu_row(), None], notes=(note,)),
+            Happened(T0 + 2, "mark", "info", "here", detail='{"x": 1}'),
+            Happened(T0 + 3, "idle", "warning", "idle for long", node="n1", gpu=0),
+        ],
+    )
+    events = query(
+        path,
+        "SELECT ts, node, gpu_index, kind, severity, message, detail FROM events "
+        "LEFT JOIN nodes USING (node_id) LEFT JOIN gpus USING (gpu_id) ORDER BY ts",
+    )
+    assert events == [
+        (at(T0 + 1), "n1", 1, "xid", "error", "XID 79: the GPU has fallen off the bus", None),
+        (at(T0 + 2), None, None, "mark", "info", "here", '{"x": 1}'),
+        (at(T0 + 3), "n1", 0, "idle", "warning", "idle for long", None),
+    ]
+
+
+def test_a_link_is_told_when_it_changes_not_at_every_attempt(path: Path) -> None:
+    def lost(when: float, retry_at: float | None) -> LinkChanged:
+        return LinkChanged("n1", T0 + when, Phase.LOST, "connection refused", "start sshd", retry_at)
+
+    record(
+        path,
+        [
+            LinkChanged("n1", T0, Phase.CONNECTING),
+            lost(1, T0 + 2),
+            LinkChanged("n1", T0 + 2, Phase.CONNECTING),
+            lost(3, T0 + 4),
+            LinkChanged("n1", T0 + 4, Phase.LIVE),
+            introduced(at=T0 + 4),
+            LinkMeasured("n1", T0 + 4, -0.25, 0.002),
+            lost(5, None),
+            LinkChanged("n1", T0 + 6, Phase.LIVE),
+            LinkChanged("n1", T0 + 7, Phase.ENDED),
+        ],
+    )
+    events = query(path, "SELECT ts, kind, severity, message, detail FROM events ORDER BY ts")
+    remedy = '{"remedy": "start sshd"}'
+    assert events == [
+        (at(T0 + 1), "link_lost", "warning", "connection refused", remedy),
+        (at(T0 + 4), "link_live", "info", "link live", None),
+        (at(T0 + 5), "link_lost", "error", "connection refused", remedy),
+        (at(T0 + 6), "link_live", "info", "link live", None),
+        (at(T0 + 7), "link_ended", "info", "link ended", None),
+    ]
+    assert query(path, "SELECT clock_offset_s, round_trip_s, reconnects FROM links") == [(-0.25, 0.002, 1)]
+
+
+def test_a_node_that_never_answered_is_in_the_file_with_its_reason(path: Path) -> None:
+    record(path, [LinkChanged("ghost", T0, Phase.LOST, "no such host")])
+    assert query(path, "SELECT node, hostname, message FROM events JOIN nodes USING (node_id)") == [
+        ("ghost", None, "no such host")
+    ]
+
+
+def test_what_a_node_cannot_measure_is_in_its_capabilities(path: Path) -> None:
+    record(path, [introduced(capabilities={"mem_temp_c": "the GPU has no sensor"})])
+    ((capabilities,),) = query(path, "SELECT capabilities FROM nodes")
+    assert json.loads(capabilities) == {"mem_temp_c": "the GPU has no sensor"}
+
+
+def test_a_second_recording_goes_into_the_same_file_beside_the_first(path: Path) -> None:
+    session = SessionStarted("s", T0 + 1, "first", T0 + 1)
+    record(path, [introduced(gpus=1), session, arrived(1, [gpu_row(util_pct=1)])])
+    record(path, [introduced(gpus=1), session, arrived(1, [gpu_row(util_pct=2)])])
+    samples = query(path, "SELECT recording_id, node_id, gpu_id, util_pct FROM samples ORDER BY util_pct")
+    assert samples == [(1, 1, 1, 1), (2, 2, 2, 2)]
+    assert query(path, "SELECT session_id, recording_id FROM sessions") == [(1, 1), (2, 2)]
+    recordings = query(
+        path,
+        "SELECT recording_id, started_at, ended_at, host, user_name, slurm_job_id, slurm_cluster, command, "
+        "interval_ms, tool_version, schema_version FROM recordings",
+    )
+    rest = (at(T0), at(T0 + 100), "login1", "ada", "4711", "tiny", INFO.command, 1000, "0.1.0", 1)
+    assert recordings == [(1, *rest), (2, *rest)]
+
+
+def test_the_status_counts_what_is_committed(path: Path) -> None:
+    seen: list[RecorderStatus] = []
+    recorder = Recorder(path, INFO, seen.append, commit_every_s=0)
+    recorder.open()
+    try:
+        recorder.submit([introduced(), arrived(1, [gpu_row(), gpu_row()]), arrived(2, [gpu_row(), None])])
+        eventually(lambda: bool(seen), "a status")
+        assert seen[0].rows == 5
+        assert seen[0].committed == {("n1", "life1"): 2}
+        assert seen[0].file_bytes > 0
+        assert (seen[0].waiting, seen[0].error, seen[0].closed) == (0, "", False)
+    finally:
+        recorder.close(T0 + 9)
+    assert seen[-1].closed
+
+
+def test_a_listener_that_fails_does_not_end_the_recording(path: Path) -> None:
+    def fails(_status: RecorderStatus) -> None:
+        raise RuntimeError("the app is gone")
+
+    recorder = Recorder(path, INFO, fails)
+    recorder.open()
+    recorder.submit([introduced(gpus=1), arrived(1, [gpu_row(util_pct=1)])])
+    assert recorder.close(T0 + 9).error == ""
+    assert query(path, "SELECT count(*) FROM gpu_samples") == [(1,)]
+
+
+def test_one_event_that_cannot_be_stored_costs_no_other(path: Path) -> None:
+    wrong = replace(arrived(2, [gpu_row(util_pct=2)]), ts=float("inf"))
+    right: list[Event] = [introduced(gpus=1), arrived(1, [gpu_row(util_pct=1)])]
+    record(path, [*right, wrong, arrived(3, [gpu_row(util_pct=3)])])
+    assert query(path, "SELECT util_pct FROM gpu_samples ORDER BY ts") == [(1,), (3,)]
+    assert query(path, "SELECT kind FROM events") == [("gap",)]
+
+
+def test_submit_returns_while_the_writer_is_stuck_and_memory_is_bounded(path: Path) -> None:
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def hold(_status: RecorderStatus) -> None:
+        stuck.set()
+        assert go_on.wait(30)
+
+    frame_bytes = 500 + 32 * len(GPU_COLUMNS)
+    recorder = Recorder(path, INFO, hold, commit_every_s=0, keep_bytes=20 * frame_bytes)
+    recorder.open()
+    try:
+        recorder.submit([introduced(gpus=1), arrived(1, [gpu_row(util_pct=1)])])
+        assert stuck.wait(30)
+        recorder.submit([SessionStarted("s", T0, "kept", T0)])
+        for seq in range(2, 102):
+            recorder.submit([arrived(seq, [gpu_row(util_pct=1)])])
+        assert recorder.status().waiting <= 21
+    finally:
+        go_on.set()
+        recorder.close(T0 + 200)
+    assert query(path, "SELECT name FROM sessions") == [("kept",)]
+    ((frames, newest, lost),) = query(path, "SELECT frames, last_seq, lost_frames FROM links")
+    assert newest == 101
+    assert 10 <= frames < 25
+    assert frames + lost == 101
+
+
+def test_close_gives_up_in_time_when_the_disk_hangs(path: Path) -> None:
+    go_on = threading.Event()
+
+    def hold(_status: RecorderStatus) -> None:
+        assert go_on.wait(30)
+
+    recorder = Recorder(path, INFO, hold, commit_every_s=0)
+    recorder.open()
+    try:
+        recorder.submit([introduced()])
+        status = recorder.close(T0 + 1, timeout_s=0.1)
+        assert not status.closed
+        assert status.error == f"{path} did not take the last frames within 0.1 s"
+    finally:
+        go_on.set()
+        recorder.close(T0 + 1)

@@ -1,0 +1,243 @@
+"""The views and the README's recipes, on a recording whose truth is known; also with older DuckDBs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gswarm_agent.frame import ProcessSample, Row
+from gswarm_tui.fleet.events import Event, LinkChanged, Phase, SessionStarted, SessionStopped
+from gswarm_tui.store.recipes import RECIPES
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
+
+# Second by second, from T0 + 1. The session "train" is [T0 + 2, T0 + 6): the four in the middle.
+_UTIL = ([0, 100, 100, 50, 5, 90], [0, 20, 20, 20, 20, 99])
+_POWER = ([60, 700, 700, 500, 100, 650], [None] * 6)
+_MEM = ([0, 10_000, 70_000, 70_000, 20_000, 80_000], [5] * 6)
+# The second counter starts again before T0 + 3.
+_ENERGY = (
+    [1_000, 101_000, 301_000, 451_000, 461_000, 999_000],
+    [500_000, 510_000, 2_000, 7_000, 10_000, 90_000],
+)
+_THROTTLE_POWER = ([None, 50, 0, 25, 0, 100], [None] * 6)
+_REASONS = ([4] * 6, [0, 0x4, 0x24, 0, 0, 0x80])
+
+
+def _gpu(gpu: int, second: int) -> Row:
+    return gpu_row(
+        util_pct=_UTIL[gpu][second],
+        power_w=_POWER[gpu][second],
+        mem_used_mib=_MEM[gpu][second],
+        energy_mj=_ENERGY[gpu][second],
+        throttle_power_pct=_THROTTLE_POWER[gpu][second],
+        clock_reasons=_REASONS[gpu][second],
+    )
+
+
+def _events() -> list[Event]:
+    events: list[Event] = [
+        LinkChanged("n1", T0, Phase.LIVE),
+        introduced(),
+        SessionStarted("s1", T0 + 2, "train", T0 + 2),
+        SessionStarted("s2", T0 + 2.5, "all of it", T0),
+    ]
+    for second in range(6):
+        processes = (
+            ProcessSample(
+                0, 11, "ada", "train.py", 0, 0, process_row(gpu_memory_mib=60_000 + second, sm_pct=90)
+            ),
+            ProcessSample(1, 12, "ada", "eval.py", None, None, process_row(gpu_memory_mib=500)),
+        )
+        gpus = [_gpu(0, second), _gpu(1, second)]
+        events.append(arrived(second + 1, gpus, processes=processes if second in (1, 3) else None))
+    events.append(SessionStopped("s1", T0 + 6, T0 + 6))
+    events.append(SessionStopped("s2", T0 + 10, T0 + 10))
+    return events
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "run.duckdb"
+    record(path, _events())
+    return path
+
+
+def summary(path: Path, columns: str, where: str = "session = 'train'") -> list[tuple[Any, ...]]:
+    return query(path, f"SELECT scope, gpu_index, {columns} FROM session_summary WHERE {where} ORDER BY ALL")
+
+
+def test_a_session_is_summed_up_by_gpu_node_and_all(recording: Path) -> None:
+    util = summary(recording, "samples, util_mean_pct, util_median_pct, util_p95_pct, util_max_pct")
+    together = (8, 41.875, 20.0, pytest.approx(100), 100)
+    assert util == [
+        ("all", None, *together),
+        ("gpu", 0, 4, 63.75, 75.0, pytest.approx(100), 100),
+        ("gpu", 1, 4, 20.0, 20.0, 20.0, 20),
+        ("node", None, *together),
+    ]
+
+
+def test_what_a_gpu_does_not_tell_is_null_in_its_summary(recording: Path) -> None:
+    power = summary(recording, "power_mean_w, power_median_w, power_max_w, mem_used_max_mib")
+    assert power == [
+        ("all", None, 500.0, 600.0, 700.0, 70_000),
+        ("gpu", 0, 500.0, 600.0, 700.0, 70_000),
+        ("gpu", 1, None, None, None, 5),
+        ("node", None, 500.0, 600.0, 700.0, 70_000),
+    ]
+
+
+def test_busy_and_idle_time_add_up_to_the_measured_time(recording: Path) -> None:
+    times = summary(recording, "duration_s, gpus, busy_s, idle_s, coverage")
+    assert times == [
+        ("all", None, 4.0, 2, 7.0, 1.0, 1.0),
+        ("gpu", 0, 4.0, 1, 3.0, 1.0, 1.0),
+        ("gpu", 1, 4.0, 1, 4.0, 0.0, 1.0),
+        ("node", None, 4.0, 2, 7.0, 1.0, 1.0),
+    ]
+
+
+def test_energy_is_the_growth_of_the_counter_also_when_it_starts_again(recording: Path) -> None:
+    assert summary(recording, "energy_j, energy_kwh") == [
+        ("all", None, 480.0, pytest.approx(480 / 3.6e6)),
+        ("gpu", 0, 460.0, pytest.approx(460 / 3.6e6)),
+        ("gpu", 1, 20.0, pytest.approx(20 / 3.6e6)),
+        ("node", None, 480.0, pytest.approx(480 / 3.6e6)),
+    ]
+
+
+def test_throttled_time_comes_from_the_counters_else_from_the_reasons(recording: Path) -> None:
+    assert summary(recording, "throttle_power_s, throttle_thermal_s, throttle_brake_s") == [
+        ("all", None, 2.75, 1.0, 0.0),
+        ("gpu", 0, 0.75, 0.0, 0.0),
+        ("gpu", 1, 2.0, 1.0, 0.0),
+        ("node", None, 2.75, 1.0, 0.0),
+    ]
+
+
+def test_coverage_tells_how_much_of_a_session_was_measured(recording: Path) -> None:
+    where = "session = 'all of it' AND scope = 'all'"
+    assert summary(recording, "duration_s, samples, coverage", where) == [("all", None, 10.0, 12, 0.5)]
+
+
+def test_nothing_measured_is_null_not_zero(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    record(
+        path,
+        [introduced(gpus=1), SessionStarted("s", T0, "s", T0), *(arrived(i, [gpu_row()]) for i in (1, 2))],
+    )
+    columns = "util_mean_pct, busy_s, idle_s, energy_j, throttle_power_s, mem_used_max_mib"
+    assert query(path, f"SELECT samples, {columns} FROM session_summary WHERE scope = 'all'") == [
+        (2, *[None] * 6)
+    ]
+
+
+def test_energy_used_before_a_session_is_not_its_own_after_a_gap(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    frames = [arrived(i, [gpu_row(energy_mj=i * 1000)]) for i in (1, 5, 6, 7)]
+    record(path, [introduced(gpus=1), *frames, SessionStarted("s", T0 + 7, "s", T0 + 4)])
+    assert query(path, "SELECT energy_j FROM session_summary WHERE scope = 'gpu'") == [(2.0,)]
+
+
+def test_session_samples_begin_at_the_start_and_leave_out_the_end(recording: Path) -> None:
+    samples = query(
+        recording,
+        "SELECT session, util_pct FROM session_samples WHERE gpu_index = 0 AND session_id = 1 ORDER BY ts",
+    )
+    assert samples == [("train", 100), ("train", 100), ("train", 50), ("train", 5)]
+
+
+_ANSWERS: dict[str, list[tuple[Any, ...]]] = {
+    "Mean, p95 and peak of every GPU in every session": [
+        ("train", "n1", 0, 63.75, 100.0, 100, 500.0, 700.0, 700.0, 70_000),
+        ("train", "n1", 1, 20.0, 20.0, 20, None, None, None, 5),
+        ("all of it", "n1", 0, 57.5, 100.0, 100, pytest.approx(451.667, abs=1e-3), 700.0, 700.0, 80_000),
+        ("all of it", "n1", 1, pytest.approx(29.833, abs=1e-3), 79.25, 99, None, None, None, 5),
+    ],
+    "What each session cost: duration, energy, busy share, and how much of it was really measured": [
+        ("train", 2, 4.0, pytest.approx(480 / 3.6e6), 0.875, 1.0),
+        ("all of it", 2, 10.0, pytest.approx((998 + 100) / 3.6e6), 0.9, 0.5),
+    ],
+    "The busiest and the idlest GPU of each session": [
+        ("train", "n1:0", 63.75, "n1:1", 20.0),
+        ("all of it", "n1:0", 57.5, "n1:1", pytest.approx(29.833, abs=1e-3)),
+    ],
+    "Seconds under throttle, and why": [
+        ("train", "n1", 0, 0.75, 0.0, 0.0),
+        ("train", "n1", 1, 2.0, 1.0, 0.0),
+        ("all of it", "n1", 0, 1.75, 0.0, 0.0),
+        ("all of it", "n1", 1, 2.0, 1.0, 1.0),
+    ],
+    "The processes that held the most GPU memory": [
+        ("n1", 0, 11, 0, "ada", "train.py", 60_003, 90.0),
+        ("n1", 1, 12, None, "ada", "eval.py", 500, None),
+    ],
+    "Everything that happened": [
+        ("n1", None, "link_live", "info", "link live"),
+        (None, None, "session_started", "info", "session train started"),
+        (None, None, "session_started", "info", "session all of it started"),
+        (None, None, "session_stopped", "info", "session train stopped"),
+        (None, None, "session_stopped", "info", "session all of it stopped"),
+    ],
+}
+
+
+def _plain(title: str, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The answer without its times, which the recorder's tests check."""
+    if title == "The processes that held the most GPU memory":
+        return [row[:-2] for row in rows]
+    return [row[1:] for row in rows] if title == "Everything that happened" else rows
+
+
+@pytest.mark.parametrize("title", _ANSWERS)
+def test_a_recipe_gives_the_truth(recording: Path, title: str) -> None:
+    (recipe,) = [recipe for recipe in RECIPES if recipe.title == title]
+    assert _plain(title, query(recording, recipe.sql)) == _ANSWERS[title]
+
+
+def test_a_session_becomes_a_parquet_file(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (recipe,) = [recipe for recipe in RECIPES if recipe.title not in _ANSWERS]
+    monkeypatch.chdir(tmp_path)
+    query(recording, recipe.sql)
+    assert query(recording, "SELECT sum(util_pct) FROM 'session.parquet'") == [(255 + 80,)]
+
+
+@pytest.fixture(scope="session", params=["1.4.4", "1.2.2"])
+def older_duckdb(request: pytest.FixtureRequest) -> Path:
+    """A folder that holds this version of DuckDB, fetched once and kept among pytest's caches."""
+    folder = request.config.cache.mkdir(f"duckdb-{request.param}")
+    if not (folder / "complete").exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"]
+        subprocess.run([*pip, "--target", str(folder), f"duckdb=={request.param}"], check=True)
+        (folder / "complete").touch()
+    return Path(folder)
+
+
+def test_an_older_duckdb_gives_the_same_answers(recording: Path, older_duckdb: Path) -> None:
+    code = """
+import duckdb, json, sys
+connection = duckdb.connect(sys.argv[1], read_only=True)
+print(json.dumps([connection.execute(sql).fetchall() for sql in json.loads(sys.argv[2])], default=str))
+"""
+    queries = [recipe.sql for recipe in RECIPES if recipe.title in _ANSWERS]
+    queries.append(
+        "SELECT comment FROM duckdb_columns() WHERE column_name = 'power_w' AND comment IS NOT NULL"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(recording), json.dumps(queries)],
+        env={**os.environ, "PYTHONPATH": str(older_duckdb)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    now = [query(recording, sql) for sql in queries]
+    assert json.loads(run.stdout) == json.loads(json.dumps(now, default=str))
