@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+import re
 import resource
 import unicodedata
 from typing import Protocol
 
 LONGEST_REASON = 240
+_NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
 
 
 class Retry(enum.Enum):
@@ -56,6 +58,12 @@ class Launcher(Protocol):
 
     async def close(self) -> None:
         """Let go of what is shared. Channels are closed before."""
+
+
+def check_name(node: str) -> None:
+    """Refuse, with a LaunchError, a name that is none and could be taken for an option or a command."""
+    if not _NODE_NAME.fullmatch(node):
+        raise LaunchError(f"{clean(node, 60)!r} is no host name", "correct --nodes", Retry.NEVER)
 
 
 def clean(text: str, longest: int = LONGEST_REASON) -> str:

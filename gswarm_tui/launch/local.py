@@ -12,7 +12,7 @@ class LocalLauncher:
 
     async def open(self, node: str) -> ProcessChannel:
         """Start the agent; ``node`` may be anything."""
-        return await ProcessChannel.start(agent_command("stream"), "the agent")
+        return await ProcessChannel.start(agent_command("stream"))
 
     async def close(self) -> None:
         """Nothing is shared."""

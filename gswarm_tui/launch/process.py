@@ -17,16 +17,16 @@ _PATIENCE_S = 2.0
 class ProcessChannel:
     """Talks with a child that speaks the wire on its standard streams; see ``Channel``."""
 
-    def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise ValueError("a channel needs a process with pipes")
-        self._process, self._name = process, name
+        self._process = process
         self._stdin, self._stdout, self._stderr_pipe = process.stdin, process.stdout, process.stderr
         self._stderr = bytearray()
         self._reading_stderr = asyncio.create_task(self._read_stderr())
 
     @classmethod
-    async def start(cls, command: Sequence[str], name: str) -> ProcessChannel:
+    async def start(cls, command: Sequence[str]) -> ProcessChannel:
         """Run a command as a child in a session of its own, so that the terminal's Ctrl-C isn't for it."""
         try:
             process = await asyncio.create_subprocess_exec(
@@ -39,7 +39,7 @@ class ProcessChannel:
             )
         except OSError as error:
             raise LaunchError(f"{command[0]} can't be run: {error.strerror}") from None
-        return cls(process, name)
+        return cls(process)
 
     @property
     def pid(self) -> int:
@@ -61,7 +61,7 @@ class ProcessChannel:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._process.wait()
                 await asyncio.shield(self._reading_stderr)
-        return describe_end(self._name, self._process.returncode, bytes(self._stderr))
+        return describe_end(_describe_status(self._process.returncode), self.stderr())
 
     def stderr(self) -> bytes:
         """The end of what it wrote to stderr so far."""
@@ -86,16 +86,18 @@ class ProcessChannel:
             del self._stderr[:-_STDERR_KEPT]
 
 
-def describe_end(name: str, status: int | None, stderr: bytes) -> str:
-    """One clause from an exit status (negative: a signal) and what was written to stderr."""
-    if status is None:
-        how = "stopped answering"
-    elif status < 0:
-        how = f"was ended by {_signal_name(-status)}"
-    else:
-        how = f"ended with exit status {status}"
+def describe_end(how: str, stderr: bytes) -> str:
+    """One clause: how the agent ended, and the last line of what was written to stderr."""
     said = last_line(stderr)
-    return clean(f"{name} {how}: {said}" if said else f"{name} {how}")
+    return clean(f"the agent {how}: {said}" if said else f"the agent {how}")
+
+
+def _describe_status(status: int | None) -> str:
+    if status is None:
+        return "stopped answering"
+    if status < 0:
+        return f"was ended by {_signal_name(-status)}"
+    return f"ended with exit status {status}"
 
 
 def _signal_name(number: int) -> str:

@@ -34,7 +34,7 @@ class SimulatedLauncher:
         if simulation is None:
             raise LaunchError("there is no such simulated node", retry=Retry.NEVER)
         command = agent_command("stream", "--simulate", json.dumps(asdict(simulation)))
-        return await ProcessChannel.start(command, "the simulated agent")
+        return await ProcessChannel.start(command)
 
     async def close(self) -> None:
         """Nothing is shared."""
