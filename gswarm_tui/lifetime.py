@@ -37,7 +37,7 @@ class Recording(Protocol):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: ``problem`` says what went wrong, if anything; ``status`` is of the closed recording."""
+    """How a run ended: ``problem`` says what went wrong, if anything; ``status`` is the recording's."""
 
     problem: str
     status: RecorderStatus | None
