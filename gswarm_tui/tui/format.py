@@ -22,7 +22,7 @@ class Unit:
 _UNITS = {
     "MiB": Unit("GiB", 1 / 1024),
     "MB/s": Unit("GB/s", 1 / 1000),
-    "mJ": Unit("kJ", 1e-6),
+    "mJ": Unit("kWh", 1 / 3.6e9),
     "bits": Unit(""),
     "errors": Unit(""),
     "P": Unit(""),
