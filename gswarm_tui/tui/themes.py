@@ -25,7 +25,8 @@ THEME_NAMES = (DARK, LIGHT, ANSI)
 class Palette:
     """Every style that is drawn by line, ready made.
 
-    ``roles`` are named text styles on the background; ``cells`` has a style for each bucket with the ramp as
+    ``roles`` are named text styles on the background, ``heat7`` and ``ink7`` among them for the ramp's seventh
+    bucket as background and as text (-1 for unmeasured); ``cells`` has a style for each bucket with the ramp as
     background, ``dim_cells`` the same for what a filter leaves out or somebody else owns, ``inks`` with the
     ramp as text; each has the style of "unmeasured" at -1.
     """
@@ -38,7 +39,7 @@ class Palette:
     cursor: Style
 
     def role(self, name: str) -> Style:
-        """A text style: text, dim, faint, title, key, accent, good, warning, error, chip; row lies over others."""
+        """A text style: text, dim, faint, title, key, accent, good, warning, error, chip, row."""
         return self.roles[name]
 
 
@@ -185,6 +186,7 @@ def _true_palette(name: str, colours: _Colours) -> Palette:
             "warning": on(colours.warning),
             "error": on(colours.error),
             "chip": Style(color=ground, bgcolor=colours.warning, bold=True),
+            **_ramp_roles((*cells, nothing), (*inks, nothing)),
             "row": Style(bgcolor=colours.surface, bold=True),
         },
         cells=(*cells, nothing),
@@ -212,6 +214,7 @@ def _ansi_palette() -> Palette:
             "warning": Style(color="color(11)", bgcolor="default"),
             "error": Style(color="color(9)", bgcolor="default"),
             "chip": Style(color="default", bgcolor="default", reverse=True, bold=True),
+            **_ramp_roles((*cells, faint), (*inks, faint)),
             "row": Style(bold=True),
         },
         cells=(*cells, faint),
@@ -219,6 +222,11 @@ def _ansi_palette() -> Palette:
         inks=(*inks, faint),
         cursor=Style(color="default", bgcolor="default", reverse=True, bold=True),
     )
+
+
+def _ramp_roles(cells: tuple[Style, ...], inks: tuple[Style, ...]) -> dict[str, Style]:
+    steps = range(-1, BUCKETS)
+    return {f"heat{step}": cells[step] for step in steps} | {f"ink{step}": inks[step] for step in steps}
 
 
 RGB = tuple[int, int, int]

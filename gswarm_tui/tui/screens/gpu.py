@@ -1,25 +1,197 @@
-"""One GPU: all metrics and their history."""
+"""One GPU: all metrics, their history and its processes."""
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
+from typing import ClassVar
 
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS
+from gswarm_tui.fleet.state import NodeState, Standing
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import GPU, bindings_of
+from gswarm_tui.tui.format import age
 from gswarm_tui.tui.screens.base import Place
+from gswarm_tui.tui.widgets.bar import Bar, Span
+from gswarm_tui.tui.widgets.facts import gpu_title
 from gswarm_tui.tui.widgets.footer import Footer
+from gswarm_tui.tui.widgets.lines import Canvas, Spans
+from gswarm_tui.tui.widgets.metric_list import NARROW, metric_lines
+from gswarm_tui.tui.widgets.plot import curve_width, panel
+from gswarm_tui.tui.widgets.process_table import PROCESS_TABLE, process_rows
+from gswarm_tui.tui.widgets.table import Table
+from gswarm_tui.tui.widgets.trends import Trends
+from gswarm_tui.tui.widgets.views import ViewBar
+
+ALL, PLOTS, METRICS, PROCESSES = "overview", "plots", "metrics", "processes"
+PLOTTED = (
+    "util_pct",
+    "mem_used_mib",
+    "power_w",
+    "temp_c",
+    "sm_clock_mhz",
+    "nvlink_tx_mb_s",
+    "pcie_rx_mb_s",
+    "mem_util_pct",
+    "nvlink_rx_mb_s",
+    "pcie_tx_mb_s",
+    "mem_temp_c",
+    "mem_clock_mhz",
+)
+"""What is plotted, the most telling first: as many as fit."""
+PANEL_WIDTH, PANEL_HEIGHT = 38, 6
+GAP = 2
+WIDE = 100
+PROCESSES_MOST = 4
+
+
+def grid(cells: int, lines: int) -> tuple[int, int]:
+    """Columns and rows of panels that fit."""
+    columns = max(1, min(4, (cells + GAP) // (PANEL_WIDTH + GAP)))
+    rows = max(1, min(-(-len(PLOTTED) // columns), lines // PANEL_HEIGHT))
+    return columns, rows
+
+
+def beside(panels: list[list[Spans]]) -> list[Spans]:
+    """Panels of one height put next to each other."""
+    lines = []
+    for parts in zip(*panels, strict=True):
+        line = list(parts[0])
+        for part in parts[1:]:
+            line += [Span(" " * GAP), *part]
+        lines.append(tuple(line))
+    return lines
 
 
 class GpuScreen(Place):
-    """One GPU: all metrics and their history."""
+    """One GPU of a node; ``gpu`` is its position in the node."""
 
     PLACE = GPU
     BINDINGS = bindings_of(PLACE)
+    VIEWS: ClassVar = (ALL, PLOTS, METRICS, PROCESSES)
+    DEFAULT_CSS = """
+    GpuScreen > #body { height: 1fr; }
+    GpuScreen #upper { height: 1fr; }
+    GpuScreen #metrics { height: 1fr; }
+    GpuScreen #plots { height: 1fr; width: 1fr; }
+    """
 
     def __init__(self, hub: Hub, node: str, gpu: int) -> None:
         super().__init__(hub)
         self.node, self.gpu = node, gpu
+        self._trends = Trends()
 
     def compose(self) -> ComposeResult:
-        """The footer's keys."""
+        """Title, views, then metrics, plots and processes."""
+        yield Bar(id="title")
+        yield ViewBar(self.VIEWS)
+        with Vertical(id="body"):
+            with Horizontal(id="upper"):
+                yield Canvas(id="metrics")
+                yield Canvas(id="plots")
+            yield Table(PROCESS_TABLE, empty="no process on this GPU", id="processes")
         yield Footer(self.PLACE)
+
+    @property
+    def state(self) -> NodeState:
+        """The GPU's node as the fleet knows it."""
+        return self.fleet.nodes[self.node]
+
+    @property
+    def view(self) -> str:
+        """The view that is shown."""
+        return self.query_one(ViewBar).picked
+
+    def look(self) -> None:
+        """Show the GPU as it is now."""
+        now, node = self.hub.now(), self.state
+        self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, now, self.size.width))
+        self._arrange()
+        metrics, plots = self.query_one("#metrics", Canvas), self.query_one("#plots", Canvas)
+        processes = self.query_one("#processes", Table)
+        if metrics.display:
+            metrics.show(metric_lines(node, self.gpu, metrics.size.width, now))
+        if plots.display:
+            plots.show(self._plot_lines(node, plots.size.width - 1, plots.size.height, now))
+        if processes.display and node.hello is not None:
+            mine = [p for p in node.processes if p.gpu == self.gpu]
+            old = node.standing(now) is not Standing.LIVE
+            processes.show(process_rows(node.hello, mine, old=old))
+        data_age = node.age(now)
+        self.query_one(ViewBar).tell(
+            "no data yet" if data_age is None else f"last {self._trends.span_s / 60:g} min, data {age(data_age)} old"
+        )
+
+    def _arrange(self) -> None:
+        """Show the parts of the view; the overview has metrics and processes where there is room."""
+        view, room = self.view, self.query_one("#body").size
+        wide = room.width >= WIDE
+        metrics, processes = self.query_one("#metrics"), self.query_one("#processes", Table)
+        metrics.display = view == METRICS or (view == ALL and wide)
+        metrics.styles.width = "1fr" if view == METRICS else NARROW + 2
+        self.query_one("#plots").display = view in (ALL, PLOTS)
+        self.query_one("#upper").display = view != PROCESSES
+        number = sum(p.gpu == self.gpu for p in self.state.processes)
+        lines = processes.heading_height + max(1, min(number, PROCESSES_MOST))
+        processes.display = view == PROCESSES or (view == ALL and room.height >= len(GPU_METRICS) + 1 + lines)
+        processes.styles.height = "1fr" if view == PROCESSES else lines
+
+    def _plot_lines(self, node: NodeState, cells: int, height: int, now: float) -> list[Spans]:
+        if self.gpu >= len(node.facts) or height < PANEL_HEIGHT:
+            return []
+        columns, rows = grid(cells, height)
+        width = (cells - GAP * (columns - 1)) // columns
+        lines: list[Spans] = []
+        for row in range(rows):
+            names = PLOTTED[row * columns : (row + 1) * columns]
+            lowest = row == rows - 1
+            tall = height // rows + (row < height % rows)
+            panels = []
+            for name in names:
+                plot = self._trends.gpu(node, self.gpu, GPU_BY_NAME[name], curve_width(width) * 2, now)
+                panels.append(panel(plot, width, tall, self._trends.span_s if lowest else None))
+            lines += beside(panels)
+        return lines
+
+    # What people do
+
+    def on_resize(self) -> None:
+        """Fit the parts into the new size."""
+        self.call_after_refresh(self.look)
+
+    def on_canvas_resized(self) -> None:
+        """Draw into the new room."""
+        self.look()
+
+    def on_view_bar_picked(self) -> None:
+        """Show the view."""
+        self.look()
+        self.call_after_refresh(self.look)
+
+    def action_move(self, where: str) -> None:
+        """Go to the GPU before or after this one, also across nodes; up and down move in what scrolls."""
+        if where in ("left", "right"):
+            self._step(-1 if where == "left" else 1)
+        elif self.view == METRICS:
+            by = {"up": -1, "down": 1, "page_up": -10, "page_down": 10, "first": -99, "last": 99}[where]
+            self.query_one("#metrics", Canvas).scroll_relative(y=by, animate=False)
+        else:
+            self.query_one("#processes", Table).move(where)
+
+    def _step(self, by: int) -> None:
+        places = [(node.name, row) for node in self.fleet.nodes.values() for row in range(len(node.facts))]
+        if not places:
+            return
+        here = places.index((self.node, self.gpu)) if (self.node, self.gpu) in places else 0
+        self.node, self.gpu = places[(here + by) % len(places)]
+        self.look()
+
+    def action_step_view(self, by: int) -> None:
+        """Show the next view."""
+        self.query_one(ViewBar).step(by)
+
+    def action_step_span(self) -> None:
+        """Plot a longer time."""
+        self._trends.lengthen()
+        self.look()

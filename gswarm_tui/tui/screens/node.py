@@ -1,25 +1,264 @@
-"""One node: its GPUs, its host and its processes."""
+"""One node: its GPUs, their history, its host, its processes and what it could not measure."""
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, cast
 
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_BY_NAME, Metric
+from gswarm_tui.fleet.state import NodeState, Standing
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import NODE, bindings_of
+from gswarm_tui.tui.dialogs import Pick
+from gswarm_tui.tui.format import quantity
+from gswarm_tui.tui.ramp import is_logarithmic
 from gswarm_tui.tui.screens.base import Place
+from gswarm_tui.tui.widgets.bar import Bar, Span
+from gswarm_tui.tui.widgets.facts import node_title
 from gswarm_tui.tui.widgets.footer import Footer
+from gswarm_tui.tui.widgets.gpu_table import column_of, gpu_columns, gpu_rows, metric_at
+from gswarm_tui.tui.widgets.host_panel import host_height, host_lines
+from gswarm_tui.tui.widgets.lines import Canvas, Spans
+from gswarm_tui.tui.widgets.plot import band, band_width, bands_axis, curve_width, panel
+from gswarm_tui.tui.widgets.process_table import PROCESS_TABLE, process_rows
+from gswarm_tui.tui.widgets.table import MARK, Table
+from gswarm_tui.tui.widgets.trends import Trends
+from gswarm_tui.tui.widgets.unmeasured import UNMEASURED_TABLE, unmeasured_rows
+from gswarm_tui.tui.widgets.views import ViewBar
+
+if TYPE_CHECKING:
+    from gswarm_tui.tui.app import GswarmApp
+
+ALL, PLOTS, HOST, PROCESSES, UNMEASURED = "overview", "plots", "host", "processes", "not measured"
+PANEL_LOWEST = 6
+PROCESSES_LOWEST = 5
+
+
+@dataclass(frozen=True)
+class Heights:
+    """Lines of each part of the overview; 0 is hidden. ``band`` is the height of one GPU's curve.
+
+    With ``band`` 0 there is no room for all GPUs: the plot is of the GPU under the cursor.
+    """
+
+    gpus: int
+    plots: int
+    band: int
+    host: int
+    processes: int
+
+
+def heights(room: int, gpus: int, host: int, processes: int) -> Heights:
+    """Share the lines of the overview: GPUs and plots first, then host and processes where they fit."""
+    table = min(gpus + 2, max(5, room - PANEL_LOWEST))
+    left = room - table
+    bands = gpus + 1
+    if gpus == 0 or left < bands:
+        return Heights(table, max(0, left), 0, 0, 0)
+    left -= bands
+    host_part = host + 1 if left >= host + 1 else 0
+    left -= host_part
+    processes_part = min(left, processes + 3) if left >= PROCESSES_LOWEST else 0
+    left -= processes_part
+    higher = min(3, left // gpus)
+    plots = bands + higher * gpus
+    rest = room - table - plots - host_part
+    return Heights(table, plots, 1 + higher, host_part, rest if processes_part else 0)
 
 
 class NodeScreen(Place):
-    """One node: its GPUs, its host and its processes."""
+    """One node. The GPU table's column cursor picks the metric that is plotted."""
 
     PLACE = NODE
     BINDINGS = bindings_of(PLACE)
+    VIEWS: ClassVar = (ALL, PLOTS, HOST, PROCESSES, UNMEASURED)
+    DEFAULT_CSS = """
+    NodeScreen > #body { height: 1fr; }
+    """
 
     def __init__(self, hub: Hub, node: str, gpu: int | None = None) -> None:
         super().__init__(hub)
         self.node, self.gpu = node, gpu
+        self._trends = Trends()
+        self._metric = GPU_METRICS[0]
+        self._band = 0
 
     def compose(self) -> ComposeResult:
-        """The footer's keys."""
+        """Title, views, then everything that a view may show."""
+        yield Bar(id="title")
+        yield ViewBar(self.VIEWS)
+        with Vertical(id="body"):
+            yield Table(gpu_columns(), picks_column=True, empty="no GPU is known", id="gpus")
+            yield Canvas(id="plots")
+            yield Canvas(id="host")
+            yield Table(PROCESS_TABLE, empty="no process on a GPU", id="processes")
+            yield Table(UNMEASURED_TABLE, empty="everything could be measured", id="unmeasured")
         yield Footer(self.PLACE)
+
+    def on_mount(self) -> None:
+        """The cursor begins on the GPU that was asked for."""
+        self.query_one("#gpus", Table).cursor = self.gpu or 0
+        self._focus_view()
+
+    @property
+    def state(self) -> NodeState:
+        """The node as the fleet knows it."""
+        return self.fleet.nodes[self.node]
+
+    @property
+    def view(self) -> str:
+        """The view that is shown."""
+        return self.query_one(ViewBar).picked
+
+    @property
+    def table(self) -> Table:
+        """The table that moving keys move in."""
+        names = {PROCESSES: "#processes", UNMEASURED: "#unmeasured"}
+        return self.query_one(names.get(self.view, "#gpus"), Table)
+
+    def look(self) -> None:
+        """Show the node as it is now."""
+        now, node = self.hub.now(), self.state
+        self.query_one("#title", Bar).show(*node_title(node, now, self.size.width))
+        self._arrange()
+        self.query_one(ViewBar).tell(self._scale(node))
+        old = node.standing(now) is not Standing.LIVE
+        if self.query_one("#gpus", Table).display:
+            self.query_one("#gpus", Table).show(gpu_rows(node, self._metric, now))
+        if self.query_one("#plots", Canvas).display:
+            self.query_one("#plots", Canvas).show(self._plot_lines(node, now))
+        if self.query_one("#host", Canvas).display:
+            heading: list[Spans] = [(Span("─ host " + "─" * (self.size.width - 7), "faint"),)] if self.view == ALL else []
+            lines = host_lines(node, self._trends, self.size.width, now, old=old)
+            self.query_one("#host", Canvas).show([*heading, *lines])
+        if node.hello is not None and self.query_one("#processes", Table).display:
+            rows = process_rows(node.hello, node.processes, old=old)
+            self.query_one("#processes", Table).show(rows)
+        if node.hello is not None and self.query_one("#unmeasured", Table).display:
+            self.query_one("#unmeasured", Table).show(unmeasured_rows(node.hello))
+
+    def _arrange(self) -> None:
+        """Give each part of the view its lines."""
+        room, node = self.query_one("#body").size.height, self.state
+        gpus = len(node.facts)
+        parts = {
+            PLOTS: Heights(0, room, max(0, (room - 1) // gpus) if gpus else 0, 0, 0),
+            HOST: Heights(0, 0, 0, room, 0),
+            PROCESSES: Heights(0, 0, 0, 0, room),
+            UNMEASURED: Heights(0, 0, 0, 0, 0),
+        }
+        shared = parts.get(self.view) or heights(room, gpus, host_height(self.size.width), len(node.processes))
+        self._band = shared.band
+        for name, lines in (
+            ("#gpus", shared.gpus),
+            ("#plots", shared.plots),
+            ("#host", shared.host),
+            ("#processes", shared.processes),
+            ("#unmeasured", room if self.view == UNMEASURED else 0),
+        ):
+            part = self.query_one(name)
+            part.display = lines > 0
+            part.styles.height = lines
+
+    def _plot_lines(self, node: NodeState, now: float) -> list[Spans]:
+        cells = self.size.width - 1
+        height = self.query_one("#plots").styles.height
+        room = int(height.value) if height is not None else 0
+        if not node.facts or room < 2:
+            return []
+        if not self._band:
+            row = min(self.query_one("#gpus", Table).cursor, len(node.facts) - 1)
+            plot = self._trends.gpu(node, row, self._metric, curve_width(cells) * 2, now)
+            return panel(plot.named(f"GPU {node.facts[row].index} {plot.label}"), cells, room, self._trends.span_s)
+        lines: list[Spans] = []
+        cursor = self.query_one("#gpus", Table).cursor
+        for row, facts in enumerate(node.facts):
+            mark = MARK if row == cursor else ""
+            plot = self._trends.gpu(node, row, self._metric, band_width(cells), now)
+            lines += band(plot.named(f"{mark} {facts.index}"), cells, self._band)
+        return [*lines, bands_axis(self._trends.span_s, cells)]
+
+    def _scale(self, node: NodeState) -> str:
+        """The plotted metric and its scale in words, as bands have no room for it."""
+        facts = node.facts[0] if node.facts else None
+        column = GPU_METRICS.index(self._metric)
+        top = self._trends.top(self._metric, facts, node.gpus[:, column])
+        low = "log, to" if is_logarithmic(self._metric) else "0 to"
+        return f"{self._metric.label} {low} {quantity(top, self._metric)}"
+
+    # What people do
+
+    def on_resize(self) -> None:
+        """Fit the parts into the new size."""
+        self.call_after_refresh(self.look)
+
+    def on_canvas_resized(self) -> None:
+        """Draw into the new room."""
+        self.look()
+
+    def on_view_bar_picked(self) -> None:
+        """Show the view."""
+        self.look()
+        self._focus_view()
+        self.call_after_refresh(self.look)
+
+    def _focus_view(self) -> None:
+        target = {PLOTS: "#plots", HOST: "#host"}.get(self.view)
+        self.set_focus(self.query_one(target) if target else self.table)
+
+    def on_table_moved(self, event: Table.Moved) -> None:
+        """Another GPU or another metric: plot it."""
+        if event.table.id == "gpus":
+            self._metric = metric_at(event.column)
+            self.gpu = event.row
+            self.look()
+
+    def on_table_chosen(self, event: Table.Chosen) -> None:
+        """Go to the GPU of a row."""
+        if event.table.id == "gpus":
+            cast("GswarmApp", self.app).show_gpu(self.node, event.row)
+
+    def action_move(self, where: str) -> None:
+        """Move the cursor, or scroll where there is none."""
+        if self.view == HOST:
+            self.query_one("#host", Canvas).scroll_relative(y=-1 if where == "up" else 1, animate=False)
+        elif self.view == PLOTS and where in ("left", "right"):
+            self.query_one("#gpus", Table).move(where)
+        else:
+            self.table.move(where)
+
+    def action_open(self) -> None:
+        """Open the row under the cursor."""
+        self.table.choose()
+
+    def action_step_view(self, by: int) -> None:
+        """Show the next view."""
+        self.query_one(ViewBar).step(by)
+
+    def action_step_span(self) -> None:
+        """Plot a longer time."""
+        self._trends.lengthen()
+        self.look()
+
+    def action_metric(self, name: str) -> None:
+        """Plot a metric of the catalogue; one of the host shows the host."""
+        if name in GPU_BY_NAME:
+            self.query_one("#gpus", Table).pick_column(column_of(GPU_BY_NAME[name]))
+        elif name in HOST_BY_NAME:
+            self.query_one(ViewBar).pick(HOST)
+
+    def action_pick_metric(self) -> None:
+        """Choose the metric from a list."""
+        self.app.push_screen(
+            Pick("plot which metric?", [(m.name, self._option(m)) for m in GPU_METRICS], self._metric.name),
+            lambda name: self.action_metric(name) if name else None,
+        )
+
+    def _option(self, metric: Metric) -> str:
+        column = GPU_METRICS.index(metric)
+        values = self.state.gpus[:, column]
+        first = quantity(float(values[0]), metric) if len(values) else ""
+        return f"{metric.label:<20} {first:>10}  {metric.meaning}"

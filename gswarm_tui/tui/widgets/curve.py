@@ -13,8 +13,10 @@ from gswarm_tui.tui.ramp import BLOCKS
 
 STEPS = " " + BLOCKS
 BRAILLE_DOTS = 4
-_LEFT = (0x00, 0x40, 0x44, 0x46, 0x47)
-_RIGHT = (0x00, 0x80, 0xA0, 0xB0, 0xB8)
+BRAILLE = 0x2800
+# The dots of the left and the right half of a braille character, lowest first.
+_LEFT = np.array((0x40, 0x04, 0x02, 0x01))
+_RIGHT = np.array((0x80, 0x20, 0x10, 0x08))
 _TICKS_S = (10, 30, 60, 120, 300, 600, 900, 1800)
 HOLD_INTERVALS = 1.5
 """A reading stands for this many intervals; a longer silence is drawn as a gap."""
@@ -57,15 +59,21 @@ def in_bins(times: Floats, values: Singles, frame: Window, interval_s: float) ->
     return np.where(held, means[latest], np.nan)
 
 
-def braille_area(levels: Floats, height: int) -> list[str]:
-    """A filled curve of 2 bins a character and 4 dots a line, top line first; a gap is blank, 0 is one dot."""
+def braille_curve(levels: Floats, height: int) -> list[str]:
+    """A curve of 2 bins a character and 4 dots a line, top line first; neighbours are joined, a gap is blank."""
     full = height * BRAILLE_DOTS
-    dots = _steps(levels if len(levels) % 2 == 0 else np.append(levels, np.nan), full)
+    dots = np.zeros((full + 1, len(levels) + len(levels) % 2), dtype=bool)
+    steps = _steps(levels, full).tolist()
+    for at, step in enumerate(steps):
+        before = steps[at - 1] if at and steps[at - 1] and step else step
+        low, high = (before + 1, step) if step > before else (step, before - 1)
+        dots[min(low, step) : max(high, step) + 1, at] = step > 0
     lines = []
     for line in range(height):
-        here = np.clip(dots - (height - 1 - line) * BRAILLE_DOTS, 0, BRAILLE_DOTS).tolist()
-        pairs = zip(here[::2], here[1::2], strict=True)
-        lines.append("".join(chr(0x2800 | _LEFT[a] | _RIGHT[b]) if a or b else " " for a, b in pairs))
+        lowest = (height - 1 - line) * BRAILLE_DOTS + 1
+        here = dots[lowest : lowest + BRAILLE_DOTS]
+        codes = (_LEFT @ here[:, ::2] + _RIGHT @ here[:, 1::2]).tolist()
+        lines.append("".join(chr(BRAILLE + code) if code else " " for code in codes))
     return lines
 
 
@@ -96,7 +104,7 @@ def _steps(levels: Floats, full: int) -> np.ndarray[tuple[int], np.dtype[np.int6
 
 def time_axis(span_s: float, width: int) -> str:
     """The x axis as text of ``width`` characters: ages at even steps, "now" at the right end."""
-    step = next((t for t in _TICKS_S if span_s / t <= max(1, width // 12)), _TICKS_S[-1])
+    step = next((t for t in _TICKS_S if span_s / t <= max(1, width // 10)), _TICKS_S[-1])
     line = [" "] * width
     _put(line, width - 3, "now")
     age = step

@@ -45,8 +45,9 @@ def host_lines(node: NodeState, trends: Trends, width: int, now: float, *, old: 
         )
     lines = []
     for at in range(height):
-        line: Spans = (Span(" "),)
+        line: list[Span] = [Span(" ")]
         for cell_at in range(at, len(cells), height):
-            line += (*cells[cell_at], Span(" " * GAP))
-        lines.append(line)
+            gap = [Span(" " * GAP)] if cell_at >= height else []
+            line += [*gap, *cells[cell_at]]
+        lines.append(tuple(line))
     return lines

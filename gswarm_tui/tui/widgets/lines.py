@@ -8,6 +8,7 @@ from functools import lru_cache
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -18,6 +19,8 @@ from gswarm_tui.tui.widgets.bar import Span
 
 Spans = tuple[Span, ...]
 
+HEAT = "heat"
+
 
 def ink(bucket: int) -> str:
     """The role of text in a bucket's colour."""
@@ -26,7 +29,7 @@ def ink(bucket: int) -> str:
 
 def heat(bucket: int) -> str:
     """The role of text on a bucket's colour."""
-    return f"heat{bucket}"
+    return f"{HEAT}{bucket}"
 
 
 @lru_cache(maxsize=8)
@@ -41,14 +44,15 @@ def styles(theme: str) -> dict[str, Style]:
 
 @lru_cache(maxsize=2048)
 def drawn(spans: Spans, cells: int, theme: str, under: str = "") -> Strip:
-    """A line in exactly so many cells; ``under`` is a role that lies over all of it, such as a cursor's."""
+    """A line in exactly so many cells; ``under`` is the role of a cursor's line, which leaves heat as it is."""
     known = styles(theme)
     over = known[under] if under else None
     segments = []
     room = cells
     for span in spans:
         text = clip(span.text, room)
-        segments.append(Segment(text, known[span.role] + over))
+        style = known[span.role]
+        segments.append(Segment(text, over + style if over and span.role.startswith(HEAT) else style + over))
         room -= width(text)
         if room <= 0:
             break
@@ -61,6 +65,9 @@ class Canvas(ScrollView):
     """Shows lines as they are; scrolls when they don't fit."""
 
     DEFAULT_CSS = "Canvas { height: auto; overflow-x: hidden; scrollbar-size-vertical: 1; }"
+
+    class Resized(Message):
+        """There is more or less room than before."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
@@ -83,6 +90,10 @@ class Canvas(ScrollView):
         changed = [Region(0, y - top, cells, 1) for y, (old, new) in pairs if old != new]
         if changed:
             self.refresh(*changed)
+
+    def on_resize(self) -> None:
+        """Tell whoever draws."""
+        self.post_message(self.Resized())
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """As high as it has lines."""

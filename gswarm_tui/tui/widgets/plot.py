@@ -6,13 +6,13 @@ of a column is the ramp's colour of its value, its height says the same without 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.tui.ramp import UNMEASURED, buckets
-from gswarm_tui.tui.widgets.curve import block_area, braille_area, runs, time_axis
+from gswarm_tui.tui.widgets.curve import block_area, braille_curve, runs, time_axis
 from gswarm_tui.tui.widgets.bar import Span
 from gswarm_tui.tui.widgets.lines import Spans, ink
 
@@ -34,13 +34,17 @@ class Plot:
     note: str = ""
     logarithmic: bool = False
 
+    def named(self, label: str) -> Plot:
+        """The same under another name."""
+        return replace(self, label=label)
+
 
 def panel(plot: Plot, width: int, height: int, span_s: float | None = None) -> list[Spans]:
     """A title line, the curve with its scale at the left and, with ``span_s``, the time axis: ``height`` lines."""
     curve_height = max(1, height - 1 - (span_s is not None))
     columns = curve_width(width)
     lines = [title(plot.label, plot.now, plot.note, width)]
-    for at, text in enumerate(braille_area(plot.levels, curve_height)):
+    for at, text in enumerate(braille_curve(plot.levels, curve_height)):
         edge = plot.top if at == 0 else ("log" if plot.logarithmic else "0") if at == curve_height - 1 else ""
         lines.append((Span(f"{edge:>{LABEL_WIDTH}} ", "dim"), *_coloured(text[:columns], plot.levels, 2)))
     if span_s is not None:
@@ -72,16 +76,15 @@ def band(plot: Plot, width: int, height: int) -> list[Spans]:
     The uppermost step stays empty, so that full bands below each other don't flow into one.
     """
     columns = band_width(width)
-    draw = block_area if height == 1 else braille_area
-    steps = 8 if height == 1 else 4 * height
-    texts = draw(plot.levels * ((steps - 1) / steps), height)
+    steps = 8 * height
+    texts = block_area(plot.levels * ((steps - 1) / steps), height)
     lines: list[Spans] = []
     for at, text in enumerate(texts):
         last = at == height - 1
         lines.append(
             (
                 Span(f"{plot.label if last else '':>{LABEL_WIDTH}} ", "dim"),
-                *_coloured(text[:columns], plot.levels, 1 if height == 1 else 2),
+                *_coloured(text[:columns], plot.levels, 1),
                 Span(f" {plot.now if last else '':>{NOW_WIDTH}}", "text"),
             )
         )
@@ -94,11 +97,6 @@ NOW_WIDTH = 8
 def band_width(width: int) -> int:
     """Characters of a band's curve."""
     return max(2, width - LABEL_WIDTH - 1 - 1 - NOW_WIDTH)
-
-
-def band_bins(width: int, height: int) -> int:
-    """Bins that a band's curve has."""
-    return band_width(width) * (1 if height == 1 else 2)
 
 
 def bands_axis(span_s: float, width: int) -> Spans:

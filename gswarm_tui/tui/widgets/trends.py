@@ -24,10 +24,9 @@ class Trends:
         self.span_s = SPANS_S[1]
         self._grown: dict[Metric, float] = {}
 
-    def zoom(self, by: int) -> None:
-        """Show a longer (1) or a shorter (-1) time."""
-        at = SPANS_S.index(self.span_s) + by
-        self.span_s = SPANS_S[max(0, min(at, len(SPANS_S) - 1))]
+    def lengthen(self) -> None:
+        """Show a longer time, the shortest after the longest."""
+        self.span_s = SPANS_S[(SPANS_S.index(self.span_s) + 1) % len(SPANS_S)]
 
     def top(self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats) -> float:
         """The upper end of a metric's scale: the device's, or a round number that has held all values so far."""

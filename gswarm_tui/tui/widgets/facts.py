@@ -1,0 +1,138 @@
+"""What a node or GPU is and how it stands, as the lines at the top of its screen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from gswarm_tui.fleet.state import NodeState, Standing
+from gswarm_tui.tui.format import DASH, age, mebibytes, plural, watts
+from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.widgets.bar import Line, Span, spread
+
+GLYPHS = {
+    Standing.LIVE: ("●", "good"),
+    Standing.STALE: ("◐", "warning"),
+    Standing.CONNECTING: ("◌", "dim"),
+    Standing.LOST: ("╳", "error"),
+    Standing.ENDED: ("○", "dim"),
+}
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Facts in one line; those that aren't known are left out."""
+    return " · ".join(part for part in parts if part)
+
+
+def standing_spans(node: NodeState, now: float) -> list[Span]:
+    """Glyph and word of a node's standing, with the age of its data where that matters."""
+    standing = node.standing(now)
+    glyph, role = GLYPHS[standing]
+    data_age = node.age(now)
+    words = standing.value
+    if standing is not Standing.LIVE and data_age is not None:
+        words += f", data {age(data_age)} old"
+    return [Span(f"{glyph} {words}", role)]
+
+
+def node_title(node: NodeState, now: float, cells: int) -> list[Line]:
+    """Three lines: name and standing, what it is, how its link does (or why it is lost and what to do)."""
+    simulated = node.hello is not None and node.hello.simulated
+    left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
+    left.append(Span(f"  {gpu_names(node)}"))
+    right = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
+    return [spread(left, right, cells), [Span(f" {host_facts(node)}", "dim")], link_line(node, now)]
+
+
+def gpu_names(node: NodeState) -> str:
+    """Its GPUs by name: "8 × NVIDIA H100 80GB HBM3"."""
+    if node.hello is None:
+        return ""
+    names = Counter(clean(facts.name) for facts in node.facts)
+    return ", ".join(f"{number} × {name}" for name, number in names.items()) or "no GPU"
+
+
+def host_facts(node: NodeState) -> str:
+    """CPU, memory, kernel, driver and CUDA in one line."""
+    if node.hello is None:
+        return "nothing is known of this node yet"
+    host = node.hello.host
+    return joined(
+        (
+            clean(host.cpu_model or ""),
+            "" if host.cpus is None else plural(host.cpus, "CPU"),
+            "" if host.memory_total_mib is None else mebibytes(host.memory_total_mib),
+            f"Linux {clean(host.kernel)}" if host.kernel else "",
+            f"driver {clean(host.driver_version)}" if host.driver_version else "",
+            f"CUDA {clean(host.cuda_version)}" if host.cuda_version else "",
+        )
+    )
+
+
+def link_line(node: NodeState, now: float) -> Line:
+    """How the link does; for a node that isn't live what is wrong, what to do and when it is tried again."""
+    standing = node.standing(now)
+    if standing in (Standing.LOST, Standing.CONNECTING) and node.reason:
+        retry = "" if node.retry_at is None else f"retry in {max(0.0, node.retry_at - now):.0f} s"
+        wrong = joined((clean(node.reason), clean(node.remedy), retry))
+        return [Span(f" {wrong}", "error" if standing is Standing.LOST else "warning")]
+    if standing is Standing.STALE:
+        words = f"connected, but no data for {age(node.age(now) or 0.0)}; what is shown is the last that came"
+        return [Span(f" {words}", "warning")]
+    trip = node.round_trip_s
+    return [
+        Span(" every "),
+        Span(f"{node.interval_s:g} s"),
+        Span(
+            joined(
+                (
+                    f", {node.late_ms:.1f} ms late",
+                    f"clock {milliseconds(node.offset_s)}" if trip is not None else f"clock {DASH}",
+                    f"round trip {trip * 1000:.1f} ms" if trip is not None else "",
+                    plural(node.frames, "frame"),
+                    f"{node.lost_frames} lost" if node.lost_frames else "",
+                    f"{node.missed_ticks} ticks missed" if node.missed_ticks else "",
+                    plural(node.reconnects, "reconnect") if node.reconnects else "",
+                )
+            ),
+            "dim",
+        ),
+    ]
+
+
+def milliseconds(seconds: float) -> str:
+    """A clock's offset: "+0.3 ms", "−2.1 s"."""
+    sign = "−" if seconds < 0 else "+"
+    size = abs(seconds)
+    return f"{sign}{size * 1000:.1f} ms" if size < 1 else f"{sign}{size:.1f} s"
+
+
+def gpu_title(node: NodeState, row: int, now: float, cells: int) -> list[Line]:
+    """Three lines: which GPU and how its node stands, what it is, why its node gives no data or how it is placed."""
+    simulated = node.hello is not None and node.hello.simulated
+    right = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
+    if row >= len(node.facts):
+        left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
+        return [spread(left, right, cells), [Span(" this GPU isn't known", "dim")], link_line(node, now)]
+    facts = node.facts[row]
+    left = [
+        Span(f" {clean(node.name)}:{facts.index}", "title"),
+        Span("  "),
+        *standing_spans(node, now),
+        Span(f"  {clean(facts.name)}"),
+    ]
+    if not node.mine[row]:
+        left.append(Span("  not of this job", "warning"))
+    what = joined(
+        (
+            mebibytes(facts.memory_total_mib) if facts.memory_total_mib else "",
+            f"limit {watts(facts.power_limit_w)}" if facts.power_limit_w else "",
+            "MIG on" if facts.mig else "MIG off",
+            clean(facts.pci_bus_id or ""),
+            clean(facts.uuid),
+        )
+    )
+    lines: list[Line] = [spread(left, right, cells), [Span(f" {what}", "dim")]]
+    if node.standing(now) is not Standing.LIVE:
+        lines.append(link_line(node, now))
+    return lines
