@@ -9,6 +9,18 @@ import pytest
 from tests.cluster.standin import NoCompiler, build
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--no-skips``: what couldn't be tested is a failure, as in CI."""
+    parser.addoption("--no-skips", action="store_true", help="fail when any test is skipped")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Carry ``--no-skips`` out."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if session.config.getoption("--no-skips") and reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.fixture(scope="session")
 def standin_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the built NVML stand-in: ``lib`` holds the library, ``scenarios`` the files that it reads."""
