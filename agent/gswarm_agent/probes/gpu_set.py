@@ -1,0 +1,171 @@
+"""All GPUs of a node: opening the driver, reading them in time, and what they can't answer."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Dict, List, Optional, Set, Tuple
+
+from gswarm_agent.frame import WARNING, GpuFacts, Note, Row
+from gswarm_agent.probes.gpu import Gpu
+from gswarm_agent.probes.gpu_facts import lost_gpu_facts, read_gpu_facts
+from gswarm_agent.probes.lane import Errand, Lanes
+from gswarm_agent.probes.nvml import Nvml, NvmlError
+from gswarm_agent.probes.pcie import ThroughputMeter, WrapGuard
+from gswarm_agent.probes.processes import ProcessProbe, why_no_processes
+from gswarm_agent.probes.xid import XidWatch
+
+START_S = 10.0
+"""How long the driver may take to start up; without its persistence mode it takes seconds."""
+_START_PATIENCE_S = 2.0
+_FIRST_THROUGHPUT_S = 0.05
+_CLOSE_S = 0.5
+
+
+class GpuSet:
+    """The GPUs of this node. ``missing`` says why there are none, None where there are."""
+
+    def __init__(self, proc: Path = Path("/proc"), start_s: float = START_S) -> None:
+        self.missing: Optional[str] = None
+        self.facts: Tuple[GpuFacts, ...] = ()
+        self.processes: Optional[ProcessProbe] = None
+        self._proc = proc
+        self._gpus: List[Gpu] = []
+        self._nvml: Optional[Nvml] = None
+        self._lanes: Lanes[Optional[Row]] = Lanes(0, "gpus")
+        self._late: Set[int] = set()
+        self._no_processes: Dict[int, str] = {}
+        self._xids: Optional[XidWatch] = None
+        self._throughput: Optional[ThroughputMeter] = None
+        self._guard: Optional[WrapGuard] = None
+        opening: Errand[Nvml] = Errand("nvml")
+        opening.start(Nvml.open)
+        try:
+            nvml = opening.take(start_s)
+        except NvmlError as error:
+            self.missing = str(error)
+        else:
+            if nvml is None:
+                self.missing = f"the NVIDIA driver didn't answer within {start_s:g} s"
+            else:
+                self._open(nvml, start_s)
+        opening.close(0)
+
+    @property
+    def driver_version(self) -> Optional[str]:
+        """The driver's version, None without one."""
+        return None if self._nvml is None else self._nvml.driver_version
+
+    @property
+    def cuda_version(self) -> Optional[str]:
+        """The newest CUDA version that the driver runs, None without one."""
+        return None if self._nvml is None else self._nvml.cuda_version
+
+    def capabilities(self) -> Dict[str, str]:
+        """What can't be measured and why: "power_w" if no GPU has it, else "gpu3.power_w"; "gpu3"; "gpu"."""
+        if self.missing is not None:
+            return {"gpu": self.missing}
+        found: Dict[str, str] = {}
+        lacking: Dict[str, Dict[int, str]] = {}
+        answering = 0
+        for gpu in self._gpus:
+            if gpu.lost is not None:
+                found[f"gpu{gpu.index}"] = gpu.lost
+                continue
+            answering += 1
+            for name, reason in self._reasons(gpu).items():
+                lacking.setdefault(name, {})[gpu.index] = reason
+        for name, reasons in lacking.items():
+            if len(reasons) == answering:
+                found[name] = next(iter(reasons.values()))
+            else:
+                found.update({f"gpu{index}.{name}": reason for index, reason in reasons.items()})
+        return found
+
+    def start(self, now_ns: int) -> None:
+        """Begin to read all GPUs."""
+        begun = time.monotonic_ns()
+        # A rate is only as good as its times, and the last GPU is read some milliseconds after the first.
+        self._lanes.start(lambda index: self._gpus[index].read(now_ns + time.monotonic_ns() - begun))
+
+    def gather(self, until: float, patience: float) -> Tuple[Optional[Row], ...]:
+        """The rows that are there by ``until`` (time.monotonic()), None for the other GPUs."""
+        rows = self._lanes.gather(until, patience)
+        for gpu in self._gpus:
+            if gpu.index in rows:
+                self._late.discard(gpu.index)
+            elif gpu.index not in self._late:
+                self._late.add(gpu.index)
+                message = f"GPU {gpu.index} didn't answer in time: a call to the driver hangs"
+                gpu.notes.append(Note("late", WARNING, message, gpu.index))
+        self._guard_wraps()
+        return tuple([rows.get(gpu.index) for gpu in self._gpus])
+
+    def take_notes(self) -> List[Note]:
+        """What happened since the last call."""
+        notes = []
+        for gpu in self._gpus:
+            while gpu.notes:
+                notes.append(gpu.notes.popleft())
+        return notes
+
+    def close(self, processes_ended: bool = True) -> None:
+        """End the threads and let go of the driver, unless one of them hangs inside it."""
+        until = time.monotonic() + _CLOSE_S
+        threads = [self._lanes, self._xids, self._throughput, self._guard]
+        ended = [t.close(max(0.0, until - time.monotonic())) for t in threads if t is not None]
+        if self._nvml is not None and all(ended) and processes_ended:
+            self._nvml.close()
+
+    def _open(self, nvml: Nvml, start_s: float) -> None:
+        self._nvml = nvml
+        count = nvml.count()
+        if count == 0:
+            self.missing = "the NVIDIA driver shows no GPU to this user's processes on this node"
+            return
+        self._gpus = [Gpu(nvml, index) for index in range(count)]
+        self._lanes = Lanes(count, "gpus")
+        opened: Dict[int, GpuFacts] = {}
+        self._lanes.start(partial(self._open_gpu, nvml, opened))
+        answered = self._lanes.gather(time.monotonic() + start_s, _START_PATIENCE_S)
+        for index in range(count):
+            if index not in answered:
+                self._gpus[index].hang()
+        self.facts = tuple([opened.get(i) or lost_gpu_facts(i, count, self._proc) for i in range(count)])
+        there = [gpu for gpu in self._gpus if gpu.lost is None]
+        self._xids = XidWatch(nvml, there)
+        self.processes = ProcessProbe(nvml, self._gpus, self._proc)
+        self._meter_pcie(nvml, [gpu for gpu in there if gpu.lacks_pcie_counts])
+        self._guard_wraps()
+
+    def _open_gpu(self, nvml: Nvml, opened: Dict[int, GpuFacts], index: int) -> None:
+        gpu = self._gpus[index]
+        gpu.open()
+        if gpu.lost is None:
+            opened[index] = read_gpu_facts(nvml, index, gpu.handle)
+            reason = why_no_processes(nvml, gpu)
+            if reason is not None:
+                self._no_processes[index] = reason
+
+    def _meter_pcie(self, nvml: Nvml, gpus: List[Gpu]) -> None:
+        if gpus:
+            self._throughput = ThroughputMeter(nvml, gpus)
+            self._throughput.start()
+            # GPUs that lack this as well say so at once, in time for the capabilities.
+            self._throughput.measured.wait(_FIRST_THROUGHPUT_S)
+
+    def _guard_wraps(self) -> None:
+        if self._guard is None and self._nvml is not None:
+            wrapping = [gpu for gpu in self._gpus if gpu.pcie_wraps]
+            if wrapping:
+                self._guard = WrapGuard(self._nvml, wrapping)
+                self._guard.start()
+
+    def _reasons(self, gpu: Gpu) -> Dict[str, str]:
+        reasons = gpu.reasons
+        if gpu.index in self._no_processes:
+            reasons["processes"] = self._no_processes[gpu.index]
+        if self._xids is not None and gpu.index in self._xids.reasons:
+            reasons["xid"] = self._xids.reasons[gpu.index]
+        return reasons

@@ -1,0 +1,97 @@
+"""The node itself: what doesn't change about it, and one row of metrics each tick."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence, Set
+
+from gswarm_agent.frame import WARNING, HostFacts, Note, Number, Row
+from gswarm_agent.metrics import HOST_COLUMNS
+from gswarm_agent.probes.host_sources import HostSource, MissingError, all_sources
+from gswarm_agent.probes.procfs import parse_meminfo
+
+
+class HostProbe:
+    """Reads the node's metrics from files below ``proc`` and ``sys``.
+
+    ``reasons`` says of each metric that the kernel doesn't offer why; it is not looked for again.
+    """
+
+    def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+        self.reasons: Dict[str, str] = {}
+        self._notes: List[Note] = []
+        self._failing: Set[HostSource] = set()
+        for source in all_sources(proc, sys):
+            self._read(source, 0)
+            source.close()
+        self._notes.clear()
+        self._failing.clear()
+        self._sources = [s for s in all_sources(proc, sys) if self.reasons.keys().isdisjoint(s.columns)]
+
+    def read(self, now_ns: int) -> Row:
+        """One row of the catalogue's host metrics."""
+        values: Dict[str, Optional[Number]] = {}
+        for source in self._sources:
+            values.update(zip(source.columns, self._read(source, now_ns)))
+        return tuple([values.get(name) for name in HOST_COLUMNS])
+
+    def take_notes(self) -> List[Note]:
+        """What happened since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def close(self) -> None:
+        """Close the files."""
+        for source in self._sources:
+            source.close()
+
+    def _read(self, source: HostSource, now_ns: int) -> Sequence[Optional[Number]]:
+        try:
+            answer = source.read(now_ns)
+        except MissingError as error:
+            self._explain(source, str(error))
+        except OSError as error:
+            self._explain(source, f"{error.filename}: {error.strerror}")
+        except (ValueError, LookupError):
+            self._explain(source, "its file holds something else than expected")
+        else:
+            if source in self._failing:
+                self._failing.remove(source)
+                for name in source.columns:
+                    del self.reasons[name]
+            return answer
+        return ()
+
+    def _explain(self, source: HostSource, reason: str) -> None:
+        if source not in self._failing:
+            self._failing.add(source)
+            for name in source.columns:
+                self.reasons[name] = reason
+                self._notes.append(Note("unmeasured", WARNING, f"no longer measures {name}: {reason}"))
+
+
+def read_host_facts(proc: Path = Path("/proc")) -> HostFacts:
+    """The node's facts; those of the GPUs' driver are left out."""
+    kernel = os.uname()
+    cpuinfo = _text(proc / "cpuinfo", 4096)
+    model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    cores = re.findall(r"^cpu\d+ ", _text(proc / "stat"), re.MULTILINE)
+    memory = parse_meminfo(_text(proc / "meminfo").encode()).get(b"MemTotal")
+    return HostFacts(
+        hostname=kernel.nodename,
+        boot_id=_text(proc / "sys/kernel/random/boot_id").strip(),
+        kernel=kernel.release,
+        cpu_model=model[1].strip() if model else None,
+        cpus=len(cores) or None,
+        memory_total_mib=None if memory is None else memory >> 10,
+    )
+
+
+def _text(path: Path, most: int = -1) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(most)
+    except OSError:
+        return ""

@@ -1,0 +1,37 @@
+"""Small files of the kernel, read again and again through a descriptor that stays open."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Optional
+
+_CHUNK = 65536
+
+
+class KeptFile:
+    """A file in /proc or /sys whose text is made anew at each read. Opened at the first read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: Optional[int] = None
+
+    def read(self) -> bytes:
+        """All of its text. Raises OSError; the next read opens it again."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = chunk = os.pread(self._descriptor, _CHUNK, 0)
+            while chunk:
+                chunk = os.pread(self._descriptor, _CHUNK, len(text))
+                text += chunk
+        except OSError as error:
+            self.close()
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
+        return text
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

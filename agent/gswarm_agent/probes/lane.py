@@ -1,0 +1,197 @@
+"""Worker threads that keep a call that hangs from holding up anything but itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from queue import Empty, SimpleQueue
+from typing import Callable, Dict, Generic, List, Optional, Sequence, Tuple, TypeVar, Union
+
+T = TypeVar("T")
+
+
+class _Batch(Generic[T]):
+    """Jobs that one thread does in turn, until it is cut off from those it hasn't begun."""
+
+    def __init__(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
+        self.results: Dict[int, T] = {}
+        self.error: Optional[Exception] = None
+        self.finished = threading.Event()
+        self._job = job
+        self._waiting = list(keys)
+        self._lock = threading.Lock()
+        self._current: Optional[int] = None
+        self._begun = time.monotonic()
+
+    def run(self) -> None:
+        try:
+            key = self._claim()
+            while key is not None:
+                self.results[key] = self._job(key)
+                key = self._claim()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.finished.set()
+
+    def _claim(self) -> Optional[int]:
+        with self._lock:
+            self._current = self._waiting.pop(0) if self._waiting else None
+            self._begun = time.monotonic()
+            return self._current
+
+    def patience_left(self, patience: float) -> float:
+        """Seconds until the job under way has taken too long."""
+        with self._lock:
+            return self._begun + patience - time.monotonic()
+
+    def cut(self) -> Tuple[Optional[int], List[int]]:
+        """The job under way, and the jobs that haven't begun, which are taken away."""
+        with self._lock:
+            left, self._waiting = self._waiting, []
+            return self._current, left
+
+
+class _Lane(Generic[T]):
+    """One thread and the keys it is in charge of."""
+
+    def __init__(self, name: str, keys: Sequence[int]) -> None:
+        self.keys = list(keys)
+        self.batch: Optional[_Batch[T]] = None
+        self._inbox: SimpleQueue[Optional[_Batch[T]]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            batch = self._inbox.get()
+            if batch is None:
+                return
+            batch.run()
+
+    @property
+    def idle(self) -> bool:
+        return self.batch is None or self.batch.finished.is_set()
+
+    def start(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
+        self.batch = _Batch(job, keys)
+        self._inbox.put(self.batch)
+
+    def stop(self, timeout: float) -> bool:
+        self._inbox.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+
+class Errand(Generic[T]):
+    """One job at a time in a thread of its own, for which nobody has to wait."""
+
+    def __init__(self, name: str) -> None:
+        self.idle = True
+        self._inbox: SimpleQueue[Optional[Callable[[], T]]] = SimpleQueue()
+        self._outbox: SimpleQueue[Union[T, _Failure]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, job: Callable[[], T]) -> None:
+        """Begin the job; the one before must have been taken."""
+        self.idle = False
+        self._inbox.put(job)
+
+    def take(self, seconds: float = 0) -> Optional[T]:
+        """The job's result, None while it isn't there after that time; raises what the job raised."""
+        if self.idle:
+            return None
+        try:
+            result = self._outbox.get(timeout=max(0.0, seconds))
+        except Empty:
+            return None
+        self.idle = True
+        if isinstance(result, _Failure):
+            raise result.error
+        return result
+
+    def close(self, timeout: float) -> bool:
+        """End the thread; False when it is still inside its job after that many seconds."""
+        self._inbox.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        while True:
+            job = self._inbox.get()
+            if job is None:
+                return
+            try:
+                self._outbox.put(job())
+            except Exception as error:
+                self._outbox.put(_Failure(error))
+
+
+class _Failure:
+    """What a job raised instead of a result."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class Lanes(Generic[T]):
+    """Does one job for each key 0..count-1 in as few threads as the keys' behaviour allows.
+
+    All keys begin in one thread, which costs one wake-up a round. A key whose job takes longer than the
+    patience keeps that thread to itself from then on, and a new one takes over the others at once. A key that
+    is still at work from an earlier round is not asked again and has no result.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._name = name
+        self._lanes: List[_Lane[T]] = [_Lane(name, range(count))] if count else []
+        self._round: List[_Lane[T]] = []
+        self._job: Optional[Callable[[int], T]] = None
+
+    def start(self, job: Callable[[int], T]) -> None:
+        """Begin a round; returns at once."""
+        self._job = job
+        self._round = [lane for lane in self._lanes if lane.idle]
+        for lane in self._round:
+            lane.start(job, lane.keys)
+
+    def gather(self, until: float, patience: float) -> Dict[int, T]:
+        """The results by key that are there by ``until`` (time.monotonic()); raises what a job raised."""
+        results: Dict[int, T] = {}
+        waiting, self._round = self._round, []
+        while waiting:
+            lane = waiting.pop(0)
+            batch = lane.batch
+            if batch is None:
+                continue
+            while not batch.finished.is_set():
+                left = min(until - time.monotonic(), batch.patience_left(patience))
+                if left <= 0:
+                    waiting += self._split(lane, batch, until)
+                    break
+                batch.finished.wait(left)
+            results.update(batch.results)
+            if batch.error is not None:
+                raise batch.error
+        return results
+
+    def _split(self, lane: _Lane[T], batch: _Batch[T], until: float) -> List[_Lane[T]]:
+        """Leave the thread to the job it is at and give its other keys a new one, started if time is left."""
+        stuck, left = batch.cut()
+        others = [key for key in lane.keys if key != stuck]
+        if stuck is None or not others:
+            return []
+        lane.keys = [stuck]
+        successor: _Lane[T] = _Lane(self._name, others)
+        self._lanes.append(successor)
+        if self._job is None or not left or time.monotonic() >= until:
+            return []
+        successor.start(self._job, left)
+        return [successor]
+
+    def close(self, timeout: float) -> bool:
+        """End the threads; False when one is still inside its job after that many seconds."""
+        until = time.monotonic() + timeout
+        ended = [lane.stop(max(0.0, until - time.monotonic())) for lane in self._lanes]
+        return all(ended)

@@ -1,0 +1,82 @@
+"""A node with everything that is measured on it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Dict, Optional, Tuple
+
+from gswarm_agent.frame import GpuFacts, HostFacts, ProcessSample
+from gswarm_agent.probes.base import Reading
+from gswarm_agent.probes.gpu_set import START_S, GpuSet
+from gswarm_agent.probes.host import HostProbe, read_host_facts
+from gswarm_agent.probes.lane import Errand
+from gswarm_agent.probes.rates import SECOND_NS
+
+_LOOK_NS = 950_000_000
+"""Processes are looked at about once a second, a little less so that a tick of one second doesn't miss."""
+_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.4
+_WAIT_SHARE = 0.4
+
+
+class NodeProbe:
+    """This machine: its GPUs, their processes and the host. A ``Probe``.
+
+    The GPUs are read in a thread of their own while the host is read in the caller's; ``read`` waits for them
+    no longer than 0.4 of the time since the reading before, and at most 0.4 s.
+    """
+
+    def __init__(
+        self, proc: Path = Path("/proc"), sys: Path = Path("/sys"), start_s: float = START_S
+    ) -> None:
+        self._host = HostProbe(proc, sys)
+        self._host_facts = read_host_facts(proc)
+        self._gpus = GpuSet(proc, start_s)
+        self._looking: Errand[Tuple[ProcessSample, ...]] = Errand("processes")
+        self._looked_ns: Optional[int] = None
+        self._read_ns: Optional[int] = None
+
+    def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
+        """See Probe."""
+        host = replace(
+            self._host_facts,
+            driver_version=self._gpus.driver_version,
+            cuda_version=self._gpus.cuda_version,
+        )
+        return host, self._gpus.facts, {**self._host.reasons, **self._gpus.capabilities()}
+
+    def read(self, now_ns: int) -> Reading:
+        """See Probe."""
+        wait = self._wait_for(now_ns)
+        until = time.monotonic() + wait
+        self._gpus.start(now_ns)
+        # The first look at the processes imports what it needs; the first frame doesn't wait for that.
+        first = self._looked_ns is None
+        if not first:
+            self._look(now_ns)
+        host = self._host.read(now_ns)
+        rows = self._gpus.gather(until, wait / 2)
+        processes = self._looking.take(until - time.monotonic())
+        if first:
+            self._look(now_ns)
+        notes = [*self._host.take_notes(), *self._gpus.take_notes()]
+        return Reading(rows, host, processes, tuple(notes))
+
+    def close(self) -> None:
+        """See Probe."""
+        ended = self._looking.close(0.5)
+        self._gpus.close(ended)
+        self._host.close()
+
+    def _look(self, now_ns: int) -> None:
+        probe = self._gpus.processes
+        due = self._looked_ns is None or now_ns - self._looked_ns >= _LOOK_NS
+        if probe is not None and due and self._looking.idle:
+            self._looked_ns = now_ns
+            self._looking.start(lambda: probe.look(now_ns))
+
+    def _wait_for(self, now_ns: int) -> float:
+        before, self._read_ns = self._read_ns, now_ns
+        interval = SECOND_NS if before is None else now_ns - before
+        return min(_LONGEST_WAIT_S, max(_SHORTEST_WAIT_S, _WAIT_SHARE * interval / SECOND_NS))

@@ -1,0 +1,141 @@
+"""The processes on the GPUs: who is there, what they hold of a GPU, and the host's side of each."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import time
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+
+from gswarm_agent.frame import ProcessSample
+from gswarm_agent.probes.gpu import Gpu
+from gswarm_agent.probes.nvml import FUNCTION_NOT_FOUND, UNSUPPORTED, Nvml, reason_of
+from gswarm_agent.probes.process_host import ProcessTable
+from gswarm_agent.wire import MAX_PROCESSES
+
+_SECOND_US = 1_000_000
+
+
+class GpuShare(NamedTuple):
+    """What one process has of one GPU: MiB of its memory and percent of its time; None where not told."""
+
+    memory_mib: Optional[int]
+    sm_pct: Optional[int]
+
+
+class Lister(Protocol):
+    """Knows the processes on a GPU."""
+
+    def on(self, gpu: Gpu) -> Dict[int, GpuShare]:
+        """The processes on a GPU by pid; none when the GPU doesn't answer."""
+
+
+class NvmlLister:
+    """GPU processes straight from NVML."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml = nvml
+
+    def on(self, gpu: Gpu) -> Dict[int, GpuShare]:
+        """See Lister."""
+        api = self._nvml.api
+        held: Dict[int, Optional[int]] = {}
+        # A process that computes and draws is in both lists, each time with all of its memory.
+        computing, drawing = (
+            api.nvmlDeviceGetComputeRunningProcesses,
+            api.nvmlDeviceGetGraphicsRunningProcesses,
+        )
+        for listing in (drawing, computing):
+            for process in self._nvml.maybe(listing, gpu.handle) or ():
+                held[process.pid] = process.usedGpuMemory
+        busy = self._busy(gpu) if held else {}
+        return {
+            pid: GpuShare(
+                None if memory is None else memory >> 20,
+                None if busy is None else busy.get(pid, 0),
+            )
+            for pid, memory in held.items()
+        }
+
+    def _busy(self, gpu: Gpu) -> Optional[Dict[int, int]]:
+        """SM percent of those that ran a kernel in the last second, None when the GPU doesn't tell."""
+        since = time.time_ns() // 1000 - _SECOND_US
+        try:
+            samples = self._nvml.api.nvmlDeviceGetProcessUtilization(gpu.handle, since)
+        except self._nvml.Error as error:
+            return {} if self._nvml.is_empty(error) else None
+        return {s.pid: s.smUtil for s in sorted(samples, key=lambda s: int(s.timeStamp))}
+
+
+class NvitopLister:
+    """GPU processes through nvitop, which also knows the calls of old drivers. Too slow for each tick."""
+
+    def __init__(self, nvitop: Any) -> None:
+        self._nvitop = nvitop
+        self._devices: Dict[int, Any] = {}
+
+    def on(self, gpu: Gpu) -> Dict[int, GpuShare]:
+        """See Lister."""
+        device = self._devices.get(gpu.index)
+        if device is None:
+            device = self._devices[gpu.index] = self._nvitop.PhysicalDevice(gpu.index)
+        shares = {}
+        for pid, process in device.processes().items():
+            memory, sm = process.gpu_memory(), process.gpu_sm_utilization()
+            # nvitop's "not available" is a kind of string.
+            shares[pid] = GpuShare(
+                memory >> 20 if isinstance(memory, int) else None, sm if isinstance(sm, int) else None
+            )
+        return shares
+
+
+def best_lister(nvml: Nvml) -> Lister:
+    """nvitop where it can be imported, which takes tens of milliseconds; else NVML itself."""
+    try:
+        nvitop = importlib.import_module("nvitop")
+    except ImportError:
+        return NvmlLister(nvml)
+    # Standard error is for sentences to the user; what a driver lacks is in the capabilities.
+    logging.getLogger("nvitop").setLevel(logging.CRITICAL + 1)
+    return NvitopLister(nvitop)
+
+
+def why_no_processes(nvml: Nvml, gpu: Gpu) -> Optional[str]:
+    """Why the processes on a GPU can't be known; None where they can."""
+    try:
+        nvml.api.nvmlDeviceGetComputeRunningProcesses(gpu.handle)
+    except nvml.Error as error:
+        if error.value == FUNCTION_NOT_FOUND and importlib.util.find_spec("nvitop") is not None:
+            return None
+        return reason_of(error.value) if error.value in UNSUPPORTED else None
+    return None
+
+
+class ProcessProbe:
+    """All processes on all GPUs. ``look`` may take its time: it is not called on the sampling thread."""
+
+    def __init__(self, nvml: Nvml, gpus: Sequence[Gpu], proc: Path) -> None:
+        self._nvml = nvml
+        self._gpus = gpus
+        self._table = ProcessTable(proc)
+        self._lister: Optional[Lister] = None
+
+    def look(self, now_ns: int) -> Tuple[ProcessSample, ...]:
+        """One sample of each process on each GPU."""
+        if self._lister is None:
+            self._lister = best_lister(self._nvml)
+        found: List[Tuple[int, int, GpuShare]] = []
+        for position, gpu in enumerate(self._gpus):
+            if gpu.lost is None and gpu.handle is not None:
+                found += [(position, pid, share) for pid, share in self._lister.on(gpu).items()]
+        del found[MAX_PROCESSES:]
+        hosts = self._table.look([pid for _, pid, _ in found], now_ns)
+        samples = []
+        for position, pid, share in found:
+            host = hosts[pid]
+            row = (*share, *host.usage)
+            samples.append(
+                ProcessSample(position, pid, host.user, host.command, host.rank, host.local_rank, row)
+            )
+        return tuple(samples)

@@ -1,0 +1,211 @@
+"""What is asked of a GPU each tick: NVML's functions and fields, and the columns that they answer."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from gswarm_agent.frame import Number
+from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_agent.probes.nvml import ALL_LINKS, UNSIGNED_INT, Nvml, field_number
+from gswarm_agent.probes.rates import SECOND_NS, Rate, Unwrapped
+
+Field = Tuple[int, int]
+"""A field id and its scope, as nvmlDeviceGetFieldValues takes them."""
+
+_KIB_TO_MB = 1024 / 10**6
+_BYTES_TO_MB = 1 / 10**6
+_NS_TO_PERCENT = 100 / SECOND_NS
+_NVLINKS = range(18)
+_POSITION = {name: i for i, name in enumerate(GPU_COLUMNS)}
+
+
+class Source:
+    """One question to the driver and the columns it answers.
+
+    ``reason`` says why it is not asked at present, None while it is; ``strikes`` counts ticks in a row in
+    which it failed.
+    """
+
+    def __init__(self, *columns: str) -> None:
+        self.columns = columns
+        self.positions = tuple(_POSITION[name] for name in columns)
+        self.reason: Optional[str] = None
+        self.strikes = 0
+
+    def give_up_plan(self) -> bool:
+        """Whether there is another way to ask, which is then taken."""
+        return False
+
+    def reset(self) -> None:
+        """Start rates anew."""
+
+
+class Call(Source):
+    """A function of NVML that answers one or two columns for a device handle."""
+
+    def __init__(self, ask: Callable[[Any], Tuple[Optional[Number], ...]], *columns: str) -> None:
+        super().__init__(*columns)
+        self.ask = ask
+
+
+class FieldSum(Source):
+    """A column made of field values: their sum, or with ``scales`` its growth per second times the scale.
+
+    ``plans`` are alternative sets of fields, tried in order until the GPU knows one; each has its scale.
+    """
+
+    def __init__(self, column: str, plans: Sequence[Sequence[Field]], scales: Sequence[float] = ()) -> None:
+        super().__init__(column)
+        self._plans = plans
+        self._scales = scales
+        self._plan = 0
+        self._rate = Rate()
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        """The fields to ask for at present."""
+        return self._plans[self._plan]
+
+    def give_up_plan(self) -> bool:
+        """Whether there is another set of fields, which is then taken."""
+        self._plan = (self._plan + 1) % len(self._plans)
+        self.reset()
+        return self._plan > 0
+
+    def value(self, answers: Sequence[Any], now_ns: int) -> Optional[Number]:
+        """The column's value from the driver's answers to ``fields``."""
+        total = self.total(answers)
+        if not self._scales:
+            return total
+        rate = self._rate.update(total, now_ns)
+        return None if rate is None else rate * self._scales[self._plan]
+
+    def total(self, answers: Sequence[Any]) -> int:
+        """The sum of the answers."""
+        return sum(field_number(answer) for answer in answers)
+
+    def reset(self) -> None:
+        """Start the rate anew."""
+        self._rate.reset()
+
+
+class Throttle(FieldSum):
+    """Time under a limit as a share of the interval; the driver's clock and ours differ by a little."""
+
+    def value(self, answers: Sequence[Any], now_ns: int) -> Optional[Number]:
+        """Percent, at most 100."""
+        share = super().value(answers, now_ns)
+        return None if share is None else min(100.0, share)
+
+
+class PcieCount(FieldSum):
+    """PCIe bytes, from a counter that on most GPUs has 32 bits."""
+
+    def __init__(self, column: str, field: int) -> None:
+        super().__init__(column, [[(field, 0)]], [_BYTES_TO_MB])
+        self._unwrapped = Unwrapped()
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the counter has 32 bits and so must be looked at before it has gone round."""
+        return self._unwrapped.narrow
+
+    def total(self, answers: Sequence[Any]) -> int:
+        """The count as one that doesn't wrap."""
+        return self._unwrapped.update(field_number(answers[0]), answers[0].valueType == UNSIGNED_INT)
+
+    def reset(self) -> None:
+        """Start the rate anew."""
+        super().reset()
+        self._unwrapped.reset()
+
+
+def calls(api: Any) -> List[Call]:
+    """The questions that take a call each."""
+
+    def utilisation(h: Any) -> Tuple[Number, Number]:
+        rates = api.nvmlDeviceGetUtilizationRates(h)
+        return rates.gpu, rates.memory
+
+    def memory(h: Any) -> Tuple[Number]:
+        # The first version counts the driver's reserve as used, but drivers before 510 have only that one.
+        try:
+            info = api.nvmlDeviceGetMemoryInfo(h, version=api.nvmlMemory_v2)
+        except api.NVMLError_FunctionNotFound:
+            info = api.nvmlDeviceGetMemoryInfo(h)
+        return (info.used >> 20,)
+
+    def clock_reasons(h: Any) -> Tuple[Number]:
+        try:
+            return (api.nvmlDeviceGetCurrentClocksEventReasons(h),)
+        except api.NVMLError_FunctionNotFound:  # the name before driver 535
+            return (api.nvmlDeviceGetCurrentClocksThrottleReasons(h),)
+
+    def pstate(h: Any) -> Tuple[Optional[Number]]:
+        state = api.nvmlDeviceGetPerformanceState(h)
+        return (state if state != api.NVML_PSTATE_UNKNOWN else None,)
+
+    def ecc(kind: int) -> Callable[[Any], Tuple[Number]]:
+        return lambda h: (api.nvmlDeviceGetTotalEccErrors(h, kind, api.NVML_VOLATILE_ECC),)
+
+    def clock(kind: int) -> Callable[[Any], Tuple[Number]]:
+        return lambda h: (api.nvmlDeviceGetClockInfo(h, kind),)
+
+    return [
+        Call(utilisation, "util_pct", "mem_util_pct"),
+        Call(memory, "mem_used_mib"),
+        Call(lambda h: (api.nvmlDeviceGetPowerUsage(h) / 1000,), "power_w"),
+        Call(lambda h: (api.nvmlDeviceGetTemperature(h, api.NVML_TEMPERATURE_GPU),), "temp_c"),
+        Call(clock(api.NVML_CLOCK_SM), "sm_clock_mhz"),
+        Call(clock(api.NVML_CLOCK_MEM), "mem_clock_mhz"),
+        Call(lambda h: (api.nvmlDeviceGetTotalEnergyConsumption(h),), "energy_mj"),
+        Call(clock_reasons, "clock_reasons"),
+        Call(ecc(api.NVML_MEMORY_ERROR_TYPE_CORRECTED), "ecc_corrected"),
+        Call(ecc(api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED), "ecc_uncorrected"),
+        Call(pstate, "pstate"),
+    ]
+
+
+def pcie_counts(api: Any) -> Tuple[PcieCount, PcieCount]:
+    """PCIe traffic, sent and received by the GPU."""
+    return (
+        PcieCount("pcie_tx_mb_s", api.NVML_FI_DEV_PCIE_COUNT_TX_BYTES),
+        PcieCount("pcie_rx_mb_s", api.NVML_FI_DEV_PCIE_COUNT_RX_BYTES),
+    )
+
+
+def field_sums(nvml: Nvml) -> List[FieldSum]:
+    """The other questions that go together into one nvmlDeviceGetFieldValues call."""
+    api = nvml.api
+
+    def nvlink(column: str, kib: int, count: int) -> FieldSum:
+        plans = [[(kib, ALL_LINKS)], [(count, ALL_LINKS)], [(count, link) for link in _NVLINKS]]
+        return FieldSum(column, plans, [_KIB_TO_MB, _BYTES_TO_MB, _BYTES_TO_MB])
+
+    def throttle(column: str, fields: Sequence[int], before_580_82: Sequence[int]) -> FieldSum:
+        plans = [[(field, 0) for field in fields]]
+        if nvml.driver_before(580, 82):
+            plans.insert(0, [(field, 0) for field in before_580_82])
+        return Throttle(column, plans, [_NS_TO_PERCENT] * len(plans))
+
+    sw_thermal = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
+    hw_thermal = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
+    brake = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
+    power = api.NVML_FI_DEV_PERF_POLICY_POWER
+    return [
+        FieldSum("mem_temp_c", [[(api.NVML_FI_DEV_MEMORY_TEMP, 0)]]),
+        nvlink(
+            "nvlink_tx_mb_s",
+            api.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
+            api.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES,
+        ),
+        nvlink(
+            "nvlink_rx_mb_s",
+            api.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
+            api.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES,
+        ),
+        throttle("throttle_power_pct", [power], [power]),
+        # The driver's release 580.82 gave these three new numbers, and their old ones a new meaning.
+        throttle("throttle_thermal_pct", [sw_thermal, hw_thermal], [251, 252]),
+        throttle("throttle_brake_pct", [brake], [253]),
+    ]

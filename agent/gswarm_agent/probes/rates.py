@@ -1,0 +1,98 @@
+"""Counters to rates. All times are monotonic nanoseconds, passed in."""
+
+from __future__ import annotations
+
+from typing import Mapping, Optional, Tuple
+
+_WRAP = 2**32
+SECOND_NS = 1_000_000_000
+
+
+class Rate:
+    """The growth of one counter per second between two readings that had an answer.
+
+    None at the first reading and once when the counter went backwards (a reset).
+    """
+
+    __slots__ = ("_at", "_value")
+
+    def __init__(self) -> None:
+        self._value: Optional[int] = None
+        self._at = 0
+
+    def update(self, value: Optional[int], now_ns: int) -> Optional[float]:
+        """Take a reading; a reading without an answer leaves the last one as the starting point."""
+        if value is None:
+            return None
+        before, at = self._value, self._at
+        self._value, self._at = value, now_ns
+        if before is None or value < before or now_ns <= at:
+            return None
+        return (value - before) * SECOND_NS / (now_ns - at)
+
+    def reset(self) -> None:
+        """Forget the last reading."""
+        self._value = None
+
+
+class SummedRates:
+    """The growth per second of several counters, summed over devices that may come and go.
+
+    A device counts from its second reading on; one whose counters went backwards is left out once.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._before: Optional[Mapping[str, Tuple[int, ...]]] = None
+        self._at = 0
+
+    def update(self, counts: Mapping[str, Tuple[int, ...]], now_ns: int) -> Optional[Tuple[float, ...]]:
+        """Counters by device in, one rate for each counter out; None at the first reading."""
+        before, at = self._before, self._at
+        self._before, self._at = dict(counts), now_ns
+        if before is None or now_ns <= at:
+            return None
+        sums = [0] * self._width
+        for device, values in counts.items():
+            earlier = before.get(device)
+            if earlier is None or any(now < then for now, then in zip(values, earlier)):
+                continue
+            for column in range(self._width):
+                sums[column] += values[column] - earlier[column]
+        return tuple(total * SECOND_NS / (now_ns - at) for total in sums)
+
+
+class Unwrapped:
+    """A counter of 32 bits, which wraps, told as one that doesn't.
+
+    Right as long as fewer than 2**32 counts pass between two readings; ``pcie.WrapGuard`` sees to that.
+    """
+
+    __slots__ = ("_raw", "_total", "narrow")
+
+    def __init__(self) -> None:
+        self._raw: Optional[int] = None
+        self._total = 0
+        self.narrow = False
+
+    def update(self, raw: int, narrow: bool) -> int:
+        """Take a raw reading. ``narrow``: the driver declares it as 32 bits.
+
+        A counter declared wider that falls from below 2**32 is taken to be narrow as well. Any other fall is
+        a reset: the total falls with it.
+        """
+        before, self._raw = self._raw, raw
+        self.narrow = self.narrow or narrow
+        if before is None or before >= _WRAP:
+            self._total = raw
+        elif raw < before:
+            self.narrow = True
+            self._total += raw - before + _WRAP
+        else:
+            self._total += raw - before
+        return self._total
+
+    def reset(self) -> None:
+        """Forget all readings."""
+        self._raw = None
+        self._total = 0

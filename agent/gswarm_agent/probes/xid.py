@@ -1,0 +1,116 @@
+"""XID errors and double-bit ECC errors, as the driver reports them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Dict, Optional, Sequence
+
+from gswarm_agent.frame import ERROR, Note
+from gswarm_agent.probes.gpu import Gpu
+from gswarm_agent.probes.nvml import UNSUPPORTED, Nvml, handle_address, reason_of
+
+_WAIT_MS = 250
+_PAUSE_S = 1.0
+
+# Those that end jobs most often, from NVIDIA's "XID Errors" documentation.
+_MEANINGS = {
+    13: "graphics engine exception, mostly a fault of the program",
+    31: "memory page fault, mostly a fault of the program",
+    43: "the GPU stopped processing, mostly a fault of the program",
+    45: "work was cleaned up after an earlier error",
+    48: "double-bit ECC error",
+    61: "internal microcontroller breakpoint",
+    62: "internal microcontroller halt",
+    63: "a memory page or row was retired",
+    64: "retiring a memory page or row failed",
+    74: "NVLink error",
+    79: "the GPU has fallen off the bus",
+    92: "high rate of single-bit ECC errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    109: "context switch timed out",
+    119: "the GPU's system processor timed out",
+    120: "error on the GPU's system processor",
+    140: "unrecovered ECC error",
+    145: "NVLink remap error",
+    149: "NVLink error",
+    154: "the GPU needs a recovery action",
+}
+
+
+def describe_xid(number: int, index: int) -> str:
+    """One sentence for an XID on a GPU."""
+    meaning = _MEANINGS.get(number)
+    return f"XID {number} on GPU {index}" + (f": {meaning}" if meaning else "")
+
+
+class XidWatch:
+    """Waits for events of all GPUs in a thread of its own and leaves a note with the GPU of each.
+
+    ``reasons`` says of GPUs (by index) that don't report events why.
+    """
+
+    def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
+        self.reasons: Dict[int, str] = {}
+        self._nvml = nvml
+        self._ended = threading.Event()
+        self._gpus: Dict[int, Gpu] = {}
+        self._events: Any = None
+        self._thread: Optional[threading.Thread] = None
+        self._register(gpus)
+        if self._gpus:
+            self._thread = threading.Thread(target=self._work, name="xid", daemon=True)
+            self._thread.start()
+
+    def close(self, timeout: float) -> bool:
+        """End the thread; False when it is still waiting after the time."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                return False
+        if self._events is not None:
+            self._nvml.maybe(self._nvml.api.nvmlEventSetFree, self._events)
+        return True
+
+    def _register(self, gpus: Sequence[Gpu]) -> None:
+        api = self._nvml.api
+        wanted = api.nvmlEventTypeXidCriticalError | api.nvmlEventTypeDoubleBitEccError
+        try:
+            self._events = api.nvmlEventSetCreate()
+        except self._nvml.Error as error:
+            self.reasons = {gpu.index: reason_of(error.value) for gpu in gpus}
+            return
+        for gpu in gpus:
+            if gpu.handle is None:
+                continue
+            try:
+                kinds = api.nvmlDeviceGetSupportedEventTypes(gpu.handle) & wanted
+                if not kinds & api.nvmlEventTypeXidCriticalError:
+                    self.reasons[gpu.index] = "this GPU doesn't report XIDs"
+                if kinds:
+                    api.nvmlDeviceRegisterEvents(gpu.handle, kinds, self._events)
+                    self._gpus[handle_address(gpu.handle)] = gpu
+            except self._nvml.Error as error:
+                self.reasons[gpu.index] = reason_of(error.value)
+
+    def _work(self) -> None:
+        while not self._ended.is_set():
+            try:
+                event = self._nvml.api.nvmlEventSetWait_v2(self._events, _WAIT_MS)
+            except self._nvml.Error as error:
+                if error.value in UNSUPPORTED:
+                    return
+                if not self._nvml.is_timeout(error):
+                    self._ended.wait(
+                        _PAUSE_S
+                    )  # after a lost GPU the driver may answer at once, again and again
+                continue
+            gpu = self._gpus.get(handle_address(event.device))
+            if gpu is None:
+                continue
+            if event.eventType == self._nvml.api.nvmlEventTypeXidCriticalError:
+                gpu.notes.append(Note("xid", ERROR, describe_xid(event.eventData, gpu.index), gpu.index))
+            else:
+                message = f"double-bit ECC error on GPU {gpu.index}"
+                gpu.notes.append(Note("ecc", ERROR, message, gpu.index))
