@@ -54,8 +54,8 @@ class Session:
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.started_at)
 
     def covers(self, ts: float) -> bool:
-        """Whether a sample of that time belongs to it; both ends included."""
-        return self.started_at <= ts and (self.ended_at is None or ts <= self.ended_at)
+        """Whether a sample of that time belongs to it: from its start up to, without, its end."""
+        return self.started_at <= ts and (self.ended_at is None or ts < self.ended_at)
 
     def add(self, values: Floats, energy_j: float) -> None:
         """Count one node's reading, of shape (GPUs, metrics), and the energy used since the one before."""
