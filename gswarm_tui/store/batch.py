@@ -1,11 +1,13 @@
 """Events as columns for one transaction. Pure: no DuckDB, no clock.
 
+Only ``Happened`` becomes a row of ``events``: what a link, a frame or a session means to people is the
+fleet's to say, once, for the screen and the file alike.
+
 The work for a frame is a few list operations; numbers become arrays once for the whole fleet.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.frame import ERROR, INFO, WARNING, Frame
+from gswarm_agent.frame import Frame
 from gswarm_agent.frame import Row as Numbers
 from gswarm_tui.fleet.events import (
     Event,
@@ -142,19 +144,14 @@ class Batch:
                 node.link |= {"clock_offset_s": event.offset_s, "round_trip_s": event.round_trip_s}
                 self._links[node.node_id] = node.link
             case LinkChanged():
-                self._link(self._node(event.node), event)
+                node = self._node(event.node)
+                if event.phase is Phase.LIVE and node.phase is not Phase.LIVE:
+                    node.lives += 1
+                    node.link["reconnects"] = node.lives - 1
+                    self._links[node.node_id] = node.link
+                node.phase = event.phase
             case Happened():
-                about = None if event.node is None else self._node(event.node)
-                gpu_id = None if about is None else about.gpu_id(event.gpu)
-                self._happened(
-                    micros(event.at),
-                    event.kind,
-                    event.severity,
-                    event.message,
-                    node=about,
-                    gpu_id=gpu_id,
-                    detail=event.detail,
-                )
+                self._happened(event)
             case SessionStarted() | SessionChanged() | SessionStopped():
                 self._session(event)
 
@@ -168,14 +165,11 @@ class Batch:
             since = frame.ts_ns - node.last_ts_ns
             interval_ms = round(since / 1e6) if since > 0 else None
         elif last is not None:
-            self._gap(node, ts, last + 1, frame.seq - 1)
+            node.link["lost_frames"] += frame.seq - last - 1
         node.last_seq[life], node.last_ts_ns = frame.seq, frame.ts_ns
         node.link |= {"life": life, "last_seq": frame.seq, "frames": node.link["frames"] + 1}
         self._links[node.node_id] = node.link
         self._sample(node, ts, interval_ms, frame)
-        for note in frame.notes:
-            gpu_id = None if note.gpu is None else node.gpu_ids[note.gpu]
-            self._happened(ts, note.kind, note.severity, note.message, node=node, gpu_id=gpu_id)
 
     def _sample(self, node: KnownNode, ts: int, interval_ms: int | None, frame: Frame) -> None:
         gpus = _of(self._gpu_samples, node.gpu_columns, "ts", "gpu_id", "interval_ms")
@@ -202,27 +196,6 @@ class Batch:
             processes.rows.append(p.row)
             processes.add_keys(ts, node.gpu_ids[p.gpu], p.pid, p.rank, p.local_rank, p.user, p.command)
 
-    def _gap(self, node: KnownNode, ts: int, first: int, last: int) -> None:
-        missing = last - first + 1
-        node.link["lost_frames"] += missing
-        frames = f"frame {first} is" if missing == 1 else f"{missing} frames, {first} to {last}, are"
-        detail = json.dumps({"first": first, "last": last})
-        self._happened(ts, "gap", WARNING, f"{frames} missing", node=node, detail=detail)
-
-    def _link(self, node: KnownNode, event: LinkChanged) -> None:
-        if event.phase is Phase.CONNECTING or node.told == (event.phase, event.reason):
-            return
-        node.told = (event.phase, event.reason)
-        if event.phase is Phase.LIVE:
-            node.lives += 1
-            node.link["reconnects"] = node.lives - 1
-            self._links[node.node_id] = node.link
-        severity = INFO if event.phase is not Phase.LOST else ERROR if event.retry_at is None else WARNING
-        message = event.reason or f"link {event.phase.value}"
-        detail = json.dumps({"remedy": event.remedy}, ensure_ascii=False) if event.remedy else None
-        kind = f"link_{event.phase.value}"
-        self._happened(micros(event.at), kind, severity, message, node=node, detail=detail)
-
     def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> None:
         if isinstance(event, SessionStarted):
             row: Row = {
@@ -235,21 +208,15 @@ class Batch:
                 "note": event.note,
             }
             self.ledger.next_session += 1
-            what = "started"
         elif (known := self.ledger.sessions.get(event.session_id)) is None:
             return
         elif isinstance(event, SessionStopped):
             row = known | {"ended_at": micros(event.ended_at), "status": "stopped"}
-            what = "stopped"
         else:
             changes = {"name": event.name, "note": event.note}
             row = known | {name: value for name, value in changes.items() if value is not None}
-            what = "changed"
         self.ledger.sessions[event.session_id] = row
         self._sessions[row["session_id"]] = row
-        detail = json.dumps({"session_id": row["session_id"]})
-        message = f"session {row['name']} {what}"
-        self._happened(micros(event.at), f"session_{what}", INFO, message, detail=detail)
 
     def end_sessions(self, ended_at: float) -> None:
         """Ends every session that still runs, at the recording's end."""
@@ -259,27 +226,18 @@ class Batch:
                 done = self.ledger.sessions[key] = row | {"ended_at": ended, "status": "ended"}
                 self._sessions[row["session_id"]] = done
 
-    def _happened(
-        self,
-        ts: int,
-        kind: str,
-        severity: str,
-        message: str,
-        *,
-        node: KnownNode | None = None,
-        gpu_id: int | None = None,
-        detail: str | None = None,
-    ) -> None:
+    def _happened(self, event: Happened) -> None:
+        node = None if event.node is None else self._node(event.node)
         self._events.append(
             {
-                "ts": ts,
+                "ts": micros(event.at),
                 "recording_id": self.ledger.recording_id,
                 "node_id": None if node is None else node.node_id,
-                "gpu_id": gpu_id,
-                "kind": kind,
-                "severity": severity,
-                "message": message,
-                "detail": detail,
+                "gpu_id": None if node is None else node.gpu_id(event.gpu),
+                "kind": event.kind,
+                "severity": event.severity,
+                "message": event.message,
+                "detail": event.detail,
             }
         )
 

@@ -200,7 +200,8 @@ class Database:
                 rescue.unlink()
             raise StoreError(explain(error, self.path)) from error
         self.close()
-        self._wal.unlink(missing_ok=True)  # it belongs to the deleted file
+        with contextlib.suppress(OSError):
+            self._wal.unlink()  # it belongs to the deleted file
         self._inode, self._broken = _inode(self.path), True
         self._reopen()
 

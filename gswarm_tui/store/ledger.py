@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gswarm_agent.frame import GpuFacts, Hello
+from gswarm_tui.fleet.events import Phase
 
 Row = dict[str, Any]
 """One row of a table by column; times are Unix microseconds."""
@@ -31,7 +32,7 @@ class KnownNode:
     last_seq: dict[str, int] = field(default_factory=dict)
     last_ts_ns: int = 0
     lives: int = 0
-    told: tuple[object, str] = (None, "")
+    phase: Phase | None = None
 
     @property
     def node_id(self) -> int:
@@ -86,9 +87,9 @@ class Ledger:
         host, new_gpus = hello.host, []
         if not node.is_machine(hello):
             if node.row["boot_id"] is not None:
-                last_seq, told = node.last_seq, node.told
+                last_seq, phase = node.last_seq, node.phase
                 node = self._new_node(str(node.row["node"]))
-                node.last_seq, node.told = last_seq, told
+                node.last_seq, node.phase, node.lives = last_seq, phase, int(phase is Phase.LIVE)
             node.gpu_ids = tuple(range(self.next_gpu, self.next_gpu + len(hello.gpus)))
             self.next_gpu += len(hello.gpus)
             new_gpus = [_gpu_row(i, node.node_id, g) for i, g in zip(node.gpu_ids, hello.gpus, strict=True)]

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus
+from gswarm_agent.frame import ERROR
+from gswarm_tui.fleet.events import Event, FrameArrived, Happened, RecorderStatus
 from gswarm_tui.store.batch import Batch
 from gswarm_tui.store.database import Database, DataRefusedError, RecordingInfo, StoreError
 from gswarm_tui.store.ledger import Ledger
@@ -48,7 +49,8 @@ class Recorder:
         self._waiting: deque[Event] = deque()
         self._waiting_bytes = 0
         self._in_hand = 0
-        self._dropped = 0
+        self._dropped = self._dropped_told = 0
+        self._dropped_at = 0.0
         self._ended_at: float | None = None
         self._thread: threading.Thread | None = None
         self._database: Database
@@ -133,17 +135,23 @@ class Recorder:
     def _drain(self) -> None:
         """One transaction with all that waits; if that fails it waits again."""
         with self._changed:
-            events, self._waiting = list(self._waiting), deque()
-            weight, self._waiting_bytes = self._waiting_bytes, 0
-            self._in_hand = len(events)
+            if untold := self._dropped - self._dropped_told:
+                words = f"{untold} frames were dropped: too many waited to be written"
+                self._waiting.appendleft(Happened(self._dropped_at, "dropped", ERROR, words))
+                self._dropped_told = self._dropped
+            parts: deque[list[Event]] = deque([list(self._waiting)])
+            self._in_hand, self._waiting_bytes = len(self._waiting), 0
+            self._waiting.clear()
         try:
-            self._write(events)
+            while parts:
+                self._write(parts)
             self._error = ""
         except StoreError as error:
             self._error = str(error)
+            left = [event for part in parts for event in part]
             with self._changed:
-                self._waiting.extendleft(reversed(events))
-                self._waiting_bytes += weight
+                self._waiting.extendleft(reversed(left))
+                self._waiting_bytes += sum(map(_weight, left))
                 self._bound()
         finally:
             self._in_hand = 0
@@ -151,19 +159,21 @@ class Recorder:
         if not self._error and self._database.wal_bytes() > _CHECKPOINT_BYTES:
             self._checkpoint()
 
-    def _write(self, events: Sequence[Event]) -> None:
-        """Commits the events; those that the database would never take are left out. Raises StoreError."""
+    def _write(self, parts: deque[list[Event]]) -> None:
+        """Commits the first part; one that the database would never take is halved. Raises StoreError."""
+        events = parts[0]
         try:
             batch = Batch(self._ledger, events)
             self._database.write(list(batch.columns()))
         except (DataRefusedError, ValueError, TypeError, LookupError, ArithmeticError) as error:
-            if len(events) == 1:
+            parts.popleft()
+            if len(events) > 1:
+                middle = len(events) // 2
+                parts.extendleft((events[middle:], events[:middle]))
+            else:
                 _LOG.warning("an event could not be recorded: %s", error)
-                return
-            middle = len(events) // 2
-            self._write(events[:middle])
-            self._write(events[middle:])
             return
+        parts.popleft()
         self._keep(batch)
 
     def _keep(self, batch: Batch) -> None:
@@ -212,6 +222,7 @@ class Recorder:
             if isinstance(event, FrameArrived):
                 self._waiting_bytes -= _weight(event)
                 self._dropped += 1
+                self._dropped_at = event.at
             else:
                 kept.append(event)
         self._waiting.extendleft(reversed(kept))

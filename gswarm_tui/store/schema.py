@@ -172,7 +172,7 @@ EVENTS = Table(
         Column("kind", "VARCHAR", "One lower-case word"),
         Column("severity", "VARCHAR", "info, warning or error"),
         Column("message", "VARCHAR", "One sentence"),
-        Column("detail", "VARCHAR", "More as JSON, mostly NULL"),
+        Column("detail", "VARCHAR", "More to know, or what to do; mostly NULL"),
     ),
 )
 LINKS = Table(

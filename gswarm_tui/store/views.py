@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_POWER_CAP, REASON_SW_THERMAL
+from gswarm_tui.fleet.totals import BUSY_FROM_PCT
 from gswarm_tui.store.schema import literal
-
-BUSY_UTIL_PCT = 10
-"""A GPU is busy while ``util_pct`` is at least this, idle below."""
 
 LONGEST_INTERVAL_S = 61
 """A sample before a session is looked for this far back: a little more than the longest interval."""
@@ -84,9 +82,9 @@ SELECT session_id, session, recording_id,
        max(power_w) AS power_max_w,
        max(mem_used_mib) AS mem_used_max_mib,
        CASE WHEN count(util_pct) > 0
-         THEN coalesce(sum(interval_s) FILTER (util_pct >= {BUSY_UTIL_PCT}), 0) END AS busy_s,
+         THEN coalesce(sum(interval_s) FILTER (util_pct >= {BUSY_FROM_PCT:g}), 0) END AS busy_s,
        CASE WHEN count(util_pct) > 0
-         THEN coalesce(sum(interval_s) FILTER (util_pct < {BUSY_UTIL_PCT}), 0) END AS idle_s,
+         THEN coalesce(sum(interval_s) FILTER (util_pct < {BUSY_FROM_PCT:g}), 0) END AS idle_s,
        sum(used_j) AS energy_j,
        sum(used_j) / 3.6e6 AS energy_kwh,
        sum(interval_s * throttle_power) AS throttle_power_s,
@@ -109,8 +107,9 @@ _VIEWS = {
     "session_summary": (
         _SESSION_SUMMARY,
         "Each session by scope 'gpu', 'node' and 'all'. Means, median, p95 and max are over all samples of "
-        f"single GPUs. Times are summed over GPUs; busy is util_pct >= {BUSY_UTIL_PCT}. Energy is the growth "
-        "of the energy counters. Coverage is the share of the session's GPU time that samples stand for.",
+        f"single GPUs. Times are summed over GPUs; busy is util_pct >= {BUSY_FROM_PCT:g}. Energy is the "
+        "growth of the energy counters. Coverage is the share of the session's GPU time that samples "
+        "stand for.",
     ),
 }
 

@@ -136,7 +136,7 @@ print(recorder.close(T0 + 99).error or "no error", flush=True)
         assert writer.line() == f"{path} can't grow because of a limit on the size of files (ulimit -f)"
         assert writer.line() == "no error"
     assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [(list(range(1, 50)),)]
-    assert query(path, "SELECT count(*) FROM events WHERE kind = 'gap'") == [(0,)]
+    assert query(path, "SELECT lost_frames FROM links") == [(0,)]
 
 
 def test_a_disk_that_stays_full_keeps_what_was_committed_and_says_what_is_missing(path: Path) -> None:

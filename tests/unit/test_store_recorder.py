@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_agent.frame import ERROR, Note, ProcessSample
+from gswarm_agent.frame import ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import (
     Event,
@@ -92,18 +92,14 @@ def test_a_frame_that_comes_twice_is_written_once(path: Path) -> None:
     )
     assert query(path, "SELECT util_pct FROM gpu_samples ORDER BY ts") == [(1,), (2,), (3,), (4,)]
     assert query(path, "SELECT life, last_seq, frames, lost_frames FROM links") == [("life1", 4, 4, 0)]
-    assert query(path, "SELECT count(*) FROM events") == [(0,)]
 
 
-def test_a_hole_in_the_sequence_is_a_gap_event_and_no_sample_stands_for_it(path: Path) -> None:
+def test_a_hole_in_the_sequence_is_counted_and_no_sample_stands_for_it(path: Path) -> None:
     row = gpu_row(util_pct=50)
     record(path, [introduced(gpus=1), *(arrived(i, [row]) for i in (1, 2, 6, 7))])
     intervals = query(path, "SELECT interval_ms FROM gpu_samples ORDER BY ts")
     assert intervals == [(None,), (1000,), (None,), (1000,)]
-    (event,) = query(path, "SELECT ts, node_id, kind, severity, message, detail FROM events")
-    assert event[:5] == (at(T0 + 6), 1, "gap", "warning", "3 frames, 3 to 5, are missing")
-    assert json.loads(event[5]) == {"first": 3, "last": 5}
-    assert query(path, "SELECT lost_frames FROM links") == [(3,)]
+    assert query(path, "SELECT frames, lost_frames FROM links") == [(4, 3)]
 
 
 def test_a_restarted_agent_begins_its_sequence_again(path: Path) -> None:
@@ -115,7 +111,6 @@ def test_a_restarted_agent_begins_its_sequence_again(path: Path) -> None:
     )
     assert query(path, "SELECT count(*) FROM nodes") == [(1,)]
     assert query(path, "SELECT count(*) FROM gpu_samples") == [(2,)]
-    assert query(path, "SELECT count(*) FROM events") == [(0,)]
 
 
 def test_a_node_that_comes_back_with_other_gpus_is_a_new_row(path: Path) -> None:
@@ -197,24 +192,16 @@ def test_sessions_overlap_begin_in_the_past_and_change(path: Path) -> None:
         ("loading", at(T0 - 110), at(T0 + 29.5), "stopped", "warm"),
         ("train ✓'\"", at(T0 + 20), at(T0 + 40), "ended", ""),
     ]
-    events = query(path, "SELECT ts, kind, message FROM events ORDER BY ts")
-    assert events == [
-        (at(T0 + 10), "session_started", "session load started"),
-        (at(T0 + 20), "session_started", "session train ✓'\" started"),
-        (at(T0 + 25), "session_changed", "session loading changed"),
-        (at(T0 + 30), "session_stopped", "session loading stopped"),
-    ]
 
 
 def test_events_say_which_node_and_gpu(path: Path) -> None:
-    note = Note("xid", ERROR, "XID 79: the GPU has fallen off the bus", gpu=1)
     record(
         path,
         [
             introduced(),
-            arrived(1, [gpu_row(), None], notes=(note,)),
+            Happened(T0 + 1, "xid", "error", "XID 79: the GPU has fallen off the bus", node="n1", gpu=1),
             Happened(T0 + 2, "mark", "info", "here", detail='{"x": 1}'),
-            Happened(T0 + 3, "idle", "warning", "idle for long", node="n1", gpu=0),
+            Happened(T0 + 3, "link_lost", "error", "no such host", node="ghost", gpu=3, detail="look at DNS"),
         ],
     )
     events = query(
@@ -225,46 +212,32 @@ def test_events_say_which_node_and_gpu(path: Path) -> None:
     assert events == [
         (at(T0 + 1), "n1", 1, "xid", "error", "XID 79: the GPU has fallen off the bus", None),
         (at(T0 + 2), None, None, "mark", "info", "here", '{"x": 1}'),
-        (at(T0 + 3), "n1", 0, "idle", "warning", "idle for long", None),
+        (at(T0 + 3), "ghost", None, "link_lost", "error", "no such host", "look at DNS"),
     ]
 
 
-def test_a_link_is_told_when_it_changes_not_at_every_attempt(path: Path) -> None:
-    def lost(when: float, retry_at: float | None) -> LinkChanged:
-        return LinkChanged("n1", T0 + when, Phase.LOST, "connection refused", "start sshd", retry_at)
-
+def test_links_know_their_clock_and_how_often_they_came_back(path: Path) -> None:
     record(
         path,
         [
             LinkChanged("n1", T0, Phase.CONNECTING),
-            lost(1, T0 + 2),
-            LinkChanged("n1", T0 + 2, Phase.CONNECTING),
-            lost(3, T0 + 4),
+            LinkChanged("n1", T0 + 1, Phase.LOST, "connection refused"),
             LinkChanged("n1", T0 + 4, Phase.LIVE),
             introduced(at=T0 + 4),
             LinkMeasured("n1", T0 + 4, -0.25, 0.002),
-            lost(5, None),
+            LinkChanged("n1", T0 + 5, Phase.LOST, "connection reset"),
             LinkChanged("n1", T0 + 6, Phase.LIVE),
+            introduced(at=T0 + 6),
             LinkChanged("n1", T0 + 7, Phase.ENDED),
+            LinkChanged("n2", T0, Phase.LOST, "no such host"),
         ],
     )
-    events = query(path, "SELECT ts, kind, severity, message, detail FROM events ORDER BY ts")
-    remedy = '{"remedy": "start sshd"}'
-    assert events == [
-        (at(T0 + 1), "link_lost", "warning", "connection refused", remedy),
-        (at(T0 + 4), "link_live", "info", "link live", None),
-        (at(T0 + 5), "link_lost", "error", "connection refused", remedy),
-        (at(T0 + 6), "link_live", "info", "link live", None),
-        (at(T0 + 7), "link_ended", "info", "link ended", None),
-    ]
-    assert query(path, "SELECT clock_offset_s, round_trip_s, reconnects FROM links") == [(-0.25, 0.002, 1)]
-
-
-def test_a_node_that_never_answered_is_in_the_file_with_its_reason(path: Path) -> None:
-    record(path, [LinkChanged("ghost", T0, Phase.LOST, "no such host")])
-    assert query(path, "SELECT node, hostname, message FROM events JOIN nodes USING (node_id)") == [
-        ("ghost", None, "no such host")
-    ]
+    links = query(
+        path,
+        "SELECT node, hostname, clock_offset_s, round_trip_s, reconnects "
+        "FROM links JOIN nodes USING (node_id) ORDER BY node",
+    )
+    assert links == [("n1", "n1.cluster", -0.25, 0.002, 1), ("n2", None, None, None, 0)]
 
 
 def test_what_a_node_cannot_measure_is_in_its_capabilities(path: Path) -> None:
@@ -321,7 +294,7 @@ def test_one_event_that_cannot_be_stored_costs_no_other(path: Path) -> None:
     right: list[Event] = [introduced(gpus=1), arrived(1, [gpu_row(util_pct=1)])]
     record(path, [*right, wrong, arrived(3, [gpu_row(util_pct=3)])])
     assert query(path, "SELECT util_pct FROM gpu_samples ORDER BY ts") == [(1,), (3,)]
-    assert query(path, "SELECT kind FROM events") == [("gap",)]
+    assert query(path, "SELECT frames, lost_frames FROM links") == [(2, 1)]
 
 
 def test_submit_returns_while_the_writer_is_stuck_and_memory_is_bounded(path: Path) -> None:
@@ -349,6 +322,8 @@ def test_submit_returns_while_the_writer_is_stuck_and_memory_is_bounded(path: Pa
     assert newest == 101
     assert 10 <= frames < 25
     assert frames + lost == 101
+    told = query(path, "SELECT kind, sum(string_split(message, ' ')[1]::INTEGER) FROM events GROUP BY ALL")
+    assert told == [("dropped", lost)]
 
 
 def test_close_gives_up_in_time_when_the_disk_hangs(path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gswarm_agent.frame import ProcessSample, Row
-from gswarm_tui.fleet.events import Event, LinkChanged, Phase, SessionStarted, SessionStopped
+from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
 from gswarm_tui.store.recipes import RECIPES
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
 
@@ -42,7 +42,7 @@ def _gpu(gpu: int, second: int) -> Row:
 
 def _events() -> list[Event]:
     events: list[Event] = [
-        LinkChanged("n1", T0, Phase.LIVE),
+        Happened(T0, "link_live", "info", "connected", "n1"),
         introduced(),
         SessionStarted("s1", T0 + 2, "train", T0 + 2),
         SessionStarted("s2", T0 + 2.5, "all of it", T0),
@@ -56,6 +56,7 @@ def _events() -> list[Event]:
         )
         gpus = [_gpu(0, second), _gpu(1, second)]
         events.append(arrived(second + 1, gpus, processes=processes if second in (1, 3) else None))
+    events.append(Happened(T0 + 3, "throttle", "warning", "held down by its temperature", "n1", 1))
     events.append(SessionStopped("s1", T0 + 6, T0 + 6))
     events.append(SessionStopped("s2", T0 + 10, T0 + 10))
     return events
@@ -179,11 +180,8 @@ _ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ("n1", 1, 12, None, "ada", "eval.py", 500, None),
     ],
     "Everything that happened": [
-        ("n1", None, "link_live", "info", "link live"),
-        (None, None, "session_started", "info", "session train started"),
-        (None, None, "session_started", "info", "session all of it started"),
-        (None, None, "session_stopped", "info", "session train stopped"),
-        (None, None, "session_stopped", "info", "session all of it stopped"),
+        ("n1", None, "link_live", "info", "connected"),
+        ("n1", 1, "throttle", "warning", "held down by its temperature"),
     ],
 }
 
