@@ -115,26 +115,22 @@ def _launcher(options: Options, plan: Plan) -> Launcher:
         from gswarm_tui.launch.local import LocalLauncher
 
         return LocalLauncher()
+    from gswarm_tui.launch.bootstrap import Bootstrap
+
+    bootstrap = Bootstrap(options.setup or "", options.agent_python or "")
     if options.launcher == "srun" and plan.job is not None:
         from gswarm_tui.launch.srun import SrunLauncher
 
-        return SrunLauncher(plan.job.job_id, setup=options.setup, agent_python=options.agent_python)
-    from gswarm_tui.launch.ssh import SshLauncher
+        return SrunLauncher(plan.job.job_id, bootstrap)
+    from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 
-    return SshLauncher(
-        user=options.user,
-        config=options.ssh_config,
-        jump=options.jump,
-        setup=options.setup,
-        agent_python=options.agent_python,
-    )
+    config = str(options.ssh_config) if options.ssh_config else ""
+    return SshLauncher(SshSettings(options.user or "", config, options.jump or ""), bootstrap)
 
 
 def _add_links(hub: Hub, launcher: Launcher, options: Options) -> None:
-    from gswarm_tui.launch.base import allow_many_files
     from gswarm_tui.link import Link
 
-    allow_many_files()
     for node in hub.fleet.nodes:
         hub.links[node] = Link(node, launcher, options.interval_ms, hub.publish)
 
