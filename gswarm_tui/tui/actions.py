@@ -68,11 +68,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("move('left')", ("left", "h"), "metric", "Show the metric before", LOOKING, (NODE,)),
     Action("move('right')", ("right", "l"), "metric", "Show the next metric", LOOKING, (NODE,), 58, "← →"),
     Action("next_trouble", ("n",), "next trouble", "Go to the next node that isn't live", MOVING, (FLEET,)),
-    Action("open", ("enter",), "open", "Open what is under the cursor", MOVING, (FLEET, NODE), 60, "⏎"),
-    Action("back", ("escape",), "back", "Go back; on the fleet, drop the filter", MOVING, (), 12, "esc"),
+    Action("drop_filter", ("escape",), "all", "Drop the filter, show all nodes", MOVING, (FLEET,)),
+    Action("open", ("enter",), "open", "Open what is under the cursor", MOVING, (FLEET, NODE), 5, "⏎"),
+    Action("back", ("escape",), "back", "Go back", MOVING, (NODE, GPU, SESSIONS, EVENTS), 5, "esc"),
     Action("fleet", ("f",), "fleet", "Go to the fleet", MOVING),
-    Action("sessions", ("S",), "sessions", "Go to the sessions", MOVING, (), 30),
-    Action("events", ("e",), "events", "Go to the events", MOVING, (), 40),
+    Action("sessions", ("S",), "sessions", "Go to the sessions", MOVING, (), 60),
+    Action("events", ("e",), "events", "Go to the events", MOVING, (), 62),
     # Looking
     Action(
         "step_metric(-1)", ("left_square_bracket",), "metric", "Show the metric before", LOOKING, (FLEET,)
@@ -84,7 +85,7 @@ ACTIONS: tuple[Action, ...] = (
         "Show the next metric",
         LOOKING,
         (FLEET,),
-        58,
+        40,
         "[ ]",
     ),
     Action("pick_metric", ("m",), "pick metric", "Choose the metric from a list", LOOKING, (FLEET, NODE)),

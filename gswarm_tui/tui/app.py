@@ -111,10 +111,6 @@ class GswarmApp(App[str], inherit_bindings=False):
         """Go to the events."""
         self._go(EventsScreen(self.hub))
 
-    def action_back(self) -> None:  # type: ignore[override]  # Textual's is a coroutine, without need
-        """Go back."""
-        self.place.back()
-
     def action_help(self) -> None:
         """Show all keys and signs."""
         self.push_screen(HelpScreen(self.place.PLACE))

@@ -70,6 +70,13 @@ def cell(value: float | None, metric: Metric) -> str:
     return digits(value * shown_unit(metric).factor)
 
 
+def cell_width(metric: Metric, top: float) -> int:
+    """How many characters ``cell`` takes at most for values up to ``top``: 3 or 4."""
+    if metric.unit in ("%", "°C", "P", "MiB", "MB/s", "W"):
+        return 3 if top * shown_unit(metric).factor < 999.5 else 4
+    return 4
+
+
 def quantity(value: float | None, metric: Metric) -> str:
     """A metric's number with its unit: "98 %", "61 GiB", "0.3 GB/s", "P0"."""
     unit = shown_unit(metric).name

@@ -25,10 +25,10 @@ THEME_NAMES = (DARK, LIGHT, ANSI)
 class Palette:
     """Every style that is drawn by line, ready made.
 
-    ``roles`` are named text styles on the background, ``heat7`` and ``ink7`` among them for the ramp's seventh
-    bucket as background and as text (-1 for unmeasured); ``cells`` has a style for each bucket with the ramp as
+    ``roles`` are named text styles on the background; ``heat7`` and ``ink7`` among them are the ramp's
+    seventh bucket as background and as text. ``cells`` has a style for each bucket with the ramp as
     background, ``dim_cells`` the same for what a filter leaves out or somebody else owns, ``inks`` with the
-    ramp as text; each has the style of "unmeasured" at -1.
+    ramp as text. At -1 is the style of "unmeasured".
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.screen import Screen
 
@@ -10,6 +10,9 @@ from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.themes import Palette, palette
+
+if TYPE_CHECKING:
+    from gswarm_tui.tui.app import GswarmApp
 
 
 class Place(Screen[None], inherit_bindings=False):
@@ -32,6 +35,11 @@ class Place(Screen[None], inherit_bindings=False):
         return self.hub.fleet
 
     @property
+    def swarm(self) -> GswarmApp:
+        """The app, by its own type."""
+        return cast("GswarmApp", self.app)
+
+    @property
     def colours(self) -> Palette:
         """The styles of the present theme."""
         return palette(self.app.theme)
@@ -43,8 +51,8 @@ class Place(Screen[None], inherit_bindings=False):
         """The session that a key means here, None where the person is to be asked."""
         return None
 
-    def back(self) -> None:
-        """What Esc does here: go to the screen before."""
+    def action_back(self) -> None:
+        """Go to the screen before."""
         self.app.pop_screen()
 
     def on_screen_resume(self) -> None:

@@ -2,27 +2,252 @@
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
+import itertools
+from collections.abc import Sequence
 
+from textual.app import ComposeResult
+from textual.events import Resize
+
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
+from gswarm_tui.fleet.filter import Filter, Matches
+from gswarm_tui.fleet.order import Order, ordered
+from gswarm_tui.fleet.state import NodeState
+from gswarm_tui.fleet.totals import totals
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import FLEET, bindings_of
+from gswarm_tui.tui.dialogs import Pick
+from gswarm_tui.tui.format import plural
+from gswarm_tui.tui.layout import ZOOM_NAMES, Zoom
+from gswarm_tui.tui.legend import heads_line, label, legend_line
+from gswarm_tui.tui.picture import Picture
 from gswarm_tui.tui.screens.base import Place
+from gswarm_tui.tui.summary import event_line, header_line, here_line, recording, sessions_line, totals_line
+from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.widgets.bar import Bar, Line, Span, measure
+from gswarm_tui.tui.widgets.filter_line import FilterLine
 from gswarm_tui.tui.widgets.footer import Footer
+from gswarm_tui.tui.widgets.heatmap import Heatmap
+
+METRICS = (*(m.name for m in GPU_METRICS), *(m.name for m in HOST_METRICS))
+ARRANGE_EVERY_S = 2.0
+EVENTS_MOST = 8
+TALL = 30
 
 
 class FleetScreen(Place):
-    """The first place: all nodes and GPUs."""
+    """The first place: all nodes and GPUs, the totals, the sessions and the last event."""
 
     PLACE = FLEET
     BINDINGS = bindings_of(PLACE)
+    DEFAULT_CSS = """
+    FleetScreen #rule-above, FleetScreen #rule-below { display: none; }
+    FleetScreen.tall #rule-above, FleetScreen.tall #rule-below { display: block; }
+    """
 
     def __init__(self, hub: Hub, job: str) -> None:
         super().__init__(hub)
         self._job = job
+        self._filter: Filter | None = None
+        self._order = Order.GIVEN
+        self._shown: list[NodeState] = list(hub.fleet.nodes.values())
+        self._arranged_at = 0.0
 
     def compose(self) -> ComposeResult:
-        """The footer's keys."""
+        """From the top: header, totals, legend, heatmap, what is under the cursor, sessions, events, keys."""
+        yield Bar(id="header")
+        yield Bar(id="totals")
+        yield Bar(id="rule-above")
+        yield Bar(id="legend")
+        yield Bar(id="heads")
+        yield Heatmap(self.hub, METRICS[0])
+        yield Bar(id="rule-below")
+        yield Bar(id="here")
+        yield Bar(id="running")
+        yield Bar(id="happened")
+        yield FilterLine()
         yield Footer(self.PLACE)
 
-    def back(self) -> None:
-        """There is nothing before the fleet."""
+    @property
+    def heatmap(self) -> Heatmap:
+        """The heatmap."""
+        return self.query_one(Heatmap)
+
+    def on_resize(self, event: Resize) -> None:
+        """Rules and a line for the last event where there is room for them."""
+        self.set_class(event.size.height >= TALL, "tall")
+        rule = [Span("─" * event.size.width, "faint")]
+        self.query_one("#rule-above", Bar).show(rule)
+        self.query_one("#rule-below", Bar).show(rule)
+        self.call_after_refresh(self.look)
+
+    # Looking
+
+    def look(self) -> None:
+        """Show the fleet as it is now."""
+        if not self.is_mounted or not self.size.width:
+            return
+        now = self.hub.now()
+        matches = self._matches(now)
+        if now - self._arranged_at >= ARRANGE_EVERY_S:
+            self._arrange(now, matches)
+        hidden = None if matches is None else [~matches[node.name] for node in self._shown]
+        self.heatmap.look(self._shown, hidden)
+        self._lines(now)
+
+    def _matches(self, now: float) -> dict[str, Matches] | None:
+        if self._filter is None:
+            return None
+        return {node.name: self._filter.match(node, now) for node in self.fleet.nodes.values()}
+
+    def _arrange(self, now: float, matches: dict[str, Matches] | None) -> None:
+        """Choose and sort the nodes; not at every tick, so that rows hold still under the eye."""
+        self._arranged_at = now
+        nodes = [n for n in self.fleet.nodes.values() if matches is None or matches[n.name].any()]
+        means: Sequence[float] = ()
+        if self._order in (Order.UP, Order.DOWN):
+            picture = Picture(self.heatmap.picture.metric.name)
+            picture.look(nodes, now)
+            means = picture.means.tolist()
+        self._shown = ordered(nodes, self._order, now, means)
+
+    def _lines(self, now: float) -> None:
+        width, fleet = self.size.width, self.fleet
+        sums = totals(fleet, now)
+        state = recording(self.hub.recorder, self.hub.started_at, now)
+        self.query_one("#header", Bar).show(header_line(self._job, fleet, sums.simulated, state, width))
+        self.query_one("#totals", Bar).show(totals_line(sums, fleet.interval_s, width))
+        self._legend()
+        self._here(now)
+        sessions = sessions_line(fleet, now, width)
+        happened = event_line(fleet.happened[-1], self.swarm.timezone) if fleet.happened else []
+        running, last = self.query_one("#running", Bar), self.query_one("#happened", Bar)
+        last.display = self.has_class("tall")
+        if last.display:
+            running.show(sessions)
+            last.show(*self._latest())
+        else:
+            room = width - measure(sessions) - measure(happened)
+            running.show([*sessions, Span(" " * room), *happened] if room > 1 else sessions)
+
+    def _latest(self) -> list[Line]:
+        """The latest events, oldest first: as many as the heatmap leaves room for."""
+        heatmap = self.heatmap
+        last = self.query_one("#happened", Bar)
+        room = heatmap.size.height + last.size.height - heatmap.layout_plan.lines
+        count = min(EVENTS_MOST, max(1, room - 1))
+        latest = list(itertools.islice(reversed(self.fleet.happened), count))
+        lines: list[Line] = [event_line(happened, self.swarm.timezone) for happened in reversed(latest)]
+        return lines or [[]]
+
+    def _legend(self) -> None:
+        heatmap = self.heatmap
+        state = []
+        if self._filter is not None:
+            state.append(
+                f"{len(self._shown)} of {plural(len(self.fleet.nodes), 'node')}: {clean(self._filter.text)}"
+            )
+        if self._order is not Order.GIVEN:
+            state.append(self._order.value)
+        if heatmap.zoom_wanted is not None:
+            state.append(ZOOM_NAMES[heatmap.zoom_wanted])
+        line = legend_line(heatmap.picture, heatmap.layout_plan.zoom, " · ".join(state), self.size.width)
+        self.query_one("#legend", Bar).show(line)
+        widest = max((node.facts for node in self._shown), key=len, default=())
+        indexes = tuple(fact.index for fact in widest)
+        self.query_one("#heads", Bar).show(heads_line(heatmap.picture, heatmap.layout_plan, indexes))
+
+    def _here(self, now: float) -> None:
+        at = self.heatmap.hovered or self.heatmap.at
+        node = self.fleet.nodes.get(at[0]) if at else None
+        gpu = at[1] if at else None
+        self.query_one("#here", Bar).show(here_line(node, gpu, now, self.size.width))
+
+    def on_heatmap_pointed(self) -> None:
+        """The cursor or the mouse went elsewhere."""
+        self._here(self.hub.now())
+
+    def on_heatmap_replanned(self) -> None:
+        """The nodes are laid out anew: so are the headings."""
+        self._legend()
+
+    def on_heatmap_opened(self) -> None:
+        """A node was clicked."""
+        self.action_open()
+
+    # Moving
+
+    def action_move(self, direction: str) -> None:
+        """Move the cursor."""
+        self.heatmap.move(direction)
+
+    def action_open(self) -> None:
+        """Go to the node under the cursor."""
+        if self.heatmap.at is not None:
+            self.swarm.show_node(*self.heatmap.at)
+
+    def action_next_trouble(self) -> None:
+        """Go to the next node that isn't live."""
+        heatmap, now = self.heatmap, self.hub.now()
+        start = heatmap.cursor[0] if heatmap.cursor is not None else 0
+        for node in [*self._shown[start + 1 :], *self._shown[: start + 1]]:
+            if node.standing(now).value != "live":
+                heatmap.point_at(node.name, 0 if node.facts else None)
+                return
+        self.swarm.say("every node is live")
+
+    def action_drop_filter(self) -> None:
+        """Show everything."""
+        if self._filter is not None:
+            self._choose(None)
+
+    # The metric, the order, the size
+
+    def action_metric(self, name: str) -> None:
+        """Show a metric."""
+        self.heatmap.set_metric(name)
+        self._arranged_at = 0.0
+        self.look()
+
+    def action_step_metric(self, step: int) -> None:
+        """Show the metric before or after this one."""
+        at = METRICS.index(self.heatmap.picture.metric.name)
+        self.action_metric(METRICS[(at + step) % len(METRICS)])
+
+    def action_pick_metric(self) -> None:
+        """Choose the metric from a list."""
+        options = [(m.name, f"{label(m):<22} {m.meaning}") for m in GPU_METRICS]
+        options += [(m.name, f"{'node ' + m.label:<22} {m.meaning}") for m in HOST_METRICS]
+        chosen = self.heatmap.picture.metric.name
+        self.app.push_screen(Pick("show which metric?", options, chosen), self._picked)
+
+    def _picked(self, name: str | None) -> None:
+        if name is not None:
+            self.action_metric(name)
+
+    def action_order(self) -> None:
+        """Sort in the next way."""
+        orders = list(Order)
+        self._order = orders[(orders.index(self._order) + 1) % len(orders)]
+        self._arranged_at = 0.0
+        self.look()
+
+    def action_zoom(self) -> None:
+        """Draw GPUs in the next size; after the smallest, as large as fits."""
+        sizes: list[Zoom | None] = [None, *Zoom]
+        self.heatmap.zoom_wanted = sizes[(sizes.index(self.heatmap.zoom_wanted) + 1) % len(sizes)]
+        self.look()
+
+    # The filter
+
+    def action_filter(self) -> None:
+        """Ask for a filter; what can be read of it works while it is typed."""
+        self.query_one(FilterLine).ask(self._filter.text if self._filter else "")
+
+    def on_filter_line_changed(self, event: FilterLine.Changed) -> None:
+        """Another filter, None to show everything."""
+        self._choose(event.filter)
+
+    def _choose(self, chosen: Filter | None) -> None:
+        self._filter = chosen
+        self._arranged_at = 0.0
+        self.look()

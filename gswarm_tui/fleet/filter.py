@@ -1,0 +1,321 @@
+"""The filter language: which GPUs a person wants to see, as in ``util<5 & power>300 | state:lost``.
+
+    gpu03, gpu*          nodes whose name has this in it, or fits the pattern; gpu03:5 is one GPU of it
+    util<5  mem>=40G     a metric of the catalogue by its short or full name; < <= > >= = !=
+    node:gpu0*           node by pattern; likewise state: user: command: model: and gpu: rank: by number, 0-3
+    mine                 GPUs that the job was granted
+    a b  a&b  a|b  !a    and, and, or, not; parentheses group
+
+What wasn't measured compares as false. Pure: a filter looks at one node at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, HOST_METRICS, Metric
+from gswarm_tui.errors import nearest
+from gswarm_tui.fleet.state import NodeState, Standing
+
+Matches = npt.NDArray[np.bool_]
+Test = Callable[[NodeState, float], Matches]
+
+
+class FilterError(ValueError):
+    """A filter that can't be read: one sentence, and the position in the text (from 0) that it is about."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+@dataclass(frozen=True, eq=False)
+class Filter:
+    """A filter that was read from ``text``."""
+
+    text: str
+    test: Test
+
+    def match(self, node: NodeState, now: float) -> Matches:
+        """Which GPUs of a node match, one truth a GPU; a node without GPUs has one for itself."""
+        return self.test(node, now)
+
+
+_OPERATORS: dict[str, Callable[[npt.NDArray[np.float64], float], Matches]] = {
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "=": np.equal,
+    "==": np.equal,
+    "!=": lambda values, number: np.isfinite(values) & (values != number),
+}
+_TOKEN = re.compile(r"(?P<mark>[()&|]|<=|>=|==|!=|[<>=!])|(?P<word>[^\s()&|<>=!]+)")
+_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)([kKmMgGtT]?)(?:i?[bB](?:/s)?|%|[wW]|°?[cC]|[hH][zZ])?")
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_STATES = tuple(standing.value for standing in Standing)
+
+
+def _sizes(metric: Metric) -> dict[str, float]:
+    """What k, M, G and T after a number mean, in the metric's unit."""
+    if metric.unit == "MiB":
+        return {"k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
+    if metric.unit in ("MB/s", "MHz"):
+        return {"k": 1e-3, "m": 1.0, "g": 1e3, "t": 1e6}
+    return {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+
+
+@dataclass(frozen=True)
+class _Token:
+    text: str
+    position: int
+    word: bool
+
+
+def parse(text: str) -> Filter:
+    """Read a filter; an empty one matches everything. Raises FilterError."""
+    tokens = []
+    position = 0
+    while position < len(text):
+        if text[position].isspace():
+            position += 1
+            continue
+        found = _TOKEN.match(text, position)
+        if found is None:  # pragma: no cover - every character but a space is a mark or in a word
+            raise FilterError(f"can't read {text[position]!r}", position)
+        tokens.append(_Token(found[0], position, found["word"] is not None))
+        position = found.end()
+    if not tokens:
+        return Filter(text, lambda node, _: np.ones(_rows(node), dtype=bool))
+    parser = _Parser(tokens, len(text.rstrip()))
+    test = parser.either()
+    if (left := parser.peek()) is not None:
+        raise FilterError(f"nothing opens this {left.text!r}", left.position)
+    return Filter(text, test)
+
+
+class _Parser:
+    """Recursive descent: or, and, not, term."""
+
+    def __init__(self, tokens: list[_Token], end: int) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._end = end
+
+    def peek(self) -> _Token | None:
+        return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+    def _take(self, *marks: str) -> _Token | None:
+        token = self.peek()
+        if token is None or token.word or token.text not in marks:
+            return None
+        self._at += 1
+        return token
+
+    def either(self) -> Test:
+        test = self._both()
+        while self._take("|"):
+            test = _or(test, self._both())
+        return test
+
+    def _both(self) -> Test:
+        test = self._negated()
+        while True:
+            token = self.peek()
+            if token is None or (not token.word and token.text in ("|", ")")):
+                return test
+            self._take("&")
+            test = _and(test, self._negated())
+
+    def _negated(self) -> Test:
+        negations = 0
+        while self._take("!"):
+            negations += 1
+        test = self._term()
+        return _not(test) if negations % 2 else test
+
+    def _term(self) -> Test:
+        if (opened := self._take("(")) is not None:
+            test = self.either()
+            if self._take(")") is None:
+                raise FilterError("this parenthesis isn't closed", opened.position)
+            return test
+        token = self.peek()
+        if token is None:
+            raise FilterError("something is missing here", self._end)
+        if not token.word:
+            raise FilterError(f"a name or a metric is missing before {token.text!r}", token.position)
+        self._at += 1
+        operator = self._take(*_OPERATORS)
+        return _plain(token) if operator is None else self._comparison(token, operator)
+
+    def _comparison(self, name: _Token, operator: _Token) -> Test:
+        number = self.peek()
+        if number is None or not number.word:
+            raise FilterError(
+                f"a number is missing after {operator.text!r}", operator.position + len(operator.text)
+            )
+        self._at += 1
+        found = _NUMBER.fullmatch(number.text)
+        if found is None:
+            raise FilterError(f"{number.text!r} is no number", number.position)
+        value, size = float(found[1]), found[2].lower()
+        compare = _OPERATORS[operator.text]
+        if name.text in _GPU_FIELDS:
+            metric, column = _GPU_FIELDS[name.text]
+            return _of_gpus(column, compare, value * (_sizes(metric)[size] if size else 1))
+        if name.text in _HOST_FIELDS:
+            metric, column = _HOST_FIELDS[name.text]
+            return _of_host(column, compare, value * (_sizes(metric)[size] if size else 1))
+        if name.text in _NUMBERED:
+            return _of_numbers(_NUMBERED[name.text], lambda numbers: compare(numbers, value))
+        choices = [*_GPU_FIELDS, *_HOST_FIELDS, *_NUMBERED]
+        raise FilterError(f"there is no metric {name.text!r}{nearest(name.text, choices)}", name.position)
+
+
+def _rows(node: NodeState) -> int:
+    return max(1, len(node.facts))
+
+
+def _all(node: NodeState, truth: bool) -> Matches:
+    return np.full(_rows(node), truth)
+
+
+def _or(one: Test, other: Test) -> Test:
+    return lambda node, now: one(node, now) | other(node, now)
+
+
+def _and(one: Test, other: Test) -> Test:
+    return lambda node, now: one(node, now) & other(node, now)
+
+
+def _not(test: Test) -> Test:
+    return lambda node, now: ~test(node, now)
+
+
+def _of_gpus(
+    column: int, compare: Callable[[npt.NDArray[np.float64], float], Matches], number: float
+) -> Test:
+    def test(node: NodeState, now: float) -> Matches:
+        del now
+        return compare(node.gpus[:, column], number) if len(node.gpus) else _all(node, False)
+
+    return test
+
+
+def _of_host(
+    column: int, compare: Callable[[npt.NDArray[np.float64], float], Matches], number: float
+) -> Test:
+    return lambda node, _: _all(node, bool(compare(node.host[column : column + 1], number)[0]))
+
+
+def _of_numbers(
+    numbers: Callable[[NodeState], npt.NDArray[np.float64]],
+    test: Callable[[npt.NDArray[np.float64]], Matches],
+) -> Test:
+    return lambda node, _: test(numbers(node)) if node.facts else _all(node, False)
+
+
+def _indexes(node: NodeState) -> npt.NDArray[np.float64]:
+    return np.array([fact.index for fact in node.facts], dtype=np.float64)
+
+
+def _ranks(node: NodeState) -> npt.NDArray[np.float64]:
+    ranks = np.full(len(node.facts), np.nan)
+    for process in node.processes:
+        if process.rank is not None:
+            ranks[process.gpu] = process.rank
+    return ranks
+
+
+_GPU_FIELDS: dict[str, tuple[Metric, int]] = {
+    name: (metric, GPU_COLUMNS.index(metric.name))
+    for metric in GPU_METRICS
+    for name in (metric.short, metric.name)
+}
+_HOST_FIELDS: dict[str, tuple[Metric, int]] = {
+    name: (metric, HOST_COLUMNS.index(metric.name))
+    for metric in HOST_METRICS
+    for name in (metric.short, metric.name)
+}
+_NUMBERED = {"gpu": _indexes, "rank": _ranks}
+
+
+def _fits(text: str | None, pattern: str) -> bool:
+    """Whether a text has the pattern in it, or fits it as a whole where it has wildcards; case doesn't count."""
+    if text is None:
+        return False
+    have, want = text.casefold(), pattern.casefold()
+    return fnmatchcase(have, want) if any(c in want for c in "*?[") else want in have
+
+
+def _plain(token: _Token) -> Test:
+    """A word without an operator: a field with a colon, "mine", or a part of a node's name."""
+    field, colon, wanted = token.text.partition(":")
+    if not colon:
+        if token.text == "mine":
+            return lambda node, _: np.array(node.mine, dtype=bool) if node.facts else _all(node, True)
+        return lambda node, _: _all(node, _fits(node.name, token.text))
+    if not wanted:
+        raise FilterError(f"{field!r} needs a value after the colon", token.position + len(token.text))
+    if field in _NUMBERED:
+        return _in_range(field, wanted, token.position + len(field) + 1)
+    if field == "state":
+        return _of_state(wanted, token.position + len(field) + 1)
+    if field in _TEXTS:
+        return _TEXTS[field](wanted)
+    if wanted.isdecimal() and len(wanted) < 10:
+        here = _of_numbers(_indexes, lambda numbers: np.equal(numbers, float(wanted)))
+        return _and(lambda node, _: _all(node, _fits(node.name, field)), here)
+    choices = [*_TEXTS, *_NUMBERED, "state"]
+    raise FilterError(f"there is no field {field!r}{nearest(field, choices)}", token.position)
+
+
+def _in_range(field: str, wanted: str, position: int) -> Test:
+    found = _RANGE.fullmatch(wanted)
+    if found is None:
+        raise FilterError(f"{wanted!r} is no number and no range such as 0-3", position)
+    low = float(found[1])
+    high = float(found[2] or found[1])
+    return _of_numbers(_NUMBERED[field], lambda numbers: (numbers >= low) & (numbers <= high))
+
+
+def _of_state(wanted: str, position: int) -> Test:
+    if wanted not in _STATES:
+        raise FilterError(f"there is no state {wanted!r}{nearest(wanted, _STATES)}", position)
+    return lambda node, now: _all(node, node.standing(now).value == wanted)
+
+
+def _of_processes(attribute: str) -> Callable[[str], Test]:
+    def field(pattern: str) -> Test:
+        def test(node: NodeState, now: float) -> Matches:
+            del now
+            matches = _all(node, False)
+            for process in node.processes:
+                if process.gpu < len(matches) and _fits(getattr(process, attribute), pattern):
+                    matches[process.gpu] = True
+            return matches
+
+        return test
+
+    return field
+
+
+_TEXTS: dict[str, Callable[[str], Test]] = {
+    "node": lambda pattern: lambda node, _: _all(node, _fits(node.name, pattern)),
+    "model": lambda pattern: (
+        lambda node, _: (
+            np.array([_fits(fact.name, pattern) for fact in node.facts], dtype=bool)
+            if node.facts
+            else _all(node, False)
+        )
+    ),
+    "user": _of_processes("user"),
+    "command": _of_processes("command"),
+}

@@ -1,0 +1,42 @@
+"""In which order nodes are shown. Pure."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Sequence
+
+from gswarm_tui.fleet.state import NodeState, Standing
+
+
+class Order(enum.Enum):
+    """By what nodes are sorted; the value is how it is told."""
+
+    GIVEN = "as given"
+    NAME = "by name"
+    STATE = "by state"
+    UP = "lowest first"
+    DOWN = "highest first"
+
+
+_WORST_FIRST = (Standing.LOST, Standing.STALE, Standing.CONNECTING, Standing.LIVE, Standing.ENDED)
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """A key that sorts gpu9 before gpu10."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)
+    return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts)
+
+
+def ordered(nodes: Sequence[NodeState], order: Order, now: float, means: Sequence[float]) -> list[NodeState]:
+    """The nodes in an order; ``means`` has each one's shown metric; NaN, unmeasured, comes last."""
+    if order is Order.GIVEN:
+        return list(nodes)
+    if order is Order.NAME:
+        return sorted(nodes, key=lambda node: natural(node.name))
+    if order is Order.STATE:
+        return sorted(nodes, key=lambda node: _WORST_FIRST.index(node.standing(now)))
+    sign = -1.0 if order is Order.DOWN else 1.0
+    keys = [math.inf if math.isnan(mean) else sign * mean for mean in means]
+    return [nodes[place] for place in sorted(range(len(nodes)), key=keys.__getitem__)]

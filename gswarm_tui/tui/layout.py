@@ -1,0 +1,214 @@
+"""How many nodes go where: the largest way to draw every GPU that fits without scrolling. Pure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Zoom(enum.IntEnum):
+    """How large a GPU is drawn, from the largest."""
+
+    ROWS = 0
+    """A line for each node: numbers, mean, the last minutes, the host."""
+    NUMBERS = 1
+    """Numbers, in several columns of nodes."""
+    BLOCKS = 2
+    """One block character a GPU, as high as its value, beside the node's name."""
+    PLAIN = 3
+    """The same without names; the line's first node is named at its left."""
+    HALVES = 4
+    """Half a character a GPU, by colour alone; two rows of nodes a line."""
+
+
+ZOOM_NAMES = ("rows", "numbers", "blocks", "small blocks", "half blocks")
+
+MEAN_WIDTH = 5
+SPARK_BINS = 10
+HOST_WIDTHS = {"cpu": 7, "mem": 8, "net": 14, "iowait": 9}
+NAME_LONGEST = 18
+GAP = 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where every node and GPU is drawn, in cells.
+
+    ``columns`` of blocks, each ``block`` wide, on ``lines``; ``margin`` is what stands at the left of all.
+    In a block come the name (``name`` wide, 0 for none), the ``sign`` of how the node stands, the ranks, then
+    ``cells`` of ``cell`` width, then the extras that have room: ``mean``, ``spark`` and the ``hosts`` columns.
+    """
+
+    zoom: Zoom
+    nodes: int
+    cells: int
+    columns: int
+    lines: int
+    margin: int
+    block: int
+    name: int
+    sign: int
+    cell: int
+    rank: int = 0
+    mean: bool = False
+    spark: bool = False
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def fits_by_rows(self) -> bool:
+        """Whether nodes run along the lines; with names they run down the columns."""
+        return self.zoom >= Zoom.PLAIN
+
+    @property
+    def cells_at(self) -> int:
+        """Where the cells begin in a block: after name, sign and ranks."""
+        return self.name + self.sign + self.rank
+
+    def place(self, node: int) -> tuple[int, int, int]:
+        """The line, the half of it (0 upper, 1 lower) and the column of blocks of a node."""
+        if self.zoom is Zoom.HALVES:
+            row, column = divmod(node, self.columns)
+            return row // 2, row % 2, column
+        if self.fits_by_rows:
+            line, column = divmod(node, self.columns)
+            return line, 0, column
+        column, line = divmod(node, self.lines)
+        return line, 0, column
+
+    def nodes_on(self, line: int) -> list[list[int]]:
+        """The nodes on a line from left to right: one list, or one each for the upper and the lower half."""
+        if self.zoom is Zoom.HALVES:
+            starts = (2 * line * self.columns, (2 * line + 1) * self.columns)
+            return [list(range(start, min(start + self.columns, self.nodes))) for start in starts]
+        if self.fits_by_rows:
+            return [list(range(line * self.columns, min((line + 1) * self.columns, self.nodes)))]
+        return [list(range(line, self.nodes, self.lines))]
+
+    def at(self, x: int, line: int) -> tuple[int, int | None] | None:
+        """The node and the cell that are drawn at a point; the cell is None beside the cells."""
+        column, inside = divmod(x - self.margin, self.block)
+        if x < self.margin or column >= self.columns:
+            return None
+        on_line = self.nodes_on(line)[0]
+        if not 0 <= column < len(on_line):
+            return None
+        cell = (inside - self.cells_at) // self.cell
+        return on_line[column], cell if inside >= self.cells_at and cell < self.cells else None
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is to be laid out, and where: ``cells`` of the widest node, ``digits`` of the longest number."""
+
+    nodes: int
+    cells: int
+    digits: int
+    name: int
+    rank: int
+    width: int
+    height: int
+
+
+def plan(room: Room, zoom: Zoom | None = None) -> Layout:
+    """The largest layout that fits without scrolling, the smallest if none does; or the one of a ``zoom``."""
+    if zoom is not None:
+        return _LAYOUTS[zoom](room)
+    for choice in Zoom:
+        layout = _LAYOUTS[choice](room)
+        if _fits(layout, room):
+            break
+    return layout
+
+
+def _fits(layout: Layout, room: Room) -> bool:
+    used = layout.margin + layout.columns * layout.block - (GAP if layout.zoom is Zoom.BLOCKS else 1)
+    return layout.lines <= room.height and used <= room.width
+
+
+def _rows(room: Room) -> Layout:
+    """One line a node, with what has room beside the numbers, the most telling first."""
+    start = 1 + room.name + 2
+    wide = max(5, room.digits + 1)
+    cell = wide if start + wide * room.cells + MEAN_WIDTH <= room.width else room.digits + 1
+    cell = 8 if room.cells == 1 else cell
+    left = room.width - start - cell * room.cells - 1
+    mean = room.cells > 1 and left >= MEAN_WIDTH
+    left -= MEAN_WIDTH if mean else 0
+    spark = left >= SPARK_BINS + 3
+    left -= SPARK_BINS + 3 if spark else 0
+    rank = room.rank + 2 if room.rank and left >= room.rank + 2 else 0
+    left -= rank
+    hosts = []
+    for name, columns in HOST_WIDTHS.items():
+        if left >= columns:
+            hosts.append(name)
+            left -= columns
+    block = max(room.width, start + cell * room.cells)
+    return Layout(
+        Zoom.ROWS,
+        room.nodes,
+        room.cells,
+        1,
+        max(1, room.nodes),
+        1,
+        block,
+        room.name,
+        2,
+        cell,
+        rank,
+        mean,
+        spark,
+        tuple(hosts),
+    )
+
+
+def _numbers(room: Room) -> Layout:
+    """Numbers with their mean if all nodes fit so, else without, else close together."""
+    spacious = room.digits + 1
+    for cell, mean in ((spacious, True), (spacious, False), (room.digits, False)):
+        wide = MEAN_WIDTH if mean and room.cells > 1 else 0
+        layout = _columns(room, Zoom.NUMBERS, cell, sign=1, mean=wide, gap=1)
+        if _fits(layout, room):
+            break
+    return layout
+
+
+def _blocks(room: Room) -> Layout:
+    return _columns(room, Zoom.BLOCKS, 1 if room.cells > 1 else 2, sign=2, mean=0, gap=GAP)
+
+
+def _columns(room: Room, zoom: Zoom, cell: int, *, sign: int, mean: int, gap: int) -> Layout:
+    """Named nodes, down one column after the other, in no more columns than are needed."""
+    block = room.name + sign + cell * room.cells + mean + gap
+    columns = max(1, (room.width - 1 + gap) // block)
+    lines = max(1, -(-room.nodes // min(columns, max(1, -(-room.nodes // room.height)))))
+    columns = max(1, -(-room.nodes // lines))
+    return Layout(
+        zoom, room.nodes, room.cells, columns, lines, 1, block, room.name, sign, cell, mean=mean > 0
+    )
+
+
+def _plain(room: Room) -> Layout:
+    return _unnamed(room, Zoom.PLAIN)
+
+
+def _halves(room: Room) -> Layout:
+    return _unnamed(room, Zoom.HALVES)
+
+
+def _unnamed(room: Room, zoom: Zoom) -> Layout:
+    """Nodes one after the other along the lines, the first of each line named in the margin."""
+    margin, block = room.name + 3, room.cells + 1
+    columns = max(1, (room.width - margin + 1) // block)
+    rows = max(1, -(-room.nodes // columns))
+    lines = -(-rows // 2) if zoom is Zoom.HALVES else rows
+    return Layout(zoom, room.nodes, room.cells, columns, lines, margin, block, 0, 0, 1)
+
+
+_LAYOUTS = {
+    Zoom.ROWS: _rows,
+    Zoom.NUMBERS: _numbers,
+    Zoom.BLOCKS: _blocks,
+    Zoom.PLAIN: _plain,
+    Zoom.HALVES: _halves,
+}

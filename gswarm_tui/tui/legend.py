@@ -1,0 +1,77 @@
+"""What the colours mean, and the headings above the heatmap. Pure."""
+
+from __future__ import annotations
+
+from gswarm_agent.metrics import Metric
+from gswarm_tui.tui import format as form
+from gswarm_tui.tui.layout import HOST_WIDTHS, MEAN_WIDTH, SPARK_BINS, Layout, Zoom
+from gswarm_tui.tui.picture import Picture
+from gswarm_tui.tui.ramp import BLOCK_OF, BUCKETS, is_logarithmic
+from gswarm_tui.tui.widgets.bar import Line, Span, spread
+
+HOST_HEADS = {"cpu": "cpu", "mem": "mem", "net": "GB/s in/out", "iowait": "iowait"}
+
+
+def legend_line(picture: Picture, zoom: Zoom, state: str, cells: int) -> Line:
+    """The metric, its colours from low to high with the ends of the scale, and how nodes are chosen."""
+    metric = picture.metric
+    unit = form.shown_unit(metric).name
+    left = [Span(f" {label(metric)}", "accent"), Span(f" {unit}  " if unit else "  ", "dim")]
+    if metric.unit == "bits":
+        for step, word in ((0, " ok "), (BUCKETS // 2, " cap "), (BUCKETS - 1, " slow ")):
+            left.append(Span(word, f"heat{step}"))
+        left.append(Span("  cap: power limit, slow: heat or power brake", "dim"))
+    else:
+        low, high = ends(picture)
+        left += [Span(f"{low} ", "dim"), *_ramp(zoom), Span(f" {high}", "dim")]
+        if is_logarithmic(metric):
+            left.append(Span(", logarithmic", "dim"))
+    left.append(Span(f"   {form.DASH} unmeasured", "dim"))
+    return spread(left, [Span(f"{state} ", "accent")] if state else [], cells)
+
+
+def label(metric: Metric) -> str:
+    """A metric's name as a title."""
+    return f"{metric.label} since start" if metric.name == "energy_mj" else metric.label
+
+
+def ends(picture: Picture) -> tuple[str, str]:
+    """The lower and the upper end of the scale, in the unit shown."""
+    metric = picture.metric
+    if metric.unit == "errors":
+        return "1", form.digits(picture.top)
+    if is_logarithmic(metric):
+        return "0.001", form.digits(picture.top / 1000)
+    if metric.unit == "P":
+        return "P0", "P15"
+    high = form.digits(picture.top * form.shown_unit(metric).factor)
+    return "0", high if picture.same_top else f"each GPU's limit, up to {high}"
+
+
+def _ramp(zoom: Zoom) -> list[Span]:
+    if zoom in (Zoom.BLOCKS, Zoom.PLAIN):
+        return [Span(BLOCK_OF[step], f"ink{step}") for step in range(BUCKETS)]
+    return [Span(" ", f"heat{step}") for step in range(BUCKETS)]
+
+
+def heads_line(picture: Picture, layout: Layout, indexes: tuple[int, ...]) -> Line:
+    """The headings over each column of nodes; ``indexes`` are the GPUs' own numbers."""
+    block = ""
+    if layout.name:
+        block += f"{'node':<{layout.name}}"[: layout.name] + " " * layout.sign
+    if layout.rank:
+        block += f"{'rank':>{layout.rank - 1}} "
+    if picture.of_host:
+        block += f"{picture.metric.short[: layout.cell]:>{max(layout.cell - 1, 1)}} "
+    elif layout.cell > 1:
+        block += "".join(f"{number:>{layout.cell - 1}} " for number in indexes)
+    else:
+        block += "".join(str(number % 10) for number in indexes)
+    if layout.mean:
+        block += f"{'mean':>{MEAN_WIDTH}}"
+    if layout.zoom is not Zoom.ROWS:
+        return [Span(" " * layout.margin), Span(f"{block:<{layout.block}}" * layout.columns, "dim")]
+    if layout.spark:
+        block += f"  {'last 5 min':<{SPARK_BINS}} "
+    block += "".join(f"{HOST_HEADS[name]:>{HOST_WIDTHS[name]}}" for name in layout.hosts)
+    return [Span(" " * layout.margin), Span(block, "dim")]

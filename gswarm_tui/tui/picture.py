@@ -1,0 +1,132 @@
+"""What a heatmap shows, as arrays: one metric of every GPU of the shown nodes. Nothing of how it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME, HOST_COLUMNS, Metric
+from gswarm_tui.fleet.history import Floats, binned
+from gswarm_tui.fleet.state import NodeState, Standing
+from gswarm_tui.tui.format import shown_unit
+from gswarm_tui.tui.ramp import Buckets, buckets, fractions, nice_ceiling, tops
+
+SPARK_S = 300.0
+FRESH = (Standing.LIVE, Standing.STALE)
+
+
+def metric_named(name: str) -> tuple[Metric, bool]:
+    """A metric of the catalogue, and whether it is one of the host."""
+    if name in GPU_BY_NAME:
+        return GPU_BY_NAME[name], False
+    return HOST_BY_NAME[name], True
+
+
+class Picture:
+    """One metric of some nodes; call ``look`` after the fleet changed.
+
+    ``values`` has shape (nodes, cells): GPUs, or one cell for a host metric; NaN where nothing was measured
+    or the node has fewer GPUs. ``steps`` are the buckets, ``shown`` whole numbers that differ where the
+    written numbers do, ``present`` tells which cells exist, ``dim`` which are to be drawn quietly.
+    """
+
+    def __init__(self, metric: str) -> None:
+        self.metric, self.of_host = metric_named(metric)
+        self.nodes: Sequence[NodeState] = ()
+        self.standings: list[Standing] = []
+        self.values: Floats = np.empty((0, 1))
+        self.steps: Buckets = np.empty((0, 1), dtype=np.int8)
+        self.shown: npt.NDArray[np.int64] = np.empty((0, 1), dtype=np.int64)
+        self.means: Floats = np.empty(0)
+        self.present: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
+        self.dim: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
+        self.top = 1.0
+        self.same_top = True
+        self._not_mine: npt.NDArray[np.bool_] = np.empty((0, 1), dtype=bool)
+        self._hellos: list[int] = []
+        self._tops: Floats = np.empty((0, 1))
+
+    @property
+    def cells(self) -> int:
+        """How many cells the widest node has."""
+        return int(self.present.shape[1])
+
+    def look(
+        self, nodes: Sequence[NodeState], now: float, hidden: Sequence[npt.NDArray[np.bool_]] | None = None
+    ) -> None:
+        """Read the nodes as they are; ``hidden`` has the GPUs of each node that a filter leaves out."""
+        self.standings = [node.standing(now) for node in nodes]
+        hellos = [id(node.hello) for node in nodes]
+        if hellos != self._hellos or len(nodes) != len(self.nodes):
+            self._hellos = hellos
+            self._measure(nodes)
+        self.nodes = nodes
+        self.dim = self._not_mine.copy()
+        if hidden is not None and not self.of_host:
+            for row, cells in enumerate(hidden):
+                self.dim[row, : len(cells)] |= cells
+        self._read()
+        self._scale()
+
+    def _measure(self, nodes: Sequence[NodeState]) -> None:
+        """What only changes with the nodes: which cells there are, whose they are, and their scales."""
+        counts = [1 if self.of_host else len(node.facts) for node in nodes]
+        cells = max(1, *counts) if counts else 1
+        self.present = np.arange(cells) < np.array(counts, dtype=np.int64)[:, np.newaxis]
+        self._tops = np.full(self.present.shape, np.nan)
+        self._not_mine = np.zeros(self.present.shape, dtype=bool)
+        for row, node in enumerate(nodes):
+            if self.of_host:
+                self._tops[row] = tops(self.metric, [node.hello.host if node.hello else None])
+            else:
+                self._tops[row, : counts[row]] = tops(self.metric, node.facts)
+                self._not_mine[row, : counts[row]] = np.logical_not(node.mine)
+
+    def _read(self) -> None:
+        column = (HOST_COLUMNS if self.of_host else GPU_COLUMNS).index(self.metric.name)
+        self.values = np.full(self.present.shape, np.nan)
+        parts = [self._column(node, column) for node in self.nodes]
+        if parts:
+            self.values[self.present] = np.concatenate(parts)
+        gone = [row for row, standing in enumerate(self.standings) if standing not in FRESH]
+        self.values[gone] = np.nan
+        measured = np.isfinite(self.values)
+        counts = measured.sum(axis=1)
+        self.means = np.full(len(self.nodes), np.nan)
+        np.divide(np.nansum(self.values, axis=1), counts, out=self.means, where=counts > 0)
+
+    def _column(self, node: NodeState, column: int) -> Floats:
+        if self.of_host:
+            return node.host[column : column + 1]
+        values: Floats = node.gpus[:, column]
+        if self.metric.name == "energy_mj" and node.energy_base is not None:
+            return values - node.energy_base
+        return values
+
+    def _scale(self) -> None:
+        highest = float(np.nanmax(self.values)) if np.isfinite(self.values).any() else 0.0
+        fixed = self._tops[np.isfinite(self._tops)]
+        self.top = float(fixed.max()) if len(fixed) else nice_ceiling(highest)
+        self.same_top = not len(fixed) or bool((fixed == self.top).all())
+        top = np.where(np.isfinite(self._tops), self._tops, self.top)
+        self.steps = buckets(fractions(self.metric, self.values, top))
+        scaled = np.nan_to_num(self.values * shown_unit(self.metric).factor, nan=-1e6)
+        self.shown = np.where(np.abs(scaled) < 9.95, np.rint(scaled * 10), np.rint(scaled) * 10).astype(
+            np.int64
+        )
+
+    def spark(self, row: int, now: float, bins: int) -> Buckets:
+        """Buckets of a node's mean over the last five minutes, in bins that begin at round times."""
+        node = self.nodes[row]
+        history = node.host_history if self.of_host else node.gpu_history
+        if history is None:
+            return np.full(bins, -1, dtype=np.int8)
+        column = (HOST_COLUMNS if self.of_host else GPU_COLUMNS).index(self.metric.name)
+        size = SPARK_S / bins
+        end = (now // size + 1) * size
+        times, values = history.series(column, since=end - SPARK_S)
+        top = np.nanmax(self._tops[row]) if np.isfinite(self._tops[row]).any() else self.top
+        scaled = fractions(self.metric, values.astype(np.float64), top).astype(np.float32)
+        return buckets(binned(times, scaled, end - SPARK_S, end, bins))

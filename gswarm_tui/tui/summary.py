@@ -1,0 +1,164 @@
+"""The lines around the heatmap, from the fleet's state: pure, as spans."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, tzinfo
+
+import numpy as np
+
+from gswarm_agent.frame import ERROR, WARNING
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS
+from gswarm_tui.fleet.events import Happened, RecorderStatus
+from gswarm_tui.fleet.state import Fleet, NodeState, Standing
+from gswarm_tui.fleet.throttling import reason_names
+from gswarm_tui.fleet.totals import Totals
+from gswarm_tui.tui import format as form
+from gswarm_tui.tui.standing import ROLES, long_words
+from gswarm_tui.tui.text import clean, clip
+from gswarm_tui.tui.widgets.bar import Line, Span, measure, spread
+
+NAME = "gswarm"
+
+
+def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cells: int) -> Line:
+    """What is watched, whether it is simulated, and how the recording goes (``recording``)."""
+    left = [Span(f" {NAME}", "accent"), Span("  ")]
+    if simulated:
+        left += [Span(" SIMULATED ", "chip"), Span("  ")]
+    room = cells - measure(left) - measure(state) - 3
+    known = sum(sum(node.mine) for node in fleet.nodes.values())
+    gpus = f"{form.plural(len(fleet.nodes), 'node')} · {form.plural(known, 'GPU')}"
+    words = f"{job} · {gpus}" if job and len(job) + len(gpus) + 3 <= room else job or gpus
+    left.append(Span(clip(words, max(room, 8)), "text"))
+    return spread(left, [*state, Span(" ")], cells) if measure(state) < cells - 12 else [*left[:2], *state]
+
+
+def recording(recorder: RecorderStatus | None, started_at: float, now: float) -> list[Span]:
+    """ "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is written."""
+    if recorder is None:
+        return [Span("○ not recording", "dim")]
+    if recorder.error:
+        return [Span(f"▲ {clean(recorder.error)}", "error")]
+    words = f" · {form.count(recorder.rows)} rows · {form.file_size(recorder.file_bytes)}"
+    return [Span("● ", "error"), Span(f"rec {form.clock(now - started_at)}"), Span(words, "dim")]
+
+
+def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
+    """The whole fleet in numbers; what matters least is left out first."""
+    all_up = sums.nodes_up == sums.nodes
+    slowest = f"{sums.slowest[0]}:{sums.slowest[1]}" if sums.slowest and sums.gpus > 1 else ""
+    late = sums.lag_ms >= 100 * interval_s
+    parts: list[tuple[int, list[Span]]] = [
+        (0, [Span("nodes "), Span(f"{sums.nodes_up}/{sums.nodes}", "title" if all_up else "error")]),
+        (1, [Span("busy "), Span(f"{sums.busy}/{sums.gpus}", "title")]),
+        (2, [Span("util "), Span(form.percent(sums.mean_util), "title")]),
+        (3, [Span(form.watts(sums.power_w), "title")]),
+        (5, [Span(form.energy(sums.energy_j), "title")]),
+        (4, [Span("mem "), Span(form.used_of(sums.memory_used_mib, sums.memory_total_mib), "title")]),
+        (6, [Span("slowest "), Span(clean(slowest), "title")] if slowest else []),
+        (7, [Span(f"every {interval_s:g} s")]),
+        (8, [Span("lag "), Span(f"{sums.lag_ms:.0f} ms", "warning" if late else "title")]),
+    ]
+    kept = sorted((p for p in parts if p[1]), key=lambda p: p[0])
+    while sum(measure(spans) + 3 for _, spans in kept) > cells + 1:
+        kept.pop()
+    line = [Span(" ")]
+    shown = {order for order, _ in kept}
+    for order, spans in parts:
+        if order in shown and spans:
+            line += [Span(s.text, "dim") if s.role == "text" else s for s in spans] + [Span("   ")]
+    return line[:-1]
+
+
+def sessions_line(fleet: Fleet, now: float, cells: int) -> list[Span]:
+    """The running sessions with their time and live means, as many as fit."""
+    running = fleet.sessions.running
+    if not running:
+        return [
+            Span(" no session   ", "dim"),
+            Span("s", "key", "app.start_session()"),
+            Span(" starts one", "dim"),
+        ]
+    line = [Span(" sessions", "dim")]
+    for number, session in enumerate(running):
+        numbers = f" {form.clock(session.seconds(now))}  util {form.percent(session.mean_util)}"
+        numbers += f"  {form.energy(session.energy_j)}"
+        entry = [Span("  ● ", "good"), Span(clip(clean(session.name), 24), "title"), Span(numbers, "dim")]
+        more = len(running) - number
+        if number and measure(line) + measure(entry) > cells - 10:
+            return [*line, Span(f"  +{more} more", "dim")]
+        line += entry
+    return line
+
+
+def event_line(happened: Happened, timezone: tzinfo | None) -> list[Span]:
+    """One thing that happened: its time in a zone (None is the machine's own), whom it concerns, what."""
+    at = datetime.fromtimestamp(happened.at, UTC).astimezone(timezone)
+    role = {ERROR: "error", WARNING: "warning"}.get(happened.severity, "text")
+    sign = {ERROR: "▲ ", WARNING: "▲ "}.get(happened.severity, "")
+    who = happened.node or ""
+    if happened.gpu is not None:
+        who += f":{happened.gpu}"
+    words = happened.message if who else f"{happened.kind.replace('_', ' ')}: {happened.message}"
+    return [
+        Span(f" {at:%H:%M:%S} ", "dim"),
+        Span(sign, role),
+        Span(f"{clean(who)} " if who else "", "title"),
+        Span(clean(words), role),
+    ]
+
+
+def here_line(node: NodeState | None, gpu: int | None, now: float, cells: int) -> Line:
+    """Everything of note about the node and GPU under the cursor."""
+    if node is None:
+        return [Span(" no nodes match", "dim")]
+    standing = node.standing(now)
+    index = f":{node.facts[gpu].index}" if gpu is not None and gpu < len(node.facts) else ""
+    name = [Span(f" {clean(node.name)}{index}", "title"), Span("  ")]
+    if standing is not Standing.LIVE and standing is not Standing.STALE:
+        return [*name, Span(long_words(node, standing, now), ROLES[standing])]
+    if standing is Standing.STALE:
+        name += [Span(long_words(node, standing, now), "warning"), Span("  ")]
+    if gpu is None or gpu >= len(node.gpus):
+        reason = node.hello.capabilities.get("gpu", "no GPUs") if node.hello is not None else ""
+        return [*name, Span(clean(reason), "dim")]
+    return _fitted(name, _gpu_parts(node, gpu), cells)
+
+
+def _fitted(start: list[Span], parts: list[list[Span]], cells: int) -> Line:
+    line = list(start)
+    for part in parts:
+        if measure(line) + measure(part) <= cells - 1:
+            line += [*part, Span("  ")]
+    return line
+
+
+def _gpu_parts(node: NodeState, gpu: int) -> list[list[Span]]:
+    row, fact = node.gpus[gpu], node.facts[gpu]
+    value = {name: float(row[column]) for column, name in enumerate(GPU_COLUMNS)}
+    if not np.isfinite(row).any():
+        return [[Span("╳ this GPU does not answer", "error")]]
+    parts = []
+    if not node.mine[gpu]:
+        parts.append([Span("not in your job", "warning")])
+    reasons = 0 if np.isnan(value["clock_reasons"]) else int(value["clock_reasons"])
+    limit = f"/{fact.power_limit_w:.0f} W" if fact.power_limit_w else " W"
+    power = f"{form.cell(value['power_w'], GPU_BY_NAME['power_w'])}{limit}"
+    parts += [
+        [Span("util ", "dim"), Span(form.percent(value["util_pct"]))],
+        [Span("mem ", "dim"), Span(form.used_of(value["mem_used_mib"], fact.memory_total_mib))],
+        [Span(power)],
+        [Span(form.quantity(value["temp_c"], GPU_BY_NAME["temp_c"]))],
+        [Span(form.quantity(value["sm_clock_mhz"], GPU_BY_NAME["sm_clock_mhz"]))],
+    ]
+    if words := reason_names(reasons):
+        parts.append([Span(f"▲ {words}", "warning")])
+    process = next((p for p in node.processes if p.gpu == gpu), None)
+    if process is not None:
+        who = f"{process.command or '?'} ({process.pid}, {process.user or '?'})"
+        parts.append([Span(clip(clean(who), 48), "dim")])
+    nvlink = (value["nvlink_tx_mb_s"], value["nvlink_rx_mb_s"])
+    if np.isfinite(nvlink).any():
+        parts.append([Span("NVLink ", "dim"), Span(" / ".join(form.rate(v) for v in nvlink))])
+    parts.append([Span(clean(fact.name), "dim")])
+    return parts

@@ -1,0 +1,242 @@
+"""The heatmap: all nodes and GPUs, one metric as colour, drawn by line."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from textual.events import Click, Leave, MouseMove, Resize
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from gswarm_tui.fleet.state import NodeState
+from gswarm_tui.hub import Hub
+from gswarm_tui.tui.format import cell_width
+from gswarm_tui.tui.layout import NAME_LONGEST, SPARK_BINS, Layout, Room, Zoom, plan
+from gswarm_tui.tui.picture import Picture
+from gswarm_tui.tui.ramp import Buckets
+from gswarm_tui.tui.text import clean, width
+from gswarm_tui.tui.themes import palette
+from gswarm_tui.tui.widgets.cells import Cursor, Pen, draw_line, line_key, ranks_text
+
+SPARK_EVERY_S = 5.0
+
+
+class Heatmap(ScrollView, can_focus=False):
+    """Shows the nodes it is given; has a cursor on a node and one of its GPUs.
+
+    After ``look`` only the lines whose picture changed are drawn again, one region each.
+    """
+
+    DEFAULT_CSS = "Heatmap { height: 1fr; width: 1fr; overflow-x: hidden; scrollbar-gutter: auto; }"
+
+    class Opened(Message):
+        """A node was clicked while the cursor was on it."""
+
+    class Pointed(Message):
+        """The cursor, or the mouse, went somewhere else."""
+
+    class Replanned(Message):
+        """The nodes are laid out in another way."""
+
+    def __init__(self, hub: Hub, metric: str) -> None:
+        super().__init__()
+        self._hub = hub
+        self.picture = Picture(metric)
+        self.layout_plan: Layout = plan(Room(0, 1, 3, 1, 0, 80, 1))
+        self.zoom_wanted: Zoom | None = None
+        self.at: tuple[str, int | None] | None = None
+        self.hovered: tuple[str, int | None] | None = None
+        self._rows: dict[str, int] = {}
+        self._keys: dict[int, Hashable] = {}
+        self._strips: dict[int, Strip] = {}
+        self._sparks: dict[str, tuple[float, Buckets]] = {}
+        self._drawn_for: Hashable = ()
+
+    # What is shown
+
+    def set_metric(self, metric: str) -> None:
+        """Show another metric."""
+        nodes = self.picture.nodes
+        self.picture = Picture(metric)
+        self._sparks.clear()
+        self.look(nodes)
+
+    def look(self, nodes: Sequence[NodeState], hidden: Sequence[npt.NDArray[np.bool_]] | None = None) -> None:
+        """Show these nodes as they are now; ``hidden`` has the cells of each that a filter leaves out."""
+        now = self._hub.now()
+        self.picture.look(nodes, now, hidden)
+        self._rows = {node.name: row for row, node in enumerate(nodes)}
+        if self.at is None or self.at[0] not in self._rows:
+            self.at = (nodes[0].name, 0 if self._counts(0) else None) if nodes else None
+        self._plan()
+        self._refresh_lines(now)
+
+    def _plan(self) -> None:
+        nodes = self.picture.nodes
+        if not self.size.width:
+            return
+        names = max((width(clean(node.name)) for node in nodes), default=1)
+        ranks = max((len(ranks_text(node)) for node in nodes[:200]), default=0)
+        room = Room(
+            len(nodes),
+            self.picture.cells,
+            cell_width(self.picture.metric, self.picture.top),
+            min(names, NAME_LONGEST),
+            ranks,
+            self.container_size.width,
+            self.container_size.height,
+        )
+        made = plan(room, self.zoom_wanted)
+        if made != self.layout_plan:
+            self.layout_plan = made
+            self.virtual_size = Size(self.container_size.width, made.lines)
+            self.post_message(self.Replanned())
+
+    def _refresh_lines(self, now: float) -> None:
+        """Ask for the lines that look different now."""
+        pen = self._pen(now)
+        drawn_for = (self.layout_plan, pen.width, pen.colours, self.picture.metric.name)
+        if drawn_for != self._drawn_for:
+            self._drawn_for = drawn_for
+            self._keys.clear()
+            self._strips.clear()
+            self.refresh()
+        top = round(self.scroll_y)
+        for line in range(top, min(top + self.size.height, self.layout_plan.lines)):
+            key = line_key(self.picture, self.layout_plan, line, pen)
+            if self._keys.get(line) != key:
+                self._keys[line] = key
+                self._strips.pop(line, None)
+                self.refresh(Region(0, line - top, self.size.width, 1))
+
+    def _pen(self, now: float) -> Pen:
+        return Pen(palette(self.app.theme), now, self.cursor, self.size.width, self._spark)
+
+    def _spark(self, row: int) -> Buckets:
+        """A node's sparkline, computed anew every few seconds."""
+        now = self._hub.now()
+        name = self.picture.nodes[row].name
+        known = self._sparks.get(name)
+        if known is None or now - known[0] >= SPARK_EVERY_S:
+            known = self._sparks[name] = (now, self.picture.spark(row, now, SPARK_BINS))
+        return known[1]
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one line, or take it as it was drawn before."""
+        line = y + round(self.scroll_y)
+        if line >= self.layout_plan.lines or not self.picture.nodes:
+            return Strip.blank(self.size.width, palette(self.app.theme).role("text"))
+        if line not in self._strips:
+            pen = self._pen(self._hub.now())
+            self._keys.setdefault(line, line_key(self.picture, self.layout_plan, line, pen))
+            self._strips[line] = draw_line(self.picture, self.layout_plan, line, pen)
+        return self._strips[line]
+
+    def notify_style_update(self) -> None:
+        """Another theme: nothing drawn so far holds."""
+        super().notify_style_update()
+        self._keys.clear()
+        self._strips.clear()
+
+    def on_resize(self, event: Resize) -> None:
+        """Lay out for the new room."""
+        del event
+        self.look(self.picture.nodes)
+
+    # The cursor
+
+    @property
+    def cursor(self) -> Cursor:
+        """The row of the picture and the cell under the cursor."""
+        if self.at is None or self.at[0] not in self._rows:
+            return None
+        return self._rows[self.at[0]], None if self.picture.of_host else self.at[1]
+
+    def _counts(self, row: int) -> int:
+        """How many GPUs a node has."""
+        return len(self.picture.nodes[row].facts)
+
+    def point_at(self, node: str, gpu: int | None) -> None:
+        """Put the cursor somewhere."""
+        self.at = (node, gpu)
+        row = self._rows[node]
+        line, _, _ = self.layout_plan.place(row)
+        top, height = round(self.scroll_y), self.size.height
+        if not top <= line < top + height:
+            self.scroll_to(y=line if line < top else line - height + 1, animate=False)
+        self._refresh_lines(self._hub.now())
+        self.post_message(self.Pointed())
+
+    def move(self, direction: str) -> None:
+        """Move the cursor: up, down, left, right, page_up, page_down, first, last."""
+        if self.at is None or not self.picture.nodes:
+            return
+        row = self._rows[self.at[0]]
+        gpu = self.at[1]
+        if direction in ("left", "right"):
+            self._sideways(row, gpu, 1 if direction == "right" else -1)
+            return
+        last = len(self.picture.nodes) - 1
+        by = {"up": -1, "down": 1, "page_up": -self.size.height, "page_down": self.size.height}
+        if direction in by:
+            step = self.layout_plan.columns if self.layout_plan.fits_by_rows else 1
+            row = min(last, max(0, row + by[direction] * step))
+        else:
+            row = 0 if direction == "first" else last
+        self._to(row, gpu or 0)
+
+    def _sideways(self, row: int, gpu: int | None, step: int) -> None:
+        """One GPU further; over the edge of a node to its neighbour in the line."""
+        wanted = (gpu or 0) + step
+        if not self.picture.of_host and 0 <= wanted < self._counts(row):
+            self._to(row, wanted)
+            return
+        line, half, column = self.layout_plan.place(row)
+        on_line = self.layout_plan.nodes_on(line)[half]
+        if 0 <= column + step < len(on_line):
+            neighbour = on_line[column + step]
+            self._to(neighbour, 0 if step > 0 else max(0, self._counts(neighbour) - 1))
+
+    def _to(self, row: int, gpu: int) -> None:
+        count = self._counts(row)
+        self.point_at(self.picture.nodes[row].name, min(gpu, count - 1) if count else None)
+
+    # The mouse
+
+    def _under(self, x: int, y: int) -> tuple[str, int | None] | None:
+        found = self.layout_plan.at(x, y + round(self.scroll_y))
+        if found is None or found[0] >= len(self.picture.nodes):
+            return None
+        row, cell = found
+        if self.picture.of_host:
+            cell = self.at[1] if self.at is not None and self._counts(row) else None
+        elif cell is None or cell >= self._counts(row):
+            cell = 0 if self._counts(row) else None
+        return self.picture.nodes[row].name, cell
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        """Tell what is under the mouse."""
+        hovered = self._under(event.x, event.y)
+        if hovered != self.hovered:
+            self.hovered = hovered
+            self.post_message(self.Pointed())
+
+    def on_leave(self, event: Leave) -> None:
+        """The mouse is elsewhere."""
+        del event
+        self.hovered = None
+        self.post_message(self.Pointed())
+
+    def on_click(self, event: Click) -> None:
+        """Point at what was clicked; open it if the cursor was there already."""
+        under = self._under(event.x, event.y)
+        if under is None:
+            return
+        if under == self.at:
+            self.post_message(self.Opened())
+        else:
+            self.point_at(*under)
