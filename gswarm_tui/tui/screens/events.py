@@ -1,20 +1,157 @@
-"""What happened, newest last."""
+"""What happened: links, gaps, throttling, sessions; newest last."""
 
 from __future__ import annotations
 
+from datetime import datetime, tzinfo
+from itertools import islice
+
 from textual.app import ComposeResult
 
+from gswarm_agent.frame import ERROR, INFO, WARNING
+from gswarm_tui.fleet.events import Happened
+from gswarm_tui.fleet.state import EVENTS_KEPT
+from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import EVENTS, bindings_of
+from gswarm_tui.tui.dialogs import Ask, Field
+from gswarm_tui.tui.format import plural
 from gswarm_tui.tui.screens.base import Place
+from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.widgets.bar import Bar, Line, Span, spread
 from gswarm_tui.tui.widgets.footer import Footer
+from gswarm_tui.tui.widgets.table import Column, Row, Table
+
+SEVERITIES = (INFO, WARNING, ERROR)
+LEAST = {INFO: "all", WARNING: "warnings and errors", ERROR: "errors"}
+GLYPHS = {INFO: ("·", "dim"), WARNING: ("▲", "warning"), ERROR: ("╳", "error")}
+EVENT_TABLE = (
+    Column("time", 8, left=True, frozen=True),
+    Column("", 1, frozen=True),
+    Column("node", 12, left=True),
+    Column("gpu", 3),
+    Column("what", 15, left=True),
+    Column("", 24, left=True, grows=True),
+)
+
+
+def event_row(event: Happened, zone: tzinfo | None) -> Row:
+    """One event: time, a glyph for its severity, node, GPU, kind, message and what to do."""
+    glyph, role = GLYPHS.get(event.severity, GLYPHS[INFO])
+    message = clean(event.message)
+    if event.kind == "link_lost" and event.detail:
+        message += f" · {clean(event.detail)}"
+    return (
+        Span(f"{datetime.fromtimestamp(event.at, zone):%H:%M:%S}", "dim"),
+        Span(glyph, role),
+        Span(clean(event.node or "")),
+        Span("" if event.gpu is None else f"{event.gpu}"),
+        Span(clean(event.kind).replace("_", " "), "dim"),
+        Span(message, role if event.severity == ERROR else "text"),
+    )
 
 
 class EventsScreen(Place):
-    """What happened, newest last."""
+    """The events, a row each. The cursor follows the newest while it is on the last row."""
 
     PLACE = EVENTS
     BINDINGS = bindings_of(PLACE)
 
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self._rows: list[Row] = []
+        self._seen = 0
+        self._hidden = 0
+        self._least = INFO
+        self._text = ""
+
     def compose(self) -> ComposeResult:
-        """The footer's keys."""
+        """What is shown, then the list."""
+        yield Bar(id="title")
+        yield Table(EVENT_TABLE, empty="nothing that fits has happened")
         yield Footer(self.PLACE)
+
+    def look(self) -> None:
+        """Add what happened since the last look, and follow it if the cursor is on the last row."""
+        table = self.query_one(Table)
+        following = table.at_end
+        self._take_new()
+        dropped = max(0, len(self._rows) - EVENTS_KEPT)
+        self._rows = self._rows[dropped:]
+        table.show(list(self._rows))
+        if following:
+            table.move_to(len(self._rows) - 1)
+        elif dropped:
+            table.cursor = max(0, table.cursor - dropped)
+            table.scroll_to(y=table.scroll_offset.y - dropped, animate=False, force=True)
+        self.query_one("#title", Bar).show(self._title(following))
+
+    def _take_new(self) -> None:
+        fleet = self.fleet
+        new = min(fleet.happened_count - self._seen, len(fleet.happened))
+        self._seen = fleet.happened_count
+        zone = self.swarm.timezone
+        for event in islice(fleet.happened, len(fleet.happened) - new, None):
+            if self._fits(event):
+                self._rows.append(event_row(event, zone))
+            else:
+                self._hidden += 1
+
+    def _fits(self, event: Happened) -> bool:
+        if event.severity in SEVERITIES and SEVERITIES.index(event.severity) < SEVERITIES.index(self._least):
+            return False
+        words = f"{event.node or ''} {event.kind} {event.message}".casefold()
+        return self._text.casefold() in words
+
+    def _title(self, following: bool) -> Line:
+        left = [Span(f" {plural(len(self._rows), 'event')}", "title"), Span(f"  {LEAST[self._least]}", "dim")]
+        if self._text:
+            left.append(Span(f"  with “{clean(self._text)}”", "accent"))
+        if self._hidden:
+            left.append(Span(f"  {self._hidden} hidden", "dim"))
+        right = [
+            Span(
+                "follows the newest " if following else "G follows again ", "dim" if following else "warning"
+            )
+        ]
+        return spread(left, right, self.size.width)
+
+    def _again(self) -> None:
+        """Look at everything anew, with another filter."""
+        self._rows, self._seen, self._hidden = [], 0, 0
+        self.look()
+
+    def on_resize(self) -> None:
+        """Spread the title over the new width."""
+        self.call_after_refresh(self.look)
+
+    def on_table_moved(self) -> None:
+        """The cursor left the last row, or came back to it."""
+        self.look()
+
+    def action_move(self, where: str) -> None:
+        """Move the cursor."""
+        self.query_one(Table).move(where)
+
+    def action_severity(self) -> None:
+        """Show less: all, warnings and errors, errors only."""
+        self._least = SEVERITIES[(SEVERITIES.index(self._least) + 1) % len(SEVERITIES)]
+        self._again()
+
+    def action_filter(self) -> None:
+        """Ask for a text that events must hold."""
+        asked = Ask(
+            "show events that hold", [Field("text", self._text, "node, kind or words; empty for all")]
+        )
+        self.app.push_screen(asked, self._filter)
+
+    def _filter(self, answer: tuple[str, ...] | None) -> None:
+        if answer is not None:
+            self._text = answer[0].strip()
+            self._again()
+
+    def action_back(self) -> None:
+        """Drop the text first, then go back."""
+        if self._text:
+            self._text = ""
+            self._again()
+        else:
+            super().action_back()

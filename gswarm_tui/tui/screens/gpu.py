@@ -11,7 +11,6 @@ from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS
 from gswarm_tui.fleet.state import NodeState, Standing
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import GPU, bindings_of
-from gswarm_tui.tui.format import age
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.widgets.bar import Bar, Span
 from gswarm_tui.tui.widgets.facts import gpu_title
@@ -69,6 +68,7 @@ class GpuScreen(Place):
 
     PLACE = GPU
     BINDINGS = bindings_of(PLACE)
+    AUTO_FOCUS = ""
     VIEWS: ClassVar = (ALL, PLOTS, METRICS, PROCESSES)
     DEFAULT_CSS = """
     GpuScreen > #body { height: 1fr; }
@@ -118,10 +118,7 @@ class GpuScreen(Place):
             mine = [p for p in node.processes if p.gpu == self.gpu]
             old = node.standing(now) is not Standing.LIVE
             processes.show(process_rows(node.hello, mine, old=old))
-        data_age = node.age(now)
-        self.query_one(ViewBar).tell(
-            "no data yet" if data_age is None else f"last {self._trends.span_s / 60:g} min, data {age(data_age)} old"
-        )
+        self.query_one(ViewBar).tell(f"last {self._trends.span_s / 60:g} min")
 
     def _arrange(self) -> None:
         """Show the parts of the view; the overview has metrics and processes where there is room."""
@@ -166,6 +163,7 @@ class GpuScreen(Place):
 
     def on_view_bar_picked(self) -> None:
         """Show the view."""
+        self.set_focus(self.query_one("#processes") if self.view == PROCESSES else None)
         self.look()
         self.call_after_refresh(self.look)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -22,15 +22,12 @@ from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.gpu_table import column_of, gpu_columns, gpu_rows, metric_at
 from gswarm_tui.tui.widgets.host_panel import host_height, host_lines
 from gswarm_tui.tui.widgets.lines import Canvas, Spans
-from gswarm_tui.tui.widgets.plot import band, band_width, bands_axis, curve_width, panel
+from gswarm_tui.tui.widgets.plot import band, band_bins, band_width, bands_axis, curve_width, panel
 from gswarm_tui.tui.widgets.process_table import PROCESS_TABLE, process_rows
 from gswarm_tui.tui.widgets.table import MARK, Table
 from gswarm_tui.tui.widgets.trends import Trends
 from gswarm_tui.tui.widgets.unmeasured import UNMEASURED_TABLE, unmeasured_rows
 from gswarm_tui.tui.widgets.views import ViewBar
-
-if TYPE_CHECKING:
-    from gswarm_tui.tui.app import GswarmApp
 
 ALL, PLOTS, HOST, PROCESSES, UNMEASURED = "overview", "plots", "host", "processes", "not measured"
 PANEL_LOWEST = 6
@@ -53,10 +50,12 @@ class Heights:
 
 def heights(room: int, gpus: int, host: int, processes: int) -> Heights:
     """Share the lines of the overview: GPUs and plots first, then host and processes where they fit."""
-    table = min(gpus + 2, max(5, room - PANEL_LOWEST))
+    table = min(max(gpus, 1) + 2, max(5, room - PANEL_LOWEST))
     left = room - table
     bands = gpus + 1
-    if gpus == 0 or left < bands:
+    if gpus == 0:
+        return Heights(table, 0, 0, min(left, host + 1), 0)
+    if left < bands:
         return Heights(table, max(0, left), 0, 0, 0)
     left -= bands
     host_part = host + 1 if left >= host + 1 else 0
@@ -131,9 +130,10 @@ class NodeScreen(Place):
         if self.query_one("#plots", Canvas).display:
             self.query_one("#plots", Canvas).show(self._plot_lines(node, now))
         if self.query_one("#host", Canvas).display:
-            heading: list[Spans] = [(Span("─ host " + "─" * (self.size.width - 7), "faint"),)] if self.view == ALL else []
-            lines = host_lines(node, self._trends, self.size.width, now, old=old)
-            self.query_one("#host", Canvas).show([*heading, *lines])
+            lines = host_lines(node, self._trends, self.size.width, now)
+            if self.view == ALL:
+                lines.insert(0, (Span("─ host ".ljust(self.size.width, "─"), "faint"),))
+            self.query_one("#host", Canvas).show(lines)
         if node.hello is not None and self.query_one("#processes", Table).display:
             rows = process_rows(node.hello, node.processes, old=old)
             self.query_one("#processes", Table).show(rows)
@@ -150,7 +150,9 @@ class NodeScreen(Place):
             PROCESSES: Heights(0, 0, 0, 0, room),
             UNMEASURED: Heights(0, 0, 0, 0, 0),
         }
-        shared = parts.get(self.view) or heights(room, gpus, host_height(self.size.width), len(node.processes))
+        shared = parts.get(self.view) or heights(
+            room, gpus, host_height(self.size.width), len(node.processes)
+        )
         self._band = shared.band
         for name, lines in (
             ("#gpus", shared.gpus),
@@ -172,12 +174,15 @@ class NodeScreen(Place):
         if not self._band:
             row = min(self.query_one("#gpus", Table).cursor, len(node.facts) - 1)
             plot = self._trends.gpu(node, row, self._metric, curve_width(cells) * 2, now)
-            return panel(plot.named(f"GPU {node.facts[row].index} {plot.label}"), cells, room, self._trends.span_s)
+            return panel(
+                plot.named(f"GPU {node.facts[row].index} {plot.label}"), cells, room, self._trends.span_s
+            )
         lines: list[Spans] = []
+        bins = band_width(cells) * band_bins(self._band)
         cursor = self.query_one("#gpus", Table).cursor
         for row, facts in enumerate(node.facts):
             mark = MARK if row == cursor else ""
-            plot = self._trends.gpu(node, row, self._metric, band_width(cells), now)
+            plot = self._trends.gpu(node, row, self._metric, bins, now)
             lines += band(plot.named(f"{mark} {facts.index}"), cells, self._band)
         return [*lines, bands_axis(self._trends.span_s, cells)]
 
@@ -219,7 +224,7 @@ class NodeScreen(Place):
     def on_table_chosen(self, event: Table.Chosen) -> None:
         """Go to the GPU of a row."""
         if event.table.id == "gpus":
-            cast("GswarmApp", self.app).show_gpu(self.node, event.row)
+            self.swarm.show_gpu(self.node, event.row)
 
     def action_move(self, where: str) -> None:
         """Move the cursor, or scroll where there is none."""

@@ -1,20 +1,133 @@
-"""All sessions of the recording."""
+"""All sessions of the recording, those that run first."""
 
 from __future__ import annotations
 
+from datetime import datetime, tzinfo
+
 from textual.app import ComposeResult
 
+from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import SESSIONS, bindings_of
+from gswarm_tui.tui.dialogs import Ask, Field
+from gswarm_tui.tui.format import DASH, clock, energy, percent, plural, watts
 from gswarm_tui.tui.screens.base import Place
+from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.widgets.bar import Bar, Span
 from gswarm_tui.tui.widgets.footer import Footer
+from gswarm_tui.tui.widgets.table import Column, Row, Table
+
+SESSION_TABLE = (
+    Column("", 1, frozen=True),
+    Column("session", 20, left=True, frozen=True),
+    Column("started", 8, left=True),
+    Column("lasts", 10),
+    Column("util", 6, "mean"),
+    Column("power", 7, "a GPU"),
+    Column("energy", 9),
+    Column("note", 8, left=True, grows=True),
+)
+
+
+def in_order(sessions: list[Session]) -> list[Session]:
+    """Those that run first, the newest start first among each."""
+    return sorted(sessions, key=lambda s: (not s.running, -s.started_at))
+
+
+def session_rows(sessions: list[Session], now: float, zone: tzinfo | None) -> list[Row]:
+    """One row a session: a glyph for running, name, start, length, means, energy, note."""
+    rows: list[Row] = []
+    for session in sessions:
+        role = "text" if session.running else "dim"
+        measured = session.util_count or session.power_count
+        rows.append(
+            (
+                Span("●", "good") if session.running else Span("○", "dim"),
+                Span(clean(session.name), role),
+                Span(started(session.started_at, now, zone), role),
+                Span(clock(session.seconds(now)), role),
+                Span(percent(session.mean_util), role),
+                Span(watts(session.mean_power_w), role),
+                Span(energy(session.energy_j) if measured else DASH, role),
+                Span(clean(session.note), "dim"),
+            )
+        )
+    return rows
+
+
+def started(at: float, now: float, zone: tzinfo | None) -> str:
+    """A start as a clock time, as a day where it was on another one."""
+    begun, today = datetime.fromtimestamp(at, zone), datetime.fromtimestamp(now, zone)
+    return f"{begun:%H:%M:%S}" if begun.date() == today.date() else f"{begun:%d %b}"
 
 
 class SessionsScreen(Place):
-    """All sessions of the recording."""
+    """All sessions; keys start, stop, rename and annotate them."""
 
     PLACE = SESSIONS
     BINDINGS = bindings_of(PLACE)
 
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self._shown: list[Session] = []
+
     def compose(self) -> ComposeResult:
-        """The footer's keys."""
+        """A line of totals and the list."""
+        yield Bar(id="title")
+        yield Table(SESSION_TABLE, empty="no session yet; s starts one, also in the past")
         yield Footer(self.PLACE)
+
+    def look(self) -> None:
+        """Show the sessions as they are now, the cursor on the session where it was."""
+        now = self.hub.now()
+        before = self.chosen_session()
+        self._shown = in_order(list(self.fleet.sessions.sessions.values()))
+        running = sum(s.running for s in self._shown)
+        words = f"  {running} running" if running else "  none running"
+        self.query_one("#title", Bar).show(
+            [
+                Span(f" {plural(len(self._shown), 'session')}", "title"),
+                Span(words, "good" if running else "dim"),
+            ],
+            [],
+        )
+        table = self.query_one(Table)
+        table.show(session_rows(self._shown, now, self.swarm.timezone))
+        if before in self._shown:
+            table.move_to(self._shown.index(before))
+
+    def chosen_session(self) -> Session | None:
+        """The session under the cursor."""
+        cursor = self.query_one(Table).cursor
+        return self._shown[cursor] if cursor < len(self._shown) else None
+
+    def action_move(self, where: str) -> None:
+        """Move the cursor."""
+        self.query_one(Table).move(where)
+
+    def on_table_chosen(self) -> None:
+        """A second click or Enter: rename."""
+        self.action_rename()
+
+    def action_rename(self) -> None:
+        """Ask for another name."""
+        session = self.chosen_session()
+        if session is not None:
+            asked = Ask("rename the session", [Field("name", session.name)])
+            self.app.push_screen(asked, lambda answer: self._change(session, answer, "name"))
+
+    def action_note(self) -> None:
+        """Ask for a note."""
+        session = self.chosen_session()
+        if session is not None:
+            asked = Ask(f"note to {session.name}", [Field("note", session.note)])
+            self.app.push_screen(asked, lambda answer: self._change(session, answer, "note"))
+
+    def _change(self, session: Session, answer: tuple[str, ...] | None, field: str) -> None:
+        if answer is None:
+            return
+        if field == "note":
+            self.hub.change_session(session.session_id, note=answer[0])
+        elif answer[0].strip():
+            self.hub.change_session(session.session_id, name=answer[0])
+        self.look()

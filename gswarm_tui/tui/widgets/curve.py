@@ -1,4 +1,4 @@
-"""From readings to characters: time bins, fixed scales, braille and block curves. Pure, without any widget."""
+"""From readings to characters: time bins, fixed scales, braille and block curves. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Window:
 
 
 def window(now: float, span_s: float, bins: int) -> Window:
-    """The last ``span_s`` seconds; bins lie on whole multiples of their length, so that a curve doesn't shimmer."""
+    """The last ``span_s`` seconds; bins lie on multiples of their length, so that a curve doesn't shimmer."""
     bins = max(1, bins)
     bin_s = span_s / bins
     end = (math.floor(now / bin_s) + 1) * bin_s
@@ -60,7 +60,7 @@ def in_bins(times: Floats, values: Singles, frame: Window, interval_s: float) ->
 
 
 def braille_curve(levels: Floats, height: int) -> list[str]:
-    """A curve of 2 bins a character and 4 dots a line, top line first; neighbours are joined, a gap is blank."""
+    """A curve of 2 bins a character and 4 dots a line, top line first; neighbours are joined, gaps blank."""
     full = height * BRAILLE_DOTS
     dots = np.zeros((full + 1, len(levels) + len(levels) % 2), dtype=bool)
     steps = _steps(levels, full).tolist()
@@ -78,7 +78,7 @@ def braille_curve(levels: Floats, height: int) -> list[str]:
 
 
 def block_area(levels: Floats, height: int = 1) -> list[str]:
-    """A filled curve of 1 bin a character and 8 steps a line, top line first; a gap is blank, 0 the lowest step."""
+    """A filled curve of 1 bin a character and 8 steps a line, top line first; gaps are blank, 0 isn't."""
     steps = _steps(levels, height * 8)
     lines = []
     for line in range(height):
@@ -116,10 +116,9 @@ def time_axis(span_s: float, width: int) -> str:
 
 
 def ago(seconds: float) -> str:
-    """A tick of the time axis: "-30 s", "-5 min"."""
-    if seconds < 60 or seconds % 60:
-        return f"−{seconds:g} s"
-    return f"−{seconds / 60:g} min"
+    """A tick of the time axis: "-30 s", "-4:30", "-5 min"."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"−{rest} s" if not minutes else f"−{minutes}:{rest:02d}" if rest else f"−{minutes} min"
 
 
 def _put(line: list[str], at: int, text: str) -> None:

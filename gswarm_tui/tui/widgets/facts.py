@@ -41,7 +41,7 @@ def node_title(node: NodeState, now: float, cells: int) -> list[Line]:
     left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
     left.append(Span(f"  {gpu_names(node)}"))
     right = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
-    return [spread(left, right, cells), [Span(f" {host_facts(node)}", "dim")], link_line(node, now)]
+    return [spread(left, right, cells), *_what_and_how(node, host_facts(node), now)]
 
 
 def gpu_names(node: NodeState) -> str:
@@ -69,24 +69,28 @@ def host_facts(node: NodeState) -> str:
     )
 
 
-def link_line(node: NodeState, now: float) -> Line:
-    """How the link does; for a node that isn't live what is wrong, what to do and when it is tried again."""
+def _what_and_how(node: NodeState, what: str, now: float) -> list[Line]:
+    """What it is and how its link does, or what is wrong with it, what to do and when it is tried again."""
     standing = node.standing(now)
     if standing in (Standing.LOST, Standing.CONNECTING) and node.reason:
         retry = "" if node.retry_at is None else f"retry in {max(0.0, node.retry_at - now):.0f} s"
-        wrong = joined((clean(node.reason), clean(node.remedy), retry))
-        return [Span(f" {wrong}", "error" if standing is Standing.LOST else "warning")]
+        role = "error" if standing is Standing.LOST else "warning"
+        return [[Span(f" {clean(node.reason)}", role)], [Span(f" {joined((retry, clean(node.remedy)))}")]]
     if standing is Standing.STALE:
-        words = f"connected, but no data for {age(node.age(now) or 0.0)}; what is shown is the last that came"
-        return [Span(f" {words}", "warning")]
+        words = "the link is up, but no data comes; what is shown is the last that came"
+        return [[Span(f" {what}", "dim")], [Span(f" {words}", "warning")]]
+    return [[Span(f" {what}", "dim")], link_line(node)]
+
+
+def link_line(node: NodeState) -> Line:
+    """How a link does: interval, lateness, clocks, frames."""
     trip = node.round_trip_s
     return [
-        Span(" every "),
-        Span(f"{node.interval_s:g} s"),
         Span(
-            joined(
+            " "
+            + joined(
                 (
-                    f", {node.late_ms:.1f} ms late",
+                    f"every {node.interval_s:g} s, {node.late_ms:.1f} ms late",
                     f"clock {milliseconds(node.offset_s)}" if trip is not None else f"clock {DASH}",
                     f"round trip {trip * 1000:.1f} ms" if trip is not None else "",
                     plural(node.frames, "frame"),
@@ -108,12 +112,12 @@ def milliseconds(seconds: float) -> str:
 
 
 def gpu_title(node: NodeState, row: int, now: float, cells: int) -> list[Line]:
-    """Three lines: which GPU and how its node stands, what it is, why its node gives no data or how it is placed."""
+    """Which GPU, how its node stands and what it is, or what is wrong with its node and what to do."""
     simulated = node.hello is not None and node.hello.simulated
     right = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
     if row >= len(node.facts):
         left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
-        return [spread(left, right, cells), [Span(" this GPU isn't known", "dim")], link_line(node, now)]
+        return [spread(left, right, cells), *_what_and_how(node, "this GPU isn't known", now)]
     facts = node.facts[row]
     left = [
         Span(f" {clean(node.name)}:{facts.index}", "title"),
@@ -132,7 +136,5 @@ def gpu_title(node: NodeState, row: int, now: float, cells: int) -> list[Line]:
             clean(facts.uuid),
         )
     )
-    lines: list[Line] = [spread(left, right, cells), [Span(f" {what}", "dim")]]
-    if node.standing(now) is not Standing.LIVE:
-        lines.append(link_line(node, now))
-    return lines
+    below = _what_and_how(node, what, now)
+    return [spread(left, right, cells), *(below[:1] if node.standing(now) is Standing.LIVE else below)]

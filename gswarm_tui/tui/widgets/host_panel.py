@@ -18,7 +18,7 @@ GAP = 2
 
 def host_columns(width: int) -> int:
     """How many metrics stand side by side."""
-    return max(1, min(5, (width - 1 + GAP) // (CELL_WIDTH + GAP)))
+    return max(1, min(4, (width - 1 + GAP) // (CELL_WIDTH + GAP)))
 
 
 def host_height(width: int) -> int:
@@ -26,8 +26,8 @@ def host_height(width: int) -> int:
     return -(-len(HOST_METRICS) // host_columns(width))
 
 
-def host_lines(node: NodeState, trends: Trends, width: int, now: float, *, old: bool) -> list[Spans]:
-    """All host metrics, column by column; with ``old`` the numbers look old."""
+def host_lines(node: NodeState, trends: Trends, width: int, now: float) -> list[Spans]:
+    """All host metrics, column by column."""
     columns = host_columns(width)
     height = host_height(width)
     cell = (width - 1 - GAP * (columns - 1)) // columns
@@ -35,11 +35,11 @@ def host_lines(node: NodeState, trends: Trends, width: int, now: float, *, old: 
     cells: list[Spans] = []
     for metric in HOST_METRICS:
         plot = trends.host(node, metric, curve, now)
-        missing = plot.now == DASH
+        quiet = plot.old or plot.now == DASH
         cells.append(
             (
-                Span(f"{metric.label:<{LABEL_WIDTH}} ", "dim" if missing or old else "dim"),
-                Span(f"{plot.now:>{VALUE_WIDTH}} ", "dim" if missing or old else "text"),
+                Span(f"{metric.label:<{LABEL_WIDTH}} ", "dim"),
+                Span(f"{plot.now:>{VALUE_WIDTH}} ", "dim" if quiet else "text"),
                 *sparkline(plot.levels),
             )
         )

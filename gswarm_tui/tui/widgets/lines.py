@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from rich.segment import Segment
-from rich.style import Style
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gswarm_tui.tui.ramp import BUCKETS
 from gswarm_tui.tui.text import clip, width
 from gswarm_tui.tui.themes import palette
 from gswarm_tui.tui.widgets.bar import Span
@@ -32,36 +30,26 @@ def heat(bucket: int) -> str:
     return f"{HEAT}{bucket}"
 
 
-@lru_cache(maxsize=8)
-def styles(theme: str) -> dict[str, Style]:
-    """Every role's style in a theme: the palette's, and ``ink`` and ``heat`` of each bucket."""
-    colours = palette(theme)
-    ramps = {}
-    for bucket in range(-1, BUCKETS):
-        ramps[ink(bucket)], ramps[heat(bucket)] = colours.inks[bucket], colours.cells[bucket]
-    return {**colours.roles, **ramps}
-
-
 @lru_cache(maxsize=2048)
 def drawn(spans: Spans, cells: int, theme: str, under: str = "") -> Strip:
-    """A line in exactly so many cells; ``under`` is the role of a cursor's line, which leaves heat as it is."""
-    known = styles(theme)
-    over = known[under] if under else None
+    """A line in exactly so many cells; ``under`` is the role of a cursor's line, that leaves heat alone."""
+    colours = palette(theme)
+    over = colours.role(under) if under else None
     segments = []
     room = cells
     for span in spans:
         text = clip(span.text, room)
-        style = known[span.role]
+        style = colours.role(span.role)
         segments.append(Segment(text, over + style if over and span.role.startswith(HEAT) else style + over))
         room -= width(text)
         if room <= 0:
             break
     if room > 0:
-        segments.append(Segment(" " * room, known["text"] + over))
+        segments.append(Segment(" " * room, colours.role("text") + over))
     return Strip(segments, cells)
 
 
-class Canvas(ScrollView):
+class Canvas(ScrollView, can_focus=False, inherit_bindings=False):
     """Shows lines as they are; scrolls when they don't fit."""
 
     DEFAULT_CSS = "Canvas { height: auto; overflow-x: hidden; scrollbar-size-vertical: 1; }"

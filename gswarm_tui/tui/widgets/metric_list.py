@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from gswarm_agent.metrics import GPU_METRICS, REASON_NAMES, Metric
 from gswarm_tui.fleet.state import NodeState, Standing
 from gswarm_tui.fleet.throttling import HARMFUL, reason_names
@@ -28,7 +30,7 @@ def metric_lines(node: NodeState, row: int, cells: int, now: float) -> list[Span
         return []
     old = node.standing(now) is not Standing.LIVE
     room = cells - NARROW - 2
-    lines = []
+    lines: list[Spans] = []
     for metric, value in zip(GPU_METRICS, node.gpus[row].tolist(), strict=True):
         label = Span(f" {metric.label:<{LABEL_WIDTH}} ", "dim")
         if metric.unit == "bits":
@@ -37,7 +39,11 @@ def metric_lines(node: NodeState, row: int, cells: int, now: float) -> list[Span
             continue
         text = energy(value / 1000) if metric.unit == "mJ" else quantity(value, metric)
         missing = text == DASH
-        spans = [label, Span(pad(text, VALUE_WIDTH, right=True), "dim" if missing or old else "text"), Span("  ")]
+        spans = [
+            label,
+            Span(pad(text, VALUE_WIDTH, right=True), "dim" if missing or old else "text"),
+            Span("  "),
+        ]
         spans.append(_bar(metric, value, top_of(metric, node.facts[row])))
         if room >= MEANING_LEAST:
             words = why_missing(node, row, metric) if missing else metric.meaning
@@ -50,7 +56,7 @@ def _bar(metric: Metric, value: float, top: float | None) -> Span:
     """A bar where the scale has an end; performance states count down from the fastest and have none."""
     if top is None or metric.unit == "P" or math.isnan(value):
         return Span(" " * BAR_WIDTH)
-    level = float(fractions(metric, value, top))
+    level = float(fractions(metric, np.array([value]), top)[0])
     return Span(bar(level, BAR_WIDTH), ink(bucket(level)))
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.tui.ramp import UNMEASURED, buckets
-from gswarm_tui.tui.widgets.curve import block_area, braille_curve, runs, time_axis
 from gswarm_tui.tui.widgets.bar import Span
+from gswarm_tui.tui.widgets.curve import block_area, braille_curve, runs, time_axis
 from gswarm_tui.tui.widgets.lines import Spans, ink
 
 LABEL_WIDTH = 6
@@ -23,8 +23,8 @@ LABEL_WIDTH = 6
 class Plot:
     """What is drawn of one series: ``levels`` are its bins on their scale, 0 to 1, NaN where unmeasured.
 
-    ``top`` and ``now`` are the upper end and the newest value as text, ``note`` stands at the right of the title.
-    A logarithmic scale says so, as it has no 0.
+    ``top`` and ``now`` are the upper end and the newest value as text, ``note`` stands at the right of the
+    title. A logarithmic scale says so, as it has no 0; ``old`` is a newest value that isn't fresh.
     """
 
     label: str
@@ -33,6 +33,7 @@ class Plot:
     now: str
     note: str = ""
     logarithmic: bool = False
+    old: bool = False
 
     def named(self, label: str) -> Plot:
         """The same under another name."""
@@ -40,10 +41,10 @@ class Plot:
 
 
 def panel(plot: Plot, width: int, height: int, span_s: float | None = None) -> list[Spans]:
-    """A title line, the curve with its scale at the left and, with ``span_s``, the time axis: ``height`` lines."""
+    """A title line, the curve with its scale at the left, with ``span_s`` the time axis: ``height`` lines."""
     curve_height = max(1, height - 1 - (span_s is not None))
     columns = curve_width(width)
-    lines = [title(plot.label, plot.now, plot.note, width)]
+    lines = [title(plot, width)]
     for at, text in enumerate(braille_curve(plot.levels, curve_height)):
         edge = plot.top if at == 0 else ("log" if plot.logarithmic else "0") if at == curve_height - 1 else ""
         lines.append((Span(f"{edge:>{LABEL_WIDTH}} ", "dim"), *_coloured(text[:columns], plot.levels, 2)))
@@ -57,17 +58,17 @@ def curve_width(width: int) -> int:
     return max(2, width - LABEL_WIDTH - 1)
 
 
-def title(label: str, now: str, note: str, width: int) -> Spans:
+def title(plot: Plot, width: int) -> Spans:
     """What is drawn and how it stands, at the right what else is known."""
-    room = width - LABEL_WIDTH - 1 - len(label) - 2 - len(now)
-    tail = note.rjust(room) if len(note) + 2 <= room else " " * max(0, room)
-    return (
-        Span(" " * (LABEL_WIDTH + 1)),
-        Span(label, "dim"),
-        Span("  "),
-        Span(now, "text"),
-        Span(tail, "dim"),
-    )
+    room = width - LABEL_WIDTH - 1 - len(plot.label) - 2 - len(plot.now)
+    tail = plot.note.rjust(room) if len(plot.note) + 2 <= room else " " * max(0, room)
+    indent = Span(" " * (LABEL_WIDTH + 1))
+    return indent, Span(plot.label, "dim"), Span("  "), Span(plot.now, now_role(plot)), Span(tail, "dim")
+
+
+def now_role(plot: Plot) -> str:
+    """How the newest value is written."""
+    return "dim" if plot.old else "text"
 
 
 def band(plot: Plot, width: int, height: int) -> list[Spans]:
@@ -76,16 +77,16 @@ def band(plot: Plot, width: int, height: int) -> list[Spans]:
     The uppermost step stays empty, so that full bands below each other don't flow into one.
     """
     columns = band_width(width)
-    steps = 8 * height
-    texts = block_area(plot.levels * ((steps - 1) / steps), height)
+    draw, steps = (block_area, 8) if height == 1 else (braille_curve, 4 * height)
+    texts = draw(plot.levels * ((steps - 1) / steps), height)
     lines: list[Spans] = []
     for at, text in enumerate(texts):
         last = at == height - 1
         lines.append(
             (
                 Span(f"{plot.label if last else '':>{LABEL_WIDTH}} ", "dim"),
-                *_coloured(text[:columns], plot.levels, 1),
-                Span(f" {plot.now if last else '':>{NOW_WIDTH}}", "text"),
+                *_coloured(text[:columns], plot.levels, band_bins(height)),
+                Span(f" {plot.now if last else '':>{NOW_WIDTH}}", now_role(plot)),
             )
         )
     return lines
@@ -97,6 +98,11 @@ NOW_WIDTH = 8
 def band_width(width: int) -> int:
     """Characters of a band's curve."""
     return max(2, width - LABEL_WIDTH - 1 - 1 - NOW_WIDTH)
+
+
+def band_bins(height: int) -> int:
+    """Bins in a character of a band's curve: blocks have one, braille has two."""
+    return 1 if height == 1 else 2
 
 
 def bands_axis(span_s: float, width: int) -> Spans:

@@ -36,8 +36,11 @@ class Column:
     grows: bool = False
 
 
-class Table(ScrollView, can_focus=True):
-    """Rows under a heading of one or two lines. With ``picks_column`` ← and → choose a column, else they scroll."""
+class Table(ScrollView, can_focus=True, inherit_bindings=False):
+    """Rows under a heading of one or two lines; the cursor is seen while it has the focus.
+
+    With ``picks_column`` ← and → choose a column, else they scroll sideways.
+    """
 
     DEFAULT_CSS = """
     Table { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }
@@ -112,6 +115,11 @@ class Table(ScrollView, can_focus=True):
         if changed:
             self.refresh(*changed)
 
+    @property
+    def at_end(self) -> bool:
+        """Whether the cursor is on the last row and that row is in view."""
+        return self.cursor >= len(self._rows) - 1 and self.scroll_offset.y >= self.max_scroll_y
+
     def _row_region(self, row: int) -> Region:
         return Region(0, row - self.scroll_offset.y + self.heading_height, self.size.width, 1)
 
@@ -142,8 +150,7 @@ class Table(ScrollView, can_focus=True):
             self.post_message(self.Moved(self, self.cursor, self.column))
 
     def _reveal(self) -> None:
-        if self.column < self._first:
-            self._first = self.column
+        self._first = min(self._first, self.column)
         while self._first < self.column and self.column not in dict(self._layout()):
             self._first += 1
 
@@ -222,6 +229,14 @@ class Table(ScrollView, can_focus=True):
         self._reveal()
         self._show_cursor()
 
+    def on_focus(self) -> None:
+        """Show the cursor."""
+        self.refresh()
+
+    def on_blur(self) -> None:
+        """Hide the cursor."""
+        self.refresh()
+
     def render_line(self, y: int) -> Strip:
         """The heading, then the rows from the scroll position on."""
         cells, theme = self.size.width, self.app.theme
@@ -229,7 +244,7 @@ class Table(ScrollView, can_focus=True):
             return drawn(self._heading(y), cells, theme)
         at = y - self.heading_height + self.scroll_offset.y
         if at < len(self._rows):
-            under_cursor = at == self.cursor
+            under_cursor = at == self.cursor and self.has_focus
             return drawn(self._row(at, under_cursor), cells, theme, "row" if under_cursor else "")
         words = self.empty if not self._rows and y == self.heading_height else ""
         return drawn((Span(f" {words}", "dim"),), cells, theme)

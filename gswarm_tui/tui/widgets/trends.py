@@ -7,7 +7,7 @@ import numpy as np
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.fleet.state import NodeState
+from gswarm_tui.fleet.state import NodeState, Standing
 from gswarm_tui.tui.format import cell, quantity
 from gswarm_tui.tui.ramp import fractions, is_logarithmic, nice_ceiling, top_of
 from gswarm_tui.tui.widgets.curve import in_bins, window
@@ -29,7 +29,7 @@ class Trends:
         self.span_s = SPANS_S[(SPANS_S.index(self.span_s) + 1) % len(SPANS_S)]
 
     def top(self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats) -> float:
-        """The upper end of a metric's scale: the device's, or a round number that has held all values so far."""
+        """The upper end of a metric's scale: the device's, or a round number that held all values so far."""
         fixed = top_of(metric, facts)
         if fixed is None and metric.name == "load_1m" and isinstance(facts, HostFacts):
             fixed = facts.cpus
@@ -48,7 +48,8 @@ class Trends:
             frame = window(now, self.span_s, bins)
             times, readings = node.gpu_history.series(column, row, frame.start)
             values = in_bins(times, readings, frame, node.interval_s)
-        return self._plot(metric, facts, values, float(node.gpus[row, column]))
+        old = node.standing(now) is not Standing.LIVE
+        return self._plot(metric, facts, values, float(node.gpus[row, column]), old=old)
 
     def host(self, node: NodeState, metric: Metric, bins: int, now: float) -> Plot:
         """One metric of a node's host."""
@@ -59,10 +60,11 @@ class Trends:
             frame = window(now, self.span_s, bins)
             times, readings = node.host_history.series(column, 0, frame.start)
             values = in_bins(times, readings, frame, node.interval_s)
-        return self._plot(metric, facts, values, float(node.host[column]))
+        old = node.standing(now) is not Standing.LIVE
+        return self._plot(metric, facts, values, float(node.host[column]), old=old)
 
     def _plot(
-        self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats, latest: float
+        self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats, latest: float, *, old: bool
     ) -> Plot:
         top = self.top(metric, facts, np.append(values, latest))
         return Plot(
@@ -71,7 +73,8 @@ class Trends:
             cell(top, metric),
             quantity(latest, metric),
             _note(metric, values),
-            logarithmic=is_logarithmic(metric),
+            is_logarithmic(metric),
+            old,
         )
 
 

@@ -17,7 +17,7 @@ UNMEASURED_TABLE = (
 
 def unmeasured_rows(hello: Hello) -> list[Row]:
     """One row a reason; the catalogue's label where the name is a metric's."""
-    rows = []
+    rows: list[Row] = []
     for name, why in sorted(hello.capabilities.items()):
         where, _, metric = name.rpartition(".")
         known = GPU_BY_NAME.get(metric) or HOST_BY_NAME.get(metric)

@@ -14,7 +14,7 @@ from gswarm_tui.tui.widgets.lines import drawn
 
 
 class ViewBar(Widget):
-    """Names of views; a click picks one, what is picked stands out. At the right a hint, such as the scale."""
+    """Names of views; a click picks one, the picked one stands out. At the right a hint, as the scale."""
 
     DEFAULT_CSS = "ViewBar { height: 1; }"
 
@@ -59,8 +59,7 @@ class ViewBar(Widget):
     def render_line(self, y: int) -> Strip:
         """The names, then a rule, then the hint."""
         spans = [Span("─", "faint")]
-        for view in self.views:
-            spans.append(Span(f" {view} ", "accent" if view == self.picked else "dim"))
+        spans += (Span(f" {view} ", "accent" if view == self.picked else "dim") for view in self.views)
         used = sum(len(s.text) for s in spans)
         hint = f" {self._hint} " if self._hint else ""
         rule = self.size.width - used - len(hint) - 1
