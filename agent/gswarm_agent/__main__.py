@@ -12,6 +12,7 @@ USAGE = """usage: python -m gswarm_agent COMMAND
 
   stream [--simulate JSON]   send frames to the head on standard input and output
   once [--simulate JSON]     print one reading of this machine as JSON
+  simulate                   serve many simulated nodes to the head, on standard input
   --version                  print the version
 """
 
@@ -25,6 +26,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if arguments in (["--help"], ["-h"]):
         print(USAGE, end="")
         return 0
+    if arguments == ["simulate"]:
+        from gswarm_agent.simulated_host import serve
+
+        return serve()
     try:
         command, make_probe = _parse(arguments)
     except ValueError as error:

@@ -130,6 +130,7 @@ class GreetedChannel:
         self._channel = channel
         self._first = first
         self.write = channel.write
+        self.stderr = channel.stderr
         self.explain_end = channel.explain_end
         self.close = channel.close
 

@@ -70,13 +70,7 @@ class ProcessChannel:
     async def close(self) -> None:
         """End the child: by the end of its input, then by SIGTERM, then by SIGKILL."""
         self._stdin.close()
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is not None and self._process.returncode is None:
-                self._process.send_signal(number)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE_S):
-                    await self._process.wait()
-                    break
+        await end_process(self._process)
         self._reading_stderr.cancel()
         await asyncio.wait([self._reading_stderr])
 
@@ -84,6 +78,17 @@ class ProcessChannel:
         while data := await self._stderr_pipe.read(_CHUNK):
             self._stderr += data
             del self._stderr[:-_STDERR_KEPT]
+
+
+async def end_process(process: asyncio.subprocess.Process) -> None:
+    """Wait for a process whose input was closed; then SIGTERM, then SIGKILL."""
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if number is not None and process.returncode is None:
+            process.send_signal(number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await process.wait()
+                return
 
 
 def describe_end(how: str, stderr: bytes) -> str:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import os
+import socket
 import time
 from dataclasses import asdict
 
 from gswarm_agent.simulated import Simulation
-from gswarm_tui.launch.base import LaunchError, Retry
+from gswarm_tui.launch.base import Channel, LaunchError, Retry, allow_many_files
 from gswarm_tui.launch.local import agent_command
-from gswarm_tui.launch.process import ProcessChannel
+from gswarm_tui.launch.process import ProcessChannel, end_process
+
+# More nodes than this share a few processes.
+MOST_PROCESSES = 16
+_CHUNK = 256 * 1024
 
 
 def simulated_names(nodes: int) -> list[str]:
@@ -27,14 +35,97 @@ class SimulatedLauncher:
             name: Simulation(name, index, nodes, gpus, seed, origin_ns)
             for index, name in enumerate(simulated_names(nodes))
         }
+        self._hosts = [_Host() for _ in range(os.cpu_count() or 1)] if nodes > MOST_PROCESSES else []
+        if self._hosts:
+            allow_many_files()
 
-    async def open(self, node: str) -> ProcessChannel:
+    async def open(self, node: str) -> Channel:
         """Start a simulated node, or start it again."""
         simulation = self._simulations.get(node)
         if simulation is None:
             raise LaunchError("there is no such simulated node", retry=Retry.NEVER)
-        command = agent_command("stream", "--simulate", json.dumps(asdict(simulation)))
-        return await ProcessChannel.start(command)
+        text = json.dumps(asdict(simulation))
+        if self._hosts:
+            return await self._hosts[simulation.index % len(self._hosts)].open(text)
+        return await ProcessChannel.start(agent_command("stream", "--simulate", text))
 
     async def close(self) -> None:
-        """Nothing is shared."""
+        """End the processes that serve many nodes."""
+        await asyncio.gather(*(host.close() for host in self._hosts))
+
+
+class _Host:
+    """A process that serves many simulated nodes, started when the first is wanted and again if it dies."""
+
+    def __init__(self) -> None:
+        self._control: socket.socket | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._starting = asyncio.Lock()
+
+    async def open(self, simulation: str) -> Channel:
+        """Start a node in this process; its descriptor travels over the control socket."""
+        async with self._starting:
+            if self._control is None or self._process is None or self._process.returncode is not None:
+                await self.close()
+                self._control = await self._start()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._control, [simulation.encode()], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise LaunchError(f"the simulation ended: {error.strerror}") from None
+        reader, writer = await asyncio.open_connection(sock=ours, limit=_CHUNK)
+        return _SocketChannel(reader, writer)
+
+    async def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                *agent_command("simulate"),
+                stdin=theirs.fileno(),
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return ours
+
+    async def close(self) -> None:
+        """End the process; it ends by itself when the control socket closes."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            await end_process(self._process)
+            self._process = None
+
+
+class _SocketChannel:
+    """Talks with a simulated node over a socket; see ``Channel``."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self) -> bytes:
+        """The next bytes of the wire."""
+        return await self._reader.read(_CHUNK)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if not self._writer.is_closing():
+            self._writer.write(data)
+
+    def stderr(self) -> bytes:
+        """A simulated node shares its process and has no stderr of its own."""
+        return b""
+
+    async def explain_end(self) -> str:
+        """All that can be told."""
+        return "the simulated node ended"
+
+    async def close(self) -> None:
+        """Close the socket; the node ends."""
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()

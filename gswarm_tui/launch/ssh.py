@@ -30,12 +30,23 @@ KEEPALIVE_S = 15.0
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_HOST_KEY_TYPES = [
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+]
 _DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _CHUNK = 256 * 1024
 _STDERR_KEPT = 8 * 1024
 _PATIENCE_S = 2.0
+_SSH_PORT = 22
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 _HAS_PORT = re.compile(r"(\]|^[^:]*):\d+$")
+
+TrustedKeys = tuple[Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey]]
 
 # Without a handler of its own, asyncssh's log would be printed over the screen.
 logging.getLogger("asyncssh").addHandler(logging.NullHandler())
@@ -112,11 +123,25 @@ class _Attempt(asyncssh.SSHClient):
             *self.configured("GlobalKnownHostsFile", _SYSTEM_KNOWN_HOSTS),
         ]
 
-    def trusted_keys(self, host: str, _address: str, port: int | None) -> tuple[object, ...]:
+    def host_key_algorithms(self) -> list[str]:
+        """What to ask the server for: the types of the keys that are known of it, then all others.
+
+        With the known ones alone, a host whose only key is of another type would just hang up.
+        """
+        if self.options is None or self.options.config.get("HostKeyAlgorithms"):
+            return []
+        host = self.options.host_key_alias or self.options.host
+        port = self.options.port if self.options.port != _SSH_PORT else None
+        keys, authorities, _ = self.trusted_keys(host, "", port)
+        if authorities or not keys:
+            return []
+        return list(dict.fromkeys([a.decode() for key in keys for a in key.sig_algorithms] + _HOST_KEY_TYPES))
+
+    def trusted_keys(self, host: str, _address: str, port: int | None) -> TrustedKeys:
         """For asyncssh: the host's keys, those of authorities, and revoked ones."""
         found = self.known.read(self.known_hosts_files).match(host, "", port)
         self.host_is_known = bool(found[0] or found[1])
-        return found[:3]
+        return found[0], found[1], found[2]
 
 
 class SshChannel:
@@ -234,6 +259,7 @@ class SshLauncher:
                 client_factory=lambda: attempt,
                 known_hosts=attempt.trusted_keys,
                 login_timeout=LOGIN_S,
+                client_keys=None,
                 **given,
             )
             jump = jump or (options.tunnel if isinstance(options.tunnel, str) else "")
@@ -246,6 +272,10 @@ class SshLauncher:
                 tunnel=tunnel,
                 connect_timeout=options.connect_timeout or CONNECT_S,
                 keepalive_interval=options.keepalive_interval or KEEPALIVE_S,
+                server_host_key_algs=attempt.host_key_algorithms() or (),
+                # ssh passes over keys that aren't there or that it can't open; asyncssh does so when told to.
+                client_keys=[str(path) for path in attempt.configured("IdentityFile", ()) if path.exists()],
+                ignore_encrypted=True,
             )
         except (asyncssh.Error, OSError, ValueError) as error:
             raise explain(error, attempt) from None
@@ -344,6 +374,8 @@ def _is_encrypted(path: Path) -> bool:
 
 def _explain_os(error: OSError) -> str:
     """One clause; where several addresses were tried, only asyncio's text has the reasons."""
+    if error.filename:
+        return clean(f"SSH can't be set up: {error.filename}: {error.strerror}")
     numbers = [error.errno] if error.errno else [int(n) for n in _ERRNO.findall(str(error))]
     if errno.ECONNREFUSED in numbers:
         return "it refuses connections: nothing listens on its SSH port"
