@@ -248,7 +248,7 @@ _NUMBERED = {"gpu": _indexes, "rank": _ranks}
 
 
 def _fits(text: str | None, pattern: str) -> bool:
-    """Whether a text has the pattern in it, or fits it as a whole where it has wildcards; case doesn't count."""
+    """Whether a text has the pattern in it, or fits it as a whole where it has wildcards, in any case."""
     if text is None:
         return False
     have, want = text.casefold(), pattern.casefold()

@@ -87,6 +87,7 @@ class NodeState:
     version: int = 0
     stale_told: bool = False
     late_told: float = 0.0
+    lost_told: str = ""
 
     @property
     def facts(self) -> tuple[GpuFacts, ...]:
@@ -177,11 +178,14 @@ class Fleet:
         node.reason, node.remedy, node.retry_at = event.reason, event.remedy, event.retry_at
         node.version += 1
         if event.phase is Phase.LOST:
-            if before is Phase.LIVE:
-                node.reconnects += 1
+            if event.reason == node.lost_told:
+                return []
+            node.lost_told = event.reason
             return [Happened(event.at, "link_lost", ERROR, event.reason, event.node, detail=event.remedy)]
         if event.phase is Phase.LIVE and before is not Phase.LIVE:
-            words = "connected again" if node.reconnects else "connected"
+            node.lost_told = ""
+            words = "connected again" if node.frames else "connected"
+            node.reconnects += node.frames > 0
             return [Happened(event.at, "link_live", INFO, words, event.node)]
         return []
 
@@ -265,10 +269,10 @@ class Fleet:
                 session = self.sessions.start(event)
                 if event.started_at < event.at:
                     self._count_back(event.session_id)
-                return [Happened(event.at, "session_started", INFO, session.name, detail=session.session_id)]
+                return [Happened(event.at, "session_started", INFO, session.name)]
             case SessionStopped():
                 session = self.sessions.stop(event)
-                return [Happened(event.at, "session_stopped", INFO, session.name, detail=session.session_id)]
+                return [Happened(event.at, "session_stopped", INFO, session.name)]
             case SessionChanged():
                 self.sessions.change(event)
                 return []

@@ -1,0 +1,241 @@
+"""The main job, as a user does it: salloc, the command, a session, quit, SQL; and the truth is known."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.running import wait_until
+from tests.cluster.standin import Process, Scenario, read_counters
+from tests.cluster.terminal import Terminal
+
+NODES = ("gpu01", "gpu02", "gpu03")
+GPUS = 8
+INTERVAL_S = 0.5
+# A reading takes a moment, and the two wall clocks of a test are one: this is what times may differ by.
+SLACK_S = 0.25
+BEFORE, AFTER = 0, 1
+SHELL = ["bash", "--norc", "--noprofile"]
+
+
+def util(node: str, gpu: int, phase: int) -> int:
+    """A utilisation that no other GPU has in either phase: 1, 3, 5 … and 2, 4, 6 …."""
+    return 1 + 2 * (NODES.index(node) * GPUS + gpu) + phase
+
+
+def power_mw(node: str, gpu: int, phase: int) -> int:
+    return 100_000 + 10_000 * util(node, gpu, phase)
+
+
+def set_levels(scenario: Scenario, node: str, phase: int) -> None:
+    for index, gpu in enumerate(scenario.gpus):
+        gpu.utilization_percent = util(node, index, phase)
+        gpu.power_mw = power_mw(node, index, phase)
+        gpu.memory_used_mib = 1000 * (index + 1) + phase
+        gpu.temperature_c = 30 + index + 20 * phase
+        gpu.nvlink_tx_kib_per_s = 1000 * (index + 1)
+        gpu.throttle_power_ns_per_s = 250_000_000 * phase
+
+
+@pytest.fixture
+def scenarios(cluster: Cluster) -> Iterator[dict[str, Scenario]]:
+    """The scenario of each node, in its first phase; as it was before, at the end."""
+    made = {}
+    for name in NODES:
+        node = cluster[name]
+        made[name] = Scenario.of(name, GPUS)
+        set_levels(made[name], name, BEFORE)
+        made[name].write(node.scenario)
+    yield made
+    for name in NODES:
+        Scenario.of(name, GPUS).write(cluster[name].scenario)
+
+
+def user_env(cluster: Cluster) -> dict[str, str]:
+    """The user's environment with gswarm-tui on the PATH and a prompt to wait for."""
+    env = cluster.env()
+    return env | {
+        "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
+        "PS1": "login$ ",
+        "TERM": "xterm-256color",
+    }
+
+
+@dataclass
+class Run:
+    """A recording by the user's hands and when things happened, in Unix seconds."""
+
+    db: Path
+    changed_at: dict[str, float]
+    pid: int
+    session_started: tuple[float, float]
+    session_stopped: tuple[float, float]
+    truth: dict[str, dict[str, dict[str, Any]]]
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        with duckdb.connect(str(self.db), read_only=True) as connection:
+            return connection.execute(sql).fetchall()
+
+
+@pytest.fixture
+def run(cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path) -> Iterator[Run]:
+    db = tmp_path / "run.duckdb"
+    with (
+        cluster["gpu02"].spawn("sleep 600") as pid,
+        Terminal(SHELL, env=user_env(cluster), size=(140, 40)) as terminal,
+    ):
+        scenarios["gpu02"].gpus[5].processes.append(Process(pid, used_mib=4321, sm_percent=77))
+        scenarios["gpu02"].write(cluster["gpu02"].scenario)
+        terminal.wait_for("login$")
+        terminal.type("cd; salloc -N3 --gres=gpu:8")
+        terminal.wait_for("Granted job allocation")
+        terminal.type(
+            f"gswarm-tui --nodes $(scontrol show hostnames) --interval {INTERVAL_S} --db {db}; echo status $?"
+        )
+        terminal.wait_for("nodes 3/3")
+        terminal.wait_for(re.compile(r"^ gpu03 .* 47 ", re.MULTILINE))
+        before = time.time()
+        terminal.press("s")
+        terminal.wait_for("start a session")
+        for _ in range(20):
+            terminal.press("BSpace")
+        terminal.type("lr=3e-4 [bold]; DROP TABLE x", enter=False)
+        terminal.press("Enter")
+        terminal.wait_gone("start a session")
+        started = (before, time.time())
+        wait_seconds(terminal, 3)
+        changed = {}
+        for name in NODES:
+            set_levels(scenarios[name], name, AFTER)
+            at_ns = scenarios[name].write(cluster[name].scenario)
+            changed[name] = time.time() - (time.monotonic_ns() - at_ns) / 1e9
+        terminal.wait_for(re.compile(r"^ gpu03 .* 48 ", re.MULTILINE))
+        wait_seconds(terminal, 3)
+        before = time.time()
+        terminal.press("x")
+        terminal.wait_for("stopped lr=3e-4")
+        stopped = (before, time.time())
+        terminal.press("q")
+        screen = terminal.wait_for(re.compile(r"^status \d", re.MULTILINE))
+        assert "status 0" in screen, screen
+        truth = {name: read_counters(cluster[name].scenario) for name in NODES}
+        terminal.type("exit")
+        yield Run(db, changed, pid, started, stopped, truth)
+        terminal.type("exit")
+
+
+def wait_seconds(terminal: Terminal, seconds: float) -> None:
+    """Let the recording go on for a while, as the header's clock shows."""
+
+    def shown() -> int:
+        clock = re.search(r"rec (\d+):(\d+):(\d+)", terminal.screen())
+        return 0 if clock is None else int(clock[1]) * 3600 + int(clock[2]) * 60 + int(clock[3])
+
+    until = shown() + seconds
+    wait_until(lambda: shown() >= until, "the recording to go on", timeout=seconds + 20)
+
+
+def test_sql_finds_exactly_what_was_there(run: Run) -> None:
+    levels_are_the_scenarios(run)
+    every_tick_is_a_frame(run)
+    counters_are_the_scenarios(run)
+    the_session_has_its_bounds(run)
+    the_process_is_there(run)
+    the_summary_agrees(run)
+
+
+def levels_are_the_scenarios(run: Run) -> None:
+    """Per node and GPU, the first phase's values until the change, the second's from then on."""
+    gpus = run.query("SELECT node, gpu_index FROM gpus JOIN nodes USING (node_id) ORDER BY ALL")
+    assert gpus == [(node, gpu) for node in NODES for gpu in range(GPUS)]
+    rows = run.query(
+        "SELECT node, gpu_index, epoch(ts), util_pct, power_w, mem_used_mib, temp_c, throttle_power_pct "
+        "FROM samples ORDER BY ts"
+    )
+    seen = set()
+    for node, gpu, ts, *values, throttled in rows:
+        past = ts - run.changed_at[node]
+        if abs(past) < SLACK_S:
+            continue
+        phase = AFTER if past > 0 else BEFORE
+        seen.add((node, gpu, phase))
+        wanted = [util(node, gpu, phase), power_mw(node, gpu, phase) / 1000]
+        assert values == [*wanted, 1000 * (gpu + 1) + phase, 30 + gpu + 20 * phase]
+        if throttled is not None and abs(past) > SLACK_S + INTERVAL_S:
+            assert throttled == pytest.approx(25 * phase, rel=0.1)
+    assert len(seen) == len(NODES) * GPUS * 2
+
+
+def every_tick_is_a_frame(run: Run) -> None:
+    """As many frames as ticks: none missing, none twice, at equal distances, the same for all GPUs."""
+    for node in NODES:
+        times = [
+            ts
+            for (ts,) in run.query(
+                "SELECT epoch(ts) FROM host_samples JOIN nodes USING (node_id) "
+                f"WHERE node = '{node}' ORDER BY ts"
+            )
+        ]
+        ticks = round((times[-1] - times[0]) / INTERVAL_S) + 1
+        assert len(times) == ticks
+        for gpu in range(GPUS):
+            where = f"node = '{node}' AND gpu_index = {gpu}"
+            [(count, distinct)] = run.query(f"SELECT count(*), count(DISTINCT ts) FROM samples WHERE {where}")
+            assert (count, distinct) == (ticks, ticks)
+    assert run.query("SELECT sum(lost_frames), sum(reconnects) FROM links") == [(0, 0)]
+
+
+def counters_are_the_scenarios(run: Run) -> None:
+    """Energy is the counter's own value at the sample's time; NVLink is its growth."""
+    boot_ns = time.time_ns() - time.monotonic_ns()
+    slack_ns = int(SLACK_S * 1e9)
+    for node, uuid, us, energy in run.query("SELECT node, uuid, epoch_us(ts), energy_mj FROM samples"):
+        counter = run.truth[node][uuid]["energy_mj"]
+        at_ns = us * 1000 - boot_ns
+        assert counter.at(at_ns) - 1 <= energy <= counter.at(at_ns + slack_ns)
+    rates = run.query(
+        "SELECT gpu_index, median(nvlink_tx_mb_s), count(nvlink_tx_mb_s), count(*) FROM samples GROUP BY ALL"
+    )
+    for gpu, rate, measured, samples in rates:
+        assert rate == pytest.approx(1.024 * (gpu + 1), rel=0.02)
+        assert measured == samples - len(NODES)
+
+
+def the_session_has_its_bounds(run: Run) -> None:
+    [(name, started, ended, status)] = run.query(
+        "SELECT name, epoch(started_at), epoch(ended_at), status FROM sessions"
+    )
+    assert name == "lr=3e-4 [bold]; DROP TABLE x"
+    assert run.session_started[0] <= started <= run.session_started[1]
+    assert run.session_stopped[0] <= ended <= run.session_stopped[1]
+    assert status == "stopped"
+
+
+def the_process_is_there(run: Run) -> None:
+    found = run.query(
+        "SELECT DISTINCT node, gpu_index, pid, user_name, command, gpu_memory_mib, sm_pct "
+        "FROM process_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id) WHERE sm_pct IS NOT NULL"
+    )
+    assert found == [("gpu02", 5, run.pid, "root", "sleep 600", 4321, 77)]
+
+
+def the_summary_agrees(run: Run) -> None:
+    """The summary's mean lies where the two phases were mixed, its energy is the power's over the time."""
+    rows = run.query(
+        "SELECT node, gpu_index, util_mean_pct, util_max_pct, energy_j, power_mean_w * duration_s, coverage "
+        "FROM session_summary WHERE scope = 'gpu'"
+    )
+    assert len(rows) == len(NODES) * GPUS
+    for node, gpu, mean, most, energy_j, by_power_j, coverage in rows:
+        assert util(node, gpu, BEFORE) < mean < util(node, gpu, AFTER) == most
+        assert energy_j == pytest.approx(by_power_j, rel=0.15)
+        assert coverage > 0.8
