@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
 
+from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
+
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
 PLACES = (FLEET, NODE, GPU, SESSIONS, EVENTS)
 
 MOVING, LOOKING, RECORDING, PROGRAM = "Moving", "Looking", "Sessions", "Program"
-GROUPS = (MOVING, LOOKING, RECORDING, PROGRAM)
+GROUPS = (LOOKING, MOVING, RECORDING, PROGRAM)
 
 QUICK_METRICS = (
     ("1", "util_pct"),
@@ -29,6 +31,10 @@ QUICK_METRICS = (
     ("9", "clock_reasons"),
     ("0", "cpu_pct"),
 )
+
+
+def _label(metric: str) -> str:
+    return GPU_BY_NAME[metric].label if metric in GPU_BY_NAME else f"node {HOST_BY_NAME[metric].label}"
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,11 @@ class Action:
     footer: int = 0
     shown: str = ""
     palette: bool = True
+
+    @property
+    def keys_shown(self) -> str:
+        """All of its keys as they are written on screen."""
+        return " ".join(key_name(key) for key in self.keys)
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -90,7 +101,9 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("pick_metric", ("m",), "pick metric", "Choose the metric from a list", LOOKING, (FLEET, NODE)),
     *(
-        Action(f"metric('{name}')", (key,), name, f"Show {name}", LOOKING, (FLEET, NODE), palette=False)
+        Action(
+            f"metric('{name}')", (key,), name, f"Show {_label(name)}", LOOKING, (FLEET, NODE), palette=False
+        )
         for key, name in QUICK_METRICS
     ),
     Action(

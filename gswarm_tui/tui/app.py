@@ -9,6 +9,7 @@ from textual.app import App
 from textual.command import CommandPalette
 from textual.timer import Timer
 
+from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.fleet.since import SinceError, parse_since, split_since
 from gswarm_tui.hub import Hub
@@ -97,6 +98,23 @@ class GswarmApp(App[str], inherit_bindings=False):
     def show_gpu(self, node: str, gpu: int) -> None:
         """Go to a GPU by its position in the node."""
         self._go(GpuScreen(self.hub, node, gpu))
+
+    def show_metric(self, metric: str) -> None:
+        """Go to the fleet and show a metric by its column name."""
+        self.action_fleet()
+        self.fleet_screen.action_metric(metric)
+
+    def show_order(self, order: Order) -> None:
+        """Go to the fleet and sort it."""
+        self.action_fleet()
+        self.fleet_screen.sort(order)
+
+    @property
+    def fleet_screen(self) -> FleetScreen:
+        """The place behind all others."""
+        first = self.screen_stack[0]
+        assert isinstance(first, FleetScreen)  # noqa: S101 - get_default_screen made it
+        return first
 
     def action_fleet(self) -> None:
         """Go to the fleet."""

@@ -1,42 +1,70 @@
-"""The command palette: every action of the table, every metric and every node, found by name."""
+"""The command palette: every action of the table, every metric, order, theme and node, found by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
+from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.actions import actions_of
+from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.themes import THEME_NAMES
 
 if TYPE_CHECKING:
     from gswarm_tui.tui.app import GswarmApp
 
 
+class Command(NamedTuple):
+    """An entry of the palette; ``listed`` tells whether it is shown before a letter is typed."""
+
+    name: str
+    help: str
+    run: Callable[[], object]
+    listed: bool = True
+
+
+def commands(app: GswarmApp) -> Iterator[Command]:
+    """What can be commanded in the place in front."""
+    place = app.place
+    for action in actions_of(place.PLACE):
+        if action.palette:
+            run = partial(app.run_action, action.name, place if action.places else app)
+            yield Command(action.help, f"key {action.keys_shown}", run)
+    for metric in (*GPU_METRICS, *HOST_METRICS):
+        of = "" if metric in GPU_METRICS else "node "
+        show = partial(app.show_metric, metric.name)
+        yield Command(f"Show {of}{metric.label}", metric.meaning, show)
+    for order in Order:
+        yield Command(
+            f"Sort nodes {order.value}", "order of the fleet", partial(app.show_order, order), False
+        )
+    for theme in THEME_NAMES:
+        yield Command(f"Theme {theme}", "colours", partial(setattr, app, "theme", theme), False)
+    for node in app.hub.fleet.nodes:
+        yield Command(f"Open {clean(node)}", "node", partial(app.show_node, node), False)
+
+
 class SwarmCommands(Provider):
     """What the palette finds in the place that it was opened from."""
 
-    def _commands(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
-        app = cast("GswarmApp", self.app)
-        place = app.place
-        for action in actions_of(place.PLACE):
-            if action.palette:
-                owner = place if action.places else app
-
-                async def run(name: str = action.name, owner: object = owner) -> None:
-                    await app.run_action(name, owner)  # type: ignore[arg-type]
-
-                yield action.label, action.help, run
+    async def startup(self) -> None:
+        """Collect the commands once for each time that the palette opens."""
+        self._commands = list(commands(cast("GswarmApp", self.app)))
 
     async def discover(self) -> Hits:
-        """Everything, before a letter is typed."""
-        for label, help_text, run in self._commands():
-            yield DiscoveryHit(label, run, help=help_text)
+        """Most of it, before a letter is typed."""
+        for command in self._commands:
+            if command.listed:
+                yield DiscoveryHit(command.name, command.run, help=command.help)
 
     async def search(self, query: str) -> Hits:
         """What matches the letters."""
         matcher = self.matcher(query)
-        for label, help_text, run in self._commands():
-            score = max(matcher.match(label), matcher.match(help_text))
+        for command in self._commands:
+            score = matcher.match(command.name)
             if score > 0:
-                yield Hit(score, matcher.highlight(label), run, help=help_text)
+                yield Hit(score, matcher.highlight(command.name), command.run, help=command.help)

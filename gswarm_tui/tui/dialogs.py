@@ -43,12 +43,15 @@ class Dialog(ModalScreen[Answer], inherit_bindings=False):
     Dialog { align: center middle; background: $background 60%; }
     Dialog:ansi { background: transparent; }
     Dialog > Vertical {
-        width: 72; max-width: 94%; height: auto; max-height: 90%; padding: 0 1;
+        width: 84; max-width: 94%; height: auto; max-height: 90%; padding: 0 1;
         background: $background; border: round $border; border-title-color: $foreground;
     }
     Dialog Input { border: none; height: 1; padding: 0; background: $surface; margin: 0 0 1 0; }
     Dialog Input:focus { border: none; }
-    Dialog OptionList { border: none; padding: 0; height: auto; max-height: 20; background: $background; }
+    Dialog OptionList, Dialog OptionList:focus {
+        border: none; padding: 0; height: auto; max-height: 20; background: $background;
+        text-wrap: nowrap; text-overflow: ellipsis;
+    }
     """
 
     def __init__(self, title: str) -> None:

@@ -35,8 +35,8 @@ class Layout:
     """Where every node and GPU is drawn, in cells.
 
     ``columns`` of blocks, each ``block`` wide, on ``lines``; ``margin`` is what stands at the left of all.
-    In a block come the name (``name`` wide, 0 for none), the ``sign`` of how the node stands, the ranks, then
-    ``cells`` of ``cell`` width, then the extras that have room: ``mean``, ``spark`` and the ``hosts`` columns.
+    In a block come the name (``name`` wide, 0 for none), the ``sign`` of how the node stands, the ranks,
+    ``cells`` of ``cell`` width, and the extras that have room: ``mean``, ``spark`` and the ``hosts`` columns.
     """
 
     zoom: Zoom

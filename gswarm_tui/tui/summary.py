@@ -18,6 +18,7 @@ from gswarm_tui.tui.text import clean, clip
 from gswarm_tui.tui.widgets.bar import Line, Span, measure, spread
 
 NAME = "gswarm"
+_PREFIXES = {"link_lost": "lost: "}
 
 
 def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cells: int) -> Line:
@@ -99,7 +100,9 @@ def event_line(happened: Happened, timezone: tzinfo | None) -> list[Span]:
     who = happened.node or ""
     if happened.gpu is not None:
         who += f":{happened.gpu}"
-    words = happened.message if who else f"{happened.kind.replace('_', ' ')}: {happened.message}"
+    words = _PREFIXES.get(happened.kind, "") + happened.message
+    if not who:
+        words = f"{happened.kind.replace('_', ' ')}: {words}"
     return [
         Span(f" {at:%H:%M:%S} ", "dim"),
         Span(sign, role),

@@ -8,12 +8,12 @@ theme uses five of the terminal's own colours; numbers and block heights tell wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rich.color import Color
 from rich.style import Style
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 from gswarm_tui.tui.ramp import BUCKETS
 
@@ -74,7 +74,7 @@ _LIGHT = _Colours(
     surface="#eeefeb",
     text="#23282f",
     dim="#69717d",
-    faint="#c9cdd2",
+    faint="#b4bac2",
     accent="#0b63a5",
     good="#1d7a3c",
     warning="#9a5b00",
@@ -120,32 +120,8 @@ def _theme(name: str, colours: _Colours, *, dark: bool) -> Theme:
 
 def themes() -> tuple[Theme, ...]:
     """The themes to register with the app."""
-    ansi = Theme(
-        name=ANSI,
-        primary="ansi_blue",
-        secondary="ansi_cyan",
-        accent="ansi_bright_cyan",
-        foreground="ansi_default",
-        background="ansi_default",
-        surface="ansi_default",
-        panel="ansi_default",
-        boost="ansi_default",
-        success="ansi_green",
-        warning="ansi_yellow",
-        error="ansi_bright_red",
-        ansi=True,
-        variables={
-            "border": "ansi_bright_black",
-            "border-blurred": "ansi_bright_black",
-            "block-cursor-foreground": "ansi_black",
-            "block-cursor-background": "ansi_white",
-            "block-cursor-text-style": "none",
-            "input-cursor-background": "ansi_white",
-            "input-cursor-foreground": "ansi_black",
-            "input-selection-background": "ansi_blue",
-            "input-selection-foreground": "ansi_white",
-        },
-    )
+    base = BUILTIN_THEMES["ansi-dark"]
+    ansi = replace(base, name=ANSI, variables={**base.variables, "block-cursor-text-style": "none"})
     return _theme(DARK, _DARK, dark=True), _theme(LIGHT, _LIGHT, dark=False), ansi
 
 

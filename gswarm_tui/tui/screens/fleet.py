@@ -90,6 +90,7 @@ class FleetScreen(Place):
         matches = self._matches(now)
         if now - self._arranged_at >= ARRANGE_EVERY_S:
             self._arrange(now, matches)
+        self.heatmap.spare = max(0, self.query_one("#happened", Bar).size.height - 1)
         hidden = None if matches is None else [~matches[node.name] for node in self._shown]
         self.heatmap.look(self._shown, hidden)
         self._lines(now)
@@ -227,7 +228,11 @@ class FleetScreen(Place):
     def action_order(self) -> None:
         """Sort in the next way."""
         orders = list(Order)
-        self._order = orders[(orders.index(self._order) + 1) % len(orders)]
+        self.sort(orders[(orders.index(self._order) + 1) % len(orders)])
+
+    def sort(self, order: Order) -> None:
+        """Sort in this way."""
+        self._order = order
         self._arranged_at = 0.0
         self.look()
 

@@ -9,21 +9,43 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
-from gswarm_tui.tui.actions import GROUPS, actions_of, key_name
+from gswarm_tui.tui.actions import FLEET, GROUPS, actions_of
 from gswarm_tui.tui.widgets.bar import Bar, Line, Span
+
+SIGNS: tuple[tuple[str, str], ...] = (
+    ("–", "not measured: the machine has no answer, or the GPU doesn't"),
+    ("…", "connecting"),
+    ("≈", "stale: connected, but no data for three intervals; the last numbers are shown faintly"),
+    ("╳", "lost, with the reason, what to do about it, and when it is tried again"),
+    ("■", "ended: the node's agent was stopped"),
+    ("▲", "a warning or an error"),
+    ("98", "faint: left out by the filter, stale, or not in your job"),
+)
+FILTERS: tuple[tuple[str, str], ...] = (
+    ("util<5", "a metric by its short or full name: < <= > >= = !="),
+    ("mem>40G", "k, M, G and T after a number; without one it is in the database's unit"),
+    ("gpu03 gpu0*", "nodes whose name has this in it or fits the pattern; gpu03:5 is one GPU"),
+    ("state:lost", "also node: user: command: model: and gpu: rank: with a number or 0-3"),
+    ("mine", "GPUs that your job was granted"),
+    ("a b  a|b  !a", "and, or, not; parentheses group"),
+)
 
 
 def help_lines(place: str) -> list[Line]:
-    """What can be done in a place, by group."""
+    """What can be done in a place, by group; then the signs and the filter language."""
     lines: list[Line] = []
     for group in GROUPS:
-        lines.append([Span(group, "title")])
-        for action in actions_of(place):
-            if action.group == group:
-                keys = " ".join(key_name(k) for k in action.keys)
-                lines.append([Span(f"  {keys:<14}", "key"), Span(action.help)])
-        lines.append([])
-    return lines
+        actions = [action for action in actions_of(place) if action.group == group]
+        if actions:
+            lines += [[Span(group, "title")], *(_entry(a.keys_shown, a.help) for a in actions), []]
+    lines += [[Span("Signs", "title")], *(_entry(sign, meaning) for sign, meaning in SIGNS), []]
+    if place == FLEET:
+        lines += [[Span("Filter", "title")], *(_entry(example, meaning) for example, meaning in FILTERS), []]
+    return lines[:-1]
+
+
+def _entry(what: str, meaning: str) -> Line:
+    return [Span(f"  {what:<14}", "key"), Span(meaning)]
 
 
 class HelpScreen(ModalScreen[None], inherit_bindings=False):

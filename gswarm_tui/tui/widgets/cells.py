@@ -232,8 +232,10 @@ class _Drawing:
             room = self._pen.width - self._width
         else:
             words = short_words(node, standing, self._pen.now) or "no GPUs"
-            words = words[2:] if self._layout.name else words
+            words = words[2:] if self._layout.name and standing is not Standing.LIVE else words
             room = start + self._layout.block - 1 - self._width
+            if len(words) > room and standing is Standing.LOST:
+                words = f"{SIGNS[standing]} {form.age(self._pen.now - node.since)}"
         role = ROLES[standing] if standing is not Standing.LIVE else "dim"
         style = self._colours.cursor if self._on(row) and not self._layout.name else self._colours.role(role)
         self.put(pad(words, room), style, room)

@@ -22,7 +22,7 @@ class FilterLine(Vertical):
     """Takes the place of the footer while a filter is typed."""
 
     DEFAULT_CSS = """
-    FilterLine { dock: bottom; height: 2; display: none; background: $background; }
+    FilterLine { height: 2; display: none; background: $background; }
     FilterLine.asking { display: block; }
     FilterLine Input { border: none; height: 1; padding: 0 1; background: $surface; }
     FilterLine Input:focus { border: none; }

@@ -28,7 +28,8 @@ SPARK_EVERY_S = 5.0
 class Heatmap(ScrollView, can_focus=False):
     """Shows the nodes it is given; has a cursor on a node and one of its GPUs.
 
-    After ``look`` only the lines whose picture changed are drawn again, one region each.
+    After ``look`` only the lines whose picture changed are drawn again, one region each. ``spare`` is how
+    many more lines it would get if it needed them.
     """
 
     DEFAULT_CSS = "Heatmap { height: 1fr; width: 1fr; overflow-x: hidden; scrollbar-gutter: auto; }"
@@ -48,6 +49,7 @@ class Heatmap(ScrollView, can_focus=False):
         self.picture = Picture(metric)
         self.layout_plan: Layout = plan(Room(0, 1, 3, 1, 0, 80, 1))
         self.zoom_wanted: Zoom | None = None
+        self.spare = 0
         self.at: tuple[str, int | None] | None = None
         self.hovered: tuple[str, int | None] | None = None
         self._rows: dict[str, int] = {}
@@ -88,7 +90,7 @@ class Heatmap(ScrollView, can_focus=False):
             min(names, NAME_LONGEST),
             ranks,
             self.container_size.width,
-            self.container_size.height,
+            self.container_size.height + self.spare,
         )
         made = plan(room, self.zoom_wanted)
         if made != self.layout_plan:
