@@ -10,7 +10,16 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 from gswarm_agent.frame import ERROR, INFO, WARNING, Note, Number, Row
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_agent.probes.gpu_facts import has_mig
-from gswarm_agent.probes.nvml import GPU_IS_LOST, NOT_SUPPORTED, SUCCESS, UNSUPPORTED, Nvml, reason_of
+from gswarm_agent.probes.nvml import (
+    GPU_IS_LOST,
+    NOT_SUPPORTED,
+    SUCCESS,
+    UNSUPPORTED,
+    Field,
+    FieldQuery,
+    Nvml,
+    reason_of,
+)
 from gswarm_agent.probes.questions import FieldSum, Source, calls, field_sums, pcie_counts
 from gswarm_agent.probes.rates import SECOND_NS
 
@@ -29,10 +38,18 @@ class _LostError(Exception):
     """The GPU answers nothing any more; the message says why."""
 
 
+def _failure(codes: Dict[Source, int]) -> Optional[int]:
+    """An error of a GPU that answers nothing, None for a GPU that answers, if only that it can't."""
+    if SUCCESS in codes.values():
+        return None
+    return next((code for code in codes.values() if code not in UNSUPPORTED), None)
+
+
 class Gpu:
     """A GPU by its NVML index. Its methods are called by one lane at a time, ``count_pcie`` by any thread.
 
-    ``lost`` says why the GPU doesn't answer, None while it does. ``notes`` collects what happened.
+    ``lost`` says why the GPU doesn't answer, None while it does; ``hanging`` is set while it hasn't come back
+    from a call, and then nobody else should call it. ``notes`` collects what happened.
     ``pcie_meter`` measures PCIe (tx, rx) in MB/s where the GPU has no counters.
     """
 
@@ -40,6 +57,7 @@ class Gpu:
         self.index = index
         self.handle: Any = None
         self.lost: Optional[str] = None
+        self.hanging = False
         self.notes: Deque[Note] = deque()
         self.pcie_meter: Optional[Callable[[], Optional[Tuple[float, float]]]] = None
         self.pcie_counted_at = time.monotonic()
@@ -48,8 +66,10 @@ class Gpu:
         self._pcie = pcie_counts(nvml.api)
         self._fields: List[FieldSum] = [*self._pcie, *field_sums(nvml)]
         self._sources: List[Source] = [*self._calls, *self._fields]
+        self._fields_asked: Tuple[Field, ...] = ()
+        self._query = FieldQuery(())
+        self._pcie_query = FieldQuery([field for count in self._pcie for field in count.fields])
         self._field_lock = Lock()
-        self._checked = False
         self._silent = 0
         self._retry_at: Optional[int] = None
         self._look_at = 0
@@ -77,15 +97,9 @@ class Gpu:
     def open(self) -> None:
         """Get the handle and find out what the GPU answers."""
         try:
-            self._take_handle()
-            for _ in range(STRIKES):
-                if self._judge(self._ask([None] * len(GPU_COLUMNS), 0, everything=False)):
-                    break
+            self._find_out()
         except _LostError as lost:
             self._lose(str(lost))
-        for source in self._sources:
-            source.reset()
-        self._checked = True
 
     def read(self, now_ns: int) -> Optional[Row]:
         """One row of the catalogue's GPU metrics, None when the GPU doesn't answer."""
@@ -93,7 +107,7 @@ class Gpu:
             return None
         try:
             if self.lost is not None:
-                self._take_handle()
+                self._find_out()
             row = self._read(now_ns)
         except _LostError as lost:
             self._lose(str(lost))
@@ -106,32 +120,40 @@ class Gpu:
 
     def count_pcie(self) -> None:
         """Look at the PCIe counters between ticks, before they have gone round."""
-        fields = [field for count in self._pcie for field in count.fields]
-        try:
-            with self._field_lock:
-                answers = self._nvml.api.nvmlDeviceGetFieldValues(self.handle, fields)
-                for count, answer in zip(self._pcie, answers):
-                    if answer.nvmlReturn == SUCCESS:
-                        count.total([answer])
-        except self._nvml.Error:
-            pass  # the tick's own reading meets the same error and deals with it
+        with self._field_lock:
+            code, answers = self._nvml.ask_fields(self.handle, self._pcie_query)
+            # What fails here fails in the tick's own reading too, which deals with it.
+            for count, answer in zip(self._pcie, answers):
+                if code == SUCCESS and answer.code == SUCCESS:
+                    count.total([answer])
         self.pcie_counted_at = time.monotonic()
 
-    def hang(self) -> None:
-        """The GPU didn't answer at the start; it is lost until it does."""
-        self._lose("a call to the driver hangs")
+    @property
+    def callable(self) -> bool:
+        """Whether other threads may expect an answer."""
+        return self.handle is not None and self.lost is None and not self.hanging
 
-    def give_up_pcie(self, reason: str) -> None:
-        """PCIe can't be measured in any way."""
+    def give_up_pcie(self, reason: str, told: bool) -> None:
+        """PCIe can't be measured in any way; with a note where it was ``told`` that it can."""
         self.pcie_meter = None
         for count in self._pcie:
-            self._rest(count, reason)
+            self._rest(count, reason, told)
 
-    def _take_handle(self) -> None:
+    def _find_out(self) -> None:
+        """Ask for everything until each source has answered or is put to rest; without notes."""
         try:
             self.handle = self._nvml.api.nvmlDeviceGetHandleByIndex(self.index)
         except self._nvml.Error as error:
             raise _LostError(reason_of(error.value)) from None
+        for _ in range(STRIKES):
+            codes = self._ask([None] * len(GPU_COLUMNS), 0, everything=True)
+            failed = _failure(codes)
+            if failed is not None:
+                raise _LostError(reason_of(failed))
+            if self._judge(codes, told=False):
+                break
+        for source in self._sources:
+            source.reset()
 
     def _read(self, now_ns: int) -> Optional[Row]:
         if self._retry_at is None:
@@ -141,15 +163,14 @@ class Gpu:
             self._retry_at = now_ns + RETRY_NS
         values: List[Optional[Number]] = [None] * len(GPU_COLUMNS)
         codes = self._ask(values, now_ns, everything)
-        answered = SUCCESS in codes.values()
-        failed = [code for code in codes.values() if code != SUCCESS and code not in UNSUPPORTED]
-        if failed and not answered:
+        failed = _failure(codes)
+        if failed is not None:
             self._silent += 1
             if self._silent >= STRIKES:
-                raise _LostError(reason_of(failed[0]))
+                raise _LostError(reason_of(failed))
             return None
         self._silent = 0
-        self._judge(codes)
+        self._judge(codes, told=True)
         if self.pcie_meter is not None and self.lacks_pcie_counts:
             values[_PCIE_TX], values[_PCIE_RX] = self.pcie_meter() or (None, None)
         return tuple(values)
@@ -181,18 +202,19 @@ class Gpu:
         now_ns: int,
         codes: Dict[Source, int],
     ) -> None:
-        fields = [field for source in wanted for field in source.fields]
-        try:
-            answers = self._nvml.api.nvmlDeviceGetFieldValues(self.handle, fields)
-        except self._nvml.Error as error:
-            codes.update(dict.fromkeys(wanted, self._alive(error.value)))
+        fields = tuple([field for source in wanted for field in source.fields])
+        if fields != self._fields_asked:
+            self._fields_asked, self._query = fields, FieldQuery(fields)
+        verdict, answers = self._nvml.ask_fields(self.handle, self._query)
+        if verdict != SUCCESS:
+            codes.update(dict.fromkeys(wanted, self._alive(verdict)))
             return
         self.pcie_counted_at = time.monotonic()
         at = 0
         for source in wanted:
             mine = answers[at : at + len(source.fields)]
             at += len(mine)
-            code = next((a.nvmlReturn for a in mine if a.nvmlReturn != SUCCESS), SUCCESS)
+            code = next((answer.code for answer in mine if answer.code != SUCCESS), SUCCESS)
             codes[source] = self._alive(code)
             if code == SUCCESS:
                 values[source.positions[0]] = source.value(mine, now_ns)
@@ -202,7 +224,7 @@ class Gpu:
             raise _LostError(reason_of(code))
         return code
 
-    def _judge(self, codes: Dict[Source, int]) -> bool:
+    def _judge(self, codes: Dict[Source, int], told: bool) -> bool:
         """Put to rest what will not be answered; True when every source has answered or rests."""
         settled = True
         for source, code in codes.items():
@@ -214,15 +236,15 @@ class Gpu:
             if code in UNSUPPORTED and source.give_up_plan():
                 settled = False
             elif source.reason is None and (code in UNSUPPORTED or source.strikes >= STRIKES):
-                self._rest(source, self._why(source, code))
+                self._rest(source, self._why(source, code), told)
             else:
                 settled = settled and source.reason is not None
         return settled
 
-    def _rest(self, source: Source, reason: str) -> None:
+    def _rest(self, source: Source, reason: str, told: bool) -> None:
         source.reset()
         source.reason = reason
-        if self._checked:
+        if told:
             for name in source.columns:
                 self._note("unmeasured", WARNING, f"no longer measures {name}: {reason}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from gswarm_agent.frame import WARNING, GpuFacts, Note, Row
 from gswarm_agent.probes.gpu import Gpu
@@ -21,6 +21,7 @@ START_S = 10.0
 _START_PATIENCE_S = 2.0
 _FIRST_THROUGHPUT_S = 0.05
 _CLOSE_S = 0.5
+_HANGS = "a call to the driver hangs"
 
 
 class GpuSet:
@@ -34,7 +35,6 @@ class GpuSet:
         self._gpus: List[Gpu] = []
         self._nvml: Optional[Nvml] = None
         self._lanes: Lanes[Optional[Row]] = Lanes(0, "gpus")
-        self._late: Set[int] = set()
         self._no_processes: Dict[int, str] = {}
         self._xids: Optional[XidWatch] = None
         self._throughput: Optional[ThroughputMeter] = None
@@ -70,8 +70,8 @@ class GpuSet:
         lacking: Dict[str, Dict[int, str]] = {}
         answering = 0
         for gpu in self._gpus:
-            if gpu.lost is not None:
-                found[f"gpu{gpu.index}"] = gpu.lost
+            if gpu.lost is not None or gpu.hanging:
+                found[f"gpu{gpu.index}"] = gpu.lost or _HANGS
                 continue
             answering += 1
             for name, reason in self._reasons(gpu).items():
@@ -93,12 +93,7 @@ class GpuSet:
         """The rows that are there by ``until`` (time.monotonic()), None for the other GPUs."""
         rows = self._lanes.gather(until, patience)
         for gpu in self._gpus:
-            if gpu.index in rows:
-                self._late.discard(gpu.index)
-            elif gpu.index not in self._late:
-                self._late.add(gpu.index)
-                message = f"GPU {gpu.index} didn't answer in time: a call to the driver hangs"
-                gpu.notes.append(Note("late", WARNING, message, gpu.index))
+            _watch(gpu, gpu.index in rows)
         self._guard_wraps()
         return tuple([rows.get(gpu.index) for gpu in self._gpus])
 
@@ -129,11 +124,10 @@ class GpuSet:
         opened: Dict[int, GpuFacts] = {}
         self._lanes.start(partial(self._open_gpu, nvml, opened))
         answered = self._lanes.gather(time.monotonic() + start_s, _START_PATIENCE_S)
-        for index in range(count):
-            if index not in answered:
-                self._gpus[index].hang()
+        for gpu in self._gpus:
+            _watch(gpu, gpu.index in answered)
         self.facts = tuple([opened.get(i) or lost_gpu_facts(i, count, self._proc) for i in range(count)])
-        there = [gpu for gpu in self._gpus if gpu.lost is None]
+        there = [gpu for gpu in self._gpus if gpu.callable]
         self._xids = XidWatch(nvml, there)
         self.processes = ProcessProbe(nvml, self._gpus, self._proc)
         self._meter_pcie(nvml, [gpu for gpu in there if gpu.lacks_pcie_counts])
@@ -169,3 +163,10 @@ class GpuSet:
         if self._xids is not None and gpu.index in self._xids.reasons:
             reasons["xid"] = self._xids.reasons[gpu.index]
         return reasons
+
+
+def _watch(gpu: Gpu, answered: bool) -> None:
+    if not answered and not gpu.hanging:
+        message = f"GPU {gpu.index} didn't answer in time: {_HANGS}"
+        gpu.notes.append(Note("late", WARNING, message, gpu.index))
+    gpu.hanging = not answered

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from typing import Any, Callable, Optional, Tuple, TypeVar
+import struct
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 T = TypeVar("T")
 
@@ -45,9 +46,11 @@ _SENTENCES = {
     999: "the driver answered with an unknown error",
 }
 
-# nvmlFieldValue_t.valueType (nvmlValueType_t) to the member of the union that holds the value.
-_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 UNSIGNED_INT = 1
+"""nvmlValueType_t of a value of 32 bits."""
+
+Field = Tuple[int, int]
+"""A field id and its scope."""
 
 
 class NvmlError(Exception):
@@ -59,9 +62,45 @@ def reason_of(code: int) -> str:
     return UNSUPPORTED.get(code) or _SENTENCES.get(code) or f"NVML error {code}"
 
 
-def field_number(value: Any) -> int:
-    """The number in a c_nvmlFieldValue_t, read as the type it says it has."""
-    return int(getattr(value.value, _MEMBERS[value.valueType]))
+class FieldAnswer(NamedTuple):
+    """The driver's answer to one field: its nvmlReturn_t, the nvmlValueType_t and the number."""
+
+    code: int
+    kind: int
+    number: float
+
+
+class FieldQuery:
+    """A prepared nvmlDeviceGetFieldValues call, which answers many fields at once.
+
+    pynvml's own takes five times as long: it makes the structures anew and each access to them is checked.
+    """
+
+    # nvmlFieldValue_t: fieldId, scopeId, timestamp, latencyUsec, valueType, nvmlReturn, value (a union).
+    _LAYOUT = struct.Struct("=IIqqIIQ")
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._count = len(fields)
+        self._buffer = ctypes.create_string_buffer(self._LAYOUT.size * len(fields))
+        for i, (field, scope) in enumerate(fields):
+            self._LAYOUT.pack_into(self._buffer, i * self._LAYOUT.size, field, scope, 0, 0, 0, 0, 0)
+
+    def ask(self, function: Callable[..., int], handle: Any) -> Tuple[int, List[FieldAnswer]]:
+        """The call's nvmlReturn_t and the answers in the order of the fields."""
+        code = function(handle, self._count, self._buffer)
+        return code, [
+            FieldAnswer(verdict, kind, bits & 0xFFFFFFFF if kind == UNSIGNED_INT else _number(kind, bits))
+            for _, _, _, _, kind, verdict, bits in self._LAYOUT.iter_unpack(self._buffer)
+        ]
+
+
+# nvmlValueType_t to the member of the union: double, (uint), ulong, ulonglong, slonglong, sint, ushort.
+_MEMBERS = {0: "<d", 4: "<q", 5: "<i4x", 6: "<H6x"}
+
+
+def _number(kind: int, bits: int) -> float:
+    member = _MEMBERS.get(kind)
+    return bits if member is None else struct.unpack(member, bits.to_bytes(8, "little"))[0]
 
 
 class Nvml:
@@ -70,6 +109,8 @@ class Nvml:
     def __init__(self, api: Any) -> None:
         self.api = api
         self.Error = api.NVMLError
+        library = ctypes.CDLL("libnvidia-ml.so.1")  # the one that pynvml has loaded
+        self._get_fields: Optional[Callable[..., int]] = getattr(library, "nvmlDeviceGetFieldValues", None)
         self.driver_version = self.maybe(api.nvmlSystemGetDriverVersion)
         cuda = self.maybe(api.nvmlSystemGetCudaDriverVersion)
         self.cuda_version = None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}"
@@ -93,6 +134,12 @@ class Nvml:
             return ask(*arguments)
         except self.Error:
             return None
+
+    def ask_fields(self, handle: Any, query: FieldQuery) -> Tuple[int, List[FieldAnswer]]:
+        """The call's nvmlReturn_t and, where it is SUCCESS, the answers."""
+        if self._get_fields is None:
+            return FUNCTION_NOT_FOUND, []
+        return query.ask(self._get_fields, handle)
 
     def count(self) -> int:
         """How many GPUs this process may see."""

@@ -77,7 +77,7 @@ class WrapGuard(_Background):
         """Look at each counter that wasn't looked at for most of the time it may take to wrap."""
         wait = 1.0
         for gpu, period in self._gpus:
-            if gpu.lost is not None:
+            if not gpu.callable:
                 continue
             left = gpu.pcie_counted_at + period - time.monotonic()
             if left <= 0:
@@ -111,7 +111,7 @@ class ThroughputMeter(_Background):
         """Measure each GPU once."""
         begun = time.monotonic()
         for gpu in list(self._gpus):
-            if gpu.lost is None:
+            if gpu.callable:
                 self._measure(gpu)
         self.measured.set()
         return max(0.0, begun + 1 - time.monotonic())
@@ -125,6 +125,6 @@ class ThroughputMeter(_Background):
             self._latest.pop(gpu.index, None)
             if error.value in UNSUPPORTED:
                 self._gpus.remove(gpu)
-                gpu.give_up_pcie(reason_of(error.value))
+                gpu.give_up_pcie(reason_of(error.value), told=self.measured.is_set())
             return
         self._latest[gpu.index] = (tx * _KIB_TO_MB, rx * _KIB_TO_MB, time.monotonic())

@@ -123,12 +123,10 @@ class ProcessProbe:
 
     def look(self, now_ns: int) -> Tuple[ProcessSample, ...]:
         """One sample of each process on each GPU."""
-        if self._lister is None:
-            self._lister = best_lister(self._nvml)
         found: List[Tuple[int, int, GpuShare]] = []
         for position, gpu in enumerate(self._gpus):
-            if gpu.lost is None and gpu.handle is not None:
-                found += [(position, pid, share) for pid, share in self._lister.on(gpu).items()]
+            if gpu.callable:
+                found += [(position, pid, share) for pid, share in self._shares(gpu).items()]
         del found[MAX_PROCESSES:]
         hosts = self._table.look([pid for _, pid, _ in found], now_ns)
         samples = []
@@ -139,3 +137,12 @@ class ProcessProbe:
                 ProcessSample(position, pid, host.user, host.command, host.rank, host.local_rank, row)
             )
         return tuple(samples)
+
+    def _shares(self, gpu: Gpu) -> Dict[int, GpuShare]:
+        if self._lister is None:
+            self._lister = best_lister(self._nvml)
+        try:
+            return self._lister.on(gpu)
+        except Exception:  # whatever nvitop meets on this machine, NVML itself does too or can do without
+            self._lister = NvmlLister(self._nvml)
+            return self._lister.on(gpu)

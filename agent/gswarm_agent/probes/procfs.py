@@ -56,9 +56,12 @@ def parse_stat(text: bytes) -> Tuple[CpuTimes, CoreTimes]:
     return everything, CoreTimes(columns[0], busy, total)
 
 
+_MEMORY = re.compile(rb"^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s+(\d+) kB$", re.MULTILINE)
+
+
 def parse_meminfo(text: bytes) -> Dict[bytes, int]:
-    """/proc/meminfo: KiB by name."""
-    return {name: int(number) for name, number in re.findall(rb"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
+    """/proc/meminfo: KiB in all and available, of memory and of swap, by the file's names."""
+    return {name: int(number) for name, number in _MEMORY.findall(text)}
 
 
 def parse_loadavg(text: bytes) -> float:

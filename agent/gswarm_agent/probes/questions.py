@@ -6,11 +6,8 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import Number
 from gswarm_agent.metrics import GPU_COLUMNS
-from gswarm_agent.probes.nvml import ALL_LINKS, UNSIGNED_INT, Nvml, field_number
+from gswarm_agent.probes.nvml import ALL_LINKS, UNSIGNED_INT, Field, FieldAnswer, Nvml
 from gswarm_agent.probes.rates import SECOND_NS, Rate, Unwrapped
-
-Field = Tuple[int, int]
-"""A field id and its scope, as nvmlDeviceGetFieldValues takes them."""
 
 _KIB_TO_MB = 1024 / 10**6
 _BYTES_TO_MB = 1 / 10**6
@@ -72,7 +69,7 @@ class FieldSum(Source):
         self.reset()
         return self._plan > 0
 
-    def value(self, answers: Sequence[Any], now_ns: int) -> Optional[Number]:
+    def value(self, answers: Sequence[FieldAnswer], now_ns: int) -> Optional[Number]:
         """The column's value from the driver's answers to ``fields``."""
         total = self.total(answers)
         if not self._scales:
@@ -80,9 +77,9 @@ class FieldSum(Source):
         rate = self._rate.update(total, now_ns)
         return None if rate is None else rate * self._scales[self._plan]
 
-    def total(self, answers: Sequence[Any]) -> int:
+    def total(self, answers: Sequence[FieldAnswer]) -> int:
         """The sum of the answers."""
-        return sum(field_number(answer) for answer in answers)
+        return int(sum([answer.number for answer in answers]))
 
     def reset(self) -> None:
         """Start the rate anew."""
@@ -92,7 +89,7 @@ class FieldSum(Source):
 class Throttle(FieldSum):
     """Time under a limit as a share of the interval; the driver's clock and ours differ by a little."""
 
-    def value(self, answers: Sequence[Any], now_ns: int) -> Optional[Number]:
+    def value(self, answers: Sequence[FieldAnswer], now_ns: int) -> Optional[Number]:
         """Percent, at most 100."""
         share = super().value(answers, now_ns)
         return None if share is None else min(100.0, share)
@@ -110,9 +107,9 @@ class PcieCount(FieldSum):
         """Whether the counter has 32 bits and so must be looked at before it has gone round."""
         return self._unwrapped.narrow
 
-    def total(self, answers: Sequence[Any]) -> int:
+    def total(self, answers: Sequence[FieldAnswer]) -> int:
         """The count as one that doesn't wrap."""
-        return self._unwrapped.update(field_number(answers[0]), answers[0].valueType == UNSIGNED_INT)
+        return self._unwrapped.update(int(answers[0].number), answers[0].kind == UNSIGNED_INT)
 
     def reset(self) -> None:
         """Start the rate anew."""
