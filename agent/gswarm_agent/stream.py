@@ -263,7 +263,11 @@ def _write(outbox: Outbox, conversation: Conversation, wire_out: int) -> None:
     try:
         while not outbox.closed:
             outbox.wait()
-            data = memoryview(outbox.take())
+            try:
+                data = memoryview(outbox.take())
+            except WireError as error:
+                conversation.end(f"the agent failed: {error}")
+                continue
             while data:
                 data = data[os.write(wire_out, data) :]
     except OSError:

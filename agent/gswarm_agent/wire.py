@@ -11,9 +11,9 @@ that doesn't fit raises ``WireError``, after which the stream is of no use.
 
 from __future__ import annotations
 
-import math
 import struct
 from dataclasses import astuple, dataclass, fields
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type, TypeVar, Union
 
 import msgpack
@@ -43,6 +43,7 @@ MAX_NOTES = 1024
 MAX_TEXT = 4096
 _LENGTH = struct.Struct(">I")
 _MAX_INTEGER = 2**63 - 1
+_MAX_SINGLE = 3.4028234663852886e38
 
 
 class WireError(Exception):
@@ -123,7 +124,7 @@ def _optional(check: Callable[..., _T], value: Any, what: str) -> Optional[_T]:
 
 
 def _number(value: Any, what: str) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
+    if type(value) not in (int, float) or not -_MAX_SINGLE <= value <= _MAX_SINGLE:
         raise _fail(what)
     return float(value)
 
@@ -143,21 +144,14 @@ def _row(value: Any, width: int, what: str) -> Row:
         if kind is int:
             if not -_MAX_INTEGER <= number <= 2 * _MAX_INTEGER + 1:
                 raise _fail(what)
-        elif kind is not float or not math.isfinite(number):
+        elif kind is not float or not -_MAX_SINGLE <= number <= _MAX_SINGLE:
             raise _fail(what)
     return tuple(row)
 
 
-def _optional_text(value: Any, what: str) -> Optional[str]:
-    return _optional(_text, value, what)
-
-
-def _optional_integer(value: Any, what: str) -> Optional[int]:
-    return _optional(_integer, value, what)
-
-
-def _optional_number(value: Any, what: str) -> Optional[float]:
-    return _optional(_number, value, what)
+_optional_text = partial(_optional, _text)
+_optional_integer = partial(_optional, _integer)
+_optional_number = partial(_optional, _number)
 
 
 def _flag(value: Any, what: str) -> bool:
@@ -273,6 +267,11 @@ _SIMPLE: Dict[int, Tuple[Type[Any], Callable[[List[Any]], Message]]] = {
 _TAGS: Dict[Type[Any], int] = {kind: tag for tag, (kind, _) in _SIMPLE.items()}
 
 
+def _sendable(row: Row) -> List[Optional[Union[int, float]]]:
+    """The row without numbers that are none: a slip in a probe must not cost the node its link."""
+    return [None if type(n) is float and not -_MAX_SINGLE <= n <= _MAX_SINGLE else n for n in row]
+
+
 def _body(message: Message) -> List[Any]:
     if isinstance(message, Hello):
         return [
@@ -295,19 +294,24 @@ def _body(message: Message) -> List[Any]:
             message.ts_ns,
             message.late_ms,
             message.missed,
-            message.gpus,
-            message.host,
+            [None if row is None else _sendable(row) for row in message.gpus],
+            None if message.host is None else _sendable(message.host),
             None
             if processes is None
-            else [(p.gpu, p.pid, p.user, p.command, p.rank, p.local_rank, p.row) for p in processes],
+            else [
+                (p.gpu, p.pid, p.user, p.command, p.rank, p.local_rank, _sendable(p.row)) for p in processes
+            ],
             [(n.kind, n.severity, n.message, n.gpu) for n in message.notes],
         ]
     return [_TAGS[type(message)], *astuple(message)]
 
 
 def encode(message: Message) -> bytes:
-    """One message as bytes, its length first. Text is expected to fit (``clip_text``)."""
-    packed: bytes = msgpack.packb(_body(message), use_single_float=True)
+    """One message as bytes, its length first. Text is expected to fit (``clip_text``). Raises WireError."""
+    try:
+        packed: bytes = msgpack.packb(_body(message), use_single_float=True)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise WireError(f"a message can't be said: {error}") from None
     if len(packed) > MAX_MESSAGE:
         raise WireError(f"a message of {len(packed)} bytes is larger than the {MAX_MESSAGE} allowed")
     return _LENGTH.pack(len(packed)) + packed

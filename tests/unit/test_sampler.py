@@ -1,0 +1,178 @@
+"""When samples are taken, on clocks that the test turns."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_agent.frame import Frame, GpuFacts, HostFacts
+from gswarm_agent.probes.base import Reading
+from gswarm_agent.sampler import Sampler, Schedule
+
+SECOND = 1_000_000_000
+WALL_AT_ZERO = 1_700_000_000 * SECOND
+
+
+class TurnedWatch:
+    """Clocks that stand still until something takes time."""
+
+    def __init__(self, monotonic_s: float = 0.0) -> None:
+        self.monotonic = round(monotonic_s * SECOND)
+        self.wall_minus_monotonic = WALL_AT_ZERO
+
+    def monotonic_ns(self) -> int:
+        return self.monotonic
+
+    def wall_ns(self) -> int:
+        return self.monotonic + self.wall_minus_monotonic
+
+    def pass_s(self, seconds: float) -> None:
+        self.monotonic += round(seconds * SECOND)
+
+
+class SlowProbe:
+    """A probe whose readings take as long as the test says."""
+
+    def __init__(self, watch: TurnedWatch, takes_s: dict[int, float] | None = None) -> None:
+        self.watch = watch
+        self.takes_s = takes_s or {}
+        self.readings = 0
+
+    def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
+        return HostFacts("n", "b"), (), {}
+
+    def read(self, now_ns: int) -> Reading:
+        assert now_ns == self.watch.monotonic
+        self.readings += 1
+        self.watch.pass_s(self.takes_s.get(self.readings, 0.001))
+        return Reading((), None)
+
+    def close(self) -> None:
+        pass
+
+
+def frames(
+    count: int, *, watch: TurnedWatch, interval_ms: int = 1000, takes_s: dict[int, float] | None = None
+) -> list[Frame]:
+    """What a sampler delivers whose waits are always exactly as long as wanted."""
+    delivered: list[Frame] = []
+
+    def wait(_wake: threading.Event, seconds: float) -> None:
+        watch.pass_s(seconds)
+
+    sampler = Sampler(SlowProbe(watch, takes_s), interval_ms, watch, wait)
+
+    def deliver(frame: Frame) -> None:
+        delivered.append(frame)
+        if len(delivered) == count:
+            sampler.stop()
+
+    sampler.run(deliver)
+    return delivered
+
+
+def times(found: list[Frame]) -> list[float]:
+    return [(frame.ts_ns - WALL_AT_ZERO) / SECOND for frame in found]
+
+
+def test_the_first_frame_comes_at_once_and_the_others_on_whole_seconds() -> None:
+    found = frames(4, watch=TurnedWatch(10.3))
+    assert times(found) == pytest.approx([10.3, 11, 12, 13])
+    assert [frame.seq for frame in found] == [1, 2, 3, 4]
+    assert all(frame.late_ms == frame.missed == 0 for frame in found)
+
+
+def test_the_second_frame_is_never_too_close_for_a_rate() -> None:
+    assert times(frames(3, watch=TurnedWatch(10.9))) == pytest.approx([10.9, 12, 13])
+
+
+def test_ten_a_second_do_not_drift() -> None:
+    found = times(
+        frames(601, watch=TurnedWatch(5.0), interval_ms=100, takes_s=dict.fromkeys(range(700), 0.03))
+    )
+    assert found == pytest.approx([5 + n / 10 for n in range(601)])
+
+
+def test_a_reading_that_overruns_makes_the_next_late_but_not_lost() -> None:
+    found = frames(4, watch=TurnedWatch(1), takes_s={2: 1.25})
+    assert times(found) == pytest.approx([1, 2, 3.25, 4])
+    assert [frame.late_ms for frame in found] == pytest.approx([0, 0, 250, 0])
+    assert [frame.missed for frame in found] == [0, 0, 0, 0]
+
+
+def test_missed_deadlines_are_counted_and_never_made_up_for() -> None:
+    found = frames(4, watch=TurnedWatch(1), takes_s={2: 3.5})
+    assert times(found) == pytest.approx([1, 2, 5.5, 6])
+    assert [frame.missed for frame in found] == [0, 0, 2, 0]
+    assert found[2].late_ms == pytest.approx(500)
+
+
+def test_the_interval_changes_while_it_runs() -> None:
+    watch = TurnedWatch(1)
+    waits = 0
+
+    def wait(_wake: threading.Event, seconds: float) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 3:  # somebody asks in the middle of a second
+            watch.pass_s(0.52)
+            sampler.set_interval(250)
+        else:
+            watch.pass_s(seconds)
+
+    sampler = Sampler(SlowProbe(watch), 1000, watch, wait)
+    found: list[Frame] = []
+
+    def deliver(frame: Frame) -> None:
+        found.append(frame)
+        if len(found) == 6:
+            sampler.stop()
+
+    sampler.run(deliver)
+    assert times(found) == pytest.approx([1, 2, 3, 3.75, 4, 4.25])
+
+
+@pytest.mark.parametrize(("asked", "given_ms"), [(1, 100), (99, 100), (250, 250), (10**9, 60_000)])
+def test_intervals_stay_within_what_is_allowed(asked: int, given_ms: int) -> None:
+    assert Schedule(asked, 0).interval_ms == given_ms
+
+
+def test_a_wall_clock_that_is_set_neither_floods_nor_stops_the_samples() -> None:
+    watch = TurnedWatch(1)
+    schedule = Schedule(1000, watch.monotonic)
+    gaps = []
+    for step in (0, -7200, 3600.3, -0.7, 0):
+        watch.wall_minus_monotonic += round(step * SECOND)
+        before = schedule.due
+        assert schedule.serve(before, before + watch.wall_minus_monotonic) == (0, 0)
+        gaps.append((schedule.due - before) / SECOND)
+    assert all(0.5 <= gap <= 1.5 for gap in gaps)
+
+
+@given(
+    interval_ms=st.integers(100, 60_000),
+    began=st.integers(0, 10**18),
+    wall=st.integers(10**18, 2 * 10**18),
+    delays=st.lists(st.integers(0, 200 * SECOND), min_size=1, max_size=30),
+)
+def test_deadlines_only_move_forward_onto_whole_intervals(
+    interval_ms: int, began: int, wall: int, delays: list[int]
+) -> None:
+    schedule = Schedule(interval_ms, began)
+    interval = interval_ms * 1_000_000
+    now = began
+    served_before = None
+    for delay in delays:
+        now = max(now, schedule.due) + delay
+        due = schedule.due
+        late_ms, missed = schedule.serve(now, now + wall)
+        served = due + missed * interval
+        assert served <= now < served + interval
+        assert late_ms == pytest.approx((now - served) / 1e6)
+        assert (schedule.due + wall) % interval == 0
+        assert schedule.due > served
+        assert served_before is None or served > served_before
+        served_before = served

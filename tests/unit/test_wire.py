@@ -1,0 +1,242 @@
+"""The wire: what one side says the other understands, in any pieces; anything else is a WireError."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gswarm_agent.frame import Clock, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample
+from gswarm_agent.wire import (
+    MAGIC,
+    MAX_MESSAGE,
+    MAX_NOISE,
+    MAX_TEXT,
+    Ack,
+    Bye,
+    Decoder,
+    Message,
+    Ping,
+    Pong,
+    SetInterval,
+    Start,
+    Stop,
+    WireError,
+    clip_text,
+    encode,
+)
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+whole = st.integers(0, 2**63 - 1)
+small = st.integers(0, 2**31)
+single = st.floats(width=32, allow_nan=False, allow_infinity=False)
+numbers = st.one_of(st.none(), st.integers(-(2**63) + 1, 2**64 - 1), single)
+clocks = st.builds(Clock, whole, whole, whole)
+maybe_text = st.none() | texts
+maybe_count = st.none() | small
+
+hosts = st.builds(
+    HostFacts, texts, texts, maybe_text, maybe_text, maybe_count, maybe_count, maybe_text, maybe_text
+)
+gpus = st.builds(
+    GpuFacts,
+    small,
+    texts,
+    texts,
+    maybe_text,
+    maybe_count,
+    maybe_count,
+    st.none() | single,
+    maybe_count,
+    maybe_count,
+    st.booleans(),
+)
+columns = st.lists(texts, max_size=6).map(tuple)
+hellos = st.builds(
+    Hello,
+    agent_version=texts,
+    life=texts,
+    interval_ms=small,
+    simulated=st.booleans(),
+    host=hosts,
+    gpus=st.lists(gpus, max_size=3).map(tuple),
+    capabilities=st.dictionaries(texts, texts, max_size=3),
+    gpu_columns=columns,
+    host_columns=columns,
+    process_columns=columns,
+    clock=st.none() | clocks,
+)
+
+
+@st.composite
+def frames(draw: st.DrawFn, hello: Hello) -> Frame:
+    """A frame that fits a hello."""
+
+    def row(width: int) -> st.SearchStrategy[tuple[float | None, ...]]:
+        return st.lists(numbers, min_size=width, max_size=width).map(tuple)
+
+    count = len(hello.gpus)
+    positions = st.integers(0, count - 1) if count else st.nothing()
+    process = st.builds(
+        ProcessSample,
+        positions,
+        whole,
+        maybe_text,
+        maybe_text,
+        maybe_count,
+        maybe_count,
+        row(len(hello.process_columns)),
+    )
+    gpu_row = st.none() | row(len(hello.gpu_columns))
+    return Frame(
+        seq=draw(st.integers(1, 2**63 - 1)),
+        ts_ns=draw(whole),
+        late_ms=draw(st.floats(0, width=32, allow_nan=False, allow_infinity=False)),
+        missed=draw(small),
+        gpus=tuple(draw(st.lists(gpu_row, min_size=count, max_size=count))),
+        host=draw(st.none() | row(len(hello.host_columns))),
+        processes=draw(st.none() | st.lists(process, max_size=3).map(tuple)),
+        notes=draw(
+            st.lists(
+                st.builds(
+                    Note, texts, st.sampled_from(["info", "warning", "error"]), texts, st.none() | positions
+                ),
+                max_size=2,
+            ).map(tuple)
+        ),
+    )
+
+
+simple = st.one_of(
+    st.builds(Start, st.integers(1, 2**31), whole),
+    st.builds(Ping, whole),
+    st.builds(Pong, clocks),
+    st.builds(Ack, whole),
+    st.builds(SetInterval, st.integers(1, 2**31)),
+    st.just(Stop()),
+    st.builds(Bye, texts),
+)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Message]:
+    """A hello and what may follow it."""
+    hello = draw(hellos)
+    following = draw(st.lists(st.one_of(simple, frames(hello)), max_size=4))
+    return [hello, *following]
+
+
+def decoded(data: bytes, cuts: list[int] | None = None) -> list[Message]:
+    decoder, start = Decoder(), 0
+    found: list[Message] = []
+    for cut in [*sorted(cuts or []), len(data)]:
+        found += decoder.feed(data[start:cut])
+        start = max(start, cut)
+    return found
+
+
+@given(data=st.data(), said=streams(), noise=st.binary(max_size=30).filter(lambda b: b"\0" not in b))
+def test_what_is_said_is_understood_in_pieces_of_any_size(
+    data: st.DataObject, said: list[Message], noise: bytes
+) -> None:
+    stream = noise + MAGIC + b"".join(map(encode, said))
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=8))
+    assert decoded(stream, cuts) == said
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), said=streams())
+def test_a_stream_with_wrong_bytes_is_understood_or_refused_and_nothing_else(
+    data: st.DataObject, said: list[Message]
+) -> None:
+    stream = bytearray(MAGIC + b"".join(map(encode, said)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(len(MAGIC), len(stream) - 1))
+        stream[place] = data.draw(st.integers(0, 255))
+    try:
+        found = decoded(bytes(stream))
+    except WireError:
+        return
+    again = MAGIC + b"".join(map(encode, found))
+    if not found or isinstance(found[0], Hello):
+        assert decoded(again) == found
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_refused_and_nothing_else(data: bytes) -> None:
+    stream = MAGIC + b"".join(struct.pack(">I", len(data[n:])) + data[n:] for n in range(0, len(data), 50))
+    for bytes_ in (stream, data, MAGIC + data):
+        with suppress(WireError):
+            decoded(bytes_)
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | texts
+    | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=9) | st.dictionaries(texts, inner, max_size=2),
+    max_leaves=12,
+)
+
+
+@given(tag=st.sampled_from([0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21]), body=st.lists(values, max_size=10))
+def test_any_other_shape_is_refused_or_can_be_said_again(tag: int, body: list[object]) -> None:
+    packed = msgpack.packb([tag, *body])
+    try:
+        found = decoded(MAGIC + struct.pack(">I", len(packed)) + packed)
+    except WireError:
+        return
+    assert decoded(MAGIC + b"".join(map(encode, found))) == found
+
+
+def test_a_frame_before_the_hello_is_refused() -> None:
+    frame = Frame(1, 1, 0.0, 0, (), None)
+    with pytest.raises(WireError, match="before the hello"):
+        decoded(MAGIC + encode(frame))
+
+
+def test_a_message_too_large_is_refused_before_it_comes() -> None:
+    with pytest.raises(WireError, match="larger"):
+        decoded(MAGIC + struct.pack(">I", MAX_MESSAGE + 1))
+
+
+def test_an_endless_greeting_is_given_up_and_can_be_shown() -> None:
+    decoder = Decoder()
+    assert list(decoder.feed(b"Welcome to the cluster\n")) == []
+    assert decoder.noise == b"Welcome to the cluster\n"
+    with pytest.raises(WireError, match="no agent answered"):
+        list(decoder.feed(b"x" * MAX_NOISE))
+
+
+@given(st.text())
+def test_clipped_text_always_fits(text: str) -> None:
+    clipped = clip_text(text * 300)
+    assert len(clipped) <= MAX_TEXT
+    assert decoded(MAGIC + encode(Bye(clipped))) == [Bye(clipped)]
+
+
+@pytest.mark.parametrize("number", [1e39, -1e39, float("inf"), float("nan")])
+def test_a_number_that_is_none_is_told_as_unmeasured(number: float) -> None:
+    hello = Hello("1", "life", 1000, False, HostFacts("n", "b"), (), {}, (), ("load_1m", "cpu_pct"), ())
+    frame = Frame(1, 1, 0.0, 0, (), (number, 2.0))
+    assert decoded(MAGIC + encode(hello) + encode(frame))[1] == Frame(1, 1, 0.0, 0, (), (None, 2.0))
+
+
+@pytest.mark.parametrize("message", [Bye("\udc80"), Ack(2**64), Frame(1, 1, 1e39, 0, (), None)])
+def test_what_cannot_be_said_is_refused_where_it_is_said(message: Message) -> None:
+    with pytest.raises(WireError, match="can't be said"):
+        encode(message)
+
+
+def test_a_number_too_large_for_single_precision_is_refused() -> None:
+    packed = msgpack.packb([2, 1, 1, 1e39, 0, [], None, None, []])
+    hello = Hello("1", "life", 1000, False, HostFacts("n", "b"), (), {}, (), (), ())
+    with pytest.raises(WireError, match="frame lateness"):
+        decoded(MAGIC + encode(hello) + struct.pack(">I", len(packed)) + packed)
