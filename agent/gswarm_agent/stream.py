@@ -195,6 +195,7 @@ def stream(make_probe: Callable[[], Probe], simulated: bool = False) -> int:
 
     ``make_probe`` is called after the magic is out, while the head's answer is on its way.
     """
+    woken = _signals_as_bytes()
     wire_in, wire_out = _protect_standard_streams()
     try:
         os.write(wire_out, MAGIC)
@@ -202,7 +203,6 @@ def stream(make_probe: Callable[[], Probe], simulated: bool = False) -> int:
         return 0
     outbox = Outbox()
     conversation = Conversation(outbox)
-    woken = _signals_as_bytes()
     writer = threading.Thread(target=_write, args=(outbox, conversation, wire_out), daemon=True)
     writer.start()
     threading.Thread(target=_read, args=(conversation, wire_in, woken), daemon=True).start()
