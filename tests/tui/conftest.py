@@ -30,6 +30,14 @@ def screen_text(app: GswarmApp) -> str:
     return "\n".join(strip.text.rstrip() for strip in strips) + "\n"
 
 
+def line_with(app: GswarmApp, words: str) -> str:
+    """The first line of the screen that holds these words."""
+    lines = screen_text(app).splitlines()
+    found = [line for line in lines if words in line]
+    assert found, f"nothing on the screen holds {words!r}:\n" + "\n".join(lines)
+    return found[0]
+
+
 @pytest.fixture
 def matches_picture(request: pytest.FixtureRequest) -> Callable[[GswarmApp, str], None]:
     """Compares the screen with tests/tui/pictures/NAME.txt; ``--new-pictures`` writes it anew."""

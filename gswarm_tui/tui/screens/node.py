@@ -51,12 +51,12 @@ class Heights:
 def heights(room: int, gpus: int, host: int, processes: int) -> Heights:
     """Share the lines of the overview: GPUs and plots first, then host and processes where they fit."""
     table = min(max(gpus, 1) + 2, max(5, room - PANEL_LOWEST))
-    left = room - table
+    left = max(0, room - table)
     bands = gpus + 1
     if gpus == 0:
         return Heights(table, 0, 0, min(left, host + 1), 0)
     if left < bands:
-        return Heights(table, max(0, left), 0, 0, 0)
+        return Heights(table, left, 0, 0, 0)
     left -= bands
     host_part = host + 1 if left >= host + 1 else 0
     left -= host_part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from textwrap import wrap
 
 import numpy as np
 
@@ -35,7 +36,9 @@ def metric_lines(node: NodeState, row: int, cells: int, now: float) -> list[Span
         label = Span(f" {metric.label:<{LABEL_WIDTH}} ", "dim")
         if metric.unit == "bits":
             words, role = in_words(value)
-            lines.append((label, Span(words, "dim" if old else role)))
+            for part in wrap(words, max(12, cells - LABEL_WIDTH - 3)):
+                lines.append((label, Span(part, "dim" if old else role)))
+                label = Span(" " * (LABEL_WIDTH + 2))
             continue
         text = energy(value / 1000) if metric.unit == "mJ" else quantity(value, metric)
         missing = text == DASH

@@ -1,0 +1,130 @@
+"""The events' screen, as a person sees and steers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gswarm_agent.frame import ERROR, INFO, WARNING
+from gswarm_tui.fleet.events import Happened
+from gswarm_tui.tui.app import GswarmApp
+from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.scene import Scene, scene
+
+
+def told(number: int, *, severity: str = INFO, message: str = "") -> Scene:
+    """A scene in which this many things happened, and nothing else."""
+    made = Scene(nodes=1, gpus=1)
+    return tell(made, number, severity=severity, message=message)
+
+
+def tell(made: Scene, number: int, *, severity: str = INFO, message: str = "") -> Scene:
+    for at in range(number):
+        words = message or f"thing {made.fleet.happened_count + 1}"
+        made.hub.publish(Happened(made.time + at, "mark", severity, words, "gpu01", 0))
+    made.hub.flush()
+    return made
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_events_look_as_kept(
+    size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
+) -> None:
+    made = scene(nodes=3, gpus=4, seconds=40)
+    made.hub.start_session("full_training")
+    made.lose("gpu03", "connection reset by peer", "is the job over? squeue tells").advance(8)
+    made.silence("gpu02").advance(5)
+    app = app_on(made)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("e")
+        await pilot.pause()
+        matches_picture(app, f"events-{size[0]}x{size[1]}")
+
+
+async def test_the_newest_is_followed_until_one_scrolls_back() -> None:
+    made = told(100)
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("e")
+        await pilot.pause()
+        assert line_with(app, "▸").endswith("thing 100")
+        tell(made, 1)
+        await pilot.pause()
+        assert line_with(app, "▸").endswith("thing 101")
+        await pilot.press("pageup")
+        here = line_with(app, "▸")
+        tell(made, 5)
+        await pilot.pause()
+        assert line_with(app, "▸") == here
+        assert "thing 106" not in screen_text(app)
+        assert "G follows again" in screen_text(app)
+        await pilot.press("G")
+        tell(made, 1)
+        await pilot.pause()
+        assert line_with(app, "▸").endswith("thing 107")
+
+
+async def test_the_wheel_scrolls_back_and_stays_there() -> None:
+    made = told(100)
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("e")
+        await pilot.pause()
+        table = app.screen.query_one("Table")
+        table.scroll_to(y=0, animate=False)
+        await pilot.pause()
+        tell(made, 1)
+        await pilot.pause()
+        assert "thing 1\n" in screen_text(app)
+
+
+async def test_five_thousand_events_are_kept_and_the_oldest_go() -> None:
+    made = told(5_100)
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("e")
+        await pilot.pause()
+        assert "5000 events" in screen_text(app)
+        await pilot.press("home")
+        assert line_with(app, "▸").endswith("thing 101")
+        tell(made, 3)
+        await pilot.pause()
+        assert "5000 events" in screen_text(app)
+        assert line_with(app, "▸").endswith("thing 104")
+
+
+async def test_severities_are_told_by_a_glyph_and_can_be_left_out() -> None:
+    made = told(2)
+    tell(made, 1, severity=WARNING, message="warm")
+    tell(made, 1, severity=ERROR, message="gone")
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("e")
+        assert "▲" in line_with(app, "warm")
+        assert "╳" in line_with(app, "gone")
+        await pilot.press("v")
+        assert "thing" not in screen_text(app)
+        assert "warm" in screen_text(app)
+        assert "2 hidden" in screen_text(app)
+        await pilot.press("v")
+        assert "warm" not in screen_text(app)
+        await pilot.press("v")
+        assert "thing 1" in screen_text(app)
+
+
+async def test_a_text_keeps_what_holds_it_and_escape_drops_it() -> None:
+    made = told(3)
+    tell(made, 1, message="fan is LOUD [red]\x1b[2J")
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("e", "slash", *"loud", "enter")
+        await pilot.pause()
+        assert "thing" not in screen_text(app)
+        assert "fan is LOUD [red]�[2J" in screen_text(app)
+        assert "with “loud”" in screen_text(app)
+        await pilot.press("escape")
+        assert "thing 3" in screen_text(app)
+        await pilot.press("escape")
+        assert "thing 3 " not in screen_text(app)
+        assert app.place.PLACE == "fleet"

@@ -1,0 +1,152 @@
+"""A GPU's screen, as a person sees and steers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_agent.frame import Frame
+from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_tui.fleet.events import FrameArrived, NodeIntroduced
+from gswarm_tui.tui.app import GswarmApp
+from gswarm_tui.tui.screens.gpu import PANEL_HEIGHT, grid
+from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.scene import Scene, scene
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+def tell(made: Scene, **values: float) -> None:
+    """A frame of gpu01's only GPU with these metrics and no others."""
+    hello = made.fleet.nodes["gpu01"].hello
+    assert hello is not None
+    row = tuple(values.get(name) for name in GPU_COLUMNS)
+    frame = Frame(999, round(made.time * 1e9), 0.0, 0, (row,), None)
+    made.hub.publish(FrameArrived("gpu01", made.time, made.time, hello.life, frame))
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_gpu_looks_as_kept(
+    size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
+) -> None:
+    app = app_on(scene(nodes=2, gpus=8, seconds=120))
+    async with app.run_test(size=size) as pilot:
+        app.show_gpu("gpu02", 3)
+        await pilot.pause()
+        await pilot.pause()
+        matches_picture(app, f"gpu-{size[0]}x{size[1]}")
+
+
+async def test_arrows_go_through_all_gpus_of_all_nodes_and_round() -> None:
+    app = app_on(scene(nodes=2, gpus=2, seconds=2))
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_gpu("gpu01", 0)
+        await pilot.pause()
+        seen = []
+        for _ in range(5):
+            seen.append(screen_text(app).split()[0])
+            await pilot.press("right")
+        assert seen == ["gpu01:0", "gpu01:1", "gpu02:0", "gpu02:1", "gpu01:0"]
+        await pilot.press("left", "left")
+        assert screen_text(app).split()[0] == "gpu02:1"
+
+
+async def test_every_metric_has_its_value_unit_and_meaning() -> None:
+    made = scene(nodes=1, gpus=1, seconds=0)
+    tell(made, util_pct=50, mem_used_mib=40_960, power_w=350.4, energy_mj=7.2e9, ecc_corrected=3, pstate=2)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_gpu("gpu01", 0)
+        await pilot.press("tab", "tab")
+        await pilot.pause()
+        assert line_with(app, "GPU util").split()[2:4] == ["50", "%"]
+        assert "███████ " in line_with(app, "GPU util")
+        assert line_with(app, "GPU util").endswith("Share of time in which any kernel ran")
+        assert "40 GiB" in line_with(app, "memory used")
+        assert "350 W" in line_with(app, "power ")
+        assert "2 kWh" in line_with(app, "energy")
+        assert "P2" in line_with(app, "performance state")
+
+
+async def test_a_metric_without_a_value_tells_why() -> None:
+    made = scene(nodes=1, gpus=1, seconds=0)
+    hello = made.fleet.nodes["gpu01"].hello
+    assert hello is not None
+    reasons = {"gpu0.mem_temp_c": "this GPU has no such sensor"}
+    made.hub.publish(NodeIntroduced("gpu01", made.time, replace(hello, capabilities=reasons)))
+    tell(made, util_pct=50)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_gpu("gpu01", 0)
+        await pilot.press("tab", "tab")
+        await pilot.pause()
+        line = line_with(app, "memory temp")
+        assert "–" in line
+        assert "this GPU has no such sensor" in line
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (0x4, "power cap"),
+        (0x48, "hardware slowdown, thermal (hardware)"),
+        (0x1, "idle"),
+        (0x0, "nothing holds them down"),
+    ],
+)
+async def test_clock_reasons_are_words(bits: int, words: str) -> None:
+    made = scene(nodes=1, gpus=1, seconds=0)
+    tell(made, clock_reasons=bits)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_gpu("gpu01", 0)
+        await pilot.pause()
+        lines = screen_text(app).splitlines()
+        at = lines.index(line_with(app, "clock reasons"))
+        assert words in " ".join(line[19:46].strip() for line in lines[at : at + 2])
+
+
+async def test_only_the_gpus_own_processes_are_shown() -> None:
+    made = scene(nodes=1, gpus=4, seconds=10)
+    (gpu, pid), (_, other) = [(p.gpu, str(p.pid)) for p in made.fleet.nodes["gpu01"].processes][:2]
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_gpu("gpu01", gpu)
+        await pilot.pause()
+        assert pid in screen_text(app)
+        assert other not in screen_text(app)
+
+
+async def test_a_gpu_of_a_lost_node_says_so() -> None:
+    made = scene(nodes=1, gpus=2, seconds=5)
+    made.lose("gpu01", "connection refused", "is sshd up?").advance(3)
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_gpu("gpu01", 0)
+        await pilot.pause()
+        assert "╳ lost, data 3 s old" in line_with(app, "gpu01:0")
+        assert line_with(app, "connection refused")
+        assert line_with(app, "is sshd up?")
+
+
+async def test_a_longer_time_is_plotted_with_a_key() -> None:
+    app = app_on(scene(nodes=1, gpus=1, seconds=30))
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_gpu("gpu01", 0)
+        await pilot.pause()
+        assert "−5 min" in screen_text(app)
+        await pilot.press("z")
+        assert "−15 min" in screen_text(app)
+        await pilot.press("z", "z")
+        assert "−50 s" in screen_text(app)
+
+
+@given(st.integers(20, 400), st.integers(6, 120))
+def test_panels_are_never_too_small_to_read(cells: int, lines: int) -> None:
+    columns, rows = grid(cells, lines)
+    assert columns == 1 or cells // columns >= 36
+    assert lines // rows >= PANEL_HEIGHT

@@ -1,0 +1,196 @@
+"""A node's screen, as a person sees and steers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_agent.frame import Frame, Hello, ProcessSample
+from gswarm_tui.fleet.events import FrameArrived, LinkMeasured, NodeIntroduced
+from gswarm_tui.tui.app import GswarmApp
+from gswarm_tui.tui.screens.node import heights
+from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.scene import Scene, scene
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+def hello_of(made: Scene, node: str) -> Hello:
+    hello = made.fleet.nodes[node].hello
+    assert hello is not None
+    return hello
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_node_looks_as_kept(
+    size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
+) -> None:
+    app = app_on(scene(nodes=2, gpus=8, seconds=120))
+    async with app.run_test(size=size) as pilot:
+        app.show_node("gpu02", 3)
+        await pilot.pause()
+        await pilot.pause()
+        matches_picture(app, f"node-{size[0]}x{size[1]}")
+
+
+async def test_arrows_pick_the_metric_that_is_plotted_and_bring_its_column_into_view() -> None:
+    app = app_on(scene(nodes=1, gpus=4, seconds=20))
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_node("gpu01")
+        await pilot.pause()
+        assert "GPU util 0 to 100 %" in screen_text(app)
+        await pilot.press("right", "right")
+        assert "memory used 0 to 80 GiB" in screen_text(app)
+        assert "eccbad" not in screen_text(app)
+        await pilot.press(*["right"] * 16)
+        assert "eccbad" in line_with(app, "GPU")
+        assert "ECC uncorrected" in screen_text(app)
+        await pilot.press("3")
+        assert "power 0 to 700 W" in screen_text(app)
+
+
+async def test_enter_opens_the_gpu_under_the_cursor_and_escape_comes_back_to_it() -> None:
+    app = app_on(scene(nodes=1, gpus=4, seconds=5))
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.show_node("gpu01")
+        await pilot.press("down", "down", "enter")
+        assert "gpu01:2" in screen_text(app)
+        await pilot.press("escape")
+        assert app.place.PLACE == "node"
+        assert line_with(app, "▸   2")
+
+
+async def test_a_click_takes_a_gpu_and_a_metric_and_a_second_one_opens_it() -> None:
+    app = app_on(scene(nodes=1, gpus=4, seconds=5))
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.show_node("gpu01")
+        await pilot.pause()
+        await pilot.click("#gpus", offset=(30, 4))
+        assert line_with(app, "▸   2")
+        assert "power 0 to 700 W" in screen_text(app)
+        await pilot.click("#gpus", offset=(30, 4), times=2)
+        await pilot.pause()
+        assert "gpu01:2" in screen_text(app)
+
+
+async def test_what_could_not_be_measured_is_a_dash_with_its_reason() -> None:
+    made = scene(nodes=1, gpus=2, seconds=3)
+    hello = hello_of(made, "gpu01")
+    reasons = {"gpu1.power_w": "Not Supported", "ib_rx_mb_s": "no InfiniBand \x1b[31mport"}
+    made.hub.publish(NodeIntroduced("gpu01", made.time, replace(hello, capabilities=reasons)))
+    made.forget_gpu("gpu01", 1).advance(1)
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.show_node("gpu01")
+        await pilot.pause()
+        lines = screen_text(app).splitlines()
+        assert any(line.split()[:4] == ["1", "–", "–", "–"] for line in lines)
+        await pilot.press("shift+tab")
+        assert line_with(app, "Not Supported").split() == ["▸power", "gpu1", "Not", "Supported"]
+        assert "host" in line_with(app, "no InfiniBand")
+        assert "\x1b" not in screen_text(app)
+
+
+async def test_a_lost_node_says_why_since_when_and_what_to_do() -> None:
+    made = scene(nodes=2, gpus=2, seconds=10)
+    made.lose("gpu02", "connection reset by peer", "is the job over? squeue tells", retry_in=30).advance(5)
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_node("gpu02")
+        await pilot.pause()
+        assert "╳ lost, data 5 s old" in line_with(app, "gpu02")
+        assert line_with(app, "connection reset by peer")
+        assert "retry in 25 s · is the job over? squeue tells" in screen_text(app)
+        made.bring_back("gpu02").advance(1)
+        await pilot.pause()
+        assert "● live" in line_with(app, "gpu02")
+
+
+async def test_a_stale_node_tells_the_age_of_its_data() -> None:
+    made = scene(nodes=1, gpus=2, seconds=10)
+    made.silence("gpu01").advance(7)
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_node("gpu01")
+        await pilot.pause()
+        assert "◐ stale, data 7 s old" in line_with(app, "gpu01")
+
+
+async def test_a_node_without_an_answer_yet_and_one_without_gpus_are_shown() -> None:
+    made = Scene(nodes=2, gpus=0)
+    made.connect("gpu01").advance(3)
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.show_node("gpu01")
+        await pilot.pause()
+        assert "no GPU is known" in screen_text(app)
+        assert "%" in line_with(app, "busiest core")
+        app.show_node("gpu02")
+        await pilot.pause()
+        assert "◌ connecting" in screen_text(app)
+
+
+async def test_clock_and_round_trip_of_the_link() -> None:
+    made = scene(nodes=1, gpus=1, seconds=2)
+    made.hub.publish(LinkMeasured("gpu01", made.time, -0.0123, 0.0008))
+    app = app_on(made)
+    async with app.run_test(size=(120, 30)) as pilot:
+        app.show_node("gpu01")
+        await pilot.pause()
+        assert "clock −12.3 ms · round trip 0.8 ms" in screen_text(app)
+
+
+async def test_processes_are_by_gpu_and_their_words_are_harmless() -> None:
+    made = scene(nodes=1, gpus=2, seconds=1)
+    row = (1024, 50, 210.0, 2048, None, 1500.0)
+    evil = ProcessSample(1, 4242, "eve\u202e", "python\n[red]x.py\x1b]0;title\x07", 3, None, row)
+    hello = hello_of(made, "gpu01")
+    frame = Frame(99, round(made.time * 1e9), 0.0, 0, (None, None), None, (evil,))
+    made.hub.publish(FrameArrived("gpu01", made.time, made.time, hello.life, frame))
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_node("gpu01")
+        await pilot.pause()
+        line = line_with(app, "4242")
+        assert line.split() == [
+            "1",
+            "3",
+            "4242",
+            "eve�",
+            "1.0",
+            "50",
+            "210",
+            "2.0",
+            "python",
+            *line.split()[9:],
+        ]
+        assert "[red]x.py" in line
+        assert line.split()[-2:] == ["–", "1.5"]
+
+
+async def test_views_show_one_part_in_all_the_room() -> None:
+    app = app_on(scene(nodes=1, gpus=8, seconds=30))
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_node("gpu01")
+        await pilot.pause()
+        assert "busiest core" not in screen_text(app)
+        await pilot.press("tab", "tab")
+        assert "busiest core" in screen_text(app)
+        await pilot.press("tab")
+        assert "python train.py" in screen_text(app)
+        await pilot.press("z")
+        await pilot.press("shift+tab", "shift+tab")
+        assert "−15 min" in screen_text(app)
+
+
+@given(st.integers(1, 120), st.integers(0, 64), st.integers(4, 17), st.integers(0, 200))
+def test_parts_never_take_more_than_there_is(room: int, gpus: int, host: int, processes: int) -> None:
+    shared = heights(room, gpus, host, processes)
+    taken = shared.gpus + shared.plots + shared.host + shared.processes
+    assert taken <= max(room, 5)
+    assert min(shared.plots, shared.host, shared.processes) >= 0
+    assert shared.band == 0 or shared.plots == gpus * shared.band + 1

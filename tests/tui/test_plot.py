@@ -1,0 +1,142 @@
+"""Curves: what a reading looks like, and what a missing one does."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_agent.frame import GpuFacts, HostFacts
+from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
+from gswarm_tui.fleet.history import Floats, Singles
+from gswarm_tui.tui.widgets.curve import ago, bar, block_area, braille_curve, in_bins, runs, time_axis, window
+from gswarm_tui.tui.widgets.lines import Spans
+from gswarm_tui.tui.widgets.plot import Plot, band, panel
+from gswarm_tui.tui.widgets.trends import Trends
+
+NAN = math.nan
+A100 = GpuFacts(0, "GPU-0", "A100", memory_total_mib=40_960, power_limit_w=400.0)
+
+
+def levels(*values: float) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
+def text(line: Spans) -> str:
+    return "".join(span.text for span in line)
+
+
+def readings(*pairs: tuple[float, float]) -> tuple[Floats, Singles]:
+    return np.array([t for t, _ in pairs]), np.array([v for _, v in pairs], dtype=np.float32)
+
+
+def test_a_constant_full_load_is_full_and_not_scaled_away() -> None:
+    assert block_area(levels(1.0, 1.0, 1.0)) == ["███"]
+    assert block_area(levels(0.5, 0.5, 0.5), height=2) == ["   ", "███"]
+
+
+def test_zero_is_drawn_and_a_gap_is_not() -> None:
+    assert block_area(levels(0.0, NAN, 0.0)) == ["▁ ▁"]
+    assert braille_curve(levels(0.0, 0.0, NAN, NAN, 0.0, 0.0), 1) == ["⣀ ⣀"]
+
+
+def test_a_braille_curve_joins_a_jump_between_neighbours() -> None:
+    top, bottom = braille_curve(levels(0.0, 1.0), 2)
+    assert top == "⢸"
+    assert bottom == "⡸"
+
+
+def test_a_braille_curve_does_not_join_across_a_gap() -> None:
+    assert braille_curve(levels(0.0, NAN, 1.0, 1.0), 2) == [" ⠉", "⡀ "]
+
+
+@given(st.lists(st.one_of(st.just(NAN), st.floats(0, 1)), min_size=1, max_size=60), st.integers(1, 6))
+def test_curves_fill_their_room_exactly(values: list[float], height: int) -> None:
+    blocks, braille = block_area(levels(*values), height), braille_curve(levels(*values), height)
+    assert [len(line) for line in blocks] == [len(values)] * height
+    assert [len(line) for line in braille] == [(len(values) + 1) // 2] * height
+    for at, value in enumerate(values):
+        assert (blocks[-1][at] == " ") == math.isnan(value)
+
+
+@given(st.lists(st.integers(-1, 5), max_size=40))
+def test_runs_put_together_are_the_whole(buckets: list[int]) -> None:
+    stretches = runs(buckets)
+    assert [b for b, start, end in stretches for _ in range(start, end)] == buckets
+    assert all(a[0] != b[0] for a, b in pairwise(stretches))
+
+
+def test_bins_hold_a_reading_for_an_interval_and_a_half_and_then_show_the_gap() -> None:
+    frame = window(now=9.9, span_s=10.0, bins=20)
+    assert (frame.start, frame.end) == (0.0, 10.0)
+    times, values = readings((0.0, 50.0), (1.0, 50.0), (6.0, 80.0))
+    binned = in_bins(times, values, frame, interval_s=1.0)
+    assert binned.tolist()[:6] == pytest.approx([50, 50, 50, 50, 50, 50], nan_ok=True)
+    assert np.isnan(binned[6:12]).all()
+    assert binned[12:16].tolist() == [80, 80, 80, 80]
+    assert np.isnan(binned[16:]).all()
+
+
+@given(st.floats(1e9, 2e9), st.integers(1, 400))
+def test_a_window_moves_by_whole_bins_and_holds_now(now: float, bins: int) -> None:
+    frame = window(now, 300.0, bins)
+    assert frame.start <= now + 1e-3
+    assert now < frame.end + 1e-3
+    assert frame.end - now <= frame.bin_s + 1e-3
+
+
+def test_the_time_axis_ends_with_now_and_has_round_ages() -> None:
+    axis = time_axis(300, 80)
+    assert len(axis) == 80
+    assert axis.endswith("now")
+    assert axis.startswith("╵−5 min")
+    assert axis.index("╵−2 min") == 48
+    assert [ago(30), ago(90), ago(120)] == ["−30 s", "−1:30", "−2 min"]
+
+
+@given(st.integers(4, 300), st.sampled_from([60.0, 300.0, 900.0, 3600.0]))
+def test_the_time_axis_fits_any_width(width: int, span: float) -> None:
+    assert len(time_axis(span, width)) == width
+
+
+def test_a_bar_has_eighths_and_stays_in_its_width() -> None:
+    assert bar(0.5, 4) == "██  "
+    assert bar(0.53, 4) == "██▏ "
+    assert bar(2.0, 4) == "████"
+    assert bar(NAN, 4) == "    "
+
+
+def test_a_panel_prints_its_scale_its_value_and_the_time() -> None:
+    plot = Plot("power", levels(*[0.5] * 66), "400", "200 W", "mean 200")
+    lines = panel(plot, width=40, height=6, span_s=60)
+    assert len(lines) == 6
+    assert text(lines[0]).split() == ["power", "200", "W", "mean", "200"]
+    assert text(lines[1]).startswith("   400 ")
+    assert text(lines[4]).startswith("     0 ")
+    assert text(lines[5]).endswith("now")
+    assert all(len(text(line)) == 40 for line in lines)
+
+
+def test_full_bands_under_each_other_stay_apart() -> None:
+    plot = Plot("7", levels(*[1.0] * 20), "100", "100 %")
+    assert "▇" in text(band(plot, 36, 1)[0])
+    assert "█" not in text(band(plot, 36, 1)[0])
+
+
+def test_the_scale_is_the_devices_and_does_not_follow_the_values() -> None:
+    trends = Trends()
+    assert trends.top(GPU_BY_NAME["util_pct"], A100, levels(3.0)) == 100
+    assert trends.top(GPU_BY_NAME["power_w"], A100, levels(3.0)) == 400
+    assert trends.top(GPU_BY_NAME["mem_used_mib"], A100, levels(3.0)) == 40_960
+    assert trends.top(HOST_BY_NAME["load_1m"], HostFacts("n", "b", cpus=64), levels(900.0)) == 64
+
+
+def test_a_scale_without_an_end_is_round_and_only_grows() -> None:
+    trends, swap = Trends(), HOST_BY_NAME["swap_used_mib"]
+    assert trends.top(swap, None, levels(730.0)) == 1000
+    assert trends.top(swap, None, levels(1200.0)) == 2000
+    assert trends.top(swap, None, levels(3.0, NAN)) == 2000

@@ -1,0 +1,107 @@
+"""The sessions' screen, as a person sees and steers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gswarm_tui.tui.app import GswarmApp
+from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.scene import Scene, scene
+
+
+def busy_scene() -> Scene:
+    made = scene(nodes=2, gpus=4, seconds=60)
+    made.hub.start_session("data_loading", started_at=made.time - 40)
+    made.advance(30)
+    made.hub.stop_session("id-1")
+    made.hub.start_session("full_training", note="lr 3e-4, batch 1024")
+    made.advance(20)
+    made.hub.start_session("eval")
+    return made.advance(10)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_sessions_look_as_kept(
+    size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
+) -> None:
+    app = app_on(busy_scene())
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("S")
+        await pilot.pause()
+        matches_picture(app, f"sessions-{size[0]}x{size[1]}")
+
+
+async def test_running_sessions_come_first_with_what_was_measured() -> None:
+    made = busy_scene()
+    app = app_on(made)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("S")
+        lines = [line for line in screen_text(app).splitlines() if "●" in line or "○" in line]
+        assert [line.split()[1] for line in lines] == ["eval", "full_training", "data_loading"]
+        assert "00:00:30" in lines[1]
+        assert "lr 3e-4, batch 1024" in lines[1]
+        mean = made.fleet.sessions.sessions["id-2"].mean_util
+        assert mean is not None
+        assert f"{mean:.0f} %" in lines[1]
+        made.advance(5)
+        await pilot.pause()
+        assert "00:00:35" in line_with(app, "full_training")
+
+
+async def test_the_chosen_one_is_stopped_and_the_others_run_on() -> None:
+    made = busy_scene()
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("S", "down", "x")
+        await pilot.pause()
+        assert [s.name for s in made.fleet.sessions.running] == ["eval"]
+        assert "○ full_training" in screen_text(app)
+        assert "1 running" in screen_text(app)
+
+
+async def test_a_new_session_leaves_the_cursor_on_the_one_it_was_on() -> None:
+    made = busy_scene()
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("S", "down")
+        made.hub.start_session("later")
+        made.advance(1)
+        await pilot.pause()
+        assert "full_training" in line_with(app, "▸")
+
+
+async def test_rename_and_note_keep_any_text_and_show_it_harmless() -> None:
+    made = busy_scene()
+    app = app_on(made)
+    name, note = "[red]日本 \u202edrop", "two words; [b]x[/b]"
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("S", "r")
+        app.screen.query_one("Input").value = name  # type: ignore[attr-defined]  # an Input, by its type name
+        await pilot.press("enter", "n")
+        app.screen.query_one("Input").value = note  # type: ignore[attr-defined]  # as above
+        await pilot.press("enter")
+        await pilot.pause()
+        session = made.fleet.sessions.sessions["id-3"]
+        assert (session.name, session.note) == (name, note)
+        assert "[red]日本 �drop" in screen_text(app)
+        assert note in screen_text(app)
+
+
+async def test_an_empty_name_changes_nothing() -> None:
+    made = busy_scene()
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("S", "r", "delete", "enter")
+        await pilot.pause()
+        assert made.fleet.sessions.sessions["id-3"].name == "eval"
+
+
+async def test_no_session_yet_says_how_to_start_one() -> None:
+    app = app_on(scene(nodes=1, gpus=1, seconds=1))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("S")
+        assert "s starts one" in screen_text(app)
+        await pilot.press("x", "r", "n")
+        assert app.is_running
