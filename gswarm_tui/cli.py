@@ -99,7 +99,7 @@ def _recorder(options: Options, plan: Plan, words: Sequence[str], hub: Hub) -> R
         if not loop.is_closed():
             loop.call_soon_threadsafe(hub.recorded, status)
 
-    recorder = Recorder(path, info, told)
+    recorder = Recorder(path, info, told, allocation=plan.allocation)
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,12 +52,16 @@ class KnownNode:
 
 @dataclass
 class Ledger:
-    """Nodes by name, sessions by the id that the head gave them, and the next free numbers of the file."""
+    """Nodes by name, sessions by the id that the head gave them, and the next free numbers of the file.
+
+    ``allocation`` holds, for each node of which it is known, the device minors of the job's GPUs.
+    """
 
     recording_id: int
     next_node: int
     next_gpu: int
     next_session: int
+    allocation: Mapping[str, frozenset[int]] = field(default_factory=dict)
     nodes: dict[str, KnownNode] = field(default_factory=dict)
     sessions: dict[str, Row] = field(default_factory=dict)
 
@@ -67,6 +72,7 @@ class Ledger:
             self.next_node,
             self.next_gpu,
             self.next_session,
+            self.allocation,
             dict(self.nodes),
             dict(self.sessions),
         )
@@ -92,7 +98,7 @@ class Ledger:
                 node.last_seq, node.phase, node.lives = last_seq, phase, int(phase is Phase.LIVE)
             node.gpu_ids = tuple(range(self.next_gpu, self.next_gpu + len(hello.gpus)))
             self.next_gpu += len(hello.gpus)
-            new_gpus = [_gpu_row(i, node.node_id, g) for i, g in zip(node.gpu_ids, hello.gpus, strict=True)]
+            new_gpus = [self._gpu_row(i, node, g) for i, g in zip(node.gpu_ids, hello.gpus, strict=True)]
         self.nodes[str(node.row["node"])] = node
         node.gpus = hello.gpus
         node.gpu_columns, node.host_columns = hello.gpu_columns, hello.host_columns
@@ -144,18 +150,19 @@ class Ledger:
             },
         )
 
-
-def _gpu_row(gpu_id: int, node_id: int, gpu: GpuFacts) -> Row:
-    return {
-        "gpu_id": gpu_id,
-        "node_id": node_id,
-        "gpu_index": gpu.index,
-        "uuid": gpu.uuid,
-        "name": gpu.name,
-        "pci_bus_id": gpu.pci_bus_id,
-        "memory_total_mib": gpu.memory_total_mib,
-        "power_limit_w": gpu.power_limit_w,
-        "sm_clock_max_mhz": gpu.sm_clock_max_mhz,
-        "mem_clock_max_mhz": gpu.mem_clock_max_mhz,
-        "mig": gpu.mig,
-    }
+    def _gpu_row(self, gpu_id: int, node: KnownNode, gpu: GpuFacts) -> Row:
+        granted = self.allocation.get(str(node.row["node"]))
+        return {
+            "gpu_id": gpu_id,
+            "node_id": node.node_id,
+            "gpu_index": gpu.index,
+            "uuid": gpu.uuid,
+            "name": gpu.name,
+            "pci_bus_id": gpu.pci_bus_id,
+            "memory_total_mib": gpu.memory_total_mib,
+            "power_limit_w": gpu.power_limit_w,
+            "sm_clock_max_mhz": gpu.sm_clock_max_mhz,
+            "mem_clock_max_mhz": gpu.mem_clock_max_mhz,
+            "mig": gpu.mig,
+            "allocated": None if granted is None or gpu.minor is None else gpu.minor in granted,
+        }

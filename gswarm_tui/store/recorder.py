@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gswarm_agent.frame import ERROR
@@ -27,6 +27,7 @@ class Recorder:
 
     ``commit_every_s`` is the least time between two commits, ``retry_every_s`` the pause after a failed one,
     ``keep_bytes`` about how much memory may wait while nothing can be written; then the oldest frames go.
+    ``allocation`` holds, for each node of which it is known, the device minors of the job's GPUs.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Recorder:
         info: RecordingInfo,
         on_status: Callable[[RecorderStatus], None],
         *,
+        allocation: Mapping[str, frozenset[int]] | None = None,
         commit_every_s: float = 0.5,
         retry_every_s: float = 3.0,
         keep_bytes: int = 256 * 1024 * 1024,
@@ -42,6 +44,7 @@ class Recorder:
         self.path = path.absolute()
         self._info = info
         self._on_status = on_status
+        self._allocation = allocation or {}
         self._commit_every_s = commit_every_s
         self._retry_every_s = retry_every_s
         self._keep_bytes = keep_bytes
@@ -69,6 +72,7 @@ class Recorder:
                 next_node=database.next_free("node_id", "nodes"),
                 next_gpu=database.next_free("gpu_id", "gpus"),
                 next_session=database.next_free("session_id", "sessions"),
+                allocation=self._allocation,
             )
         except StoreError:
             database.close()

@@ -109,6 +109,7 @@ GPUS = Table(
         Column("sm_clock_max_mhz", "UINTEGER", "Highest SM clock [MHz]"),
         Column("mem_clock_max_mhz", "UINTEGER", "Highest memory clock [MHz]"),
         Column("mig", "BOOLEAN", "Whether MIG is on"),
+        Column("allocated", "BOOLEAN", "Whether Slurm granted it to the job; NULL where that isn't known"),
     ),
 )
 GPU_SAMPLES = Table(

@@ -17,6 +17,7 @@ from gswarm_tui.fleet.events import (
     Happened,
     LinkChanged,
     LinkMeasured,
+    NodeIntroduced,
     Phase,
     RecorderStatus,
     SessionChanged,
@@ -342,3 +343,23 @@ def test_close_gives_up_in_time_when_the_disk_hangs(path: Path) -> None:
     finally:
         go_on.set()
         recorder.close(T0 + 1)
+
+
+def test_which_gpus_the_job_was_granted_is_told_where_it_is_known(path: Path) -> None:
+    def introduced_with_minors(node: str, *minors: int | None) -> NodeIntroduced:
+        event = introduced(node, gpus=len(minors))
+        gpus = tuple(replace(gpu, minor=minor) for gpu, minor in zip(event.hello.gpus, minors, strict=True))
+        return replace(event, hello=replace(event.hello, gpus=gpus))
+
+    recorder = Recorder(path, INFO, lambda _status: None, allocation={"n1": frozenset({0, 2})})
+    recorder.open()
+    recorder.submit([introduced_with_minors("n1", 2, 1, 0, None), introduced_with_minors("n2", 0)])
+    recorder.close(T0 + 1)
+    found = query(path, "SELECT node, gpu_index, allocated FROM gpus JOIN nodes USING (node_id) ORDER BY ALL")
+    assert found == [
+        ("n1", 0, True),
+        ("n1", 1, False),
+        ("n1", 2, True),
+        ("n1", 3, None),
+        ("n2", 0, None),
+    ]
