@@ -56,7 +56,7 @@ class NodeState:
 
     ``version`` grows with every change that a screen could show. The energy column of ``gpu_history`` counts
     from the first reading (``energy_base``, mJ). ``mine`` tells for each GPU whether the
-    job was granted it, True where that isn't known.
+    job was granted it, True where that isn't known; ``own_memory_mib`` is the device memory of those.
     """
 
     name: str
@@ -70,6 +70,7 @@ class NodeState:
     gpus: Floats = field(default_factory=lambda: np.empty((0, len(GPU_COLUMNS))))
     host: Floats = field(default_factory=lambda: np.full(len(HOST_COLUMNS), np.nan))
     mine: tuple[bool, ...] = ()
+    own_memory_mib: float | None = None
     energy_base: Floats | None = None
     gpu_history: History | None = None
     host_history: History | None = None
@@ -199,6 +200,9 @@ class Fleet:
         node.version += 1
         granted = self._allocation.get(event.node)
         node.mine = tuple(granted is None or g.minor is None or g.minor in granted for g in hello.gpus)
+        sizes = [g.memory_total_mib for g, mine in zip(hello.gpus, node.mine, strict=True) if mine]
+        told_sizes = [size for size in sizes if size is not None]
+        node.own_memory_mib = float(sum(told_sizes)) if told_sizes else None
         if not same:
             count = len(hello.gpus)
             node.gpus = np.full((count, len(GPU_COLUMNS)), np.nan)

@@ -43,12 +43,7 @@ def totals(fleet: Fleet, now: float) -> Totals:
     up = [n for n in fleet.nodes.values() if n.standing(now) is Standing.LIVE]
     values = np.concatenate([_own(n) for n in up]) if up else np.empty((0, len(GPU_COLUMNS)))
     util, memory, power = values[:, UTIL], values[:, MEMORY], values[:, POWER]
-    sizes = [
-        fact.memory_total_mib
-        for node in up
-        for fact, mine in zip(node.facts, node.mine, strict=True)
-        if mine and fact.memory_total_mib is not None
-    ]
+    sizes = [n.own_memory_mib for n in up if n.own_memory_mib is not None]
     return Totals(
         nodes=len(fleet.nodes),
         nodes_up=len(up),
@@ -57,7 +52,7 @@ def totals(fleet: Fleet, now: float) -> Totals:
         mean_util=_mean(util),
         power_w=_sum(power),
         memory_used_mib=_sum(memory),
-        memory_total_mib=float(sum(sizes)) if sizes else None,
+        memory_total_mib=sum(sizes) if sizes else None,
         energy_j=fleet.energy_j,
         slowest=_slowest(up, util),
         lag_ms=max((n.late_ms for n in up), default=0.0),
@@ -86,10 +81,11 @@ def _slowest(
     if not np.isfinite(util).any():
         return None
     lowest = int(np.nanargmin(util))
-    names = [
-        (node.name, fact.index)
-        for node in nodes
-        for fact, mine in zip(node.facts, node.mine, strict=True)
-        if mine
-    ]
-    return names[lowest]
+    for node in nodes:
+        own = sum(node.mine)
+        if lowest < own:
+            return node.name, [fact.index for fact, mine in zip(node.facts, node.mine, strict=True) if mine][
+                lowest
+            ]
+        lowest -= own
+    return None

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from textual.app import App
 from textual.command import CommandPalette
-from textual.timer import Timer
 
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.sessions import Session, suggest_name
@@ -54,7 +53,7 @@ class GswarmApp(App[str], inherit_bindings=False):
         self.timezone = timezone
         self._first_theme = theme
         self._look_posted = False
-        self._each_second: Timer | None = None
+        self._looked_at = 0.0
         for each in themes():
             self.register_theme(each)
 
@@ -66,7 +65,7 @@ class GswarmApp(App[str], inherit_bindings=False):
         """Follow the hub."""
         self.theme = self._first_theme
         self.hub.flushed.append(self._flushed)
-        self._each_second = self.set_interval(LOOK_EVERY_S, self._look)
+        self.set_interval(LOOK_EVERY_S, self._look_for_ages)
 
     def on_unmount(self) -> None:
         """Leave the hub alone."""
@@ -79,8 +78,14 @@ class GswarmApp(App[str], inherit_bindings=False):
             self._look_posted = True
             self.call_later(self._look)
 
+    def _look_for_ages(self) -> None:
+        """Ages grow though no hub ticks; a look at the same second would change nothing."""
+        if self.hub.now() - self._looked_at >= LOOK_EVERY_S / 2:
+            self._look()
+
     def _look(self) -> None:
         self._look_posted = False
+        self._looked_at = self.hub.now()
         if isinstance(self.screen, Place):
             self.screen.look()
 
