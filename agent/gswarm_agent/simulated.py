@@ -52,7 +52,9 @@ _SM_CLOCK_MAX = 1_980
 _MEM_CLOCK_MAX = 2_619
 _CPUS = 192
 _HOST_MEMORY_MIB = 2_063_937
-_THERMAL_MASS = 20
+_SLOWDOWN_C = 84
+_THERMAL_MASS = 15
+_WEIGHTS = sum(range(1, _THERMAL_MASS + 1))
 _BITS = (1 << 64) - 1
 
 
@@ -169,12 +171,12 @@ class _Gpu:
         self._second = 0
         self._joules = 3.6e6 * (20 + 10 * _unit(self.key, 8))
         self._recent: List[float] = [_IDLE_W] * _THERMAL_MASS
+        self._temp = self._temperature(0)
 
-    def hot(self, t: float) -> float:
+    @property
+    def hot(self) -> float:
         """How much heat holds the clocks down, 0 to 1."""
-        if self.kind != HOT:
-            return 0.0
-        return min(1.0, max(0.0, 1.6 * math.sin(t / 25 - 1)))
+        return min(1.0, max(0.0, (self._temp - _SLOWDOWN_C) / 5))
 
     def level(self, t: float) -> float:
         """Share of time in which kernels run, 0 to 1."""
@@ -192,19 +194,15 @@ class _Gpu:
         wanted = 1.04 - 0.12 * self._character - 0.06 * _noise(self.key + 1, t / 3)
         if self.kind == STRAGGLER:
             wanted = 0.55
-        wanted *= 1 - 0.3 * self.hot(t)
+        wanted *= 1 - 0.3 * self.hot
         return min(_POWER_LIMIT_W, _IDLE_W + (_POWER_LIMIT_W * wanted - _IDLE_W) * self.level(t))
 
     def row(self, t: float) -> Row:
         """All GPU metrics at a time that is not before the last one asked for."""
         self._advance(t)
-        level, power, hot = self.level(t), self.power(t), self.hot(t)
+        level, power, hot, temp = self.level(t), self.power(t), self.hot, self._temp
         busy = self.kind != IDLE
         capped = power > 0.985 * _POWER_LIMIT_W
-        weight = sum(range(1, _THERMAL_MASS + 1))
-        mean_power = sum(w * p for w, p in enumerate(self._recent, 1)) / weight
-        temp = 27 + 1.1 * (self.index % 4) + 3 * self._character + 0.056 * mean_power
-        temp += 19 * hot if hot else 0
         clock = 345.0
         if busy:
             clock = _SM_CLOCK_MAX - 25 * self._character - (90 if capped else 0) - 620 * hot
@@ -227,7 +225,7 @@ class _Gpu:
             nvlink,
             nvlink * (0.99 + 0.02 * _noise(self.key + 5, t)),
             int(self._energy_mj(t)),
-            (REASON_POWER_CAP if capped else 0) | (REASON_SW_THERMAL if hot > 0.05 else 0) | (not busy),
+            (REASON_POWER_CAP if capped else 0) | (REASON_SW_THERMAL if hot else 0) | (not busy),
             min(100.0, 4 + 20 * _noise(self.key + 6, t)) if capped else 0.0,
             round(100 * hot * (0.8 + 0.2 * _noise(self.key + 7, t)), 1),
             0.0,
@@ -246,6 +244,13 @@ class _Gpu:
             self._joules += watts
             self._recent = [*self._recent[1:], watts]
             self._second += 1
+            self._temp = self._temperature(self._second)
+
+    def _temperature(self, t: float) -> float:
+        """Degrees Celsius from the power of the last seconds; a hot GPU is badly cooled now and then."""
+        heat = sum(weight * watts for weight, watts in enumerate(self._recent, 1)) / _WEIGHTS
+        resistance = 0.060 + (0.05 * max(0.0, math.sin(t / 20 - 0.5)) if self.kind == HOT else 0)
+        return 26 + 1.1 * (self.index % 4) + 3 * self._character + resistance * heat
 
     def _energy_mj(self, t: float) -> float:
         return 1000 * (self._joules + (t - self._second) * self.power(self._second + 0.5))
