@@ -21,7 +21,7 @@ START_S = 10.0
 _START_PATIENCE_S = 2.0
 _FIRST_THROUGHPUT_S = 0.05
 _CLOSE_S = 0.5
-_HANGS = "a call to the driver hangs"
+_HANGS = "the driver is slow or hangs"
 
 
 class GpuSet:

@@ -46,8 +46,10 @@ class _Batch(Generic[T]):
             return self._begun + patience - time.monotonic()
 
     def cut(self) -> Tuple[Optional[int], List[int]]:
-        """The job under way, and the jobs that haven't begun, which are taken away."""
+        """The job under way, and the jobs that haven't begun, which are taken away if one is under way."""
         with self._lock:
+            if self._current is None:
+                return None, []
             left, self._waiting = self._waiting, []
             return self._current, left
 

@@ -1,0 +1,290 @@
+"""The host's metrics, from plain files in the place of /proc and /sys."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent.frame import Number
+from gswarm_agent.metrics import HOST_COLUMNS
+from gswarm_agent.probes.host import HostProbe, read_host_facts
+
+SECOND = 1_000_000_000
+
+
+class Machine:
+    """A made-up node: ``proc`` and ``sys`` as plain files."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc, self.sys = root / "proc", root / "sys"
+        self.cpu([0] * 8, [0] * 8, [0] * 8)
+        self.put("proc/loadavg", "1.50 1.00 0.50 2/345 6789\n")
+        self.memory(total=64 << 20, available=48 << 20, swap_total=8 << 20, swap_free=7 << 20)
+        self.disks(vda=(0, 0))
+        self.network(eth0=(0, 0), lo=(0, 0))
+        for resource in ("cpu", "memory", "io"):
+            self.pressure(resource, 0)
+        self.device("sys/block/vda")
+        self.device("sys/class/net/eth0")
+        self.put("proc/sys/kernel/random/boot_id", "6c9a\n")
+        self.put("proc/cpuinfo", "processor\t: 0\nmodel name\t: Big Iron 9000\nflags\t: a b\n")
+
+    def put(self, name: str, text: str) -> None:
+        path = self.proc.parent / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def device(self, name: str) -> None:
+        (self.proc.parent / name / "device").mkdir(parents=True)
+
+    def cpu(self, *lines: list[int]) -> None:
+        names = ["cpu ", *(f"cpu{i}" for i in range(len(lines) - 1))]
+        text = "".join(
+            f"{name} {' '.join(map(str, ticks))} 0 0\n" for name, ticks in zip(names, lines, strict=True)
+        )
+        self.put("proc/stat", text + "intr 99 0 1\nctxt 5\n")
+
+    def memory(self, *, total: int, available: int, swap_total: int, swap_free: int) -> None:
+        text = f"MemTotal: {total} kB\nMemFree: 1 kB\nMemAvailable: {available} kB\n"
+        text += f"SwapCached: 3 kB\nSwapTotal: {swap_total} kB\nSwapFree: {swap_free} kB\nHugePages: 0\n"
+        self.put("proc/meminfo", text)
+
+    def disks(self, **bytes_by_name: tuple[int, int]) -> None:
+        lines = [
+            f" 8 0 {name} 1 0 {read // 512} 0 1 0 {written // 512} 0 0 0 0 0 0 0 0 0 0\n"
+            for name, (read, written) in bytes_by_name.items()
+        ]
+        self.put("proc/diskstats", "".join(lines))
+
+    def network(self, **bytes_by_name: tuple[int, int]) -> None:
+        lines = [
+            f"{name:>6}: {received} 1 0 0 0 0 0 0 {sent} 1 0 0 0 0 0 0\n"
+            for name, (received, sent) in bytes_by_name.items()
+        ]
+        self.put("proc/net/dev", "Inter-| Receive\n face |bytes\n" + "".join(lines))
+
+    def pressure(self, resource: str, total_us: int) -> None:
+        self.put(
+            f"proc/pressure/{resource}",
+            f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total_us}\n"
+            "full avg10=0.00 avg60=0.00 avg300=0.00 total=999999999\n",
+        )
+
+    def port(self, device: str, received_words: int, sent_words: int) -> None:
+        folder = f"sys/class/infiniband/{device}/ports/1/counters"
+        self.put(f"{folder}/port_rcv_data", f"{received_words}\n")
+        self.put(f"{folder}/port_xmit_data", f"{sent_words}\n")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def read(probe: HostProbe, seconds: float) -> dict[str, Number | None]:
+    return dict(zip(HOST_COLUMNS, probe.read(int(seconds * SECOND)), strict=True))
+
+
+def test_the_first_reading_has_levels_and_no_rates(machine: Machine) -> None:
+    probe = HostProbe(machine.proc, machine.sys)
+    row = read(probe, 0)
+    assert row["load_1m"] == 1.5
+    assert row["memory_used_mib"] == 16 << 10
+    assert row["swap_used_mib"] == 1 << 10
+    assert {name for name, value in row.items() if value is None} == {
+        name for name in HOST_COLUMNS if name not in ("load_1m", "memory_used_mib", "swap_used_mib")
+    }
+    probe.close()
+
+
+def test_shares_of_cpu_time(machine: Machine) -> None:
+    probe = HostProbe(machine.proc, machine.sys)
+    read(probe, 0)
+    # user nice system idle iowait irq softirq steal, of two cores in one second
+    machine.cpu(
+        [60, 20, 10, 70, 30, 4, 1, 5],
+        [50, 20, 8, 0, 10, 4, 1, 5],
+        [10, 0, 2, 70, 20, 0, 0, 0],
+    )
+    row = read(probe, 1)
+    assert row["cpu_pct"] == 50
+    assert row["cpu_user_pct"] == 40
+    assert row["cpu_system_pct"] == 7.5
+    assert row["cpu_iowait_pct"] == 15
+    assert row["cpu_busiest_pct"] == pytest.approx(100 * 88 / 98)
+    probe.close()
+
+
+def test_the_busiest_core_is_unknown_while_cores_come_and_go(machine: Machine) -> None:
+    probe = HostProbe(machine.proc, machine.sys)
+    read(probe, 0)
+    machine.cpu([10, 0, 0, 10, 0, 0, 0, 0], [10, 0, 0, 0, 0, 0, 0, 0])
+    row = read(probe, 1)
+    assert row["cpu_pct"] == 50
+    assert row["cpu_busiest_pct"] is None
+    machine.cpu([20, 0, 0, 20, 0, 0, 0, 0], [13, 0, 0, 7, 0, 0, 0, 0])
+    assert read(probe, 2)["cpu_busiest_pct"] == 30
+    probe.close()
+
+
+def test_shares_stay_shares_when_the_kernel_takes_ticks_back(machine: Machine) -> None:
+    machine.cpu([10, 0, 0, 10, 10, 0, 0, 0], [10, 0, 0, 10, 10, 0, 0, 0])
+    probe = HostProbe(machine.proc, machine.sys)
+    read(probe, 0)
+    machine.cpu([20, 0, 0, 10, 5, 0, 0, 0], [20, 0, 0, 10, 5, 0, 0, 0])
+    row = read(probe, 1)
+    assert (row["cpu_pct"], row["cpu_iowait_pct"], row["cpu_busiest_pct"]) == (100, 0, 100)
+    probe.close()
+
+
+def test_whole_disks_are_summed_once(machine: Machine) -> None:
+    machine.device("sys/block/nvme0n1")
+    machine.device("sys/block/nvme0c0n1")
+    (machine.sys / "block/dm-0").mkdir()
+    idle = dict.fromkeys(("vda", "vda1", "nvme0n1", "nvme0c0n1", "dm-0", "loop0"), (0, 0))
+    machine.disks(**idle)
+    probe = HostProbe(machine.proc, machine.sys)
+    read(probe, 0)
+    machine.disks(**dict.fromkeys(idle, (512000000, 51200000)))
+    row = read(probe, 2)
+    assert (row["disk_read_mb_s"], row["disk_write_mb_s"]) == (2 * 256, 2 * 25.6)
+    probe.close()
+
+
+def test_interfaces_with_hardware_are_summed_once(machine: Machine) -> None:
+    machine.device("sys/class/net/eth1")
+    idle = dict.fromkeys(("lo", "eth0", "eth1", "bond0", "br0", "veth3"), (0, 0))
+    machine.network(**idle)
+    probe = HostProbe(machine.proc, machine.sys)
+    read(probe, 0)
+    machine.network(**dict.fromkeys(idle, (10000000, 3000000)))
+    row = read(probe, 1)
+    assert (row["net_rx_mb_s"], row["net_tx_mb_s"]) == (20, 6)
+    probe.close()
+
+
+def test_without_hardware_all_interfaces_but_lo_count(machine: Machine) -> None:
+    machine.network(lo=(0, 0), veth0=(0, 0), veth1=(0, 0))
+    probe = HostProbe(machine.proc, machine.sys)
+    read(probe, 0)
+    machine.network(lo=(10**9, 10**9), veth0=(10**6, 0), veth1=(10**6, 4 * 10**6))
+    row = read(probe, 1)
+    assert (row["net_rx_mb_s"], row["net_tx_mb_s"]) == (2, 4)
+    probe.close()
+
+
+def test_a_disk_that_is_plugged_in_counts_from_then_on(machine: Machine) -> None:
+    probe = HostProbe(machine.proc, machine.sys)
+    read(probe, 0)
+    machine.device("sys/block/sdb")
+    machine.disks(vda=(0, 0), sdb=(512 * 10**9, 0))
+    assert read(probe, 1)["disk_read_mb_s"] == 0
+    machine.disks(vda=(0, 0), sdb=(512 * 10**9 + 512 * 10**5, 0))
+    assert read(probe, 2)["disk_read_mb_s"] == 51.2
+    probe.close()
+
+
+def test_pressure_is_the_share_of_time_in_which_some_task_waited(machine: Machine) -> None:
+    probe = HostProbe(machine.proc, machine.sys)
+    read(probe, 0)
+    machine.pressure("cpu", 250_000)
+    machine.pressure("io", 2_000_100)  # its clock and ours differ a little
+    row = read(probe, 2)
+    assert (row["psi_cpu_pct"], row["psi_memory_pct"], row["psi_io_pct"]) == (12.5, 0, 100)
+    probe.close()
+
+
+def test_infiniband_ports_count_words_of_four_bytes(machine: Machine) -> None:
+    for device in ("mlx5_0", "mlx5_1"):
+        machine.port(device, 0, 0)
+    probe = HostProbe(machine.proc, machine.sys)
+    read(probe, 0)
+    machine.port("mlx5_0", 25_000_000, 0)
+    machine.port("mlx5_1", 50_000_000, 1_000_000)
+    row = read(probe, 1)
+    assert (row["ib_rx_mb_s"], row["ib_tx_mb_s"]) == (300, 4)
+    assert probe.reasons == {}
+    probe.close()
+
+
+def test_what_the_kernel_lacks_is_none_with_its_reason(machine: Machine) -> None:
+    (machine.proc / "pressure/io").unlink()
+    machine.put("proc/loadavg", "")
+    probe = HostProbe(machine.proc, machine.sys)
+    assert set(probe.reasons) == {"psi_io_pct", "load_1m", "ib_rx_mb_s", "ib_tx_mb_s"}
+    assert "pressure/io" in probe.reasons["psi_io_pct"]
+    assert "No such file" in probe.reasons["psi_io_pct"]
+    assert "InfiniBand" in probe.reasons["ib_rx_mb_s"]
+    read(probe, 0)
+    row = read(probe, 1)
+    assert {name for name, value in row.items() if value is None} == {*probe.reasons, "cpu_pct"} | {
+        name for name in HOST_COLUMNS if name.startswith("cpu_")
+    }
+    assert probe.take_notes() == []
+    probe.close()
+
+
+def test_a_metric_that_goes_away_is_noted_once_and_may_come_back(machine: Machine) -> None:
+    probe = HostProbe(machine.proc, machine.sys)
+    read(probe, 0)
+    machine.put("proc/loadavg", "no number\n")
+    assert read(probe, 1)["load_1m"] is None
+    assert read(probe, 2)["load_1m"] is None
+    (note,) = probe.take_notes()
+    assert (note.kind, note.gpu) == ("unmeasured", None)
+    assert "load_1m" in note.message
+    assert "load_1m" in probe.reasons
+    machine.put("proc/loadavg", "3.00 1 1 1/1 1\n")
+    assert read(probe, 3)["load_1m"] == 3
+    assert "load_1m" not in probe.reasons
+    assert probe.take_notes() == []
+    probe.close()
+
+
+def test_a_node_without_anything_still_has_a_row(tmp_path: Path) -> None:
+    probe = HostProbe(tmp_path / "proc", tmp_path / "sys")
+    assert set(read(probe, 0).values()) == {None}
+    assert set(probe.reasons) == set(HOST_COLUMNS)
+    probe.close()
+
+
+def test_facts(machine: Machine) -> None:
+    facts = read_host_facts(machine.proc)
+    assert facts.hostname == socket.gethostname()
+    assert facts.boot_id == "6c9a"
+    assert facts.cpu_model == "Big Iron 9000"
+    assert facts.cpus == 2
+    assert facts.memory_total_mib == 64 << 10
+    assert facts.kernel == os.uname().release
+
+
+def test_facts_that_are_nowhere_are_none(tmp_path: Path) -> None:
+    facts = read_host_facts(tmp_path)
+    assert (facts.boot_id, facts.cpu_model, facts.cpus, facts.memory_total_mib) == ("", None, None, None)
+
+
+def test_files_are_closed(machine: Machine) -> None:
+    open_files = Path("/proc/self/fd")
+    before = len(list(open_files.iterdir()))
+    probe = HostProbe(machine.proc, machine.sys)
+    read(probe, 0)
+    assert len(list(open_files.iterdir())) > before
+    probe.close()
+    assert len(list(open_files.iterdir())) == before
+
+
+def test_this_machine_is_measured() -> None:
+    probe = HostProbe()
+    probe.read(time.monotonic_ns())
+    deadline = time.monotonic() + 30
+    row = dict.fromkeys(HOST_COLUMNS)
+    while row["cpu_pct"] is None and time.monotonic() < deadline:
+        row = dict(zip(HOST_COLUMNS, probe.read(time.monotonic_ns()), strict=True))
+    assert row["cpu_pct"] is not None
+    assert 0 <= row["cpu_pct"] <= 100
+    assert row["memory_used_mib"]
+    probe.close()
