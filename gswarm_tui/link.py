@@ -202,7 +202,7 @@ class Link:
                 if isinstance(message, Bye):
                     if self._stopping.is_set():
                         return
-                    raise LaunchError(clean(f"the agent ended: {message.reason}"))
+                    raise LaunchError(clean(message.reason))
                 self._take(message)
         if not self._stopping.is_set():
             raise LaunchError(await channel.explain_end())

@@ -1,0 +1,399 @@
+"""One node's life as events, against an agent and clocks that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_agent.frame import Clock, Frame, Hello, HostFacts
+from gswarm_agent.wire import MAGIC, Ack, Bye, Decoder, Message, Ping, Pong, SetInterval, Start, Stop, encode
+from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, LinkMeasured, NodeIntroduced, Phase
+from gswarm_tui.launch.base import LaunchError, Retry
+from gswarm_tui.link import Backoff, Link, Offset, Times
+
+E = TypeVar("E", bound=Event)
+
+BEGIN = 1_700_000_000.0
+SECOND_NS = 1_000_000_000
+HELLO = Hello("1", "life1", 1000, False, HostFacts("gpu01", "b"), (), {}, (), (), ())
+FRAME = Frame(1, round(BEGIN * SECOND_NS), 0.0, 0, (), None)
+
+
+class Hands:
+    """Clocks that a test turns by hand; sleepers wake in order as time passes."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self.number = itertools.count()
+        self.times = Times(lambda: BEGIN + self.passed, lambda: self.passed, self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        waiting = asyncio.get_running_loop().create_future()
+        heapq.heappush(self.sleepers, (self.passed + seconds, next(self.number), waiting))
+        await waiting
+
+    async def turn(self, seconds: float) -> None:
+        """Let time pass, and let everything that happens meanwhile happen."""
+        end = self.passed + seconds
+        await settle()
+        while self.sleepers and self.sleepers[0][0] <= end:
+            self.passed, _, waiting = heapq.heappop(self.sleepers)
+            if not waiting.done():
+                waiting.set_result(None)
+            await settle()
+        self.passed = end
+
+
+async def settle() -> None:
+    """Let every task go as far as it can without anything new from outside."""
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+class FakeAgent:
+    """The other end of a channel."""
+
+    def __init__(self) -> None:
+        self.outgoing: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self.decoder = Decoder()
+        self.heard: list[Message] = []
+        self.closed = False
+
+    def say(self, *messages: Message) -> None:
+        self.outgoing.put_nowait(b"".join(map(encode, messages)))
+
+    def greet(self, hello: Hello = HELLO) -> None:
+        self.outgoing.put_nowait(MAGIC + encode(hello))
+
+    async def read(self) -> bytes:
+        data = await self.outgoing.get()
+        if isinstance(data, Exception):
+            raise data
+        return data
+
+    def write(self, data: bytes) -> None:
+        self.heard += self.decoder.feed(data)
+
+    def stderr(self) -> bytes:
+        return b""
+
+    async def explain_end(self) -> str:
+        return "the agent ended with exit status 1: out of luck"
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class FakeLauncher:
+    """Answers each attempt with what comes next: an agent, an error, or nothing for ever."""
+
+    def __init__(self, *answers: FakeAgent | LaunchError) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def open(self, node: str) -> FakeAgent:
+        self.asked.append(node)
+        if not self.answers:
+            await asyncio.get_running_loop().create_future()
+        answer = self.answers.pop(0)
+        if isinstance(answer, LaunchError):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        pass
+
+
+class Scene:
+    """A running link and what it published."""
+
+    def __init__(self, *answers: FakeAgent | LaunchError) -> None:
+        self.hands = Hands()
+        self.launcher = FakeLauncher(*answers)
+        self.events: list[Event] = []
+        self.link = Link(
+            "gpu01", self.launcher, 1000, self.events.append, times=self.hands.times, rng=random.Random(1)
+        )
+
+    def phases(self) -> list[Phase]:
+        return [event.phase for event in self.events if isinstance(event, LinkChanged)]
+
+    def last_change(self) -> LinkChanged:
+        return [event for event in self.events if isinstance(event, LinkChanged)][-1]
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@asynccontextmanager
+async def scene(*answers: FakeAgent | LaunchError) -> AsyncIterator[Scene]:
+    made = Scene(*answers)
+    running = asyncio.create_task(made.link.run())
+    try:
+        await settle()
+        yield made
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_from_connecting_to_frames() -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        assert agent.heard == [Start(1000, round(BEGIN * SECOND_NS))]
+        agent.greet()
+        agent.say(FRAME, replace(FRAME, seq=2))
+        await settle()
+    assert [type(event) for event in here.events] == [
+        LinkChanged,
+        NodeIntroduced,
+        LinkChanged,
+        FrameArrived,
+        FrameArrived,
+    ]
+    assert here.phases() == [Phase.CONNECTING, Phase.LIVE]
+    first, second = here.of(FrameArrived)
+    assert (first.ts, first.life, first.frame) == (BEGIN, "life1", FRAME)
+    assert second.frame.seq == 2
+    assert agent.closed
+
+
+async def test_frames_come_at_the_heads_time() -> None:
+    agent = FakeAgent()
+    ahead = round(7.5 * SECOND_NS)  # the node's clock is 7.5 s ahead
+    now = round(BEGIN * SECOND_NS)
+    async with scene(agent) as here:
+        here.hands.passed = 0.010
+        agent.greet(replace(HELLO, clock=Clock(now, now + ahead + 4_000_000, now + ahead + 6_000_000)))
+        agent.say(replace(FRAME, ts_ns=now + ahead + SECOND_NS))
+        await settle()
+    (measured,) = here.of(LinkMeasured)
+    assert measured.offset_s == pytest.approx(7.5, abs=1e-6)
+    assert measured.round_trip_s == pytest.approx(0.008, abs=1e-6)
+    assert here.of(FrameArrived)[0].ts == pytest.approx(BEGIN + 1, abs=1e-6)
+
+
+async def test_the_clock_is_asked_again_every_ten_seconds() -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        agent.greet()
+        await settle()
+        for _ in range(6):
+            await here.hands.turn(5)
+            agent.say(FRAME)
+        pings = [message.sent for message in agent.heard if isinstance(message, Ping)]
+        assert [round(sent / SECOND_NS - BEGIN) for sent in pings] == [0, 10, 20, 30]
+        agent.say(Pong(Clock(pings[-1], pings[-1], pings[-1])))
+        await settle()
+        assert len(here.of(LinkMeasured)) == 1
+
+
+async def test_an_agent_that_says_nothing_any_more_is_dropped_and_connected_to_again() -> None:
+    silent, next_one = FakeAgent(), FakeAgent()
+    async with scene(silent, next_one) as here:
+        silent.greet()
+        await here.hands.turn(14)
+        assert here.phases()[-1] is Phase.LIVE
+        await here.hands.turn(6)
+        assert here.last_change().reason.startswith("no data for ")
+        assert silent.closed
+        assert here.last_change().retry_at is not None
+        await here.hands.turn(2)
+        next_one.greet()
+        await settle()
+        assert here.phases()[-3:] == [Phase.LOST, Phase.CONNECTING, Phase.LIVE]
+
+
+async def test_silence_is_measured_in_intervals_when_they_are_long() -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        agent.greet()
+        await settle()
+        here.link.set_interval(10_000)
+        await here.hands.turn(95)
+        assert here.phases()[-1] is Phase.LIVE
+        await here.hands.turn(10)
+        assert here.phases()[-1] is Phase.LOST
+
+
+async def test_attempts_come_after_longer_and_longer_waits() -> None:
+    async with scene(*(LaunchError(f"no {n}", "do this") for n in range(9))) as here:
+        await here.hands.turn(600)
+    lost = [event for event in here.of(LinkChanged) if event.phase is Phase.LOST]
+    assert [event.reason for event in lost] == [f"no {n}" for n in range(9)]
+    assert {event.remedy for event in lost} == {"do this"}
+    waits = [event.retry_at - event.at for event in lost if event.retry_at is not None]
+    assert len(waits) == 9
+    for wait, plain in zip(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60], strict=True):
+        assert max(1, 0.75 * plain) <= wait <= min(60, 1.25 * plain)
+
+
+async def test_what_only_a_person_can_mend_is_looked_at_once_a_minute() -> None:
+    async with scene(LaunchError("its host key is unknown", "ssh gpu01", Retry.SLOWLY)) as here:
+        lost = here.last_change()
+        assert lost.phase is Phase.LOST
+        assert lost.retry_at is not None
+        assert lost.retry_at - lost.at >= 45
+
+
+async def test_what_will_never_work_is_not_tried_again() -> None:
+    async with scene(LaunchError("no host name", "correct --nodes", Retry.NEVER)) as here:
+        await here.hands.turn(1000)
+        assert here.last_change() == LinkChanged(
+            "gpu01", BEGIN, Phase.LOST, "no host name", "correct --nodes", None
+        )
+        assert len(here.launcher.asked) == 1
+
+
+async def test_a_link_that_was_good_for_a_minute_begins_with_a_short_wait() -> None:
+    errors = [LaunchError("no") for _ in range(5)]
+    agent = FakeAgent()
+    async with scene(*errors, agent) as here:
+        await here.hands.turn(60)
+        agent.greet()
+        for _ in range(14):
+            await here.hands.turn(5)
+            agent.say(FRAME)
+        agent.outgoing.put_nowait(b"")
+        await settle()
+        lost = here.last_change()
+        assert lost.retry_at is not None
+        assert lost.retry_at - lost.at < 1.3
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (b"", "the agent ended with exit status 1: out of luck"),
+        (encode(Bye("the agent was ended by SIGTERM")), "the agent was ended by SIGTERM"),
+        (b"\xff\xff\xff\xff", "the agent can't be understood"),
+        (ConnectionResetError("reset by\x1b[1m peer"), "the connection broke: reset by [1m peer"),
+    ],
+)
+async def test_how_a_link_is_lost_is_told(end: bytes | Exception, reason: str) -> None:
+    agent = FakeAgent()
+    async with scene(agent, FakeAgent()) as here:
+        agent.greet()
+        agent.say(FRAME)
+        agent.outgoing.put_nowait(end)
+        await settle()
+        assert here.last_change().phase is Phase.LOST
+        assert here.last_change().reason.startswith(reason)
+        assert agent.closed
+        await here.hands.turn(2)
+        assert here.last_change().phase is Phase.CONNECTING
+
+
+async def test_stop_lets_the_agent_say_its_last_words() -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        agent.greet()
+        await settle()
+        stopping = asyncio.create_task(here.link.stop())
+        await settle()
+        assert agent.heard[-1] == Stop()
+        assert not stopping.done()
+        agent.say(FRAME, Bye("asked to stop"))
+        await stopping
+        assert len(here.of(FrameArrived)) == 1
+        await settle()
+        assert here.phases()[-1] is Phase.ENDED
+        assert agent.closed
+
+
+async def test_stop_ends_what_is_not_yet_connected() -> None:
+    async with scene() as here:
+        await here.link.stop()
+        await settle()
+        assert here.phases() == [Phase.CONNECTING, Phase.ENDED]
+
+
+async def test_stop_before_the_wait_is_over() -> None:
+    async with scene(LaunchError("no")) as here:
+        await here.link.stop()
+        await settle()
+        assert here.phases() == [Phase.CONNECTING, Phase.LOST, Phase.ENDED]
+        assert len(here.launcher.asked) == 1
+
+
+async def test_a_new_interval_is_told_now_and_after_a_reconnect() -> None:
+    first, second = FakeAgent(), FakeAgent()
+    async with scene(first, second) as here:
+        first.greet()
+        await settle()
+        here.link.set_interval(200)
+        assert first.heard[-1] == SetInterval(200)
+        first.outgoing.put_nowait(b"")
+        await here.hands.turn(2)
+        assert isinstance(second.heard[0], Start)
+        assert second.heard[0].interval_ms == 200
+
+
+async def test_acknowledgements_go_to_the_life_they_are_for() -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        here.link.acknowledge("life1", 1)
+        agent.greet()
+        await settle()
+        here.link.acknowledge("an older life", 3)
+        here.link.acknowledge("life1", 2)
+    assert [message for message in agent.heard if isinstance(message, Ack)] == [Ack(2)]
+
+
+def exchange(sent: float, there: float, spent: float, back: float, offset: float) -> tuple[Clock, int]:
+    """The times of a ping that took ``there`` and ``back`` to a node that is ``offset`` ahead."""
+    received = sent + there + offset
+    clock = Clock(*(round(t * SECOND_NS) for t in (sent, received, received + spent)))
+    return clock, round((sent + there + spent + back) * SECOND_NS)
+
+
+def test_the_shortest_round_trip_of_the_last_eight_counts() -> None:
+    offset = Offset()
+    offset.add(*exchange(0, 0.001, 0.5, 0.001, 3.0))
+    offset.add(*exchange(10, 0.9, 0, 0.1, 3.0))
+    assert offset.offset_s == pytest.approx(3.0)
+    assert offset.round_trip_s == pytest.approx(0.002)
+    for n in range(8):
+        offset.add(*exchange(20 + n, 0.1, 0, 0.1, 4.0))
+    assert offset.offset_s == pytest.approx(4.0)
+    assert offset.round_trip_s == pytest.approx(0.2)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+def test_clocks_that_agree_have_no_offset_however_lopsided_the_way(
+    there: float, spent: float, back: float
+) -> None:
+    offset = Offset()
+    offset.add(*exchange(100, there, spent, back, 0.0))
+    assert abs(offset.offset_s) <= 1e-8
+
+
+@given(
+    seed=st.integers(),
+    steps=st.lists(st.sampled_from([Retry.SOON, Retry.SLOWLY, None]), max_size=40),
+)
+def test_waits_stay_between_a_second_and_a_minute(seed: int, steps: list[Retry | None]) -> None:
+    backoff = Backoff(random.Random(seed))
+    for step in steps:
+        if step is None:
+            backoff.reset()
+            continue
+        wait = backoff.next(step)
+        assert 1 <= wait <= 60
+        assert step is Retry.SOON or wait >= 45
+
+
+def test_waits_differ_from_node_to_node() -> None:
+    waits = {Backoff(random.Random(seed)).next(Retry.SLOWLY) for seed in range(20)}
+    assert len(waits) > 10
