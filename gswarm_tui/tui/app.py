@@ -192,10 +192,13 @@ class GswarmApp(App[str], inherit_bindings=False):
         )
 
     def _wrong_since(self, text: str) -> str:
+        now = self.hub.now()
         try:
-            parse_since(text, self.hub.now(), self.timezone)
+            at = parse_since(text, now, self.timezone)
         except SinceError as wrong:
             return str(wrong)
+        if at < self.hub.started_at:
+            return f"recording began {clock(now - self.hub.started_at)} ago, a session can't begin before it"
         return ""
 
     def _start_session(self, answer: tuple[str, ...] | None) -> None:
@@ -214,7 +217,9 @@ class GswarmApp(App[str], inherit_bindings=False):
         """End the session that is meant here, the only one, or the one that the person picks."""
         running = self.hub.fleet.sessions.running
         chosen = self.place.chosen_session()
-        if chosen is not None:
+        if chosen is not None and not chosen.running:
+            self.say(f"{chosen.name} has ended already")
+        elif chosen is not None:
             self._stop_session(chosen.session_id)
         elif not running:
             self.say("no session is running; s starts one")

@@ -138,11 +138,14 @@ async def test_a_longer_time_is_plotted_with_a_key() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         app.show_gpu("gpu01", 0)
         await pilot.pause()
+        assert "last 1 min" in screen_text(app)
+        assert "−50 s" in screen_text(app)
+        await pilot.press("z")
         assert "−5 min" in screen_text(app)
         await pilot.press("z")
         assert "−15 min" in screen_text(app)
         await pilot.press("z", "z")
-        assert "−50 s" in screen_text(app)
+        assert "last 1 min" in screen_text(app)
 
 
 @given(st.integers(20, 400), st.integers(6, 120))

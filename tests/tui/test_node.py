@@ -182,8 +182,7 @@ async def test_views_show_one_part_in_all_the_room() -> None:
         assert "busiest core" in screen_text(app)
         await pilot.press("tab")
         assert "python train.py" in screen_text(app)
-        await pilot.press("z")
-        await pilot.press("shift+tab", "shift+tab")
+        await pilot.press("z", "z", "shift+tab", "shift+tab")
         assert "−15 min" in screen_text(app)
 
 

@@ -12,12 +12,12 @@ from gswarm_tui.fleet.state import NodeState, Standing
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import GPU, bindings_of
 from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.widgets.bar import Bar, Span
+from gswarm_tui.tui.widgets.bar import Bar
 from gswarm_tui.tui.widgets.facts import gpu_title
 from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.lines import Canvas, Spans
 from gswarm_tui.tui.widgets.metric_list import NARROW, metric_lines
-from gswarm_tui.tui.widgets.plot import curve_width, panel
+from gswarm_tui.tui.widgets.plot import GAP, beside, curve_width, panel
 from gswarm_tui.tui.widgets.process_table import PROCESS_TABLE, process_rows
 from gswarm_tui.tui.widgets.table import Table
 from gswarm_tui.tui.widgets.trends import Trends
@@ -40,7 +40,6 @@ PLOTTED = (
 )
 """What is plotted, the most telling first: as many as fit."""
 PANEL_WIDTH, PANEL_HEIGHT = 38, 6
-GAP = 2
 WIDE = 100
 PROCESSES_MOST = 4
 
@@ -50,17 +49,6 @@ def grid(cells: int, lines: int) -> tuple[int, int]:
     columns = max(1, min(4, (cells + GAP) // (PANEL_WIDTH + GAP)))
     rows = max(1, min(-(-len(PLOTTED) // columns), lines // PANEL_HEIGHT))
     return columns, rows
-
-
-def beside(panels: list[list[Spans]]) -> list[Spans]:
-    """Panels of one height put next to each other."""
-    lines = []
-    for parts in zip(*panels, strict=True):
-        line = list(parts[0])
-        for part in parts[1:]:
-            line += [Span(" " * GAP), *part]
-        lines.append(tuple(line))
-    return lines
 
 
 class GpuScreen(Place):
@@ -107,6 +95,7 @@ class GpuScreen(Place):
         """Show the GPU as it is now."""
         now, node = self.hub.now(), self.state
         self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, now, self.size.width))
+        self._trends.settle(now - self.hub.started_at)
         self._arrange()
         metrics, plots = self.query_one("#metrics", Canvas), self.query_one("#plots", Canvas)
         processes = self.query_one("#processes", Table)

@@ -122,6 +122,7 @@ class NodeScreen(Place):
         """Show the node as it is now."""
         now, node = self.hub.now(), self.state
         self.query_one("#title", Bar).show(*node_title(node, now, self.size.width))
+        self._trends.settle(now - self.hub.started_at)
         self._arrange()
         self.query_one(ViewBar).tell(self._scale(node))
         old = node.standing(now) is not Standing.LIVE
@@ -132,7 +133,8 @@ class NodeScreen(Place):
         if self.query_one("#host", Canvas).display:
             lines = host_lines(node, self._trends, self.size.width, now)
             if self.view == ALL:
-                lines.insert(0, (Span("─ host ".ljust(self.size.width, "─"), "faint"),))
+                rule = "─" * (self.size.width - len("─ host "))
+                lines.insert(0, (Span("─", "faint"), Span(" host ", "dim"), Span(rule, "faint")))
             self.query_one("#host", Canvas).show(lines)
         if node.hello is not None and self.query_one("#processes", Table).display:
             rows = process_rows(node.hello, node.processes, old=old)

@@ -6,16 +6,20 @@ from datetime import datetime, tzinfo
 
 from textual.app import ComposeResult
 
+from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import SESSIONS, bindings_of
 from gswarm_tui.tui.dialogs import Ask, Field
 from gswarm_tui.tui.format import DASH, clock, energy, percent, plural, watts
 from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.text import clean, clip, width
 from gswarm_tui.tui.widgets.bar import Bar, Span
 from gswarm_tui.tui.widgets.footer import Footer
+from gswarm_tui.tui.widgets.lines import Canvas
+from gswarm_tui.tui.widgets.plot import GAP, beside, curve_width, panel
 from gswarm_tui.tui.widgets.table import Column, Row, Table
+from gswarm_tui.tui.widgets.trends import Trends
 
 SESSION_TABLE = (
     Column("", 1, frozen=True),
@@ -27,6 +31,11 @@ SESSION_TABLE = (
     Column("energy", 9),
     Column("note", 8, left=True, grows=True),
 )
+
+PLOTTED = ("util_pct", "power_w")
+PLOTS_HEIGHT = 12
+PLOTS_FROM = 20
+"""Lines of the whole screen from which on there is room for plots."""
 
 
 def in_order(sessions: list[Session]) -> list[Session]:
@@ -70,11 +79,13 @@ class SessionsScreen(Place):
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)
         self._shown: list[Session] = []
+        self._trends = Trends()
 
     def compose(self) -> ComposeResult:
         """A line of totals and the list."""
         yield Bar(id="title")
         yield Table(SESSION_TABLE, empty="no session yet; s starts one, also in the past")
+        yield Canvas(id="plots")
         yield Footer(self.PLACE)
 
     def look(self) -> None:
@@ -95,6 +106,26 @@ class SessionsScreen(Place):
         table.show(session_rows(self._shown, now, self.swarm.timezone))
         if before in self._shown:
             table.move_to(self._shown.index(before))
+        self._plot(now)
+
+    def _plot(self, now: float) -> None:
+        """The chosen session's course, where the list leaves room for it."""
+        session, plots = self.chosen_session(), self.query_one("#plots", Canvas)
+        plots.display = session is not None and self.size.height >= PLOTS_FROM
+        if session is None or not plots.display:
+            return
+        cells = (self.size.width - GAP - 1) // 2
+        bins, span = curve_width(cells) * 2, max(1.0, session.seconds(now))
+        last = "now" if session.running else "end"
+        panels = []
+        for name in PLOTTED:
+            plot = self._trends.session(self.fleet, session, GPU_BY_NAME[name], bins, now)
+            named = plot.named(f"{plot.label}, mean of all GPUs")
+            panels.append(panel(named, cells, PLOTS_HEIGHT - 1, span, last))
+        rule = "─" * self.size.width
+        name = f" {clip(clean(session.name), self.size.width - 4)} "
+        heading = (Span("─", "faint"), Span(name, "dim"), Span(rule[1 + width(name) :], "faint"))
+        plots.show([heading, *beside(panels)])
 
     def chosen_session(self) -> Session | None:
         """The session under the cursor."""
@@ -104,6 +135,14 @@ class SessionsScreen(Place):
     def action_move(self, where: str) -> None:
         """Move the cursor."""
         self.query_one(Table).move(where)
+
+    def on_table_moved(self) -> None:
+        """Another session: show its course."""
+        self._plot(self.hub.now())
+
+    def on_resize(self) -> None:
+        """Fit into the new size."""
+        self.call_after_refresh(self.look)
 
     def on_table_chosen(self) -> None:
         """A second click or Enter: rename."""

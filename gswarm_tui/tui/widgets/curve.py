@@ -17,7 +17,7 @@ BRAILLE = 0x2800
 # The dots of the left and the right half of a braille character, lowest first.
 _LEFT = np.array((0x40, 0x04, 0x02, 0x01))
 _RIGHT = np.array((0x80, 0x20, 0x10, 0x08))
-_TICKS_S = (10, 30, 60, 120, 300, 600, 900, 1800)
+_TICKS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 HOLD_INTERVALS = 1.5
 """A reading stands for this many intervals; a longer silence is drawn as a gap."""
 
@@ -102,11 +102,11 @@ def _steps(levels: Floats, full: int) -> np.ndarray[tuple[int], np.dtype[np.int6
     return np.where(measured, steps, 0).astype(np.int64)
 
 
-def time_axis(span_s: float, width: int) -> str:
-    """The x axis as text of ``width`` characters: ages at even steps, "now" at the right end."""
+def time_axis(span_s: float, width: int, last: str = "now") -> str:
+    """The x axis as text of ``width`` characters: ages at even steps, ``last`` at the right end."""
     step = next((t for t in _TICKS_S if span_s / t <= max(1, width // 10)), _TICKS_S[-1])
     line = [" "] * width
-    _put(line, width - 3, "now")
+    _put(line, width - len(last), last)
     age = step
     while age <= span_s * (1 + 1e-9):
         at = round(width - age / span_s * width)

@@ -17,6 +17,7 @@ from gswarm_tui.tui.widgets.curve import block_area, braille_curve, runs, time_a
 from gswarm_tui.tui.widgets.lines import Spans, ink
 
 LABEL_WIDTH = 6
+GAP = 2
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Plot:
         return replace(self, label=label)
 
 
-def panel(plot: Plot, width: int, height: int, span_s: float | None = None) -> list[Spans]:
+def panel(plot: Plot, width: int, height: int, span_s: float | None = None, last: str = "now") -> list[Spans]:
     """A title line, the curve with its scale at the left, with ``span_s`` the time axis: ``height`` lines."""
     curve_height = max(1, height - 1 - (span_s is not None))
     columns = curve_width(width)
@@ -49,7 +50,18 @@ def panel(plot: Plot, width: int, height: int, span_s: float | None = None) -> l
         edge = plot.top if at == 0 else ("log" if plot.logarithmic else "0") if at == curve_height - 1 else ""
         lines.append((Span(f"{edge:>{LABEL_WIDTH}} ", "dim"), *_coloured(text[:columns], plot.levels, 2)))
     if span_s is not None:
-        lines.append((Span(" " * (LABEL_WIDTH + 1) + time_axis(span_s, columns), "dim"),))
+        lines.append((Span(" " * (LABEL_WIDTH + 1) + time_axis(span_s, columns, last), "dim"),))
+    return lines
+
+
+def beside(panels: list[list[Spans]]) -> list[Spans]:
+    """Panels of one height put next to each other."""
+    lines = []
+    for parts in zip(*panels, strict=True):
+        line = list(parts[0])
+        for part in parts[1:]:
+            line += [Span(" " * GAP), *part]
+        lines.append(tuple(line))
     return lines
 
 

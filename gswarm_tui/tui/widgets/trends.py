@@ -7,10 +7,11 @@ import numpy as np
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.fleet.state import NodeState, Standing
+from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.fleet.state import Fleet, NodeState, Standing
 from gswarm_tui.tui.format import cell, quantity
 from gswarm_tui.tui.ramp import fractions, is_logarithmic, nice_ceiling, top_of
-from gswarm_tui.tui.widgets.curve import in_bins, window
+from gswarm_tui.tui.widgets.curve import Window, in_bins, window
 from gswarm_tui.tui.widgets.plot import Plot
 
 SPANS_S = (60.0, 300.0, 900.0, 3600.0)
@@ -21,12 +22,19 @@ class Trends:
     """Makes plots of a fleet's history and remembers the tops of scales that have none: those only grow."""
 
     def __init__(self) -> None:
-        self.span_s = SPANS_S[1]
+        self.span_s = SPANS_S[0]
+        self._picked = False
         self._grown: dict[Metric, float] = {}
 
     def lengthen(self) -> None:
         """Show a longer time, the shortest after the longest."""
+        self._picked = True
         self.span_s = SPANS_S[(SPANS_S.index(self.span_s) + 1) % len(SPANS_S)]
+
+    def settle(self, running_s: float) -> None:
+        """Until a time is picked: show a minute while there is no more, then five."""
+        if not self._picked:
+            self.span_s = SPANS_S[0] if running_s <= SPANS_S[0] else SPANS_S[1]
 
     def top(self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats) -> float:
         """The upper end of a metric's scale: the device's, or a round number that held all values so far."""
@@ -62,6 +70,26 @@ class Trends:
             values = in_bins(times, readings, frame, node.interval_s)
         old = node.standing(now) is not Standing.LIVE
         return self._plot(metric, facts, values, float(node.host[column]), old=old)
+
+    def session(self, fleet: Fleet, session: Session, metric: Metric, bins: int, now: float) -> Plot:
+        """The mean of a metric over all GPUs in a session's time, as far back as the history goes."""
+        end = now if session.ended_at is None else session.ended_at
+        frame = Window(session.started_at, max(end, session.started_at + 1e-3), bins)
+        column = GPU_METRICS.index(metric)
+        total, weight = np.zeros(bins), np.zeros(bins)
+        for node in fleet.nodes.values():
+            if node.gpu_history is not None and node.facts:
+                times, readings = node.gpu_history.series(column, since=frame.start)
+                means = in_bins(times, readings, frame, node.interval_s)
+                measured = np.isfinite(means)
+                total[measured] += means[measured] * len(node.facts)
+                weight[measured] += len(node.facts)
+        values = np.full(bins, np.nan)
+        np.divide(total, weight, out=values, where=weight > 0)
+        facts = next((node.facts[0] for node in fleet.nodes.values() if node.facts), None)
+        measured = np.isfinite(values)
+        mean = float(values[measured][-1]) if measured.any() else np.nan
+        return self._plot(metric, facts, values, mean, old=not session.running)
 
     def _plot(
         self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats, latest: float, *, old: bool
