@@ -29,7 +29,8 @@ class Picture:
 
     ``values`` has shape (nodes, cells): GPUs, or one cell for a host metric; NaN where nothing was measured
     or the node has fewer GPUs. ``steps`` are the buckets, ``shown`` whole numbers that differ where the
-    written numbers do, ``present`` tells which cells exist, ``dim`` which are to be drawn quietly.
+    written numbers do, ``present`` tells which cells exist, ``dim`` which are to be drawn quietly. ``means``
+    are over the job's own GPUs.
     """
 
     def __init__(self, metric: str) -> None:
@@ -92,10 +93,11 @@ class Picture:
             self.values[self.present] = np.concatenate(parts)
         gone = [row for row, standing in enumerate(self.standings) if standing not in FRESH]
         self.values[gone] = np.nan
-        measured = np.isfinite(self.values)
-        counts = measured.sum(axis=1)
+        counted = np.isfinite(self.values) & ~self._not_mine
+        counts = counted.sum(axis=1)
         self.means = np.full(len(self.nodes), np.nan)
-        np.divide(np.nansum(self.values, axis=1), counts, out=self.means, where=counts > 0)
+        sums = np.where(counted, self.values, 0.0).sum(axis=1)
+        np.divide(sums, counts, out=self.means, where=counts > 0)
 
     def _column(self, node: NodeState, column: int) -> Floats:
         if self.of_host:
@@ -127,6 +129,7 @@ class Picture:
         size = SPARK_S / bins
         end = (now // size + 1) * size
         times, values = history.series(column, since=end - SPARK_S)
+        values = values[:, ~self._not_mine[row, : values.shape[1]]]
         top = np.nanmax(self._tops[row]) if np.isfinite(self._tops[row]).any() else self.top
         scaled = fractions(self.metric, values.astype(np.float64), top).astype(np.float32)
         return buckets(binned(times, scaled, end - SPARK_S, end, bins))

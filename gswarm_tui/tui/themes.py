@@ -236,6 +236,6 @@ def luminance(rgb: RGB) -> float:
 
 
 def _contrasting(rgb: RGB) -> str:
-    """Nearly black or nearly white, whichever reads better on a colour."""
+    """Black or white, whichever reads better on a colour."""
     light = luminance(rgb)
-    return "#0b0e12" if (light + 0.05) / 0.055 > 1.02 / (light + 0.05) else "#f2f5f8"
+    return "#000000" if (light + 0.05) / 0.05 > 1.05 / (light + 0.05) else "#ffffff"

@@ -72,8 +72,11 @@ class Heatmap(ScrollView, can_focus=False):
         now = self._hub.now()
         self.picture.look(nodes, now, hidden)
         self._rows = {node.name: row for row, node in enumerate(nodes)}
-        if self.at is None or self.at[0] not in self._rows:
+        row = None if self.at is None else self._rows.get(self.at[0])
+        if self.at is None or row is None:
             self.at = (nodes[0].name, 0 if self._counts(0) else None) if nodes else None
+        elif self.at[1] is None and self._counts(row):
+            self.at = (self.at[0], 0)  # its agent has just told which GPUs it has
         self._plan()
         self._refresh_lines(now)
 
@@ -96,6 +99,7 @@ class Heatmap(ScrollView, can_focus=False):
         if made != self.layout_plan:
             self.layout_plan = made
             self.virtual_size = Size(self.container_size.width, made.lines)
+            self.call_after_refresh(self._show_cursor)
             self.post_message(self.Replanned())
 
     def _refresh_lines(self, now: float) -> None:
@@ -165,13 +169,19 @@ class Heatmap(ScrollView, can_focus=False):
     def point_at(self, node: str, gpu: int | None) -> None:
         """Put the cursor somewhere."""
         self.at = (node, gpu)
-        row = self._rows[node]
-        line, _, _ = self.layout_plan.place(row)
-        top, height = round(self.scroll_y), self.size.height
-        if not top <= line < top + height:
-            self.scroll_to(y=line if line < top else line - height + 1, animate=False)
+        self._show_cursor()
         self._refresh_lines(self._hub.now())
         self.post_message(self.Pointed())
+
+    def _show_cursor(self) -> None:
+        """Scroll to the cursor's line if it can't be seen."""
+        if self.cursor is None:
+            return
+        line, _, _ = self.layout_plan.place(self.cursor[0])
+        top, height = round(self.scroll_y), self.size.height
+        if not top <= line < top + height:
+            wanted = line if line < top else line - height + 1
+            self.scroll_to(y=wanted, animate=False, immediate=True)
 
     def move(self, direction: str) -> None:
         """Move the cursor: up, down, left, right, page_up, page_down, first, last."""

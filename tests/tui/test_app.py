@@ -1,0 +1,151 @@
+"""What is possible everywhere: sessions by keys, rates, quitting."""
+
+from __future__ import annotations
+
+import pytest
+
+from gswarm_tui.tui.themes import THEME_NAMES
+from tests.tui.conftest import app_on, screen_text
+from tests.tui.scene import scene
+
+
+async def test_a_session_starts_with_a_good_name_and_stops() -> None:
+    made = scene(2, 2, 60)
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("s", "enter")
+        made.advance(5)
+        await pilot.pause()
+        assert "● session-1 00:00:05" in screen_text(app)
+        await pilot.press("x")
+        await pilot.pause()
+        assert not made.fleet.sessions.running
+        assert "no session" in screen_text(app)
+
+
+@pytest.mark.parametrize(
+    ("keys", "name", "ago"),
+    [
+        (("s", *"warm up", "tab", *"20s", "enter"), "warm up", 20),
+        (("s", *"train, since 30s ago", "enter"), "train", 30),
+        (("s", *"a, since ever", "enter"), "a, since ever", 0),
+        (("s", *"late", "tab", *"14:00:30", "enter"), "late", 30),
+    ],
+)
+async def test_a_session_may_have_begun_in_the_past(keys: tuple[str, ...], name: str, ago: float) -> None:
+    made = scene(2, 2, 60)
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        for key in keys:
+            await pilot.press({" ": "space", ",": "comma", ":": "colon"}.get(key, key))
+        await pilot.pause()
+        (session,) = made.fleet.sessions.running
+        assert session.name == name
+        assert session.started_at == made.time - ago
+
+
+async def test_a_time_that_can_not_be_is_told_and_asked_again() -> None:
+    made = scene(2, 2, 60)
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("s", "tab", *"soon", "enter")
+        await pilot.pause()
+        assert "can't read 'soon' as a time" in screen_text(app)
+        await pilot.press(*["backspace"] * 4, *"2h", "enter")
+        await pilot.pause()
+        assert "recording began 00:01:00 ago" in screen_text(app)
+        await pilot.press("escape")
+        assert not made.fleet.sessions.sessions
+
+
+async def test_with_several_sessions_the_one_to_stop_is_picked() -> None:
+    made = scene(2, 2, 60)
+    for name in ("one", "two", "three"):
+        made.hub.start_session(name)
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("x", "down", "enter")
+        await pilot.pause()
+        assert [s.name for s in made.fleet.sessions.running] == ["one", "three"]
+
+
+async def test_quitting_asks_once_while_sessions_run_and_ends_them() -> None:
+    made = scene(2, 2, 5)
+    made.hub.start_session("train")
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("q")
+        await pilot.pause()
+        assert "1 session running: train" in screen_text(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.return_value is None
+        assert made.fleet.sessions.running
+        await pilot.press("q", "y")
+    assert app.return_value == "quit"
+    assert not made.fleet.sessions.running
+
+
+async def test_quitting_without_sessions_asks_nothing() -> None:
+    app = app_on(scene(2, 2, 5))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("q")
+    assert app.return_value == "quit"
+
+
+async def test_a_signal_ends_sessions_and_app_without_a_question() -> None:
+    made = scene(2, 2, 5)
+    made.hub.start_session("train")
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)):
+        app.request_quit("SIGTERM")
+    assert app.return_value == "SIGTERM"
+    assert not made.fleet.sessions.running
+    assert made.hub.flushed == []
+
+
+async def test_the_interval_goes_up_and_down_by_keys() -> None:
+    made = scene(2, 2, 5)
+    app = app_on(made)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("plus")
+        await pilot.pause()
+        assert made.fleet.interval_s == 0.5
+        assert "every 0.5 s" in screen_text(app)
+        await pilot.press(*["plus"] * 5)
+        assert made.fleet.interval_s == 0.1
+        await pilot.press(*["minus"] * 12)
+        assert made.fleet.interval_s == 60
+
+
+async def test_themes_take_turns() -> None:
+    app = app_on(scene(2, 2, 5))
+    async with app.run_test(size=(100, 30)) as pilot:
+        for theme in (*THEME_NAMES[1:], THEME_NAMES[0]):
+            await pilot.press("t")
+            await pilot.pause()
+            assert app.theme == theme
+
+
+async def test_help_tells_the_keys_of_the_place_that_it_was_asked_from() -> None:
+    app = app_on(scene(2, 2, 5))
+    async with app.run_test(size=(100, 60)) as pilot:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert "util<5 & power>300" in screen_text(app)
+        await pilot.press("escape", "e", "question_mark")
+        await pilot.pause()
+        assert "util<5 & power>300" not in screen_text(app)
+        assert "Go back" in screen_text(app)
+
+
+async def test_a_place_that_is_open_is_not_opened_twice() -> None:
+    app = app_on(scene(2, 2, 5))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("S", "e", "S", "e", "e")
+        await pilot.pause()
+        assert app.place.PLACE == "events"
+        assert len(app.screen_stack) <= 3
+        await pilot.press("f")
+        await pilot.pause()
+        assert app.place.PLACE == "fleet"

@@ -1,0 +1,254 @@
+"""The fleet's screen: what a person sees and does there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gswarm_agent.frame import WARNING, Note
+from gswarm_tui.fleet.events import RecorderStatus
+from gswarm_tui.tui.app import GswarmApp
+from gswarm_tui.tui.layout import Zoom
+from tests.tui.conftest import app_on, screen_text
+from tests.tui.scene import Scene, scene
+
+Matches = Callable[[GswarmApp, str], None]
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+def line_with(text: str, app: GswarmApp) -> str:
+    """The first line of the screen that has a text in it."""
+    return next((line for line in screen_text(app).splitlines() if text in line), "")
+
+
+def troubled() -> Scene:
+    """Six nodes: fine, a GPU lost, stale, lost, waiting for its disks, connecting."""
+    made = Scene(6, 8).connect("gpu01", "gpu02", "gpu03", "gpu04", "gpu05").advance(90)
+    made.forget_gpu("gpu02", 3).silence("gpu03").advance(5)
+    made.lose("gpu04", "connection reset by peer", "check that the node is up", retry_in=5).advance(1)
+    made.hub.start_session("full_training", started_at=made.time - 60)
+    return made.recording()
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_fleet_looks_as_kept(size: tuple[int, int], matches_picture: Matches) -> None:
+    app = app_on(troubled())
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        matches_picture(app, f"fleet-{size[0]}x{size[1]}")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size", "zoom"),
+    [(64, (120, 40), Zoom.NUMBERS), (64, (80, 24), Zoom.BLOCKS), (1024, (200, 60), Zoom.PLAIN)],
+)
+async def test_many_gpus_fit_without_scrolling(nodes: int, size: tuple[int, int], zoom: Zoom) -> None:
+    app = app_on(scene(nodes, 8, 2))
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        assert app.fleet_screen.heatmap.layout_plan.zoom is zoom
+        assert app.fleet_screen.heatmap.max_scroll_y == 0
+
+
+async def test_more_than_fit_can_be_scrolled_to_by_the_cursor() -> None:
+    app = app_on(scene(1024, 8, 2))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("G")
+        await pilot.pause()
+        heatmap = app.fleet_screen.heatmap
+        assert heatmap.layout_plan.zoom is Zoom.HALVES
+        assert heatmap.scroll_y == heatmap.max_scroll_y > 0
+        assert line_with(" gpu1024:0  ", app)
+
+
+async def test_states_are_told_in_words() -> None:
+    app = app_on(troubled())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        assert "≈ stale 6 s" in line_with("gpu03", app)
+        lost = "╳ lost 1 s ago: connection reset by peer · check that the node is up · retry in 4 s"
+        assert lost in line_with("gpu04", app)
+        assert "… connecting" in line_with("gpu06", app)
+        assert line_with(" gpu02  ", app).split()[5] == "–"
+        assert "nodes 3/6" in screen_text(app)
+        assert "SIMULATED" in line_with("gswarm", app)
+
+
+async def test_the_countdown_and_ages_go_on_without_frames() -> None:
+    made = troubled()
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        made.time += 3
+        made.hub.flush()
+        await pilot.pause()
+        assert "lost 4 s ago" in line_with("gpu04 ", app)
+        assert "retry in 1 s" in line_with("gpu04 ", app)
+
+
+async def test_a_frame_changes_the_numbers_and_only_their_line_is_drawn() -> None:
+    made = scene(4, 8, 20)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        heatmap = app.fleet_screen.heatmap
+        drawn = {line: heatmap.render_line(line) for line in range(4)}
+        for name in ("gpu01", "gpu02", "gpu04"):
+            made.silence(name)
+        made.advance(2)
+        await pilot.pause()
+        same = [line for line in range(4) if heatmap.render_line(line) is drawn[line]]
+        assert same == [0, 1, 3]
+
+
+async def test_the_cursor_tells_about_the_gpu_and_opens_the_node() -> None:
+    app = app_on(scene(4, 8, 30))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("down", "l", "l")
+        await pilot.pause()
+        assert "util 0 %" in line_with(" gpu02:2  util", app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.place.PLACE == "node"
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.place.PLACE == "fleet"
+        assert app.fleet_screen.heatmap.at == ("gpu02", 2)
+
+
+async def test_the_mouse_points_and_opens() -> None:
+    app = app_on(scene(4, 8, 30))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        heatmap = app.fleet_screen.heatmap
+        layout = heatmap.layout_plan
+        spot = (layout.margin + layout.cells_at + 2 * layout.cell + 1, 1)
+        await pilot.hover(heatmap, offset=spot)
+        assert line_with(" gpu02:2  ", app)
+        assert heatmap.at == ("gpu01", 0)
+        await pilot.click(heatmap, offset=spot)
+        assert heatmap.at == ("gpu02", 2)
+        await pilot.click(heatmap, offset=spot)
+        await pilot.pause()
+        assert app.place.PLACE == "node"
+
+
+async def test_metrics_by_number_by_step_and_from_the_list() -> None:
+    app = app_on(scene(4, 8, 30))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("3")
+        await pilot.pause()
+        assert line_with("unmeasured", app).split()[:4] == ["power", "W", "0", "700"]
+        await pilot.press("right_square_bracket")
+        await pilot.pause()
+        assert line_with("unmeasured", app).startswith(" temperature °C")
+        await pilot.press("0")
+        await pilot.pause()
+        assert line_with("unmeasured", app).startswith(" CPU %")
+        await pilot.press("m", "end", "enter")
+        await pilot.pause()
+        assert line_with("unmeasured", app).startswith(" I/O pressure %")
+
+
+async def test_sorting_by_the_metric_puts_the_worst_on_top() -> None:
+    app = app_on(scene(4, 8, 30))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("o", "o", "o")
+        await pilot.pause()
+        order = [line.split()[0] for line in screen_text(app).splitlines() if line.startswith(" gpu0")][:4]
+        assert order[0] == "gpu03"
+        assert "lowest first" in screen_text(app)
+
+
+async def test_a_filter_hides_nodes_while_it_is_typed_and_tells_mistakes_under_their_column() -> None:
+    app = app_on(scene(4, 8, 30))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("slash", *"util<5 | x")
+        await pilot.press("left_parenthesis")
+        await pilot.pause()
+        lines = screen_text(app).splitlines()
+        typed = next(i for i, line in enumerate(lines) if "util<5 | x(" in line)
+        assert lines[typed + 1].index("^") == lines[typed].index("x(") + 2
+        assert "is missing here" in lines[typed + 1]
+        await pilot.press("backspace", "backspace", "backspace", "enter")
+        await pilot.pause()
+        assert "1 of 4 nodes: util<5" in screen_text(app)
+        assert not line_with(" gpu01 ", app)
+        assert line_with(" gpu02 ", app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert line_with(" gpu01 ", app)
+
+
+async def test_somebody_elses_gpus_are_faint_and_not_counted() -> None:
+    made = Scene(2, 4)
+    made.fleet._allocation = {"gpu01": frozenset({0, 1})}
+    made.connect().advance(30)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("right", "right")
+        await pilot.pause()
+        assert "6 GPUs" in line_with("gswarm", app)
+        assert "not in your job" in line_with(" gpu01:2  ", app)
+        styles = [
+            segment.style for segment in app.fleet_screen.heatmap.render_line(0) if segment.text.strip()
+        ]
+        faint = app.fleet_screen.colours.dim_cells[0]
+        assert faint in styles
+
+
+async def test_the_header_tells_how_the_recording_goes() -> None:
+    made = scene(2, 2, 5)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        assert "○ not recording" in line_with("gswarm", app)
+        made.recording(rows=1_200_000, file_bytes=14_000_000).advance(1)
+        await pilot.pause()
+        assert "● rec 00:00:06 · 1.20 M rows · 14 MB" in line_with("gswarm", app)
+        made.hub.recorded(RecorderStatus("run.duckdb", 1, 1, 0, {}, "the disk that holds run.duckdb is full"))
+        made.advance(1)
+        await pilot.pause()
+        assert "▲ the disk that holds run.duckdb is full" in line_with("gswarm", app)
+
+
+async def test_hostile_names_and_messages_stay_text() -> None:
+    made = Scene(1, 2, names=["gpu\x1b[2J01"]).connect().advance(3)
+    made.note("gpu\x1b[2J01", Note("xid", WARNING, "[red]\x1b[31mboom\nnext", 0)).advance(1)
+    made.hub.start_session("[bold]\x1b]0;pwned\x07")
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        seen = screen_text(app)
+        assert "\x1b" not in seen
+        assert "\x07" not in seen
+        assert "[red]" in seen
+        assert "[bold]" in seen
+
+
+@pytest.mark.parametrize("theme", ["dark", "light", "ansi"])
+async def test_every_theme_shows_the_same_text(theme: str) -> None:
+    plain = app_on(troubled())
+    async with plain.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        wanted = screen_text(plain)
+    app = app_on(troubled(), theme=theme)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert screen_text(app) == wanted
+
+
+async def test_zoom_can_be_chosen_and_events_make_room() -> None:
+    app = app_on(scene(20, 8, 2))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        heatmap = app.fleet_screen.heatmap
+        assert heatmap.layout_plan.zoom is Zoom.ROWS
+        for zoom in Zoom:
+            await pilot.press("z")
+            await pilot.pause()
+            assert heatmap.layout_plan.zoom is zoom
+        await pilot.press("z")
+        await pilot.pause()
+        assert heatmap.layout_plan.zoom is Zoom.ROWS
+        assert heatmap.max_scroll_y == 0

@@ -1,0 +1,74 @@
+"""Every GPU has a place, as large as the room allows, and a point on screen finds it again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_tui.tui.layout import Room, Zoom, plan
+
+
+def room(nodes: int, gpus: int, size: tuple[int, int], digits: int = 3) -> Room:
+    return Room(nodes, gpus, digits, 2 + len(str(nodes)), 0, *size)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "size", "zoom"),
+    [
+        (1, 4, (80, 17), Zoom.ROWS),
+        (4, 8, (120, 31), Zoom.ROWS),
+        (16, 8, (80, 17), Zoom.ROWS),
+        (32, 8, (80, 17), Zoom.NUMBERS),
+        (64, 8, (120, 28), Zoom.NUMBERS),
+        (64, 8, (80, 17), Zoom.BLOCKS),
+        (128, 4, (120, 28), Zoom.NUMBERS),
+        (1024, 8, (200, 50), Zoom.PLAIN),
+        (2048, 8, (200, 50), Zoom.HALVES),
+    ],
+)
+def test_gpus_are_drawn_as_large_as_fits(nodes: int, gpus: int, size: tuple[int, int], zoom: Zoom) -> None:
+    layout = plan(room(nodes, gpus, size))
+    assert layout.zoom is zoom
+    assert layout.lines <= size[1]
+
+
+def test_what_is_there_beside_the_numbers_depends_on_the_room() -> None:
+    wide = plan(room(4, 8, (120, 30)))
+    assert (wide.mean, wide.spark, wide.hosts) == (True, True, ("cpu", "mem", "net", "iowait"))
+    narrow = plan(room(4, 8, (64, 30)))
+    assert (narrow.mean, narrow.spark, narrow.hosts) == (True, False, ("cpu",))
+
+
+rooms = st.builds(
+    Room,
+    nodes=st.integers(1, 300),
+    cells=st.integers(1, 16),
+    digits=st.sampled_from([3, 4]),
+    name=st.integers(1, 18),
+    rank=st.integers(0, 9),
+    width=st.integers(40, 220),
+    height=st.integers(5, 60),
+)
+
+
+@given(rooms, st.sampled_from([None, *Zoom]))
+def test_each_node_is_on_exactly_one_line(where: Room, zoom: Zoom | None) -> None:
+    layout = plan(where, zoom)
+    seen = [node for line in range(layout.lines) for part in layout.nodes_on(line) for node in part]
+    assert sorted(seen) == list(range(where.nodes))
+    for node in seen:
+        line, half, column = layout.place(node)
+        assert layout.nodes_on(line)[half][column] == node
+
+
+@given(rooms, st.sampled_from([None, *Zoom]), st.data())
+def test_a_point_on_a_gpu_finds_that_gpu(where: Room, zoom: Zoom | None, data: st.DataObject) -> None:
+    layout = plan(where, zoom)
+    node = data.draw(st.integers(0, where.nodes - 1))
+    cell = data.draw(st.integers(0, where.cells - 1))
+    line, half, column = layout.place(node)
+    x = layout.margin + column * layout.block + layout.cells_at + cell * layout.cell
+    found = layout.at(x, line)
+    assert found == (layout.nodes_on(line)[0][column], cell)
+    assert half == 1 or found == (node, cell)

@@ -1,0 +1,139 @@
+"""Numbers, texts and colours: what every screen spells and paints the same way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from gswarm_agent.frame import GpuFacts
+from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, Metric
+from gswarm_tui.tui import format as form
+from gswarm_tui.tui.ramp import BUCKETS, UNMEASURED, block, bucket, buckets, fractions, top_of
+from gswarm_tui.tui.text import clean, clip, clip_left, pad
+from gswarm_tui.tui.themes import ANSI, DARK, LIGHT, THEME_NAMES, luminance, palette
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "shown"),
+    [
+        ("util_pct", 98, "98 %"),
+        ("util_pct", 0, "0 %"),
+        ("util_pct", NAN, "–"),
+        ("mem_used_mib", 62_464, "61 GiB"),
+        ("mem_used_mib", 512, "0.5 GiB"),
+        ("power_w", 612.4, "612 W"),
+        ("sm_clock_mhz", 1980, "1980 MHz"),
+        ("nvlink_tx_mb_s", 450_000, "450 GB/s"),
+        ("pcie_tx_mb_s", 310, "0.3 GB/s"),
+        ("ecc_corrected", 12_345, "12k"),
+        ("clock_reasons", 0x4, "cap"),
+        ("clock_reasons", 0x44, "slow"),
+        ("clock_reasons", 0x1, "ok"),
+        ("pstate", 0, "P0"),
+    ],
+)
+def test_a_metric_is_spelt_with_its_unit(metric: str, value: float, shown: str) -> None:
+    assert form.quantity(value, GPU_BY_NAME[metric]) == shown
+
+
+@given(st.sampled_from(list(GPU_BY_NAME.values())), st.floats(0, 1e12))
+def test_a_cell_never_grows_over_four_characters(metric: Metric, value: float) -> None:
+    possible = min(value, metric.top) if metric.top is not None else value
+    assert 1 <= len(form.cell(possible, metric)) <= form.cell_width(metric, possible) <= 4
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        (form.watts(18_432), "18.4 kW"),
+        (form.energy(900), "900 J"),
+        (form.energy(13_752_000), "3.82 kWh"),
+        (form.file_size(14_200_000), "14.2 MB"),
+        (form.count(1_234_567), "1.23 M"),
+        (form.mebibytes(2_097_152), "2 TiB"),
+        (form.used_of(2_150_000, 2_621_440), "2.05/2.50 TiB"),
+        (form.used_of(None, 81_920), "–/80 GiB"),
+        (form.clock(751), "00:12:31"),
+        (form.clock(183_845), "2 d 03:04:05"),
+        (form.age(12.3), "12 s"),
+        (form.age(260), "4 min"),
+        (form.percent(None), "–"),
+    ],
+)
+def test_quantities_read_as_people_write_them(made: str, shown: str) -> None:
+    assert made == shown
+
+
+@pytest.mark.parametrize(
+    "dirty", ["\x1b[31mred", "a\nb", "a\tb", "\u202eabc", "x\x00y", "\x9b31m", "a\u2028b", "\ud800"]
+)
+def test_no_text_can_steer_the_terminal(dirty: str) -> None:
+    safe = clean(dirty)
+    assert safe.isprintable()
+    assert "\x1b" not in safe
+
+
+def test_markup_stays_text() -> None:
+    assert clean("[red]a[/]") == "[red]a[/]"
+
+
+@given(st.text(max_size=30), st.integers(0, 20))
+def test_texts_keep_to_their_width(text: str, cells: int) -> None:
+    safe = clean(text)
+    assert cell_len(clip(safe, cells)) <= cells
+    assert cell_len(clip_left(safe, cells)) <= cells
+    assert cell_len(pad(safe, cells)) == cells
+    if cell_len(safe) <= cells:
+        assert clip(safe, cells) == clip_left(safe, cells) == safe
+
+
+def test_node_names_are_cut_where_they_are_alike() -> None:
+    assert clip_left("cluster-a-gpu0017", 8) == "…gpu0017"
+
+
+def test_one_value_is_one_bucket_on_every_device_of_its_kind() -> None:
+    assert [bucket(f) for f in (0.0, 0.049, 0.05, 0.999, 1.0, NAN)] == [0, 0, 1, 19, 19, UNMEASURED]
+    power = GPU_BY_NAME["power_w"]
+    h100 = GpuFacts(0, "GPU-0", "H100", power_limit_w=700.0)
+    assert top_of(power, h100) == 700.0
+    half = fractions(power, np.array([350.0, NAN]), np.array([700.0, 700.0]))
+    assert buckets(half).tolist() == [BUCKETS // 2, UNMEASURED]
+
+
+def test_traffic_is_logarithmic_and_errors_stand_out() -> None:
+    traffic = fractions(HOST_BY_NAME["net_rx_mb_s"], np.array([0.0, 1.0, 316.2, 100_000.0]), 100_000.0)
+    assert traffic.round(2).tolist() == [0.0, 0.0, 0.5, 1.0]
+    errors = fractions(GPU_BY_NAME["ecc_corrected"], np.array([0.0, 1.0, 10_000.0]), 10_000.0)
+    assert errors.tolist() == [0.0, 0.5, 1.0]
+
+
+def test_heights_tell_what_colours_tell() -> None:
+    heights = [block(step) for step in range(BUCKETS)]
+    assert heights == sorted(heights)
+    assert len(set(heights)) == 8
+    assert block(UNMEASURED) == "–"
+
+
+@pytest.mark.parametrize("theme", [DARK, LIGHT])
+def test_the_ramp_runs_evenly_from_the_background_and_its_numbers_can_be_read(theme: str) -> None:
+    light = []
+    for style in palette(theme).cells[:-1]:
+        assert style.bgcolor is not None
+        assert style.color is not None
+        back, front = (luminance(tuple(c.get_truecolor())) for c in (style.bgcolor, style.color))
+        assert (max(back, front) + 0.05) / (min(back, front) + 0.05) > 4.5
+        light.append(back)
+    assert light == sorted(light, reverse=theme == LIGHT)
+    assert len(set(light)) == BUCKETS
+
+
+def test_sixteen_colours_use_only_the_terminals_own() -> None:
+    for style in palette(ANSI).roles.values():
+        for colour in (style.color, style.bgcolor):
+            assert colour is None or colour.is_default or colour.number is not None
+    assert set(THEME_NAMES) == {DARK, LIGHT, ANSI}

@@ -1,0 +1,189 @@
+"""The filter language: what it finds, what it says about mistakes, and the laws it keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_agent.frame import GpuFacts, Hello, HostFacts, ProcessSample
+from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_tui.fleet.events import Phase
+from gswarm_tui.fleet.filter import FilterError, parse
+from gswarm_tui.fleet.state import NodeState
+
+NOW = 1000.0
+
+
+def node(
+    name: str = "gpu03", *, gpus: int = 4, mine: tuple[bool, ...] | None = None, **values: float | list[float]
+) -> NodeState:
+    """A live node; a metric's values are given for each GPU, a host metric's alone."""
+    facts = tuple(GpuFacts(i, f"GPU-{i}", "NVIDIA H100", memory_total_mib=80_000) for i in range(gpus))
+    hello = Hello(
+        "1",
+        "life",
+        1000,
+        False,
+        HostFacts(name, "boot"),
+        facts,
+        {},
+        GPU_COLUMNS,
+        HOST_COLUMNS,
+        PROCESS_COLUMNS,
+    )
+    made = NodeState(name, phase=Phase.LIVE, hello=hello, last_arrival=NOW, mine=mine or (True,) * gpus)
+    made.gpus = np.full((gpus, len(GPU_COLUMNS)), np.nan)
+    for metric, value in values.items():
+        if metric in GPU_COLUMNS:
+            made.gpus[:, GPU_COLUMNS.index(metric)] = value
+        else:
+            made.host[HOST_COLUMNS.index(metric)] = value
+    made.processes = tuple(
+        ProcessSample(g, 100 + g, "ada", "python train.py", g + 8, g, (None,) * len(PROCESS_COLUMNS))
+        for g in range(2)
+    )
+    return made
+
+
+def found(text: str, one: NodeState | None = None) -> list[int]:
+    """Positions of the GPUs that match."""
+    return np.flatnonzero(parse(text).match(one or node(), NOW)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("", [0, 1, 2, 3]),
+        ("util<5", [0]),
+        ("util<=4 | util>96", [0, 3]),
+        ("util>5 & power>300", [2, 3]),
+        ("util>5 power>300", [2, 3]),
+        ("util_pct=50", [1]),
+        ("util!=50", [0, 2, 3]),
+        ("!util<5", [1, 2, 3]),
+        ("!(util<5 | power>600)", [1, 2]),
+        ("mem>40G", [1, 2, 3]),
+        ("mem>40000", [1, 2, 3]),
+        ("power>0.3k", [2, 3]),
+        ("util>5%", [1, 2, 3]),
+        ("iowait>20", [0, 1, 2, 3]),
+        ("iowait>50", []),
+        ("gpu03", [0, 1, 2, 3]),
+        ("GPU0*", [0, 1, 2, 3]),
+        ("gpu04", []),
+        ("gpu03:2", [2]),
+        ("node:gpu*", [0, 1, 2, 3]),
+        ("gpu:1-2", [1, 2]),
+        ("gpu=3", [3]),
+        ("rank:8", [0]),
+        ("rank>8", [1]),
+        ("user:ada", [0, 1]),
+        ("command:train", [0, 1]),
+        ("model:h100", [0, 1, 2, 3]),
+        ("state:live", [0, 1, 2, 3]),
+        ("state:lost", []),
+        ("temp>10", []),
+        ("  ( util < 5 )  ", [0]),
+    ],
+)
+def test_what_a_filter_finds(text: str, matches: list[int]) -> None:
+    one = node(
+        util_pct=[0, 50, 90, 100],
+        power_w=[70, 200, 400, 690],
+        mem_used_mib=[4, 41_000, 70_000, 79_000],
+        cpu_iowait_pct=38.0,
+    )
+    assert found(text, one) == matches
+
+
+def test_only_the_jobs_own_gpus() -> None:
+    assert found("mine", node(mine=(True, False, True, False))) == [0, 2]
+    assert found("!mine", node(mine=(True, False, True, False))) == [1, 3]
+
+
+def test_a_node_without_gpus_is_found_by_name_and_state() -> None:
+    lost = NodeState("gpu09", phase=Phase.LOST)
+    assert parse("state:lost").match(lost, NOW).tolist() == [True]
+    assert parse("gpu09 & !state:live").match(lost, NOW).tolist() == [True]
+    assert parse("util<5").match(lost, NOW).tolist() == [False]
+    assert parse("gpu:0").match(lost, NOW).tolist() == [False]
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "words"),
+    [
+        ("util<", 5, "number"),
+        ("util<x", 5, "'x'"),
+        ("powr>3", 0, "power"),
+        ("util<5 &", 8, "missing"),
+        ("(util<5", 0, "closed"),
+        ("util<5)", 6, "')'"),
+        ("<5", 0, "before '<'"),
+        ("state:gone", 6, "'gone'"),
+        ("gpu:x", 4, "0-3"),
+        ("colour:red", 0, "'colour'"),
+        ("node:", 5, "after the colon"),
+        ("util<5 | | a", 9, "'|'"),
+        ("!", 1, "missing"),
+    ],
+)
+def test_a_mistake_is_told_with_its_column(text: str, position: int, words: str) -> None:
+    with pytest.raises(FilterError) as caught:
+        parse(text)
+    assert caught.value.position == position
+    assert words in str(caught.value)
+
+
+terms = st.one_of(
+    st.builds(
+        lambda metric, operator, number: f"{metric}{operator}{number}",
+        st.sampled_from([m.short for m in GPU_METRICS]),
+        st.sampled_from(["<", "<=", ">", ">=", "=", "!="]),
+        st.integers(-5, 105),
+    ),
+    st.sampled_from(
+        ["gpu03", "gpu0*", "nothing", "mine", "rank:8-9", "gpu:1", "state:live", "user:ada", "iowait>20"]
+    ),
+)
+filters = st.recursive(
+    terms,
+    lambda inner: st.one_of(
+        st.builds(lambda a: f"!({a})", inner),
+        st.builds(lambda a, b: f"({a} & {b})", inner, inner),
+        st.builds(lambda a, b: f"({a} | {b})", inner, inner),
+        st.builds(lambda a, b: f"({a} {b})", inner, inner),
+    ),
+    max_leaves=6,
+)
+readings = st.builds(
+    lambda values, iowait: node(
+        **{name: values[place::20] for place, name in enumerate(GPU_COLUMNS[:20])}, cpu_iowait_pct=iowait
+    ),
+    st.lists(st.sampled_from([float("nan"), 0.0, 3.0, 50.0, 99.0]), min_size=80, max_size=80),
+    st.sampled_from([float("nan"), 0.0, 38.0]),
+)
+
+
+@given(filters, filters, readings)
+def test_and_or_not_are_those_of_logic(one: str, other: str, where: NodeState) -> None:
+    a, b = parse(one).match(where, NOW), parse(other).match(where, NOW)
+    assert (parse(f"({one}) & ({other})").match(where, NOW) == (a & b)).all()
+    assert (parse(f"({one}) ({other})").match(where, NOW) == (a & b)).all()
+    assert (parse(f"({one}) | ({other})").match(where, NOW) == (a | b)).all()
+    assert (parse(f"!({one})").match(where, NOW) == ~a).all()
+    assert (parse(f"{one} | {other} & {one}").match(where, NOW) == (a | (b & a))).all()
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_filter_or_a_mistake_inside_it(text: str) -> None:
+    try:
+        made = parse(text)
+    except FilterError as wrong:
+        position, words = wrong.position, str(wrong)
+    else:
+        assert made.match(node(), NOW).shape == (4,)
+        return
+    assert 0 <= position <= len(text)
+    assert words

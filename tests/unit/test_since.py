@@ -1,0 +1,69 @@
+"""When a session began, as people say it."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_tui.fleet.since import SinceError, parse_since, split_since
+
+NOW = datetime(2026, 3, 2, 14, 5, 30, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds_ago"),
+    [
+        ("now", 0),
+        ("", 0),
+        ("30s", 30),
+        ("2m", 120),
+        ("2 minutes ago", 120),
+        ("since 2m ago", 120),
+        ("1h30m", 5400),
+        ("1 h 30 min", 5400),
+        ("1.5h", 5400),
+        ("1d", 86400),
+        ("14:05", 30),
+        ("14:05:10", 20),
+        ("14:06", 86400 - 30),
+        ("2026-03-02 14:00", 330),
+        ("2026-03-02T14:00:00", 330),
+        ("2026-03-02T15:00+01:00", 330),
+    ],
+)
+def test_a_time_is_read_as_it_is_said(text: str, seconds_ago: float) -> None:
+    assert parse_since(text, NOW, UTC) == NOW - seconds_ago
+
+
+def test_a_clock_time_is_local() -> None:
+    assert parse_since("15:05", NOW, timezone(timedelta(hours=1))) == NOW - 30
+
+
+@pytest.mark.parametrize("text", ["soon", "25:00", "2 fortnights", "2027-01-01", "-5m", "m"])
+def test_what_can_not_be_read_is_told_in_a_sentence(text: str) -> None:
+    with pytest.raises(SinceError, match=r"\w+ \w+"):
+        parse_since(text, NOW, UTC)
+
+
+@given(st.text(max_size=30))
+def test_no_text_gives_a_time_in_the_future(text: str) -> None:
+    with contextlib.suppress(SinceError):
+        assert parse_since(text, NOW, UTC) <= NOW
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "since"),
+    [
+        ("train", "train", ""),
+        ("train, since 2m ago", "train", "2m ago"),
+        ("a, b, since 14:05", "a, b", "14:05"),
+        (", since 2m", ", since 2m", ""),
+        ("  spaced  ", "spaced", ""),
+    ],
+)
+def test_a_line_may_hold_both_name_and_time(line: str, name: str, since: str) -> None:
+    assert split_since(line) == (name, since)
