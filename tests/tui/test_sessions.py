@@ -61,6 +61,32 @@ async def test_the_chosen_one_is_stopped_and_the_others_run_on() -> None:
         assert "1 running" in screen_text(app)
 
 
+async def test_stopping_one_that_has_ended_says_so_and_stops_no_other() -> None:
+    made = busy_scene()
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("S", "G", "x")
+        await pilot.pause()
+        assert [n.message for n in app._notifications] == ["data_loading has ended already"]
+        assert len(made.fleet.sessions.running) == 2
+
+
+async def test_the_chosen_sessions_course_is_plotted_from_its_start_to_its_end() -> None:
+    made = busy_scene()
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("S")
+        await pilot.pause()
+        assert "─ eval ─" in screen_text(app)
+        assert "now" in screen_text(app)
+        await pilot.press("G")
+        await pilot.pause()
+        assert "─ data_loading ─" in screen_text(app)
+        assert "GPU util, mean of all GPUs" in screen_text(app)
+        assert "−1 min" in screen_text(app)
+        assert line_with(app, "−1 min").endswith("end")
+
+
 async def test_a_new_session_leaves_the_cursor_on_the_one_it_was_on() -> None:
     made = busy_scene()
     app = app_on(made)

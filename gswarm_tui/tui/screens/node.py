@@ -32,6 +32,8 @@ from gswarm_tui.tui.widgets.views import ViewBar
 ALL, PLOTS, HOST, PROCESSES, UNMEASURED = "overview", "plots", "host", "processes", "not measured"
 PANEL_LOWEST = 6
 PROCESSES_LOWEST = 5
+TALLER = 12
+"""Lines that all bands together may have above one each."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def heights(room: int, gpus: int, host: int, processes: int) -> Heights:
     left -= host_part
     processes_part = min(left, processes + 3) if left >= PROCESSES_LOWEST else 0
     left -= processes_part
-    higher = min(3, left // gpus)
+    higher = min(max(1, TALLER // gpus), left // gpus)
     plots = bands + higher * gpus
     rest = room - table - plots - host_part
     return Heights(table, plots, 1 + higher, host_part, rest if processes_part else 0)
@@ -177,7 +179,7 @@ class NodeScreen(Place):
             row = min(self.query_one("#gpus", Table).cursor, len(node.facts) - 1)
             plot = self._trends.gpu(node, row, self._metric, curve_width(cells) * 2, now)
             return panel(
-                plot.named(f"GPU {node.facts[row].index} {plot.label}"), cells, room, self._trends.span_s
+                plot.named(f"GPU {node.facts[row].index}, {plot.label}"), cells, room, self._trends.span_s
             )
         lines: list[Spans] = []
         bins = band_width(cells) * band_bins(self._band)

@@ -33,7 +33,10 @@ SESSION_TABLE = (
 )
 
 PLOTTED = ("util_pct", "power_w")
-PLOTS_HEIGHT = 12
+PLOTS_LEAST, PLOTS_MOST = 9, 16
+"""Lines of the chosen session's plots."""
+CHROME = 4
+"""Lines of title, heading of the plots and footer, and one to spare."""
 PLOTS_FROM = 20
 """Lines of the whole screen from which on there is room for plots."""
 
@@ -113,15 +116,20 @@ class SessionsScreen(Place):
         session, plots = self.chosen_session(), self.query_one("#plots", Canvas)
         plots.display = session is not None and self.size.height >= PLOTS_FROM
         if session is None or not plots.display:
+            self.query_one(Table).styles.height = "1fr"
             return
         cells = (self.size.width - GAP - 1) // 2
         bins, span = curve_width(cells) * 2, max(1.0, session.seconds(now))
         last = "now" if session.running else "end"
+        table = self.query_one(Table)
+        room = self.size.height - table.heading_height - CHROME
+        height = max(PLOTS_LEAST, min(PLOTS_MOST, room - len(self._shown)))
+        table.styles.height = min(len(self._shown), room - height) + table.heading_height
         panels = []
         for name in PLOTTED:
             plot = self._trends.session(self.fleet, session, GPU_BY_NAME[name], bins, now)
             named = plot.named(f"{plot.label}, mean of all GPUs")
-            panels.append(panel(named, cells, PLOTS_HEIGHT - 1, span, last))
+            panels.append(panel(named, cells, height, span, last))
         rule = "─" * self.size.width
         name = f" {clip(clean(session.name), self.size.width - 4)} "
         heading = (Span("─", "faint"), Span(name, "dim"), Span(rule[1 + width(name) :], "faint"))
