@@ -25,7 +25,7 @@ _PYTHON_REMEDY = "load one with --setup 'module load python', or name one with -
 _SETUP = (
     "exec 3>&1 1>&2; "
     "failed() { s=$?; echo GSWARM-FAIL setup $s >&3; exit $s; }; trap failed EXIT; "
-    'eval "$(printf %s "$1" | base64 -d)" </dev/null || exit; '
+    'eval "$(printf %s "$1" | base64 -d)" </dev/null; s=$?; set +eu; [ $s = 0 ] || exit $s; '
     "trap - EXIT; exec 1>&3 3>&-; "
 )
 _RUN = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import Sequence
 
@@ -68,11 +69,19 @@ class ProcessChannel:
         return bytes(self._stderr)
 
     async def close(self) -> None:
-        """End the child: by the end of its input, then by SIGTERM, then by SIGKILL."""
+        """End the child and whatever it started: by the end of its input, then SIGTERM, then SIGKILL."""
         self._stdin.close()
+        # Nobody reads any more, but a child that is blocked in writing could not end.
+        leftover = asyncio.create_task(self._read_away())
         await end_process(self._process)
-        self._reading_stderr.cancel()
-        await asyncio.wait([self._reading_stderr])
+        await asyncio.wait([leftover, self._reading_stderr], timeout=_PATIENCE_S)
+        if not leftover.done() or not self._reading_stderr.done():
+            _signal_group(self._process.pid, signal.SIGKILL)
+        await asyncio.wait([leftover, self._reading_stderr], timeout=_PATIENCE_S)
+
+    async def _read_away(self) -> None:
+        while await self._stdout.read(_CHUNK):
+            pass
 
     async def _read_stderr(self) -> None:
         while data := await self._stderr_pipe.read(_CHUNK):
@@ -81,14 +90,19 @@ class ProcessChannel:
 
 
 async def end_process(process: asyncio.subprocess.Process) -> None:
-    """Wait for a process whose input was closed; then SIGTERM, then SIGKILL."""
+    """Wait for a session's leader whose input was closed; then SIGTERM to its group, then SIGKILL."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None and process.returncode is None:
-            process.send_signal(number)
+            _signal_group(process.pid, number)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
                 await process.wait()
                 return
+
+
+def _signal_group(leader: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, number)
 
 
 def describe_end(how: str, stderr: bytes) -> str:

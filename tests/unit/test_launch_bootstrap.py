@@ -1,0 +1,221 @@
+"""Between a login shell and the first byte of the agent, for every shell and Python that this machine has."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_agent.wire import MAGIC, MAX_NOISE
+from gswarm_tui.launch.base import LaunchError, Retry, check_name, clean, last_line
+from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, Greeting, greet
+from gswarm_tui.launch.bundle import own_bundle
+from gswarm_tui.launch.process import ProcessChannel
+
+SHELLS = [path for name in ("sh", "bash", "zsh", "tcsh", "fish") if (path := shutil.which(name)) is not None]
+AWKWARD = 'it\'s "a" $HOME `id` \\n ! * ; & | < > ( ) é\n# end'
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of the test's own for the shells."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    return home
+
+
+async def through(shell: str, bootstrap: Bootstrap) -> GreetedChannel:
+    """Run the bootstrap as sshd would: its command line by the user's shell."""
+    line = bootstrap.command_line("stream", "--simulate", "{}")
+    return await greet(await ProcessChannel.start([shell, "-c", line]), bootstrap)
+
+
+async def failing(shell: str, bootstrap: Bootstrap) -> LaunchError:
+    with pytest.raises(LaunchError) as caught:
+        await through(shell, bootstrap)
+    return caught.value
+
+
+async def speaks(shell: str, bootstrap: Bootstrap) -> None:
+    channel = await through(shell, bootstrap)
+    try:
+        assert (await channel.read()).startswith(MAGIC)
+    finally:
+        await channel.close()
+
+
+def stand_in(path: Path, script: str) -> Path:
+    """A program that is a shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+async def test_any_login_shell_will_do(shell: str) -> None:
+    await speaks(shell, Bootstrap(agent_python="python3"))
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+async def test_any_login_shell_will_do_for_a_setup_of_any_text(shell: str, home: Path) -> None:
+    setup = f"cat > {home}/said <<'END'\n{AWKWARD}\nEND\n"
+    await speaks(shell, Bootstrap(setup=setup))
+    assert (home / "said").read_text() == AWKWARD + "\n"
+
+
+async def test_a_setup_runs_in_a_login_shell_and_changes_what_python3_is(home: Path) -> None:
+    stand_in(home / "module/python3", f'echo chosen >> {home}/chosen; exec {sys.executable} "$@"')
+    (home / ".bash_profile").write_text(
+        f"echo Welcome; module() {{ PATH={home}/module:$PATH; echo $1 $2; }}\n"
+    )
+    await speaks("sh", Bootstrap(setup="module load python"))
+    # The head's own interpreter is there too and comes first, as long as nobody names another.
+    await speaks("sh", Bootstrap(setup="module load python", agent_python="python3"))
+    assert (home / "chosen").read_text() == "chosen\n"
+
+
+@pytest.mark.parametrize(
+    ("setup", "reason"),
+    [
+        ("false", "the setup failed with exit status 1"),
+        ("echo out; echo 'no such module' >&2; false", "the setup failed with exit status 1: no such module"),
+        ("exit 7", "the setup failed with exit status 7"),
+        ("if then", "the setup failed with exit status "),
+        ("set -e; false; true", "the setup failed with exit status 1"),
+    ],
+)
+async def test_a_setup_that_fails(setup: str, reason: str) -> None:
+    error = await failing("sh", Bootstrap(setup=setup))
+    assert error.reason.startswith(reason)
+    assert (error.remedy, error.retry) == ("correct --setup", Retry.SLOWLY)
+
+
+async def test_a_setup_that_leaves_no_channel_ends_without_an_agent() -> None:
+    error = await failing("sh", Bootstrap(setup="exec 3>&-; exec 1>&-; kill -9 $$"))
+    assert error.reason == "the agent was ended by SIGKILL"
+
+
+async def test_a_node_without_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("sh", "base64"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setattr(sys, "executable", "/not/there/python3")
+    shell = str(shutil.which("sh"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    error = await failing(shell, Bootstrap())
+    assert error.reason == "it has no python3 that runs"
+    assert "--agent-python" in error.remedy
+
+
+async def test_a_python_too_old_is_passed_over_for_a_newer_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stand_in(tmp_path / "bin/python3", "echo GSWARM-OLD 3.6.8; exit 64")
+    stand_in(tmp_path / "bin/python3.12", f'exec {sys.executable} "$@"')
+    monkeypatch.setattr(sys, "executable", "/not/there/python3")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    await speaks("sh", Bootstrap())
+
+
+async def test_only_pythons_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("sh", "base64"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+    stand_in(tmp_path / "bin/python3", "echo GSWARM-OLD 3.6.8; exit 64")
+    monkeypatch.setattr(sys, "executable", "/not/there/python3")
+    shell = str(shutil.which("sh"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    error = await failing(shell, Bootstrap())
+    assert error.reason == "its python3 is 3.6.8, and 3.9 or later is needed"
+    named = await failing(shell, Bootstrap(agent_python=str(tmp_path / "bin/python3")))
+    assert named.reason == f"the Python {tmp_path}/bin/python3 is 3.6.8, and 3.9 or later is needed"
+
+
+async def test_an_environment_that_does_not_start_here_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = stand_in(tmp_path / "env/python", "echo 'libpython3.11.so: cannot open' >&2; exit 127")
+    monkeypatch.setattr(sys, "executable", str(broken))
+    await speaks("sh", Bootstrap())
+
+
+async def test_an_agent_that_crashes_before_it_speaks_is_told_by_its_last_line(tmp_path: Path) -> None:
+    crash = stand_in(
+        tmp_path / "python", "printf 'Traceback:\\nImportError: no \\033[31mzlib\\n' >&2; exit 1"
+    )
+    error = await failing("sh", Bootstrap(agent_python=str(crash)))
+    assert error.reason == "the agent ended with exit status 1: ImportError: no [31mzlib"
+
+
+async def test_an_account_that_only_prints(tmp_path: Path) -> None:
+    flood = stand_in(tmp_path / "python", "while :; do echo You may not do this here.; done")
+    error = await failing("sh", Bootstrap(agent_python=str(flood)))
+    assert error.reason.startswith("no agent answered, only other output: ")
+
+
+def test_the_command_line_holds_only_what_every_shell_leaves_alone() -> None:
+    line = Bootstrap(setup=AWKWARD, agent_python=AWKWARD).command_line("stream")
+    words = line.removeprefix("exec ").split("'")[1::2]
+    assert words == Bootstrap(setup=AWKWARD, agent_python=AWKWARD).command("stream")
+    assert not set("'!\n\\") & set("".join(words))
+    assert line.count("'") == 2 * len(words)
+
+
+NEED = b"GSWARM-NEED " + own_bundle().bundle_id.encode() + b"\n"
+
+
+@given(data=st.data(), noise=st.binary(max_size=50).filter(lambda b: b"GSWARM" not in b and b"\0" not in b))
+def test_a_greeting_is_understood_in_pieces_of_any_size(data: st.DataObject, noise: bytes) -> None:
+    stream = noise + b"\nGSWARM-OLD 3.6.8\n" + noise + NEED + MAGIC + b"frames"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    greeting = Greeting(own_bundle())
+    answer = b"".join(
+        greeting.feed(stream[a:b]) for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+    )
+    rest = greeting.wire or b""
+    assert answer == own_bundle().payload
+    assert greeting.old_version == "3.6.8"
+    assert rest == MAGIC + b"frames" or (MAGIC + b"frames").startswith(rest)
+
+
+def test_what_looks_like_a_greeting_after_the_magic_is_the_agents_own() -> None:
+    greeting = Greeting(own_bundle())
+    assert greeting.feed(MAGIC + NEED) == b""
+    assert greeting.wire == MAGIC + NEED
+
+
+@given(st.binary(max_size=300))
+def test_no_noise_is_taken_for_an_agent(noise: bytes) -> None:
+    greeting = Greeting(own_bundle())
+    greeting.feed(noise)
+    assert greeting.wire is None or MAGIC in noise
+
+
+def test_endless_noise_is_given_up() -> None:
+    greeting = Greeting(own_bundle())
+    greeting.feed(b"no\n" * MAX_NOISE)
+    assert greeting.failure == ("noise", "no")
+
+
+@given(st.text(), st.integers(2, 50))
+def test_cleaned_text_is_one_short_line_that_moves_no_cursor(text: str, longest: int) -> None:
+    cleaned = clean(text, longest)
+    assert len(cleaned) <= longest
+    assert cleaned.isprintable()
+
+
+def test_the_last_line_that_says_something_is_found() -> None:
+    assert last_line(b"first\nTimeoutError: \x1b[1mlate\xff\n \n\x07\n") == "TimeoutError: [1mlate\ufffd"
+    assert last_line(b"") == ""
+
+
+@pytest.mark.parametrize("name", ["gpu01", "gpu-01.cluster_a", "10.0.0.1", "fe80::1", "_a"])
+def test_names_of_hosts_are_names(name: str) -> None:
+    check_name(name)
