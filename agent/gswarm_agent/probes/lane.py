@@ -14,10 +14,10 @@ class _Batch(Generic[T]):
     """Jobs that one thread does in turn, until it is cut off from those it hasn't begun."""
 
     def __init__(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
+        self.job = job
         self.results: Dict[int, T] = {}
         self.error: Optional[Exception] = None
         self.finished = threading.Event()
-        self._job = job
         self._waiting = list(keys)
         self._lock = threading.Lock()
         self._current: Optional[int] = None
@@ -27,7 +27,7 @@ class _Batch(Generic[T]):
         try:
             key = self._claim()
             while key is not None:
-                self.results[key] = self._job(key)
+                self.results[key] = self.job(key)
                 key = self._claim()
         except Exception as error:
             self.error = error
@@ -149,11 +149,12 @@ class Lanes(Generic[T]):
         self._name = name
         self._lanes: List[_Lane[T]] = [_Lane(name, range(count))] if count else []
         self._round: List[_Lane[T]] = []
-        self._job: Optional[Callable[[int], T]] = None
 
     def start(self, job: Callable[[int], T]) -> None:
         """Begin a round; returns at once."""
-        self._job = job
+        for lane in list(self._lanes):
+            if lane.batch is not None and not lane.idle:
+                self._split(lane, lane.batch)
         self._round = [lane for lane in self._lanes if lane.idle]
         for lane in self._round:
             lane.start(job, lane.keys)
@@ -168,29 +169,34 @@ class Lanes(Generic[T]):
             if batch is None:
                 continue
             while not batch.finished.is_set():
-                left = min(until - time.monotonic(), batch.patience_left(patience))
-                if left <= 0:
-                    waiting += self._split(lane, batch, until)
+                seconds = min(until - time.monotonic(), batch.patience_left(patience))
+                if seconds <= 0:
+                    successor, left = self._split(lane, batch)
+                    if successor is None:  # it hasn't begun, or is slow and known for it
+                        batch.finished.wait(max(0.0, until - time.monotonic()))
+                    elif left and time.monotonic() < until:
+                        successor.start(batch.job, left)
+                        waiting.append(successor)
                     break
-                batch.finished.wait(left)
+                batch.finished.wait(seconds)
             results.update(batch.results)
             if batch.error is not None:
                 raise batch.error
         return results
 
-    def _split(self, lane: _Lane[T], batch: _Batch[T], until: float) -> List[_Lane[T]]:
-        """Leave the thread to the job it is at and give its other keys a new one, started if time is left."""
+    def _split(self, lane: _Lane[T], batch: _Batch[T]) -> Tuple[Optional[_Lane[T]], List[int]]:
+        """Leave the thread to the job it is at and its other keys to a new one.
+
+        Returns the new one, if one was needed, and which of its keys have not had their turn.
+        """
         stuck, left = batch.cut()
         others = [key for key in lane.keys if key != stuck]
         if stuck is None or not others:
-            return []
+            return None, []
         lane.keys = [stuck]
         successor: _Lane[T] = _Lane(self._name, others)
         self._lanes.append(successor)
-        if self._job is None or not left or time.monotonic() >= until:
-            return []
-        successor.start(self._job, left)
-        return [successor]
+        return successor, left
 
     def close(self, timeout: float) -> bool:
         """End the threads; False when one is still inside its job after that many seconds."""

@@ -32,7 +32,7 @@ class Lister(Protocol):
 
 
 class NvmlLister:
-    """GPU processes straight from NVML."""
+    """GPU processes straight from NVML, of drivers since 510."""
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
@@ -42,10 +42,8 @@ class NvmlLister:
         api = self._nvml.api
         held: Dict[int, Optional[int]] = {}
         # A process that computes and draws is in both lists, each time with all of its memory.
-        computing, drawing = (
-            api.nvmlDeviceGetComputeRunningProcesses,
-            api.nvmlDeviceGetGraphicsRunningProcesses,
-        )
+        computing = api.nvmlDeviceGetComputeRunningProcesses_v3
+        drawing = api.nvmlDeviceGetGraphicsRunningProcesses_v3
         for listing in (drawing, computing):
             for process in self._nvml.maybe(listing, gpu.handle) or ():
                 held[process.pid] = process.usedGpuMemory
@@ -104,7 +102,7 @@ def best_lister(nvml: Nvml) -> Lister:
 def why_no_processes(nvml: Nvml, gpu: Gpu) -> Optional[str]:
     """Why the processes on a GPU can't be known; None where they can."""
     try:
-        nvml.api.nvmlDeviceGetComputeRunningProcesses(gpu.handle)
+        nvml.api.nvmlDeviceGetComputeRunningProcesses_v3(gpu.handle)
     except nvml.Error as error:
         if error.value == FUNCTION_NOT_FOUND and importlib.util.find_spec("nvitop") is not None:
             return None

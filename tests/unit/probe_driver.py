@@ -1,0 +1,181 @@
+"""A node's probe in a process of its own, so that each test has its own NVML. Node drives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from gswarm_agent.frame import Note, Number
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.probes.node import NodeProbe
+
+Values = dict[str, Number | None]
+DEADLINE = 60.0
+
+
+@dataclass(frozen=True)
+class OnGpu:
+    """A process sample with its row by name."""
+
+    gpu: int
+    pid: int
+    user: str | None
+    command: str | None
+    rank: int | None
+    local_rank: int | None
+    row: Values
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A reading with rows by name. It was made between ``begun`` and ``ended`` (monotonic, ns)."""
+
+    begun: int
+    ended: int
+    gpus: list[Values | None]
+    host: Values
+    processes: list[OnGpu] | None
+    notes: list[Note]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the probe said about the node."""
+
+    host: dict[str, Any]
+    gpus: list[dict[str, Any]]
+    capabilities: dict[str, str]
+
+
+class Node:
+    """A NodeProbe in another process, on the NVML stand-in with a scenario, or without NVML."""
+
+    def __init__(
+        self,
+        lib: Path | None = None,
+        scenario: Path | None = None,
+        *,
+        nvitop: bool = True,
+        start_s: float = 10,
+    ) -> None:
+        environment = {**os.environ, "GSWARM_STANDIN_SCENARIO": str(scenario or "/nonexistent")}
+        environment.pop("LD_LIBRARY_PATH", None)
+        if lib is not None:
+            environment["LD_LIBRARY_PATH"] = str(lib)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, "nvitop" if nvitop else "no-nvitop", str(start_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=Path(__file__).parents[2],
+        )
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        try:
+            self._process.wait(DEADLINE)
+        finally:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._process.stdout.close()
+        words = self._process.stderr.read()
+        self._process.stderr.close()
+        if error is None:
+            assert words == "", words
+            assert self._process.returncode == 0
+
+    def facts(self) -> Facts:
+        """Ask for the facts as they are now."""
+        return Facts(**self._ask("facts"))
+
+    def read(self, skip_s: float = 0) -> Reading:
+        """Ask for a reading; the probe's clock jumps ahead by some seconds before."""
+        answer = self._ask(f"read {int(skip_s * 1e9)}")
+        processes = answer.pop("processes")
+        return Reading(
+            notes=[Note(**note) for note in answer.pop("notes")],
+            processes=None if processes is None else [OnGpu(**process) for process in processes],
+            **answer,
+        )
+
+    def until(self, condition: Callable[[Reading], object]) -> Reading:
+        """Read ten times a second until the reading is as wanted; notes of all readings are in the last."""
+        deadline = time.monotonic() + DEADLINE
+        notes: list[Note] = []
+        while time.monotonic() < deadline:
+            reading = self.read()
+            notes += reading.notes
+            reading = Reading(**{**vars(reading), "notes": list(notes)})
+            if condition(reading):
+                return reading
+            time.sleep(0.1)
+        raise AssertionError(f"not within {DEADLINE:g} s; at last {reading}")
+
+    def _ask(self, question: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{question}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            assert self._process.stderr is not None
+            raise AssertionError(self._process.stderr.read())
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _main() -> None:
+    if sys.argv[1] == "no-nvitop":
+        sys.modules["nvitop"] = None  # type: ignore[assignment]
+    probe = NodeProbe(start_s=float(sys.argv[2]))
+    skipped = 0
+    for line in sys.stdin:
+        question, *arguments = line.split()
+        if question == "facts":
+            host, gpus, capabilities = probe.facts()
+            answer: dict[str, Any] = {"host": asdict(host), "gpus": [asdict(gpu) for gpu in gpus]}
+            answer["capabilities"] = capabilities
+        else:
+            skipped += int(arguments[0])
+            begun = time.monotonic_ns()
+            reading = probe.read(begun + skipped)
+            answer = {
+                "begun": begun,
+                "ended": time.monotonic_ns(),
+                "gpus": [_named(GPU_COLUMNS, row) for row in reading.gpus],
+                "host": _named(HOST_COLUMNS, reading.host),
+                "notes": [asdict(note) for note in reading.notes],
+                "processes": None
+                if reading.processes is None
+                else [{**asdict(p), "row": _named(PROCESS_COLUMNS, p.row)} for p in reading.processes],
+            }
+        print(json.dumps(answer), flush=True)
+    probe.close()
+
+
+def _named(columns: tuple[str, ...], row: tuple[Number | None, ...] | None) -> Values | None:
+    return None if row is None else dict(zip(columns, row, strict=True))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,113 @@
+"""Small facts about NVIDIA's driver that the probes rest on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pynvml
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_agent.probes.gpu_facts import lost_gpu_facts
+from gswarm_agent.probes.nvml import FieldQuery, Nvml, reason_of
+from gswarm_agent.probes.pcie import seconds_to_wrap
+from gswarm_agent.probes.questions import field_sums
+
+
+def driver(version: str | None) -> Nvml:
+    """An Nvml that knows its version and nothing else."""
+    nvml = Nvml.__new__(Nvml)
+    nvml.api, nvml.driver_version = pynvml, version
+    return nvml
+
+
+def thermal_fields(version: str | None) -> list[int]:
+    (source,) = [s for s in field_sums(driver(version)) if "throttle_thermal_pct" in s.columns]
+    return [field for field, _ in source.fields]
+
+
+@pytest.mark.parametrize("version", ["580.82.07", "580.82", "590.44.01", "nonsense", "", None])
+def test_throttle_fields_have_their_new_numbers(version: str | None) -> None:
+    assert thermal_fields(version) == [269, 270]
+
+
+@pytest.mark.parametrize("version", ["580.65.06", "575.57.08", "535.183.01"])
+def test_throttle_fields_have_their_old_numbers_on_older_drivers(version: str) -> None:
+    assert thermal_fields(version) == [251, 252]
+
+
+def test_field_values_are_laid_out_as_in_pynvml() -> None:
+    size = FieldQuery._LAYOUT.size
+    assert size == pynvml.sizeof(pynvml.c_nvmlFieldValue_t)
+
+
+@given(
+    st.sampled_from(
+        [
+            *(("d", 0, "dVal"), ("I", 1, "uiVal"), ("Q", 2, "ulVal"), ("Q", 3, "ullVal")),
+            *(("q", 4, "sllVal"), ("i", 5, "siVal"), ("H", 6, "usVal")),
+        ]
+    ),
+    st.integers(0, 2**15),
+)
+def test_a_field_value_is_read_as_its_type(kind: tuple[str, int, str], number: int) -> None:
+    code, value_type, member = kind
+    signed = -number if code in "dqi" else number
+
+    def answers(_handle: object, count: int, buffer: object) -> int:
+        value = pynvml.c_nvmlFieldValue_t.from_buffer(buffer)
+        assert (count, value.fieldId, value.scopeId) == (1, 138, 7)
+        value.value.ullVal = 2**64 - 1  # what lies beside a short value must not matter
+        setattr(value.value, member, signed)
+        value.valueType = value_type
+        return 0
+
+    result, (answer,) = FieldQuery([(138, 7)]).ask(answers, None)
+    assert (result, answer.code, answer.kind, answer.number) == (0, 0, value_type, signed)
+
+
+def test_a_pcie_5_link_of_16_lanes_goes_round_in_68_ms() -> None:
+    assert seconds_to_wrap(5, 16) == pytest.approx(0.068, abs=0.001)
+    assert seconds_to_wrap(3, 8) == pytest.approx(0.545, abs=0.001)
+    assert seconds_to_wrap(None, None) < seconds_to_wrap(5, 16)
+
+
+def test_every_error_has_words() -> None:
+    codes = [value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")]
+    assert len(codes) > 25
+    assert all(reason_of(code).strip() for code in codes)
+    assert reason_of(4711) == "NVML error 4711"
+
+
+INFORMATION = """\
+Model: \t\t NVIDIA H100 80GB HBM3
+IRQ:   \t\t 183
+GPU UUID: \t {uuid}
+Video BIOS: \t ??.??.??.??.??
+Bus Type: \t PCIe
+Bus Location: \t 0000:{bus}:00.0
+Device Minor: \t 2
+GPU Excluded:\t No
+"""
+
+
+def kernel_module(proc: Path, **uuids: str) -> None:
+    for bus, uuid in uuids.items():
+        folder = proc / f"driver/nvidia/gpus/0000:{bus}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(INFORMATION.format(uuid=uuid, bus=bus))
+
+
+def test_a_lost_gpu_is_known_from_the_kernel_module(tmp_path: Path) -> None:
+    kernel_module(tmp_path, b8="GPU-2", a1="GPU-1", c0="GPU-????????-????-????")
+    facts = lost_gpu_facts(1, 3, tmp_path)
+    assert (facts.index, facts.uuid, facts.name) == (1, "GPU-2", "NVIDIA H100 80GB HBM3")
+    assert (facts.pci_bus_id, facts.minor, facts.memory_total_mib) == ("0000:b8:00.0", 2, None)
+    assert lost_gpu_facts(2, 3, tmp_path).uuid == "unknown-2"
+
+
+def test_a_lost_gpu_among_some_is_not_guessed(tmp_path: Path) -> None:
+    kernel_module(tmp_path, a1="GPU-1", b8="GPU-2")
+    assert lost_gpu_facts(0, 1, tmp_path).uuid == "unknown-0"
+    assert lost_gpu_facts(0, 1, tmp_path / "nowhere").name == "unknown GPU"

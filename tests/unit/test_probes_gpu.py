@@ -1,0 +1,400 @@
+"""GPUs as the probe reads them from an NVML whose answers are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent.frame import ERROR, INFO, WARNING
+from gswarm_agent.metrics import GPU_METRICS, RATE
+from tests.cluster.standin import Return, Scenario, read_counters
+from tests.unit.probe_driver import Node, Reading
+
+RATES = {metric.name for metric in GPU_METRICS if metric.kind == RATE}
+
+
+class Stage:
+    """A scenario and its file."""
+
+    def __init__(self, lib: Path, file: Path) -> None:
+        self.lib, self.file = lib, file
+        self.scenario = Scenario()
+
+    def set(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.write()
+
+    def write(self) -> None:
+        self.scenario.write(self.file)
+
+    def node(self, *, nvitop: bool = False, start_s: float = 10) -> Node:
+        return Node(self.lib, self.file, nvitop=nvitop, start_s=start_s)
+
+
+@pytest.fixture
+def stage(standin_lib: Path, tmp_path: Path) -> Stage:
+    return Stage(standin_lib, tmp_path / "node.scenario")
+
+
+def values(reading: Reading, metric: str) -> list[object]:
+    """One metric of all GPUs; "lost" for a GPU without a row."""
+    return ["lost" if row is None else row[metric] for row in reading.gpus]
+
+
+def about(wanted: float) -> object:
+    """A rate: its interval is measured around the driver's call, not in it."""
+    return pytest.approx(wanted, rel=0.03)
+
+
+def test_every_metric_is_what_the_driver_says(stage: Stage) -> None:
+    scenario = Scenario.of("n", 8)
+    for i, gpu in enumerate(scenario.gpus):
+        gpu.utilization_percent, gpu.memory_utilization_percent = 90 + i, 40 + i
+        gpu.memory_used_mib, gpu.power_mw = 1000 * i, 400_500 + i
+        gpu.temperature_c, gpu.memory_temperature_c = 50 + i, 60 + i
+        gpu.sm_clock_mhz, gpu.memory_clock_mhz = 1900 + i, 2600 + i
+        gpu.clock_reasons, gpu.pstate = 4 * i, i
+        gpu.ecc_corrected_volatile, gpu.ecc_uncorrected_volatile = 10 + i, i
+        gpu.pcie_tx_bytes_per_s, gpu.pcie_rx_bytes_per_s = (i + 1) * 10**9, (i + 1) * 2 * 10**9
+        gpu.nvlink_tx_kib_per_s, gpu.nvlink_rx_kib_per_s = (i + 1) * 10**6, (i + 1) * 3 * 10**6
+        gpu.throttle_power_ns_per_s, gpu.throttle_power_brake_ns_per_s = 10**8 * (i + 1), 10**7 * (i + 1)
+        gpu.throttle_sw_thermal_ns_per_s, gpu.throttle_hw_thermal_ns_per_s = 10**8, 10**7 * (i + 1)
+        gpu.starts = {"energy_mj": 2**53 + 1}
+    stage.set(scenario)
+    with stage.node() as node:
+        facts = node.facts()
+        first = node.read()
+        later = node.until(
+            lambda reading: all(
+                row is not None
+                and row["pcie_tx_mb_s"] == about((i + 1) * 1000)
+                and row["pcie_rx_mb_s"] == about((i + 1) * 2000)
+                and row["nvlink_tx_mb_s"] == about((i + 1) * 1024)
+                and row["nvlink_rx_mb_s"] == about((i + 1) * 3072)
+                and row["throttle_power_pct"] == about((i + 1) * 10)
+                and row["throttle_thermal_pct"] == about(10 + i + 1)
+                and row["throttle_brake_pct"] == about(i + 1)
+                for i, row in enumerate(reading.gpus)
+            )
+        )
+    assert not {name for name in facts.capabilities if name in RATES or name.startswith("gpu")}
+    truth = read_counters(stage.file)
+    for i, (before, row) in enumerate(zip(first.gpus, later.gpus, strict=True)):
+        assert before is not None
+        assert row is not None
+        assert {name for name, value in before.items() if value is None} == RATES
+        levels = {name: value for name, value in row.items() if name not in RATES}
+        energy = levels.pop("energy_mj")
+        assert levels == {
+            "util_pct": 90 + i,
+            "mem_util_pct": 40 + i,
+            "mem_used_mib": 1000 * i,
+            "power_w": (400_500 + i) / 1000,
+            "temp_c": 50 + i,
+            "mem_temp_c": 60 + i,
+            "sm_clock_mhz": 1900 + i,
+            "mem_clock_mhz": 2600 + i,
+            "clock_reasons": 4 * i,
+            "ecc_corrected": 10 + i,
+            "ecc_uncorrected": i,
+            "pstate": i,
+        }
+        counter = truth[scenario.gpus[i].uuid]["energy_mj"]
+        assert isinstance(energy, int)
+        assert counter.at(later.begun) <= energy <= counter.at(later.ended)
+
+
+def test_facts(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 2, power_limit_mw=350_500, memory_total_mib=40960, max_sm_clock_mhz=1410))
+    with stage.node() as node:
+        facts = node.facts()
+    assert (facts.host["driver_version"], facts.host["cuda_version"]) == ("580.65.06", "13.0")
+    first, second = stage.scenario.gpus
+    assert facts.gpus[1] == {
+        "index": 1,
+        "uuid": second.uuid,
+        "name": second.name,
+        "pci_bus_id": second.pci_bus_id,
+        "minor": 1,
+        "memory_total_mib": 40960,
+        "power_limit_w": 350.5,
+        "sm_clock_max_mhz": 1410,
+        "mem_clock_max_mhz": second.max_memory_clock_mhz,
+        "mig": False,
+    }
+    assert facts.gpus[0]["uuid"] == first.uuid
+
+
+def test_a_pcie_counter_may_go_round_between_readings(stage: Stage) -> None:
+    # 60 GB/s go round 2**32 bytes every 72 ms, and the readings are further apart.
+    stage.set(Scenario.of("n", 2, pcie_counts_wrap=1, pcie_tx_bytes_per_s=60 * 10**9))
+    with stage.node() as node:
+        node.read()
+        node.until(lambda reading: values(reading, "pcie_tx_mb_s") == [about(60_000)] * 2)
+
+
+def test_without_counters_pcie_is_measured_in_the_background(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2, pcie_tx_bytes_per_s=1024 * 10**6, pcie_rx_bytes_per_s=2048 * 10**6)
+    scenario.gpus[1].answers = {197: Return.NOT_SUPPORTED, 198: Return.NOT_SUPPORTED}
+    stage.set(scenario)
+    with stage.node() as node:
+        node.until(
+            lambda reading: (
+                values(reading, "pcie_tx_mb_s") == [about(1024)] * 2
+                and values(reading, "pcie_rx_mb_s") == [about(2048)] * 2
+            )
+        )
+        assert not {name for name in node.facts().capabilities if "pcie" in name}
+
+
+def test_pcie_that_can_t_be_measured_at_all_is_a_capability(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2)
+    for gpu in scenario.gpus:
+        gpu.answers = {197: 3, 198: 3, "nvmlDeviceGetPcieThroughput": Return.NOT_SUPPORTED}
+    stage.set(scenario)
+    with stage.node() as node:
+        assert {"pcie_tx_mb_s", "pcie_rx_mb_s"} <= set(node.facts().capabilities)
+        assert values(node.read(), "pcie_tx_mb_s") == [None, None]
+
+
+def test_nvlink_5_counts_bytes(stage: Stage) -> None:
+    scenario = Scenario.of("n", 1, nvlink_version=5, nvlink_tx_kib_per_s=10**6, nvlink_rx_kib_per_s=2 * 10**6)
+    scenario.answers = {138: Return.NOT_SUPPORTED, 139: Return.NOT_SUPPORTED}
+    stage.set(scenario)
+    with stage.node() as node:
+        node.until(
+            lambda reading: (
+                values(reading, "nvlink_tx_mb_s") == [about(1024)]
+                and values(reading, "nvlink_rx_mb_s") == [about(2048)]
+            )
+        )
+
+
+def test_what_one_gpu_lacks_is_none_there_and_its_reason_is_told(stage: Stage) -> None:
+    scenario = Scenario.of("n", 3, power_mw=100_000)
+    scenario.gpus[1].power_mw = None
+    scenario.gpus[2].answers = {82: Return.NO_PERMISSION}
+    for gpu in scenario.gpus:
+        gpu.nvlink_links = None
+    stage.set(scenario)
+    with stage.node() as node:
+        capabilities = node.facts().capabilities
+        reading = node.read()
+        assert node.read().notes == []
+    assert capabilities["gpu1.power_w"] == "not supported by this GPU"
+    assert capabilities["gpu2.mem_temp_c"] == "not permitted to this user"
+    assert {"nvlink_tx_mb_s", "nvlink_rx_mb_s"} <= set(capabilities)
+    assert not {"power_w", "gpu0.power_w", "gpu0.nvlink_tx_mb_s"} & set(capabilities)
+    assert values(reading, "power_w") == [100, None, 100]
+    assert values(reading, "mem_temp_c") == [38, 38, None]
+
+
+def test_what_a_gpu_lacks_is_asked_again_after_a_minute_only(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 1, power_mw=None))
+    with stage.node() as node:
+        node.read()
+        stage.scenario.gpus[0].power_mw = 70_000
+        stage.write()
+        assert values(node.read(skip_s=30), "power_w") == [None]
+        assert values(node.read(skip_s=31), "power_w") == [70]
+        assert values(node.read(), "power_w") == [70]
+        assert "power_w" not in node.facts().capabilities
+
+
+def test_a_metric_that_goes_away_is_noted_once(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 2, power_mw=100_000))
+    with stage.node() as node:
+        node.read()
+        stage.scenario.gpus[1].answers = {"nvmlDeviceGetPowerUsage": Return.NOT_SUPPORTED}
+        stage.write()
+        reading = node.read()
+        assert values(reading, "power_w") == [100, None]
+        (note,) = reading.notes
+        assert (note.kind, note.severity, note.gpu) == ("unmeasured", WARNING, 1)
+        assert "power_w" in note.message
+        assert "gpu1.power_w" in node.facts().capabilities
+        assert node.read().notes == []
+
+
+def test_an_error_that_passes_leaves_a_gap_and_no_note(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 1, power_mw=100_000))
+    with stage.node() as node:
+        node.read()
+        stage.scenario.gpus[0].answers = {"nvmlDeviceGetPowerUsage": Return.UNKNOWN}
+        stage.write()
+        reading = node.read()
+        assert (values(reading, "power_w"), reading.notes) == ([None], [])
+        stage.scenario.gpus[0].answers = {}
+        stage.write()
+        reading = node.read()
+        assert (values(reading, "power_w"), reading.notes) == ([100], [])
+
+
+def test_a_gpu_is_lost_and_comes_back(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 3, pcie_tx_bytes_per_s=10**9))
+    with stage.node() as node:
+        node.read()
+        stage.scenario.gpus[1].lost = True
+        stage.write()
+        reading = node.read()
+        assert values(reading, "temp_c") == [30, "lost", 30]
+        (note,) = reading.notes
+        assert (note.kind, note.severity, note.gpu) == ("gpu_lost", ERROR, 1)
+        assert "fallen off the bus" in note.message
+        assert "gpu1" in node.facts().capabilities
+        assert node.read(skip_s=6).notes == []
+
+        stage.scenario.gpus[1].lost = False
+        stage.write()
+        assert values(node.read(), "temp_c") == [30, "lost", 30]
+        reading = node.read(skip_s=6)
+        assert values(reading, "temp_c") == [30, 30, 30]
+        (note,) = reading.notes
+        assert (note.kind, note.severity, note.gpu) == ("gpu_back", INFO, 1)
+        assert values(reading, "pcie_tx_mb_s")[1] is None
+        assert "gpu1" not in node.facts().capabilities
+        node.until(lambda reading: values(reading, "pcie_tx_mb_s") == [about(1000)] * 3)
+
+
+def test_a_gpu_lost_at_the_start_doesn_t_stop_the_others(stage: Stage) -> None:
+    scenario = Scenario.of("n", 4)
+    scenario.gpus[0].lost_from_start = True
+    scenario.gpus[2].lost = True
+    stage.set(scenario)
+    with stage.node() as node:
+        facts = node.facts()
+        reading = node.read()
+        assert values(reading, "temp_c") == ["lost", 30, "lost", 30]
+        assert sorted(note.gpu or 0 for note in reading.notes if note.kind == "gpu_lost") == [0, 2]
+        scenario.gpus[0].lost_from_start = scenario.gpus[2].lost = False
+        stage.write()
+        assert values(node.read(skip_s=6), "temp_c") == [30] * 4
+    assert [gpu["index"] for gpu in facts.gpus] == [0, 1, 2, 3]
+    assert len({gpu["uuid"] for gpu in facts.gpus}) == 4
+    assert facts.gpus[3]["uuid"] == scenario.gpus[3].uuid
+    assert {"gpu0", "gpu2"} <= set(facts.capabilities)
+
+
+def test_a_gpu_that_answers_nothing_but_errors_is_lost(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 2))
+    with stage.node() as node:
+        node.read()
+        functions = [
+            *("UtilizationRates", "MemoryInfo_v2", "PowerUsage", "Temperature", "ClockInfo", "FieldValues"),
+            *("TotalEnergyConsumption", "CurrentClocksEventReasons", "TotalEccErrors", "PerformanceState"),
+        ]
+        stage.scenario.gpus[0].answers = {f"nvmlDeviceGet{name}": Return.UNKNOWN for name in functions}
+        stage.write()
+        reading = node.until(lambda reading: reading.notes)
+        (note,) = reading.notes
+        assert (note.kind, note.gpu) == ("gpu_lost", 0)
+        assert values(reading, "temp_c") == ["lost", 30]
+
+
+def test_a_call_that_hangs_stops_only_its_gpu(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 4))
+    with stage.node() as node:
+        node.read()
+        stage.scenario.gpus[1].delays_ms["nvmlDeviceGetPowerUsage"] = 1500
+        stage.write()
+        reading = node.until(lambda reading: values(reading, "temp_c") == [30, "lost", 30, 30])
+        assert [(note.kind, note.gpu) for note in reading.notes] == [("late", 1)]
+        assert reading.host["memory_used_mib"]
+        del stage.scenario.gpus[1].delays_ms["nvmlDeviceGetPowerUsage"]
+        stage.write()
+        node.until(lambda reading: values(reading, "temp_c") == [30] * 4)
+
+
+def test_a_gpu_that_hangs_at_the_start_is_told(stage: Stage) -> None:
+    scenario = Scenario.of("n", 3)
+    scenario.gpus[2].delays_ms["nvmlDeviceGetTemperature"] = 5000
+    stage.set(scenario)
+    with stage.node(start_s=0.5) as node:
+        facts = node.facts()
+        assert len(facts.gpus) == 3
+        assert "gpu2" in facts.capabilities
+        reading = node.read()
+        assert values(reading, "temp_c") == [30, 30, "lost"]
+        assert [(note.kind, note.gpu) for note in reading.notes] == [("late", 2)]
+        del stage.scenario.gpus[2].delays_ms["nvmlDeviceGetTemperature"]
+        stage.write()
+        node.until(lambda reading: values(reading, "temp_c") == [30] * 3)
+
+
+def test_mig_has_no_utilisation_and_says_so(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2)
+    scenario.gpus[1].mig_mode = 1
+    stage.set(scenario)
+    with stage.node() as node:
+        facts = node.facts()
+        reading = node.read()
+    assert [gpu["mig"] for gpu in facts.gpus] == [False, True]
+    assert "MIG" in facts.capabilities["gpu1.util_pct"]
+    assert values(reading, "util_pct") == [0, None]
+    assert values(reading, "temp_c") == [30, 30]
+
+
+def test_xids_are_noted_with_what_they_mean(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 2))
+    with stage.node() as node:
+        node.read()
+        stage.scenario.gpus[1].xid(79)
+        stage.scenario.gpus[0].xid(12345)
+        stage.write()
+        reading = node.until(lambda reading: len(reading.notes) == 2)
+    first, second = sorted(reading.notes, key=lambda note: note.gpu or 0)
+    assert (first.kind, first.severity, first.message) == ("xid", ERROR, "XID 12345 on GPU 0")
+    assert (second.kind, second.severity, second.gpu) == ("xid", ERROR, 1)
+    assert second.message == "XID 79 on GPU 1: the GPU has fallen off the bus"
+
+
+def test_gpus_that_don_t_report_xids_say_so(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2)
+    scenario.gpus[0].event_types = 0
+    stage.set(scenario)
+    with stage.node() as node:
+        assert "gpu0.xid" in node.facts().capabilities
+        stage.scenario.gpus[1].xid(31)
+        stage.write()
+        reading = node.until(lambda reading: reading.notes)
+    assert reading.notes[0].gpu == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Return.DRIVER_NOT_LOADED, "the NVIDIA driver isn't loaded on this node"),
+        (Return.LIB_RM_VERSION_MISMATCH, "updated but not reloaded"),
+        (Return.UNKNOWN, "unknown error"),
+    ],
+)
+def test_a_driver_that_doesn_t_start_is_a_sentence(stage: Stage, answer: Return, words: str) -> None:
+    scenario = Scenario.of("n", 2)
+    scenario.answers["nvmlInit"] = answer
+    stage.set(scenario)
+    with stage.node() as node:
+        facts = node.facts()
+        reading = node.read()
+    assert words in facts.capabilities["gpu"]
+    assert (facts.gpus, reading.gpus, reading.processes) == ([], [], None)
+    assert reading.host["memory_used_mib"]
+
+
+def test_a_driver_without_gpus_is_a_sentence(stage: Stage) -> None:
+    stage.set(Scenario())
+    with stage.node() as node:
+        facts = node.facts()
+        assert node.read().gpus == []
+    assert "no GPU" in facts.capabilities["gpu"]
+    assert facts.host["driver_version"] == "580.65.06"
+
+
+def test_a_node_without_the_library_measures_its_host() -> None:
+    with Node() as node:
+        facts = node.facts()
+        node.read()
+        reading = node.until(lambda reading: reading.host["cpu_pct"] is not None)
+    assert "libnvidia-ml.so.1" in facts.capabilities["gpu"]
+    assert reading.gpus == []
+    assert facts.host["hostname"]

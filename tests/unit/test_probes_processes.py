@@ -1,0 +1,236 @@
+"""The processes on the GPUs, with what the host knows of them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent.probes.process_host import UNKNOWN, ProcessTable
+from tests.cluster.standin import Process, Return, Scenario, build
+from tests.unit.probe_driver import Node, OnGpu, Reading
+
+SECOND = 1_000_000_000
+NOBODY = 4_194_303
+"""A pid above any that this machine gives."""
+
+
+@pytest.fixture
+def worker() -> Iterator[subprocess.Popen[bytes]]:
+    """A process like a rank of a job."""
+    environment = {"RANK": "13", "LOCAL_RANK": "5", "SLURM_PROCID": "1", "PATH": os.environ["PATH"]}
+    code = "import sys; print('up', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, "train me", "--lr", "3e-4"]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def on_gpus(node: Node) -> list[OnGpu]:
+    node.read()
+    processes = node.until(lambda reading: reading.processes is not None).processes
+    assert processes is not None
+    return sorted(processes, key=lambda process: (process.gpu, process.pid))
+
+
+@pytest.mark.parametrize("nvitop", [False, True], ids=["nvml", "nvitop"])
+def test_processes_and_their_host_side(
+    standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes], nvitop: bool
+) -> None:
+    scenario = Scenario.of("n", 3)
+    scenario.gpus[0].processes = [
+        Process(worker.pid, used_mib=70_000, sm_percent=97),
+        Process(NOBODY, used_mib=500, sm_percent=None),
+    ]
+    scenario.gpus[2].processes = [
+        Process(worker.pid, used_mib=300, sm_percent=3),
+        Process(worker.pid, used_mib=300, sm_percent=None, type="G"),
+    ]
+    scenario.write(tmp_path / "s")
+    with Node(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
+        assert "processes" not in node.facts().capabilities
+        first, nobody, third = on_gpus(node)
+
+    assert (first.gpu, first.pid, first.rank, first.local_rank) == (0, worker.pid, 13, 5)
+    assert first.user == pwd.getpwuid(os.getuid()).pw_name
+    assert first.command is not None
+    assert first.command.endswith(" train me --lr 3e-4")
+    assert (first.row["gpu_memory_mib"], first.row["sm_pct"]) == (70_000, 97)
+    assert first.row["memory_mib"]
+    assert first.row["memory_mib"] >= 5
+
+    assert (nobody.gpu, nobody.pid, nobody.user, nobody.command) == (0, NOBODY, None, None)
+    assert nobody.row == {
+        "gpu_memory_mib": 500,
+        "sm_pct": 0,
+        "cpu_pct": None,
+        "memory_mib": None,
+        "read_mb_s": None,
+        "write_mb_s": None,
+    }
+
+    assert (third.gpu, third.row["gpu_memory_mib"], third.row["sm_pct"]) == (2, 300, 3)
+
+
+def test_processes_are_looked_at_about_once_a_second(standin_lib: Path, tmp_path: Path) -> None:
+    Scenario.of("n", 1).write(tmp_path / "s")
+    looks = []
+    with Node(standin_lib, tmp_path / "s", nvitop=False) as node:
+        on_gpus(node)
+        until = time.monotonic_ns() + 2 * SECOND
+        while time.monotonic_ns() < until:
+            reading = node.read()
+            if reading.processes is not None:
+                looks.append(reading.ended)
+    # A look is due 0.95 s after the one before began, and is taken by a later reading.
+    assert 1 <= len(looks) <= 3
+
+
+def test_an_old_driver_is_asked_by_nvitop(
+    standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes]
+) -> None:
+    newest = ["Compute", "Graphics"]
+    omit = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in newest]
+    omit += [
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetMemoryInfo_v2",
+    ]
+    lib = build(tmp_path / "lib", tmp_path, omit=omit)
+    scenario = Scenario.of("n", 1, memory_used_mib=900, memory_reserved_mib=100, clock_reasons=4)
+    scenario.gpus[0].processes = [Process(worker.pid, used_mib=800, sm_percent=50)]
+    scenario.write(tmp_path / "s")
+
+    with Node(lib, tmp_path / "s", nvitop=True) as node:
+        capabilities = node.facts().capabilities
+        (row,) = node.read().gpus
+        (process,) = on_gpus(node)
+    assert "processes" not in capabilities
+    assert (process.pid, process.row["gpu_memory_mib"], process.row["sm_pct"]) == (worker.pid, 800, 50)
+    assert row is not None
+    assert (row["clock_reasons"], row["mem_used_mib"], row["mem_temp_c"]) == (4, 1000, None)
+    assert "driver is too old" in capabilities["mem_temp_c"]
+
+    with Node(lib, tmp_path / "s", nvitop=False) as node:
+        assert "driver is too old" in node.facts().capabilities["processes"]
+        assert on_gpus(node) == []
+
+
+def test_a_gpu_that_doesn_t_tell_its_processes_says_so(standin_lib: Path, tmp_path: Path) -> None:
+    scenario = Scenario.of("n", 2)
+    scenario.gpus[0].answers = {
+        "nvmlDeviceGetComputeRunningProcesses_v3": Return.NO_PERMISSION,
+        "nvmlDeviceGetGraphicsRunningProcesses_v3": Return.NO_PERMISSION,
+    }
+    scenario.gpus[1].processes = [Process(os.getpid(), used_mib=1)]
+    scenario.write(tmp_path / "s")
+    with Node(standin_lib, tmp_path / "s", nvitop=False) as node:
+        assert node.facts().capabilities["gpu0.processes"] == "not permitted to this user"
+        assert [process.gpu for process in on_gpus(node)] == [1]
+
+
+@pytest.mark.parametrize("nvitop", [False, True], ids=["nvml", "nvitop"])
+def test_a_lost_gpu_doesn_t_stop_the_processes_of_the_others(
+    standin_lib: Path, tmp_path: Path, nvitop: bool
+) -> None:
+    scenario = Scenario.of("n", 2)
+    for gpu in scenario.gpus:
+        gpu.processes = [Process(os.getpid(), used_mib=1)]
+    scenario.write(tmp_path / "s")
+
+    def only_the_second(reading: Reading) -> bool:
+        return reading.processes is not None and [p.gpu for p in reading.processes] == [1]
+
+    with Node(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
+        assert [process.gpu for process in on_gpus(node)] == [0, 1]
+        scenario.gpus[0].lost = True
+        scenario.write(tmp_path / "s")
+        node.until(only_the_second)
+
+
+class Folder:
+    """A made-up /proc with one process."""
+
+    def __init__(self, proc: Path, pid: int) -> None:
+        self.path = proc / str(pid)
+        self.path.mkdir(parents=True)
+        self.put(started=100, ticks=0, resident_pages=0, io=(0, 0), command=b"python\0train.py\0")
+        self.environ(b"RANK=1\0")
+        self.uid(os.getuid())
+
+    def put(
+        self, *, started: int, ticks: int, resident_pages: int, io: tuple[int, int] | None, command: bytes
+    ) -> None:
+        rest = ["S", *["0"] * 10, str(ticks), "0", *["0"] * 6, str(started), "0"]
+        (self.path / "stat").write_text(f"7 (a) b) {' '.join(rest)}\n")
+        (self.path / "statm").write_text(f"999 {resident_pages} 1 1 0 1 0\n")
+        (self.path / "cmdline").write_bytes(command)
+        (self.path / "io").unlink(missing_ok=True)
+        if io is not None:
+            (self.path / "io").write_text(f"rchar: 1\nread_bytes: {io[0]}\nwrite_bytes: {io[1]}\n")
+
+    def environ(self, text: bytes) -> None:
+        (self.path / "environ").write_bytes(text)
+
+    def uid(self, uid: int) -> None:
+        (self.path / "status").write_text(f"Name:\tx\nUid:\t{uid}\t0\t0\t0\nGid:\t0\n")
+
+
+def test_use_of_the_host_by_a_process(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, 7)
+    table = ProcessTable(tmp_path)
+    first = table.look([7], 0)[7]
+    assert (first.command, first.rank) == ("python train.py", 1)
+    assert first.usage == (None, 0, None, None)
+    pages = 512 * 2**20 // os.sysconf("SC_PAGE_SIZE")
+    ticks = 3 * os.sysconf("SC_CLK_TCK")
+    folder.put(started=100, ticks=ticks, resident_pages=pages, io=(8 * 10**6, 10**6), command=b"renamed")
+    second = table.look([7, 7], 2 * SECOND)[7]
+    assert second.command == "renamed"
+    assert second.usage == (150, 512, 4, 0.5)
+
+
+def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, 7)
+    table = ProcessTable(tmp_path)
+    table.look([7], 0)
+    folder.put(started=200, ticks=9000, resident_pages=0, io=(10**9, 0), command=b"other")
+    folder.environ(b"RANK=4\0")
+    other = table.look([7], SECOND)[7]
+    assert (other.rank, other.command) == (4, "other")
+    assert other.usage == (None, 0, None, None)
+
+
+def test_another_users_process_shows_what_it_may(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, 7)
+    folder.uid(3_000_000_000)
+    (folder.path / "environ").unlink()
+    folder.put(started=1, ticks=0, resident_pages=0, io=None, command=b"secret\0")
+    side = ProcessTable(tmp_path).look([7], 0)[7]
+    assert (side.user, side.command, side.rank) == ("3000000000", "secret", None)
+    assert side.usage[2:] == (None, None)
+
+
+def test_a_process_that_isn_t_there_is_unknown(tmp_path: Path) -> None:
+    assert ProcessTable(tmp_path).look([7], 0) == {7: UNKNOWN}
+    folder = Folder(tmp_path, 7)
+    (folder.path / "stat").write_text("nonsense")
+    assert ProcessTable(tmp_path).look([7], 0) == {7: UNKNOWN}
+
+
+def test_a_long_or_broken_command_line_can_be_sent(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, 7)
+    folder.put(started=1, ticks=0, resident_pages=0, io=None, command=b"\xff\x1b[31m" + b"x" * 100_000)
+    command = ProcessTable(tmp_path).look([7], 0)[7].command
+    assert command is not None
+    assert command.startswith("�\x1b[31mxx")
+    assert len(command) == 4096
