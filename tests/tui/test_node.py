@@ -117,7 +117,7 @@ async def test_a_stale_node_tells_the_age_of_its_data() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         app.show_node("gpu01")
         await pilot.pause()
-        assert "◐ stale, data 7 s old" in line_with(app, "gpu01")
+        assert "≈ stale, data 7 s old" in line_with(app, "gpu01")
 
 
 async def test_a_node_without_an_answer_yet_and_one_without_gpus_are_shown() -> None:
@@ -131,7 +131,20 @@ async def test_a_node_without_an_answer_yet_and_one_without_gpus_are_shown() -> 
         assert "%" in line_with(app, "busiest core")
         app.show_node("gpu02")
         await pilot.pause()
-        assert "◌ connecting" in screen_text(app)
+        assert "… connecting" in screen_text(app)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+async def test_simulated_gpus_are_called_so_at_every_width(width: int) -> None:
+    app = app_on(scene(nodes=1, gpus=2, seconds=2).recording())
+    async with app.run_test(size=(width, 30)) as pilot:
+        for show in (lambda: app.show_node("gpu01"), lambda: app.show_gpu("gpu01", 0)):
+            show()
+            await pilot.pause()
+            title = screen_text(app).splitlines()[0]
+            assert "SIMULATED" in title
+            assert title.startswith(" gpu01")
+            assert ("● rec 00:00:02" in title) == (width >= 120)
 
 
 async def test_clock_and_round_trip_of_the_link() -> None:

@@ -38,7 +38,7 @@ async def test_running_sessions_come_first_with_what_was_measured() -> None:
     app = app_on(made)
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("S")
-        lines = [line for line in screen_text(app).splitlines() if "●" in line or "○" in line]
+        lines = [line for line in screen_text(app).splitlines()[1:] if "●" in line or "○" in line]
         assert [line.split()[1] for line in lines] == ["eval", "full_training", "data_loading"]
         assert "00:00:30" in lines[1]
         assert "lr 3e-4, batch 1024" in lines[1]

@@ -16,7 +16,8 @@ from gswarm_tui.tui.dialogs import Ask, Field
 from gswarm_tui.tui.format import plural
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.widgets.bar import Bar, Line, Span, spread
+from gswarm_tui.tui.widgets.bar import Bar, Line, Span
+from gswarm_tui.tui.widgets.facts import title_line
 from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.table import Column, Row, Table
 
@@ -107,12 +108,10 @@ class EventsScreen(Place):
             left.append(Span(f"  with “{clean(self._text)}”", "accent"))
         if self._hidden:
             left.append(Span(f"  {self._hidden} hidden", "dim"))
-        right = [
-            Span(
-                "follows the newest " if following else "G follows again ", "dim" if following else "warning"
-            )
-        ]
-        return spread(left, right, self.size.width)
+        left.append(
+            Span("  follows the newest", "dim") if following else Span("  G follows again", "warning")
+        )
+        return title_line(left, self.hub, self.size.width)
 
     def _again(self) -> None:
         """Look at everything anew, with another filter."""

@@ -94,7 +94,7 @@ class GpuScreen(Place):
     def look(self) -> None:
         """Show the GPU as it is now."""
         now, node = self.hub.now(), self.state
-        self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, now, self.size.width))
+        self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, self.hub, self.size.width))
         self._trends.settle(now - self.hub.started_at)
         self._arrange()
         metrics, plots = self.query_one("#metrics", Canvas), self.query_one("#plots", Canvas)

@@ -123,7 +123,7 @@ class NodeScreen(Place):
     def look(self) -> None:
         """Show the node as it is now."""
         now, node = self.hub.now(), self.state
-        self.query_one("#title", Bar).show(*node_title(node, now, self.size.width))
+        self.query_one("#title", Bar).show(*node_title(node, self.hub, self.size.width))
         self._trends.settle(now - self.hub.started_at)
         self._arrange()
         self.query_one(ViewBar).tell(self._scale(node))

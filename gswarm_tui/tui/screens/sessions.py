@@ -15,6 +15,7 @@ from gswarm_tui.tui.format import DASH, clock, energy, percent, plural, watts
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.text import clean, clip, width
 from gswarm_tui.tui.widgets.bar import Bar, Span
+from gswarm_tui.tui.widgets.facts import title_line
 from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.plot import GAP, beside, curve_width, panel
@@ -98,13 +99,11 @@ class SessionsScreen(Place):
         self._shown = in_order(list(self.fleet.sessions.sessions.values()))
         running = sum(s.running for s in self._shown)
         words = f"  {running} running" if running else "  none running"
-        self.query_one("#title", Bar).show(
-            [
-                Span(f" {plural(len(self._shown), 'session')}", "title"),
-                Span(words, "good" if running else "dim"),
-            ],
-            [],
-        )
+        title = [
+            Span(f" {plural(len(self._shown), 'session')}", "title"),
+            Span(words, "good" if running else "dim"),
+        ]
+        self.query_one("#title", Bar).show(title_line(title, self.hub, self.size.width))
         table = self.query_one(Table)
         table.show(session_rows(self._shown, now, self.swarm.timezone))
         if before in self._shown:

@@ -6,17 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 from gswarm_tui.fleet.state import NodeState, Standing
+from gswarm_tui.hub import Hub
 from gswarm_tui.tui.format import DASH, age, mebibytes, plural, watts
+from gswarm_tui.tui.standing import ROLES, SIGNS
+from gswarm_tui.tui.summary import recording
 from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.widgets.bar import Line, Span, spread
-
-GLYPHS = {
-    Standing.LIVE: ("●", "good"),
-    Standing.STALE: ("◐", "warning"),
-    Standing.CONNECTING: ("◌", "dim"),
-    Standing.LOST: ("╳", "error"),
-    Standing.ENDED: ("○", "dim"),
-}
+from gswarm_tui.tui.widgets.bar import Line, Span, measure, spread
 
 
 def joined(parts: Iterable[str]) -> str:
@@ -24,24 +19,36 @@ def joined(parts: Iterable[str]) -> str:
     return " · ".join(part for part in parts if part)
 
 
+def title_line(left: list[Span], hub: Hub, cells: int) -> Line:
+    """A title with, at the right, how the recording goes and whether what is seen is simulated.
+
+    Where it doesn't fit, the recording goes first, then the end of the title; "SIMULATED" always stays.
+    """
+    simulated = any(n.hello is not None and n.hello.simulated for n in hub.fleet.nodes.values())
+    chip = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
+    state = [*recording(hub.recorder, hub.started_at, hub.now())[:2], Span("  ")]
+    right = [*state, *chip] if measure(left) + measure(state) + measure(chip) < cells else chip
+    while len(left) > 1 and measure(left) + measure(right) >= cells:
+        left = left[:-1]
+    return spread(left, right, cells)
+
+
 def standing_spans(node: NodeState, now: float) -> list[Span]:
-    """Glyph and word of a node's standing, with the age of its data where that matters."""
+    """Sign and word of a node's standing, with the age of its data where that matters."""
     standing = node.standing(now)
-    glyph, role = GLYPHS[standing]
+    if standing is Standing.LIVE:
+        return [Span("● live", "good")]
     data_age = node.age(now)
-    words = standing.value
-    if standing is not Standing.LIVE and data_age is not None:
-        words += f", data {age(data_age)} old"
-    return [Span(f"{glyph} {words}", role)]
+    words = standing.value if data_age is None else f"{standing.value}, data {age(data_age)} old"
+    return [Span(f"{SIGNS[standing]} {words}", ROLES[standing])]
 
 
-def node_title(node: NodeState, now: float, cells: int) -> list[Line]:
+def node_title(node: NodeState, hub: Hub, cells: int) -> list[Line]:
     """Three lines: name and standing, what it is, how its link does (or why it is lost and what to do)."""
-    simulated = node.hello is not None and node.hello.simulated
+    now = hub.now()
     left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
     left.append(Span(f"  {gpu_names(node)}"))
-    right = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
-    return [spread(left, right, cells), *_what_and_how(node, host_facts(node), now)]
+    return [title_line(left, hub, cells), *_what_and_how(node, host_facts(node), now)]
 
 
 def gpu_names(node: NodeState) -> str:
@@ -111,22 +118,20 @@ def milliseconds(seconds: float) -> str:
     return f"{sign}{size * 1000:.1f} ms" if size < 1 else f"{sign}{size:.1f} s"
 
 
-def gpu_title(node: NodeState, row: int, now: float, cells: int) -> list[Line]:
+def gpu_title(node: NodeState, row: int, hub: Hub, cells: int) -> list[Line]:
     """Which GPU, how its node stands and what it is, or what is wrong with its node and what to do."""
-    simulated = node.hello is not None and node.hello.simulated
-    right = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
+    now = hub.now()
     if row >= len(node.facts):
         left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
-        return [spread(left, right, cells), *_what_and_how(node, "this GPU isn't known", now)]
+        return [title_line(left, hub, cells), *_what_and_how(node, "this GPU isn't known", now)]
     facts = node.facts[row]
     left = [
         Span(f" {clean(node.name)}:{facts.index}", "title"),
         Span("  "),
         *standing_spans(node, now),
+        Span("" if node.mine[row] else "  not of this job", "warning"),
         Span(f"  {clean(facts.name)}"),
     ]
-    if not node.mine[row]:
-        left.append(Span("  not of this job", "warning"))
     what = joined(
         (
             mebibytes(facts.memory_total_mib) if facts.memory_total_mib else "",
@@ -137,4 +142,4 @@ def gpu_title(node: NodeState, row: int, now: float, cells: int) -> list[Line]:
         )
     )
     below = _what_and_how(node, what, now)
-    return [spread(left, right, cells), *(below[:1] if node.standing(now) is Standing.LIVE else below)]
+    return [title_line(left, hub, cells), *(below[:1] if node.standing(now) is Standing.LIVE else below)]
