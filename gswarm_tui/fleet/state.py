@@ -230,7 +230,8 @@ class Fleet:
             return []
         before = node.gpus
         values = _gpu_values(hello, event)
-        used_j = _energy_used(before, values)
+        own = np.array(node.mine, dtype=bool)
+        used_j = _energy_used(before[own], values[own])
         node.gpus = values
         host = _host_values(hello, event)
         node.host = host
@@ -244,7 +245,7 @@ class Fleet:
         node.frames += 1
         node.version += 1
         self.energy_j += used_j
-        self.sessions.add(event.ts, values, used_j)
+        self.sessions.add(event.ts, values[own], used_j)
         told += [_from_note(event, hello, note) for note in frame.notes]
         told += self._throttling.look(event.node, event.ts, hello.gpus, values[:, REASONS])
         return told
@@ -288,6 +289,7 @@ class Fleet:
             if node.gpu_history is None:
                 continue
             _, readings = node.gpu_history.readings(session.started_at)
+            readings = readings[:, np.array(node.mine, dtype=bool)]
             for before, values in zip([readings[:1], *readings[:-1, np.newaxis]], readings, strict=False):
                 session.add(values.astype(np.float64), _energy_used(before[0], values))
 

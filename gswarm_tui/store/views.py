@@ -56,6 +56,7 @@ WITH ends AS (
   JOIN gpus g USING (node_id)
   JOIN gpu_samples s ON s.gpu_id = g.gpu_id
     AND s.ts >= b.started_at - INTERVAL {LONGEST_INTERVAL_S} SECOND AND s.ts < b.ended_at
+  WHERE g.allocated IS NOT FALSE
   WINDOW before AS (PARTITION BY b.session_id, g.gpu_id ORDER BY s.ts)
 ), inside AS (
   SELECT *, CASE
@@ -106,10 +107,10 @@ _VIEWS = {
     ),
     "session_summary": (
         _SESSION_SUMMARY,
-        "Each session by scope 'gpu', 'node' and 'all'. Means, median, p95 and max are over all samples of "
-        f"single GPUs. Times are summed over GPUs; busy is util_pct >= {BUSY_FROM_PCT:g}. Energy is the "
-        "growth of the energy counters. Coverage is the share of the session's GPU time that samples "
-        "stand for.",
+        "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Means, median, "
+        "p95 and max are over all samples of single GPUs. Times are summed over GPUs; busy is util_pct >= "
+        f"{BUSY_FROM_PCT:g}. Energy is the growth of the energy counters. Coverage is the share of the "
+        "session's GPU time that samples stand for.",
     ),
 }
 

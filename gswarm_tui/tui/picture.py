@@ -132,4 +132,15 @@ class Picture:
         values = values[:, ~self._not_mine[row, : values.shape[1]]]
         top = np.nanmax(self._tops[row]) if np.isfinite(self._tops[row]).any() else self.top
         scaled = fractions(self.metric, values.astype(np.float64), top).astype(np.float32)
-        return buckets(binned(times, scaled, end - SPARK_S, end, bins))
+        return buckets(_without_gaps(binned(times, scaled, end - SPARK_S, end, bins), node.interval_s / size))
+
+
+def _without_gaps(means: Floats, bins: float) -> Floats:
+    """Means with the empty bins between samples that are ``bins`` apart filled with the one before."""
+    filled = means.copy()
+    for place in range(1, len(means) if bins > 1 else 0):
+        if np.isnan(means[place]):
+            recent = means[max(0, place - int(np.ceil(bins))) : place]
+            measured = recent[np.isfinite(recent)]
+            filled[place] = measured[-1] if len(measured) else np.nan
+    return filled

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.running import wait_until
+from tests.cluster.person import allocated, ask, leave, start, wait_seconds
 from tests.cluster.standin import Process, Scenario, read_counters
-from tests.cluster.terminal import Terminal
 
 NODES = ("gpu01", "gpu02", "gpu03")
 GPUS = 8
@@ -24,7 +21,6 @@ INTERVAL_S = 0.5
 # A reading takes a moment, and the two wall clocks of a test are one: this is what times may differ by.
 SLACK_S = 0.25
 BEFORE, AFTER = 0, 1
-SHELL = ["bash", "--norc", "--noprofile"]
 
 
 def util(node: str, gpu: int, phase: int) -> int:
@@ -60,16 +56,6 @@ def scenarios(cluster: Cluster) -> Iterator[dict[str, Scenario]]:
         Scenario.of(name, GPUS).write(cluster[name].scenario)
 
 
-def user_env(cluster: Cluster) -> dict[str, str]:
-    """The user's environment with gswarm-tui on the PATH and a prompt to wait for."""
-    env = cluster.env()
-    return env | {
-        "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
-        "PS1": "login$ ",
-        "TERM": "xterm-256color",
-    }
-
-
 @dataclass
 class Run:
     """A recording by the user's hands and when things happened, in Unix seconds."""
@@ -82,25 +68,19 @@ class Run:
     truth: dict[str, dict[str, dict[str, Any]]]
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        with duckdb.connect(str(self.db), read_only=True) as connection:
-            return connection.execute(sql).fetchall()
+        return ask(self.db, sql)
 
 
 @pytest.fixture
-def run(cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path) -> Iterator[Run]:
+def run(cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path) -> Run:
     db = tmp_path / "run.duckdb"
     with (
         cluster["gpu02"].spawn("sleep 600") as pid,
-        Terminal(SHELL, env=user_env(cluster), size=(140, 40)) as terminal,
+        allocated(cluster, "-N3 --gres=gpu:8") as terminal,
     ):
         scenarios["gpu02"].gpus[5].processes.append(Process(pid, used_mib=4321, sm_percent=77))
         scenarios["gpu02"].write(cluster["gpu02"].scenario)
-        terminal.wait_for("login$")
-        terminal.type("cd; salloc -N3 --gres=gpu:8")
-        terminal.wait_for("Granted job allocation")
-        terminal.type(
-            f"gswarm-tui --nodes $(scontrol show hostnames) --interval {INTERVAL_S} --db {db}; echo status $?"
-        )
+        start(terminal, f"--nodes $(scontrol show hostnames) --interval {INTERVAL_S} --db {db}")
         terminal.wait_for("nodes 3/3")
         terminal.wait_for(re.compile(r"^ gpu03 .* 47 ", re.MULTILINE))
         before = time.time()
@@ -124,24 +104,10 @@ def run(cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path) -> Ite
         terminal.press("x")
         terminal.wait_for("stopped lr=3e-4")
         stopped = (before, time.time())
-        terminal.press("q")
-        screen = terminal.wait_for(re.compile(r"^status \d", re.MULTILINE))
-        assert "status 0" in screen, screen
+        status, said = leave(terminal)
+        assert status == 0, said
         truth = {name: read_counters(cluster[name].scenario) for name in NODES}
-        terminal.type("exit")
-        yield Run(db, changed, pid, started, stopped, truth)
-        terminal.type("exit")
-
-
-def wait_seconds(terminal: Terminal, seconds: float) -> None:
-    """Let the recording go on for a while, as the header's clock shows."""
-
-    def shown() -> int:
-        clock = re.search(r"rec (\d+):(\d+):(\d+)", terminal.screen())
-        return 0 if clock is None else int(clock[1]) * 3600 + int(clock[2]) * 60 + int(clock[3])
-
-    until = shown() + seconds
-    wait_until(lambda: shown() >= until, "the recording to go on", timeout=seconds + 20)
+    return Run(db, changed, pid, started, stopped, truth)
 
 
 def test_sql_finds_exactly_what_was_there(run: Run) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +93,14 @@ def arrived(
 
 
 def record(
-    path: Path, events: Iterable[Event], info: RecordingInfo = INFO, ended_at: float = T0 + 100
+    path: Path,
+    events: Iterable[Event],
+    info: RecordingInfo = INFO,
+    ended_at: float = T0 + 100,
+    allocation: Mapping[str, frozenset[int]] | None = None,
 ) -> RecorderStatus:
     """A whole recording of these events; returns the closing status."""
-    recorder = Recorder(path, info, lambda _status: None)
+    recorder = Recorder(path, info, lambda _status: None, allocation=allocation)
     recorder.open()
     recorder.submit(list(events))
     status = recorder.close(ended_at)

@@ -28,13 +28,13 @@ def gpu_row(**values: float) -> Row:
     return tuple(values.get(name) for name in GPU_COLUMNS)
 
 
-def hello(gpus: int = 2, **host: str) -> Hello:
+def hello(gpus: int = 2, boot_id: str = "boot-1") -> Hello:
     return Hello(
         agent_version="1",
         life="life-1",
         interval_ms=1000,
         simulated=False,
-        host=replace(HostFacts("gpu01", "boot-1"), **host),
+        host=HostFacts("gpu01", boot_id),
         gpus=tuple(
             GpuFacts(i, f"GPU-{i}", "NVIDIA H100", minor=i, memory_total_mib=80_000) for i in range(gpus)
         ),
@@ -144,6 +144,20 @@ def test_a_session_may_begin_in_the_past() -> None:
     session = fleet.sessions.sessions["a"]
     assert session.mean_util == 70
     assert session.energy_j == pytest.approx(4 * 700, abs=1)
+
+
+def test_a_session_leaves_out_other_peoples_gpus() -> None:
+    fleet = live(fleet=Fleet(["gpu01"], allocation={"gpu01": frozenset({1})}))
+    for second in range(3):
+        own = gpu_row(util_pct=20, power_w=100, energy_mj=second * 100_000)
+        theirs = gpu_row(util_pct=90, power_w=700, energy_mj=second * 700_000)
+        fleet.apply(frame(second + 1, T0 + second, theirs, own))
+        if second == 0:
+            fleet.apply(SessionStarted("a", T0 + 0.5, "from now on", T0 + 0.5))
+    fleet.apply(SessionStarted("b", T0 + 2, "from the beginning", T0))
+    for session in fleet.sessions.sessions.values():
+        assert (session.mean_util, session.mean_power_w, session.energy_j) == (20, 100, 200)
+    assert fleet.energy_j == 200
 
 
 def test_a_session_keeps_what_was_counted_when_it_is_renamed() -> None:

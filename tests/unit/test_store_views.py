@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from gswarm_agent.frame import ProcessSample, Row
 from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
 from gswarm_tui.store.recipes import RECIPES
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
+
+ONE_GPU = {"n1": frozenset({0})}
 
 # Second by second, from T0 + 1. The session "train" is [T0 + 2, T0 + 6): the four in the middle.
 _UTIL = ([0, 100, 100, 50, 5, 90], [0, 20, 20, 20, 20, 99])
@@ -144,6 +147,23 @@ def test_energy_used_before_a_session_is_not_its_own_after_a_gap(tmp_path: Path)
     frames = [arrived(i, [gpu_row(energy_mj=i * 1000)]) for i in (1, 5, 6, 7)]
     record(path, [introduced(gpus=1), *frames, SessionStarted("s", T0 + 7, "s", T0 + 4)])
     assert query(path, "SELECT energy_j FROM session_summary WHERE scope = 'gpu'") == [(2.0,)]
+
+
+def test_a_summary_leaves_out_gpus_that_slurm_gave_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    event = introduced(gpus=3)
+    gpus = tuple(replace(gpu, minor=minor) for gpu, minor in zip(event.hello.gpus, (0, 1, None), strict=True))
+    frames = [arrived(i, [gpu_row(util_pct=10), gpu_row(util_pct=90), gpu_row(util_pct=30)]) for i in (1, 2)]
+    session = SessionStarted("s", T0, "s", T0)
+    record(
+        path, [replace(event, hello=replace(event.hello, gpus=gpus)), session, *frames], allocation=ONE_GPU
+    )
+    assert summary(path, "gpus, util_mean_pct", "true") == [
+        ("all", None, 2, 20.0),
+        ("gpu", 0, 1, 10.0),
+        ("gpu", 2, 1, 30.0),
+        ("node", None, 2, 20.0),
+    ]
 
 
 def test_session_samples_begin_at_the_start_and_leave_out_the_end(recording: Path) -> None:

@@ -15,7 +15,7 @@ from textual.strip import Strip
 from gswarm_tui.fleet.state import NodeState
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.format import cell_width
-from gswarm_tui.tui.layout import NAME_LONGEST, SPARK_BINS, Layout, Room, Zoom, plan
+from gswarm_tui.tui.layout import NAME_LONGEST, Layout, Room, Zoom, plan
 from gswarm_tui.tui.picture import Picture
 from gswarm_tui.tui.ramp import Buckets
 from gswarm_tui.tui.text import clean, width
@@ -108,6 +108,7 @@ class Heatmap(ScrollView, can_focus=False):
         drawn_for = (self.layout_plan, pen.width, pen.colours, self.picture.metric.name)
         if drawn_for != self._drawn_for:
             self._drawn_for = drawn_for
+            self._sparks.clear()
             self._keys.clear()
             self._strips.clear()
             self.refresh()
@@ -128,7 +129,7 @@ class Heatmap(ScrollView, can_focus=False):
         name = self.picture.nodes[row].name
         known = self._sparks.get(name)
         if known is None or now - known[0] >= SPARK_EVERY_S:
-            known = self._sparks[name] = (now, self.picture.spark(row, now, SPARK_BINS))
+            known = self._sparks[name] = (now, self.picture.spark(row, now, self.layout_plan.spark))
         return known[1]
 
     def render_line(self, y: int) -> Strip:

@@ -1,0 +1,130 @@
+"""The person at the login node: sits down at a terminal, runs gswarm-tui, leaves it, asks the file."""
+
+from __future__ import annotations
+
+import re
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.login import MARK
+from tests.cluster.namespaces import command_line, marked
+from tests.cluster.node import Node
+from tests.cluster.running import wait_until
+from tests.cluster.terminal import Terminal
+
+SHELL = ["bash", "--norc", "--noprofile"]
+PROMPT = "login$"
+_TERMINAL = "GSWARM_TEST_TERMINAL"
+_STATUS = re.compile(r"^status (\d+)", re.MULTILINE)
+_CLOCK = re.compile(r"rec (\d+):(\d+):(\d+)")
+_AGENT = "GSWARM-NEED"  # stands in the program text that a node's Python is started with
+
+
+def user_env(cluster: Cluster) -> dict[str, str]:
+    """The user's environment with gswarm-tui on the PATH and a prompt to wait for."""
+    env = cluster.env()
+    return env | {
+        "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
+        "PS1": f"{PROMPT} ",
+        "TERM": "xterm-256color",
+    }
+
+
+@contextmanager
+def seated(cluster: Cluster, size: tuple[int, int] = (140, 40)) -> Iterator[Terminal]:
+    """A terminal with a shell in the user's home folder; what runs in it is hung up, and ends, at the end."""
+    mark = uuid.uuid4().hex
+    env = user_env(cluster) | {_TERMINAL: mark}
+    try:
+        with Terminal(SHELL, env=env, size=size, folder=cluster.home) as terminal:
+            terminal.wait_for(PROMPT)
+            yield terminal
+    finally:
+        wait_until(lambda: not marked(_TERMINAL, mark), "the end of what was hung up")
+
+
+@contextmanager
+def allocated(cluster: Cluster, options: str, size: tuple[int, int] = (140, 40)) -> Iterator[Terminal]:
+    """The same inside an allocation, which ends with it."""
+    with seated(cluster, size) as terminal:
+        terminal.type(f"salloc {options}")
+        terminal.wait_for("Granted job allocation")
+        terminal.type("clear")
+        terminal.wait_gone("Granted")
+        yield terminal
+        terminal.type("clear; exit")
+        terminal.wait_for("Relinquishing job allocation")
+
+
+def start(terminal: Terminal, options: str) -> None:
+    """Type the command; its exit status will be on the screen after its end."""
+    terminal.type(f"clear; gswarm-tui {options}; echo status $?")
+    terminal.wait_gone("status")
+
+
+def told(terminal: Terminal, options: str) -> tuple[int, str]:
+    """The exit status and the words of a command that ends by itself."""
+    start(terminal, options)
+    return outcome(terminal)
+
+
+def leave(terminal: Terminal) -> tuple[int, str]:
+    """Quit; the exit status and what was said at the end."""
+    terminal.press("q")
+    return outcome(terminal)
+
+
+def outcome(terminal: Terminal) -> tuple[int, str]:
+    """Wait for the command's end; its exit status and what it said, without the terminal's line breaks."""
+    screen = terminal.wait_for(_STATUS)
+    found = _STATUS.search(screen)
+    assert found is not None
+    said = screen[: found.start()].replace("\n", "")
+    return int(found[1]), said
+
+
+def wait_seconds(terminal: Terminal, seconds: float) -> None:
+    """Let the recording go on for a while, as the header's clock shows."""
+
+    def shown() -> int:
+        clock = _CLOCK.search(terminal.screen())
+        return 0 if clock is None else int(clock[1]) * 3600 + int(clock[2]) * 60 + int(clock[3])
+
+    until = shown() + seconds
+    wait_until(lambda: shown() >= until, "the recording to go on", timeout=seconds + 20)
+
+
+def ask(db: Path, sql: str) -> list[tuple[Any, ...]]:
+    """What a plain DuckDB answers from a recording."""
+    with duckdb.connect(str(db), read_only=True) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def agents(node: Node) -> list[int]:
+    """The agents that run on a node, by their numbers there."""
+    return [int(pid) for pid in node.run(["pgrep", "-f", _AGENT], check=False).stdout.split()]
+
+
+def all_ended(cluster: Cluster, nodes: Sequence[str]) -> None:
+    """Wait until nothing of gswarm-tui runs any more, at the login node and on the nodes."""
+
+    def running() -> list[str]:
+        words = [command_line(process) for process in marked(MARK, str(cluster.root))]
+        here = [line for line in words if "gswarm" in line]
+        return here + [f"{name}: {pid}" for name in nodes for pid in agents(cluster[name])]
+
+    wait_until(lambda: not running(), "the end of all that gswarm-tui started")
+
+
+def closed_properly(db: Path) -> None:
+    """The last recording of the file and its sessions have ended, and no write-ahead log is left."""
+    assert not db.with_name(db.name + ".wal").exists()
+    assert ask(db, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
+    assert ask(db, "SELECT count(*) FROM sessions WHERE ended_at IS NULL OR status = 'running'") == [(0,)]

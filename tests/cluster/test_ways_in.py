@@ -1,0 +1,263 @@
+"""Every way to name nodes and to reach them, typed at the login node; and what is said of those that fail."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.node import Node
+from tests.cluster.person import agents, allocated, ask, closed_properly, leave, seated, start, told
+from tests.cluster.standin import Scenario
+from tests.cluster.terminal import Terminal
+
+WIDE = (200, 40)
+
+
+@pytest.fixture
+def terminal(cluster: Cluster) -> Iterator[Terminal]:
+    """A person outside of any allocation."""
+    with seated(cluster, WIDE) as terminal:
+        yield terminal
+
+
+@pytest.fixture(scope="module")
+def job(cluster: Cluster) -> Iterator[str]:
+    """A running job of the person's with two GPUs on each of gpu02 and gpu03 (the bare one)."""
+    said = cluster.run("salloc -N2 -w gpu02,gpu03 --gres=gpu:2 --no-shell").stderr
+    found = re.search(r"Granted job allocation (\d+)", said)
+    assert found is not None, said
+    yield found[1]
+    cluster.run(["scancel", found[1]])
+
+
+@pytest.fixture
+def config(cluster: Cluster) -> Iterator[Path]:
+    """Where the person's config file is looked for."""
+    path = cluster.home / ".config" / "gswarm-tui" / "config.toml"
+    path.parent.mkdir(parents=True)
+    yield path
+    shutil.rmtree(path.parent)
+
+
+@pytest.fixture
+def uneven(cluster: Cluster) -> Iterator[Node]:
+    """gpu01 with four GPUs at 50 %, as the job's, and four at 100 %."""
+    node = cluster["gpu01"]
+    scenario = Scenario.of(node.name, node.gpus)
+    for index, gpu in enumerate(scenario.gpus):
+        gpu.utilization_percent = 50 if index < 4 else 100
+    scenario.write(node.scenario)
+    yield node
+    Scenario.of(node.name, node.gpus).write(node.scenario)
+
+
+def variables(node: Node, pid: int) -> dict[str, str]:
+    """The environment that a process of a node was started with."""
+    pairs = node.run(["cat", f"/proc/{pid}/environ"]).stdout.split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def test_inside_an_allocation_its_own_gpus_count(cluster: Cluster, uneven: Node) -> None:
+    with allocated(cluster, "-N1 -w gpu01 --gres=gpu:4") as terminal:
+        start(terminal, "")
+        screen = terminal.wait_for("util 50 %")
+        title = re.search(r"job (\d+) · gpu01 · 1 node · 4 GPUs", screen)
+        assert title is not None, screen
+        assert "busy 4/4" in screen
+        assert re.search(r"^ gpu01( +50){4}( +100){4} +50 ", screen, re.MULTILINE), "the mean is of its own"
+        own, others = heat(terminal, 1), heat(terminal, 5)
+        assert own != others, "GPUs of others look like the job's own"
+        status, said = leave(terminal)
+    assert status == 0, said
+    db = cluster.home / f"gswarm-job{title[1]}.duckdb"
+    assert ask(db, "SELECT gpu_index, allocated FROM gpus ORDER BY ALL") == [
+        (gpu, gpu < 4) for gpu in range(8)
+    ]
+    assert ask(db, "SELECT slurm_job_id, slurm_cluster FROM recordings") == [(title[1], "gswarm")]
+    db.unlink()
+
+
+def heat(terminal: Terminal, gpu: int) -> str:
+    """The background of one GPU's number on the heatmap, as the code of its colour."""
+    background, found = "", []
+    line = next(line for line in terminal.screen(colours=True).splitlines() if "gpu01\x1b" in line)
+    for code, text in re.findall(r"\x1b\[([\d;]*)m([^\x1b]*)", line):
+        background = code if code.startswith("48;") else background
+        found += [background] * len(re.findall(r"\b(?:50|100)\b", text))
+    return found[gpu]
+
+
+def test_without_a_recording_no_file_is_left(cluster: Cluster, terminal: Terminal) -> None:
+    before = set(cluster.home.iterdir())
+    start(terminal, "--nodes 'gpu[01-02]' --no-record")
+    screen = terminal.wait_for("nodes 2/2")
+    assert "not recording" in screen
+    assert leave(terminal) == (0, "")
+    assert set(cluster.home.iterdir()) == before
+
+
+@pytest.mark.parametrize("launcher", ["ssh", "srun"])
+def test_a_job_from_outside(
+    cluster: Cluster, terminal: Terminal, job: str, launcher: str, tmp_path: Path
+) -> None:
+    """Over SSH and by srun, with an ordinary node and one that has nothing of ours."""
+    db = tmp_path / "job.duckdb"
+    start(terminal, f"--job {job} --launcher {launcher} --db {db}")
+    screen = terminal.wait_for("nodes 2/2")
+    assert f"job {job} · gpu[02-03] · 2 nodes · 4 GPUs" in screen
+    for name in ("gpu02", "gpu03"):
+        [pid] = agents(cluster[name])
+        assert ("SLURM_STEP_ID" in variables(cluster[name], pid)) == (launcher == "srun")
+    status, said = leave(terminal)
+    assert status == 0, said
+    granted = "SELECT node, gpu_index FROM nodes JOIN gpus USING (node_id) WHERE allocated ORDER BY ALL"
+    assert ask(db, granted) == [("gpu02", 0), ("gpu02", 1), ("gpu03", 0), ("gpu03", 1)]
+
+
+def test_this_machine(terminal: Terminal) -> None:
+    start(terminal, "--launcher local --no-record")
+    terminal.wait_for("nodes 1/1")
+    assert re.search(r"^ login ", terminal.screen(), re.MULTILINE)
+    assert leave(terminal) == (0, "")
+
+
+def test_setup_runs_in_the_shell_that_becomes_the_agent(cluster: Cluster, terminal: Terminal) -> None:
+    start(terminal, "--nodes gpu01 gpu03 --no-record --setup 'module load cuda/12.4'")
+    terminal.wait_for("nodes 2/2")
+    for name in ("gpu01", "gpu03"):
+        [pid] = agents(cluster[name])
+        assert variables(cluster[name], pid)["CUDA_VERSION"] == "12.4"
+    assert leave(terminal) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            "--setup 'module load nosuch/1'",
+            "the setup failed with exit status 1: ERROR: Unable to locate a modulefile for 'nosuch/1'",
+        ),
+        ("--user nobody", "it refuses the user nobody"),
+        ("--agent-python /opt/nosuch/python", "the Python /opt/nosuch/python can't be run"),
+        (
+            "--jump bad02",
+            "the jump host bad02 can't be used: its host key is not the one in ~/.ssh/known_hosts",
+        ),
+    ],
+)
+def test_a_wrong_option_is_told_on_the_node(terminal: Terminal, options: str, reason: str) -> None:
+    start(terminal, f"--nodes gpu01 --no-record {options}")
+    screen = terminal.wait_for("lost")
+    assert reason in screen
+    assert leave(terminal) == (0, "")
+
+
+def test_ssh_as_the_options_say(cluster: Cluster, terminal: Terminal) -> None:
+    """A name only the SSH configuration knows, through a jump host, by another Python."""
+    config = cluster.home / "ssh-config"
+    config.write_text("Host big\n  HostName gpu02\n")
+    start(
+        terminal,
+        f"--nodes big --ssh-config {config} --jump gpu01 --agent-python /usr/bin/python3 --no-record",
+    )
+    terminal.wait_for("nodes 1/1")
+    node = cluster["gpu02"]
+    [pid] = agents(node)
+    assert variables(node, pid)["SSH_CONNECTION"].split()[0] == cluster["gpu01"].address
+    assert node.run(["readlink", f"/proc/{pid}/exe"]).stdout.startswith("/usr/bin/python3")
+    assert leave(terminal) == (0, "")
+    config.unlink()
+
+
+def test_the_config_file_holds_defaults(config: Path, terminal: Terminal) -> None:
+    config.write_text("interval = 0.5\nrecord = false\n")
+    start(terminal, "--nodes gpu01")
+    screen = terminal.wait_for("nodes 1/1")
+    assert "every 0.5 s" in screen
+    assert "not recording" in screen
+    assert leave(terminal) == (0, "")
+    config.write_text("intervall = 0.5\n")
+    assert told(terminal, "--nodes gpu01") == (
+        2,
+        f'gswarm-tui: {config}, line 1: there is no setting "intervall"; perhaps interval is meant.',
+    )
+
+
+def test_one_file_takes_recordings_in_turn(cluster: Cluster, terminal: Terminal, tmp_path: Path) -> None:
+    db = tmp_path / "twice.duckdb"
+    start(terminal, f"--nodes gpu01 --db {db}")
+    terminal.wait_for("nodes 1/1")
+    with seated(cluster, WIDE) as other:
+        status, said = told(other, f"--nodes gpu02 --db {db}")
+    assert status == 1
+    assert re.fullmatch(
+        rf"gswarm-tui: {db} is in use by \S*python\S*, process \d+; end that, or name another file with --db",
+        said,
+    )
+    assert leave(terminal)[0] == 0
+    start(terminal, f"--nodes gpu02 --db {db}")
+    terminal.wait_for("nodes 1/1")
+    assert leave(terminal)[0] == 0
+    closed_properly(db)
+    assert ask(
+        db, "SELECT recording_id, node FROM nodes JOIN recordings USING (recording_id) ORDER BY ALL"
+    ) == [
+        (1, "gpu01"),
+        (2, "gpu02"),
+    ]
+
+
+def test_what_cannot_be_done_is_one_sentence(terminal: Terminal, job: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("not a database")
+    assert told(terminal, "") == (
+        2,
+        f"gswarm-tui: no nodes are named: give --nodes gpu[01-04], or --job ID (running now: {job}), "
+        "or start inside salloc; --demo shows simulated ones.",
+    )
+    assert told(terminal, "--job 4711") == (2, "gswarm-tui: Slurm knows no job 4711 (any more).")
+    assert told(terminal, "--nodes 'gpu[01-'") == (
+        2,
+        'gswarm-tui: --nodes: can\'t read "gpu[01-": missing bracket.',
+    )
+    assert told(terminal, f"--nodes gpu01 --db {notes}") == (
+        1,
+        f"gswarm-tui: {notes} is not a DuckDB file; name another file with --db",
+    )
+    assert notes.read_text() == "not a database"
+
+
+def test_a_job_that_is_not_mine_or_over(cluster: Cluster, terminal: Terminal) -> None:
+    theirs = cluster.run(
+        "sbatch --parsable --uid=nobody --chdir=/ --output=/dev/null --wrap 'sleep 60'"
+    ).stdout.strip()
+    assert told(terminal, f"--job {theirs}") == (
+        2,
+        f"gswarm-tui: job {theirs} belongs to nobody; if you may log in to its nodes, "
+        "name them with --nodes.",
+    )
+    cluster.run(["scancel", theirs])
+    over = re.search(r"allocation (\d+)", cluster.run("salloc -N1 true").stderr)
+    assert over is not None
+    assert told(terminal, f"--job {over[1]}") == (
+        2,
+        f"gswarm-tui: job {over[1]} isn't running any more, it is completed.",
+    )
+
+
+def test_a_read_only_folder(cluster: Cluster, terminal: Terminal) -> None:
+    folder = cluster.home / "read-only"
+    folder.mkdir()
+    cluster.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(folder)])
+    try:
+        status, said = told(terminal, f"--nodes gpu01 --db {folder}/run.duckdb")
+    finally:
+        cluster.run(["umount", str(folder)])
+        folder.rmdir()
+    sentence = "can't be written because its folder is read-only for you; name another file with --db"
+    assert (status, said) == (1, f"gswarm-tui: {folder}/run.duckdb {sentence}")
