@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
-from gswarm_tui.launch.base import LaunchError, Retry, allow_many_files, check_name, clean
+from gswarm_tui.launch.base import LaunchError, Retry, allow_many_files, check_name, clean, last_line
 from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, greet
 from gswarm_tui.launch.process import ProcessChannel
 
 # Each step asks the controller, which serves the whole cluster.
 STEPS_AT_ONCE = 16
+# What srun adds when a task has ended, after what the task said itself.
+_TASK_ENDED = re.compile(rb"^srun: (error: \S+: task \d+: .*|Terminating .*)\n", re.MULTILINE)
 
 
 class SrunLauncher:
@@ -47,7 +50,20 @@ class SrunLauncher:
             raise LaunchError(f"{clean(self._job_id, 40)!r} is no job", "correct --job", Retry.NEVER)
         async with self._starting:
             channel = await ProcessChannel.start(self.command(node))
-            return await greet(channel, self._bootstrap)
+            try:
+                return await greet(channel, self._bootstrap)
+            except LaunchError as error:
+                raise self._explain(error, channel.stderr()) from None
+
+    def _explain(self, error: LaunchError, stderr: bytes) -> LaunchError:
+        """What Slurm said in place of the status that it ended with; what the agent said is as good."""
+        said = last_line(_TASK_ENDED.sub(b"", stderr))
+        if error.remedy or not said:
+            return error
+        if not said.startswith("srun:"):
+            return LaunchError(clean(f"the agent ended: {said}"))
+        remedy = f"see whether the job still runs, with `squeue --jobs={self._job_id}`"
+        return LaunchError(said, remedy, Retry.SLOWLY)
 
     async def close(self) -> None:
         """Nothing is shared."""

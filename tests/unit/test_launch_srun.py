@@ -1,0 +1,82 @@
+"""Agents as steps of a job, with a program in the place of srun that runs the step here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent.wire import MAGIC
+from gswarm_tui.launch.base import LaunchError, Retry
+from gswarm_tui.launch.bootstrap import Bootstrap
+from gswarm_tui.launch.srun import SrunLauncher
+
+
+@pytest.fixture
+def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file whose shell script is what ``srun`` does."""
+    script = tmp_path / "bin/srun"
+    script.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return script
+
+
+def write(script: Path, body: str) -> None:
+    script.write_text(f"#!/bin/sh\n{body}\n")
+    script.chmod(0o755)
+
+
+async def test_a_step_of_the_job_on_the_node_beside_what_runs_there(srun: Path, tmp_path: Path) -> None:
+    shift_options = (
+        f'while case $1 in --*) true;; *) false;; esac; do echo "$1" >> {tmp_path}/options; shift; done'
+    )
+    write(srun, f'{shift_options}; exec "$@"')
+    launcher = SrunLauncher("4711", Bootstrap(setup="echo hello"))
+    channel = await launcher.open("gpu01")
+    try:
+        assert (await channel.read()).startswith(MAGIC)
+    finally:
+        await channel.close()
+        await launcher.close()
+    options = (tmp_path / "options").read_text().split()
+    assert {"--jobid=4711", "--nodelist=gpu01", "--overlap", "--unbuffered", "--ntasks=1"} <= set(options)
+    assert not any(option.startswith(("--gres", "--gpus")) for option in options)
+
+
+async def test_what_slurm_says_is_the_reason(srun: Path) -> None:
+    write(srun, "echo 'srun: error: Unable to create step for job 7: Job has expired' >&2; exit 1")
+    with pytest.raises(LaunchError) as caught:
+        await SrunLauncher("7").open("gpu01")
+    assert caught.value.reason == "srun: error: Unable to create step for job 7: Job has expired"
+    assert caught.value.retry is Retry.SLOWLY
+
+
+async def test_what_an_agent_says_before_it_ends_is_told_and_not_what_slurm_adds(srun: Path) -> None:
+    write(
+        srun, "echo 'ImportError: no zlib' >&2; echo 'srun: error: gpu01: task 0: Exited with 1' >&2; exit 1"
+    )
+    with pytest.raises(LaunchError) as caught:
+        await SrunLauncher("7").open("gpu01")
+    assert caught.value.reason == "the agent ended: ImportError: no zlib"
+
+
+async def test_a_setup_that_fails_is_not_taken_for_slurms_doing(srun: Path) -> None:
+    write(srun, "echo GSWARM-FAIL setup 1; echo 'srun: error: gpu01: task 0: Exited with 3' >&2; exit 3")
+    with pytest.raises(LaunchError) as caught:
+        await SrunLauncher("7", Bootstrap(setup="false")).open("gpu01")
+    assert caught.value.remedy == "correct --setup"
+
+
+async def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LaunchError) as caught:
+        await SrunLauncher("7").open("gpu01")
+    assert caught.value.reason == "srun can't be run: No such file or directory"
+
+
+@pytest.mark.parametrize(("job", "node"), [("7", "--gres=gpu"), ("7;id", "gpu01"), ("", "gpu01")])
+async def test_what_is_no_job_or_no_node_is_refused(job: str, node: str) -> None:
+    with pytest.raises(LaunchError) as caught:
+        await SrunLauncher(job).open(node)
+    assert caught.value.retry is Retry.NEVER
