@@ -107,10 +107,10 @@ _VIEWS = {
     ),
     "session_summary": (
         _SESSION_SUMMARY,
-        "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Means, median, "
-        "p95 and max are over all samples of single GPUs. Times are summed over GPUs; busy is util_pct >= "
-        f"{BUSY_FROM_PCT:g}. Energy is the growth of the energy counters. Coverage is the share of the "
-        "session's GPU time that samples stand for.",
+        "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Means, "
+        "median, p95 and max are over all samples of single GPUs. Times are summed over GPUs; busy is "
+        f"util_pct >= {BUSY_FROM_PCT:g}. Energy is the growth of the energy counters. Coverage is the share "
+        "of the session's GPU time that samples stand for.",
     ),
 }
 
