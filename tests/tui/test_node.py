@@ -134,17 +134,18 @@ async def test_a_node_without_an_answer_yet_and_one_without_gpus_are_shown() -> 
         assert "… connecting" in screen_text(app)
 
 
-@pytest.mark.parametrize("width", [40, 80, 120, 200])
-async def test_simulated_gpus_are_called_so_at_every_width(width: int) -> None:
+@pytest.mark.parametrize(("width", "recording"), [(40, False), (120, True), (200, True)])
+async def test_simulated_gpus_are_called_so_at_every_width(width: int, recording: bool) -> None:
     app = app_on(scene(nodes=1, gpus=2, seconds=2).recording())
     async with app.run_test(size=(width, 30)) as pilot:
-        for show in (lambda: app.show_node("gpu01"), lambda: app.show_gpu("gpu01", 0)):
-            show()
-            await pilot.pause()
+        app.show_node("gpu01")
+        await pilot.press("enter")
+        for name in ("gpu01:0", "gpu01"):
             title = screen_text(app).splitlines()[0]
+            assert title.split()[0] == name
             assert "SIMULATED" in title
-            assert title.startswith(" gpu01")
-            assert ("● rec 00:00:02" in title) == (width >= 120)
+            assert ("● rec 00:00:02" in title) == recording
+            await pilot.press("escape")
 
 
 async def test_clock_and_round_trip_of_the_link() -> None:

@@ -26,7 +26,7 @@ def title_line(left: list[Span], hub: Hub, cells: int) -> Line:
     """
     simulated = any(n.hello is not None and n.hello.simulated for n in hub.fleet.nodes.values())
     chip = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
-    state = [*recording(hub.recorder, hub.started_at, hub.now())[:2], Span("  ")]
+    state = [Span("  "), *recording(hub.recorder, hub.started_at, hub.now())[:2], Span("  ")]
     right = [*state, *chip] if measure(left) + measure(state) + measure(chip) < cells else chip
     while len(left) > 1 and measure(left) + measure(right) >= cells:
         left = left[:-1]
