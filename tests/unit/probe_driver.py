@@ -118,17 +118,17 @@ class Node:
             **answer,
         )
 
-    def until(self, condition: Callable[[Reading], object]) -> Reading:
-        """Read ten times a second until the reading is as wanted; notes of all readings are in the last."""
+    def until(self, condition: Callable[[Reading], object], every_s: float = 0.1) -> Reading:
+        """Read again and again until the reading is as wanted; notes of all readings are in the last."""
         deadline = time.monotonic() + DEADLINE
         notes: list[Note] = []
         while time.monotonic() < deadline:
+            time.sleep(every_s)
             reading = self.read()
             notes += reading.notes
             reading = Reading(**{**vars(reading), "notes": list(notes)})
             if condition(reading):
                 return reading
-            time.sleep(0.1)
         raise AssertionError(f"not within {DEADLINE:g} s; at last {reading}")
 
     def _ask(self, question: str) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def test_a_pcie_counter_may_go_round_between_readings(stage: Stage) -> None:
     stage.set(Scenario.of("n", 2, pcie_counts_wrap=1, pcie_tx_bytes_per_s=60 * 10**9))
     with stage.node() as node:
         node.read()
-        node.until(lambda reading: values(reading, "pcie_tx_mb_s") == [about(60_000)] * 2)
+        node.until(lambda reading: values(reading, "pcie_tx_mb_s") == [about(60_000)] * 2, every_s=0.5)
 
 
 def test_without_counters_pcie_is_measured_in_the_background(stage: Stage) -> None:

@@ -87,7 +87,9 @@ def test_sectors_become_bytes() -> None:
 )
 def test_a_command_name_may_hold_anything(name: str, ticks: int, started: int) -> None:
     before = " ".join(["S", *["0"] * 10, str(ticks), "7", *["0"] * 6, str(started), "0", "0"])
-    stat = procfs.parse_process_stat(b"123 (" + name.encode() + b") " + before.encode() + b"\n")
+    stat = procfs.parse_process_stat(
+        b"123 (" + name.encode("utf-8", "surrogatepass") + b") " + before.encode() + b"\n"
+    )
     assert stat == (ticks + 7, started)
 
 

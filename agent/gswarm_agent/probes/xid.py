@@ -100,6 +100,7 @@ class XidWatch:
                 event = self._nvml.api.nvmlEventSetWait_v2(self._events, _WAIT_MS)
             except self._nvml.Error as error:
                 if error.value in UNSUPPORTED:
+                    self.reasons.update({g.index: reason_of(error.value) for g in self._gpus.values()})
                     return
                 if not self._nvml.is_timeout(error):
                     self._ended.wait(
