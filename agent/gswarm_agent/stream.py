@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from typing import Callable, Deque, Optional, Tuple
 
@@ -195,6 +196,7 @@ def stream(make_probe: Callable[[], Probe], simulated: bool = False) -> int:
 
     ``make_probe`` is called after the magic is out, while the head's answer is on its way.
     """
+    _name_process()
     woken = _signals_as_bytes()
     wire_in, wire_out = _protect_standard_streams()
     try:
@@ -222,6 +224,12 @@ def stream(make_probe: Callable[[], Probe], simulated: bool = False) -> int:
     outbox.close(Bye(conversation.ended or "nothing is left to do"))
     writer.join(_LAST_WORDS_S)
     return status
+
+
+def _name_process() -> None:
+    """Be found as gswarm-agent in ps and top, whatever Python this is."""
+    with suppress(OSError), open("/proc/self/comm", "w") as comm:  # noqa: PTH123  # pathlib is slow to import
+        comm.write("gswarm-agent")
 
 
 def _protect_standard_streams() -> Tuple[int, int]:

@@ -62,7 +62,7 @@ class ProcessChannel:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._process.wait()
                 await asyncio.shield(self._reading_stderr)
-        return describe_end(_describe_status(self._process.returncode), self.stderr())
+        return describe_end(describe_status(self._process.returncode), self.stderr())
 
     def stderr(self) -> bytes:
         """The end of what it wrote to stderr so far."""
@@ -111,16 +111,11 @@ def describe_end(how: str, stderr: bytes) -> str:
     return clean(f"the agent {how}: {said}" if said else f"the agent {how}")
 
 
-def _describe_status(status: int | None) -> str:
+def describe_status(status: int | None) -> str:
+    """How a process ended, by its exit status: None while it runs, -N or a shell's 128 + N for signal N."""
     if status is None:
         return "stopped answering"
-    if status < 0:
-        return f"was ended by {_signal_name(-status)}"
+    number = -status if status < 0 else status - 128
+    if number in {one.value for one in signal.Signals}:
+        return f"was ended by {signal.Signals(number).name}"
     return f"ended with exit status {status}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -21,7 +21,7 @@ import asyncssh
 
 from gswarm_tui.launch.base import LaunchError, Retry, allow_many_files, check_name, clean
 from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, greet
-from gswarm_tui.launch.process import describe_end
+from gswarm_tui.launch.process import describe_end, describe_status
 
 HANDSHAKES_AT_ONCE = 64
 CONNECT_S = 15.0
@@ -116,6 +116,14 @@ class _Attempt(asyncssh.SSHClient):
         return [Path(str(one)).expanduser() for one in cast("Sequence[object]", named)]
 
     @property
+    def agent_path(self) -> str:
+        """The socket of the ssh-agent; empty where there is none."""
+        named = (
+            self.options.config.get("IdentityAgent", os.environ.get("SSH_AUTH_SOCK")) if self.options else ""
+        )
+        return str(named or "")
+
+    @property
     def known_hosts_files(self) -> list[Path]:
         """The files in which ssh would look for the host's key."""
         return [
@@ -181,7 +189,7 @@ class SshChannel:
             return describe_end(f"was ended by SIG{self._process.exit_signal[0]}", self.stderr())
         if self._process.exit_status is None:
             return describe_end("broke off with the connection", self.stderr())
-        return describe_end(f"ended with exit status {self._process.exit_status}", self.stderr())
+        return describe_end(describe_status(self._process.exit_status), self.stderr())
 
     async def close(self) -> None:
         """Close the connection; the agent sees the end of its input."""
@@ -277,6 +285,8 @@ class SshLauncher:
                 client_keys=[str(path) for path in attempt.configured("IdentityFile", ()) if path.exists()],
                 ignore_encrypted=True,
             )
+        except asyncssh.PermissionDenied:
+            raise await _explain_refusal(attempt) from None
         except (asyncssh.Error, OSError, ValueError) as error:
             raise explain(error, attempt) from None
 
@@ -320,8 +330,6 @@ def explain(error: Exception, attempt: _Attempt) -> LaunchError:
         ):
             remedy = f"if you know why it changed, run `ssh-keygen -R {host}` and then `ssh {host}` once"
             return LaunchError(f"its host key is not the one in {known}", remedy, Retry.SLOWLY)
-        case asyncssh.PermissionDenied():
-            return _explain_refusal(attempt)
         case socket.gaierror():
             return LaunchError("its name does not resolve", "look for a typo in --nodes", Retry.SLOWLY)
         case TimeoutError():
@@ -338,20 +346,36 @@ def explain(error: Exception, attempt: _Attempt) -> LaunchError:
             return LaunchError(clean(f"SSH can't be set up: {error}"), remedy, Retry.SLOWLY)
 
 
-def _explain_refusal(attempt: _Attempt) -> LaunchError:
+async def _explain_refusal(attempt: _Attempt) -> LaunchError:
     user = attempt.options.username if attempt.options else ""
     reason = f"it refuses the user {user}"
     if banner := clean(" ".join(attempt.banner)):
         reason += f": {banner}"
     keys = attempt.configured("IdentityFile", _DEFAULT_KEYS)
     locked = [path for path in keys if _is_encrypted(path)]
-    if locked:
+    if locked and not await _has_one_of(attempt.agent_path, locked):
         reason += f" (the key {_short(locked[0])} has a passphrase and no ssh-agent offered it)"
         return LaunchError(clean(reason), "run `ssh-add` first", Retry.SLOWLY)
     remedy = (
         f"see whether `ssh {attempt.host}` gets in; many clusters let you in only while your job runs there"
     )
     return LaunchError(clean(reason), remedy, Retry.SLOWLY)
+
+
+async def _has_one_of(agent_path: str, keys: Sequence[Path]) -> bool:
+    """Whether an ssh-agent holds one of these keys, as told by the public halves beside them."""
+    if not agent_path:
+        return False
+    try:
+        async with asyncssh.connect_agent(agent_path) as agent:
+            held = {key.public_data for key in await agent.get_keys()}
+    except (asyncssh.Error, OSError, ValueError):
+        return False
+    for key in keys:
+        with contextlib.suppress(OSError, ValueError):
+            if asyncssh.read_public_key(f"{key}.pub").public_data in held:
+                return True
+    return False
 
 
 def _short(path: Path) -> str:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import asyncssh
 import pytest
 
 from gswarm_agent.frame import Frame, Hello
@@ -303,23 +304,69 @@ async def test_a_connection_that_is_cut_is_told_as_one(server: Server) -> None:
             await channel.close()
 
 
-async def test_a_key_that_only_the_agent_has(server: Server, tmp_path: Path) -> None:
-    socket = tmp_path / "agent"
+@asynccontextmanager
+async def ssh_agent(folder: Path, key: Path) -> AsyncIterator[Path]:
+    """The socket of a real ssh-agent that holds a key."""
+    socket = folder / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
     try:
         async with asyncio.timeout(20):
             while not socket.exists():
                 await asyncio.sleep(0.01)
         environment = {**os.environ, "SSH_AUTH_SOCK": str(socket)}
-        subprocess.run(["ssh-add", "-q", str(server.user_key)], env=environment, check=True)
-        server.user_key.unlink()
-        async with launcher(server) as ssh:
-            config = Path(server.config())
-            config.write_text(config.read_text().replace("IdentityAgent none", f"IdentityAgent {socket}"))
-            assert await first_frame(ssh)
+        subprocess.run(["ssh-add", "-q", str(key)], env=environment, check=True)
+        yield socket
     finally:
         agent.terminate()
         agent.wait()
+
+
+def use_agent(server: Server, socket: Path) -> None:
+    config = Path(server.config())
+    config.write_text(config.read_text().replace("IdentityAgent none", f"IdentityAgent {socket}"))
+
+
+async def test_a_key_that_only_the_agent_has(server: Server, tmp_path: Path) -> None:
+    async with ssh_agent(tmp_path, server.user_key) as socket, launcher(server) as ssh:
+        use_agent(server, socket)
+        server.user_key.unlink()
+        assert await first_frame(ssh)
+
+
+async def test_a_key_with_a_passphrase_is_not_blamed_when_the_agent_has_it(
+    server: Server, tmp_path: Path
+) -> None:
+    async with ssh_agent(tmp_path, server.user_key) as socket, launcher(server) as ssh:
+        use_agent(server, socket)
+        subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", str(server.user_key)], check=True)
+        assert await first_frame(ssh)
+        (server.folder / "authorized_keys").write_text("")
+        error = await refused(ssh)
+    assert "passphrase" not in error.reason
+
+
+class NoSessions(asyncssh.SSHServer):
+    """A server that lets everybody in and lets nobody do anything."""
+
+    def begin_auth(self, username: str) -> bool:
+        return False
+
+    def session_requested(self) -> bool:
+        return False
+
+
+async def test_a_server_without_sessions(tmp_path: Path, home: Path) -> None:
+    server = Server(tmp_path)
+    new_key(server.user_key)
+    new_key(tmp_path / "host")
+    server.trust()
+    listening = await asyncssh.listen(
+        "127.0.0.1", server.port, server_factory=NoSessions, server_host_keys=[str(tmp_path / "host")]
+    )
+    async with listening, launcher(server) as ssh:
+        error = await refused(ssh)
+    assert error.reason.startswith("it lets nobody run a command")
+    assert error.remedy == "try `ssh gpu01 true`"
 
 
 def test_known_hosts_are_parsed_once_and_again_when_they_change(tmp_path: Path) -> None:

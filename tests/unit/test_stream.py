@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -184,6 +185,12 @@ def test_the_hello_answers_the_clock_and_a_frame_follows_at_once(agent: Agent) -
     assert before <= hello.clock.sent <= hello.clock.received <= hello.clock.answered <= time.time_ns()
     assert frame.seq == 1
     assert len(frame.gpus) == 2
+
+
+def test_it_is_found_by_its_name(agent: Agent) -> None:
+    agent.start(60_000)
+    agent.hear(Frame)
+    assert Path(f"/proc/{agent.process.pid}/comm").read_text() == "gswarm-agent\n"
 
 
 def test_frames_keep_coming_in_order(agent: Agent) -> None:
