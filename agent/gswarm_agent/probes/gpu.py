@@ -129,7 +129,7 @@ class Gpu:
         self.pcie_counted_at = time.monotonic()
 
     @property
-    def callable(self) -> bool:
+    def reachable(self) -> bool:
         """Whether other threads may expect an answer."""
         return self.handle is not None and self.lost is None and not self.hanging
 

@@ -127,7 +127,7 @@ class GpuSet:
         for gpu in self._gpus:
             _watch(gpu, gpu.index in answered)
         self.facts = tuple([opened.get(i) or lost_gpu_facts(i, count, self._proc) for i in range(count)])
-        there = [gpu for gpu in self._gpus if gpu.callable]
+        there = [gpu for gpu in self._gpus if gpu.reachable]
         self._xids = XidWatch(nvml, there)
         self.processes = ProcessProbe(nvml, self._gpus, self._proc)
         self._meter_pcie(nvml, [gpu for gpu in there if gpu.lacks_pcie_counts])
@@ -150,11 +150,9 @@ class GpuSet:
             self._throughput.measured.wait(_FIRST_THROUGHPUT_S)
 
     def _guard_wraps(self) -> None:
-        if self._guard is None and self._nvml is not None:
-            wrapping = [gpu for gpu in self._gpus if gpu.pcie_wraps]
-            if wrapping:
-                self._guard = WrapGuard(self._nvml, wrapping)
-                self._guard.start()
+        if self._guard is None and self._nvml is not None and any(gpu.pcie_wraps for gpu in self._gpus):
+            self._guard = WrapGuard(self._nvml, self._gpus)
+            self._guard.start()
 
     def _reasons(self, gpu: Gpu) -> Dict[str, str]:
         reasons = gpu.reasons

@@ -16,15 +16,15 @@ from gswarm_agent.probes.rates import SECOND_NS
 
 _LOOK_NS = 950_000_000
 """Processes are looked at about once a second, a little less so that a tick of one second doesn't miss."""
-_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.4
-_WAIT_SHARE = 0.4
+_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
+_WAIT_SHARE = 0.6
 
 
 class NodeProbe:
     """This machine: its GPUs, their processes and the host. A ``Probe``.
 
     The GPUs are read in a thread of their own while the host is read in the caller's; ``read`` waits for them
-    no longer than 0.4 of the time since the reading before, and at most 0.4 s.
+    no longer than 0.6 of the time since the reading before, and at most 0.5 s.
     """
 
     def __init__(

@@ -60,31 +60,30 @@ class WrapGuard(_Background):
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
         super().__init__("pcie-wrap")
-        api = nvml.api
-        self._gpus = [
-            (
-                gpu,
-                _MARGIN
-                * seconds_to_wrap(
-                    nvml.maybe(api.nvmlDeviceGetMaxPcieLinkGeneration, gpu.handle),
-                    nvml.maybe(api.nvmlDeviceGetMaxPcieLinkWidth, gpu.handle),
-                ),
-            )
-            for gpu in gpus
-        ]
+        self._nvml = nvml
+        self._gpus = gpus
+        self._periods: Dict[int, float] = {}
 
     def step(self) -> float:
         """Look at each counter that wasn't looked at for most of the time it may take to wrap."""
         wait = 1.0
-        for gpu, period in self._gpus:
-            if not gpu.callable:
+        for gpu in self._gpus:
+            if not (gpu.pcie_wraps and gpu.reachable):
                 continue
-            left = gpu.pcie_counted_at + period - time.monotonic()
+            left = gpu.pcie_counted_at + self._period(gpu) - time.monotonic()
             if left <= 0:
                 gpu.count_pcie()
-                left = period
+                left = self._period(gpu)
             wait = min(wait, left)
         return wait
+
+    def _period(self, gpu: Gpu) -> float:
+        if gpu.index not in self._periods:
+            api, maybe = self._nvml.api, self._nvml.maybe
+            generation = maybe(api.nvmlDeviceGetMaxPcieLinkGeneration, gpu.handle)
+            width = maybe(api.nvmlDeviceGetMaxPcieLinkWidth, gpu.handle)
+            self._periods[gpu.index] = _MARGIN * seconds_to_wrap(generation, width)
+        return self._periods[gpu.index]
 
 
 class ThroughputMeter(_Background):
@@ -111,7 +110,7 @@ class ThroughputMeter(_Background):
         """Measure each GPU once."""
         begun = time.monotonic()
         for gpu in list(self._gpus):
-            if gpu.callable:
+            if gpu.reachable:
                 self._measure(gpu)
         self.measured.set()
         return max(0.0, begun + 1 - time.monotonic())

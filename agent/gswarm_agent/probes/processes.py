@@ -123,7 +123,7 @@ class ProcessProbe:
         """One sample of each process on each GPU."""
         found: List[Tuple[int, int, GpuShare]] = []
         for position, gpu in enumerate(self._gpus):
-            if gpu.callable:
+            if gpu.reachable:
                 found += [(position, pid, share) for pid, share in self._shares(gpu).items()]
         del found[MAX_PROCESSES:]
         hosts = self._table.look([pid for _, pid, _ in found], now_ns)
