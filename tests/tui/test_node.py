@@ -53,6 +53,18 @@ async def test_arrows_pick_the_metric_that_is_plotted_and_bring_its_column_into_
         assert "power 0 to 700 W" in screen_text(app)
 
 
+async def test_the_metric_can_be_picked_from_a_list_and_a_host_metric_shows_the_host() -> None:
+    app = app_on(scene(nodes=1, gpus=2, seconds=5))
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.show_node("gpu01")
+        await pilot.press("m", "down", "down", "down", "enter")
+        await pilot.pause()
+        assert "power 0 to 700 W" in screen_text(app)
+        await pilot.press("0")
+        assert line_with(app, "busiest core")
+        assert "memutil" not in screen_text(app)
+
+
 async def test_enter_opens_the_gpu_under_the_cursor_and_escape_comes_back_to_it() -> None:
     app = app_on(scene(nodes=1, gpus=4, seconds=5))
     async with app.run_test(size=(100, 30)) as pilot:

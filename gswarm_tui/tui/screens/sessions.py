@@ -84,6 +84,7 @@ class SessionsScreen(Place):
         super().__init__(hub)
         self._shown: list[Session] = []
         self._trends = Trends()
+        self._drawn: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
         """A line of totals and the list."""
@@ -111,12 +112,20 @@ class SessionsScreen(Place):
         self._plot(now)
 
     def _plot(self, now: float) -> None:
-        """The chosen session's course, where the list leaves room for it."""
+        """The chosen session's course, where the list leaves room for it.
+
+        It goes through the history of every node, so it is drawn once a second at most.
+        """
         session, plots = self.chosen_session(), self.query_one("#plots", Canvas)
         plots.display = session is not None and self.size.height >= PLOTS_FROM
         if session is None or not plots.display:
             self.query_one(Table).styles.height = "1fr"
             return
+        second = int(now) if session.running else None
+        drawn = (session.session_id, session.name, second, self.size, len(self._shown))
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
         cells = (self.size.width - GAP - 1) // 2
         bins, span = curve_width(cells) * 2, max(1.0, session.seconds(now))
         last = "now" if session.running else "end"
