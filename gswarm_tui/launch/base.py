@@ -60,10 +60,10 @@ class Launcher(Protocol):
         """Let go of what is shared. Channels are closed before."""
 
 
-def check_name(node: str) -> None:
+def check_name(node: str, option: str = "--nodes") -> None:
     """Refuse, with a LaunchError, a name that is none and could be taken for an option or a command."""
     if not _NODE_NAME.fullmatch(node):
-        raise LaunchError(f"{clean(node, 60)!r} is no host name", "correct --nodes", Retry.NEVER)
+        raise LaunchError(f"{clean(node, 60)!r} is no host name", f"correct {option}", Retry.NEVER)
 
 
 def clean(text: str, longest: int = LONGEST_REASON) -> str:

@@ -17,7 +17,8 @@ from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.wire import MAGIC, Decoder, Message, Start, Stop, encode
 from gswarm_tui.launch.base import Channel, LaunchError, Retry
 from gswarm_tui.launch.bootstrap import Bootstrap
-from gswarm_tui.launch.ssh import KnownHosts, SshLauncher, SshSettings
+from gswarm_tui.launch.ssh import SshLauncher, SshSettings
+from gswarm_tui.launch.ssh.attempt import KnownHosts
 from tests.unit.sshd import SSHD, Server, new_key, public, running
 
 NO_NODE_NAMES = ["-oProxyCommand=x", "a b", "a;b", "$(id)", "", "gpu01\n", "a/b", "gpu'01", "x" * 300]
@@ -288,6 +289,13 @@ async def test_a_jump_host_that_cannot_be_used_is_named(server: Server) -> None:
     async with launcher(server, jump=f"{os.getpid()}@nowhere.invalid:2222") as ssh:
         error = await refused(ssh)
     assert error.reason == "the jump host nowhere.invalid can't be used: its name does not resolve"
+
+
+async def test_a_jump_host_that_is_no_name_is_refused(server: Server) -> None:
+    async with launcher(server, jump="-oProxyCommand=x") as ssh:
+        error = await refused(ssh)
+    assert "is no host name" in error.reason
+    assert error.remedy == "correct --jump"
 
 
 async def test_a_connection_that_is_cut_is_told_as_one(server: Server) -> None:

@@ -1,0 +1,106 @@
+"""One way into one host: what is known of it before, and what is learned on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import asyncssh
+
+_USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+_SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_HOST_KEY_TYPES = [
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+]
+_SSH_PORT = 22
+
+TrustedKeys = tuple[Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey]]
+
+
+class KnownHosts:
+    """Known-hosts files, each parsed once and again when it changes; shared by all connections."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[tuple[object, ...], asyncssh.SSHKnownHosts] = {}
+
+    def read(self, paths: Sequence[Path]) -> asyncssh.SSHKnownHosts:
+        """What these files say together; files that aren't there and lines that can't be read say nothing."""
+        stamps = []
+        for path in paths:
+            with contextlib.suppress(OSError):
+                found = path.stat()
+                stamps.append((path, found.st_mtime_ns, found.st_size, found.st_ino))
+        key = tuple(stamps)
+        if key not in self._parsed:
+            known = asyncssh.SSHKnownHosts()
+            for path, *_ in stamps:
+                for line in path.read_text("utf-8", "replace").splitlines():
+                    with contextlib.suppress(ValueError):
+                        known.load(line)
+            self._parsed[key] = known
+        return self._parsed[key]
+
+
+@dataclass
+class Attempt(asyncssh.SSHClient):
+    """What is learned on the way into one host, to explain a failure."""
+
+    host: str
+    known: KnownHosts
+    options: asyncssh.SSHClientConnectionOptions | None = None
+    banner: list[str] = field(default_factory=list)
+    host_is_known: bool = False
+
+    def auth_banner_received(self, msg: str, lang: str) -> None:
+        """Keep what the server says before it lets anybody in, which is often why it doesn't."""
+        self.banner.append(msg)
+
+    def configured(self, name: str, default: Sequence[str]) -> list[Path]:
+        """The files that an option of the SSH configuration names."""
+        named = self.options.config.get(name, default) if self.options else default
+        return [Path(str(one)).expanduser() for one in cast("Sequence[object]", named)]
+
+    @property
+    def agent_path(self) -> str:
+        """The socket of the ssh-agent; empty where there is none."""
+        named = (
+            self.options.config.get("IdentityAgent", os.environ.get("SSH_AUTH_SOCK")) if self.options else ""
+        )
+        return str(named or "")
+
+    @property
+    def known_hosts_files(self) -> list[Path]:
+        """The files in which ssh would look for the host's key."""
+        return [
+            *self.configured("UserKnownHostsFile", _USER_KNOWN_HOSTS),
+            *self.configured("GlobalKnownHostsFile", _SYSTEM_KNOWN_HOSTS),
+        ]
+
+    def host_key_algorithms(self) -> list[str]:
+        """What to ask the server for: the types of the keys that are known of it, then all others.
+
+        With the known ones alone, a host whose only key is of another type would just hang up.
+        """
+        if self.options is None or self.options.config.get("HostKeyAlgorithms"):
+            return []
+        host = self.options.host_key_alias or self.options.host
+        port = self.options.port if self.options.port != _SSH_PORT else None
+        keys, authorities, _ = self.trusted_keys(host, "", port)
+        if authorities or not keys:
+            return []
+        return list(dict.fromkeys([a.decode() for key in keys for a in key.sig_algorithms] + _HOST_KEY_TYPES))
+
+    def trusted_keys(self, host: str, _address: str, port: int | None) -> TrustedKeys:
+        """For asyncssh: the host's keys, those of authorities, and revoked ones."""
+        found = self.known.read(self.known_hosts_files).match(host, "", port)
+        self.host_is_known = bool(found[0] or found[1])
+        return found[0], found[1], found[2]

@@ -1,0 +1,114 @@
+"""What each way to fail means for the person who wants into a host."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import asyncssh
+
+from gswarm_tui.launch.base import LaunchError, Retry, clean
+from gswarm_tui.launch.ssh.attempt import Attempt
+
+_DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+
+
+def explain(error: Exception, attempt: Attempt) -> LaunchError:
+    """What an error on the way into a host means, and what to do about it."""
+    host = attempt.host
+    files = attempt.known_hosts_files
+    known = _short(files[0]) if files else "known_hosts"
+    match error:
+        case asyncssh.HostKeyNotVerifiable() if "revoked" in error.reason:
+            return LaunchError(
+                f"its host key is revoked in {known}", "ask who runs the cluster", Retry.SLOWLY
+            )
+        case asyncssh.HostKeyNotVerifiable() if not attempt.host_is_known:
+            remedy = f"run `ssh {host}` once to look at it and accept it"
+            return LaunchError(f"its host key is not in {known}", remedy, Retry.SLOWLY)
+        case asyncssh.HostKeyNotVerifiable() | asyncssh.KeyExchangeFailed() if (
+            "host key" in error.reason.lower()
+        ):
+            remedy = f"if you know why it changed, run `ssh-keygen -R {host}` and then `ssh {host}` once"
+            return LaunchError(f"its host key is not the one in {known}", remedy, Retry.SLOWLY)
+        case socket.gaierror():
+            return LaunchError("its name does not resolve", "look for a typo in --nodes", Retry.SLOWLY)
+        case TimeoutError():
+            return LaunchError("it does not answer in time", f"try `ssh {host}`")
+        case asyncssh.ChannelOpenError():
+            return LaunchError(clean(f"the jump host can't reach it: {error.reason}"))
+        case asyncssh.Error():
+            said = clean(" ".join(attempt.banner)) or error.reason
+            return LaunchError(clean(f"the connection broke: {said}"), f"try `ssh {host}`")
+        case OSError():
+            return LaunchError(_explain_os(error), f"try `ssh {host}`")
+        case _:
+            remedy = "correct the SSH configuration or key that it names"
+            return LaunchError(clean(f"SSH can't be set up: {error}"), remedy, Retry.SLOWLY)
+
+
+async def explain_refusal(attempt: Attempt) -> LaunchError:
+    """Why a host may have refused the user, and what to do about it."""
+    user = attempt.options.username if attempt.options else ""
+    reason = f"it refuses the user {user}"
+    if banner := clean(" ".join(attempt.banner)):
+        reason += f": {banner}"
+    keys = attempt.configured("IdentityFile", _DEFAULT_KEYS)
+    locked = [path for path in keys if _is_encrypted(path)]
+    if locked and not await _has_one_of(attempt.agent_path, locked):
+        reason += f" (the key {_short(locked[0])} has a passphrase and no ssh-agent offered it)"
+        return LaunchError(clean(reason), "run `ssh-add` first", Retry.SLOWLY)
+    remedy = (
+        f"see whether `ssh {attempt.host}` gets in; many clusters let you in only while your job runs there"
+    )
+    return LaunchError(clean(reason), remedy, Retry.SLOWLY)
+
+
+async def _has_one_of(agent_path: str, keys: Sequence[Path]) -> bool:
+    """Whether an ssh-agent holds one of these keys, as told by the public halves beside them."""
+    if not agent_path:
+        return False
+    try:
+        async with asyncssh.connect_agent(agent_path) as agent:
+            held = {key.public_data for key in await agent.get_keys()}
+    except (asyncssh.Error, OSError, ValueError):
+        return False
+    for key in keys:
+        with contextlib.suppress(OSError, ValueError):
+            if asyncssh.read_public_key(f"{key}.pub").public_data in held:
+                return True
+    return False
+
+
+def _short(path: Path) -> str:
+    """A path as people write it."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def _is_encrypted(path: Path) -> bool:
+    try:
+        asyncssh.read_private_key(path)
+    except asyncssh.KeyEncryptionError:
+        return True
+    except asyncssh.KeyImportError as error:
+        return "passphrase" in str(error).lower()
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def _explain_os(error: OSError) -> str:
+    """One clause; where several addresses were tried, only asyncio's text has the reasons."""
+    if error.filename:
+        return clean(f"SSH can't be set up: {error.filename}: {error.strerror}")
+    numbers = [error.errno] if error.errno else [int(n) for n in _ERRNO.findall(str(error))]
+    if errno.ECONNREFUSED in numbers:
+        return "it refuses connections: nothing listens on its SSH port"
+    return clean(f"it can't be reached: {os.strerror(numbers[0]) if numbers else error}")

@@ -1,0 +1,129 @@
+"""Connects to nodes and starts agents on them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+
+import asyncssh
+
+from gswarm_tui.launch.base import LaunchError, allow_many_files, check_name, clean
+from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, greet
+from gswarm_tui.launch.ssh.attempt import Attempt, KnownHosts
+from gswarm_tui.launch.ssh.channel import SshChannel
+from gswarm_tui.launch.ssh.failures import explain, explain_refusal
+from gswarm_tui.launch.ssh.settings import SshSettings
+
+HANDSHAKES_AT_ONCE = 64
+CONNECT_S = 15.0
+LOGIN_S = 30.0
+KEEPALIVE_S = 15.0
+_HAS_PORT = re.compile(r"(\]|^[^:]*):\d+$")
+
+# Without a handler of its own, asyncssh's log would be printed over the screen.
+logging.getLogger("asyncssh").addHandler(logging.NullHandler())
+
+
+class SshLauncher:
+    """Starts each agent over a connection of its own; jump hosts are connected to once. See ``Launcher``."""
+
+    def __init__(self, settings: SshSettings | None = None, bootstrap: Bootstrap | None = None) -> None:
+        allow_many_files()
+        self._settings = settings or SshSettings()
+        self._bootstrap = bootstrap or Bootstrap()
+        self._known = KnownHosts()
+        self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
+        self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
+
+    async def open(self, node: str) -> GreetedChannel:
+        """Connect to a node and start the agent on it."""
+        check_name(node)
+        async with self._handshakes:
+            connection = await self._connect(node, self._settings.user, self._settings.jump, ())
+        try:
+            process = await connection.create_process(
+                self._bootstrap.command_line("stream"), encoding=None, request_pty=False
+            )
+        except (asyncssh.Error, OSError) as error:
+            connection.abort()
+            raise LaunchError(
+                clean(f"it lets nobody run a command: {error}"), f"try `ssh {node} true`"
+            ) from None
+        except BaseException:
+            connection.abort()
+            raise
+        return await greet(SshChannel(connection, process), self._bootstrap)
+
+    async def close(self) -> None:
+        """Disconnect from the jump hosts."""
+        tasks, self._jumps = list(self._jumps.values()), {}
+        for task in tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, LaunchError):
+                connection = await task
+                connection.close()
+                await connection.wait_closed()
+
+    async def _connect(
+        self, host: str, user: str, jump: str, through: tuple[str, ...], port: int = 0
+    ) -> asyncssh.SSHClientConnection:
+        """Connect to a host by its name, its configuration's jump hosts first. Raises LaunchError.
+
+        ``through`` are the jump hosts that led here, which are not gone through again.
+        """
+        attempt = Attempt(host, self._known)
+        given: dict[str, object] = {"username": user} if user else {}
+        if port:
+            given["port"] = port
+        try:
+            options = attempt.options = await asyncssh.SSHClientConnectionOptions.construct(
+                host=host,
+                config=self._settings.config_files(),
+                client_factory=lambda: attempt,
+                known_hosts=attempt.trusted_keys,
+                login_timeout=LOGIN_S,
+                client_keys=None,
+                **given,
+            )
+            jump = jump or (options.tunnel if isinstance(options.tunnel, str) else "")
+            tunnel = None if jump in {"", *through} else await self._jump(jump, through)
+            return await asyncssh.connect(
+                host,
+                options.port,
+                options=options,
+                config=None,
+                tunnel=tunnel,
+                connect_timeout=options.connect_timeout or CONNECT_S,
+                keepalive_interval=options.keepalive_interval or KEEPALIVE_S,
+                server_host_key_algs=attempt.host_key_algorithms() or (),
+                # ssh passes over keys that aren't there or that it can't open; asyncssh does so when told to.
+                client_keys=[str(path) for path in attempt.configured("IdentityFile", ()) if path.exists()],
+                ignore_encrypted=True,
+            )
+        except asyncssh.PermissionDenied:
+            raise await explain_refusal(attempt) from None
+        except (asyncssh.Error, OSError, ValueError) as error:
+            raise explain(error, attempt) from None
+
+    async def _jump(self, jump: str, through: tuple[str, ...]) -> asyncssh.SSHClientConnection:
+        """The shared connection to the last of some jump hosts, ``[user@]host[:port],…``."""
+        task = self._jumps.get(jump)
+        if task is None or (
+            task.done() and (task.cancelled() or task.exception() or task.result().is_closed())
+        ):
+            task = self._jumps[jump] = asyncio.create_task(self._open_jump(jump, through))
+        return await asyncio.shield(task)
+
+    async def _open_jump(self, jump: str, through: tuple[str, ...]) -> asyncssh.SSHClientConnection:
+        before, _, last = jump.rpartition(",")
+        user, _, address = last.rpartition("@")
+        host, _, port = address.rpartition(":") if _HAS_PORT.search(address) else (address, "", "0")
+        host = host.strip("[]")
+        try:
+            check_name(host, "--jump")
+            return await self._connect(host, user, before, (*through, jump), int(port))
+        except LaunchError as error:
+            reason = clean(f"the jump host {host} can't be used: {error.reason}")
+            raise LaunchError(reason, error.remedy, error.retry) from None
