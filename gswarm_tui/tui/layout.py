@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class Zoom(enum.IntEnum):
@@ -24,7 +24,7 @@ class Zoom(enum.IntEnum):
 ZOOM_NAMES = ("rows", "numbers", "blocks", "small blocks", "half blocks")
 
 MEAN_WIDTH = 5
-SPARK_BINS = 10
+SPARK_SHORTEST, SPARK_LONGEST = 10, 60
 HOST_WIDTHS = {"cpu": 7, "mem": 8, "net": 14, "iowait": 9}
 NAME_LONGEST = 18
 GAP = 2
@@ -36,7 +36,7 @@ class Layout:
 
     ``columns`` of blocks, each ``block`` wide, on ``lines``; ``margin`` is what stands at the left of all.
     In a block come the name (``name`` wide, 0 for none), the ``sign`` of how the node stands, the ranks,
-    ``cells`` of ``cell`` width, and the extras that have room: ``mean``, ``spark`` and the ``hosts`` columns.
+    ``cells`` of ``cell`` width, and the extras that have room: ``mean``, ``spark`` bins and ``hosts``.
     """
 
     zoom: Zoom
@@ -51,7 +51,7 @@ class Layout:
     cell: int
     rank: int = 0
     mean: bool = False
-    spark: bool = False
+    spark: int = 0
     hosts: tuple[str, ...] = ()
 
     @property
@@ -98,12 +98,16 @@ class Layout:
 
 @dataclass(frozen=True)
 class Room:
-    """What is to be laid out, and where: ``cells`` of the widest node, ``digits`` of the longest number."""
+    """What is to be laid out, and where: ``cells`` of the widest node, ``digits`` of the longest number.
+
+    Names are ``name`` wide and may be cut to ``short``, which still tells them apart.
+    """
 
     nodes: int
     cells: int
     digits: int
     name: int
+    short: int
     rank: int
     width: int
     height: int
@@ -131,11 +135,11 @@ def _rows(room: Room) -> Layout:
     wide = max(5, room.digits + 1)
     cell = wide if start + wide * room.cells + MEAN_WIDTH <= room.width else room.digits + 1
     cell = 8 if room.cells == 1 else cell
-    left = room.width - start - cell * room.cells - 1
+    left = room.width - start - cell * room.cells - 2
     mean = room.cells > 1 and left >= MEAN_WIDTH
     left -= MEAN_WIDTH if mean else 0
-    spark = left >= SPARK_BINS + 3
-    left -= SPARK_BINS + 3 if spark else 0
+    spark = SPARK_SHORTEST if left >= SPARK_SHORTEST + 3 else 0
+    left -= spark + 3 if spark else 0
     rank = room.rank + 2 if room.rank and left >= room.rank + 2 else 0
     left -= rank
     hosts = []
@@ -143,6 +147,7 @@ def _rows(room: Room) -> Layout:
         if left >= columns:
             hosts.append(name)
             left -= columns
+    spark += min(left, SPARK_LONGEST - SPARK_SHORTEST) if spark else 0
     block = max(room.width, start + cell * room.cells)
     return Layout(
         Zoom.ROWS,
@@ -163,18 +168,24 @@ def _rows(room: Room) -> Layout:
 
 
 def _numbers(room: Room) -> Layout:
-    """Numbers with their mean if all nodes fit so, else without, else close together."""
-    spacious = room.digits + 1
-    for cell, mean in ((spacious, True), (spacious, False), (room.digits, False)):
+    """Numbers, with their mean if all nodes fit so too; else names are cut, then numbers stand close."""
+    spacious, close = room.digits + 1, room.digits
+    cut = replace(room, name=room.short)
+    ways = ((room, spacious, True), (room, spacious, False), (cut, spacious, False), (room, close, False))
+    for way, cell, mean in (*ways, (cut, close, False)):
         wide = MEAN_WIDTH if mean and room.cells > 1 else 0
-        layout = _columns(room, Zoom.NUMBERS, cell, sign=1, mean=wide, gap=1)
+        layout = _columns(way, Zoom.NUMBERS, cell, sign=1, mean=wide, gap=1)
         if _fits(layout, room):
             break
     return layout
 
 
 def _blocks(room: Room) -> Layout:
-    return _columns(room, Zoom.BLOCKS, 1 if room.cells > 1 else 2, sign=2, mean=0, gap=GAP)
+    for way in (room, replace(room, name=room.short)):
+        layout = _columns(way, Zoom.BLOCKS, 1 if room.cells > 1 else 2, sign=2, mean=0, gap=GAP)
+        if _fits(layout, room):
+            break
+    return layout
 
 
 def _columns(room: Room, zoom: Zoom, cell: int, *, sign: int, mean: int, gap: int) -> Layout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gswarm_agent.metrics import Metric
 from gswarm_tui.tui import format as form
-from gswarm_tui.tui.layout import HOST_WIDTHS, MEAN_WIDTH, SPARK_BINS, Layout, Zoom
+from gswarm_tui.tui.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
 from gswarm_tui.tui.picture import Picture
 from gswarm_tui.tui.ramp import BLOCK_OF, BUCKETS, is_logarithmic
 from gswarm_tui.tui.widgets.bar import Line, Span, spread
@@ -70,8 +70,8 @@ def heads_line(picture: Picture, layout: Layout, indexes: tuple[int, ...]) -> Li
     if layout.mean:
         block += f"{'mean':>{MEAN_WIDTH}}"
     if layout.zoom is not Zoom.ROWS:
-        return [Span(" " * layout.margin), Span(f"{block:<{layout.block}}" * layout.columns, "dim")]
+        return [Span(" " * layout.margin), Span((f"{block:<{layout.block}}" * layout.columns).rstrip(), "dim")]
     if layout.spark:
-        block += f"  {'last 5 min':<{SPARK_BINS}} "
+        block += f"  {'last 5 min':<{layout.spark}} "
     block += "".join(f"{HOST_HEADS[name]:>{HOST_WIDTHS[name]}}" for name in layout.hosts)
     return [Span(" " * layout.margin), Span(block, "dim")]

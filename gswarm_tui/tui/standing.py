@@ -30,6 +30,8 @@ def short_words(node: NodeState, standing: Standing, now: float) -> str:
         return f"{SIGNS[standing]} stale {age(node.age(now) or 0.0)}"
     if standing is Standing.LOST:
         return f"{SIGNS[standing]} lost {age(max(0.0, now - node.since))}"
+    if standing is Standing.CONNECTING and node.reason:
+        return f"{SIGNS[standing]} connecting again"
     return f"{SIGNS[standing]} {standing.value}"
 
 

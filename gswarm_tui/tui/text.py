@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
@@ -52,6 +53,15 @@ def clip_left(text: str, cells: int) -> str:
     while kept and cell_len(kept) > cells - 1:
         kept = kept[1:]
     return ELLIPSIS + kept
+
+
+def telling_end(texts: Sequence[str], least: int = 4) -> int:
+    """How many characters at the end of the texts tell them all apart, with one more for an ellipsis."""
+    longest = max(map(len, texts), default=0)
+    for count in range(least, longest):
+        if len({text[-count:] for text in texts}) == len(texts):
+            return count + 1
+    return longest
 
 
 def pad(text: str, cells: int, *, right: bool = False) -> str:

@@ -54,6 +54,7 @@ class _Colours:
     good: str
     warning: str
     error: str
+    cursor: str
     anchors: tuple[str, ...]
 
 
@@ -67,6 +68,7 @@ _DARK = _Colours(
     good="#7bc98f",
     warning="#f0b64a",
     error="#ff7a6b",
+    cursor="#eef2f8",
     anchors=("#1b1d33", "#2d3166", "#35538c", "#33789a", "#399d9d", "#5cbd98", "#a2d9a5"),
 )
 _LIGHT = _Colours(
@@ -79,6 +81,7 @@ _LIGHT = _Colours(
     good="#1d7a3c",
     warning="#9a5b00",
     error="#c0281c",
+    cursor="#ffb000",
     anchors=("#e9f1e6", "#bfe0bf", "#86c6b0", "#55a5a8", "#3b829d", "#36598c", "#302f63"),
 )
 # Low to high; the terminal's own colours by number, no red against green.
@@ -168,7 +171,7 @@ def _true_palette(name: str, colours: _Colours) -> Palette:
         cells=(*cells, nothing),
         dim_cells=(*dim_cells, on(colours.faint)),
         inks=(*inks, nothing),
-        cursor=Style(color=ground, bgcolor=colours.text, bold=True),
+        cursor=Style(color="#000000", bgcolor=colours.cursor, bold=True),
     )
 
 

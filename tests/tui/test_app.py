@@ -79,8 +79,8 @@ async def test_quitting_asks_once_while_sessions_run_and_ends_them() -> None:
         assert "1 session running: train" in screen_text(app)
         await pilot.press("escape")
         await pilot.pause()
-        assert app.return_value is None
-        assert made.fleet.sessions.running
+        assert app.is_running
+        assert len(made.fleet.sessions.running) == 1
         await pilot.press("q", "y")
     assert app.return_value == "quit"
     assert not made.fleet.sessions.running

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.color import Color
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, Metric
@@ -119,13 +120,18 @@ def test_heights_tell_what_colours_tell() -> None:
     assert block(UNMEASURED) == "–"
 
 
+def light_of(colour: Color) -> float:
+    red, green, blue = colour.get_truecolor()
+    return luminance((red, green, blue))
+
+
 @pytest.mark.parametrize("theme", [DARK, LIGHT])
 def test_the_ramp_runs_evenly_from_the_background_and_its_numbers_can_be_read(theme: str) -> None:
     light = []
     for style in palette(theme).cells[:-1]:
         assert style.bgcolor is not None
         assert style.color is not None
-        back, front = (luminance(tuple(c.get_truecolor())) for c in (style.bgcolor, style.color))
+        back, front = (light_of(colour) for colour in (style.bgcolor, style.color))
         assert (max(back, front) + 0.05) / (min(back, front) + 0.05) > 4.5
         light.append(back)
     assert light == sorted(light, reverse=theme == LIGHT)

@@ -57,7 +57,7 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
     DEFAULT_CSS = """
     HelpScreen { align: center middle; background: $background 60%; }
     HelpScreen > VerticalScroll { width: 84; max-width: 100%; height: auto; max-height: 100%; padding: 0 1;
-        background: $background; border: round $border; }
+        background: $background; border: round $border; scrollbar-size-vertical: 1; }
     """
 
     def __init__(self, place: str) -> None:

@@ -80,7 +80,7 @@ def line_key(picture: Picture, layout: Layout, line: int, pen: Pen) -> Hashable:
     if layout.zoom is Zoom.ROWS:
         node = picture.nodes[rows[0]]
         extras = (
-            layout.spark and pen.spark(rows[0]).tobytes(),
+            pen.spark(rows[0]).tobytes() if layout.spark else b"",
             ranks_text(node) if layout.rank else "",
             tuple(host_text(name, node.host) for name in layout.hosts),
         )

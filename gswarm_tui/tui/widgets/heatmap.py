@@ -18,7 +18,7 @@ from gswarm_tui.tui.format import cell_width
 from gswarm_tui.tui.layout import NAME_LONGEST, Layout, Room, Zoom, plan
 from gswarm_tui.tui.picture import Picture
 from gswarm_tui.tui.ramp import Buckets
-from gswarm_tui.tui.text import clean, width
+from gswarm_tui.tui.text import clean, telling_end, width
 from gswarm_tui.tui.themes import palette
 from gswarm_tui.tui.widgets.cells import Cursor, Pen, draw_line, line_key, ranks_text
 
@@ -47,12 +47,14 @@ class Heatmap(ScrollView, can_focus=False):
         super().__init__()
         self._hub = hub
         self.picture = Picture(metric)
-        self.layout_plan: Layout = plan(Room(0, 1, 3, 1, 0, 80, 1))
+        self.layout_plan: Layout = plan(Room(0, 1, 3, 1, 1, 0, 80, 1))
         self.zoom_wanted: Zoom | None = None
         self.spare = 0
         self.at: tuple[str, int | None] | None = None
         self.hovered: tuple[str, int | None] | None = None
         self._rows: dict[str, int] = {}
+        self._names: tuple[str, ...] = ()
+        self._widths = (1, 1)
         self._keys: dict[int, Hashable] = {}
         self._strips: dict[int, Strip] = {}
         self._sparks: dict[str, tuple[float, Buckets]] = {}
@@ -84,13 +86,14 @@ class Heatmap(ScrollView, can_focus=False):
         nodes = self.picture.nodes
         if not self.size.width:
             return
-        names = max((width(clean(node.name)) for node in nodes), default=1)
+        name, short = self._name_widths()
         ranks = max((len(ranks_text(node)) for node in nodes[:200]), default=0)
         room = Room(
             len(nodes),
             self.picture.cells,
             cell_width(self.picture.metric, self.picture.top),
-            min(names, NAME_LONGEST),
+            name,
+            short,
             ranks,
             self.container_size.width,
             self.container_size.height + self.spare,
@@ -101,6 +104,16 @@ class Heatmap(ScrollView, can_focus=False):
             self.virtual_size = Size(self.container_size.width, made.lines)
             self.call_after_refresh(self._show_cursor)
             self.post_message(self.Replanned())
+
+    def _name_widths(self) -> tuple[int, int]:
+        """How wide names are, and how wide they must be to be told apart; kept while they are the same."""
+        names = tuple(self._rows)
+        if names != self._names:
+            self._names = names
+            cleaned = [clean(name) for name in names]
+            longest = min(max(map(width, cleaned), default=1), NAME_LONGEST)
+            self._widths = longest, min(longest, telling_end(cleaned))
+        return self._widths
 
     def _refresh_lines(self, now: float) -> None:
         """Ask for the lines that look different now."""

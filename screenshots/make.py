@@ -1,0 +1,114 @@
+"""Makes the pictures of this folder from the running program: ``python -m screenshots.make``.
+
+A seeded simulated fleet on a clock that stands still, so the same program gives the same bytes.
+The SVGs need no font from elsewhere; PNGs are made of them where ``rsvg-convert`` is installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC
+from pathlib import Path
+
+from gswarm_tui.tui.app import GswarmApp
+from tests.tui.scene import Scene, scene
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A picture: its file name, what is watched, the terminal's size and the keys that lead there.
+
+    Of a ``large`` one only the PNG is kept.
+    """
+
+    name: str
+    scene: Callable[[], Scene]
+    size: tuple[int, int] = (120, 34)
+    keys: tuple[str, ...] = ()
+    theme: str = "dark"
+    title: str = "job 4711 · gpu[01-08]"
+    large: bool = False
+
+
+def training() -> Scene:
+    """Eight nodes in training: one lost, one starved for data, one GPU idle; two sessions."""
+    made = scene(8, 8, 175, seed=3)
+    made.hub.start_session("warm_up", started_at=made.time - 170)
+    made.hub.stop_session(made.fleet.sessions.running[0].session_id)
+    made.hub.start_session("full_training", started_at=made.time - 160)
+    made.advance(80)
+    made.hub.start_session("data_loading")
+    made.advance(25)
+    made.lose("gpu06", "connection reset by peer", "check that the node is up", retry_in=9)
+    made.advance(5)
+    return made.recording(rows=18_432, file_bytes=1_310_000)
+
+
+def many() -> Scene:
+    """Sixty-four nodes."""
+    made = scene(64, 8, 100)
+    made.hub.start_session("full_training", started_at=made.time - 90)
+    return made.recording(rows=51_200, file_bytes=2_900_000)
+
+
+def thousand() -> Scene:
+    """A thousand and twenty-four nodes."""
+    made = scene(1024, 8, 40)
+    made.lose("gpu0417", "no route to host", retry_in=20)
+    return made.advance(3).recording(rows=344_064, file_bytes=18_600_000)
+
+
+SHOTS = (
+    Shot("fleet", training),
+    Shot("fleet-light", training, theme="light"),
+    Shot("fleet-power", training, keys=("3",)),
+    Shot("fleet-512", many, title="job 4712 · gpu[01-64]"),
+    Shot("fleet-8192", thousand, (200, 60), title="job 4713 · gpu[0001-1024]", large=True),
+    Shot("node", training, keys=("down", "enter")),
+    Shot("gpu", training, keys=("down", "right", "enter", "enter")),
+    Shot("sessions", training, keys=("S",)),
+    Shot("events", training, keys=("e",)),
+    Shot("help", training, keys=("question_mark",)),
+)
+
+
+async def svg(shot: Shot) -> str:
+    """One picture."""
+    app = GswarmApp(shot.scene().hub, title=shot.title, theme=shot.theme, timezone=UTC)
+    app.animation_level = "none"
+    async with app.run_test(size=shot.size) as pilot:
+        await pilot.pause()
+        for key in shot.keys:
+            await pilot.press(key)
+            await pilot.pause()
+        await pilot.pause()
+        drawn = app.export_screenshot(title="gswarm-tui", simplify=True)
+    drawn = re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
+    return drawn.replace("<svg ", '<svg xml:space="preserve" ', 1)
+
+
+def main() -> None:
+    """Make them all."""
+    converter = shutil.which("rsvg-convert")
+    for shot in SHOTS:
+        path = FOLDER / f"{shot.name}.svg"
+        path.write_text(asyncio.run(svg(shot)), encoding="utf-8")
+        if converter:
+            png = path.with_suffix(".png")
+            subprocess.run([converter, "--output", png, path], check=True)
+            if shot.large:
+                path.unlink()
+        print(shot.name)
+    if not converter:
+        print("no rsvg-convert here: the PNGs are as they were")
+
+
+if __name__ == "__main__":
+    main()
