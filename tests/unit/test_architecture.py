@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_agent.metrics": set(),
     "gswarm_agent.wire": set(),
     "gswarm_tui": set(),
-    "gswarm_tui.fleet": set(),
+    "gswarm_tui.fleet": {"gswarm_tui.errors"},
     "gswarm_tui.hub": {"gswarm_tui.fleet"},
     "gswarm_tui.store": {"gswarm_tui.fleet"},
     "gswarm_tui.launch": {"gswarm_agent"},
@@ -38,7 +38,13 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.values": {"gswarm_tui.errors"},
     "gswarm_tui.config": {"gswarm_tui.errors"},
     "gswarm_tui.arguments": {"gswarm_tui.config", "gswarm_tui.errors", "gswarm_tui.values"},
-    "gswarm_tui.plan": {"gswarm_tui.arguments", "gswarm_tui.errors", "gswarm_tui.hosts", "gswarm_tui.slurm"},
+    "gswarm_tui.plan": {
+        "gswarm_tui.arguments",
+        "gswarm_tui.errors",
+        "gswarm_tui.hosts",
+        "gswarm_tui.launch",
+        "gswarm_tui.slurm",
+    },
     "gswarm_tui.cli": {"gswarm_tui"},
     "gswarm_tui.__main__": {"gswarm_tui.cli"},
 }
