@@ -138,9 +138,8 @@ class Link:
         self._send(SetInterval(interval_ms))
 
     def acknowledge(self, life: str, seq: int) -> None:
-        """Tell the agent that its frames up to ``seq`` are on disk, if it is still the one of that life."""
-        if self._hello is not None and self._hello.life == life:
-            self._send(Ack(seq))
+        """Tell the agent that the frames of ``life`` up to ``seq`` are on disk."""
+        self._send(Ack(life, seq))
 
     async def run(self) -> None:
         """Connect, and connect again, until stopped; then end the agent, after two seconds by force."""

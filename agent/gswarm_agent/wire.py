@@ -32,7 +32,7 @@ from gswarm_agent.frame import (
     Row,
 )
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
@@ -40,6 +40,7 @@ MAX_GPUS = 256
 MAX_COLUMNS = 512
 MAX_PROCESSES = 4096
 MAX_NOTES = 1024
+MAX_LIVES = 16
 MAX_TEXT = 4096
 _LENGTH = struct.Struct(">I")
 _MAX_INTEGER = 2**63 - 1
@@ -52,10 +53,15 @@ class WireError(Exception):
 
 @dataclass(frozen=True)
 class Start:
-    """Head to agent, first message: begin to sample every ``interval_ms``; ``sent`` is the head's time."""
+    """Head to agent, first message: begin to sample every ``interval_ms``; ``sent`` is the head's time.
+
+    ``resume`` says what the head has on disk of this node: (life, last sequence), newest life first, at most
+    ``MAX_LIVES`` of them.
+    """
 
     interval_ms: int
     sent: int
+    resume: Tuple[Tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,9 @@ class Pong:
 
 @dataclass(frozen=True)
 class Ack:
-    """Head to agent: every frame up to ``seq`` of this life is on disk."""
+    """Head to agent: every frame of ``life`` up to ``seq`` is on disk."""
 
+    life: str
     seq: int
 
 
@@ -254,12 +261,21 @@ def _note(value: Any, hello: Hello) -> Note:
     )
 
 
+def _start(interval_ms: Any, sent: Any, resume: Any) -> Start:
+    committed = [_array(pair, "start resume", 2, 2) for pair in _array(resume, "start resume", MAX_LIVES)]
+    return Start(
+        interval_ms=_integer(interval_ms, "start interval", 1),
+        sent=_integer(sent, "start time"),
+        resume=tuple((_text(life, "start life"), _integer(seq, "start seq")) for life, seq in committed),
+    )
+
+
 _HELLO, _FRAME = 1, 2
 _SIMPLE: Dict[int, Tuple[Type[Any], Callable[[List[Any]], Message]]] = {
     3: (Pong, lambda b: Pong(_clock(b[0]))),
     4: (Bye, lambda b: Bye(_text(b[0], "bye"))),
-    16: (Start, lambda b: Start(_integer(b[0], "start interval", 1), _integer(b[1], "start time"))),
-    17: (Ack, lambda b: Ack(_integer(b[0], "ack seq"))),
+    16: (Start, lambda b: _start(*b)),
+    17: (Ack, lambda b: Ack(_text(b[0], "ack life"), _integer(b[1], "ack seq"))),
     18: (Ping, lambda b: Ping(_integer(b[0], "ping"))),
     19: (SetInterval, lambda b: SetInterval(_integer(b[0], "interval", 1))),
     20: (Stop, lambda _b: Stop()),

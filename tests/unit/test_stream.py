@@ -91,7 +91,7 @@ def test_no_hello_before_the_head_starts() -> None:
 def test_the_interval_may_change_between_start_and_hello() -> None:
     outbox = Outbox()
     conversation = Conversation(outbox)
-    conversation.receive(MAGIC + encode(Start(1000, 1)) + encode(SetInterval(20)) + encode(Ack(3)))
+    conversation.receive(MAGIC + encode(Start(1000, 1)) + encode(SetInterval(20)) + encode(Ack("life", 3)))
     assert conversation.introduce(SimulatedNode(Simulation()), simulated=True) is not None
     (hello,) = said(outbox)
     assert isinstance(hello, Hello)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gswarm_agent.frame import Clock, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample
 from gswarm_agent.wire import (
     MAGIC,
+    MAX_LIVES,
     MAX_MESSAGE,
     MAX_NOISE,
     MAX_TEXT,
@@ -112,10 +113,12 @@ def frames(draw: st.DrawFn, hello: Hello) -> Frame:
 
 
 simple = st.one_of(
-    st.builds(Start, st.integers(1, 2**31), whole),
+    st.builds(
+        Start, st.integers(1, 2**31), whole, st.lists(st.tuples(texts, whole), max_size=MAX_LIVES).map(tuple)
+    ),
     st.builds(Ping, whole),
     st.builds(Pong, clocks),
-    st.builds(Ack, whole),
+    st.builds(Ack, texts, whole),
     st.builds(SetInterval, st.integers(1, 2**31)),
     st.just(Stop()),
     st.builds(Bye, texts),
@@ -229,7 +232,7 @@ def test_a_number_that_is_none_is_told_as_unmeasured(number: float) -> None:
     assert decoded(MAGIC + encode(hello) + encode(frame))[1] == Frame(1, 1, 0.0, 0, (), (None, 2.0))
 
 
-@pytest.mark.parametrize("message", [Bye("\udc80"), Ack(2**64), Frame(1, 1, 1e39, 0, (), None)])
+@pytest.mark.parametrize("message", [Bye("\udc80"), Ack("life", 2**64), Frame(1, 1, 1e39, 0, (), None)])
 def test_what_cannot_be_said_is_refused_where_it_is_said(message: Message) -> None:
     with pytest.raises(WireError, match="can't be said"):
         encode(message)
