@@ -39,11 +39,15 @@ class LinkChanged:
 
 @dataclass(frozen=True)
 class NodeIntroduced:
-    """A node's agent said hello."""
+    """A node's agent said hello; ``former`` if it only passes on what is left of an agent run before it.
+
+    Frames belong to the life of the last hello before them.
+    """
 
     node: str
     at: float
     hello: Hello
+    former: bool = False
 
 
 @dataclass(frozen=True)

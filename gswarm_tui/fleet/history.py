@@ -12,7 +12,7 @@ Singles = npt.NDArray[np.float32]
 class History:
     """Readings of ``rows`` x ``columns`` numbers, the newest ``capacity`` of them; NaN is "no answer".
 
-    Memory is taken as it fills. Times are Unix seconds, in the order of arrival.
+    Memory is taken as it fills. Times are Unix seconds; a late reading takes its place among the others.
     """
 
     def __init__(self, capacity: int, rows: int, columns: int) -> None:
@@ -20,12 +20,16 @@ class History:
         self._times: Floats = np.empty(self.capacity, dtype=np.float64)
         self._values: Singles = np.empty((self.capacity, rows, columns), dtype=np.float32)
         self._count = 0
+        self._newest = -np.inf
+        self._in_order = True
 
     def __len__(self) -> int:
         return min(self._count, self.capacity)
 
     def append(self, ts: float, values: Floats) -> None:
-        """Add one reading of shape (rows, columns)."""
+        """Add one reading of shape (rows, columns), of any time."""
+        self._in_order = self._in_order and ts >= self._newest
+        self._newest = max(self._newest, ts)
         at = self._count % self.capacity
         self._times[at] = ts
         self._values[at] = values
@@ -34,6 +38,8 @@ class History:
     def _order(self, since: float) -> npt.NDArray[np.intp]:
         count = len(self)
         order = (np.arange(self._count - count, self._count) % self.capacity).astype(np.intp)
+        if not self._in_order:
+            order = order[np.argsort(self._times[order], kind="stable")]
         return order[self._times[order] >= since]
 
     def series(self, column: int, row: int | None = None, since: float = 0.0) -> tuple[Floats, Singles]:
@@ -45,6 +51,17 @@ class History:
         if row is None:
             return self._times[order], self._values[order, :, column]
         return self._times[order], self._values[order, row, column]
+
+    def around(self, ts: float) -> tuple[Floats, Floats, float]:
+        """The readings before and after a time, and the time of the one after; NaN where there is none."""
+        order = self._order(-np.inf)
+        times = self._times[order]
+        at = int(np.searchsorted(times, ts))
+        nothing = np.full(self._values.shape[1:], np.nan)
+        before = self._values[order[at - 1]].astype(np.float64) if at else nothing
+        if at == len(order):
+            return before, nothing, np.nan
+        return before, self._values[order[at]].astype(np.float64), float(times[at])
 
     def readings(self, since: float = 0.0) -> tuple[Floats, Singles]:
         """Times (n,) and values (n, rows, columns) since a time, oldest first."""

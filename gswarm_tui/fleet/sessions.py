@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,7 +20,8 @@ POWER = GPU_COLUMNS.index("power_w")
 class Session:
     """One session and what has been measured in it so far.
 
-    Means are over GPU-samples; energy is the growth of the energy counters, in joules.
+    Means are over GPU-samples; energy is the growth of the energy counters, in joules; ``covered_s`` is for
+    each node how many seconds of the session its frames stand for.
     """
 
     session_id: str
@@ -33,6 +34,7 @@ class Session:
     power_sum: float = 0.0
     power_count: int = 0
     energy_j: float = 0.0
+    covered_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -57,8 +59,22 @@ class Session:
         """Whether a sample of that time belongs to it: from its start up to, without, its end."""
         return self.started_at <= ts and (self.ended_at is None or ts < self.ended_at)
 
-    def add(self, values: Floats, energy_j: float) -> None:
-        """Count one node's reading, of shape (GPUs, metrics), and the energy used since the one before."""
+    def partial(self, nodes: Collection[str], now: float, tolerance_s: float) -> str:
+        """ "partial: 3 of 4 nodes" where some don't cover all of it, empty where all do.
+
+        The tolerance is for the first sample and for the next, which is still to come.
+        """
+        enough = self.seconds(now) - tolerance_s
+        complete = sum(self.covered_s.get(node, 0.0) >= enough for node in nodes)
+        return "" if complete == len(nodes) else f"partial: {complete} of {len(nodes)} nodes"
+
+    def add(self, node: str, values: Floats, energy_j: float, interval_s: float | None) -> None:
+        """Count one node's reading, of shape (GPUs, metrics).
+
+        ``energy_j`` is what was used since the reading before, ``interval_s`` the time since then, None after
+        a start or a gap.
+        """
+        self.covered_s[node] = self.covered_s.get(node, 0.0) + (interval_s or 0.0)
         util, power = values[:, UTIL], values[:, POWER]
         measured = np.isfinite(util)
         self.util_sum += float(util[measured].sum())
@@ -106,11 +122,22 @@ class SessionBook:
             self.version += 1
         return session
 
-    def add(self, ts: float, values: Floats, energy_j: float) -> None:
-        """Count one node's reading in every session that covers its time."""
+    def restore(self, session: Session) -> None:
+        """Go on with a session of a recording that goes on."""
+        self.sessions[session.session_id] = session
+        self.version += 1
+
+    def add(self, node: str, ts: float, values: Floats, energy_j: float, interval_s: float | None) -> None:
+        """Count one node's reading in every session that covers its time, ended ones too."""
         for session in self.sessions.values():
             if session.covers(ts):
-                session.add(values, energy_j)
+                session.add(node, values, energy_j, interval_s)
+
+    def add_energy(self, ts: float, energy_j: float) -> None:
+        """Correct the energy of every session that covers a time."""
+        for session in self.sessions.values():
+            if session.covers(ts):
+                session.energy_j += energy_j
 
 
 def suggest_name(taken: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,27 +27,38 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
 )
 from gswarm_tui.fleet.history import Floats, History
+from gswarm_tui.fleet.lives import Lives, Place
+from gswarm_tui.fleet.readings import ENERGY, energy_used, gpu_values, host_values
 from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
-ENERGY = GPU_COLUMNS.index("energy_mj")
 REASONS = GPU_COLUMNS.index("clock_reasons")
 HISTORY_BYTES = 96 * 1024 * 1024
 HISTORY_LONGEST = 3600
 HISTORY_SHORTEST = 120
 STALE_INTERVALS = 3
+UNHEALTHY_S = 30.0
 EVENTS_KEPT = 5000
 LATE_QUIET_S = 30.0
 
 
 class Standing(enum.Enum):
-    """How a node looks to a person: its link's phase, and whether its data is fresh."""
+    """How a node looks to a person: its link's phase, and whether its data is fresh.
+
+    An unhealthy node is connected, and no data came for half a minute.
+    """
 
     CONNECTING = "connecting"
     LIVE = "live"
     STALE = "stale"
+    UNHEALTHY = "unhealthy"
     LOST = "lost"
     ENDED = "ended"
+
+
+def stale_after_s(interval_s: float) -> float:
+    """How long without a frame makes a node stale; at least a second, so that 10 Hz doesn't flicker."""
+    return max(1.0, STALE_INTERVALS * interval_s)
 
 
 @dataclass
@@ -57,6 +68,8 @@ class NodeState:
     ``version`` grows with every change that a screen could show. The energy column of ``gpu_history`` counts
     from the first reading (``energy_base``, mJ). ``mine`` tells for each GPU whether the
     job was granted it, True where that isn't known; ``own_memory_mib`` is the device memory of those.
+    ``former`` is the hello of an agent run before this one, of which frames still come. ``last_ts`` is the
+    time of the newest reading, ``last_arrival`` when a fresh one came: what waited on the node isn't fresh.
     """
 
     name: str
@@ -66,6 +79,8 @@ class NodeState:
     remedy: str = ""
     retry_at: float | None = None
     hello: Hello | None = None
+    former: Hello | None = None
+    lives: Lives = field(default_factory=Lives)
     interval_s: float = 1.0
     gpus: Floats = field(default_factory=lambda: np.empty((0, len(GPU_COLUMNS))))
     host: Floats = field(default_factory=lambda: np.full(len(HOST_COLUMNS), np.nan))
@@ -77,7 +92,6 @@ class NodeState:
     processes: tuple[ProcessSample, ...] = ()
     last_ts: float | None = None
     last_arrival: float | None = None
-    last_seq: int = 0
     frames: int = 0
     lost_frames: int = 0
     missed_ticks: int = 0
@@ -87,6 +101,7 @@ class NodeState:
     round_trip_s: float | None = None
     version: int = 0
     stale_told: bool = False
+    unhealthy_told: bool = False
     late_told: float = 0.0
     lost_told: str = ""
 
@@ -96,21 +111,29 @@ class NodeState:
         return self.hello.gpus if self.hello is not None else ()
 
     def age(self, now: float) -> float | None:
-        """Seconds since its newest sample arrived, None before the first."""
+        """Seconds since a fresh sample arrived, None before the first."""
         return None if self.last_arrival is None else max(0.0, now - self.last_arrival)
 
     def standing(self, now: float) -> Standing:
-        """How it looks: a live link without a frame for three intervals is stale."""
+        """How it looks: a live link without a frame for three intervals is stale, for longer unhealthy."""
         if self.phase is not Phase.LIVE:
             return Standing(self.phase.value)
-        if self.last_arrival is None:
+        age = self.age(now)
+        if age is None:
             return Standing.CONNECTING
-        return Standing.STALE if now - self.last_arrival > self.stale_after_s else Standing.LIVE
+        if age > self.unhealthy_after_s:
+            return Standing.UNHEALTHY
+        return Standing.STALE if age > self.stale_after_s else Standing.LIVE
 
     @property
     def stale_after_s(self) -> float:
-        """How long without a frame makes it stale; at least a second, so that 10 Hz doesn't flicker."""
-        return max(1.0, STALE_INTERVALS * self.interval_s)
+        """How long without a frame makes it stale."""
+        return stale_after_s(self.interval_s)
+
+    @property
+    def unhealthy_after_s(self) -> float:
+        """How long without a frame makes it unhealthy, whatever its link says."""
+        return max(UNHEALTHY_S, self.stale_after_s)
 
 
 class Fleet:
@@ -152,25 +175,37 @@ class Fleet:
                 told = self._session(event)
             case Happened():
                 told = [event]
-        for happening in told:
-            self.happened.append(happening)
-            self.happened_count += 1
-        return told
+        return self._told(told)
 
     def tick(self, now: float) -> list[Happened]:
-        """Look at the clock: nodes whose data went stale since the last look."""
+        """Look at the clock: nodes whose data went stale, or is missing for long, since the last look."""
         told = []
         for node in self.nodes.values():
-            stale = node.standing(now) is Standing.STALE
-            if stale and not node.stale_told:
+            age = node.age(now)
+            if age is None or age <= node.stale_after_s or node.phase is Phase.ENDED:
+                continue
+            if age > node.unhealthy_after_s and not node.unhealthy_told:
+                node.unhealthy_told = True
+                words = f"no data for {age:.0f} s" + (f": {node.reason}" if node.reason else "")
+                told.append(Happened(now, "unhealthy", ERROR, words, node.name, detail=node.remedy or None))
+            elif node.phase is Phase.LIVE and not node.stale_told:
                 node.stale_told = True
-                node.version += 1
-                age = node.age(now) or 0.0
                 told.append(Happened(now, "stale", WARNING, f"no data for {age:.1f} s", node.name))
-        for happening in told:
-            self.happened.append(happening)
-            self.happened_count += 1
+            else:
+                continue
+            node.version += 1
+        return self._told(told)
+
+    def _told(self, told: list[Happened]) -> list[Happened]:
+        self.happened.extend(told)
+        self.happened_count += len(told)
         return told
+
+    def resume(self, lives: Iterable[tuple[str, str, int, int]]) -> None:
+        """A recording goes on, and has on disk: (node, life, last sequence, the time of that in ns)."""
+        for name, life, seq, ts_ns in lives:
+            if name in self.nodes:
+                self.nodes[name].lives.remember(life, seq, ts_ns)
 
     def _link(self, event: LinkChanged) -> list[Happened]:
         node = self.nodes[event.node]
@@ -193,13 +228,28 @@ class Fleet:
     def _introduced(self, event: NodeIntroduced) -> list[Happened]:
         node, hello = self.nodes[event.node], event.hello
         known = node.hello
-        same = known is not None and [g.uuid for g in known.gpus] == [g.uuid for g in hello.gpus]
+        if event.former:
+            node.former = hello
+            if known is None:
+                self._adopt(node, hello)
+            return []
+        self._adopt(node, hello)
+        told = [
+            Happened(event.at, "unmeasured", INFO, f"{what}: {why}", event.node)
+            for what, why in hello.capabilities.items()
+            if what in ("gpu", "processes") and (known is None or known.capabilities != hello.capabilities)
+        ]
+        if known is not None and known.host.boot_id != hello.host.boot_id:
+            told.append(Happened(event.at, "reboot", WARNING, "the node was booted anew", event.node))
+        return told
+
+    def _adopt(self, node: NodeState, hello: Hello) -> None:
+        """Show the node as this hello describes it; other GPUs begin with an empty history."""
+        same = node.hello is not None and _same_gpus(node.hello, hello)
         node.hello = hello
         node.interval_s = hello.interval_ms / 1000
-        node.last_seq = 0
         node.version += 1
-        granted = self._allocation.get(event.node)
-        node.mine = tuple(granted is None or g.minor is None or g.minor in granted for g in hello.gpus)
+        node.mine = self._granted(node.name, hello)
         sizes = [g.memory_total_mib for g, mine in zip(hello.gpus, node.mine, strict=True) if mine]
         told_sizes = [size for size in sizes if size is not None]
         node.own_memory_mib = float(sum(told_sizes)) if told_sizes else None
@@ -210,14 +260,10 @@ class Fleet:
             capacity = self._history_length(count)
             node.gpu_history = History(capacity, count, len(GPU_COLUMNS))
             node.host_history = History(capacity, 1, len(HOST_COLUMNS))
-        told = [
-            Happened(event.at, "unmeasured", INFO, f"{what}: {why}", event.node)
-            for what, why in hello.capabilities.items()
-            if what in ("gpu", "processes") and (known is None or known.capabilities != hello.capabilities)
-        ]
-        if known is not None and known.host.boot_id != hello.host.boot_id:
-            told.append(Happened(event.at, "reboot", WARNING, "the node was booted anew", event.node))
-        return told
+
+    def _granted(self, name: str, hello: Hello) -> tuple[bool, ...]:
+        granted = self._allocation.get(name)
+        return tuple(granted is None or g.minor is None or g.minor in granted for g in hello.gpus)
 
     def _history_length(self, gpus: int) -> int:
         a_tick = max(1, len(self.nodes) * max(gpus, 1) * len(GPU_COLUMNS) * 4)
@@ -226,40 +272,65 @@ class Fleet:
     def _frame(self, event: FrameArrived) -> list[Happened]:
         node, frame = self.nodes[event.node], event.frame
         hello = node.hello
-        if hello is None:
+        if node.former is not None and node.former.life == event.life:
+            hello = node.former
+        if hello is None or node.hello is None or (place := node.lives.place(event.life, frame)) is None:
             return []
-        before = node.gpus
-        values = _gpu_values(hello, event)
-        own = np.array(node.mine, dtype=bool)
-        used_j = _energy_used(before[own], values[own])
-        node.gpus = values
-        host = _host_values(hello, event)
-        node.host = host
-        if frame.processes is not None:
-            node.processes = frame.processes
-        told = self._timing(node, event)
-        if node.gpu_history is not None and node.host_history is not None:
-            node.gpu_history.append(event.ts, _for_history(node, values))
-            node.host_history.append(event.ts, host[np.newaxis, :])
-        node.last_ts, node.last_arrival, node.last_seq = event.ts, event.at, frame.seq
         node.frames += 1
         node.version += 1
-        self.energy_j += used_j
-        self.sessions.add(event.ts, values[own], used_j)
+        values = gpu_values(hello, frame)
+        told = self._missing(node, event, place)
         told += [_from_note(event, hello, note) for note in frame.notes]
-        told += self._throttling.look(event.node, event.ts, hello.gpus, values[:, REASONS])
+        if not _same_gpus(hello, node.hello):
+            own = np.array(self._granted(node.name, hello), dtype=bool)
+            self.sessions.add(node.name, event.ts, values[own], 0.0, place.interval_s)
+        elif node.last_ts is not None and event.ts < node.last_ts:
+            self._late(node, event, values, host_values(hello, frame), place)
+        else:
+            told += self._newest(node, event, hello, values, place)
         return told
 
-    def _timing(self, node: NodeState, event: FrameArrived) -> list[Happened]:
-        told = []
-        frame = event.frame
-        if node.stale_told:
-            node.stale_told = False
+    def _newest(
+        self, node: NodeState, event: FrameArrived, hello: Hello, values: Floats, place: Place
+    ) -> list[Happened]:
+        """A reading after all that are known: what the node shows from now on."""
+        frame, own = event.frame, np.array(node.mine, dtype=bool)
+        used_j = energy_used(node.gpus[own], values[own])
+        host = host_values(hello, frame)
+        node.gpus, node.host, node.last_ts = values, host, event.ts
+        if frame.processes is not None:
+            node.processes = frame.processes
+        _keep(node, event.ts, values, host)
+        self.energy_j += used_j
+        self.sessions.add(node.name, event.ts, values[own], used_j, place.interval_s)
+        told = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
+        return told + self._throttling.look(event.node, event.ts, hello.gpus, values[:, REASONS])
+
+    def _late(self, node: NodeState, event: FrameArrived, values: Floats, host: Floats, place: Place) -> None:
+        """A reading before the newest: it fills the history and its sessions, and nothing else.
+
+        The energy from the reading before it to the one after it is divided anew.
+        """
+        own = np.array(node.mine, dtype=bool)
+        self.sessions.add(node.name, event.ts, values[own], 0.0, place.interval_s)
+        if node.gpu_history is None:
+            return
+        before, after, after_ts = node.gpu_history.around(event.ts)
+        reading = _for_history(node, values)
+        first, second = energy_used(before[own], reading[own]), energy_used(reading[own], after[own])
+        second -= energy_used(before[own], after[own])
+        self.sessions.add_energy(event.ts, first)
+        self.sessions.add_energy(after_ts, second)
+        self.energy_j += first + second
+        _keep(node, event.ts, values, host)
+
+    def _fresh(self, node: NodeState, event: FrameArrived) -> list[Happened]:
+        """A reading of just now: the node is well, and how well it keeps its times is of interest."""
+        told, frame = [], event.frame
+        node.last_arrival = event.at
+        if node.stale_told or node.unhealthy_told:
+            node.stale_told = node.unhealthy_told = False
             told.append(Happened(event.at, "fresh", INFO, "data comes again", node.name))
-        gap = frame.seq - node.last_seq - 1
-        if node.last_seq and gap > 0:
-            node.lost_frames += gap
-            told.append(Happened(event.ts, "gap", WARNING, f"{gap} frames are missing", node.name))
         node.late_ms = frame.late_ms
         node.missed_ticks += frame.missed
         if frame.missed and event.ts - node.late_told > LATE_QUIET_S:
@@ -267,6 +338,13 @@ class Fleet:
             words = f"sampling was {frame.late_ms:.0f} ms late and passed over {frame.missed} ticks"
             told.append(Happened(event.ts, "late", WARNING, words, node.name))
         return told
+
+    def _missing(self, node: NodeState, event: FrameArrived, place: Place) -> list[Happened]:
+        node.lost_frames += place.missing
+        if not place.missing or any(note.kind == "gap" for note in event.frame.notes):
+            return []
+        words = "1 frame is missing" if place.missing == 1 else f"{place.missing} frames are missing"
+        return [Happened(event.ts, "gap", WARNING, words, node.name)]
 
     def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> list[Happened]:
         match event:
@@ -288,46 +366,23 @@ class Fleet:
         for node in self.nodes.values():
             if node.gpu_history is None:
                 continue
-            _, readings = node.gpu_history.readings(session.started_at)
+            times, readings = node.gpu_history.readings(session.started_at)
             readings = readings[:, np.array(node.mine, dtype=bool)]
-            for before, values in zip([readings[:1], *readings[:-1, np.newaxis]], readings, strict=False):
-                session.add(values.astype(np.float64), _energy_used(before[0], values))
+            intervals = np.diff(times, prepend=np.nan)
+            for index, values in enumerate(readings):
+                used_j = energy_used(readings[index - 1], values) if index else 0.0
+                whole = float(intervals[index]) if intervals[index] <= node.stale_after_s else None
+                session.add(node.name, values.astype(np.float64), used_j, whole)
 
 
-def _gpu_values(hello: Hello, event: FrameArrived) -> Floats:
-    values = np.full((len(hello.gpus), len(hello.gpu_columns)), np.nan)
-    for position, row in enumerate(event.frame.gpus):
-        if row is not None:
-            values[position] = np.array(row, dtype=np.float64)
-    return values if hello.gpu_columns == GPU_COLUMNS else _renamed(values, hello.gpu_columns, GPU_COLUMNS)
+def _same_gpus(one: Hello, other: Hello) -> bool:
+    return [g.uuid for g in one.gpus] == [g.uuid for g in other.gpus]
 
 
-def _host_values(hello: Hello, event: FrameArrived) -> Floats:
-    row = event.frame.host
-    if row is None:
-        return np.full(len(HOST_COLUMNS), np.nan)
-    values = np.array(row, dtype=np.float64)
-    if hello.host_columns == HOST_COLUMNS:
-        return values
-    renamed: Floats = _renamed(values[np.newaxis, :], hello.host_columns, HOST_COLUMNS)[0]
-    return renamed
-
-
-def _renamed(values: Floats, have: Sequence[str], want: Sequence[str]) -> Floats:
-    """Columns of another version's agent, put where this catalogue has them."""
-    out = np.full((len(values), len(want)), np.nan)
-    for position, name in enumerate(want):
-        if name in have:
-            out[:, position] = values[:, have.index(name)]
-    return out
-
-
-def _energy_used(before: Floats, after: Floats) -> float:
-    """Joules between two readings of the energy counters; a counter that fell counts as nothing."""
-    if before.shape != after.shape:
-        return 0.0
-    grown = after[:, ENERGY] - before[:, ENERGY]
-    return float(grown[grown > 0].sum()) / 1000
+def _keep(node: NodeState, ts: float, values: Floats, host: Floats) -> None:
+    if node.gpu_history is not None and node.host_history is not None:
+        node.gpu_history.append(ts, _for_history(node, values))
+        node.host_history.append(ts, host[np.newaxis, :])
 
 
 def _for_history(node: NodeState, values: Floats) -> Floats:

@@ -10,6 +10,7 @@ SIGNS = {
     Standing.CONNECTING: "…",
     Standing.LIVE: " ",
     Standing.STALE: "≈",
+    Standing.UNHEALTHY: "‼",
     Standing.LOST: "╳",
     Standing.ENDED: "■",
 }
@@ -17,6 +18,7 @@ ROLES = {
     Standing.CONNECTING: "dim",
     Standing.LIVE: "text",
     Standing.STALE: "warning",
+    Standing.UNHEALTHY: "error",
     Standing.LOST: "error",
     Standing.ENDED: "dim",
 }
@@ -26,8 +28,8 @@ def short_words(node: NodeState, standing: Standing, now: float) -> str:
     """The state and its age: "╳ lost 12 s", "≈ stale 4 s"; empty while it is live."""
     if standing is Standing.LIVE:
         return ""
-    if standing is Standing.STALE:
-        return f"{SIGNS[standing]} stale {age(node.age(now) or 0.0)}"
+    if standing in (Standing.STALE, Standing.UNHEALTHY):
+        return f"{SIGNS[standing]} {standing.value} {age(node.age(now) or 0.0)}"
     if standing is Standing.LOST:
         return f"{SIGNS[standing]} lost {age(max(0.0, now - node.since))}"
     if standing is Standing.CONNECTING and node.reason:

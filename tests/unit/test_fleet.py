@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gswarm_agent.frame import ERROR, Frame, GpuFacts, Hello, HostFacts, Note, Row
+from gswarm_agent.frame import ERROR, WARNING, Frame, GpuFacts, Hello, HostFacts, Note, Row
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import (
     FrameArrived,
@@ -28,10 +28,10 @@ def gpu_row(**values: float) -> Row:
     return tuple(values.get(name) for name in GPU_COLUMNS)
 
 
-def hello(gpus: int = 2, boot_id: str = "boot-1") -> Hello:
+def hello(gpus: int = 2, boot_id: str = "boot-1", life: str = "life-1") -> Hello:
     return Hello(
         agent_version="1",
-        life="life-1",
+        life=life,
         interval_ms=1000,
         simulated=False,
         host=HostFacts("gpu01", boot_id),
@@ -45,9 +45,16 @@ def hello(gpus: int = 2, boot_id: str = "boot-1") -> Hello:
     )
 
 
-def frame(seq: int, ts: float, *rows: Row | None, notes: tuple[Note, ...] = ()) -> FrameArrived:
+def frame(
+    seq: int,
+    ts: float,
+    *rows: Row | None,
+    notes: tuple[Note, ...] = (),
+    life: str = "life-1",
+    at: float | None = None,
+) -> FrameArrived:
     made = Frame(seq, int(ts * 1e9), 0.0, 0, rows, (None,) * len(HOST_COLUMNS), notes=notes)
-    return FrameArrived("gpu01", ts, ts, "life-1", made)
+    return FrameArrived("gpu01", ts if at is None else at, ts, life, made)
 
 
 def live(gpus: int = 2, fleet: Fleet | None = None) -> Fleet:
@@ -88,15 +95,124 @@ def test_missing_frames_are_told_and_counted() -> None:
 
 def test_a_new_life_of_the_agent_is_no_gap() -> None:
     fleet = live()
-    fleet.apply(frame(900, T0 + 1, None, None))
-    fleet.apply(NodeIntroduced("gpu01", T0 + 2, hello()))
-    assert fleet.apply(frame(1, T0 + 3, None, None)) == []
+    fleet.apply(frame(1, T0 + 1, None, None))
+    fleet.apply(NodeIntroduced("gpu01", T0 + 2, hello(life="life-2")))
+    assert fleet.apply(frame(1, T0 + 3, None, None, life="life-2")) == []
+    assert fleet.nodes["gpu01"].frames == 2
 
 
 def test_a_reboot_is_told() -> None:
     fleet = live()
     told = fleet.apply(NodeIntroduced("gpu01", T0 + 60, hello(boot_id="boot-2")))
     assert [h.kind for h in told] == ["reboot"]
+
+
+def test_frames_that_come_again_after_a_reconnect_count_once() -> None:
+    fleet = live(1)
+    fleet.apply(SessionStarted("a", T0, "all", T0))
+    frames = [frame(n, T0 + n, gpu_row(util_pct=n * 10, energy_mj=n * 1000)) for n in (1, 2, 3)]
+    for one in [*frames, *frames[1:], frame(4, T0 + 4, gpu_row(util_pct=40, energy_mj=4000))]:
+        assert fleet.apply(one) == []
+    session = fleet.sessions.sessions["a"]
+    assert (session.util_count, session.mean_util, session.energy_j) == (4, 25, 3)
+    assert fleet.nodes["gpu01"].lost_frames == 0
+
+
+def test_a_recording_that_goes_on_misses_only_what_never_came() -> None:
+    fleet = live(1)
+    fleet.resume([("gpu01", "life-1", 7, int(T0 * 1e9)), ("elsewhere", "x", 1, 0)])
+    assert fleet.apply(frame(7, T0, None)) == []
+    assert fleet.apply(frame(8, T0 + 1, None)) == []
+    assert [h.message for h in fleet.apply(frame(10, T0 + 3, None))] == ["1 frame is missing"]
+
+
+def test_a_gap_that_the_agent_tells_is_told_once() -> None:
+    fleet = live(1)
+    fleet.apply(frame(1, T0 + 1, None))
+    dropped = Note("gap", WARNING, "4 frames were dropped on the node")
+    assert [h.message for h in fleet.apply(frame(6, T0 + 6, None, notes=(dropped,)))] == [dropped.message]
+    assert fleet.nodes["gpu01"].lost_frames == 4
+
+
+def test_frames_that_waited_on_the_node_fill_the_plots_and_are_no_fresh_data() -> None:
+    fleet = live(1)
+    fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=1)))
+    fleet.apply(LinkChanged("gpu01", T0 + 5, Phase.LOST, "cut"))
+    node, back = fleet.nodes["gpu01"], T0 + 100
+    assert [h.kind for h in fleet.tick(back)] == ["unhealthy"]
+    fleet.apply(NodeIntroduced("gpu01", back, hello(1)))
+    fleet.apply(LinkChanged("gpu01", back, Phase.LIVE))
+    for n in range(2, 60):
+        assert fleet.apply(frame(n, T0 + n, gpu_row(util_pct=n), at=back)) == []
+    assert node.standing(back) is Standing.UNHEALTHY
+    for n in range(60, 101):
+        fleet.apply(frame(n, T0 + n, gpu_row(util_pct=n), at=back))
+    assert node.standing(back) is Standing.LIVE
+    assert [h.kind for h in fleet.happened][-1] == "fresh"
+    assert node.gpu_history is not None
+    times, _ = node.gpu_history.series(0)
+    assert times.tolist() == [T0 + n for n in range(1, 101)]
+
+
+def test_what_an_agent_run_before_this_one_left_is_shown_and_is_no_reboot() -> None:
+    fleet = Fleet(["gpu01"])
+    fleet.apply(NodeIntroduced("gpu01", T0 + 50, hello(1, "boot-0", "life-0"), former=True))
+    fleet.apply(frame(1, T0, gpu_row(util_pct=30), life="life-0", at=T0 + 50))
+    assert fleet.nodes["gpu01"].standing(T0 + 50) is Standing.CONNECTING
+    fleet.apply(LinkChanged("gpu01", T0 + 50, Phase.LIVE))
+    told = fleet.apply(NodeIntroduced("gpu01", T0 + 50, hello(1, "boot-1")))
+    assert [h.kind for h in told] == ["reboot"]
+    fleet.apply(frame(1, T0 + 50, gpu_row(util_pct=40)))
+    for _ in range(2):  # the node is reached again: its agent passes on the same again
+        assert fleet.apply(NodeIntroduced("gpu01", T0 + 60, hello(1, "boot-0", "life-0"), former=True)) == []
+        assert fleet.apply(frame(1, T0, gpu_row(util_pct=30), life="life-0", at=T0 + 60)) == []
+        assert fleet.apply(NodeIntroduced("gpu01", T0 + 60, hello(1, "boot-1"))) == []
+    assert fleet.nodes["gpu01"].frames == 2
+
+
+def test_a_late_reading_takes_its_place_and_corrects_ended_sessions() -> None:
+    fleet = live(1)
+    fleet.apply(SessionStarted("early", T0, "early", T0))
+    fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=10, energy_mj=1_000_000), life="life-1"))
+    fleet.apply(SessionStopped("early", T0 + 4, T0 + 4))
+    fleet.apply(SessionStarted("after", T0 + 4, "after", T0 + 4))
+    fleet.apply(NodeIntroduced("gpu01", T0 + 5, hello(1, life="life-2")))
+    fleet.apply(frame(1, T0 + 5, gpu_row(util_pct=50, energy_mj=5_000_000), life="life-2"))
+    early, after = fleet.sessions.sessions["early"], fleet.sessions.sessions["after"]
+    assert (early.energy_j, after.energy_j) == (0, 4000)
+    assert fleet.apply(frame(2, T0 + 2, gpu_row(util_pct=20, energy_mj=2_000_000))) == []
+    assert fleet.apply(frame(3, T0 + 3, gpu_row(util_pct=30, energy_mj=3_000_000))) == []
+    assert (early.mean_util, after.mean_util) == (20, 50)
+    assert (early.energy_j, after.energy_j, fleet.energy_j) == (2000, 2000, 4000)
+    node = fleet.nodes["gpu01"]
+    assert node.gpus[0, GPU_COLUMNS.index("util_pct")] == 50
+    assert node.gpu_history is not None
+    times, values = node.gpu_history.series(GPU_COLUMNS.index("util_pct"), 0)
+    assert (times - T0).tolist() == [1, 2, 3, 5]
+    assert values.tolist() == [10, 20, 30, 50]
+
+
+def test_a_node_without_data_is_stale_and_then_unhealthy_and_each_is_told_once() -> None:
+    fleet = live(1)
+    fleet.apply(frame(1, T0, None))
+    told = [h for second in range(60) for h in fleet.tick(T0 + second)]
+    assert [(h.kind, h.at - T0) for h in told] == [("stale", 4), ("unhealthy", 31)]
+    assert fleet.nodes["gpu01"].standing(T0 + 31) is Standing.UNHEALTHY
+    assert [h.kind for h in fleet.apply(frame(2, T0 + 60, None))] == ["fresh"]
+
+
+def test_a_session_knows_which_nodes_cover_it() -> None:
+    fleet = live(1, Fleet(["gpu01", "gpu02"]))
+    fleet.apply(SessionStarted("a", T0, "all", T0))
+    for n in range(1, 21):
+        if not 5 < n < 10:
+            fleet.apply(frame(n, T0 + n, gpu_row(util_pct=1)))
+    session = fleet.sessions.sessions["a"]
+    nodes = list(fleet.nodes)
+    assert session.partial(nodes[:1], T0 + 5, 3) == ""
+    assert session.partial(nodes, T0 + 5, 3) == "partial: 1 of 2 nodes"
+    assert session.partial(nodes, T0 + 20, 3) == "partial: 0 of 2 nodes"
+    assert session.partial(nodes, T0 + 20, 7) == "partial: 1 of 2 nodes"
 
 
 def test_a_note_names_the_gpu_by_its_nvml_index() -> None:

@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 
 from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.fleet.state import Fleet, stale_after_s
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import SESSIONS, bindings_of
 from gswarm_tui.tui.dialogs import Ask, Field
@@ -15,7 +16,7 @@ from gswarm_tui.tui.format import DASH, clock, energy, percent, plural, watts
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.text import clean, clip, width
 from gswarm_tui.tui.widgets.bar import Bar, Span
-from gswarm_tui.tui.widgets.facts import title_line
+from gswarm_tui.tui.widgets.facts import joined, title_line
 from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.plot import GAP, beside, curve_width, panel
@@ -47,10 +48,12 @@ def in_order(sessions: list[Session]) -> list[Session]:
     return sorted(sessions, key=lambda s: (not s.running, -s.started_at))
 
 
-def session_rows(sessions: list[Session], now: float, zone: tzinfo | None) -> list[Row]:
-    """One row a session: a glyph for running, name, start, length, means, energy, note."""
+def session_rows(sessions: list[Session], fleet: Fleet, now: float, zone: tzinfo | None) -> list[Row]:
+    """One row a session: a glyph for running, name, start, length, means, energy, what is missing, note."""
     rows: list[Row] = []
     for session in sessions:
+        partial = session.partial(fleet.nodes, now, stale_after_s(fleet.interval_s))
+        note = clean(session.note)
         role = "text" if session.running else "dim"
         measured = session.util_count or session.power_count
         rows.append(
@@ -62,7 +65,7 @@ def session_rows(sessions: list[Session], now: float, zone: tzinfo | None) -> li
                 Span(percent(session.mean_util), role),
                 Span(watts(session.mean_power_w), role),
                 Span(energy(session.energy_j) if measured else DASH, role),
-                Span(clean(session.note), "dim"),
+                Span(joined((partial, note)), "warning" if partial else "dim"),
             )
         )
     return rows
@@ -106,7 +109,7 @@ class SessionsScreen(Place):
         ]
         self.query_one("#title", Bar).show(title_line(title, self.hub, self.size.width))
         table = self.query_one(Table)
-        table.show(session_rows(self._shown, now, self.swarm.timezone))
+        table.show(session_rows(self._shown, self.fleet, now, self.swarm.timezone))
         if before in self._shown:
             table.move_to(self._shown.index(before))
         self._plot(now)

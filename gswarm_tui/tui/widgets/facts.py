@@ -83,7 +83,7 @@ def _what_and_how(node: NodeState, what: str, now: float) -> list[Line]:
         retry = "" if node.retry_at is None else f"retry in {max(0.0, node.retry_at - now):.0f} s"
         role = "error" if standing is Standing.LOST else "warning"
         return [[Span(f" {clean(node.reason)}", role)], [Span(f" {joined((retry, clean(node.remedy)))}")]]
-    if standing is Standing.STALE:
+    if standing in (Standing.STALE, Standing.UNHEALTHY):
         words = "the link is up, but no data comes; what is shown is the last that came"
         return [[Span(f" {what}", "dim")], [Span(f" {words}", "warning")]]
     return [[Span(f" {what}", "dim")], link_line(node)]

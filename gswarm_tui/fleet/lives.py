@@ -1,0 +1,50 @@
+"""Which frames of a node came: each agent run, a life, counts its own from 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gswarm_agent.frame import Frame
+
+LIVES_KEPT = 64
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The newest frame of one life: its number, and its time on the node's clock in Unix nanoseconds."""
+
+    seq: int
+    ts_ns: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """A frame's place in its life: ``missing`` frames before it, seconds since the one before or None."""
+
+    missing: int
+    interval_s: float | None
+
+
+class Lives:
+    """What was heard of a node, by life; the newest lives are remembered."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, Heard] = {}
+
+    def place(self, life: str, frame: Frame) -> Place | None:
+        """Take in a frame; None if it was here before."""
+        last = self._heard.get(life)
+        if last is not None and frame.seq <= last.seq:
+            return None
+        self.remember(life, frame.seq, frame.ts_ns)
+        if last is None:
+            return Place(frame.seq - 1, None)
+        missing = frame.seq - last.seq - 1
+        since = (frame.ts_ns - last.ts_ns) / 1e9
+        return Place(missing, since if not missing and since > 0 else None)
+
+    def remember(self, life: str, seq: int, ts_ns: int) -> None:
+        """A frame is known, here or on disk."""
+        self._heard[life] = Heard(seq, ts_ns)
+        while len(self._heard) > LIVES_KEPT:
+            del self._heard[next(iter(self._heard))]
