@@ -1,20 +1,42 @@
-"""The agent's commands: ``stream`` for the head, ``once`` for people."""
+"""The agent's commands: ``attach`` and ``stream`` for the head, ``status`` and ``once`` also for people."""
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from gswarm_agent import __version__
-from gswarm_agent.probes.base import Probe
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from gswarm_agent.folder import Folder
+    from gswarm_agent.probes.base import Probe
 
 USAGE = """usage: python -m gswarm_agent COMMAND
 
-  stream [--simulate JSON]   send frames to the head on standard input and output
+  attach --recording UID     join the recording's agent on this node, started if there is none
+     --node NAME             what the head calls this node (default: its host name)
+     --linger S              how long the agent goes on without a head (default: 86400)
+     --memory-mib N          frames kept in memory (default: 16), then
+     --spool-mib N           on disk (default: 256)
+     --folder PATH           where, on node-local storage (default: /var/tmp or /tmp/gswarm-tui-UID)
+     --hold                  stay until the agent that was started has ended, as in a Slurm step
+     --simulate JSON         measure a simulated node
+  stream [--simulate JSON]   send frames to the head on standard input and output, and end with it
+  status                     print as JSON which recordings have an agent or frames here
+     --recording UID         of one recording
+     --folder PATH           as above
+     --for-head              begin as the wire does
   once [--simulate JSON]     print one reading of this machine as JSON
   simulate                   serve many simulated nodes to the head, on standard input
   --version                  print the version
 """
+
+
+class OptionError(Exception):
+    """A command line that makes no sense; the message says why."""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -26,34 +48,101 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if arguments in (["--help"], ["-h"]):
         print(USAGE, end="")
         return 0
-    if arguments == ["simulate"]:
-        from gswarm_agent.simulated_host import serve
-
-        return serve()
-    try:
-        command, make_probe = _parse(arguments)
-    except ValueError as error:
-        print(f"gswarm-agent: {error}\n{USAGE}", end="", file=sys.stderr)
-        return 2
-    if command == "once":
-        return _once(make_probe())
-    from gswarm_agent.stream import stream
-
-    return stream(make_probe, simulated="--simulate" in arguments)
-
-
-def _parse(arguments: List[str]) -> Tuple[str, Callable[[], Probe]]:
     command = arguments[0] if arguments else ""
-    if command not in ("stream", "once"):
-        raise ValueError(f"unknown command {command!r}" if command else "a command is missing")
-    if len(arguments) == 1:
-        return command, _node_probe
-    if len(arguments) != 3 or arguments[1] != "--simulate":
-        raise ValueError(f"{command} can't read {' '.join(arguments[1:])!r}")
+    if command not in _COMMANDS:
+        return _refuse(f"unknown command {command!r}" if command else "a command is missing")
+    allowed, run = _COMMANDS[command]
+    try:
+        options = _parse(command, arguments[1:], allowed)
+        return run(options)
+    except OptionError as error:
+        return _refuse(str(error))
+
+
+def _refuse(problem: str) -> int:
+    print(f"gswarm-agent: {problem}\n{USAGE}", end="", file=sys.stderr)
+    return 2
+
+
+def _parse(command: str, words: List[str], allowed: str) -> Dict[str, str]:
+    """Options by their names; those that are followed by a value are the rule."""
+    options: Dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        name = rest.pop(0)
+        if name not in allowed.split() or (name not in _FLAGS and not rest):
+            raise OptionError(f"{command} can't read {' '.join(words)!r}")
+        options[name] = "" if name in _FLAGS else rest.pop(0)
+    return options
+
+
+def _probe_maker(options: Dict[str, str]) -> Callable[[], Probe]:
+    if "--simulate" not in options:
+        return _node_probe
     from gswarm_agent.simulated import SimulatedNode, parse_simulation
 
-    simulation = parse_simulation(arguments[2])
-    return command, lambda: SimulatedNode(simulation)
+    try:
+        simulation = parse_simulation(options["--simulate"])
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+    return lambda: SimulatedNode(simulation)
+
+
+def _stream(options: Dict[str, str]) -> int:
+    make_probe = _probe_maker(options)
+    from gswarm_agent.stream import stream
+
+    return stream(make_probe, "--simulate" in options)
+
+
+def _attach(options: Dict[str, str]) -> int:
+    from gswarm_agent.attach import attach
+    from gswarm_agent.folder import is_plain
+
+    recording = options.get("--recording", "")
+    node = options.get("--node", "") or os.uname().nodename
+    if not (is_plain(recording) and is_plain(node)):
+        raise OptionError("attach needs --recording UID, of letters, digits and ._:- alone, as --node is")
+    make_probe = _probe_maker(options)
+    numbers = {name: _number(name, options[name]) for name in _LIMITS if name in options}
+
+    def serve(folder: Folder, listener: socket) -> None:
+        from gswarm_agent import server
+
+        limits = server.Limits(**{_LIMITS[name]: number for name, number in numbers.items()})
+        server.serve(folder, listener, make_probe, "--simulate" in options, limits)
+
+    return attach(f"{recording}@{node}"[:200], options.get("--folder", ""), serve, "--hold" in options)
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not 0 < number < 1e9:
+        raise OptionError(f"{name} takes a number above 0, not {text!r}")
+    return number
+
+
+def _status(options: Dict[str, str]) -> int:
+    import json
+
+    from gswarm_agent.status import status
+
+    found = status(options.get("--recording", ""), options.get("--folder", ""))
+    if "--for-head" in options:
+        from gswarm_agent.wire import MAGIC
+
+        sys.stdout.write(MAGIC.decode())
+    print(json.dumps(found, indent=2))
+    return 0
+
+
+def _simulate(_options: Dict[str, str]) -> int:
+    from gswarm_agent.simulated_host import serve
+
+    return serve()
 
 
 def _node_probe() -> Probe:
@@ -62,7 +151,7 @@ def _node_probe() -> Probe:
     return NodeProbe()
 
 
-def _once(probe: Probe) -> int:
+def _once(options: Dict[str, str]) -> int:
     """Read twice, a second apart, because rates need two readings; print the second."""
     import json
     import time
@@ -70,6 +159,7 @@ def _once(probe: Probe) -> int:
 
     from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 
+    probe = _probe_maker(options)()
     host, gpus, capabilities = probe.facts()
     probe.read(time.monotonic_ns())
     time.sleep(1)
@@ -96,6 +186,17 @@ def _once(probe: Probe) -> int:
     }
     print(json.dumps(answer, indent=2))
     return 0
+
+
+_FLAGS = ("--hold", "--for-head")
+_LIMITS = {"--linger": "linger", "--memory-mib": "memory_mib", "--spool-mib": "spool_mib"}
+_COMMANDS: Dict[str, Tuple[str, Callable[[Dict[str, str]], int]]] = {
+    "attach": ("--recording --node --linger --memory-mib --spool-mib --folder --hold --simulate", _attach),
+    "stream": ("--simulate", _stream),
+    "status": ("--recording --folder --for-head", _status),
+    "once": ("--simulate", _once),
+    "simulate": ("", _simulate),
+}
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def clamp_interval(interval_ms: int) -> int:
 
 
 class Watch(Protocol):
-    """The two clocks of a node, in nanoseconds."""
+    """The two clocks of a life, in nanoseconds."""
 
     def monotonic_ns(self) -> int:
         """Time that only grows; its zero means nothing."""
@@ -36,15 +36,21 @@ class Watch(Protocol):
 
 
 class SystemWatch:
-    """The clocks of this machine."""
+    """The clocks of this machine, as they are when this is made: a later step of the wall clock isn't seen.
+
+    Frames of one life keep their order and their distances thus, whatever is done to the clock meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._wall_minus_boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def monotonic_ns(self) -> int:
         """CLOCK_MONOTONIC."""
         return time.monotonic_ns()
 
     def wall_ns(self) -> int:
-        """CLOCK_REALTIME."""
-        return time.time_ns()
+        """CLOCK_REALTIME as it was, and CLOCK_BOOTTIME since then, which also counts while suspended."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + self._wall_minus_boot
 
 
 class Schedule:
@@ -127,6 +133,11 @@ class Sampler:
         """Let ``run`` return after the frame it is at."""
         self._stopped = True
         self._wake.set()
+
+    @property
+    def interval_ms(self) -> int:
+        """Time between deadlines, in milliseconds."""
+        return self._schedule.interval_ms
 
     def take(self) -> Frame:
         """Measure now, for the deadline that is due."""

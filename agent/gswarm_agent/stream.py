@@ -9,19 +9,16 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 import threading
-import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import replace
-from typing import Callable, Deque, Optional, Tuple
+from typing import Callable, Deque, Optional
 
-from gswarm_agent import __version__
-from gswarm_agent.frame import WARNING, Clock, Frame, Hello, Note
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.frame import WARNING, Clock, Frame, Note
+from gswarm_agent.hello import make_hello
 from gswarm_agent.probes.base import Probe
-from gswarm_agent.sampler import Sampler, clamp_interval
+from gswarm_agent.process import Signals, name_process, protect_standard_streams
+from gswarm_agent.sampler import Sampler, SystemWatch, Watch, clamp_interval
 from gswarm_agent.wire import (
     MAGIC,
     Bye,
@@ -114,11 +111,12 @@ class Conversation:
     ``receive`` may run in another thread than the rest. ``started`` is set by Start and by any end.
     """
 
-    def __init__(self, outbox: Outbox, wall_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, outbox: Outbox, watch: Optional[Watch] = None) -> None:
         self.outbox = outbox
         self.started = threading.Event()
         self.ended: Optional[str] = None
-        self._wall_ns = wall_ns
+        self._watch = watch or SystemWatch()
+        self._wall_ns = self._watch.wall_ns
         self._decoder = Decoder()
         self._start: Optional[Start] = None
         self._start_received = 0
@@ -148,25 +146,14 @@ class Conversation:
 
     def introduce(self, probe: Probe, simulated: bool) -> Optional[Sampler]:
         """Say hello to the head that started; the sampler to run, or None where the end came first."""
-        host, gpus, capabilities = probe.facts()
+        facts = probe.facts()
         with self._lock:
             start = self._start
             if start is None or self.ended is not None:
                 return None
             interval_ms = clamp_interval(self._interval_ms)
-            self._sampler = Sampler(probe, interval_ms)
-        hello = Hello(
-            agent_version=__version__,
-            life=os.urandom(8).hex(),
-            interval_ms=interval_ms,
-            simulated=simulated,
-            host=host,
-            gpus=gpus,
-            capabilities=capabilities,
-            gpu_columns=GPU_COLUMNS,
-            host_columns=HOST_COLUMNS,
-            process_columns=PROCESS_COLUMNS,
-        )
+            self._sampler = Sampler(probe, interval_ms, self._watch)
+        hello = make_hello(facts, interval_ms, simulated)
         self.outbox.put_answer(lambda: replace(hello, clock=self._clock(start.sent, self._start_received)))
         return self._sampler
 
@@ -196,9 +183,9 @@ def stream(make_probe: Callable[[], Probe], simulated: bool = False) -> int:
 
     ``make_probe`` is called after the magic is out, while the head's answer is on its way.
     """
-    _name_process()
-    woken = _signals_as_bytes()
-    wire_in, wire_out = _protect_standard_streams()
+    name_process()
+    signals = Signals(_ENDING_SIGNALS)
+    wire_in, wire_out = protect_standard_streams()
     try:
         os.write(wire_out, MAGIC)
     except OSError:
@@ -207,7 +194,7 @@ def stream(make_probe: Callable[[], Probe], simulated: bool = False) -> int:
     conversation = Conversation(outbox)
     writer = threading.Thread(target=_write, args=(outbox, conversation, wire_out), daemon=True)
     writer.start()
-    threading.Thread(target=_read, args=(conversation, wire_in, woken), daemon=True).start()
+    threading.Thread(target=_read, args=(conversation, wire_in, signals), daemon=True).start()
     status = 0
     try:
         probe = make_probe()
@@ -226,40 +213,14 @@ def stream(make_probe: Callable[[], Probe], simulated: bool = False) -> int:
     return status
 
 
-def _name_process() -> None:
-    """Be found as gswarm-agent in ps and top, whatever Python this is."""
-    with suppress(OSError), open("/proc/self/comm", "w") as comm:  # noqa: PTH123  # pathlib is slow to import
-        comm.write("gswarm-agent")
-
-
-def _protect_standard_streams() -> Tuple[int, int]:
-    """Descriptors for the wire alone; what anything else prints goes to stderr and can't corrupt it."""
-    wire_in, wire_out = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    return wire_in, wire_out
-
-
-def _signals_as_bytes() -> int:
-    """A descriptor from which each ending signal is read as a byte: handlers that take locks may deadlock."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    for number in _ENDING_SIGNALS:
-        signal.signal(number, lambda _number, _frame: None)
-    return reading
-
-
-def _read(conversation: Conversation, wire_in: int, woken: int) -> None:
+def _read(conversation: Conversation, wire_in: int, signals: Signals) -> None:
     while conversation.ended is None:
-        ready, _, _ = select.select([wire_in, woken], [], [])
-        if woken in ready:
-            number = os.read(woken, 1)[0]
+        ready, _, _ = select.select([wire_in, signals.reading], [], [])
+        for number in signals.take():
             conversation.end(f"the agent was ended by {signal.Signals(number).name}")
             return
+        if wire_in not in ready:
+            continue
         try:
             data = os.read(wire_in, 65536)
         except OSError:

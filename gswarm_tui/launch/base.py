@@ -60,6 +60,13 @@ class Launcher(Protocol):
         """Let go of what is shared. Channels are closed before."""
 
 
+class Asking(Launcher, Protocol):
+    """A launcher of real nodes, on which commands of the agent can be run that say the magic first."""
+
+    async def open(self, node: str, *words: str) -> Channel:
+        """Start the agent on a node, or run its command ``words``. Raises LaunchError."""
+
+
 def check_name(node: str, option: str = "--nodes") -> None:
     """Refuse, with a LaunchError, a name that is none and could be taken for an option or a command."""
     if not _NODE_NAME.fullmatch(node):

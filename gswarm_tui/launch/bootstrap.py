@@ -40,12 +40,21 @@ _OTHER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 8, -1))
 _SAID = re.compile(rb"GSWARM-(NEED|OLD|FAIL)(?: ([^\n]*))?\n")
 
 
+def agent_words(recording: str, node: str) -> tuple[str, ...]:
+    """What the agent of a node is asked to be: that of a recording, or one that ends with its connection."""
+    return ("attach", "--recording", recording, "--node", node) if recording else ("stream",)
+
+
 @dataclass(frozen=True)
 class Bootstrap:
-    """What the user asks of the agent's start: shell commands to run first, a Python to use."""
+    """What the user asks of the agent's start: shell commands to run first, a Python to use.
+
+    ``recording`` is the uid of the recording that the agent serves, empty for none.
+    """
 
     setup: str = ""
     agent_python: str = ""
+    recording: str = ""
 
     def command(self, *arguments: str) -> list[str]:
         """The argument list that finds or fetches the agent on a node and runs it there."""
@@ -55,6 +64,10 @@ class Bootstrap:
         pythons = [self.agent_python] if self.agent_python else [sys.executable, "python3", *_OTHER_PYTHONS]
         coded = [base64.b64encode(text.encode()).decode() for text in (self.setup, stage, ":".join(pythons))]
         return [*script, "gswarm-agent", *coded, bundle.bundle_id, bundle.package_id, *arguments]
+
+    def agent_words(self, node: str) -> tuple[str, ...]:
+        """The arguments that start the agent of a node."""
+        return agent_words(self.recording, node)
 
     def command_line(self, *arguments: str) -> str:
         """The same for a login shell of any kind: each word in single quotes."""

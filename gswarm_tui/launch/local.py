@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import sys
 
+from gswarm_tui.launch.bootstrap import agent_words
 from gswarm_tui.launch.process import ProcessChannel
 
 
 class LocalLauncher:
-    """Runs the agent as a child of the head; see ``Launcher``. The node's name is only a name here."""
+    """Runs the agent on the head's own machine; see ``Launcher``. The node's name is only a name here.
 
-    async def open(self, node: str) -> ProcessChannel:
-        """Start the agent; ``node`` may be anything."""
-        return await ProcessChannel.start(agent_command("stream"))
+    ``recording`` is the uid of the recording that it serves, empty for none.
+    """
+
+    def __init__(self, recording: str = "") -> None:
+        self._recording = recording
+
+    async def open(self, node: str, *words: str) -> ProcessChannel:
+        """Start the agent; see ``Asking`` for ``words``."""
+        return await ProcessChannel.start(agent_command(*(words or agent_words(self._recording, node))))
 
     async def close(self) -> None:
         """Nothing is shared."""

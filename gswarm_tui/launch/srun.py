@@ -27,8 +27,14 @@ class SrunLauncher:
         self._bootstrap = bootstrap or Bootstrap()
         self._starting = asyncio.Semaphore(STEPS_AT_ONCE)
 
-    def command(self, node: str) -> list[str]:
-        """The argument list that runs the agent on a node."""
+    def command(self, node: str, *words: str) -> list[str]:
+        """The argument list that runs the agent, or a command of it, on a node.
+
+        All of a step ends with its tasks, so the one that starts the agent has to stay.
+        """
+        if not words:
+            words = self._bootstrap.agent_words(node)
+            words = (*words, "--hold") if "attach" in words else words
         return [
             "srun",
             f"--jobid={self._job_id}",
@@ -40,16 +46,16 @@ class SrunLauncher:
             "--quiet",
             "--job-name=gswarm-tui",
             "--input=all",
-            *self._bootstrap.command("stream"),
+            *self._bootstrap.command(*words),
         ]
 
-    async def open(self, node: str) -> GreetedChannel:
-        """Start a step with the agent on a node."""
+    async def open(self, node: str, *words: str) -> GreetedChannel:
+        """Start a step with the agent on a node; see ``Asking`` for ``words``."""
         check_name(node)
         if not self._job_id.replace("_", "").replace("+", "").isalnum():
             raise LaunchError(f"{clean(self._job_id, 40)!r} is no job", "correct --job", Retry.NEVER)
         async with self._starting:
-            channel = await ProcessChannel.start(self.command(node))
+            channel = await ProcessChannel.start(self.command(node, *words))
             try:
                 return await greet(channel, self._bootstrap)
             except LaunchError as error:

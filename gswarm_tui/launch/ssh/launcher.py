@@ -37,15 +37,14 @@ class SshLauncher:
         self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
 
-    async def open(self, node: str) -> GreetedChannel:
-        """Connect to a node and start the agent on it."""
+    async def open(self, node: str, *words: str) -> GreetedChannel:
+        """Connect to a node and start the agent on it; see ``Asking`` for ``words``."""
         check_name(node)
+        line = self._bootstrap.command_line(*(words or self._bootstrap.agent_words(node)))
         async with self._handshakes:
             connection = await self._connect(node, self._settings.user, self._settings.jump, ())
         try:
-            process = await connection.create_process(
-                self._bootstrap.command_line("stream"), encoding=None, request_pty=False
-            )
+            process = await connection.create_process(line, encoding=None, request_pty=False)
         except (asyncssh.Error, OSError) as error:
             connection.abort()
             raise LaunchError(

@@ -1,0 +1,201 @@
+"""Attach: joins standard input and output to the recording's agent on this node, and starts it if need be.
+
+The agent is a daemon made by two forks of this process: no second Python has to start before the first frame.
+Everything here is loaded quickly for the same reason; what the agent needs is imported by the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Callable, NoReturn, Sequence, Tuple
+
+from gswarm_agent.folder import LOG, SOCKET, Folder, FolderError, tops
+
+READY, BUSY = b"ready", b"busy"
+_PATIENCE_S = 20.0
+_LAST_WORDS_S = 2.0
+_AGAIN_S = 0.02
+_CHUNK = 65536
+
+Serve = Callable[[Folder, socket.socket], None]
+
+
+def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
+    """Relay between the head and the agent of the recording ``name``. Returns an exit status.
+
+    ``serve`` is what the agent does, called in its own process. With ``hold``, whoever started the agent
+    stays until that has ended: with the last task of a Slurm step all of its processes end.
+    """
+    try:
+        connection, folder, started = _reach(name, tops(top), serve)
+    except (FolderError, OSError) as error:
+        print(f"gswarm-agent: {error}", file=sys.stderr)
+        return 1
+    if hold:
+        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    heading = threading.Thread(target=_relay_in, args=(connection, hold), daemon=True)
+    heading.start()
+    with suppress(OSError):
+        while True:
+            data = connection.recv(_CHUNK)
+            if not data:
+                break
+            _write(1, data)
+    connection.close()
+    if hold and started:
+        return _hold(folder)
+    if heading.is_alive() and _was_killed(folder):
+        said = _last_line(folder.read(LOG))
+        print("the agent on this node was killed" + (f": {said}" if said else ""), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _reach(name: str, places: Sequence[str], serve: Serve) -> Tuple[socket.socket, Folder, bool]:
+    """A connection to the agent, its folder, and whether it was started for this."""
+    started = False
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        folder = Folder.find(places, name)
+        try:
+            return connect(folder), folder, started
+        except (FileNotFoundError, ConnectionRefusedError):
+            said = start(folder, serve)
+        if said == READY:
+            started = True
+            continue
+        if said != BUSY:
+            raise FolderError(
+                said.decode("utf-8", "replace") or f"the agent didn't start, see {folder.path}/log"
+            )
+        if time.monotonic() > deadline:
+            raise FolderError(f"the agent in {folder.path} doesn't answer")
+        folder.close()
+        time.sleep(_AGAIN_S)
+
+
+def connect(folder: Folder) -> socket.socket:
+    """A connection to the agent that serves a folder. Raises OSError."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(folder.address())
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def start(folder: Folder, serve: Serve) -> bytes:
+    """Start the agent as a daemon: READY when it listens, BUSY where another one is, else a sentence."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _become_agent(folder, serve, writing)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with open(reading, "rb") as said:  # noqa: PTH123  # a descriptor
+        return said.read()
+
+
+def _become_agent(folder: Folder, serve: Serve, writing: int) -> NoReturn:
+    """Never returns: whatever was on this process's stack is the other process's."""
+    status = 1
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.umask(0o077)
+        os.chdir("/")
+        _leave_streams(folder, writing)
+        try:
+            lock = folder.lock()
+            listener = None if lock is None else _listen(folder)
+        except FileNotFoundError:  # the folder was removed by the agent that ended just now
+            lock = listener = None
+        except OSError as error:
+            os.write(writing, f"the agent can't start in {folder.path}: {error.strerror}".encode())
+            raise
+        os.write(writing, BUSY if listener is None else READY)
+        os.close(writing)
+        if listener is not None:
+            serve(folder, listener)
+        status = 0
+    except BaseException:  # there is nobody above; the log has to tell
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with suppress(BaseException):
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _leave_streams(folder: Folder, writing: int) -> None:
+    """Keep nothing open of the connection, or it would not end; what is printed goes to the log."""
+    kept = {writing, *folder.descriptors}
+    nothing, log = os.open(os.devnull, os.O_RDWR), folder.open_log()
+    for descriptor, source in ((0, nothing), (1, log), (2, log)):
+        os.dup2(source, descriptor)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        if int(name) > 2 and int(name) not in kept:
+            with suppress(OSError):
+                os.close(int(name))
+
+
+def _listen(folder: Folder) -> socket.socket:
+    folder.unlink(SOCKET)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(folder.address())
+    listener.listen()
+    listener.setblocking(False)
+    return listener
+
+
+def _relay_in(connection: socket.socket, hold: bool) -> None:
+    with suppress(OSError):
+        while True:
+            data = os.read(0, _CHUNK)
+            if not data:
+                break
+            connection.sendall(data)
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+    # The agent closes its side now. Where nobody reads what it said before, there is no use in waiting.
+    time.sleep(_LAST_WORDS_S)
+    if not hold:
+        os._exit(0)
+
+
+def _hold(folder: Folder) -> int:
+    """Stay until the agent has ended."""
+    with suppress(OSError):
+        folder.lock(wait=True)
+    return 0
+
+
+def _was_killed(folder: Folder) -> bool:
+    """Whether the agent ended without taking its socket along."""
+    try:
+        connect(folder).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _last_line(log: bytes) -> str:
+    lines = log.decode("utf-8", "replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,299 @@
+"""The agent that outlives its connections: samples for as long as a recording wants, and serves its heads.
+
+Two threads: the main one samples, the other one does everything else. Heads come over a unix socket in the
+recording's folder; the newest that starts replaces the one before. Without a head the agent goes on, and what
+it measures waits in the spool, also on disk, until a head comes back or nobody has come for the linger time.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections import deque
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Callable, Deque, List, Optional, Union
+
+from gswarm_agent.delivery import Delivery
+from gswarm_agent.folder import SOCKET, Folder
+from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.hello import make_hello
+from gswarm_agent.probes.base import Probe
+from gswarm_agent.process import Signals, name_process
+from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval
+from gswarm_agent.spool import MIB, Spool
+from gswarm_agent.visitor import STATUS, Visitor, is_own
+from gswarm_agent.wire import Ack, Message, SetInterval, Start, Stop, WireError, clip_text
+
+ASKED = "asked to stop"
+STOP_S = 10.0
+SIGNAL_S = 3.0
+_SPILL_S = 5.0
+_START_S = 60.0
+_TICK_S = 1.0
+_CHUNK = 65536
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long to go on alone, in seconds, and how much to keep, in MiB."""
+
+    linger: float = 86_400.0
+    memory_mib: float = 16.0
+    spool_mib: float = 256.0
+
+
+class Server:
+    """Everything but the sampling, which is the main thread's.
+
+    ``run`` is the second thread. The main one waits for ``started``, gets its sampler by ``introduce``, puts
+    frames until that is stopped, and says ``sampled`` at last, and ``finish`` when ``run`` has returned.
+    """
+
+    def __init__(self, folder: Folder, listener: socket.socket, signals: Signals, limits: Limits) -> None:
+        self.started = threading.Event()
+        self.watch = SystemWatch()
+        self._folder = folder
+        self._listener = listener
+        self._signals = signals
+        self._linger_s = limits.linger
+        self._spool = Spool(folder, round(limits.memory_mib * MIB), round(limits.spool_mib * MIB))
+        self._selector = selectors.DefaultSelector()
+        self._lock = threading.Lock()
+        self._sampler: Optional[Sampler] = None
+        self._interval_ms = 0
+        self._ending = ""
+        self._inbox: Deque[Union[Hello, Frame]] = deque()
+        self._sampling = True
+        self._spilled = False
+        self._hello: Optional[Hello] = None
+        self._visitors: List[Visitor] = []
+        self._head: Optional[Visitor] = None
+        self._patience = 0.0
+        self._alone_since = self._spilled_at = time.monotonic()
+
+    # The main thread's side.
+
+    def introduce(self, probe: Probe, simulated: bool) -> Optional[Sampler]:
+        """A new life begins; the sampler to run, or None where the end came first."""
+        facts = probe.facts()
+        with self._lock:
+            if self._ending:
+                return None
+            self._sampler = Sampler(probe, self._interval_ms, self.watch)
+        self._inbox.append(make_hello(facts, self._sampler.interval_ms, simulated))
+        self._signals.wake()
+        return self._sampler
+
+    def put(self, frame: Frame) -> None:
+        """Deliver a frame, now or later."""
+        self._inbox.append(frame)
+        self._signals.wake()
+
+    def sampled(self, failure: str = "") -> None:
+        """No frame will come any more; ``failure`` says why, where nobody asked for it."""
+        if failure:
+            self._end(failure, SIGNAL_S)
+        self._sampling = False
+        self._signals.wake()
+
+    def finish(self) -> None:
+        """Leave on disk what nobody acknowledged, and else nothing at all."""
+        self._take_in()
+        if self._spool.empty:
+            self._folder.remove()
+        else:
+            self._spool.spill()
+
+    # The second thread's side.
+
+    def run(self) -> None:
+        """Serve until the end. Whatever goes wrong here ends the sampling too."""
+        failure = "nothing is left to do"
+        try:
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            self._selector.register(self._signals.reading, selectors.EVENT_READ, self._hear_signal)
+            while not self._is_over():
+                for key, _ in self._selector.select(_TICK_S):
+                    key.data()
+                self._take_in()
+                self._look_at_the_time()
+                for visitor in list(self._visitors):
+                    self._send(visitor)
+        except Exception as error:
+            traceback.print_exc()
+            failure = f"the agent failed: {type(error).__name__}: {error}"
+            raise
+        finally:
+            self._end(failure, 0)
+            self._folder.unlink(SOCKET)
+            self._listener.close()
+            for visitor in list(self._visitors):
+                self._leave(visitor)
+            self._selector.close()
+
+    def _end(self, reason: str, patience_s: float) -> None:
+        """Stop sampling; then give the head so long to acknowledge."""
+        with self._lock:
+            if not self._ending:
+                self._ending = clip_text(reason)
+                self._patience = time.monotonic() + patience_s
+            if self._sampler:
+                self._sampler.stop()
+        self.started.set()
+
+    def _is_over(self) -> bool:
+        if not self._ending or self._sampling:
+            return False
+        if not self._spilled and self._ending != ASKED:
+            self._spilled = True
+            self._spool.spill()
+        if self._head is not None and (self._spool.empty or time.monotonic() >= self._patience):
+            self._head.end(self._ending)
+            self._send(self._head)
+        return self._head is None
+
+    def _take_in(self) -> None:
+        while self._inbox:
+            item = self._inbox.popleft()
+            if isinstance(item, Frame):
+                self._spool.put(item)
+            else:
+                self._spool.begin(item)
+                self._hello = item
+                self._introduce_to_head()
+
+    def _introduce_to_head(self) -> None:
+        if self._head is not None and self._hello is not None:
+            self._head.delivery.introduce(replace(self._hello, interval_ms=self._interval_ms))
+
+    def _look_at_the_time(self) -> None:
+        now = time.monotonic()
+        for visitor in [v for v in self._visitors if v.leaves_at is not None and v.leaves_at <= now]:
+            self._leave(visitor)
+        if self._head is not None or self._ending:
+            return
+        if now - self._spilled_at >= _SPILL_S:
+            self._spilled_at = now
+            self._spool.spill()
+        longest = self._linger_s if self._hello else min(self._linger_s, _START_S)
+        if now - self._alone_since > longest:
+            self._end(f"no head came for {longest:.0f} s", 0)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        if not is_own(connection):
+            connection.close()
+            return
+        connection.setblocking(False)
+        visitor = Visitor(connection, Delivery(self._spool, self.watch.wall_ns))
+        self._visitors.append(visitor)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(visitor))
+
+    def _hear_signal(self) -> None:
+        for number in self._signals.take():
+            self._end(f"the agent was ended by {signal.Signals(number).name}", SIGNAL_S)
+
+    def _hear(self, visitor: Visitor) -> None:
+        try:
+            data = visitor.connection.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._leave(visitor)
+        elif data == STATUS and not visitor.delivery.started:
+            with suppress(OSError):
+                visitor.connection.sendall(json.dumps([asdict(w) for w in self._spool.waiting()]).encode())
+            self._leave(visitor)
+        else:
+            try:
+                for message in visitor.delivery.receive(data):
+                    self._handle(visitor, message)
+            except WireError as error:
+                visitor.end(f"the head sent something unexpected: {error}")
+            if self._head is not None:
+                self.started.set()
+
+    def _handle(self, visitor: Visitor, message: Message) -> None:
+        if isinstance(message, Start):
+            if self._head is not None and self._head is not visitor:
+                self._head.end("another head took over")
+            self._head = visitor
+            visitor.delivery.start(message)
+            self._set_interval(message.interval_ms)
+            self._introduce_to_head()
+        elif visitor is not self._head:
+            return
+        elif isinstance(message, Ack):
+            self._spool.acknowledge(message.life, message.seq)
+        elif isinstance(message, SetInterval):
+            self._set_interval(message.interval_ms)
+        elif isinstance(message, Stop):
+            self._end(ASKED, STOP_S)
+
+    def _set_interval(self, interval_ms: int) -> None:
+        with self._lock:
+            interval_ms = clamp_interval(interval_ms)
+            if self._sampler and interval_ms != self._interval_ms:
+                self._sampler.set_interval(interval_ms)
+            self._interval_ms = interval_ms
+
+    def _send(self, visitor: Visitor) -> None:
+        try:
+            more = visitor.send()
+        except OSError:
+            self._leave(visitor)
+            return
+        if visitor.delivery.ended and not more:
+            self._leave(visitor)
+        elif more != visitor.more:
+            visitor.more = more
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if more else 0)
+            self._selector.modify(visitor.connection, events, self._selector.get_key(visitor.connection).data)
+
+    def _leave(self, visitor: Visitor) -> None:
+        if visitor in self._visitors:
+            self._visitors.remove(visitor)
+            self._selector.unregister(visitor.connection)
+            visitor.connection.close()
+        if visitor is self._head:
+            self._head = None
+            self._alone_since = time.monotonic()
+            self._spilled_at = min(self._spilled_at, self._alone_since)
+
+
+def serve(
+    folder: Folder, listener: socket.socket, make_probe: Callable[[], Probe], simulated: bool, limits: Limits
+) -> None:
+    """Be the agent of a folder, until the end."""
+    name_process()
+    signals = Signals((signal.SIGTERM,), ignored=(signal.SIGHUP, signal.SIGINT))
+    server = Server(folder, listener, signals, limits)
+    serving = threading.Thread(target=server.run, daemon=True)
+    serving.start()
+    failure = ""
+    try:
+        probe = make_probe()
+        try:
+            server.started.wait()
+            sampler = server.introduce(probe, simulated)
+            if sampler:
+                sampler.run(server.put)
+        finally:
+            probe.close()
+    except Exception as error:
+        traceback.print_exc()
+        failure = f"the agent failed: {type(error).__name__}: {error}"
+    server.sampled(failure)
+    serving.join()
+    server.finish()

@@ -1,0 +1,53 @@
+"""Who comes to the agent's socket: heads that want frames, and ``status``."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from typing import Optional
+
+from gswarm_agent.delivery import Delivery
+from gswarm_agent.wire import clip_text
+
+STATUS = b"?"
+"""All that a visitor sends which wants no frames; the answer is JSON, after the magic."""
+
+_LAST_WORDS_S = 2.0
+
+
+class Visitor:
+    """A connection: its socket, what was heard on it, and what isn't sent yet."""
+
+    def __init__(self, connection: socket.socket, delivery: Delivery) -> None:
+        self.connection = connection
+        self.delivery = delivery
+        self.more = False
+        self.leaves_at: Optional[float] = None
+        self._unsent = memoryview(b"")
+
+    def end(self, reason: str) -> None:
+        """Say bye, but don't wait long for somebody who doesn't listen."""
+        self.delivery.end(clip_text(reason))
+        if self.leaves_at is None:
+            self.leaves_at = time.monotonic() + _LAST_WORDS_S
+
+    def send(self) -> bool:
+        """Send what can be sent; whether more waits. Raises OSError."""
+        try:
+            while True:
+                if not self._unsent:
+                    self._unsent = memoryview(self.delivery.take())
+                    if not self._unsent:
+                        return False
+                self._unsent = self._unsent[self.connection.send(self._unsent) :]
+        except BlockingIOError:
+            return True
+
+
+def is_own(connection: socket.socket) -> bool:
+    """Whether the process at the other end is this user's."""
+    layout = struct.Struct("3i")
+    _, uid, _ = layout.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size))
+    return bool(uid == os.geteuid())
