@@ -24,12 +24,11 @@ from gswarm_tui.fleet.events import (
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
-    Phase,
     SessionChanged,
     SessionStarted,
     SessionStopped,
 )
-from gswarm_tui.store.ledger import KnownNode, Ledger, Row
+from gswarm_tui.store.ledger import KnownLife, KnownNode, Ledger, Row
 from gswarm_tui.store.schema import (
     EVENTS,
     GPU_SAMPLES,
@@ -76,9 +75,9 @@ class Batch:
 
     def __init__(self, ledger: Ledger, events: Iterable[Event]) -> None:
         self.ledger = ledger.draft()
-        self._own: dict[str, KnownNode] = {}
+        self._own: dict[tuple[str, str], KnownLife] = {}
+        self._committed: dict[tuple[str, str], int] = {}
         self._nodes: dict[int, Row] = {}
-        self._links: dict[int, Row] = {}
         self._gpus: list[Row] = []
         self._sessions: dict[int, Row] = {}
         self._events: list[Row] = []
@@ -96,7 +95,7 @@ class Batch:
 
     def committed(self) -> dict[tuple[str, str], int]:
         """The last frame of each (node, life) that got frames."""
-        return {(name, life): seq for name, node in self._own.items() for life, seq in node.last_seq.items()}
+        return dict(self._committed)
 
     def columns(self) -> Iterator[tuple[Table, Columns]]:
         """What is to be written, table by table, as equally long arrays; NaN, NaT and None stand for NULL."""
@@ -104,7 +103,7 @@ class Batch:
             (NODES, self._nodes.values()),
             (GPUS, self._gpus),
             (SESSIONS, self._sessions.values()),
-            (LINKS, self._links.values()),
+            (LINKS, [life.link for life in self._own.values()]),
             (EVENTS, self._events),
         )
         for table, rows in things:
@@ -120,58 +119,52 @@ class Batch:
                     yield table, part.columns(table)
 
     def _node(self, name: str) -> KnownNode:
-        node = self._own.get(name)
-        if node is None:
-            new = name not in self.ledger.nodes
-            node = self._own[name] = self.ledger.own(name)
-            if new:
-                self._nodes[node.node_id] = node.row
-                self._links[node.node_id] = node.link
+        node, new = self.ledger.node(name)
+        if new:
+            self._nodes[node.node_id] = node.row
         return node
+
+    def _life(self, name: str, life: str) -> KnownLife:
+        own = self._own.get((name, life))
+        if own is None:
+            own = self._own[name, life] = self.ledger.own(name, life)
+        return own
 
     def _take(self, event: Event) -> None:
         match event:
             case FrameArrived():
-                self._frame(self._node(event.node), event)
+                self._frame(self._life(event.node, event.life), event)
             case NodeIntroduced():
-                node, gpus = self.ledger.introduce(self._node(event.node), event.hello)
-                self._own[event.node] = node
+                node, gpus = self.ledger.introduce(event.node, event.hello, event.former)
+                self._own[event.node, event.hello.life] = self.ledger.own(event.node, event.hello.life)
                 self._nodes[node.node_id] = node.row
-                self._links[node.node_id] = node.link
                 self._gpus += gpus
             case LinkMeasured():
-                node = self._node(event.node)
-                node.link |= {"clock_offset_s": event.offset_s, "round_trip_s": event.round_trip_s}
-                self._links[node.node_id] = node.link
+                if (speaking := self._node(event.node).life) is not None:
+                    life = self._life(event.node, speaking)
+                    life.link |= {"clock_offset_s": event.offset_s, "round_trip_s": event.round_trip_s}
             case LinkChanged():
-                node = self._node(event.node)
-                if event.phase is Phase.LIVE and node.phase is not Phase.LIVE:
-                    node.lives += 1
-                    node.link["reconnects"] = node.lives - 1
-                    self._links[node.node_id] = node.link
-                node.phase = event.phase
+                self._node(event.node)
             case Happened():
                 self._happened(event)
             case SessionStarted() | SessionChanged() | SessionStopped():
                 self._session(event)
 
-    def _frame(self, node: KnownNode, event: FrameArrived) -> None:
-        frame, life = event.frame, event.life
-        ts, last = micros(event.ts), node.last_seq.get(life)
-        if last is not None and frame.seq <= last:
+    def _frame(self, life: KnownLife, event: FrameArrived) -> None:
+        frame, link, last = event.frame, life.link, life.last_seq
+        self._committed[event.node, event.life] = max(frame.seq, last)
+        if frame.seq <= last:
             return
         interval_ms: int | None = None
-        if last == frame.seq - 1:
-            since = frame.ts_ns - node.last_ts_ns
-            interval_ms = round(since / 1e6) if since > 0 else None
-        elif last is not None:
-            node.link["lost_frames"] += frame.seq - last - 1
-        node.last_seq[life], node.last_ts_ns = frame.seq, frame.ts_ns
-        node.link |= {"life": life, "last_seq": frame.seq, "frames": node.link["frames"] + 1}
-        self._links[node.node_id] = node.link
-        self._sample(node, ts, interval_ms, frame)
+        if link["last_ts"] is not None and frame.seq == last + 1:
+            since = frame.ts_ns // 1000 - link["last_ts"]
+            interval_ms = round(since / 1000) if since > 0 else None
+        link["last_seq"], link["last_ts"] = frame.seq, frame.ts_ns // 1000
+        link["frames"] += 1
+        link["lost_frames"] += frame.seq - last - 1
+        self._sample(life, micros(event.ts), interval_ms, frame)
 
-    def _sample(self, node: KnownNode, ts: int, interval_ms: int | None, frame: Frame) -> None:
+    def _sample(self, node: KnownLife, ts: int, interval_ms: int | None, frame: Frame) -> None:
         gpus = _of(self._gpu_samples, node.gpu_columns, "ts", "gpu_id", "interval_ms")
         answered = len(gpus.rows)
         for gpu_id, row in zip(node.gpu_ids, frame.gpus, strict=True):

@@ -49,7 +49,10 @@ class DataRefusedError(Exception):
 
 @dataclass(frozen=True)
 class RecordingInfo:
-    """What is known about a recording when it begins; ``started_at`` is Unix time in seconds."""
+    """What is known about a recording when it begins; ``started_at`` is Unix time in seconds.
+
+    ``uid`` names it to the agents, ``options`` is a JSON object that says how its nodes are reached.
+    """
 
     started_at: float
     host: str
@@ -59,6 +62,8 @@ class RecordingInfo:
     tool_version: str
     slurm_job_id: str | None = None
     slurm_cluster: str | None = None
+    uid: str | None = None
+    options: str | None = None
 
 
 class Database:
@@ -106,6 +111,12 @@ class Database:
     def next_free(self, column: str, table: str) -> int:
         """The lowest number above all that are in the column. Raises StoreError."""
         return int(self._execute(f"SELECT coalesce(max({column}), 0) + 1 FROM {table}")[0][0])  # noqa: S608
+
+    def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
+        """The rows of a query by column. Raises StoreError."""
+        found = self._execute(sql, list(values))
+        names = [column[0] for column in self._connection.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in found]
 
     def end_recording(self, recording_id: int, ended_at: float) -> None:
         """Notes when the recording ended. Raises StoreError."""

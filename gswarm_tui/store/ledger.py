@@ -1,60 +1,75 @@
-"""What a recording knows so far: its nodes, their GPUs, their links and the sessions. Pure, no DuckDB.
+"""What a recording knows so far: its nodes, GPUs, agents' lives and sessions. Pure, no DuckDB.
 
-Each thing is the row it has in the database. The recorder works on a copy while it prepares a transaction
-and keeps the copy when the transaction is committed.
+Each thing is the row it has in the database. The recorder works on a draft while it prepares a transaction
+and keeps the draft when the transaction is committed.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gswarm_agent.frame import GpuFacts, Hello
-from gswarm_tui.fleet.events import Phase
 
 Row = dict[str, Any]
 """One row of a table by column; times are Unix microseconds."""
 
+MachineKey = tuple[str, str | None, tuple[str, ...]]
 
-@dataclass
+
+@dataclass(frozen=True)
 class KnownNode:
-    """A node of the recording, with the rows that stand for it now and how its frames are to be read."""
+    """One machine that answered, or has yet to answer, to a node's name. ``gpu_ids`` go with ``gpus``.
+
+    ``life`` is the agent run that speaks for it now, None where there was none in this run of the head.
+    """
 
     row: Row
-    link: Row
     gpus: tuple[GpuFacts, ...] = ()
     gpu_ids: tuple[int, ...] = ()
-    gpu_columns: tuple[str, ...] = ()
-    host_columns: tuple[str, ...] = ()
-    process_columns: tuple[str, ...] = ()
-    last_seq: dict[str, int] = field(default_factory=dict)
-    last_ts_ns: int = 0
-    lives: int = 0
-    phase: Phase | None = None
+    life: str | None = None
 
     @property
     def node_id(self) -> int:
         """The node's number in the file."""
         return int(self.row["node_id"])
 
+    @property
+    def key(self) -> MachineKey:
+        """What makes it the same machine: its name, its boot and its GPUs."""
+        return self.row["node"], self.row["boot_id"], tuple(gpu.uuid for gpu in self.gpus)
+
     def gpu_id(self, index: int | None) -> int | None:
         """The number of the GPU with this NVML index, None if there is none."""
         return next((i for g, i in zip(self.gpus, self.gpu_ids, strict=True) if g.index == index), None)
 
-    def is_machine(self, hello: Hello) -> bool:
-        """Whether the hello comes from the boot and the GPUs of this row."""
-        uuids = [gpu.uuid for gpu in self.gpus]
-        return bool(self.row["boot_id"] == hello.host.boot_id and uuids == [gpu.uuid for gpu in hello.gpus])
+
+@dataclass
+class KnownLife:
+    """One agent run: the row that stands for it, and how its frames are to be read."""
+
+    link: Row
+    node_id: int
+    gpu_ids: tuple[int, ...] = ()
+    gpu_columns: tuple[str, ...] = ()
+    host_columns: tuple[str, ...] = ()
+    process_columns: tuple[str, ...] = ()
+
+    @property
+    def last_seq(self) -> int:
+        """Its last frame on disk, 0 before the first."""
+        return int(self.link["last_seq"] or 0)
 
 
 @dataclass
 class Ledger:
-    """Nodes by name, sessions by the id that the head gave them, and the next free numbers of the file.
+    """Machines, lives and sessions, and the next free numbers of the file.
 
-    ``allocation`` holds, for each node of which it is known, the device minors of the job's GPUs.
+    ``nodes`` has the machine that answers to each name now, ``lives`` are by name and life, ``sessions`` by
+    the id that the head gave them. ``allocation`` holds, for each node of which it is known, the device
+    minors of the job's GPUs.
     """
 
     recording_id: int
@@ -63,92 +78,86 @@ class Ledger:
     next_session: int
     allocation: Mapping[str, frozenset[int]] = field(default_factory=dict)
     nodes: dict[str, KnownNode] = field(default_factory=dict)
+    machines: dict[MachineKey, KnownNode] = field(default_factory=dict)
+    lives: dict[tuple[str, str], KnownLife] = field(default_factory=dict)
     sessions: dict[str, Row] = field(default_factory=dict)
 
     def draft(self) -> Ledger:
-        """A copy to work on; take nodes out of it by ``own``."""
-        return Ledger(
-            self.recording_id,
-            self.next_node,
-            self.next_gpu,
-            self.next_session,
-            self.allocation,
-            dict(self.nodes),
-            dict(self.sessions),
+        """A copy to work on; take lives out of it by ``own``."""
+        return replace(
+            self,
+            nodes=dict(self.nodes),
+            machines=dict(self.machines),
+            lives=dict(self.lives),
+            sessions=dict(self.sessions),
         )
 
-    def own(self, name: str) -> KnownNode:
-        """A node that may be changed: a copy put in its place, or a new one if it wasn't known."""
-        known = self.nodes.get(name)
-        if known is None:
-            node = self._new_node(name)
-        else:
-            node = copy.copy(known)
-            node.row, node.link, node.last_seq = dict(known.row), dict(known.link), dict(known.last_seq)
-        self.nodes[name] = node
-        return node
+    def own(self, name: str, life: str) -> KnownLife:
+        """A life that may be changed: a copy put in its place. Raises LookupError before its hello."""
+        known = self.lives[name, life]
+        copy = self.lives[name, life] = replace(known, link=dict(known.link))
+        return copy
 
-    def introduce(self, node: KnownNode, hello: Hello) -> tuple[KnownNode, list[Row]]:
-        """The node after a hello, and the rows of its GPUs if they are new."""
-        host, new_gpus = hello.host, []
-        if not node.is_machine(hello):
-            if node.row["boot_id"] is not None:
-                last_seq, phase = node.last_seq, node.phase
-                node = self._new_node(str(node.row["node"]))
-                node.last_seq, node.phase, node.lives = last_seq, phase, int(phase is Phase.LIVE)
-            node.gpu_ids = tuple(range(self.next_gpu, self.next_gpu + len(hello.gpus)))
+    def node(self, name: str) -> tuple[KnownNode, bool]:
+        """The machine that answers to a name now, and whether it is new: it has yet to answer then."""
+        known = self.nodes.get(name)
+        if known is not None:
+            return known, False
+        node = self.nodes[name] = KnownNode(self._node_row(name))
+        return node, True
+
+    def introduce(self, name: str, hello: Hello, former: bool) -> tuple[KnownNode, list[Row]]:
+        """The machine that said hello, and the rows of its GPUs if they are new.
+
+        A former life is of the machine that it ran on; the one that answers now stays what it was.
+        """
+        now, _ = self.node(name)
+        key = name, hello.host.boot_id, tuple(gpu.uuid for gpu in hello.gpus)
+        node, new_gpus = self.machines.get(key), []
+        if node is None:
+            row = self._node_row(name) if now.row["boot_id"] is not None else now.row
+            gpu_ids = tuple(range(self.next_gpu, self.next_gpu + len(hello.gpus)))
             self.next_gpu += len(hello.gpus)
-            new_gpus = [self._gpu_row(i, node, g) for i, g in zip(node.gpu_ids, hello.gpus, strict=True)]
-        self.nodes[str(node.row["node"])] = node
-        node.gpus = hello.gpus
-        node.gpu_columns, node.host_columns = hello.gpu_columns, hello.host_columns
-        node.process_columns = hello.process_columns
-        node.row |= {
-            "hostname": host.hostname,
-            "boot_id": host.boot_id,
-            "cpu_model": host.cpu_model,
-            "cpus": host.cpus,
-            "memory_total_mib": host.memory_total_mib,
-            "kernel": host.kernel,
-            "driver_version": host.driver_version,
-            "cuda_version": host.cuda_version,
-            "agent_version": hello.agent_version,
-            "simulated": hello.simulated,
-            "capabilities": json.dumps(dict(hello.capabilities), ensure_ascii=False),
-        }
+            node = KnownNode(row, hello.gpus, gpu_ids)
+            new_gpus = [self._gpu_row(i, node, g) for i, g in zip(gpu_ids, hello.gpus, strict=True)]
+        came_back = not former and now.life is not None
+        life = None if former else hello.life
+        node = self.machines[key] = replace(
+            node, row=node.row | _host_row(hello), gpus=hello.gpus, life=life or node.life
+        )
+        if not former or now.row["boot_id"] is None:
+            self.nodes[name] = node
+        known = self.lives.get((name, hello.life))
+        link = _link_row(node, hello) if known is None else known.link
+        self.lives[name, hello.life] = KnownLife(
+            link=link | {"reconnects": link["reconnects"] + came_back},
+            node_id=node.node_id,
+            gpu_ids=node.gpu_ids,
+            gpu_columns=hello.gpu_columns,
+            host_columns=hello.host_columns,
+            process_columns=hello.process_columns,
+        )
         return node, new_gpus
 
-    def _new_node(self, name: str) -> KnownNode:
+    def _node_row(self, name: str) -> Row:
         node_id = self.next_node
         self.next_node += 1
-        return KnownNode(
-            row={
-                "node_id": node_id,
-                "recording_id": self.recording_id,
-                "node": name,
-                "hostname": None,
-                "boot_id": None,
-                "cpu_model": None,
-                "cpus": None,
-                "memory_total_mib": None,
-                "kernel": None,
-                "driver_version": None,
-                "cuda_version": None,
-                "agent_version": None,
-                "simulated": None,
-                "capabilities": None,
-            },
-            link={
-                "node_id": node_id,
-                "life": None,
-                "last_seq": None,
-                "frames": 0,
-                "lost_frames": 0,
-                "reconnects": 0,
-                "clock_offset_s": None,
-                "round_trip_s": None,
-            },
-        )
+        return {
+            "node_id": node_id,
+            "recording_id": self.recording_id,
+            "node": name,
+            "hostname": None,
+            "boot_id": None,
+            "cpu_model": None,
+            "cpus": None,
+            "memory_total_mib": None,
+            "kernel": None,
+            "driver_version": None,
+            "cuda_version": None,
+            "agent_version": None,
+            "simulated": None,
+            "capabilities": None,
+        }
 
     def _gpu_row(self, gpu_id: int, node: KnownNode, gpu: GpuFacts) -> Row:
         granted = self.allocation.get(str(node.row["node"]))
@@ -166,3 +175,34 @@ class Ledger:
             "mig": gpu.mig,
             "allocated": None if granted is None or gpu.minor is None else gpu.minor in granted,
         }
+
+
+def _host_row(hello: Hello) -> Row:
+    host = hello.host
+    return {
+        "hostname": host.hostname,
+        "boot_id": host.boot_id,
+        "cpu_model": host.cpu_model,
+        "cpus": host.cpus,
+        "memory_total_mib": host.memory_total_mib,
+        "kernel": host.kernel,
+        "driver_version": host.driver_version,
+        "cuda_version": host.cuda_version,
+        "agent_version": hello.agent_version,
+        "simulated": hello.simulated,
+        "capabilities": json.dumps(dict(hello.capabilities), ensure_ascii=False),
+    }
+
+
+def _link_row(node: KnownNode, hello: Hello) -> Row:
+    return {
+        "node_id": node.node_id,
+        "life": hello.life,
+        "last_seq": None,
+        "last_ts": None,
+        "frames": 0,
+        "lost_frames": 0,
+        "reconnects": 0,
+        "clock_offset_s": None,
+        "round_trip_s": None,
+    }

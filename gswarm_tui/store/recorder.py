@@ -17,6 +17,7 @@ from gswarm_tui.fleet.events import Event, FrameArrived, Happened, RecorderStatu
 from gswarm_tui.store.batch import Batch
 from gswarm_tui.store.database import Database, DataRefusedError, RecordingInfo, StoreError
 from gswarm_tui.store.ledger import Ledger
+from gswarm_tui.store.resume import Interrupted, Resumed, interrupted, load
 
 _LOG = logging.getLogger(__name__)
 _CHECKPOINT_BYTES = 16 * 1024 * 1024
@@ -25,6 +26,8 @@ _CHECKPOINT_BYTES = 16 * 1024 * 1024
 class Recorder:
     """Records events into one file; ``on_status`` is called from the writer's thread after each commit.
 
+    ``what`` describes a recording that begins, or is the number of one in the file that goes on. After
+    ``open``, ``resumed`` is what is known of that one, and ``interrupted`` are others that have no end.
     ``commit_every_s`` is the least time between two commits, ``retry_every_s`` the pause after a failed one,
     ``keep_bytes`` about how much memory may wait while nothing can be written; then the oldest frames go.
     ``allocation`` holds, for each node of which it is known, the device minors of the job's GPUs.
@@ -33,7 +36,7 @@ class Recorder:
     def __init__(
         self,
         path: Path,
-        info: RecordingInfo,
+        what: RecordingInfo | int,
         on_status: Callable[[RecorderStatus], None],
         *,
         allocation: Mapping[str, frozenset[int]] | None = None,
@@ -42,7 +45,9 @@ class Recorder:
         keep_bytes: int = 256 * 1024 * 1024,
     ) -> None:
         self.path = path.absolute()
-        self._info = info
+        self.resumed: Resumed | None = None
+        self.interrupted: Sequence[Interrupted] = ()
+        self._what = what
         self._on_status = on_status
         self._allocation = allocation or {}
         self._commit_every_s = commit_every_s
@@ -55,6 +60,7 @@ class Recorder:
         self._dropped = self._dropped_told = 0
         self._dropped_at = 0.0
         self._ended_at: float | None = None
+        self._closing = False
         self._thread: threading.Thread | None = None
         self._database: Database
         self._ledger: Ledger
@@ -64,19 +70,27 @@ class Recorder:
         self._closed = False
 
     def open(self) -> None:
-        """Opens or makes the file, adds a recording to it and begins to write. Raises StoreError."""
+        """Opens or makes the file, adds a recording to it or goes on with one. Raises StoreError."""
         database = Database(self.path)
         try:
+            unended = interrupted(database)
+            what = self._what
             self._ledger = Ledger(
-                recording_id=database.begin_recording(self._info),
+                recording_id=what if isinstance(what, int) else database.begin_recording(what),
                 next_node=database.next_free("node_id", "nodes"),
                 next_gpu=database.next_free("gpu_id", "gpus"),
                 next_session=database.next_free("session_id", "sessions"),
                 allocation=self._allocation,
             )
+            if isinstance(what, int):
+                if what not in {one.recording_id for one in unended}:
+                    raise StoreError(f"{self.path} has no interrupted recording {what}")
+                self.resumed = load(database, self._ledger)
+                self._rows = self.resumed.rows
         except StoreError:
             database.close()
             raise
+        self.interrupted = [one for one in unended if one.recording_id != what]
         self._database = database
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
@@ -86,20 +100,22 @@ class Recorder:
         if not events:
             return
         with self._changed:
-            if self._ended_at is not None:
+            if self._closing:
                 return
             self._waiting.extend(events)
             self._waiting_bytes += sum(map(_weight, events))
             self._bound()
             self._changed.notify()
 
-    def close(self, ended_at: float, timeout_s: float = 10.0) -> RecorderStatus:
+    def close(self, ended_at: float | None, timeout_s: float = 10.0) -> RecorderStatus:
         """Writes what waits, ends open sessions and the recording, and lets go of the file.
 
-        Takes at most about ``timeout_s``; the status says what could not be written.
+        Without ``ended_at`` the recording can go on another time. Takes at most about ``timeout_s``; the
+        status says what could not be written.
         """
         with self._changed:
             self._ended_at = ended_at
+            self._closing = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -127,13 +143,13 @@ class Recorder:
         )
 
     def _run(self) -> None:
-        while self._ended_at is None:
+        while not self._closing:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ended_at is not None)
+                self._changed.wait_for(lambda: self._waiting or self._closing)
             self._drain()
             pause = self._retry_every_s if self._error else self._commit_every_s
             with self._changed:
-                self._changed.wait_for(lambda: self._ended_at is not None, pause)
+                self._changed.wait_for(lambda: self._closing, pause)
         self._finish(self._ended_at)
 
     def _drain(self) -> None:
@@ -192,15 +208,16 @@ class Recorder:
             self._error = str(error)
             self._tell()
 
-    def _finish(self, ended_at: float) -> None:
+    def _finish(self, ended_at: float | None) -> None:
         self._drain()
         try:
-            if not self._error:
+            if not self._error and ended_at is not None:
                 batch = Batch(self._ledger, ())
                 batch.end_sessions(ended_at)
                 self._database.write(list(batch.columns()))
                 self._keep(batch)
                 self._database.end_recording(self._ledger.recording_id, ended_at)
+            if not self._error:
                 self._database.checkpoint()
         except StoreError as error:
             self._error = str(error)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 STORAGE_VERSION = "v1.2.0"
 """The oldest DuckDB that opens the file."""
 
@@ -32,11 +32,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: one row for each thing if its first column is the primary key, else rows that are added."""
+    """One table: one row for each thing if it has a key, else rows that are added."""
 
     name: str
     meaning: str
     columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)
@@ -44,7 +45,15 @@ class Table:
     @property
     def keyed(self) -> bool:
         """Whether rows are replaced by their key rather than added."""
-        return self.columns[0].sql.endswith("PRIMARY KEY")
+        return bool(self.key)
+
+    @property
+    def create(self) -> str:
+        """The statement that makes it."""
+        parts = [f"{column.name} {column.sql}" for column in self.columns]
+        if self.key:
+            parts.append(f"PRIMARY KEY ({', '.join(self.key)})")
+        return f"CREATE TABLE {self.name} ({', '.join(parts)})"
 
 
 def _metrics(metrics: tuple[Metric, ...]) -> tuple[Column, ...]:
@@ -61,9 +70,13 @@ RECORDINGS = Table(
     "recordings",
     "One run of gswarm-tui each",
     (
-        Column("recording_id", "INTEGER PRIMARY KEY", "Number of the recording in this file"),
+        Column("recording_id", "INTEGER", "Number of the recording in this file"),
         Column("started_at", "TIMESTAMP", "When it began (UTC)"),
-        Column("ended_at", "TIMESTAMP", "When it ended (UTC); NULL while it runs or if it was killed"),
+        Column(
+            "ended_at",
+            "TIMESTAMP",
+            "When it ended (UTC); NULL while it runs, if it was killed, or if nodes still hold frames of it",
+        ),
         Column("host", "VARCHAR", "Machine that recorded"),
         Column("user_name", "VARCHAR", "User that recorded"),
         Column("slurm_job_id", "VARCHAR", "Slurm job, NULL outside one"),
@@ -72,13 +85,16 @@ RECORDINGS = Table(
         Column("interval_ms", "UINTEGER", "Time between samples at the start [ms]"),
         Column("tool_version", "VARCHAR", "Version of gswarm-tui"),
         Column("schema_version", "INTEGER", "Version of these tables"),
+        Column("uid", "VARCHAR", "The recording's name to the agents on its nodes"),
+        Column("options", "VARCHAR", "JSON object: its nodes and how they are reached, to go on with it"),
     ),
+    key=("recording_id",),
 )
 NODES = Table(
     "nodes",
     "Nodes of each recording; a node that came back with another boot or other GPUs is a new row",
     (
-        Column("node_id", "INTEGER PRIMARY KEY", "Number of the node in this file"),
+        Column("node_id", "INTEGER", "Number of the node in this file"),
         Column("recording_id", "INTEGER", "recordings.recording_id"),
         Column("node", "VARCHAR", "Name under which it was asked for"),
         Column("hostname", "VARCHAR", "Name it gives itself; NULL if its agent never answered"),
@@ -93,12 +109,13 @@ NODES = Table(
         Column("simulated", "BOOLEAN", "Whether the node is a simulation"),
         Column("capabilities", "VARCHAR", "JSON object: what could not be measured, and why"),
     ),
+    key=("node_id",),
 )
 GPUS = Table(
     "gpus",
     "GPUs of each node",
     (
-        Column("gpu_id", "INTEGER PRIMARY KEY", "Number of the GPU in this file"),
+        Column("gpu_id", "INTEGER", "Number of the GPU in this file"),
         Column("node_id", "INTEGER", "nodes.node_id"),
         Column("gpu_index", "INTEGER", "NVML index on its node"),
         Column("uuid", "VARCHAR", "NVML UUID"),
@@ -111,6 +128,7 @@ GPUS = Table(
         Column("mig", "BOOLEAN", "Whether MIG is on"),
         Column("allocated", "BOOLEAN", "Whether Slurm granted it to the job; NULL where that isn't known"),
     ),
+    key=("gpu_id",),
 )
 GPU_SAMPLES = Table(
     "gpu_samples",
@@ -153,7 +171,7 @@ SESSIONS = Table(
     "sessions",
     "Named intervals of a recording; they may overlap",
     (
-        Column("session_id", "INTEGER PRIMARY KEY", "Number of the session in this file"),
+        Column("session_id", "INTEGER", "Number of the session in this file"),
         Column("recording_id", "INTEGER", "recordings.recording_id"),
         Column("name", "VARCHAR", "Name the user gave"),
         Column("started_at", "TIMESTAMP", "Begin (UTC), part of the session"),
@@ -161,6 +179,7 @@ SESSIONS = Table(
         Column("status", "VARCHAR", "running, stopped by the user, or ended with the recording"),
         Column("note", "VARCHAR", "What the user wrote about it"),
     ),
+    key=("session_id",),
 )
 EVENTS = Table(
     "events",
@@ -178,17 +197,19 @@ EVENTS = Table(
 )
 LINKS = Table(
     "links",
-    "State of each node's link at the last commit",
+    "Each agent run on each node, as it was at the last commit",
     (
-        Column("node_id", "INTEGER PRIMARY KEY", "nodes.node_id"),
-        Column("life", "VARCHAR", "Agent run of the newest frame"),
-        Column("last_seq", "BIGINT", "Last committed frame of that life"),
+        Column("node_id", "INTEGER", "nodes.node_id"),
+        Column("life", "VARCHAR", "Agent run"),
+        Column("last_seq", "BIGINT", "Last committed frame of that life; NULL before the first"),
+        Column("last_ts", "TIMESTAMP", "Time of that frame on the node's own clock (UTC)"),
         Column("frames", "BIGINT", "Frames committed"),
         Column("lost_frames", "BIGINT", "Frames missing in the sequence"),
-        Column("reconnects", "INTEGER", "How often the link came back"),
+        Column("reconnects", "INTEGER", "How often a link came back to it"),
         Column("clock_offset_s", "DOUBLE", "The node's clock minus the recorder's [s]"),
         Column("round_trip_s", "DOUBLE", "Round trip to the agent [s]"),
     ),
+    key=("node_id", "life"),
 )
 
 TABLES = (RECORDINGS, NODES, GPUS, GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, SESSIONS, EVENTS, LINKS)
@@ -202,20 +223,34 @@ def literal(text: str) -> str:
 def create_statements() -> Iterator[str]:
     """What makes all tables, with their comments, in an empty file."""
     for table in TABLES:
-        columns = ", ".join(f"{column.name} {column.sql}" for column in table.columns)
-        yield f"CREATE TABLE {table.name} ({columns})"
-        yield f"COMMENT ON TABLE {table.name} IS {literal(table.meaning)}"
-        for column in table.columns:
-            yield _comment(table, column)
+        yield from _create(table)
 
 
 def upgrade_statements(existing: dict[str, set[str]]) -> Iterator[str]:
-    """What adds the columns that a file of an older catalogue lacks; ``existing`` maps tables to columns."""
+    """What adds the columns that an older file lacks; ``existing`` maps tables to columns.
+
+    Until version 2, ``links`` had one row a node.
+    """
+    if LINKS["last_ts"].name not in existing[LINKS.name]:
+        yield "CREATE OR REPLACE TEMP TABLE older_links AS FROM links WHERE life IS NOT NULL"
+        yield "DROP TABLE links"
+        yield from _create(LINKS)
+        yield "INSERT INTO links BY NAME FROM older_links"
+        yield "DROP TABLE temp.older_links"
     for table in TABLES:
+        if table is LINKS:
+            continue
         for column in table.columns:
             if column.name not in existing[table.name]:
                 yield f"ALTER TABLE {table.name} ADD COLUMN {column.name} {column.type}"
                 yield _comment(table, column)
+
+
+def _create(table: Table) -> Iterator[str]:
+    yield table.create
+    yield f"COMMENT ON TABLE {table.name} IS {literal(table.meaning)}"
+    for column in table.columns:
+        yield _comment(table, column)
 
 
 def _comment(table: Table, column: Column) -> str:

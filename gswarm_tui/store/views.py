@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_POWER_CAP, REASON_SW_THERMAL
+from gswarm_tui.fleet.state import STALE_INTERVALS
 from gswarm_tui.fleet.totals import BUSY_FROM_PCT
 from gswarm_tui.store.schema import literal
 
@@ -33,15 +34,51 @@ def _throttle(metric: str, bits: int) -> str:
     return f"coalesce(s.{metric} / 100, (s.clock_reasons & {bits} <> 0)::INTEGER)"
 
 
-_SESSION_SUMMARY = f"""
-WITH ends AS (
+_BOUNDS = """
+ends AS (
   SELECT n.recording_id, max(h.ts) AS last_ts FROM host_samples h JOIN nodes n USING (node_id) GROUP BY ALL
 ), bounds AS (
-  SELECT e.session_id, e.name, e.recording_id, e.started_at,
+  SELECT e.session_id, e.name, e.recording_id, e.started_at, r.interval_ms,
          coalesce(e.ended_at, r.ended_at, ends.last_ts + INTERVAL 1 MICROSECOND) AS ended_at
   FROM sessions e
   JOIN recordings r USING (recording_id)
   LEFT JOIN ends USING (recording_id)
+)"""
+
+_SESSION_COVERAGE = f"""
+WITH {_BOUNDS}, frames AS (
+  SELECT n.recording_id, n.node, h.ts, h.interval_ms
+  FROM host_samples h
+  JOIN nodes n USING (node_id)
+), names AS (
+  SELECT DISTINCT recording_id, node FROM nodes
+), counted AS (
+  SELECT b.session_id, b.name AS session, b.recording_id, n.node, b.started_at, b.ended_at, b.interval_ms,
+         epoch(b.ended_at - b.started_at) AS duration_s,
+         count(h.ts) AS frames,
+         coalesce(sum(least(h.interval_ms / 1000, epoch(h.ts - b.started_at)))
+           FILTER (h.interval_ms IS NOT NULL), 0) AS stands_for_s,
+         median(h.interval_ms) AS usual_ms
+  FROM bounds b
+  JOIN names n USING (recording_id)
+  LEFT JOIN frames h ON h.recording_id = b.recording_id AND h.node = n.node
+    AND h.ts >= b.started_at AND h.ts < b.ended_at
+  GROUP BY ALL
+)
+SELECT session_id, session, recording_id, node, started_at, ended_at, duration_s, frames,
+       least(duration_s, stands_for_s) AS covered_s,
+       CASE WHEN duration_s > 0 THEN least(duration_s, stands_for_s) / duration_s END AS coverage,
+       duration_s - stands_for_s <= greatest(1, {STALE_INTERVALS} * interval_s)
+         AND (frames > 0 OR duration_s < interval_s) AS complete
+FROM (SELECT *, greatest(interval_ms, coalesce(usual_ms, 0)) / 1000 AS interval_s FROM counted)
+"""  # noqa: S608 (numbers and names of this project only)
+
+_SESSION_SUMMARY = f"""
+WITH {_BOUNDS}, partial AS (
+  SELECT session_id, CASE WHEN NOT bool_and(complete)
+      THEN format('partial: {{}} of {{}} nodes', count(*) FILTER (complete), count(*)) END AS words
+  FROM session_coverage
+  GROUP BY session_id
 ), read AS (
   SELECT b.session_id, b.name AS session, b.recording_id, b.started_at, b.ended_at,
          n.node_id, n.node, g.gpu_id, g.gpu_index, s.ts, s.interval_ms / 1000 AS interval_s,
@@ -66,13 +103,15 @@ WITH ends AS (
     END / 1000 AS used_j
   FROM read WHERE ts >= started_at
 )
-SELECT session_id, session, recording_id,
+SELECT inside.session_id, session, recording_id,
        CASE grouping(node_id, gpu_id) WHEN 3 THEN 'all' WHEN 1 THEN 'node' ELSE 'gpu' END AS scope,
        node_id, node, gpu_id, gpu_index, started_at, ended_at,
        epoch(ended_at - started_at) AS duration_s,
        count(DISTINCT inside.gpu_id) AS gpus,
        count(*) AS samples,
-       least(1, sum(interval_s) / nullif(duration_s * count(DISTINCT inside.gpu_id), 0)) AS coverage,
+       least(1, coalesce(sum(interval_s), 0) / nullif(duration_s * count(DISTINCT inside.gpu_id), 0))
+         AS coverage,
+       CASE WHEN scope = 'all' THEN any_value(words) END AS partial,
        avg(util_pct) AS util_mean_pct,
        median(util_pct) AS util_median_pct,
        quantile_cont(util_pct, 0.95) AS util_p95_pct,
@@ -92,10 +131,11 @@ SELECT session_id, session, recording_id,
        sum(interval_s * throttle_thermal) AS throttle_thermal_s,
        sum(interval_s * throttle_brake) AS throttle_brake_s
 FROM inside
+LEFT JOIN partial USING (session_id)
 GROUP BY GROUPING SETS (
-  (session_id, session, recording_id, started_at, ended_at),
-  (session_id, session, recording_id, started_at, ended_at, node_id, node),
-  (session_id, session, recording_id, started_at, ended_at, node_id, node, gpu_id, gpu_index)
+  (inside.session_id, session, recording_id, started_at, ended_at),
+  (inside.session_id, session, recording_id, started_at, ended_at, node_id, node),
+  (inside.session_id, session, recording_id, started_at, ended_at, node_id, node, gpu_id, gpu_index)
 )
 """  # noqa: S608 (numbers and names of this project only)
 
@@ -105,12 +145,17 @@ _VIEWS = {
         _SESSION_SAMPLES,
         "samples within each session: from its start up to, without, its end",
     ),
+    "session_coverage": (
+        _SESSION_COVERAGE,
+        "How much of each session the frames of each node stand for; complete if no more than three "
+        "intervals of it are missing. Nodes that never answered are in it.",
+    ),
     "session_summary": (
         _SESSION_SUMMARY,
         "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Means, "
         "median, p95 and max are over all samples of single GPUs. Times are summed over GPUs; busy is "
         f"util_pct >= {BUSY_FROM_PCT:g}. Energy is the growth of the energy counters. Coverage is the share "
-        "of the session's GPU time that samples stand for.",
+        "of the session's GPU time that samples stand for; partial says where nodes don't cover all of it.",
     ),
 }
 

@@ -25,6 +25,7 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
 )
 from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.store.schema import SCHEMA_VERSION
 from tests.unit.store_recording import (
     INFO,
     T0,
@@ -236,9 +237,9 @@ def test_links_know_their_clock_and_how_often_they_came_back(path: Path) -> None
     links = query(
         path,
         "SELECT node, hostname, clock_offset_s, round_trip_s, reconnects "
-        "FROM links JOIN nodes USING (node_id) ORDER BY node",
+        "FROM nodes LEFT JOIN links USING (node_id) ORDER BY node",
     )
-    assert links == [("n1", "n1.cluster", -0.25, 0.002, 1), ("n2", None, None, None, 0)]
+    assert links == [("n1", "n1.cluster", -0.25, 0.002, 1), ("n2", None, None, None, None)]
 
 
 def test_what_a_node_cannot_measure_is_in_its_capabilities(path: Path) -> None:
@@ -259,7 +260,18 @@ def test_a_second_recording_goes_into_the_same_file_beside_the_first(path: Path)
         "SELECT recording_id, started_at, ended_at, host, user_name, slurm_job_id, slurm_cluster, command, "
         "interval_ms, tool_version, schema_version FROM recordings",
     )
-    rest = (at(T0), at(T0 + 100), "login1", "ada", "4711", "tiny", INFO.command, 1000, "0.1.0", 1)
+    rest = (
+        at(T0),
+        at(T0 + 100),
+        "login1",
+        "ada",
+        "4711",
+        "tiny",
+        INFO.command,
+        1000,
+        "0.1.0",
+        SCHEMA_VERSION,
+    )
     assert recordings == [(1, *rest), (2, *rest)]
 
 

@@ -1,0 +1,185 @@
+"""A recording that was interrupted, found in its file and taken up again.
+
+It was interrupted if it has no end: its head was killed, or nodes couldn't be reached when it ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from gswarm_agent.frame import GpuFacts
+from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.store.ledger import KnownLife, KnownNode, Ledger, Row
+
+
+class Rows(Protocol):
+    """What is needed of an open file here."""
+
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        """The rows of a query; timestamps are Unix microseconds. Raises StoreError."""
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A recording without an end. Times are Unix seconds; ``last_at`` is that of its newest sample or start.
+
+    ``uid`` is empty and ``options`` too where the recording is of a version that couldn't go on with one.
+    """
+
+    recording_id: int
+    uid: str
+    started_at: float
+    last_at: float
+    host: str
+    command: str
+    options: Mapping[str, Any]
+    nodes: tuple[str, ...]
+    sessions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LifeOnDisk:
+    """What is on disk of an agent's life: its last frame, that frame's time on the node in ns, its clock."""
+
+    node: str
+    life: str
+    seq: int
+    ts_ns: int
+    offset_s: float
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What the rest of the head has to know of a recording that goes on."""
+
+    started_at: float
+    lives: tuple[LifeOnDisk, ...]
+    sessions: tuple[Session, ...]
+    rows: int
+
+
+_INTERRUPTED = """
+SELECT r.recording_id, r.uid, epoch_us(r.started_at) AS started_at, r.host, r.command, r.options,
+       (SELECT max(epoch_us(h.ts)) FROM host_samples h JOIN nodes n USING (node_id)
+        WHERE n.recording_id = r.recording_id) AS last_at,
+       (SELECT list(DISTINCT n.node ORDER BY n.node) FROM nodes n
+        WHERE n.recording_id = r.recording_id) AS nodes,
+       (SELECT list(s.name ORDER BY s.session_id) FROM sessions s
+        WHERE s.recording_id = r.recording_id) AS sessions
+FROM recordings r
+WHERE r.ended_at IS NULL
+ORDER BY r.recording_id
+"""
+
+_SESSIONS = """
+SELECT s.session_id, s.name, epoch_us(s.started_at) AS started_at, epoch_us(s.ended_at) AS ended_at,
+       s.status, s.note, s.recording_id,
+       sum(x.util_pct) AS util_sum, count(x.util_pct) AS util_count,
+       sum(x.power_w) AS power_sum, count(x.power_w) AS power_count,
+       (SELECT energy_j FROM session_summary y
+        WHERE y.session_id = s.session_id AND y.scope = 'all') AS energy_j
+FROM sessions s
+LEFT JOIN (SELECT * FROM session_samples JOIN gpus g USING (gpu_id) WHERE g.allocated IS NOT FALSE) x
+  ON x.session_id = s.session_id
+WHERE s.recording_id = ?
+GROUP BY ALL
+ORDER BY s.session_id
+"""
+
+_ROWS = """
+SELECT (SELECT count(*) FROM samples WHERE recording_id = $1)
+     + (SELECT count(*) FROM host_samples JOIN nodes USING (node_id) WHERE recording_id = $1)
+     + (SELECT count(*) FROM process_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
+        WHERE recording_id = $1)
+     + (SELECT count(*) FROM events WHERE recording_id = $1) AS rows
+"""
+
+
+def interrupted(file: Rows) -> list[Interrupted]:
+    """The recordings in a file that have no end. Raises StoreError."""
+    return [
+        Interrupted(
+            recording_id=row["recording_id"],
+            uid=row["uid"] or "",
+            started_at=row["started_at"] / 1e6,
+            last_at=max(row["started_at"], row["last_at"] or 0) / 1e6,
+            host=row["host"],
+            command=row["command"],
+            options=_object(row["options"]),
+            nodes=tuple(row["nodes"] or ()),
+            sessions=tuple(row["sessions"] or ()),
+        )
+        for row in file.rows(_INTERRUPTED)
+    ]
+
+
+def _object(text: str | None) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def load(file: Rows, ledger: Ledger) -> Resumed:
+    """Fill the ledger with what is known of its recording. Raises StoreError."""
+    number = ledger.recording_id
+    machines: dict[int, KnownNode] = {}
+    for row in file.rows("SELECT * FROM nodes WHERE recording_id = ? ORDER BY node_id", number):
+        gpus = file.rows("SELECT * FROM gpus WHERE node_id = ? ORDER BY gpu_id", row["node_id"])
+        facts, numbers = tuple(_facts(gpu) for gpu in gpus), tuple(gpu["gpu_id"] for gpu in gpus)
+        node = machines[row["node_id"]] = KnownNode(row, facts, numbers)
+        ledger.nodes[row["node"]] = node
+        if row["boot_id"] is not None:
+            ledger.machines[node.key] = node
+    on_disk = []
+    for link in file.rows(
+        "SELECT links.* REPLACE (epoch_us(last_ts) AS last_ts) FROM links JOIN nodes USING (node_id) "
+        "WHERE recording_id = ? ORDER BY last_ts",
+        number,
+    ):
+        node = machines[link["node_id"]]
+        name, life = str(node.row["node"]), str(link["life"])
+        ledger.lives[name, life] = KnownLife(link, node.node_id, node.gpu_ids)
+        ledger.nodes[name] = replace(ledger.nodes[name], life=life)
+        if link["last_seq"] is not None:
+            ns, offset_s = (link["last_ts"] or 0) * 1000, link["clock_offset_s"] or 0.0
+            on_disk.append(LifeOnDisk(name, life, link["last_seq"], ns, offset_s))
+    sessions = file.rows(_SESSIONS, number)
+    names = ("session_id", "recording_id", "name", "started_at", "ended_at", "status", "note")
+    ledger.sessions |= {str(row["session_id"]): {name: row[name] for name in names} for row in sessions}
+    begun = file.rows("SELECT epoch_us(started_at) AS at FROM recordings WHERE recording_id = ?", number)
+    return Resumed(
+        started_at=begun[0]["at"] / 1e6,
+        lives=tuple(on_disk),
+        sessions=tuple(_session(row, file) for row in sessions),
+        rows=file.rows(_ROWS, number)[0]["rows"],
+    )
+
+
+def _facts(gpu: Row) -> GpuFacts:
+    return GpuFacts(gpu["gpu_index"], gpu["uuid"], gpu["name"])
+
+
+def _session(row: Row, file: Rows) -> Session:
+    return Session(
+        session_id=str(row["session_id"]),
+        name=row["name"],
+        started_at=row["started_at"] / 1e6,
+        note=row["note"] or "",
+        ended_at=None if row["ended_at"] is None else row["ended_at"] / 1e6,
+        util_sum=float(row["util_sum"] or 0),
+        util_count=row["util_count"],
+        power_sum=float(row["power_sum"] or 0),
+        power_count=row["power_count"],
+        energy_j=float(row["energy_j"] or 0),
+        covered_s={
+            found["node"]: float(found["covered_s"])
+            for found in file.rows(
+                "SELECT node, covered_s FROM session_coverage WHERE session_id = ?", row["session_id"]
+            )
+        },
+    )

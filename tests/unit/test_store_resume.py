@@ -1,0 +1,167 @@
+"""A recording whose head was killed goes on: nothing of it twice, its numbers and sessions kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from gswarm_tui.fleet.events import (
+    Event,
+    FrameArrived,
+    LinkChanged,
+    LinkMeasured,
+    NodeIntroduced,
+    Phase,
+    SessionChanged,
+    SessionStarted,
+)
+from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.store.resume import Resumed
+from tests.unit.store_recording import INFO, T0, arrived, gpu_row, hello, introduced, query, record
+
+UID = "2f1c1e5e-0000-4000-8000-000000000001"
+KNOWN = replace(INFO, uid=UID, options='{"launcher": "ssh"}')
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.duckdb"
+
+
+def leave(path: Path, *events: Event) -> None:
+    """A recording of these events that nobody ended."""
+    recorder = Recorder(path, KNOWN, lambda _status: None)
+    recorder.open()
+    recorder.submit(events)
+    assert recorder.close(None).error == ""
+
+
+def go_on(path: Path, *events: Event, ended_at: float | None = T0 + 100, number: int = 1) -> Resumed:
+    recorder = Recorder(path, number, lambda _status: None)
+    recorder.open()
+    assert recorder.resumed is not None
+    recorder.submit(events)
+    assert recorder.close(ended_at).error == ""
+    return recorder.resumed
+
+
+def frames(first: int, last: int, life: str = "life1", node: str = "n1") -> list[FrameArrived]:
+    row = gpu_row(util_pct=50, power_w=100, energy_mj=0)
+    return [arrived(n, [row], node, life) for n in range(first, last + 1)]
+
+
+def test_frames_that_come_again_are_written_once_and_the_next_one_is_no_gap(path: Path) -> None:
+    leave(path, introduced(gpus=1), LinkMeasured("n1", T0, 0.25, 0.001), *frames(1, 5))
+    resumed = go_on(path, introduced(gpus=1), *frames(3, 8))
+    (life,) = resumed.lives
+    assert (life.node, life.life, life.seq, life.offset_s) == ("n1", "life1", 5, 0.25)
+    assert life.ts_ns == round((T0 + 5) * 1e9)
+    assert resumed.rows == 10
+    assert query(path, "SELECT seq, interval_ms FROM host_samples ORDER BY ts") == [
+        (n, None if n == 1 else 1000) for n in range(1, 9)
+    ]
+    links = query(path, "SELECT life, last_seq, frames, lost_frames, reconnects FROM links")
+    assert links == [("life1", 8, 8, 0, 1)]
+    assert query(path, "SELECT count(*) FROM nodes") == query(path, "SELECT count(*) FROM gpus") == [(1,)]
+    assert query(path, "SELECT count(*), count(ended_at) FROM recordings") == [(1, 1)]
+
+
+def test_what_a_former_life_on_another_boot_left_belongs_to_its_own_machine(path: Path) -> None:
+    leave(path, introduced(gpus=1), *frames(1, 2))
+    former = NodeIntroduced("n1", T0 + 20, hello("n1", 1), former=True)
+    now = introduced(gpus=1, life="life2", boot_id="boot2")
+    twice: list[Event] = [former, *frames(2, 4), now, *frames(1, 2, "life2")]
+    go_on(path, *twice, *twice)
+    found = query(
+        path,
+        "SELECT boot_id, life, last_seq, frames, lost_frames "
+        "FROM links JOIN nodes USING (node_id) ORDER BY 1",
+    )
+    assert found == [("boot1", "life1", 4, 4, 0), ("boot2", "life2", 2, 2, 0)]
+    assert query(path, "SELECT count(*) FROM nodes") == [(2,)]
+    samples = query(
+        path, "SELECT boot_id, count(*) FROM samples JOIN nodes USING (node_id) GROUP BY 1 ORDER BY 1"
+    )
+    assert samples == [("boot1", 4), ("boot2", 2)]
+
+
+def test_sessions_go_on_with_what_was_measured(path: Path) -> None:
+    leave(
+        path,
+        introduced(gpus=1),
+        SessionStarted("abc", T0, "train", T0),
+        SessionStarted("def", T0, "whole", T0, note="lr 3e-4"),
+        *frames(1, 4),
+    )
+    resumed = go_on(path, SessionChanged("1", T0 + 9, name="full"), introduced(gpus=1), *frames(5, 6))
+    session = resumed.sessions[0]
+    assert (session.session_id, session.name, session.started_at, session.running) == ("1", "train", T0, True)
+    assert (session.mean_util, session.util_count, session.mean_power_w) == (50, 4, 100)
+    assert session.covered_s == {"n1": 3}
+    assert resumed.sessions[1].note == "lr 3e-4"
+    summary = query(path, "SELECT session, samples FROM session_summary WHERE scope = 'all' ORDER BY 1")
+    assert summary == [("full", 6), ("whole", 6)]
+
+
+def test_interrupted_recordings_are_told_to_whoever_opens_the_file_next(path: Path) -> None:
+    record(path, [introduced(gpus=1)])
+    leave(path, introduced(gpus=1), *frames(1, 4), SessionStarted("a", T0, "train", T0))
+    recorder = Recorder(path, KNOWN, lambda _status: None)
+    recorder.open()
+    recorder.close(T0 + 5)
+    (one,) = recorder.interrupted
+    assert (one.recording_id, one.uid, one.started_at, one.last_at) == (2, UID, T0, T0 + 4)
+    assert (one.nodes, one.sessions, dict(one.options)) == (("n1",), ("train",), {"launcher": "ssh"})
+    go_on(path, number=2)
+    with pytest.raises(StoreError, match="has no interrupted recording 2"):
+        Recorder(path, 2, lambda _status: None).open()
+
+
+def test_links_of_a_file_made_before_lives_are_kept(path: Path) -> None:
+    leave(path, introduced(gpus=1), *frames(1, 4))
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("ALTER TABLE links RENAME TO newer")
+        connection.execute("CREATE TABLE links (node_id INTEGER PRIMARY KEY, life VARCHAR, last_seq BIGINT)")
+        connection.execute("INSERT INTO links SELECT node_id, life, last_seq FROM newer; DROP TABLE newer")
+        connection.execute("ALTER TABLE recordings DROP COLUMN uid")
+    record(path, [introduced(gpus=1), *frames(1, 1)])
+    assert query(path, "SELECT node_id, life, last_seq FROM links ORDER BY 1") == [
+        (1, "life1", 4),
+        (2, "life1", 1),
+    ]
+    assert query(path, "SELECT uid FROM recordings") == [(None,), (None,)]
+
+
+def test_a_session_says_which_nodes_cover_it(path: Path) -> None:
+    record(
+        path,
+        [
+            introduced("n1", gpus=1),
+            introduced("n2", gpus=1),
+            LinkChanged("n3", T0, Phase.LOST, "no such host"),
+            SessionStarted("a", T0, "train", T0 + 2),
+            *frames(1, 20),
+            *frames(1, 7, node="n2"),
+            *frames(13, 20, node="n2"),
+            SessionStarted("b", T0, "short", T0 + 18),
+        ],
+        ended_at=T0 + 20.5,
+    )
+    found = query(
+        path,
+        "SELECT session, node, frames, covered_s, complete FROM session_coverage ORDER BY session_id, node",
+    )
+    assert found == [
+        ("train", "n1", 19, 18, True),
+        ("train", "n2", 14, 12, False),
+        ("train", "n3", 0, 0, False),
+        ("short", "n1", 3, 2, True),
+        ("short", "n2", 3, 2, True),
+        ("short", "n3", 0, 0, False),
+    ]
+    partial = query(path, "SELECT session, partial FROM session_summary WHERE scope = 'all' ORDER BY 1 DESC")
+    assert partial == [("train", "partial: 1 of 3 nodes"), ("short", "partial: 2 of 3 nodes")]
