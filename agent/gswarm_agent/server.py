@@ -128,7 +128,9 @@ class Server:
         except Exception as error:
             traceback.print_exc()
             failure = f"the agent failed: {type(error).__name__}: {error}"
-            raise
+            if self._head is not None:
+                self._head.end(failure)
+                self._send(self._head)
         finally:
             self._end(failure, 0)
             self._folder.unlink(SOCKET)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -31,8 +29,8 @@ from gswarm_agent.wire import (
     Stop,
     encode,
 )
+from tests.unit.agent_process import Agent
 
-PATIENCE_S = 30.0
 FRAME = Frame(1, 1, 0.0, 0, (), None)
 HELLO = Hello("1", "life", 1000, False, SimulatedNode(Simulation()).facts()[0], (), {}, (), (), ())
 
@@ -75,10 +73,22 @@ def test_a_head_that_does_not_read_loses_the_oldest_frames_and_is_told_how_many(
     assert [f.notes for f in frames if isinstance(f, Frame)] == [(note, gap), (), (), ()]
 
 
+class Times:
+    """A watch that shows one time after the other."""
+
+    def __init__(self, *times: int) -> None:
+        self.times = list(times)
+
+    def monotonic_ns(self) -> int:
+        return 0
+
+    def wall_ns(self) -> int:
+        return self.times.pop(0)
+
+
 def test_a_ping_is_answered_with_all_three_times() -> None:
-    times = iter([100, 130])
     outbox = Outbox()
-    conversation = Conversation(outbox, wall_ns=lambda: next(times))
+    conversation = Conversation(outbox, Times(100, 130))
     conversation.receive(MAGIC + encode(Ping(7)))
     assert said(outbox) == [Pong(Clock(sent=7, received=100, answered=130))]
 
@@ -114,58 +124,6 @@ def test_what_ends_a_conversation(sent: bytes, reason: str) -> None:
     assert conversation.ended is not None
     assert conversation.ended.startswith(reason)
     assert conversation.introduce(SimulatedNode(Simulation()), simulated=True) is None
-
-
-class Agent:
-    """A real agent process, and what it said."""
-
-    def __init__(self, *command: str) -> None:
-        self.process = subprocess.Popen(
-            command or (sys.executable, "-m", "gswarm_agent", "stream", "--simulate", '{"gpus": 2}'),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-        )
-        self.decoder = Decoder()
-        self.heard: list[Message] = []
-
-    def say(self, *messages: Message) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"".join(map(encode, messages)))
-
-    def start(self, interval_ms: int = 100) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(MAGIC)
-        self.say(Start(interval_ms, time.time_ns()))
-
-    def hear(self, kind: type[Message], count: int = 1) -> list[Message]:
-        """Listen until so many messages of a kind have come, all in all."""
-        assert self.process.stdout is not None
-        deadline = time.monotonic() + PATIENCE_S
-        while sum(isinstance(m, kind) for m in self.heard) < count:
-            ready, _, _ = select.select([self.process.stdout], [], [], deadline - time.monotonic())
-            assert ready, f"heard only {self.heard}"
-            data = os.read(self.process.stdout.fileno(), 65536)
-            assert data, f"ended after {self.heard}: {self.process.stderr and self.process.stderr.read()!r}"
-            self.heard += self.decoder.feed(data)
-        return [m for m in self.heard if isinstance(m, kind)]
-
-    def end(self) -> int:
-        return self.process.wait(PATIENCE_S)
-
-
-@pytest.fixture
-def agents() -> Iterator[list[Agent]]:
-    """Agents that the test starts; none outlives it."""
-    started: list[Agent] = []
-    yield started
-    for agent in started:
-        agent.process.kill()
-        agent.process.wait()
-        for pipe in (agent.process.stdin, agent.process.stdout, agent.process.stderr):
-            if pipe is not None:
-                pipe.close()
 
 
 @pytest.fixture

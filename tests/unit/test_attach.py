@@ -1,0 +1,490 @@
+"""An agent that outlives its connections, as the real processes that a head and a node run."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.status import status
+from gswarm_agent.wire import Ack, Bye, Ping, Pong, SetInterval, Stop
+from tests.unit.agent_process import PATIENCE_S, Agent
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+
+
+class Node:
+    """A node's disk, and what runs there."""
+
+    def __init__(self, folder: Path, agents: list[Agent]) -> None:
+        self.folder = folder
+        self.agents = agents
+        self.pids: set[int] = set()
+
+    def words(self, *more: str) -> list[str]:
+        command = [sys.executable, "-m", "gswarm_agent", "attach", "--recording", "rec", "--node", "n1"]
+        return [*command, "--folder", str(self.folder), "--simulate", '{"gpus": 2}', *more]
+
+    def attach(
+        self, *resume: tuple[str, int], options: tuple[str, ...] = (), interval_ms: int = 100
+    ) -> Agent:
+        """A head that comes and says what it has."""
+        agent = Agent(*self.words(*options))
+        self.agents.append(agent)
+        agent.start(interval_ms, *resume)
+        return agent
+
+    def status(self) -> list[dict[str, Any]]:
+        found = status(top=str(self.folder))
+        self.pids |= {entry["pid"] for entry in found if entry["pid"]}
+        return found
+
+    @property
+    def pid(self) -> int:
+        """The agent's process."""
+        (entry,) = self.status()
+        assert entry["pid"] is not None
+        return int(entry["pid"])
+
+    def waiting(self) -> dict[str, int]:
+        """Frames that wait by life."""
+        return {life["life"]: life["frames"] for entry in self.status() for life in entry["lives"]}
+
+    def files(self) -> list[str]:
+        """What is left in the recording's folder."""
+        return sorted(path.name for path in self.folder.glob("rec@n1/*"))
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; nobody is left to ask for a daemon's status."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+    until(lambda: gone(pid))
+
+
+@pytest.fixture
+def node(tmp_path: Path, agents: list[Agent]) -> Iterator[Node]:
+    """A node; what runs there ends with the test."""
+    node = Node(tmp_path / "spool", agents)
+    yield node
+    for agent in agents:
+        agent.process.kill()
+    node.status()
+    for pid in node.pids:
+        kill(pid)
+
+
+def sequences(agent: Agent, life: str) -> list[int]:
+    """The frames of a life that came over one connection, as the head tells them apart."""
+    found, current = [], ""
+    for message in agent.heard:
+        if isinstance(message, Hello):
+            current = message.life
+        elif isinstance(message, Frame) and current == life:
+            found.append(message.seq)
+    return found
+
+
+def lives(agent: Agent) -> list[str]:
+    return [message.life for message in agent.heard if isinstance(message, Hello)]
+
+
+def hear_of(agent: Agent, life: str, seq: int) -> None:
+    """Listen until a frame of a life has come."""
+    while seq not in sequences(agent, life):
+        agent.hear(Frame, sum(isinstance(m, Frame) for m in agent.heard) + 1)
+
+
+def disconnect(agent: Agent) -> None:
+    assert agent.process.stdin is not None
+    agent.process.stdin.close()
+    assert agent.end() == 0
+
+
+def test_it_goes_on_without_a_head_and_the_next_one_gets_what_was_measured_meanwhile(node: Node) -> None:
+    first = node.attach()
+    (hello,) = first.hear(Hello)
+    first.hear(Frame, 3)
+    disconnect(first)
+    until(lambda: node.waiting()[hello.life] >= 8)
+    second = node.attach((hello.life, 2))
+    second.hear(Frame, 8)
+    assert lives(second) == [hello.life]
+    assert sequences(second, hello.life) == list(range(3, 3 + len(sequences(second, hello.life))))
+
+
+def test_times_do_not_depend_on_the_connection(node: Node) -> None:
+    first = node.attach()
+    first.hear(Frame, 2)
+    disconnect(first)
+    second = node.attach()
+    frames = second.hear(Frame, 6)
+    assert all(0.05e9 < after.ts_ns - before.ts_ns < 0.6e9 for before, after in pairwise(frames[1:]))
+    (hello,) = second.hear(Hello)
+    assert hello.clock is not None
+    assert hello.clock.received - frames[0].ts_ns > 0
+
+
+def test_what_is_acknowledged_is_not_kept(node: Node) -> None:
+    agent = node.attach()
+    (hello,) = agent.hear(Hello)
+    agent.hear(Frame, 5)
+    agent.say(SetInterval(60_000))
+    agent.say(Ping(1))
+    agent.hear(Pong)
+    agent.say(Ack(hello.life, 10**6))
+    until(lambda: not node.waiting())
+
+
+def test_stop_delivers_the_last_frame_waits_for_its_commit_and_leaves_nothing(node: Node) -> None:
+    agent = node.attach()
+    (hello,) = agent.hear(Hello)
+    agent.hear(Frame, 3)
+    pid = node.pid
+    agent.say(Stop())
+    agent.say(Ping(1))
+    agent.hear(Pong)
+    assert not any(isinstance(message, Bye) for message in agent.heard)
+    agent.say(Ack(hello.life, 10**6))
+    assert agent.hear(Bye) == [Bye("asked to stop")]
+    assert agent.end() == 0
+    until(lambda: gone(pid))
+    assert node.status() == []
+    assert list(node.folder.iterdir()) == []
+
+
+def test_a_head_that_dies_while_stopping_leaves_everything_on_disk(node: Node) -> None:
+    agent = node.attach()
+    (hello,) = agent.hear(Hello)
+    agent.hear(Frame, 3)
+    pid = node.pid
+    agent.say(Stop())
+    disconnect(agent)
+    until(lambda: gone(pid))
+    assert node.waiting()[hello.life] >= 3
+    second = node.attach()
+    hear_of(second, hello.life, 3)
+    assert sequences(second, hello.life)[:3] == [1, 2, 3]
+
+
+def test_a_killed_connection_costs_nothing(node: Node) -> None:
+    first = node.attach()
+    (hello,) = first.hear(Hello)
+    first.process.kill()
+    first.process.wait()
+    second = node.attach()
+    hear_of(second, hello.life, 10)
+    assert lives(second) == [hello.life]
+    assert sequences(second, hello.life)[:10] == list(range(1, 11))
+
+
+def test_the_newest_head_replaces_the_one_before(node: Node) -> None:
+    first = node.attach()
+    first.hear(Frame, 2)
+    second = node.attach()
+    second.hear(Frame, 4)
+    assert first.hear(Bye) == [Bye("another head took over")]
+    assert first.end() == 0
+    assert lives(first) == lives(second)
+    assert len(node.status()) == 1
+
+
+def test_heads_that_come_at_once_start_one_agent(node: Node) -> None:
+    many = [Agent(*node.words()) for _ in range(4)]
+    node.agents += many
+    for agent in many:
+        agent.start()
+    left = []
+    for agent in many:
+        try:
+            agent.hear(Frame, 20)
+            left.append(agent)
+        except AssertionError:
+            assert agent.heard[-1] == Bye("another head took over")
+    assert len(left) == 1
+    assert len({life for agent in many for life in lives(agent)}) == 1
+    assert len(node.status()) == 1
+
+
+def test_sigterm_puts_everything_on_disk_for_the_next_life_to_deliver(node: Node) -> None:
+    first = node.attach()
+    (hello,) = first.hear(Hello)
+    first.hear(Frame, 3)
+    disconnect(first)
+    kill(node.pid, signal.SIGTERM)
+    waiting = node.waiting()[hello.life]
+    second = node.attach((hello.life, 1))
+    hear_of(second, hello.life, waiting)
+    second.hear(Hello, 2)
+    assert sequences(second, hello.life) == list(range(2, waiting + 1))
+    assert [h.clock is None for h in second.heard if isinstance(h, Hello)] == [True, False]
+    second.say(Ack(hello.life, waiting))
+    until(lambda: hello.life not in node.waiting())
+
+
+def test_sigterm_with_a_head_ends_with_a_bye_when_all_is_acknowledged(node: Node) -> None:
+    agent = node.attach(interval_ms=60_000)
+    (hello,) = agent.hear(Hello)
+    agent.hear(Frame)
+    agent.say(Ack(hello.life, 1))
+    os.kill(node.pid, signal.SIGTERM)
+    assert agent.hear(Bye) == [Bye("the agent was ended by SIGTERM")]
+    until(lambda: not node.folder.joinpath("rec@n1").exists())
+
+
+def test_a_killed_agent_is_told_and_what_only_it_had_is_counted(node: Node) -> None:
+    first = node.attach()
+    (hello,) = first.hear(Hello)
+    first.hear(Frame, 5)
+    last = sequences(first, hello.life)[-1]
+    kill(node.pid)
+    while True:  # what was on its way still comes
+        try:
+            first.hear(Frame, len(first.hear(Frame)) + 1)
+        except AssertionError:
+            break
+    last = sequences(first, hello.life)[-1]
+    assert first.end() == 1
+    assert first.process.stderr is not None
+    second = node.attach((hello.life, last - 2))
+    second.hear(Frame)
+    assert hello.life not in lives(second)
+    (note,) = [n for f in second.hear(Frame) for n in f.notes if n.kind == "gap"]
+    assert note.message in {
+        f"the agent was killed, and {lost} frames that only it had are lost" for lost in (2, 3)
+    }
+
+
+def test_what_was_on_disk_survives_a_killed_agent(node: Node) -> None:
+    first = node.attach(options=("--memory-mib", "0.01"))
+    (hello,) = first.hear(Hello)
+    first.hear(Frame, 3)
+    until(lambda: any(name.endswith(".frames") for name in node.files()))
+    kill(node.pid)
+    kept = node.waiting()[hello.life]
+    assert kept > 0
+    second = node.attach()
+    second.hear(Hello, 2)
+    assert sequences(second, hello.life) == list(range(1, kept + 1))
+
+
+def test_a_full_spool_drops_the_oldest_and_says_how_many(node: Node) -> None:
+    options = ("--memory-mib", "0.005", "--spool-mib", "0.02")
+    first = node.attach(options=options)
+    (hello,) = first.hear(Hello)
+    disconnect(first)
+    until(lambda: first_waiting(node) > 8)
+    second = node.attach()
+    second.hear(Frame, 20)
+    found = sequences(second, hello.life)
+    assert found[0] > 8
+    notes = [n.message for m in second.heard if isinstance(m, Frame) for n in m.notes if n.kind == "gap"]
+    assert notes
+    assert all(text.endswith("frames were dropped on the node because its spool was full") for text in notes)
+
+
+def first_waiting(node: Node) -> int:
+    """The sequence in the name of the oldest segment."""
+    return min((int(name[-19:-7]) for name in node.files() if name.endswith(".frames")), default=0)
+
+
+def test_without_anybody_it_ends_after_the_linger_time_and_keeps_the_frames(node: Node) -> None:
+    first = node.attach(options=("--linger", "0.5"))
+    (hello,) = first.hear(Hello)
+    first.hear(Frame, 2)
+    pid = node.pid
+    disconnect(first)
+    until(lambda: gone(pid))
+    assert node.waiting()[hello.life] >= 2
+
+
+def test_whoever_started_it_can_stay_until_it_has_ended(node: Node) -> None:
+    agent = node.attach(options=("--hold",))
+    (hello,) = agent.hear(Hello)
+    pid = node.pid
+    assert agent.process.stdin is not None
+    agent.process.stdin.close()
+    second = node.attach(options=("--hold",))
+    second.hear(Hello)
+    assert agent.process.poll() is None
+    second.say(Stop(), Ack(hello.life, 10**6))
+    second.hear(Bye)
+    assert agent.end() == second.end() == 0
+    until(lambda: gone(pid))
+
+
+def test_a_disk_that_takes_no_more_costs_only_what_memory_cannot_hold(node: Node) -> None:
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+
+    command = node.words("--memory-mib", "0.01")
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        preexec_fn=small_files,
+    )
+    agent = Agent.of(process)
+    node.agents.append(agent)
+    agent.start(100)
+    (hello,) = agent.hear(Hello)
+    agent.hear(Frame, 30)
+    disconnect(agent)
+    second = node.attach()
+    hear_of(second, hello.life, 40)
+    found = sequences(second, hello.life)
+    assert found == list(range(found[0], found[0] + len(found)))
+
+
+@as_root
+def test_a_folder_of_somebody_else_is_not_used(node: Node) -> None:
+    node.folder.mkdir(mode=0o700)
+    os.chown(node.folder, 65534, 65534)
+    agent = node.attach()
+    assert agent.end() == 1
+    assert agent.process.stderr is not None
+    said = agent.process.stderr.read().decode()
+    assert said == (
+        f"gswarm-agent: there is no private folder for the agent: {node.folder}: it belongs to another user\n"
+    )
+
+
+def test_a_folder_that_others_may_enter_is_not_used(node: Node) -> None:
+    node.folder.mkdir(mode=0o700)
+    node.folder.chmod(0o750)
+    agent = node.attach()
+    assert agent.end() == 1
+    assert agent.process.stderr is not None
+    assert "others may enter it" in agent.process.stderr.read().decode()
+
+
+@pytest.mark.parametrize("link", ["spool", "spool/rec@n1"])
+def test_a_folder_that_is_a_link_is_not_followed(node: Node, tmp_path: Path, link: str) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    if link != "spool":
+        node.folder.mkdir(mode=0o700)
+    (tmp_path / link).symlink_to(tmp_path / "elsewhere")
+    assert node.attach().end() == 1
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["log", "lock", "tally"])
+def test_a_file_that_is_a_link_is_not_written_through(node: Node, tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (node.folder / "rec@n1").mkdir(mode=0o700, parents=True)
+    node.folder.chmod(0o700)
+    (node.folder / "rec@n1" / name).symlink_to(victim)
+    agent = node.attach()
+    if name == "tally":
+        agent.hear(Frame, 2)
+    else:
+        assert agent.end() == 1
+    assert victim.read_text() == "precious"
+
+
+def test_everything_it_makes_is_for_this_user_alone(node: Node) -> None:
+    agent = node.attach(options=("--memory-mib", "0.005"))
+    until(lambda: any(name.endswith(".frames") for name in node.files()))
+    folders = [node.folder, node.folder / "rec@n1"]
+    assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}
+    files = [path for path in (node.folder / "rec@n1").iterdir() if not path.is_socket()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    agent.hear(Hello)
+
+
+@as_root
+def test_another_user_who_gets_to_the_socket_is_sent_away(node: Node) -> None:
+    agent = node.attach()
+    agent.hear(Hello)
+    script = (
+        "import os, socket, sys\n"
+        "os.chdir(sys.argv[1]); os.chmod('.', 0o755); os.chmod('serve', 0o777)\n"
+        "os.setresuid(65534, 65534, 65534)\n"
+        "one = socket.socket(socket.AF_UNIX); one.connect('serve'); print(one.recv(100))\n"
+    )
+    words = [sys.executable, "-c", script, str(node.folder / "rec@n1")]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "b''\n"
+    agent.hear(Frame, len(agent.hear(Frame)) + 2)
+
+
+def test_a_probe_that_fails_is_told_and_what_it_measured_before_is_kept(node: Node) -> None:
+    script = (
+        "import sys\n"
+        "import gswarm_agent.simulated as s\n"
+        "read, times = s.SimulatedNode.read, []\n"
+        "def broken(self, now):\n"
+        "    times.append(now)\n"
+        "    if len(times) > 3: raise RuntimeError('the bus fell off')\n"
+        "    return read(self, now)\n"
+        "s.SimulatedNode.read = broken\n"
+        "from gswarm_agent.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    agent = Agent(sys.executable, "-c", script, *node.words()[3:])
+    node.agents.append(agent)
+    agent.start()
+    (hello,) = agent.hear(Hello)
+    assert agent.hear(Bye) == [Bye("the agent failed: RuntimeError: the bus fell off")]
+    assert sequences(agent, hello.life) == [1, 2, 3]
+    until(lambda: node.waiting() == {hello.life: 3})
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["attach"], "attach needs --recording UID"),
+        (["attach", "--recording", "../x"], "attach needs --recording UID"),
+        (["attach", "--recording", "a", "--node", "b/c"], "attach needs --recording UID"),
+        (["attach", "--recording", "a", "--linger", "soon"], "--linger takes a number above 0, not 'soon'"),
+        (["attach", "--recording", "a", "--spool-mib", "-1"], "--spool-mib takes a number above 0"),
+        (["status", "--recording"], "status can't read '--recording'"),
+    ],
+)
+def test_options_that_make_no_sense(words: list[str], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gswarm_agent", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"gswarm-agent: {said}")
+
+
+def test_status_is_json_for_people_and_for_the_head(node: Node) -> None:
+    agent = node.attach()
+    agent.hear(Frame, 2)
+    words = [sys.executable, "-m", "gswarm_agent", "status", "--folder", str(node.folder)]
+    (entry,) = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
+    assert (entry["recording"], entry["node"], entry["pid"]) == ("rec", "n1", node.pid)
+    assert entry["lives"][0]["first_ns"] < entry["lives"][0]["last_ns"]
+    assert (
+        json.loads(subprocess.run([*words, "--recording", "other"], capture_output=True, check=True).stdout)
+        == []
+    )
