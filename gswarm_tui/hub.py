@@ -6,11 +6,12 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from gswarm_tui.fleet.events import (
     Event,
+    FrameArrived,
     LinkChanged,
     Phase,
     RecorderStatus,
@@ -21,6 +22,7 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.state import Fleet
 
 FLUSH_LONGEST_S = 1.0
+FLUSH_ENDING_S = 0.1
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,6 +47,9 @@ class NodeLink(Protocol):
 
     def acknowledge(self, life: str, seq: int) -> None:
         """Tell the agent that its frames up to this one are on disk."""
+
+    def may_hold(self) -> bool:
+        """Whether an agent was heard that wasn't seen to end with all of its frames on disk."""
 
     def set_interval(self, interval_ms: int) -> None:
         """Sample at another interval from now on."""
@@ -91,13 +96,20 @@ class Hub:
         if events:
             for sink in self.sinks:
                 sink.submit(events)
+            if self.recorder is None:
+                self._acknowledge(
+                    {(e.node, e.life): e.frame.seq for e in events if isinstance(e, FrameArrived)}
+                )
         for callback in self.flushed:
             callback()
 
     def recorded(self, status: RecorderStatus) -> None:
         """The recorder committed: acknowledge to the nodes what is new on disk."""
         self.recorder = status
-        for (node, life), seq in status.committed.items():
+        self._acknowledge(status.committed)
+
+    def _acknowledge(self, frames: Mapping[tuple[str, str], int]) -> None:
+        for (node, life), seq in frames.items():
             if self._acknowledged.get((node, life)) != seq and node in self.links:
                 self._acknowledged[node, life] = seq
                 self.links[node].acknowledge(life, seq)
@@ -121,9 +133,18 @@ class Hub:
             self.publish(LinkChanged(link.node, self.now(), Phase.LOST, reason, "the log tells more"))
 
     async def stop_links(self) -> None:
-        """Ask every agent for its last frames and end all links."""
-        await asyncio.gather(*(link.stop() for link in self.links.values()))
-        self.flush()
+        """Ask every agent for its last frames and end all links; frames go on to the sinks meanwhile."""
+        stopping = asyncio.gather(*(link.stop() for link in self.links.values()))
+        try:
+            while not stopping.done():
+                await asyncio.wait({stopping}, timeout=FLUSH_ENDING_S)
+                self.flush()
+        finally:
+            stopping.cancel()
+
+    def holding(self) -> list[str]:
+        """The nodes that may hold frames which aren't on disk here."""
+        return [name for name, link in self.links.items() if link.may_hold()]
 
     def set_interval(self, interval_ms: int) -> None:
         """Sample every node at another interval from now on."""

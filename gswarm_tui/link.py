@@ -13,6 +13,7 @@ from typing import Any
 from gswarm_agent.frame import Clock, Frame, Hello
 from gswarm_agent.wire import (
     MAGIC,
+    MAX_LIVES,
     Ack,
     Bye,
     Decoder,
@@ -34,7 +35,8 @@ PING_EVERY_S = 10.0
 QUIET_S = 15.0
 QUIET_INTERVALS = 10
 HELLO_S = 60.0
-LAST_WORDS_S = 2.0
+LAST_WORDS_S = 12.0
+"""An agent that was asked to stop waits ten seconds for its last frames to be on disk."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class Link:
     """Keeps one node connected and publishes what happens on it.
 
     ``run`` returns after ``stop``, or when the launcher says that trying again is no use. All methods are
-    called in the event loop's thread.
+    called in the event loop's thread. What an agent run before the present one left is published as of its
+    own life. After a reconnect, frames that weren't acknowledged come, and are published, again.
     """
 
     def __init__(
@@ -119,11 +122,30 @@ class Link:
         self._channel: Channel | None = None
         self._hello: Hello | None = None
         self._offset = Offset()
+        self._offsets: dict[str, float] = {}
+        self._heard: dict[str, int] = {}
+        self._on_disk: dict[str, int] = {}
+        self._speaks = False
+        self._said_bye = False
         self._heard_at = 0.0
         self._pinged_at = 0.0
         self._live_at = 0.0
         self._running = False
         self._ended = asyncio.Event()
+
+    def resume(self, life: str, seq: int, offset_s: float) -> None:
+        """A recording goes on, which has a life's frames up to this one; oldest lives first, before ``run``.
+
+        ``offset_s`` is what that life's clock is ahead of the head's.
+        """
+        self._on_disk[life], self._offsets[life] = seq, offset_s
+
+    def may_hold(self) -> bool:
+        """Whether an agent was heard that wasn't seen to end with all of its frames on disk."""
+        if not self._heard and not self._on_disk:
+            return False
+        behind = any(seq > self._on_disk.get(life, 0) for life, seq in self._heard.items())
+        return behind or not self._said_bye
 
     async def stop(self) -> None:
         """Let the agent send its last frames and end; returns when ``run`` has."""
@@ -138,11 +160,13 @@ class Link:
         self._send(SetInterval(interval_ms))
 
     def acknowledge(self, life: str, seq: int) -> None:
-        """Tell the agent that the frames of ``life`` up to ``seq`` are on disk."""
+        """Tell the agent that the frames of ``life`` up to ``seq`` are on disk, now and after a reconnect."""
+        self._on_disk.pop(life, None)
+        self._on_disk[life] = seq
         self._send(Ack(life, seq))
 
     async def run(self) -> None:
-        """Connect, and connect again, until stopped; then end the agent, after two seconds by force."""
+        """Connect, and connect again, until stopped; then wait a while for the agent's last words."""
         self._running = True
         living = asyncio.create_task(self._live())
         stopping = asyncio.create_task(self._stopping.wait())
@@ -166,6 +190,8 @@ class Link:
                 failed = error
             else:
                 return
+            if self._stopping.is_set():
+                return
             if failed.retry is Retry.NEVER:
                 self._change(Phase.LOST, failed.reason, failed.remedy)
                 return
@@ -177,10 +203,14 @@ class Link:
         """One connection, from its start to its end. Returns when asked to stop, else raises LaunchError."""
         channel = await self._launcher.open(self.node)
         self._channel, self._hello, self._offset = channel, None, Offset()
+        self._speaks = False
         tasks = [asyncio.create_task(self._read(channel)), asyncio.create_task(self._watch())]
         try:
             channel.write(MAGIC)
-            self._send(Start(self._interval_ms, self._wall_ns()))
+            newest = tuple(reversed(self._on_disk.items()))[:MAX_LIVES]
+            self._send(Start(self._interval_ms, self._wall_ns(), newest))
+            # Its answer overtakes what waits on the node, whose times need the offset.
+            self._send(Ping(self._wall_ns()))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             done.pop().result()
         except WireError as error:
@@ -200,6 +230,7 @@ class Link:
             for message in decoder.feed(data):
                 if isinstance(message, Bye):
                     if self._stopping.is_set():
+                        self._said_bye = True
                         return
                     raise LaunchError(clean(message.reason))
                 self._take(message)
@@ -233,23 +264,34 @@ class Link:
         at = self._times.wall()
         if isinstance(message, Frame):
             if self._hello is not None:
-                ts = message.ts_ns / 1e9 - self._offset.offset_s
-                self._publish(FrameArrived(self.node, at, ts, self._hello.life, message))
+                life = self._hello.life
+                self._heard[life] = max(message.seq, self._heard.get(life, 0))
+                offset_s = self._offsets.get(life, self._offset.offset_s)
+                self._publish(FrameArrived(self.node, at, message.ts_ns / 1e9 - offset_s, life, message))
         elif isinstance(message, Hello):
             self._hello = message
-            self._live_at = self._times.monotonic()
-            self._publish(NodeIntroduced(self.node, at, message))
-            if message.clock is not None:
-                self._measure(message.clock, at)
-            self._change(Phase.LIVE)
-            self._send(Ping(self._wall_ns()))
-            self._pinged_at = self._live_at
+            former = message.clock is None
+            self._publish(NodeIntroduced(self.node, at, message, former))
+            if not former:
+                self._is_live(message, at)
         elif isinstance(message, Pong):
             self._measure(message.clock, at)
 
+    def _is_live(self, hello: Hello, at: float) -> None:
+        """All of former lives has come, and this one speaks."""
+        self._speaks = True
+        self._live_at = self._times.monotonic()
+        if hello.clock is not None:
+            self._measure(hello.clock, at)
+        self._change(Phase.LIVE)
+        self._send(Ping(self._wall_ns()))
+        self._pinged_at = self._live_at
+
     def _measure(self, clock: Clock, at: float) -> None:
         self._offset.add(clock, round(at * 1e9))
-        self._publish(LinkMeasured(self.node, at, self._offset.offset_s, self._offset.round_trip_s))
+        if self._speaks and self._hello is not None:
+            self._offsets[self._hello.life] = self._offset.offset_s
+            self._publish(LinkMeasured(self.node, at, self._offset.offset_s, self._offset.round_trip_s))
 
     def _send(self, message: Message) -> None:
         if self._channel is not None:

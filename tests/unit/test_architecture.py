@@ -32,6 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.link": {"gswarm_tui.fleet", "gswarm_tui.launch"},
     "gswarm_tui.lifetime": {"gswarm_tui.fleet", "gswarm_tui.hub"},
     "gswarm_tui.tui": {"gswarm_tui.fleet", "gswarm_tui.hub"},
+    "gswarm_tui.clock": set(),
     "gswarm_tui.errors": set(),
     "gswarm_tui.hosts": {"gswarm_tui.errors"},
     "gswarm_tui.slurm": {"gswarm_tui.errors", "gswarm_tui.hosts"},

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gswarm_agent.frame import Frame
 from gswarm_tui.fleet.events import (
     Event,
+    FrameArrived,
     Happened,
     LinkChanged,
     Phase,
@@ -41,6 +43,9 @@ class Link:
     def acknowledge(self, life: str, seq: int) -> None:
         self.acknowledged.append((life, seq))
 
+    def may_hold(self) -> bool:
+        return self.node == "n2"
+
     def set_interval(self, interval_ms: int) -> None:
         self.intervals.append(interval_ms)
 
@@ -73,6 +78,22 @@ def test_a_commit_is_acknowledged_once_to_the_node_it_holds() -> None:
     made.recorded(status)
     assert links["n1"].acknowledged == [("life", 7)]
     assert links["n2"].acknowledged == []
+
+
+def test_without_a_recorder_what_was_shown_is_acknowledged() -> None:
+    made, _ = hub("n1")
+    made.links["n1"] = link = Link("n1")
+    for seq in (1, 2):
+        made.publish(FrameArrived("n1", 1.0, 1.0, "life", Frame(seq, 1, 0.0, 0, (), None)))
+    assert link.acknowledged == []
+    made.flush()
+    assert link.acknowledged == [("life", 2)]
+
+
+def test_nodes_that_may_hold_frames_are_named() -> None:
+    made, _ = hub("n1", "n2")
+    made.links.update({name: Link(name) for name in ("n1", "n2")})
+    assert made.holding() == ["n2"]
 
 
 def test_sessions_are_events_and_end_when_all_are_stopped() -> None:

@@ -25,7 +25,9 @@ E = TypeVar("E", bound=Event)
 
 BEGIN = 1_700_000_000.0
 SECOND_NS = 1_000_000_000
-HELLO = Hello("1", "life1", 1000, False, HostFacts("gpu01", "b"), (), {}, (), (), ())
+NOW = Clock(*(3 * [round(BEGIN * SECOND_NS)]))
+HELLO = Hello("1", "life1", 1000, False, HostFacts("gpu01", "b"), (), {}, (), (), (), NOW)
+FORMER = replace(HELLO, life="life0", clock=None)
 FRAME = Frame(1, round(BEGIN * SECOND_NS), 0.0, 0, (), None)
 
 
@@ -151,13 +153,14 @@ async def scene(*answers: FakeAgent | LaunchError) -> AsyncIterator[Scene]:
 async def test_from_connecting_to_frames() -> None:
     agent = FakeAgent()
     async with scene(agent) as here:
-        assert agent.heard == [Start(1000, round(BEGIN * SECOND_NS))]
+        assert agent.heard == [Start(1000, round(BEGIN * SECOND_NS)), Ping(round(BEGIN * SECOND_NS))]
         agent.greet()
         agent.say(FRAME, replace(FRAME, seq=2))
         await settle()
     assert [type(event) for event in here.events] == [
         LinkChanged,
         NodeIntroduced,
+        LinkMeasured,
         LinkChanged,
         FrameArrived,
         FrameArrived,
@@ -193,10 +196,10 @@ async def test_the_clock_is_asked_again_every_ten_seconds() -> None:
             await here.hands.turn(5)
             agent.say(FRAME)
         pings = [message.sent for message in agent.heard if isinstance(message, Ping)]
-        assert [round(sent / SECOND_NS - BEGIN) for sent in pings] == [0, 10, 20, 30]
+        assert [round(sent / SECOND_NS - BEGIN) for sent in pings] == [0, 0, 10, 20, 30]
         agent.say(Pong(Clock(pings[-1], pings[-1], pings[-1])))
         await settle()
-        assert len(here.of(LinkMeasured)) == 1
+        assert len(here.of(LinkMeasured)) == 2
 
 
 async def test_an_agent_that_says_nothing_any_more_is_dropped_and_connected_to_again() -> None:
@@ -338,6 +341,84 @@ async def test_a_new_interval_is_told_now_and_after_a_reconnect() -> None:
         await here.hands.turn(2)
         assert isinstance(second.heard[0], Start)
         assert second.heard[0].interval_ms == 200
+
+
+async def test_after_a_reconnect_the_agent_hears_what_is_on_disk_newest_life_first() -> None:
+    first, second = FakeAgent(), FakeAgent()
+    async with scene(first, second) as here:
+        first.greet()
+        await settle()
+        here.link.acknowledge("life0", 9)
+        here.link.acknowledge("life1", 2)
+        here.link.acknowledge("life0", 10)
+        here.link.acknowledge("life1", 5)
+        first.outgoing.put_nowait(b"")
+        await here.hands.turn(2)
+        start = second.heard[0]
+        assert isinstance(start, Start)
+        assert start.resume == (("life1", 5), ("life0", 10))
+
+
+async def test_what_a_former_life_left_comes_at_its_own_times_and_the_link_is_live_after_it() -> None:
+    agent, now = FakeAgent(), round(BEGIN * SECOND_NS)
+    made = Scene(agent)
+    made.link.resume("life0", 3, 100.0)  # its clock was 100 s ahead
+    running = asyncio.create_task(made.link.run())
+    await settle()
+    assert isinstance(agent.heard[0], Start)
+    assert agent.heard[0].resume == (("life0", 3),)
+    other = replace(FORMER, life="life-between")
+    agent.outgoing.put_nowait(MAGIC + encode(Pong(Clock(now, now + 7 * SECOND_NS, now + 7 * SECOND_NS))))
+    agent.say(FORMER, replace(FRAME, seq=4), other, FRAME)
+    await settle()
+    assert made.phases() == [Phase.CONNECTING]
+    assert made.of(LinkMeasured) == []
+    agent.say(HELLO, FRAME)
+    await settle()
+    assert made.phases()[-1] is Phase.LIVE
+    assert [(e.hello.life, e.former) for e in made.of(NodeIntroduced)] == [
+        ("life0", True),
+        ("life-between", True),
+        ("life1", False),
+    ]
+    found = [(event.life, round(event.ts - BEGIN)) for event in made.of(FrameArrived)]
+    assert found == [("life0", -100), ("life-between", -7), ("life1", 0)]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_node_may_hold_frames_until_its_agent_said_bye_with_all_of_them_on_disk() -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        assert not here.link.may_hold()
+        agent.greet()
+        agent.say(FRAME)
+        await settle()
+        stopping = asyncio.create_task(here.link.stop())
+        await settle()
+        agent.say(replace(FRAME, seq=2))
+        await settle()
+        assert here.link.may_hold()
+        here.link.acknowledge("life1", 2)
+        agent.say(Bye("asked to stop"))
+        await stopping
+        assert not here.link.may_hold()
+
+
+@pytest.mark.parametrize("end", [b"", encode(Bye("asked to stop"))])
+async def test_a_node_holds_what_was_not_acknowledged(end: bytes) -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        agent.greet()
+        agent.say(FRAME, replace(FRAME, seq=2))
+        await settle()
+        here.link.acknowledge("life1", 1)
+        stopping = asyncio.create_task(here.link.stop())
+        await settle()
+        agent.outgoing.put_nowait(end)
+        await stopping
+        assert here.link.may_hold()
+        assert here.phases()[-1] is Phase.ENDED
 
 
 async def test_acknowledgements_name_the_life_that_they_are_for() -> None:
