@@ -29,6 +29,7 @@ examples:
   gswarm-tui --launcher local                    this machine
   gswarm-tui --setup 'module load cuda/12.4' --db run.duckdb --interval 0.5
   gswarm-tui --demo 64x8                         see it without a cluster
+  gswarm-tui recover                             what was interrupted, to go on
 
 Options about recording, reaching the nodes and the screen can have defaults of
 yours: interval = 0.5 in the config file, or GSWARM_TUI_INTERVAL=0.5 in the
@@ -128,6 +129,47 @@ def parse(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Options:
     return options
 
 
+@dataclass(frozen=True)
+class RecoverOptions:
+    """What ``recover`` is asked: ``recording`` is empty for a list, ``db`` None for all of this folder."""
+
+    recording: str
+    db: Path | None
+    finish: bool
+
+
+def parse_recover(argv: Sequence[str]) -> RecoverOptions:
+    """The options after the word ``recover``. Prints and raises SystemExit for ``--help``.
+
+    Raises:
+        UsageError: they make no sense.
+    """
+    parser = _Parser(
+        prog="gswarm-tui recover",
+        usage="gswarm-tui recover [ID] [--finish] [--db PATH]",
+        description="List recordings that were interrupted, or go on with one: sessions continue, and frames "
+        "that wait on the nodes arrive.",
+        formatter_class=_help_format,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    parser.add_argument("recording", nargs="?", default="", metavar="ID", help="the recording, as listed")
+    parser.add_argument(
+        "--finish", action="store_true", help="only fetch what the nodes still hold and close the recording"
+    )
+    parser.add_argument("--db", metavar="PATH", help="its file (default: all of this folder)")
+    parser.add_argument("--help", "-h", action="help", help="show this and exit")
+    namespace, rest = parser.parse_known_args(argv)
+    if rest and not rest[0].startswith("-"):
+        raise UsageError(f"recover takes one ID, and {quote(rest[0])} would be another.")
+    if rest:
+        raise _unexpected(rest[0], parser)
+    if namespace.finish and not namespace.recording:
+        raise UsageError("--finish needs the ID of a recording; gswarm-tui recover lists them.")
+    db = None if namespace.db is None else _Layers((_flag, {"db": namespace.db})).get("db", values.file, None)
+    return RecoverOptions(namespace.recording, db, namespace.finish)
+
+
 def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
     own = _Layers((_flag, flags))
     words = flags.get("nodes")
@@ -190,7 +232,8 @@ def _help_format(prog: str) -> argparse.HelpFormatter:
 def _parser() -> _Parser:
     parser = _Parser(
         prog="gswarm-tui",
-        usage="gswarm-tui [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [options]",
+        usage="gswarm-tui [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [options]\n"
+        "       gswarm-tui recover [ID] [--finish]",
         description="Watch the GPUs of a multi-node job live, and keep every sample in a DuckDB file.",
         epilog=_EXAMPLES,
         formatter_class=_help_format,

@@ -6,28 +6,25 @@ Imports wait until their part is needed, so that ``--help`` and errors come at o
 from __future__ import annotations
 
 import asyncio
-import getpass
+import dataclasses
 import logging
 import os
-import shlex
-import socket
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gswarm_agent import __version__
-from gswarm_tui import hosts
-from gswarm_tui.arguments import Options, parse
+from gswarm_tui import hosts, parts
+from gswarm_tui.arguments import Options, parse, parse_recover
 from gswarm_tui.errors import UserError
 from gswarm_tui.plan import Plan, require_terminal, resolve_nodes
 from gswarm_tui.slurm import Slurm
 
 if TYPE_CHECKING:
     from gswarm_tui.hub import Hub
-    from gswarm_tui.launch.base import Launcher
     from gswarm_tui.lifetime import Ended
+    from gswarm_tui.recover import Found
     from gswarm_tui.store.recorder import Recorder
     from gswarm_tui.tui.app import GswarmApp
 
@@ -39,10 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else list(argv)
     try:
+        if words[:1] == ["recover"]:
+            return _recover(words[1:])
         options = parse(words, os.environ)
         plan = resolve_nodes(options, os.environ, Slurm())
         require_terminal(sys.stdin, sys.stdout)
-        log = _log_to_file(os.environ)
+        log = _prepare(os.environ)
         return asyncio.run(_watch(options, plan, words, log))
     except UserError as error:
         print(f"gswarm-tui: {error}", file=sys.stderr)
@@ -51,88 +50,79 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-async def _watch(options: Options, plan: Plan, words: Sequence[str], log: Path) -> int:
-    from gswarm_agent.frame import INFO
-    from gswarm_tui.fleet.events import Happened
-    from gswarm_tui.fleet.state import Fleet
-    from gswarm_tui.hub import Hub
+def _recover(words: Sequence[str]) -> int:
+    """List interrupted recordings, or go on with one."""
+    asked = parse_recover(words)
+    from gswarm_tui import recover
+
+    settings = dataclasses.replace(parse([], os.environ), db=None)
+    found, unreadable = recover.find(Path.cwd(), asked.db)
+    if not asked.recording:
+        return asyncio.run(recover.show(found, unreadable, settings, sys.stdout))
+    chosen = recover.choose(found, unreadable, asked.recording)
+    options, plan = chosen.recall(settings)
+    if asked.finish:
+        _prepare(os.environ)
+        return asyncio.run(recover.finish(chosen, options, plan, sys.stdout))
+    require_terminal(sys.stdin, sys.stdout)
+    log = _prepare(os.environ)
+    return asyncio.run(_watch(options, plan, ["recover", *words], log, chosen))
+
+
+async def _watch(
+    options: Options, plan: Plan, words: Sequence[str], log: Path, chosen: Found | None = None
+) -> int:
+    """Run the app until it is left; ``chosen`` is the recording to go on with."""
     from gswarm_tui.lifetime import Lifetime
     from gswarm_tui.store.database import StoreError
 
-    hub = Hub(Fleet(plan.nodes, options.interval_ms / 1000, plan.allocation))
-    launcher = _launcher(options, plan)
+    hub = parts.make_hub(options, plan)
+    uid = str(uuid.uuid4()) if chosen is None else chosen.interrupted.uid
+    recorder: Recorder | None = None
     try:
-        recorder = _recorder(options, plan, words, hub) if options.record else None
+        if chosen is not None:
+            recorder = parts.go_on(hub, plan, chosen.path, chosen.interrupted.recording_id)
+        elif options.record:
+            recorder = parts.begin(hub, options, plan, words, uid)
     except StoreError as error:
         print(f"gswarm-tui: {error}", file=sys.stderr)
         return 1
+    _give_notice(hub, plan, recorder)
+    launcher = parts.make_launcher(options, plan, uid if recorder is not None else "")
+    parts.add_links(hub, launcher, options, recorder)
+    app = _app(options, plan, hub)
+    lasting = recorder is not None and options.demo is None
+    lifetime = Lifetime(hub, launcher, recorder, app.request_quit, lasting=lasting, waiting=_tell_waiting)
+    ended = await lifetime.run(app.run_async())
+    return _say_goodbye(hub, ended, app.return_code or 0, log, uid)
+
+
+def _give_notice(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:
+    """Tell what couldn't be found out, and what there is to recover in the file."""
+    from gswarm_agent.frame import INFO, WARNING
+    from gswarm_tui.fleet.events import Happened
+
     if plan.notice:
         hub.publish(Happened(hub.now(), "notice", INFO, plan.notice))
-    _add_links(hub, launcher, options)
-    app = _app(options, plan, hub)
-    ended = await Lifetime(hub, launcher, recorder, app.request_quit).run(app.run_async())
-    return _say_goodbye(hub, ended, app.return_code or 0, log)
+    if recorder is not None and (words := _interrupted_words(recorder)):
+        print(f"gswarm-tui: {words}", file=sys.stderr)
+        hub.publish(Happened(hub.now(), "interrupted", WARNING, words))
 
 
-def _recorder(options: Options, plan: Plan, words: Sequence[str], hub: Hub) -> Recorder:
-    """An open recorder that the hub feeds. Raises StoreError."""
-    from gswarm_tui.fleet.events import RecorderStatus
-    from gswarm_tui.store.database import RecordingInfo
-    from gswarm_tui.store.files import default_path
-    from gswarm_tui.store.recorder import Recorder
+def _interrupted_words(recorder: Recorder) -> str:
+    from gswarm_tui.recover import began, short_id
 
-    job = plan.job
-    path = options.db or default_path(Path.cwd(), datetime.now().astimezone(), job.label if job else None)
-    info = RecordingInfo(
-        started_at=hub.started_at,
-        host=socket.gethostname(),
-        user_name=getpass.getuser(),
-        command=shlex.join(["gswarm-tui", *words]),
-        interval_ms=options.interval_ms,
-        tool_version=__version__,
-        slurm_job_id=job.label if job else None,
-        slurm_cluster=job.cluster if job else None,
-    )
-    loop = asyncio.get_running_loop()
-
-    def told(status: RecorderStatus) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(hub.recorded, status)
-
-    recorder = Recorder(path, info, told, allocation=plan.allocation)
-    recorder.open()
-    hub.recorder = recorder.status()
-    hub.sinks.append(recorder)
-    return recorder
+    if not (unended := recorder.interrupted):
+        return ""
+    one = unended[-1]
+    recover = f"`gswarm-tui recover {short_id(one)} --db {recorder.path}` goes on with it"
+    if len(unended) == 1:
+        return f"{recorder.path} has a recording that was interrupted, of {began(one)}: {recover}"
+    return f"{recorder.path} has {len(unended)} interrupted recordings, the last of {began(one)}: {recover}"
 
 
-def _launcher(options: Options, plan: Plan) -> Launcher:
-    if options.demo is not None:
-        from gswarm_tui.launch.simulated import SimulatedLauncher
-
-        return SimulatedLauncher(options.demo.nodes, options.demo.gpus)
-    if options.launcher == "local":
-        from gswarm_tui.launch.local import LocalLauncher
-
-        return LocalLauncher()
-    from gswarm_tui.launch.bootstrap import Bootstrap
-
-    bootstrap = Bootstrap(options.setup or "", options.agent_python or "")
-    if options.launcher == "srun" and plan.job is not None:
-        from gswarm_tui.launch.srun import SrunLauncher
-
-        return SrunLauncher(plan.job.job_id, bootstrap)
-    from gswarm_tui.launch.ssh import SshLauncher, SshSettings
-
-    config = str(options.ssh_config) if options.ssh_config else ""
-    return SshLauncher(SshSettings(options.user or "", config, options.jump or ""), bootstrap)
-
-
-def _add_links(hub: Hub, launcher: Launcher, options: Options) -> None:
-    from gswarm_tui.link import Link
-
-    for node in hub.fleet.nodes:
-        hub.links[node] = Link(node, launcher, options.interval_ms, hub.publish)
+def _tell_waiting(nodes: Sequence[str]) -> None:
+    print(f"gswarm-tui: waiting for the last frames of {hosts.fold(nodes)} …", file=sys.stderr)
 
 
 def _app(options: Options, plan: Plan, hub: Hub) -> GswarmApp:
@@ -143,22 +133,28 @@ def _app(options: Options, plan: Plan, hub: Hub) -> GswarmApp:
     return GswarmApp(hub, title=title)
 
 
-def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path) -> int:
+def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) -> int:
     """Tell in a line or two where the recording is and what went wrong; the exit status."""
-    problems = [ended.problem] if ended.problem else []
+    problems = [f"{ended.problem} (log: {log})"] if ended.problem else []
     if (status := ended.status) is not None:
         sessions = len(hub.fleet.sessions.sessions)
         named = f", {sessions} session{'s' if sessions > 1 else ''}" if sessions else ""
         print(f"{status.path}: {status.rows:,} rows in {status.file_bytes / 1e6:.1f} MB{named}")
         if status.error:
-            problems.append(f"the recording isn't complete: {status.error}")
+            problems.append(f"the recording isn't complete: {status.error} (log: {log})")
+        if ended.holding:
+            problems.append(
+                f"{hosts.fold(ended.holding)} may hold frames that couldn't be fetched; "
+                f"`gswarm-tui recover {uid[:8]} --finish --db {status.path}` tries again"
+            )
     for problem in problems:
-        print(f"gswarm-tui: {problem} (log: {log})", file=sys.stderr)
+        print(f"gswarm-tui: {problem}", file=sys.stderr)
     return 1 if problems or return_code else 0
 
 
-def _log_to_file(environ: Mapping[str, str]) -> Path:
-    """Let what nobody foresaw be found later, since the screen has no room for it; where it goes."""
+def _prepare(environ: Mapping[str, str]) -> Path:
+    """Keep all files to oneself, and let what nobody foresaw be found later: where the log goes."""
+    os.umask(os.umask(0o077) | 0o077)
     state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     path = state / "gswarm-tui" / "gswarm-tui.log"
     try:

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +15,8 @@ from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.hub import Hub
 
 SCREEN_ENDS_S = 5.0
-LINKS_END_S = 5.0
+LINKS_END_S = 15.0
+SOON_S = 1.5
 LAST_RESORT_S = 40.0
 
 _LOG = logging.getLogger(__name__)
@@ -31,16 +32,20 @@ class Closable(Protocol):
 class Recording(Protocol):
     """What is needed of a recorder here."""
 
-    def close(self, ended_at: float) -> RecorderStatus:
-        """Write what waits and close the file; may take seconds."""
+    def close(self, ended_at: float | None) -> RecorderStatus:
+        """Write what waits and close the file; may take seconds. Without an end it can be gone on with."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: ``problem`` says what went wrong, if anything; ``status`` is the recording's."""
+    """How a run ended: ``problem`` says what went wrong, if anything; ``status`` is the recording's.
+
+    ``holding`` are nodes that may keep frames which couldn't be fetched; the recording has no end then.
+    """
 
     problem: str
     status: RecorderStatus | None
+    holding: tuple[str, ...] = ()
 
 
 class Lifetime:
@@ -48,6 +53,9 @@ class Lifetime:
 
     SIGTERM and SIGHUP (the terminal was closed) end a run like a quit does. Then nothing may be written
     to a terminal that is gone, and nothing may hang: a last resort ends the process.
+
+    ``lasting`` says that agents outlive their links and keep what isn't on disk; ``waiting`` is told nodes
+    whose last frames take a while.
     """
 
     def __init__(
@@ -56,11 +64,16 @@ class Lifetime:
         launcher: Closable,
         recording: Recording | None,
         request_quit: Callable[[str], None],
+        *,
+        lasting: bool = False,
+        waiting: Callable[[Sequence[str]], None] = lambda _nodes: None,
     ) -> None:
         self._hub = hub
         self._launcher = launcher
         self._recording = recording
         self._request_quit = request_quit
+        self._lasting = lasting
+        self._waiting = waiting
         self._asked = asyncio.Event()
 
     async def run(self, screen: Coroutine[Any, Any, object]) -> Ended:
@@ -79,7 +92,7 @@ class Lifetime:
         if not showing.done():
             self._request_quit("ended")
             await asyncio.wait({showing}, timeout=SCREEN_ENDS_S)
-        return Ended(problem or _failure(showing), await self._close(feeding, showing, asking))
+        return await self._close(problem or _failure(showing), feeding, showing, asking)
 
     def _asked_to_end(self, number: signal.Signals) -> None:
         last_resort = threading.Timer(LAST_RESORT_S, os._exit, (1,))
@@ -91,21 +104,29 @@ class Lifetime:
                 os.dup2(nowhere, descriptor)
         self._asked.set()
 
-    async def _close(self, *tasks: asyncio.Task[Any]) -> RecorderStatus | None:
+    async def _close(self, problem: str, *tasks: asyncio.Task[Any]) -> Ended:
         self._hub.stop_all_sessions()
-        try:
-            async with asyncio.timeout(LINKS_END_S):
-                await self._hub.stop_links()
-        except TimeoutError:
-            _LOG.warning("not all agents ended in %s s", LINKS_END_S)
+        await self._stop_links()
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=SCREEN_ENDS_S)
         self._hub.flush()
         await self._launcher.close()
         if self._recording is None:
-            return None
-        return await asyncio.to_thread(self._recording.close, self._hub.now())
+            return Ended(problem, None)
+        holding = tuple(self._hub.holding()) if self._lasting else ()
+        status = await asyncio.to_thread(self._recording.close, None if holding else self._hub.now())
+        return Ended(problem, status, holding)
+
+    async def _stop_links(self) -> None:
+        stopping = asyncio.create_task(self._hub.stop_links(), name="stopping")
+        await asyncio.wait({stopping}, timeout=SOON_S)
+        if not stopping.done():
+            self._waiting(self._hub.holding())
+            await asyncio.wait({stopping}, timeout=LINKS_END_S - SOON_S)
+        if not stopping.done():
+            _LOG.warning("not all agents ended in %s s", LINKS_END_S)
+            stopping.cancel()
 
 
 def _failure(task: asyncio.Task[Any]) -> str:

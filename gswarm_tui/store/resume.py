@@ -62,7 +62,7 @@ class Resumed:
 
 
 _INTERRUPTED = """
-SELECT r.recording_id, r.uid, epoch_us(r.started_at) AS started_at, r.host, r.command, r.options,
+SELECT r.*, epoch_us(r.started_at) AS began_us,
        (SELECT max(epoch_us(h.ts)) FROM host_samples h JOIN nodes n USING (node_id)
         WHERE n.recording_id = r.recording_id) AS last_at,
        (SELECT list(DISTINCT n.node ORDER BY n.node) FROM nodes n
@@ -103,12 +103,12 @@ def interrupted(file: Rows) -> list[Interrupted]:
     return [
         Interrupted(
             recording_id=row["recording_id"],
-            uid=row["uid"] or "",
-            started_at=row["started_at"] / 1e6,
-            last_at=max(row["started_at"], row["last_at"] or 0) / 1e6,
+            uid=row.get("uid") or "",
+            started_at=row["began_us"] / 1e6,
+            last_at=max(row["began_us"], row["last_at"] or 0) / 1e6,
             host=row["host"],
             command=row["command"],
-            options=_object(row["options"]),
+            options=_object(row.get("options")),
             nodes=tuple(row["nodes"] or ()),
             sessions=tuple(row["sessions"] or ()),
         )

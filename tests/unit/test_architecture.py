@@ -46,6 +46,15 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.launch",
         "gswarm_tui.slurm",
     },
+    "gswarm_tui.remember": {
+        "gswarm_tui.arguments",
+        "gswarm_tui.errors",
+        "gswarm_tui.plan",
+        "gswarm_tui.slurm",
+        "gswarm_tui.values",
+    },
+    "gswarm_tui.parts": {"gswarm_tui"},
+    "gswarm_tui.recover": {"gswarm_tui"},
     "gswarm_tui.cli": {"gswarm_tui"},
     "gswarm_tui.__main__": {"gswarm_tui.cli"},
 }

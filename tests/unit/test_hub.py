@@ -43,6 +43,9 @@ class Link:
     def acknowledge(self, life: str, seq: int) -> None:
         self.acknowledged.append((life, seq))
 
+    def resume(self, life: str, seq: int, offset_s: float) -> None:
+        return
+
     def may_hold(self) -> bool:
         return self.node == "n2"
 

@@ -1,0 +1,118 @@
+"""The parts of a run that options choose: launcher, recorder, links. Imports wait until a part is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import shlex
+import socket
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gswarm_agent import __version__
+from gswarm_tui.arguments import Options
+from gswarm_tui.plan import Plan
+from gswarm_tui.remember import remember
+
+if TYPE_CHECKING:
+    from gswarm_tui.fleet.events import RecorderStatus
+    from gswarm_tui.hub import Hub
+    from gswarm_tui.launch.base import Launcher
+    from gswarm_tui.store.database import RecordingInfo
+    from gswarm_tui.store.recorder import Recorder
+
+
+def make_hub(options: Options, plan: Plan) -> Hub:
+    """A hub for the plan's nodes, on the head's own clock."""
+    from gswarm_tui.clock import steady_wall
+    from gswarm_tui.fleet.state import Fleet
+    from gswarm_tui.hub import Hub
+
+    return Hub(Fleet(plan.nodes, options.interval_ms / 1000, plan.allocation), clock=steady_wall())
+
+
+def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> Recorder:
+    """An open recorder of a new recording. Raises StoreError."""
+    from gswarm_tui.store.database import RecordingInfo
+    from gswarm_tui.store.files import default_path
+
+    job = plan.job
+    path = options.db or default_path(Path.cwd(), datetime.now().astimezone(), job.label if job else None)
+    info = RecordingInfo(
+        started_at=hub.started_at,
+        host=socket.gethostname(),
+        user_name=getpass.getuser(),
+        command=shlex.join(["gswarm-tui", *words]),
+        interval_ms=options.interval_ms,
+        tool_version=__version__,
+        slurm_job_id=job.label if job else None,
+        slurm_cluster=job.cluster if job else None,
+        uid=uid,
+        options=remember(options, plan),
+    )
+    return _open(hub, plan, path, info)
+
+
+def go_on(hub: Hub, plan: Plan, path: Path, recording_id: int) -> Recorder:
+    """An open recorder of an interrupted recording, and the hub as that left it. Raises StoreError."""
+    recorder = _open(hub, plan, path, recording_id)
+    if (resumed := recorder.resumed) is not None:
+        hub.started_at = resumed.started_at
+        for session in resumed.sessions:
+            hub.fleet.sessions.restore(session)
+        hub.fleet.resume((life.node, life.life, life.seq, life.ts_ns) for life in resumed.lives)
+    return recorder
+
+
+def _open(hub: Hub, plan: Plan, path: Path, what: RecordingInfo | int) -> Recorder:
+    from gswarm_tui.store.recorder import Recorder
+
+    loop = asyncio.get_running_loop()
+
+    def told(status: RecorderStatus) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(hub.recorded, status)
+
+    recorder = Recorder(path, what, told, allocation=plan.allocation)
+    recorder.open()
+    hub.recorder = recorder.status()
+    hub.sinks.append(recorder)
+    return recorder
+
+
+def make_launcher(options: Options, plan: Plan, recording: str) -> Launcher:
+    """What starts the agents, which serve the recording with this uid; without one they end with their links."""
+    if options.demo is not None:
+        from gswarm_tui.launch.simulated import SimulatedLauncher
+
+        return SimulatedLauncher(options.demo.nodes, options.demo.gpus)
+    if options.launcher == "local":
+        from gswarm_tui.launch.local import LocalLauncher
+
+        return LocalLauncher(recording)
+    from gswarm_tui.launch.bootstrap import Bootstrap
+
+    bootstrap = Bootstrap(options.setup or "", options.agent_python or "", recording)
+    if options.launcher == "srun" and plan.job is not None:
+        from gswarm_tui.launch.srun import SrunLauncher
+
+        return SrunLauncher(plan.job.job_id, bootstrap)
+    from gswarm_tui.launch.ssh import SshLauncher, SshSettings
+
+    config = str(options.ssh_config) if options.ssh_config else ""
+    return SshLauncher(SshSettings(options.user or "", config, options.jump or ""), bootstrap)
+
+
+def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder | None) -> None:
+    """A link for each node of the fleet, which knows what is on disk of its node."""
+    from gswarm_tui.link import Link, Times
+
+    times = Times(wall=hub.now)
+    for node in hub.fleet.nodes:
+        hub.links[node] = Link(node, launcher, options.interval_ms, hub.publish, times=times)
+    if recorder is not None and recorder.resumed is not None:
+        for life in recorder.resumed.lives:
+            if life.node in hub.links:
+                hub.links[life.node].resume(life.life, life.seq, life.offset_s)
