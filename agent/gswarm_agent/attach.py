@@ -21,6 +21,7 @@ READY, BUSY = b"ready", b"busy"
 _PATIENCE_S = 20.0
 _LAST_WORDS_S = 2.0
 _AGAIN_S = 0.02
+_ENDING_S = 0.5
 _CHUNK = 65536
 
 Serve = Callable[[Folder, socket.socket], None]
@@ -180,13 +181,15 @@ def _hold(folder: Folder) -> int:
 
 
 def _was_killed(folder: Folder) -> bool:
-    """Whether the agent ended without taking its socket along."""
-    try:
-        connect(folder).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
+    """Whether the agent has ended without taking its socket along."""
+    deadline = time.monotonic() + _ENDING_S
+    with suppress(OSError):
+        while time.monotonic() < deadline:
+            lock = folder.lock()
+            if lock is not None:
+                os.close(lock)
+                return SOCKET in folder.names()
+            time.sleep(_AGAIN_S)
     return False
 
 

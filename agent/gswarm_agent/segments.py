@@ -16,7 +16,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 from gswarm_agent.folder import Folder
 from gswarm_agent.wire import WIRE_VERSION
 
-SEGMENT_BYTES = 4 * 1024 * 1024
+SEGMENT_BYTES = 1024 * 1024
 _HEADER = b"gswarm-spool %d\n" % WIRE_VERSION
 _RECORD = struct.Struct(">IIQQ")
 _SUFFIX = "frames"

@@ -92,7 +92,7 @@ class Spool:
         self._generation = 1 + max((s.generation for s in self._shelf.segments), default=0)
         self._acknowledged: Dict[str, int] = {}
         self._notes: List[Note] = []
-        self._dropped = 0
+        self._dropped = self._told = 0
         self.life = ""
         self._hello: Optional[Record] = None
         self._last = 0
@@ -116,10 +116,11 @@ class Spool:
 
     def put(self, frame: Frame) -> None:
         """Keep a frame of this life. Raises WireError for one that can't be said."""
-        if self._dropped:
-            text = f"{self._dropped} frames were dropped on the node because its spool was full"
+        if self._dropped > self._told:
+            # In all, because the frame that told an earlier count may itself be among them.
+            text = f"{self._dropped} frames in all were dropped on the node because its spool was full"
             self._notes.append(Note("gap", WARNING, text))
-            self._dropped = 0
+            self._told = self._dropped
         if self._notes:
             frame = replace(frame, notes=(*frame.notes, *self._notes))
             self._notes = []
@@ -128,8 +129,13 @@ class Spool:
         self._last = frame.seq
         self._remember()
         if self._memory_bytes > self._most_memory:
-            self.spill(self._most_memory // 2)
-            while self._memory_bytes > self._most_memory:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Empty half of the memory to the disk; where that doesn't take enough, lose a quarter of it."""
+        self.spill(self._most_memory // 2)
+        if self._memory_bytes > self._most_memory:
+            while self._memory_bytes > self._most_memory * 3 // 4:
                 self._forget_oldest()
                 self._dropped += 1
 

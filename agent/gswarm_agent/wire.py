@@ -100,7 +100,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Bye:
-    """Agent to head: the last message of a stream and why it ends."""
+    """Agent to head: the last message, and why it ends."""
 
     reason: str
 
@@ -156,11 +156,6 @@ def _row(value: Any, width: int, what: str) -> Row:
     return tuple(row)
 
 
-_optional_text = partial(_optional, _text)
-_optional_integer = partial(_optional, _integer)
-_optional_number = partial(_optional, _number)
-
-
 def _flag(value: Any, what: str) -> bool:
     if type(value) is not bool:
         raise _fail(what)
@@ -171,16 +166,16 @@ _FACT_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "str": _text,
     "int": _integer,
     "bool": _flag,
-    "Optional[str]": _optional_text,
-    "Optional[int]": _optional_integer,
-    "Optional[float]": _optional_number,
+    "Optional[str]": partial(_optional, _text),
+    "Optional[int]": partial(_optional, _integer),
+    "Optional[float]": partial(_optional, _number),
 }
 
 
 def _facts(kind: Type[_T], value: Any, what: str) -> _T:
     """A dataclass of plain fields from an array in the order of its fields."""
     described = fields(kind)  # type: ignore[arg-type]
-    values = _array(value, what, len(described), len(described))
+    values = _array(value, what, MAX_COLUMNS, len(described))
     return kind(*(_FACT_CHECKS[str(f.type)](v, f"{what} {f.name}") for f, v in zip(described, values)))
 
 
@@ -199,9 +194,7 @@ def _hello(body: List[Any]) -> Hello:
         simulated=_flag(simulated, "hello"),
         host=_facts(HostFacts, host, "hello host"),
         gpus=tuple(_facts(GpuFacts, g, "hello gpu") for g in _array(gpus, "hello gpus", MAX_GPUS)),
-        capabilities={
-            _text(k, "hello capability"): _text(v, "hello capability") for k, v in capabilities.items()
-        },
+        capabilities={_text(k, "capability"): _text(v, "capability") for k, v in capabilities.items()},
         gpu_columns=named[0],
         host_columns=named[1],
         process_columns=named[2],
@@ -241,10 +234,10 @@ def _process(value: Any, hello: Hello) -> ProcessSample:
     return ProcessSample(
         gpu=_integer(gpu, "process gpu", 0, len(hello.gpus) - 1),
         pid=_integer(pid, "process pid"),
-        user=_optional_text(user, "process user"),
-        command=_optional_text(command, "process command"),
-        rank=_optional_integer(rank, "process rank"),
-        local_rank=_optional_integer(local_rank, "process rank"),
+        user=_optional(_text, user, "process user"),
+        command=_optional(_text, command, "process command"),
+        rank=_optional(_integer, rank, "process rank"),
+        local_rank=_optional(_integer, local_rank, "process rank"),
         row=_row(row, len(hello.process_columns), "process row"),
     )
 
@@ -262,12 +255,9 @@ def _note(value: Any, hello: Hello) -> Note:
 
 
 def _start(interval_ms: Any, sent: Any, resume: Any) -> Start:
-    committed = [_array(pair, "start resume", 2, 2) for pair in _array(resume, "start resume", MAX_LIVES)]
-    return Start(
-        interval_ms=_integer(interval_ms, "start interval", 1),
-        sent=_integer(sent, "start time"),
-        resume=tuple((_text(life, "start life"), _integer(seq, "start seq")) for life, seq in committed),
-    )
+    pairs = [_array(pair, "start resume", 2, 2) for pair in _array(resume, "start resume", MAX_LIVES)]
+    committed = tuple((_text(life, "start life"), _integer(seq, "start seq")) for life, seq in pairs)
+    return Start(_integer(interval_ms, "start interval", 1), _integer(sent, "start time"), committed)
 
 
 _HELLO, _FRAME = 1, 2
@@ -312,9 +302,8 @@ def _body(message: Message) -> List[Any]:
             message.missed,
             [None if row is None else _sendable(row) for row in message.gpus],
             None if message.host is None else _sendable(message.host),
-            None
-            if processes is None
-            else [
+            processes
+            and [
                 (p.gpu, p.pid, p.user, p.command, p.rank, p.local_rank, _sendable(p.row)) for p in processes
             ],
             [(n.kind, n.severity, n.message, n.gpu) for n in message.notes],
@@ -385,14 +374,7 @@ class Decoder:
 
     def _decode(self, packed: bytes) -> Message:
         try:
-            body = msgpack.unpackb(
-                packed,
-                raw=False,
-                strict_map_key=True,
-                max_str_len=4 * MAX_TEXT,
-                max_bin_len=0,
-                max_ext_len=0,
-            )
+            body = msgpack.unpackb(packed, max_str_len=4 * MAX_TEXT, max_bin_len=0, max_ext_len=0)
         except (ValueError, RecursionError, msgpack.exceptions.StackError) as error:
             raise WireError(f"not msgpack: {error}") from None
         if type(body) is not list or not body or type(body[0]) is not int:

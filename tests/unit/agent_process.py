@@ -29,13 +29,6 @@ class Agent:
         self.decoder = Decoder()
         self.heard: list[Message] = []
 
-    @classmethod
-    def of(cls, process: subprocess.Popen[bytes]) -> Agent:
-        """An agent that was started otherwise."""
-        agent = cls.__new__(cls)
-        agent.process, agent.decoder, agent.heard = process, Decoder(), []
-        return agent
-
     def say(self, *messages: Message) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(b"".join(map(encode, messages)))

@@ -1,0 +1,320 @@
+"""The spool loses nothing, in any order of events, until it has to; then it counts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gswarm_agent import segments
+from gswarm_agent.folder import Folder
+from gswarm_agent.frame import Frame, Hello, HostFacts
+from gswarm_agent.segments import Record, pack, unpack
+from gswarm_agent.spool import Spool
+from gswarm_agent.wire import MAGIC, WIRE_VERSION, Decoder, encode
+
+HELLO = Hello("1", "", 1000, False, HostFacts("n1", "boot"), (), {}, (), ("load_1m",), ())
+HEADER = b"gswarm-spool %d\n" % WIRE_VERSION
+
+
+def frame(seq: int) -> Frame:
+    return Frame(seq, 10**18 + seq, 0.0, 0, (), (float(seq),))
+
+
+def everything(spool: Spool, life: str, at_once: int = 300) -> list[Frame]:
+    """All that is left of a life, as a head would get it."""
+    decoder, after = Decoder(), 0
+    hello = encode(replace(HELLO, life=life)) if life == spool.life else spool.hello(life)
+    list(decoder.feed(MAGIC + hello))
+    found: list[Frame] = []
+    while records := spool.read(life, after, at_once):
+        after = records[-1].seq
+        for message in decoder.feed(b"".join(record.data for record in records)):
+            assert isinstance(message, Frame)
+            found.append(message)
+    return found
+
+
+def notes(frames: list[Frame]) -> list[str]:
+    return [note.message for each in frames for note in each.notes]
+
+
+def dropped(spool: Spool) -> int:
+    """How many frames the notes say are gone, once the dropping is over."""
+    found = everything(spool, spool.life)
+    spool.acknowledge(spool.life, found[-1].seq)
+    spool.put(frame(10**6))
+    return max(int(text.split()[0]) for text in notes(found + everything(spool, spool.life)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    folder = Folder(str(tmp_path / "top"), "rec@n1", create=True)
+    yield folder
+    folder.close()
+
+
+def begun(folder: Folder, life: str, memory: int = 10**6, disk: int = 10**6) -> Spool:
+    spool = Spool(folder, memory, disk)
+    spool.begin(replace(HELLO, life=life))
+    return spool
+
+
+class Lives(RuleBasedStateMachine):
+    """An agent that puts frames, spills, ends and begins again, and a head that acknowledges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = TemporaryDirectory()
+        self.folder = Folder(f"{self.place.name}/top", "rec@n1", create=True)
+        self.kept: dict[str, list[int]] = {}
+        self.acknowledged: dict[str, int] = {}
+        self.number = 0
+        self.begin()
+
+    def teardown(self) -> None:
+        self.folder.close()
+        self.place.cleanup()
+
+    @rule()
+    def a_life_ends_and_the_next_begins(self) -> None:
+        self.spool.spill()
+        self.begin()
+
+    def begin(self) -> None:
+        self.number, self.seq = self.number + 1, 0
+        self.life = f"life{self.number}"
+        self.spool = begun(self.folder, self.life, memory=3_000)
+        self.spool.resume(self.acknowledged)
+        self.kept[self.life] = []
+
+    @rule(count=st.integers(1, 40))
+    def measures(self, count: int) -> None:
+        for _ in range(count):
+            self.seq += 1
+            self.spool.put(frame(self.seq))
+            self.kept[self.life].append(self.seq)
+
+    @rule()
+    def spills(self) -> None:
+        assert self.spool.spill()
+
+    @rule(data=st.data())
+    def acknowledges(self, data: st.DataObject) -> None:
+        life = data.draw(st.sampled_from(sorted(self.kept)))
+        upto = data.draw(st.integers(0, max(self.kept[life], default=0)))
+        self.spool.acknowledge(life, upto)
+        self.acknowledged[life] = max(upto, self.acknowledged.get(life, 0))
+        self.kept[life] = [seq for seq in self.kept[life] if seq > upto]
+
+    @rule(after=st.integers(0, 50))
+    def goes_on_from(self, after: int) -> None:
+        wanted = [seq for seq in self.kept[self.life] if seq > after]
+        found = [record.seq for record in self.spool.read(self.life, after, 10**9)]
+        assert found == wanted[: len(found)]
+        assert bool(found) == bool(wanted)
+
+    @invariant()
+    def delivers_what_is_not_acknowledged(self) -> None:
+        for life, kept in self.kept.items():
+            assert [each.seq for each in everything(self.spool, life)] == kept
+        left = {w.life: (w.frames, w.first_ns - 10**18, w.last_ns - 10**18) for w in self.spool.waiting()}
+        assert left == {life: (len(k), k[0], k[-1]) for life, k in self.kept.items() if k}
+        assert self.spool.empty == (not left)
+        assert set(self.spool.former_lives()) == set(left) - {self.life}
+
+
+TestLives = Lives.TestCase
+TestLives.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1_000)
+
+
+records = st.lists(
+    st.builds(Record, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.binary(max_size=60)),
+    max_size=6,
+)
+
+
+@given(records, st.integers(0, 400))
+def test_a_file_cut_off_anywhere_gives_its_first_records(written: list[Record], cut: int) -> None:
+    content = HEADER + b"".join(map(pack, written))
+    found = list(unpack(content[:cut]))
+    assert found == written[: len(found)]
+    assert list(unpack(content)) == written
+    if cut >= len(content):
+        assert found == written
+
+
+@given(records.filter(bool), st.data())
+def test_a_changed_byte_is_noticed(written: list[Record], data: st.DataObject) -> None:
+    content = bytearray(HEADER + b"".join(map(pack, written)))
+    at = data.draw(st.integers(0, len(content) - 1))
+    content[at] ^= data.draw(st.integers(1, 255))
+    found = list(unpack(bytes(content)))
+    assert found == written[: len(found)]
+    assert len(found) < len(written)
+
+
+@given(st.binary(max_size=200))
+def test_any_other_file_has_no_records(content: bytes) -> None:
+    assert list(unpack(content)) == []
+
+
+@pytest.mark.parametrize("harm", ["truncated", "empty", "garbage", "other version"])
+def test_a_damaged_segment_costs_what_was_in_it_and_no_more(
+    folder: Folder, tmp_path: Path, harm: str
+) -> None:
+    spool = begun(folder, "one")
+    for seq in range(1, 61):
+        spool.put(frame(seq))
+    spool.spill()
+    first, *others = sorted((tmp_path / "top/rec@n1").glob("*.frames"))
+    assert others
+    whole = first.read_bytes()
+    after = int(others[0].stem.rpartition("-")[2])
+    first.write_bytes(
+        {
+            "truncated": whole[:-3],
+            "empty": b"",
+            "garbage": b"\xff" * 100,
+            "other version": b"gswarm-spool 999\n" + whole[len(HEADER) :],
+        }[harm]
+    )
+    again = begun(folder, "two")
+    found = [each.seq for each in everything_of(again, "one")]
+    assert found[-1] == 60
+    assert found == (list(range(1, after - 1)) if harm == "truncated" else []) + list(range(after, 61))
+    again.acknowledge("one", 60)
+    assert again.empty
+
+
+def everything_of(spool: Spool, life: str) -> list[Frame]:
+    """As a delivery reads it: the frames first, then the hello of what is left."""
+    spool.read(life, 0, 1)
+    return everything(spool, life)
+
+
+def test_the_oldest_go_when_the_disk_bound_is_reached_and_are_counted(folder: Folder) -> None:
+    spool = begun(folder, "one", memory=1_000, disk=4_000)
+    for seq in range(1, 301):
+        spool.put(frame(seq))
+    found = everything(spool, "one")
+    assert [each.seq for each in found] == list(range(found[0].seq, 301))
+    assert dropped(spool) == found[0].seq - 1
+
+
+def test_a_drop_is_told_in_few_notes(folder: Folder) -> None:
+    spool = begun(folder, "one", memory=10_000, disk=1_000)
+    for seq in range(1, 1001):
+        spool.put(frame(seq))
+    told = notes(everything(spool, "one"))
+    assert len(told) < 10
+    assert told[-1].endswith("frames in all were dropped on the node because its spool was full")
+
+
+def test_frames_of_former_lives_go_first(folder: Folder) -> None:
+    spool = begun(folder, "one")
+    for seq in range(1, 31):
+        spool.put(frame(seq))
+    spool.spill()
+    spool = begun(folder, "two", memory=1_000, disk=4_000)
+    for seq in range(1, 51):
+        spool.put(frame(seq))
+    left = everything(spool, "one")
+    assert [each.seq for each in left] == list(range(31 - len(left), 31))
+    assert len(left) < 30
+    assert [each.seq for each in everything(spool, "two")] == list(range(1, 51))
+
+
+def test_a_killed_life_leaves_its_count(folder: Folder) -> None:
+    killed = begun(folder, "one")
+    for seq in range(1, 11):
+        killed.put(frame(seq))
+    killed.acknowledge("one", 4)
+    again = Spool(folder)
+    again.resume({"one": 6})
+    again.begin(replace(HELLO, life="two"))
+    again.put(frame(1))
+    again.put(frame(2))
+    first, second = everything(again, "two")
+    assert notes([first]) == ["the agent was killed, and 4 frames that only it had are lost"]
+    assert notes([second]) == []
+
+
+def test_a_life_that_ended_well_leaves_no_note(folder: Folder) -> None:
+    ended = begun(folder, "one")
+    for seq in range(1, 11):
+        ended.put(frame(seq))
+    ended.acknowledge("one", 4)
+    ended.spill()
+    again = begun(folder, "two")
+    again.put(frame(1))
+    assert notes(everything(again, "two")) == []
+
+
+def test_files_of_others_in_the_folder_are_left_alone(folder: Folder, tmp_path: Path) -> None:
+    for name in ("x.frames", "1-a-2.frames", "00000001-a-000000000002.frame", "00000001-a.frames"):
+        (tmp_path / "top/rec@n1" / name).write_bytes(b"?")
+    assert begun(folder, "one").empty
+
+
+ON_A_SMALL_DISK = """
+import subprocess, sys
+sys.path[:0] = ["agent", "."]
+from tests.unit.test_spool import begun, dropped, everything, frame
+from gswarm_agent import segments
+from gswarm_agent.folder import Folder
+segments.SEGMENT_BYTES = 8_000
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", sys.argv[1]], check=True)
+spool = begun(Folder(sys.argv[1] + "/top", "rec@n1", create=True), "one", memory=2_000)
+for seq in range(1, 2001):
+    spool.put(frame(seq))
+left = [each.seq for each in everything(spool, "one")]
+assert left == list(range(left[0], 2001)), left
+print(len(left) > 100, left[0] - 1 - dropped(spool))
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can mount a small disk"
+)
+def test_a_full_disk_keeps_the_newest_frames_and_counts_the_others(tmp_path: Path) -> None:
+    words = ["unshare", "--mount", sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True 0\n", "")
+
+
+@pytest.mark.parametrize("failing", [PermissionError(13, "no"), OSError(5, "bad disk")])
+def test_a_disk_that_fails_costs_only_what_memory_cannot_hold(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, failing: OSError
+) -> None:
+    spool = begun(folder, "one", memory=2_000)
+    for seq in range(1, 21):
+        spool.put(frame(seq))
+    spool.spill()
+
+    def fail(*_: object) -> None:
+        raise failing
+
+    monkeypatch.setattr(os, "write", fail)
+    for seq in range(21, 101):
+        spool.put(frame(seq))
+    monkeypatch.undo()
+    found = [each.seq for each in everything(spool, "one")]
+    assert found[:20] == list(range(1, 21))
+    assert found[20:] == list(range(101 - len(found[20:]), 101))
+    assert dropped(spool) == 100 - len(found)
