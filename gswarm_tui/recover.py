@@ -132,7 +132,8 @@ async def _waiting_lines(one: Found, settings: Options) -> list[str]:
 def _words(answer: NodeStatus | LaunchError) -> str:
     if isinstance(answer, LaunchError):
         return f"couldn't be asked, {answer.reason}"
-    frames = f"{answer.frames:,} frames wait" if answer.frames else "nothing waits"
+    wait = "1 frame waits" if answer.frames == 1 else f"{answer.frames:,} frames wait"
+    frames = wait if answer.frames else "nothing waits"
     return frames + (", and its agent still measures" if answer.pid is not None else "")
 
 

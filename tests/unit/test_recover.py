@@ -1,0 +1,234 @@
+"""Heads that are killed with SIGKILL, on a real terminal with a real agent, and what recover makes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui import recover
+from gswarm_tui.arguments import UsageError, parse, parse_recover
+from gswarm_tui.errors import UserError
+from gswarm_tui.plan import Plan
+from gswarm_tui.remember import recall, remember
+from gswarm_tui.slurm import Job
+from gswarm_tui.store.recorder import Recorder
+from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
+
+PATIENCE_S = 60.0
+SETTINGS = parse([], {"HOME": "/nowhere"})
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.05)
+
+
+class Head:
+    """gswarm-tui on a terminal of its own; whatever it draws is read away and kept."""
+
+    def __init__(self, *words: str) -> None:
+        self.master, terminal = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gswarm_tui", *words],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            env=os.environ | {"TERM": "xterm-256color", "LINES": "40", "COLUMNS": "120"},
+        )
+        os.close(terminal)
+        self.said = b""
+        self.reading = threading.Thread(target=self._read)
+        self.reading.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # the terminal's other end was closed
+            while data := os.read(self.master, 65536):
+                self.said += data
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.reading.join()
+        os.close(self.master)
+
+
+@contextmanager
+def head(*words: str) -> Iterator[Head]:
+    """A head that is killed at the end, if it hasn't ended before."""
+    running = Head(*words)
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+def frames_on(path: Path) -> list[int]:
+    return [seq for (seq,) in query(path, "SELECT seq FROM host_samples ORDER BY ts")]
+
+
+def agents_of(uid: str) -> list[dict[str, object]]:
+    """What this machine's agents say of a recording."""
+    command = [sys.executable, "-m", "gswarm_agent", "status", "--recording", uid]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert isinstance(found, list)
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "gswarm-run.duckdb"
+    yield path
+    for (uid,) in query(path, "SELECT uid FROM recordings") if path.exists() else []:
+        for agent in agents_of(uid) if uid else []:
+            if isinstance(agent["pid"], int):
+                os.kill(agent["pid"], signal.SIGKILL)
+
+
+def killed_head(path: Path) -> str:
+    """A head that recorded some frames of this machine and was killed; the recording's uid."""
+    words = ("--launcher", "local", "--interval", "0.1", "--db", str(path))
+    with head(*words) as running:
+        eventually(
+            lambda: b"rec 00:00:0" in running.said and b"connecting" not in running.said[-2000:], "live"
+        )
+        eventually(lambda: path.exists() and path.stat().st_size > 0, "a file")
+        time_of_first_frames = time.monotonic() + 2
+        eventually(lambda: time.monotonic() > time_of_first_frames, "frames")
+    ((uid,),) = query(path, "SELECT uid FROM recordings")
+    assert isinstance(uid, str)
+    return uid
+
+
+def test_nothing_is_lost_or_twice_when_a_killed_head_is_finished(path: Path) -> None:
+    uid = killed_head(path)
+    before = len(frames_on(path))
+    waiting = agents_of(uid)[0]
+    assert isinstance(waiting["pid"], int), "the agent lives on"
+
+    def frames_waiting() -> bool:
+        lives = agents_of(uid)[0]["lives"]
+        return isinstance(lives, list) and bool(lives) and lives[0]["frames"] > 10
+
+    eventually(frames_waiting, "frames that wait")
+    assert path.stat().st_mode & 0o777 == 0o600
+    out = subprocess.run(
+        [sys.executable, "-m", "gswarm_tui", "recover", uid[:8], "--finish", "--db", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (out.returncode, out.stderr) == (0, "")
+    assert f"recording {uid[:8]} is closed" in out.stdout
+    seqs = frames_on(path)
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert len(seqs) >= before + 10
+    assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
+    assert query(path, "SELECT count(*) FROM host_samples WHERE interval_ms IS NULL") == [(1,)]
+    assert agents_of(uid) == []
+
+
+def test_a_killed_head_is_gone_on_with_and_the_next_one_on_its_file_says_so(path: Path) -> None:
+    uid = killed_head(path)
+    with head("--demo", "1x1", "--db", str(path)) as running:
+        eventually(lambda: f"gswarm-tui recover {uid[:8]}".encode() in running.said, "a notice")
+    with head("recover", uid, "--db", str(path)) as running:
+        eventually(lambda: b"rec 00:00" in running.said and b"nodes" in running.said, "the app")
+        settled = time.monotonic() + 3
+        eventually(lambda: time.monotonic() > settled, "frames")
+        os.kill(running.process.pid, signal.SIGTERM)
+        running.process.wait(PATIENCE_S)
+    mine = "WHERE recording_id = 1"
+    seqs = query(path, f"SELECT seq FROM host_samples JOIN nodes USING (node_id) {mine} ORDER BY ts")
+    assert seqs == [(n,) for n in range(1, len(seqs) + 1)]
+    assert query(path, f"SELECT ended_at IS NULL FROM recordings {mine}") == [(False,)]
+    assert agents_of(uid) == []
+
+
+def leave(path: Path, uid: str, options: str = "{}", *names: str) -> None:
+    recorder = Recorder(path, replace(INFO, uid=uid, options=options), lambda _status: None)
+    recorder.open()
+    recorder.submit([introduced(gpus=1), arrived(1, [gpu_row()])])
+    recorder.close(None)
+
+
+def test_a_recording_is_found_by_the_beginning_of_its_id_or_its_number(tmp_path: Path) -> None:
+    leave(tmp_path / "gswarm-a.duckdb", "abc1-0")
+    leave(tmp_path / "gswarm-b.duckdb", "abd2-0")
+    (tmp_path / "gswarm-c.duckdb").write_text("no database")
+    found, unreadable = recover.find(tmp_path, None)
+    assert [one.interrupted.uid for one in found] == ["abc1-0", "abd2-0"]
+    assert len(unreadable) == 1
+    assert recover.choose(found, unreadable, "abd").path.name == "gswarm-b.duckdb"
+    with pytest.raises(UserError, match="2 interrupted recordings begin with"):
+        recover.choose(found, unreadable, "ab")
+    with pytest.raises(UserError, match="no interrupted recording here has the ID"):
+        recover.choose(found, unreadable, "x")
+    only, _ = recover.find(tmp_path, tmp_path / "gswarm-a.duckdb")
+    assert recover.choose(only, [], "1").interrupted.uid == "abc1-0"
+
+
+async def test_the_list_says_what_cannot_go_on_and_why(tmp_path: Path) -> None:
+    leave(tmp_path / "gswarm-a.duckdb", "")
+    leave(tmp_path / "gswarm-b.duckdb", "abd2-0", remember(SETTINGS, Plan(("no/host",))))
+    out = StringIO()
+    assert await recover.show(*recover.find(tmp_path, None), SETTINGS, out) == 0
+    assert "this recording doesn't say how its nodes are reached" in out.getvalue()
+    assert "no/host: couldn't be asked" in out.getvalue()
+    out = StringIO()
+    await recover.show([], [], SETTINGS, out)
+    assert out.getvalue() == "there is nothing to recover\n"
+
+
+def test_a_command_line_is_remembered_and_recalled() -> None:
+    words = "--nodes gpu[01-02] --user ada --jump hop --interval 0.5 --setup true --agent-python python3.9"
+    options = parse(words.split(), {})
+    job = Job("4711", "4711_3", ("gpu01", "gpu02"), cluster="tiny")
+    plan = Plan(("gpu01", "gpu02"), job, {"gpu01": frozenset({0, 3})})
+    again, planned = recall(json.loads(remember(options, plan)), SETTINGS)
+    assert again == replace(options, nodes=None)
+    assert planned == plan
+
+
+@pytest.mark.parametrize(
+    "kept", [{}, {"launcher": "rsh"}, json.loads(remember(SETTINGS, Plan(("a",)))) | {"demo": 3}]
+)
+def test_what_makes_no_sense_is_not_recalled(kept: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="can't go on"):
+        recall(kept, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("--finish", "--finish needs the ID"),
+        ("a b", "takes one ID"),
+        ("--finnish", "there is no option"),
+        ("--db /nowhere.duckdb", "--db: there is no file"),
+    ],
+)
+def test_a_wrong_command_line_says_what_is_wrong(words: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        parse_recover(words.split())
+
+
+def test_samples_end_a_recording_whose_head_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "gswarm-a.duckdb"
+    leave(path, "")
+    (one,) = recover.find(tmp_path, path)[0]
+    assert one.interrupted.last_at == T0 + 1
