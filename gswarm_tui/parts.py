@@ -83,7 +83,7 @@ def _open(hub: Hub, plan: Plan, path: Path, what: RecordingInfo | int) -> Record
 
 
 def make_launcher(options: Options, plan: Plan, recording: str) -> Launcher:
-    """What starts the agents, which serve the recording with this uid; without one they end with their links."""
+    """What starts the agents, which serve the recording with this uid; without one they end with links."""
     if options.demo is not None:
         from gswarm_tui.launch.simulated import SimulatedLauncher
 
