@@ -176,7 +176,9 @@ class Fleet:
         node = self.nodes[event.node]
         before = node.phase
         node.phase, node.since = event.phase, event.at
-        node.reason, node.remedy, node.retry_at = event.reason, event.remedy, event.retry_at
+        node.retry_at = event.retry_at
+        if event.phase is not Phase.CONNECTING:  # until it is live again, why it was lost stays of interest
+            node.reason, node.remedy = event.reason, event.remedy
         node.version += 1
         if event.phase is Phase.LOST:
             if event.reason == node.lost_told:

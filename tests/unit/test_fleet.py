@@ -73,9 +73,11 @@ def test_a_node_goes_from_connecting_to_live_to_stale_to_lost() -> None:
     assert [(h.kind, h.severity, h.message) for h in told] == [("link_lost", ERROR, "connection reset")]
     assert node.standing(T0 + 7) is Standing.LOST
     fleet.apply(LinkChanged("gpu01", T0 + 8, Phase.CONNECTING))
+    assert (node.standing(T0 + 8), node.reason) == (Standing.CONNECTING, "connection reset")
     assert fleet.apply(LinkChanged("gpu01", T0 + 9, Phase.LOST, "connection reset", "wait", T0 + 11)) == []
     told = fleet.apply(LinkChanged("gpu01", T0 + 12, Phase.LIVE))
     assert [h.message for h in told] == ["connected again"]
+    assert node.reason == ""
 
 
 def test_missing_frames_are_told_and_counted() -> None:
