@@ -41,7 +41,8 @@ class GswarmApp(App[str], inherit_bindings=False):
     COMMANDS: ClassVar = {SwarmCommands}
     ENABLE_COMMAND_PALETTE = True
     CSS = """
-    Screen { background: $background; color: $foreground; scrollbar-size-vertical: 1; }
+    * { scrollbar-size-vertical: 1; }
+    SearchIcon { display: none; }
     """
 
     def __init__(
@@ -86,8 +87,9 @@ class GswarmApp(App[str], inherit_bindings=False):
     def _look(self) -> None:
         self._look_posted = False
         self._looked_at = self.hub.now()
-        if isinstance(self.screen, Place):
-            self.screen.look()
+        screen = self.screen_stack[-1] if self.screen_stack else None
+        if isinstance(screen, Place) and screen.is_mounted:
+            screen.look()
 
     # Places
 
