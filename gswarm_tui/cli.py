@@ -137,10 +137,11 @@ def _add_links(hub: Hub, launcher: Launcher, options: Options) -> None:
 
 def _app(options: Options, plan: Plan, hub: Hub) -> GswarmApp:
     from gswarm_tui.tui.app import GswarmApp
+    from gswarm_tui.tui.themes import theme_for
 
     nodes = hosts.fold(plan.nodes)
     title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
-    return GswarmApp(hub, title=title)
+    return GswarmApp(hub, title=title, theme=theme_for(os.environ))
 
 
 def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path) -> int:
