@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from textual import events
+from textual.widgets import Input
 
 from gswarm_tui.tui.themes import THEME_NAMES
 from tests.tui.conftest import app_on, screen_text
@@ -22,6 +23,19 @@ async def test_a_session_starts_with_a_good_name_and_stops() -> None:
         await pilot.pause()
         assert not made.fleet.sessions.running
         assert "no session" in screen_text(app)
+
+
+async def test_a_question_answered_twice_is_answered_once() -> None:
+    made = scene(2, 2, 60)
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("s")
+        field = app.screen.query_one(Input)
+        for _ in range(2):  # as by a key that is pressed again before the first was dealt with
+            field.post_message(Input.Submitted(field, field.value))
+        await pilot.pause()
+        assert len(made.fleet.sessions.running) == 1
+        assert "no session" not in screen_text(app)
 
 
 @pytest.mark.parametrize(
