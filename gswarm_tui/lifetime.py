@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-import threading
+import termios
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from gswarm_tui.hub import Hub
 
 SCREEN_ENDS_S = 5.0
 LINKS_END_S = 5.0
-LAST_RESORT_S = 40.0
+LAST_RESORT_S = 40
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,8 +46,9 @@ class Ended:
 class Lifetime:
     """Runs hub and screen together and ends them in order: sessions, agents, recording.
 
-    SIGTERM and SIGHUP (the terminal was closed) end a run like a quit does. Then nothing may be written
-    to a terminal that is gone, and nothing may hang: a last resort ends the process.
+    SIGTERM and SIGHUP (the terminal was closed, or salloc's job ended) end a run like a quit does. Then
+    nothing may be written to a terminal that is gone, and nothing may hang: as a last resort an alarm ends
+    the process.
     """
 
     def __init__(
@@ -79,13 +80,13 @@ class Lifetime:
         if not showing.done():
             self._request_quit("ended")
             await asyncio.wait({showing}, timeout=SCREEN_ENDS_S)
-        return Ended(problem or _failure(showing), await self._close(feeding, showing, asking))
+        ended = Ended(problem or _failure(showing), await self._close(feeding, showing, asking))
+        signal.alarm(0)
+        return ended
 
     def _asked_to_end(self, number: signal.Signals) -> None:
-        last_resort = threading.Timer(LAST_RESORT_S, os._exit, (1,))
-        last_resort.daemon = True
-        last_resort.start()
-        if number == signal.SIGHUP:
+        signal.alarm(LAST_RESORT_S)
+        if number == signal.SIGHUP and _terminal_is_gone():
             nowhere = os.open(os.devnull, os.O_RDWR)
             for descriptor in (1, 2):
                 os.dup2(nowhere, descriptor)
@@ -106,6 +107,15 @@ class Lifetime:
         if self._recording is None:
             return None
         return await asyncio.to_thread(self._recording.close, self._hub.now())
+
+
+def _terminal_is_gone() -> bool:
+    """Whether standard output was hung up; one that is still there has to be put in order again."""
+    try:
+        termios.tcgetattr(1)
+    except termios.error:
+        return True
+    return False
 
 
 def _failure(task: asyncio.Task[Any]) -> str:
