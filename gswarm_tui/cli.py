@@ -61,6 +61,8 @@ async def _watch(options: Options, plan: Plan, words: Sequence[str], log: Path) 
 
     hub = Hub(Fleet(plan.nodes, options.interval_ms / 1000, plan.allocation))
     launcher = _launcher(options, plan)
+    _add_links(hub, launcher, options)
+    app = _app(options, plan, hub)
     try:
         recorder = _recorder(options, plan, words, hub) if options.record else None
     except StoreError as error:
@@ -68,8 +70,6 @@ async def _watch(options: Options, plan: Plan, words: Sequence[str], log: Path) 
         return 1
     if plan.notice:
         hub.publish(Happened(hub.now(), "notice", INFO, plan.notice))
-    _add_links(hub, launcher, options)
-    app = _app(options, plan, hub)
     ended = await Lifetime(hub, launcher, recorder, app.request_quit).run(app.run_async())
     return _say_goodbye(hub, ended, app.return_code or 0, log)
 

@@ -46,9 +46,9 @@ class Ended:
 class Lifetime:
     """Runs hub and screen together and ends them in order: sessions, agents, recording.
 
-    SIGTERM and SIGHUP (the terminal was closed, or salloc's job ended) end a run like a quit does. Then
-    nothing may be written to a terminal that is gone, and nothing may hang: as a last resort an alarm ends
-    the process.
+    SIGTERM, SIGINT and SIGHUP (the terminal was closed, or salloc's job ended) end a run like a quit does.
+    Then nothing may be written to a terminal that is gone, and nothing may hang: as a last resort an alarm
+    ends the process.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Lifetime:
     async def run(self, screen: Coroutine[Any, Any, object]) -> Ended:
         """Run until the screen ends or a signal comes; then end all of it."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_end, number)
         feeding = asyncio.create_task(self._hub.run(), name="hub")
         showing = asyncio.create_task(screen, name="screen")

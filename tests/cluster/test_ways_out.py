@@ -70,12 +70,12 @@ def test_quitting_asks_once_while_sessions_run(cluster: Cluster, tmp_path: Path)
     all_ended(cluster, NODES)
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "the terminal is closed"])
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "the terminal is closed"])
 def test_a_signal_ends_it_without_a_question(cluster: Cluster, how: str, tmp_path: Path) -> None:
     db = tmp_path / "signal.duckdb"
     with recording(cluster, db, f"--nodes {' '.join(NODES)}") as terminal:
-        if how == "SIGTERM":
-            os.kill(terminal.pid, signal.SIGTERM)
+        if how.startswith("SIG"):
+            os.kill(terminal.pid, signal.Signals[how])
             assert terminal.exit_status() == 0
             said = r"\S+/signal.duckdb: [\d,]+ rows in [\d.]+ MB, 2 sessions\n*"
             assert re.fullmatch(said, terminal.screen().replace("MB,\n", "MB, ")), terminal.screen()
