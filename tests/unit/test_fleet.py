@@ -116,8 +116,10 @@ def test_throttling_is_told_when_it_begins_and_when_it_has_ended() -> None:
     assert [(h.severity, h.message) for h in told] == [("warning", "throttled: thermal (hardware)")]
     assert fleet.apply(frame(3, T0 + 2, gpu_row(clock_reasons=0x40))) == []
     assert fleet.apply(frame(4, T0 + 3, gpu_row(clock_reasons=0))) == []
-    told = fleet.apply(frame(5, T0 + 13, gpu_row(clock_reasons=0)))
-    assert [h.message for h in told] == ["no longer throttled, after 1 s"]
+    assert fleet.apply(frame(5, T0 + 20, gpu_row(clock_reasons=0x40))) == []
+    assert fleet.apply(frame(6, T0 + 50, gpu_row(clock_reasons=0))) == []
+    told = fleet.apply(frame(7, T0 + 51, gpu_row(clock_reasons=0)))
+    assert [h.message for h in told] == ["no longer throttled, after 19 s"]
 
 
 def test_sessions_overlap_and_count_only_their_own_time() -> None:
