@@ -135,18 +135,31 @@ def _add_links(hub: Hub, launcher: Launcher, options: Options) -> None:
         hub.links[node] = Link(node, launcher, options.interval_ms, hub.publish)
 
 
-def _app(options: Options, plan: Plan, hub: Hub) -> GswarmApp:
+def _theme(options: Options, environ: Mapping[str, str]) -> str:
+    """The theme asked for, else the one that suits the terminal. Raises UserError."""
+    from gswarm_tui.tui.themes import THEME_NAMES, theme_for
+
+    if options.theme is None:
+        return theme_for(environ)
+    if options.theme not in THEME_NAMES:
+        hint = nearest(options.theme, THEME_NAMES) or f"; it is one of {', '.join(THEME_NAMES)}"
+        raise UserError(f"--theme: {quote(options.theme)} isn't a theme{hint}.")
+    return options.theme
+
+
+def _app(options: Options, plan: Plan, hub: Hub, theme: str) -> GswarmApp:
     from gswarm_tui.tui.app import GswarmApp
-    from gswarm_tui.tui.themes import theme_for
 
     nodes = hosts.fold(plan.nodes)
     title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
-    return GswarmApp(hub, title=title, theme=theme_for(os.environ))
+    return GswarmApp(hub, title=title, theme=theme, metric=options.metric)
 
 
 def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path) -> int:
     """Tell in a line or two where the recording is and what went wrong; the exit status."""
     problems = [ended.problem] if ended.problem else []
+    if return_code and not problems:  # Textual has shown where, when it left the terminal
+        problems.append("the screen failed; what is shown above belongs in a bug report")
     if (status := ended.status) is not None:
         sessions = len(hub.fleet.sessions.sessions)
         named = f", {sessions} session{'s' if sessions > 1 else ''}" if sessions else ""
@@ -155,7 +168,7 @@ def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path) -> int:
             problems.append(f"the recording isn't complete: {status.error}")
     for problem in problems:
         print(f"gswarm-tui: {problem} (log: {log})", file=sys.stderr)
-    return 1 if problems or return_code else 0
+    return 1 if problems else 0
 
 
 def _log_to_file(environ: Mapping[str, str]) -> Path:
