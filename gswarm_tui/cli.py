@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from gswarm_agent import __version__
 from gswarm_tui import hosts
 from gswarm_tui.arguments import Options, parse
-from gswarm_tui.errors import UserError
+from gswarm_tui.errors import UserError, nearest, quote
 from gswarm_tui.plan import Plan, require_terminal, resolve_nodes
 from gswarm_tui.slurm import Slurm
 
@@ -59,10 +59,11 @@ async def _watch(options: Options, plan: Plan, words: Sequence[str], log: Path) 
     from gswarm_tui.lifetime import Lifetime
     from gswarm_tui.store.database import StoreError
 
+    theme = _theme(options, os.environ)
     hub = Hub(Fleet(plan.nodes, options.interval_ms / 1000, plan.allocation))
     launcher = _launcher(options, plan)
     _add_links(hub, launcher, options)
-    app = _app(options, plan, hub)
+    app = _app(options, plan, hub, theme)
     try:
         recorder = _recorder(options, plan, words, hub) if options.record else None
     except StoreError as error:

@@ -29,7 +29,7 @@ def reason_names(reasons: int) -> str:
 
 
 class ThrottleWatch:
-    """Remembers each GPU's reasons; an episode ends after half a minute without any, so that it can't flood."""
+    """Remembers each GPU's reasons; an episode ends half a minute after the last, lest it flood."""
 
     def __init__(self) -> None:
         self._episodes: dict[tuple[str, str], tuple[float, float, int]] = {}

@@ -34,7 +34,8 @@ class GswarmApp(App[str], inherit_bindings=False):
     """The terminal app over a hub. ``run_async`` answers why it ended, in one word or a sentence.
 
     It never starts or stops links or the recorder: whoever made them does, after it ended. ``title`` names
-    the job and its nodes for the header, ``timezone`` is for clock times (None is the machine's own).
+    the job and its nodes for the header, ``metric`` is what the fleet shows first, ``timezone`` is for clock
+    times (None is the machine's own).
     """
 
     BINDINGS = bindings_everywhere()
@@ -46,13 +47,20 @@ class GswarmApp(App[str], inherit_bindings=False):
     """
 
     def __init__(
-        self, hub: Hub, *, title: str = "", theme: str = DARK, timezone: tzinfo | None = None
+        self,
+        hub: Hub,
+        *,
+        title: str = "",
+        theme: str = DARK,
+        metric: str = "util_pct",
+        timezone: tzinfo | None = None,
     ) -> None:
         super().__init__()
         self.hub = hub
         self.job = clean(title)
         self.timezone = timezone
         self._first_theme = theme
+        self._first_metric = metric
         self._look_posted = False
         self._looked_at = 0.0
         for each in themes():
@@ -60,7 +68,7 @@ class GswarmApp(App[str], inherit_bindings=False):
 
     def get_default_screen(self) -> Place:
         """The fleet is what everything starts from."""
-        return FleetScreen(self.hub, self.job)
+        return FleetScreen(self.hub, self.job, self._first_metric)
 
     def on_mount(self) -> None:
         """Follow the hub."""

@@ -217,7 +217,7 @@ async def test_the_header_tells_how_the_recording_goes() -> None:
         made.hub.recorded(RecorderStatus("run.duckdb", 1, 1, 0, {}, "the disk that holds run.duckdb is full"))
         made.advance(1)
         await pilot.pause()
-        assert "▲ the disk that holds run.duckdb is full" in line_with("gswarm", app)
+        assert "╳ the disk that holds run.duckdb is full" in line_with("gswarm", app)
 
 
 async def test_hostile_names_and_messages_stay_text() -> None:
