@@ -198,7 +198,8 @@ class Fleet:
         same = known is not None and [g.uuid for g in known.gpus] == [g.uuid for g in hello.gpus]
         node.hello = hello
         node.interval_s = hello.interval_ms / 1000
-        node.last_seq = 0
+        if known is None or known.life != hello.life:
+            node.last_seq = 0
         node.version += 1
         granted = self._allocation.get(event.node)
         node.mine = tuple(granted is None or g.minor is None or g.minor in granted for g in hello.gpus)
@@ -215,7 +216,7 @@ class Fleet:
         told = [
             Happened(event.at, "unmeasured", INFO, f"{what}: {why}", event.node)
             for what, why in hello.capabilities.items()
-            if what in ("gpu", "processes") and (known is None or known.capabilities != hello.capabilities)
+            if what in ("gpu", "processes") and (known is None or known.capabilities.get(what) != why)
         ]
         if known is not None and known.host.boot_id != hello.host.boot_id:
             told.append(Happened(event.at, "reboot", WARNING, "the node was booted anew", event.node))

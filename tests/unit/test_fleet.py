@@ -91,8 +91,17 @@ def test_missing_frames_are_told_and_counted() -> None:
 def test_a_new_life_of_the_agent_is_no_gap() -> None:
     fleet = live()
     fleet.apply(frame(900, T0 + 1, None, None))
-    fleet.apply(NodeIntroduced("gpu01", T0 + 2, hello()))
+    fleet.apply(NodeIntroduced("gpu01", T0 + 2, replace(hello(), life="life-2")))
     assert fleet.apply(frame(1, T0 + 3, None, None)) == []
+
+
+def test_a_gap_is_seen_across_a_second_hello_of_one_life() -> None:
+    fleet = live()
+    fleet.apply(frame(1, T0 + 1, gpu_row(), gpu_row()))
+    lost = replace(hello(), capabilities={"gpu1": "the GPU has fallen off the bus"})
+    assert fleet.apply(NodeIntroduced("gpu01", T0 + 2, lost)) == []
+    assert fleet.nodes["gpu01"].hello == lost
+    assert [h.kind for h in fleet.apply(frame(4, T0 + 4, gpu_row(), None))] == ["gap"]
 
 
 def test_a_reboot_is_told() -> None:
