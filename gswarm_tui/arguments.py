@@ -18,6 +18,7 @@ T = TypeVar("T")
 ENVIRONMENT_PREFIX = "GSWARM_TUI_"
 _DEMO = "4x8"
 _SSH_ONLY = ("user", "ssh_config", "jump")
+_REMOTE_ONLY = ("setup", "agent_python")
 
 _EXAMPLES = """\
 examples:
@@ -204,6 +205,9 @@ def _refuse_contradictions(flags: Mapping[str, object]) -> None:
     for key in _SSH_ONLY:
         if key in flags and launcher != "ssh":
             raise UsageError(f"{_flag(key)} is about SSH, which this command doesn't use; leave it out.")
+    for key in _REMOTE_ONLY:
+        if key in flags and launcher in ("local", "demo"):
+            raise UsageError(f"{_flag(key)} is about other machines, and here is none; leave it out.")
 
 
 def _unexpected(word: str, parser: argparse.ArgumentParser) -> UsageError:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gswarm_tui import hosts, parts
 from gswarm_tui.arguments import Options, parse, parse_recover
-from gswarm_tui.errors import UserError
+from gswarm_tui.errors import UserError, nearest, quote
 from gswarm_tui.plan import Plan, require_terminal, resolve_nodes
 from gswarm_tui.slurm import Slurm
 
@@ -76,6 +76,7 @@ async def _watch(
     from gswarm_tui.lifetime import Lifetime
     from gswarm_tui.store.database import StoreError
 
+    theme = _theme(options, os.environ)
     hub = parts.make_hub(options, plan)
     uid = str(uuid.uuid4()) if chosen is None else chosen.interrupted.uid
     recorder: Recorder | None = None
@@ -90,7 +91,7 @@ async def _watch(
     _give_notice(hub, plan, recorder)
     launcher = parts.make_launcher(options, plan, uid if recorder is not None else "")
     parts.add_links(hub, launcher, options, recorder)
-    app = _app(options, plan, hub)
+    app = _app(options, plan, hub, theme)
     lasting = recorder is not None and options.demo is None
     lifetime = Lifetime(hub, launcher, recorder, app.request_quit, lasting=lasting, waiting=_tell_waiting)
     ended = await lifetime.run(app.run_async())
@@ -125,17 +126,31 @@ def _tell_waiting(nodes: Sequence[str]) -> None:
     print(f"gswarm-tui: waiting for the last frames of {hosts.fold(nodes)} …", file=sys.stderr)
 
 
-def _app(options: Options, plan: Plan, hub: Hub) -> GswarmApp:
+def _theme(options: Options, environ: Mapping[str, str]) -> str:
+    """The theme asked for, else the one that suits the terminal. Raises UserError."""
+    from gswarm_tui.tui.themes import THEME_NAMES, theme_for
+
+    if options.theme is None:
+        return theme_for(environ)
+    if options.theme not in THEME_NAMES:
+        hint = nearest(options.theme, THEME_NAMES) or f"; it is one of {', '.join(THEME_NAMES)}"
+        raise UserError(f"--theme: {quote(options.theme)} isn't a theme{hint}.")
+    return options.theme
+
+
+def _app(options: Options, plan: Plan, hub: Hub, theme: str) -> GswarmApp:
     from gswarm_tui.tui.app import GswarmApp
 
     nodes = hosts.fold(plan.nodes)
     title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
-    return GswarmApp(hub, title=title)
+    return GswarmApp(hub, title=title, theme=theme, metric=options.metric)
 
 
 def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) -> int:
     """Tell in a line or two where the recording is and what went wrong; the exit status."""
     problems = [f"{ended.problem} (log: {log})"] if ended.problem else []
+    if return_code and not problems:  # Textual has shown where, when it left the terminal
+        problems.append("the screen failed; what is shown above belongs in a bug report")
     if (status := ended.status) is not None:
         sessions = len(hub.fleet.sessions.sessions)
         named = f", {sessions} session{'s' if sessions > 1 else ''}" if sessions else ""
@@ -149,7 +164,7 @@ def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) 
             )
     for problem in problems:
         print(f"gswarm-tui: {problem}", file=sys.stderr)
-    return 1 if problems or return_code else 0
+    return 1 if problems else 0
 
 
 def _prepare(environ: Mapping[str, str]) -> Path:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-import threading
+import termios
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from gswarm_tui.hub import Hub
 SCREEN_ENDS_S = 5.0
 LINKS_END_S = 15.0
 SOON_S = 1.5
-LAST_RESORT_S = 40.0
+LAST_RESORT_S = 40
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,8 +51,9 @@ class Ended:
 class Lifetime:
     """Runs hub and screen together and ends them in order: sessions, agents, recording.
 
-    SIGTERM and SIGHUP (the terminal was closed) end a run like a quit does. Then nothing may be written
-    to a terminal that is gone, and nothing may hang: a last resort ends the process.
+    SIGTERM, SIGINT and SIGHUP (the terminal was closed, or salloc's job ended) end a run like a quit does.
+    Then nothing may be written to a terminal that is gone, and nothing may hang: as a last resort an alarm
+    ends the process.
 
     ``lasting`` says that agents outlive their links and keep what isn't on disk; ``waiting`` is told nodes
     whose last frames take a while.
@@ -79,7 +80,7 @@ class Lifetime:
     async def run(self, screen: Coroutine[Any, Any, object]) -> Ended:
         """Run until the screen ends or a signal comes; then end all of it."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_end, number)
         feeding = asyncio.create_task(self._hub.run(), name="hub")
         showing = asyncio.create_task(screen, name="screen")
@@ -92,13 +93,13 @@ class Lifetime:
         if not showing.done():
             self._request_quit("ended")
             await asyncio.wait({showing}, timeout=SCREEN_ENDS_S)
-        return await self._close(problem or _failure(showing), feeding, showing, asking)
+        ended = await self._close(problem or _failure(showing), feeding, showing, asking)
+        signal.alarm(0)
+        return ended
 
     def _asked_to_end(self, number: signal.Signals) -> None:
-        last_resort = threading.Timer(LAST_RESORT_S, os._exit, (1,))
-        last_resort.daemon = True
-        last_resort.start()
-        if number == signal.SIGHUP:
+        signal.alarm(LAST_RESORT_S)
+        if number == signal.SIGHUP and _terminal_is_gone():
             nowhere = os.open(os.devnull, os.O_RDWR)
             for descriptor in (1, 2):
                 os.dup2(nowhere, descriptor)
@@ -127,6 +128,15 @@ class Lifetime:
         if not stopping.done():
             _LOG.warning("not all agents ended in %s s", LINKS_END_S)
             stopping.cancel()
+
+
+def _terminal_is_gone() -> bool:
+    """Whether standard output was hung up; one that is still there has to be put in order again."""
+    try:
+        termios.tcgetattr(1)
+    except termios.error:
+        return True
+    return False
 
 
 def _failure(task: asyncio.Task[Any]) -> str:

@@ -270,9 +270,10 @@ class Link:
                 self._publish(FrameArrived(self.node, at, message.ts_ns / 1e9 - offset_s, life, message))
         elif isinstance(message, Hello):
             self._hello = message
-            former = message.clock is None
+            # Once the life of now speaks, it may say hello again, and no former one follows.
+            former = message.clock is None and not self._speaks
             self._publish(NodeIntroduced(self.node, at, message, former))
-            if not former:
+            if not former and not self._speaks:
                 self._is_live(message, at)
         elif isinstance(message, Pong):
             self._measure(message.clock, at)

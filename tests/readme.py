@@ -19,11 +19,17 @@ def keys() -> str:
     """A table of every action's keys, by group."""
     lines = ["| keys | what they do | where |", "|---|---|---|"]
     for group in GROUPS:
-        for action in (a for a in ACTIONS if a.group == group and not a.name.startswith("metric(")):
+        for action in (
+            a for a in ACTIONS if a.group == group and not a.name.startswith(("metric(", "move("))
+        ):
             written = " ".join(f"`{key_name(key)}`" for key in action.keys)
             where = ", ".join(action.places) if action.places else "everywhere"
             lines.append(f"| {written} | {action.help} | {where} |")
-    lines.insert(2, "| `1` … `9` `0` | Show a metric at once: the legend names them | fleet, node |")
+    lines[2:2] = [
+        "| arrows, `h` `j` `k` `l`, `PgUp` `PgDn` `Home` `End`, mouse | Move | everywhere |",
+        "| `←` `→` | Show another metric, another GPU | node, gpu |",
+        "| `1` … `9` `0` | Show one of ten metrics at once; help names them | fleet, node |",
+    ]
     return "\n".join(lines).replace("`|`", "`\\|`")
 
 

@@ -54,7 +54,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Hello:
-    """A node's introduction, the first message of a link.
+    """A node's introduction, the first message of a link; said again when its capabilities change.
 
     ``life`` names one run of an agent: sequence numbers start at 1 in each. ``capabilities`` maps what could
     not be measured (a metric's name, or "gpu", "gpu3.power_w", "processes") to the reason in one sentence.

@@ -122,6 +122,7 @@ class Conversation:
         self._start_received = 0
         self._interval_ms = 0
         self._sampler: Optional[Sampler] = None
+        self._hello: Optional[Hello] = None
         self._lock = threading.Lock()
 
     def receive(self, data: bytes) -> None:
@@ -155,7 +156,17 @@ class Conversation:
             self._sampler = Sampler(probe, interval_ms, self._watch)
         hello = make_hello(facts, interval_ms, simulated)
         self.outbox.put_answer(lambda: replace(hello, clock=self._clock(start.sent, self._start_received)))
+        self._hello = hello
         return self._sampler
+
+    def reintroduce(self, probe: Probe) -> None:
+        """Say hello again, in the same life, if other things can't be measured than was said before."""
+        _, _, capabilities = probe.facts()
+        if self._hello is None or capabilities == self._hello.capabilities:
+            return
+        interval_ms = clamp_interval(self._interval_ms)
+        hello = self._hello = replace(self._hello, capabilities=capabilities, interval_ms=interval_ms)
+        self.outbox.put_answer(lambda: hello)
 
     def _clock(self, sent: int, received: int) -> Clock:
         return Clock(sent=sent, received=received, answered=self._wall_ns())
@@ -201,8 +212,14 @@ def stream(make_probe: Callable[[], Probe], simulated: bool = False) -> int:
         try:
             conversation.started.wait()
             sampler = conversation.introduce(probe, simulated)
+
+            def deliver(frame: Frame) -> None:
+                outbox.put_frame(frame)
+                if frame.notes:
+                    conversation.reintroduce(probe)
+
             if sampler:
-                sampler.run(outbox.put_frame)
+                sampler.run(deliver)
         finally:
             probe.close()
     except Exception as error:  # whatever it is, the head is told in a sentence

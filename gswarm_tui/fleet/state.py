@@ -211,7 +211,9 @@ class Fleet:
         node = self.nodes[event.node]
         before = node.phase
         node.phase, node.since = event.phase, event.at
-        node.reason, node.remedy, node.retry_at = event.reason, event.remedy, event.retry_at
+        node.retry_at = event.retry_at
+        if event.phase is not Phase.CONNECTING:  # until it is live again, why it was lost stays of interest
+            node.reason, node.remedy = event.reason, event.remedy
         node.version += 1
         if event.phase is Phase.LOST:
             if event.reason == node.lost_told:
@@ -237,7 +239,7 @@ class Fleet:
         told = [
             Happened(event.at, "unmeasured", INFO, f"{what}: {why}", event.node)
             for what, why in hello.capabilities.items()
-            if what in ("gpu", "processes") and (known is None or known.capabilities != hello.capabilities)
+            if what in ("gpu", "processes") and (known is None or known.capabilities.get(what) != why)
         ]
         if known is not None and known.host.boot_id != hello.host.boot_id:
             told.append(Happened(event.at, "reboot", WARNING, "the node was booted anew", event.node))

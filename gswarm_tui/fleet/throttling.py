@@ -20,7 +20,7 @@ from gswarm_tui.fleet.history import Floats
 
 HARMFUL = REASON_HW_SLOWDOWN | REASON_SW_THERMAL | REASON_HW_THERMAL | REASON_POWER_BRAKE
 WATCHED = HARMFUL | REASON_POWER_CAP
-QUIET_S = 10.0
+QUIET_S = 30.0
 
 
 def reason_names(reasons: int) -> str:
@@ -29,7 +29,7 @@ def reason_names(reasons: int) -> str:
 
 
 class ThrottleWatch:
-    """Remembers each GPU's reasons; an episode ends after ten seconds without any, so that it can't flood."""
+    """Remembers each GPU's reasons; an episode ends half a minute after the last, lest it flood."""
 
     def __init__(self) -> None:
         self._episodes: dict[tuple[str, str], tuple[float, float, int]] = {}
@@ -52,6 +52,6 @@ class ThrottleWatch:
                 self._episodes[key] = (began, ts, bits | (episode[2] if episode else 0))
             elif episode is not None and ts - episode[1] > QUIET_S:
                 del self._episodes[key]
-                words = f"no longer throttled, after {episode[1] - episode[0]:.0f} s"
+                words = f"no longer throttled, after {max(1, episode[1] - episode[0]):.0f} s"
                 told.append(Happened(ts, "throttle_end", INFO, words, node, gpu.index))
         return told

@@ -18,6 +18,8 @@ from gswarm_tui.launch.process import ProcessChannel, end_process
 # More nodes than this share a few processes.
 MOST_PROCESSES = 16
 _CHUNK = 256 * 1024
+# The simulated job is past its warm-up when it is first seen.
+_UNDER_WAY_NS = 40 * 10**9
 
 
 def simulated_names(nodes: int) -> list[str]:
@@ -30,7 +32,7 @@ class SimulatedLauncher:
     """Serves synthetic nodes, called as in ``simulated_names``, of ``gpus`` GPUs each; see ``Launcher``."""
 
     def __init__(self, nodes: int, gpus: int, seed: int = 1) -> None:
-        origin_ns = time.monotonic_ns()
+        origin_ns = time.monotonic_ns() - _UNDER_WAY_NS
         self._simulations = {
             name: Simulation(name, index, nodes, gpus, seed, origin_ns)
             for index, name in enumerate(simulated_names(nodes))

@@ -24,6 +24,7 @@ from gswarm_tui.fleet.events import (
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
+    Phase,
     SessionChanged,
     SessionStarted,
     SessionStopped,
@@ -144,7 +145,9 @@ class Batch:
                     life = self._life(event.node, speaking)
                     life.link |= {"clock_offset_s": event.offset_s, "round_trip_s": event.round_trip_s}
             case LinkChanged():
-                self._node(event.node)
+                node = self._node(event.node)
+                if event.phase is Phase.LIVE and self.ledger.came_live(event.node) and node.life is not None:
+                    self._life(event.node, node.life).link["reconnects"] += 1
             case Happened():
                 self._happened(event)
             case SessionStarted() | SessionChanged() | SessionStopped():

@@ -23,13 +23,15 @@ MachineKey = tuple[str, str | None, tuple[str, ...]]
 class KnownNode:
     """One machine that answered, or has yet to answer, to a node's name. ``gpu_ids`` go with ``gpus``.
 
-    ``life`` is the agent run that speaks for it now, None where there was none in this run of the head.
+    ``life`` is the agent run that speaks for it now, None before the first; ``was_live`` tells whether the
+    link to it has ever been.
     """
 
     row: Row
     gpus: tuple[GpuFacts, ...] = ()
     gpu_ids: tuple[int, ...] = ()
     life: str | None = None
+    was_live: bool = False
 
     @property
     def node_id(self) -> int:
@@ -106,6 +108,12 @@ class Ledger:
         node = self.nodes[name] = KnownNode(self._node_row(name))
         return node, True
 
+    def came_live(self, name: str) -> bool:
+        """The link to a node came up; whether it was up before."""
+        node, _ = self.node(name)
+        self.nodes[name] = replace(node, was_live=True)
+        return node.was_live
+
     def introduce(self, name: str, hello: Hello, former: bool) -> tuple[KnownNode, list[Row]]:
         """The machine that said hello, and the rows of its GPUs if they are new.
 
@@ -120,17 +128,20 @@ class Ledger:
             self.next_gpu += len(hello.gpus)
             node = KnownNode(row, hello.gpus, gpu_ids)
             new_gpus = [self._gpu_row(i, node, g) for i, g in zip(gpu_ids, hello.gpus, strict=True)]
-        came_back = not former and now.life is not None
         life = None if former else hello.life
         node = self.machines[key] = replace(
-            node, row=node.row | _host_row(hello), gpus=hello.gpus, life=life or node.life
+            node,
+            row=node.row | _host_row(hello),
+            gpus=hello.gpus,
+            life=life or node.life,
+            was_live=now.was_live,
         )
         if not former or now.row["boot_id"] is None:
             self.nodes[name] = node
         known = self.lives.get((name, hello.life))
         link = _link_row(node, hello) if known is None else known.link
         self.lives[name, hello.life] = KnownLife(
-            link=link | {"reconnects": link["reconnects"] + came_back},
+            link=link,
             node_id=node.node_id,
             gpu_ids=node.gpu_ids,
             gpu_columns=hello.gpu_columns,

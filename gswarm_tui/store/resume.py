@@ -144,7 +144,7 @@ def load(file: Rows, ledger: Ledger) -> Resumed:
         node = machines[link["node_id"]]
         name, life = str(node.row["node"]), str(link["life"])
         ledger.lives[name, life] = KnownLife(link, node.node_id, node.gpu_ids)
-        ledger.nodes[name] = replace(ledger.nodes[name], life=life)
+        ledger.nodes[name] = replace(ledger.nodes[name], life=life, was_live=True)
         if link["last_seq"] is not None:
             ns, offset_s = (link["last_ts"] or 0) * 1000, link["clock_offset_s"] or 0.0
             on_disk.append(LifeOnDisk(name, life, link["last_seq"], ns, offset_s))

@@ -34,24 +34,33 @@ class GswarmApp(App[str], inherit_bindings=False):
     """The terminal app over a hub. ``run_async`` answers why it ended, in one word or a sentence.
 
     It never starts or stops links or the recorder: whoever made them does, after it ended. ``title`` names
-    the job and its nodes for the header, ``timezone`` is for clock times (None is the machine's own).
+    the job and its nodes for the header, ``metric`` is what the fleet shows first, ``timezone`` is for clock
+    times (None is the machine's own).
     """
 
     BINDINGS = bindings_everywhere()
     COMMANDS: ClassVar = {SwarmCommands}
     ENABLE_COMMAND_PALETTE = True
     CSS = """
-    Screen { background: $background; color: $foreground; scrollbar-size-vertical: 1; }
+    * { scrollbar-size-vertical: 1; }
+    SearchIcon { display: none; }
     """
 
     def __init__(
-        self, hub: Hub, *, title: str = "", theme: str = DARK, timezone: tzinfo | None = None
+        self,
+        hub: Hub,
+        *,
+        title: str = "",
+        theme: str = DARK,
+        metric: str = "util_pct",
+        timezone: tzinfo | None = None,
     ) -> None:
         super().__init__()
         self.hub = hub
         self.job = clean(title)
         self.timezone = timezone
         self._first_theme = theme
+        self._first_metric = metric
         self._look_posted = False
         self._looked_at = 0.0
         for each in themes():
@@ -59,7 +68,7 @@ class GswarmApp(App[str], inherit_bindings=False):
 
     def get_default_screen(self) -> Place:
         """The fleet is what everything starts from."""
-        return FleetScreen(self.hub, self.job)
+        return FleetScreen(self.hub, self.job, self._first_metric)
 
     def on_mount(self) -> None:
         """Follow the hub."""
@@ -86,8 +95,9 @@ class GswarmApp(App[str], inherit_bindings=False):
     def _look(self) -> None:
         self._look_posted = False
         self._looked_at = self.hub.now()
-        if isinstance(self.screen, Place):
-            self.screen.look()
+        screen = self.screen_stack[-1] if self.screen_stack else None
+        if isinstance(screen, Place) and screen.is_mounted:
+            screen.look()
 
     # Places
 

@@ -64,9 +64,14 @@ class Dialog(ModalScreen[Answer], inherit_bindings=False):
         box.border_title = Text(clean(self._title)).markup
         return box
 
+    def answer(self, result: Answer | None) -> None:
+        """Close with an answer; a second one, of a key pressed twice, is too late."""
+        if self.is_current:
+            self.dismiss(result)
+
     def action_cancel(self) -> None:
         """Take the question back."""
-        self.dismiss(None)
+        self.answer(None)
 
 
 class Ask(Dialog[tuple[str, ...]]):
@@ -104,7 +109,7 @@ class Ask(Dialog[tuple[str, ...]]):
                 line.focus()
                 return
             answer.append(line.value)
-        self.dismiss(tuple(answer))
+        self.answer(tuple(answer))
 
 
 class Confirm(Dialog[bool]):
@@ -135,7 +140,7 @@ class Confirm(Dialog[bool]):
 
     def action_agree(self) -> None:
         """Say yes."""
-        self.dismiss(True)
+        self.answer(True)
 
 
 class Pick(Dialog[str]):
@@ -158,4 +163,4 @@ class Pick(Dialog[str]):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Take the one that was chosen."""
-        self.dismiss(event.option.id)
+        self.answer(event.option.id)

@@ -70,7 +70,8 @@ def heads_line(picture: Picture, layout: Layout, indexes: tuple[int, ...]) -> Li
     if layout.mean:
         block += f"{'mean':>{MEAN_WIDTH}}"
     if layout.zoom is not Zoom.ROWS:
-        return [Span(" " * layout.margin), Span((f"{block:<{layout.block}}" * layout.columns).rstrip(), "dim")]
+        heads = (f"{block:<{layout.block}}" * layout.columns).rstrip()
+        return [Span(" " * layout.margin), Span(heads, "dim")]
     if layout.spark:
         block += f"  {'last 5 min':<{layout.spark}} "
     block += "".join(f"{HOST_HEADS[name]:>{HOST_WIDTHS[name]}}" for name in layout.hosts)

@@ -39,7 +39,7 @@ def recording(recorder: RecorderStatus | None, started_at: float, now: float) ->
     if recorder is None:
         return [Span("○ not recording", "dim")]
     if recorder.error:
-        return [Span(f"▲ {clean(recorder.error)}", "error")]
+        return [Span(f"╳ {clean(recorder.error)}", "error")]
     words = f" · {form.count(recorder.rows)} rows · {form.file_size(recorder.file_bytes)}"
     return [Span("● ", "error"), Span(f"rec {form.clock(now - started_at)}"), Span(words, "dim")]
 
@@ -96,7 +96,7 @@ def event_line(happened: Happened, timezone: tzinfo | None) -> list[Span]:
     """One thing that happened: its time in a zone (None is the machine's own), whom it concerns, what."""
     at = datetime.fromtimestamp(happened.at, UTC).astimezone(timezone)
     role = {ERROR: "error", WARNING: "warning"}.get(happened.severity, "text")
-    sign = {ERROR: "▲ ", WARNING: "▲ "}.get(happened.severity, "")
+    sign = {ERROR: "╳ ", WARNING: "▲ "}.get(happened.severity, "")
     who = happened.node or ""
     if happened.gpu is not None:
         who += f":{happened.gpu}"

@@ -89,6 +89,17 @@ _ANSI_RAMP = ("color(8)", "color(4)", "color(6)", "color(7)", "color(11)")
 _ANSI_TEXT = ("color(15)", "color(15)", "color(0)", "color(0)", "color(0)")
 
 
+def theme_for(environ: Mapping[str, str]) -> str:
+    """The theme that suits a terminal, as far as its environment tells: its colours and its background."""
+    term, colours = environ.get("TERM", ""), environ.get("COLORTERM", "")
+    if colours not in ("truecolor", "24bit") and not any(
+        kind in term for kind in ("256color", "direct", "kitty")
+    ):
+        return ANSI
+    background = environ.get("COLORFGBG", "").rpartition(";")[2]
+    return LIGHT if background in ("7", "15") else DARK
+
+
 def _theme(name: str, colours: _Colours, *, dark: bool) -> Theme:
     return Theme(
         name=name,

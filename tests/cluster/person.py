@@ -117,7 +117,7 @@ def all_ended(cluster: Cluster, nodes: Sequence[str]) -> None:
 
     def running() -> list[str]:
         words = [command_line(process) for process in marked(MARK, str(cluster.root))]
-        here = [line for line in words if "gswarm" in line]
+        here = [line for line in words if "gswarm-tui" in line and not line.startswith("tmux ")]
         return here + [f"{name}: {pid}" for name in nodes for pid in agents(cluster[name])]
 
     wait_until(lambda: not running(), "the end of all that gswarm-tui started")

@@ -170,6 +170,8 @@ def test_ssh_as_the_options_say(cluster: Cluster, terminal: Terminal) -> None:
     [pid] = agents(node)
     assert variables(node, pid)["SSH_CONNECTION"].split()[0] == cluster["gpu01"].address
     assert node.run(["readlink", f"/proc/{pid}/exe"]).stdout.startswith("/usr/bin/python3")
+    cluster["gpu01"].end_connections()
+    terminal.wait_for("big connected again")
     assert leave(terminal) == (0, "")
     config.unlink()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from textual import events
+from textual.widgets import Input
 
 from gswarm_tui.tui.themes import THEME_NAMES
 from tests.tui.conftest import app_on, screen_text
@@ -21,6 +23,19 @@ async def test_a_session_starts_with_a_good_name_and_stops() -> None:
         await pilot.pause()
         assert not made.fleet.sessions.running
         assert "no session" in screen_text(app)
+
+
+async def test_a_question_answered_twice_is_answered_once() -> None:
+    made = scene(2, 2, 60)
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("s")
+        field = app.screen.query_one(Input)
+        for _ in range(2):  # as by a key that is pressed again before the first was dealt with
+            field.post_message(Input.Submitted(field, field.value))
+        await pilot.pause()
+        assert len(made.fleet.sessions.running) == 1
+        assert "no session" not in screen_text(app)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +152,20 @@ async def test_help_tells_the_keys_of_the_place_that_it_was_asked_from() -> None
         await pilot.pause()
         assert "util<5 & power>300" not in screen_text(app)
         assert "Go back" in screen_text(app)
+
+
+@pytest.mark.parametrize("keys", [("enter",), ("enter", "enter"), ("S",), ("e",)])
+async def test_ticks_while_a_place_opens_do_no_harm(keys: tuple[str, ...]) -> None:
+    made = scene(2, 2, 5)
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        for key in keys:
+            made.advance(1)
+            app.post_message(events.Key(key, key if len(key) == 1 else None))
+            made.advance(1)
+            app.call_next(made.hub.flush)
+            await pilot.pause()
+        assert app.place.PLACE != "fleet"
 
 
 async def test_a_place_that_is_open_is_not_opened_twice() -> None:

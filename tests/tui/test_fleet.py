@@ -62,6 +62,14 @@ async def test_more_than_fit_can_be_scrolled_to_by_the_cursor() -> None:
         assert line_with(" gpu1024:0  ", app)
 
 
+async def test_the_cursor_can_be_seen_where_a_gpu_is_one_character() -> None:
+    app = app_on(scene(1024, 8, 40))
+    async with app.run_test(size=(200, 60)) as pilot:
+        await pilot.press("right", "right")
+        await pilot.pause()
+        assert line_with(" gpu0001  ", app).startswith(" gpu0001  ██+█████ ")
+
+
 async def test_states_are_told_in_words() -> None:
     app = app_on(troubled())
     async with app.run_test(size=(120, 40)) as pilot:
@@ -209,7 +217,7 @@ async def test_the_header_tells_how_the_recording_goes() -> None:
         made.hub.recorded(RecorderStatus("run.duckdb", 1, 1, 0, {}, "the disk that holds run.duckdb is full"))
         made.advance(1)
         await pilot.pause()
-        assert "▲ the disk that holds run.duckdb is full" in line_with("gswarm", app)
+        assert "╳ the disk that holds run.duckdb is full" in line_with("gswarm", app)
 
 
 async def test_hostile_names_and_messages_stay_text() -> None:

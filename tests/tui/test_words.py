@@ -14,7 +14,7 @@ from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, Metric
 from gswarm_tui.tui import format as form
 from gswarm_tui.tui.ramp import BUCKETS, UNMEASURED, block, bucket, buckets, fractions, top_of
 from gswarm_tui.tui.text import clean, clip, clip_left, pad
-from gswarm_tui.tui.themes import ANSI, DARK, LIGHT, THEME_NAMES, luminance, palette
+from gswarm_tui.tui.themes import ANSI, DARK, LIGHT, THEME_NAMES, luminance, palette, theme_for
 
 NAN = float("nan")
 
@@ -136,6 +136,22 @@ def test_the_ramp_runs_evenly_from_the_background_and_its_numbers_can_be_read(th
         light.append(back)
     assert light == sorted(light, reverse=theme == LIGHT)
     assert len(set(light)) == BUCKETS
+
+
+@pytest.mark.parametrize(
+    ("environ", "theme"),
+    [
+        ({"TERM": "xterm-256color"}, DARK),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, DARK),
+        ({"TERM": "xterm-kitty", "COLORFGBG": "0;15"}, LIGHT),
+        ({"TERM": "xterm-256color", "COLORFGBG": "15;default;0"}, DARK),
+        ({"TERM": "linux"}, ANSI),
+        ({"TERM": "screen"}, ANSI),
+        ({}, ANSI),
+    ],
+)
+def test_the_theme_suits_the_terminal(environ: dict[str, str], theme: str) -> None:
+    assert theme_for(environ) == theme
 
 
 def test_sixteen_colours_use_only_the_terminals_own() -> None:

@@ -160,6 +160,10 @@ def test_demo_sizes(words: list[str], size: tuple[int, int]) -> None:
         ("--launcher srun --jump a", "--jump is about SSH, which this command doesn't use; leave it out."),
         ("--demo --ssh-config a", "--ssh-config is about SSH, which this command doesn't use; leave it out."),
         (
+            "--demo --setup true",
+            "--setup is about other machines, and here is none; leave it out.",
+        ),
+        (
             "--launcher local --nodes a",
             "--launcher local watches this machine alone; leave out --nodes and --job, or choose ssh.",
         ),

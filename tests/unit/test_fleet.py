@@ -80,9 +80,11 @@ def test_a_node_goes_from_connecting_to_live_to_stale_to_lost() -> None:
     assert [(h.kind, h.severity, h.message) for h in told] == [("link_lost", ERROR, "connection reset")]
     assert node.standing(T0 + 7) is Standing.LOST
     fleet.apply(LinkChanged("gpu01", T0 + 8, Phase.CONNECTING))
+    assert (node.standing(T0 + 8), node.reason) == (Standing.CONNECTING, "connection reset")
     assert fleet.apply(LinkChanged("gpu01", T0 + 9, Phase.LOST, "connection reset", "wait", T0 + 11)) == []
     told = fleet.apply(LinkChanged("gpu01", T0 + 12, Phase.LIVE))
     assert [h.message for h in told] == ["connected again"]
+    assert node.reason == ""
 
 
 def test_missing_frames_are_told_and_counted() -> None:
@@ -99,6 +101,15 @@ def test_a_new_life_of_the_agent_is_no_gap() -> None:
     fleet.apply(NodeIntroduced("gpu01", T0 + 2, hello(life="life-2")))
     assert fleet.apply(frame(1, T0 + 3, None, None, life="life-2")) == []
     assert fleet.nodes["gpu01"].frames == 2
+
+
+def test_a_gap_is_seen_across_a_second_hello_of_one_life() -> None:
+    fleet = live()
+    fleet.apply(frame(1, T0 + 1, gpu_row(), gpu_row()))
+    lost = replace(hello(), capabilities={"gpu1": "the GPU has fallen off the bus"})
+    assert fleet.apply(NodeIntroduced("gpu01", T0 + 2, lost)) == []
+    assert fleet.nodes["gpu01"].hello == lost
+    assert [h.kind for h in fleet.apply(frame(4, T0 + 4, gpu_row(), None))] == ["gap"]
 
 
 def test_a_reboot_is_told() -> None:
@@ -230,8 +241,10 @@ def test_throttling_is_told_when_it_begins_and_when_it_has_ended() -> None:
     assert [(h.severity, h.message) for h in told] == [("warning", "throttled: thermal (hardware)")]
     assert fleet.apply(frame(3, T0 + 2, gpu_row(clock_reasons=0x40))) == []
     assert fleet.apply(frame(4, T0 + 3, gpu_row(clock_reasons=0))) == []
-    told = fleet.apply(frame(5, T0 + 13, gpu_row(clock_reasons=0)))
-    assert [h.message for h in told] == ["no longer throttled, after 1 s"]
+    assert fleet.apply(frame(5, T0 + 20, gpu_row(clock_reasons=0x40))) == []
+    assert fleet.apply(frame(6, T0 + 50, gpu_row(clock_reasons=0))) == []
+    told = fleet.apply(frame(7, T0 + 51, gpu_row(clock_reasons=0)))
+    assert [h.message for h in told] == ["no longer throttled, after 19 s"]
 
 
 def test_sessions_overlap_and_count_only_their_own_time() -> None:

@@ -387,6 +387,16 @@ async def test_what_a_former_life_left_comes_at_its_own_times_and_the_link_is_li
     await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_a_life_that_says_hello_again_is_no_former_one_and_no_reconnect() -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        agent.greet()
+        agent.say(replace(HELLO, clock=None, capabilities={"gpu1": "it is gone"}))
+        await settle()
+    assert [event.former for event in here.of(NodeIntroduced)] == [False, False]
+    assert here.phases() == [Phase.CONNECTING, Phase.LIVE]
+
+
 async def test_a_node_may_hold_frames_until_its_agent_said_bye_with_all_of_them_on_disk() -> None:
     agent = FakeAgent()
     async with scene(agent) as here:

@@ -303,7 +303,8 @@ def test_a_call_that_hangs_stops_only_its_gpu(stage: Stage) -> None:
         assert reading.host["memory_used_mib"]
         del stage.scenario.gpus[1].delays_ms["nvmlDeviceGetPowerUsage"]
         stage.write()
-        node.until(lambda reading: values(reading, "temp_c") == [30] * 4)
+        reading = node.until(lambda reading: values(reading, "temp_c") == [30] * 4)
+        assert [(note.kind, note.gpu) for note in reading.notes] == [("gpu_back", 1)]
 
 
 def test_a_gpu_that_hangs_at_the_start_is_told(stage: Stage) -> None:

@@ -176,3 +176,13 @@ def test_deadlines_only_move_forward_onto_whole_intervals(
         assert schedule.due > served
         assert served_before is None or served > served_before
         served_before = served
+
+
+def test_a_step_of_the_nodes_clock_is_not_seen_by_a_life_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = time.time_ns()
+    watch = SystemWatch()
+    assert before <= watch.wall_ns() + 1_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: before - 3600 * 10**9)
+    first, second = watch.wall_ns(), watch.wall_ns()
+    assert before - 1_000_000 <= first <= second
+    assert SystemWatch().wall_ns() < before

@@ -56,7 +56,7 @@ def frames(first: int, last: int, life: str = "life1", node: str = "n1") -> list
 
 def test_frames_that_come_again_are_written_once_and_the_next_one_is_no_gap(path: Path) -> None:
     leave(path, introduced(gpus=1), LinkMeasured("n1", T0, 0.25, 0.001), *frames(1, 5))
-    resumed = go_on(path, introduced(gpus=1), *frames(3, 8))
+    resumed = go_on(path, introduced(gpus=1), LinkChanged("n1", T0 + 6, Phase.LIVE), *frames(3, 8))
     (life,) = resumed.lives
     assert (life.node, life.life, life.seq, life.offset_s) == ("n1", "life1", 5, 0.25)
     assert life.ts_ns == round((T0 + 5) * 1e9)

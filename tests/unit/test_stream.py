@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_agent.frame import Clock, Frame, Hello, Note
+from gswarm_agent.frame import Clock, Frame, GpuFacts, Hello, HostFacts, Note
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.stream import Conversation, Outbox
 from gswarm_agent.wire import (
@@ -107,6 +107,30 @@ def test_the_interval_may_change_between_start_and_hello() -> None:
     assert isinstance(hello, Hello)
     assert hello.interval_ms == 100
     assert hello.simulated
+
+
+def test_a_hello_is_said_again_when_other_things_cannot_be_measured() -> None:
+    lost: dict[str, str] = {}
+
+    class Failing(SimulatedNode):
+        def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
+            host, gpus, known = super().facts()
+            return host, gpus, {**known, **lost}
+
+    outbox, probe = Outbox(), Failing(Simulation())
+    conversation = Conversation(outbox)
+    conversation.receive(MAGIC + encode(Start(1000, 1)))
+    conversation.introduce(probe, simulated=True)
+    (first,) = said(outbox)
+    conversation.reintroduce(probe)
+    assert not said(outbox)
+    lost["gpu1"] = "it has fallen off the bus"
+    conversation.reintroduce(probe)
+    (second,) = said(outbox)
+    assert isinstance(first, Hello)
+    assert isinstance(second, Hello)
+    assert second.life == first.life
+    assert second.capabilities == {**first.capabilities, "gpu1": "it has fallen off the bus"}
 
 
 @pytest.mark.parametrize(

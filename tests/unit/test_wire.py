@@ -232,7 +232,7 @@ def test_a_number_that_is_none_is_told_as_unmeasured(number: float) -> None:
     assert decoded(MAGIC + encode(hello) + encode(frame))[1] == Frame(1, 1, 0.0, 0, (), (None, 2.0))
 
 
-@pytest.mark.parametrize("message", [Bye("\udc80"), Ack("life", 2**64), Frame(1, 1, 1e39, 0, (), None)])
+@pytest.mark.parametrize("message", [Bye("\udc80"), Ack("life", 2**64)])
 def test_what_cannot_be_said_is_refused_where_it_is_said(message: Message) -> None:
     with pytest.raises(WireError, match="can't be said"):
         encode(message)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
-from gswarm_agent.frame import WARNING, GpuFacts, Note, Row
+from gswarm_agent.frame import INFO, WARNING, GpuFacts, Note, Row
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.gpu_facts import lost_gpu_facts, read_gpu_facts
 from gswarm_agent.probes.lane import Errand, Lanes
@@ -167,4 +167,6 @@ def _watch(gpu: Gpu, answered: bool) -> None:
     if not answered and not gpu.hanging:
         message = f"GPU {gpu.index} didn't answer in time: {_HANGS}"
         gpu.notes.append(Note("late", WARNING, message, gpu.index))
+    elif answered and gpu.hanging and gpu.lost is None:
+        gpu.notes.append(Note("gpu_back", INFO, f"GPU {gpu.index} answers again", gpu.index))
     gpu.hanging = not answered

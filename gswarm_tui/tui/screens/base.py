@@ -55,6 +55,11 @@ class Place(Screen[None], inherit_bindings=False):
         """Go to the screen before."""
         self.app.pop_screen()
 
+    def on_mount(self) -> None:
+        """Look for the first time, as soon as all widgets are there."""
+        self.call_later(self.look)
+
     def on_screen_resume(self) -> None:
         """Catch up with what happened while another screen was in front."""
-        self.look()
+        if self.is_mounted:
+            self.look()

@@ -44,9 +44,10 @@ class FleetScreen(Place):
     FleetScreen.tall #rule-above, FleetScreen.tall #rule-below { display: block; }
     """
 
-    def __init__(self, hub: Hub, job: str) -> None:
+    def __init__(self, hub: Hub, job: str, metric: str = METRICS[0]) -> None:
         super().__init__(hub)
         self._job = job
+        self._first_metric = metric
         self._filter: Filter | None = None
         self._order = Order.GIVEN
         self._shown: list[NodeState] = list(hub.fleet.nodes.values())
@@ -59,7 +60,7 @@ class FleetScreen(Place):
         yield Bar(id="rule-above")
         yield Bar(id="legend")
         yield Bar(id="heads")
-        yield Heatmap(self.hub, METRICS[0])
+        yield Heatmap(self.hub, self._first_metric)
         yield Bar(id="rule-below")
         yield Bar(id="here")
         yield Bar(id="running")

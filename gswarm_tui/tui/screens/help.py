@@ -18,7 +18,7 @@ SIGNS: tuple[tuple[str, str], ...] = (
     ("≈", "stale: connected, but no data for three intervals; the last numbers are shown faintly"),
     ("╳", "lost, with the reason, what to do about it, and when it is tried again"),
     ("■", "ended: the node's agent was stopped"),
-    ("▲", "a warning or an error"),
+    ("▲", "a warning; an error has ╳"),
     ("98", "faint: left out by the filter, stale, or not in your job"),
 )
 FILTERS: tuple[tuple[str, str], ...] = (

@@ -26,6 +26,7 @@ _CPU, _MEMORY, _IOWAIT, _NET_IN, _NET_OUT = (
 )
 _IB_IN, _IB_OUT = HOST_COLUMNS.index("ib_rx_mb_s"), HOST_COLUMNS.index("ib_tx_mb_s")
 
+CURSOR_MARK = "+"
 Cursor = tuple[int, int | None] | None
 """The row of the picture and the cell that the cursor is on; None for no cell, and for no cursor."""
 
@@ -194,7 +195,7 @@ class _Drawing:
                 text = f"{text:>{wide - 1}} " if len(text) < wide else text
                 styles = self._colours.dim_cells if quiet else self._colours.cells
             else:
-                text = BLOCK_OF[step] * wide
+                text = (CURSOR_MARK if cell == chosen else BLOCK_OF[step]) * wide
                 styles = self._colours.dim_cells if quiet else self._colours.inks
             self.put(text, self._colours.cursor if cell == chosen else styles[step])
 
@@ -249,7 +250,7 @@ class _Drawing:
             on_block = cursor is not None and cursor[0] in (high, low)
             for cell in range(cells):
                 if on_block and cursor is not None and cursor[1] in (cell, None):
-                    self.put("▀" if cursor[0] == high else "▄", self._colours.cursor)
+                    self.put(*self._half_cursor(above[cell], below[cell], upper=cursor[0] == high))
                 else:
                     self.put(*_pair(self._colours, above[cell], below[cell]))
             trouble = next(
@@ -261,6 +262,12 @@ class _Drawing:
             else:
                 standing = picture.standings[trouble]
                 self.put(SIGNS[standing], self._colours.role(ROLES[standing]))
+
+    def _half_cursor(self, above: int, below: int, *, upper: bool) -> tuple[str, Style]:
+        """The cursor's colour in its half of a character, the bucket of the neighbour in the other."""
+        other = below if upper else above
+        ground = self._colours.role("text") if other < 0 else self._colours.cells[other]
+        return "▀" if upper else "▄", Style.from_color(self._colours.cursor.bgcolor, ground.bgcolor)
 
     def _half(self, row: int | None) -> list[int]:
         if row is None:

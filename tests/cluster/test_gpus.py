@@ -1,0 +1,139 @@
+"""GPUs and drivers that fail: what they can't answer is NULL with its reason, and all the rest goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.person import ask, closed_properly, leave, seated, start
+from tests.cluster.standin import Return, Scenario
+from tests.cluster.terminal import Terminal
+
+INTERVAL_S = 0.5
+NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
+
+
+@pytest.fixture
+def scenarios(cluster: Cluster) -> Iterator[dict[str, Scenario]]:
+    """What is wrong from the start; all is well again at the end."""
+    made = {name: Scenario.of(name, cluster[name].gpus) for name in NODES}
+    made["gpu01"].gpus[5].lost_from_start = True
+    made["gpu02"].answers = {"nvmlDeviceGetTemperature": Return.FUNCTION_NOT_FOUND}
+    made["gpu03"].gpus[0].mig_mode = 1
+    for name, scenario in made.items():
+        scenario.write(cluster[name].scenario)
+    yield made
+    for name in NODES:
+        Scenario.of(name, cluster[name].gpus).write(cluster[name].scenario)
+
+
+def cells(node: str, numbers: str) -> re.Pattern[str]:
+    """A node's line of the heatmap with these numbers."""
+    return re.compile(rf"^ {node} +" + " +".join(numbers.split()) + " ", re.MULTILINE)
+
+
+def not_measured(terminal: Terminal, node: str) -> str:
+    """What the node's screen says of what isn't measured."""
+    terminal.press("g", *["j"] * NODES.index(node))
+    terminal.wait_for(re.compile(rf"^ {node}:0 ", re.MULTILINE))
+    terminal.press("Enter")
+    terminal.wait_for(f"{node}  ● live")
+    terminal.press("BTab")
+    screen = terminal.wait_for("why")
+    terminal.press("f")
+    terminal.wait_for("nodes 4/4")
+    return screen
+
+
+def test_what_a_gpu_cannot_answer_is_null_and_stops_nothing(
+    cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path
+) -> None:
+    db = tmp_path / "gpus.duckdb"
+    with seated(cluster) as terminal:
+        start(terminal, f"--nodes gpu[01-04] --interval {INTERVAL_S} --db {db}")
+        terminal.wait_for("nodes 4/4")
+        terminal.wait_for(cells("gpu01", "0 0 0 0 0 – 0 0"))
+        terminal.wait_for(cells("gpu03", "– 0 0 0 0 0 0 0"))
+        scenarios["gpu01"].gpus[3].lost = True
+        scenarios["gpu01"].write(cluster["gpu01"].scenario)
+        scenarios["gpu04"].gpus[2].delays_ms = {"nvmlDeviceGetPowerUsage": 5000}
+        scenarios["gpu04"].write(cluster["gpu04"].scenario)
+        terminal.wait_for("gpu01:3 GPU 3 doesn't answer: the GPU has fallen off the bus")
+        terminal.wait_for("gpu04:2 GPU 2 didn't answer in time: the driver is slow or hangs")
+        terminal.wait_for(cells("gpu01", "0 0 0 – 0 – 0 0"))
+        terminal.wait_for(cells("gpu04", "0 0 – 0 0 0 0 0"))
+        assert re.search(
+            r"temperature +all GPUs the driver is too old: it lacks the function",
+            not_measured(terminal, "gpu02"),
+        )
+        assert re.search(r"GPU util +gpu0 +MIG is on", not_measured(terminal, "gpu03"))
+
+        assert not_measured(terminal, "gpu01").count("the GPU has fallen off the bus") == 2
+
+        scenarios["gpu01"].gpus[3].lost = False
+        scenarios["gpu01"].write(cluster["gpu01"].scenario)
+        scenarios["gpu04"].gpus[2].delays_ms = {}
+        scenarios["gpu04"].gpus[6].lost = True
+        scenarios["gpu04"].write(cluster["gpu04"].scenario)
+        terminal.wait_for("gpu01:3 GPU 3 answers again")
+        terminal.wait_for("gpu04:2 GPU 2 answers again")
+        terminal.wait_for(cells("gpu01", "0 0 0 0 0 – 0 0"))
+        terminal.wait_for(cells("gpu04", "0 0 0 0 0 0 – 0"))
+        status, said = leave(terminal)
+    assert status == 0, said
+    closed_properly(db)
+    reasons_are_told(db)
+    nothing_else_was_missed(db)
+
+
+def reasons_are_told(db: Path) -> None:
+    told = {node: json.loads(text) for node, text in ask(db, "SELECT node, capabilities FROM nodes")}
+    assert told["gpu01"]["gpu5"] == told["gpu04"]["gpu6"] == "the GPU has fallen off the bus"
+    assert not {"gpu3", "gpu2"} & (told["gpu01"].keys() | told["gpu04"].keys()), "they are back"
+    assert told["gpu02"]["temp_c"] == "the driver is too old: it lacks the function"
+    assert told["gpu03"]["gpu0.util_pct"] == "MIG is on: NVML has no utilisation for the GPU as a whole"
+    kinds = (
+        "SELECT node, gpu_index, kind FROM events JOIN gpus USING (gpu_id) "
+        "JOIN nodes ON nodes.node_id = gpus.node_id ORDER BY node, ts"
+    )
+    assert sorted(ask(db, kinds), key=lambda row: row[:2]) == [
+        ("gpu01", 3, "gpu_lost"),
+        ("gpu01", 3, "gpu_back"),
+        ("gpu01", 5, "gpu_lost"),
+        ("gpu04", 2, "late"),
+        ("gpu04", 2, "gpu_back"),
+        ("gpu04", 6, "gpu_lost"),
+    ]
+
+
+def nothing_else_was_missed(db: Path) -> None:
+    """Every GPU but those has a sample at every tick, with every value it can answer."""
+    ticks = (
+        f"SELECT node, count(*), round(epoch(max(ts) - min(ts)) / {INTERVAL_S}) + 1 "
+        "FROM host_samples JOIN nodes USING (node_id) GROUP BY node"
+    )
+    frames = {}
+    for node, count, wanted in ask(db, ticks):
+        assert count == wanted
+        frames[node] = count
+    counts = ask(
+        db,
+        "SELECT node, gpu_index, count(*), count(util_pct), count(temp_c), count(power_w) "
+        "FROM samples GROUP BY ALL",
+    )
+    for node, gpu, samples, *measured in counts:
+        if (node, gpu) in {("gpu01", 3), ("gpu04", 2), ("gpu04", 6)}:
+            assert 0 < samples < frames[node]
+            continue
+        without = {("gpu02", "temp_c"), ("gpu03", 0, "util_pct")}
+        wanted = [
+            0 if (node, name) in without or (node, gpu, name) in without else samples
+            for name in ("util_pct", "temp_c", "power_w")
+        ]
+        assert (samples, measured) == (frames[node], wanted)
+    assert ("gpu01", 5) not in {(node, gpu) for node, gpu, *_ in counts}

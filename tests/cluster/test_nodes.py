@@ -1,0 +1,187 @@
+"""Nodes that fail, one by one, while the others go on; and how the agent gets to where it is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.person import agents, all_ended, ask, closed_properly, leave, seated, start
+from tests.cluster.running import wait_until
+from tests.cluster.terminal import Terminal
+
+WIDE = (200, 40)
+NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
+NEVER_THERE = {
+    "bad01": "it refuses the user root",
+    "bad02": "its host key is not the one in ~/.ssh/known_hosts",
+    "bad04": "its host key is not in ~/.ssh/known_hosts",
+    "nosuch": "its name does not resolve",
+}
+
+
+@pytest.fixture
+def terminal(cluster: Cluster) -> Iterator[Terminal]:
+    """A person at a wide terminal."""
+    with seated(cluster, WIDE) as terminal:
+        yield terminal
+
+
+def row(node: str, words: str) -> re.Pattern[str]:
+    """A node's line on the screen that holds these words."""
+    return re.compile(rf"^ {node} .*{words}", re.MULTILINE)
+
+
+def test_what_fails_on_one_node_is_told_there_and_stops_no_other(
+    cluster: Cluster, terminal: Terminal, tmp_path: Path
+) -> None:
+    db = tmp_path / "failures.duckdb"
+    start(terminal, f"--nodes gpu[01-04] bad[01-04] nosuch --interval 0.5 --db {db}")
+    screen = terminal.wait_for("nodes 5/9")
+    for name, reason in NEVER_THERE.items():
+        assert row(name, f"lost .*{reason}").search(screen), screen
+    assert row("bad03", "no GPUs").search(screen), screen
+
+    cluster["gpu04"].partition()
+    terminal.wait_for(row("gpu04", r"stale \d+ s"))
+
+    [agent] = agents(cluster["gpu03"])
+    cluster["gpu03"].run(f"kill -KILL {agent}")
+    terminal.wait_for("gpu03 lost: the agent was ended by SIGKILL: Killed")
+    terminal.wait_for("gpu03 connected again")
+
+    cluster["gpu02"].stop_sshd()
+    terminal.wait_for(row("gpu02", "it refuses connections: nothing listens on its SSH port"))
+    cluster["gpu02"].start_sshd()
+    terminal.wait_for("gpu02 connected again")
+
+    terminal.wait_for(row("gpu04", r"lost .*no data for \d+ s"))
+    cluster["gpu04"].heal()
+    terminal.wait_for("gpu04 connected again", timeout=40)
+    terminal.wait_for("nodes 5/9")
+    wait_until(lambda: len(agents(cluster["gpu04"])) == 1, "the end of the agent that was cut off")
+
+    status, said = leave(terminal)
+    assert status == 0, said
+    closed_properly(db)
+    all_ended(cluster, NODES)
+    events = dict(
+        ask(
+            db,
+            "SELECT node, list(kind ORDER BY ts) FROM events JOIN nodes USING (node_id) "
+            "WHERE kind IN ('link_live', 'link_lost', 'stale', 'fresh') GROUP BY node",
+        )
+    )
+    assert events["gpu01"] == ["link_live"]
+    assert events["gpu02"] == ["link_live", "link_lost", "link_lost", "link_live"]  # broken, then refused
+    assert events["gpu03"] == ["link_live", "link_lost", "link_live"]
+    assert events["gpu04"] == ["link_live", "stale", "link_lost", "link_live", "fresh"]
+    assert ask(
+        db,
+        "SELECT node, reconnects FROM links JOIN nodes USING (node_id) WHERE node LIKE 'gpu%' ORDER BY node",
+    ) == [
+        ("gpu01", 0),
+        ("gpu02", 1),
+        ("gpu03", 1),
+        ("gpu04", 1),
+    ]
+    [(frames, span)] = ask(
+        db,
+        "SELECT count(*), epoch(max(ts) - min(ts)) FROM host_samples JOIN nodes USING (node_id) "
+        "WHERE node = 'gpu01'",
+    )
+    assert frames == round(span / 0.5) + 1
+
+
+def cached(cluster: Cluster) -> dict[str, bytes]:
+    """The agent's files in the user's cache by their path in it; one folder, named by its content's hash."""
+    [folder] = (cluster.home / ".cache" / "gswarm-tui").iterdir()
+    files = {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+    assert folder.name == "agent-" + hashlib.sha256(files["MANIFEST"]).hexdigest()[:16]
+    return files
+
+
+def is_whole(files: dict[str, bytes]) -> bool:
+    """Whether there are exactly the files of the manifest, with the content it tells."""
+    lines = [
+        f"{hashlib.sha256(data).hexdigest()} {len(data)} {name}\n"
+        for name, data in sorted(files.items())
+        if name != "MANIFEST" and "__pycache__" not in name
+    ]
+    return "".join(lines).encode() == files["MANIFEST"]
+
+
+def test_the_agent_is_sent_where_it_is_missing(cluster: Cluster, terminal: Terminal) -> None:
+    """Four nodes that have nothing share a home and start at once; later a file there is cut off."""
+    cache = cluster.home / ".cache" / "gswarm-tui"
+    shutil.rmtree(cache, ignore_errors=True)
+    command = f"--nodes {' '.join(NODES)} --no-record --agent-python /usr/bin/python3"
+    start(terminal, command)
+    terminal.wait_for("nodes 4/4")
+    assert leave(terminal) == (0, "")
+    before = cached(cluster)
+    assert is_whole(before)
+
+    [broken] = cache.rglob("pynvml.py")
+    broken.write_bytes(before["pynvml.py"][:1000])
+    start(terminal, command)
+    terminal.wait_for("nodes 4/4")
+    assert leave(terminal) == (0, "")
+    assert is_whole(cached(cluster))
+
+
+def test_where_the_environment_is_shared_nothing_is_sent(cluster: Cluster, terminal: Terminal) -> None:
+    cache = cluster.home / ".cache" / "gswarm-tui"
+    shutil.rmtree(cache, ignore_errors=True)
+    start(terminal, "--nodes gpu01 --no-record")
+    terminal.wait_for("nodes 1/1")
+    [agent] = agents(cluster["gpu01"])
+    assert cluster["gpu01"].run(["readlink", f"/proc/{agent}/exe"]).stdout.strip() == os.path.realpath(
+        sys.executable
+    )
+    assert leave(terminal) == (0, "")
+    assert not cache.exists()
+
+
+OLD_PYTHON = """\
+#!/bin/sh
+# A Python that takes itself for 3.6: called as OLD -I -c PROGRAM ARGUMENTS
+program=$3
+shift 3
+pretend="import sys; sys.version_info = (3, 6, 8, 'final', 0); exec(sys.argv.pop(1))"
+exec /usr/bin/python3 -I -c "$pretend" "$program" "$@"
+"""
+
+
+def test_a_node_without_a_python_or_with_an_old_one(cluster: Cluster, terminal: Terminal) -> None:
+    bare = cluster["gpu03"]
+    python = bare.run("readlink -f /usr/bin/python3").stdout.strip()
+    old = cluster.home / "old-python"
+    old.write_text(OLD_PYTHON)
+    old.chmod(0o755)
+
+    bare.run(f"mount --bind /etc/hostname {python}")
+    try:
+        start(terminal, "--nodes gpu01 gpu03 --no-record")
+        terminal.wait_for(row("gpu03", "lost .*it has no python3 that runs .* load one with --setup"))
+        terminal.wait_for("nodes 1/2")
+        assert leave(terminal) == (0, "")
+
+        bare.run(f"umount {python} && cp {python} /run/python && mount --bind {old} {python}")
+        old.write_text(OLD_PYTHON.replace("/usr/bin/python3", "/run/python"))
+        start(terminal, "--nodes gpu01 gpu03 --no-record")
+        terminal.wait_for(row("gpu03", "lost .*its python3 is 3.6.8, and 3.9 or later is needed"))
+        terminal.wait_for("nodes 1/2")
+        assert leave(terminal) == (0, "")
+    finally:
+        bare.run(f"umount {python}; rm -f /run/python")
+        old.unlink()

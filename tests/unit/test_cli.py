@@ -1,0 +1,59 @@
+"""What is said at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.cli import _say_goodbye
+from gswarm_tui.fleet.events import RecorderStatus, SessionStarted
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.hub import Hub
+from gswarm_tui.lifetime import Ended
+
+LOG = Path("/state/gswarm-tui.log")
+
+
+def said(
+    capsys: pytest.CaptureFixture[str], ended: Ended, return_code: int = 0
+) -> tuple[int, list[str], list[str]]:
+    """The exit status, and the lines on standard output and standard error."""
+    hub = Hub(Fleet(["gpu01"]))
+    hub.publish(SessionStarted("id-1", 1.0, "train", 1.0))
+    status = _say_goodbye(hub, ended, return_code, LOG, "ab12cd34-0000")
+    captured = capsys.readouterr()
+    return status, captured.out.splitlines(), captured.err.splitlines()
+
+
+def recorded(error: str = "") -> RecorderStatus:
+    return RecorderStatus("/data/run.duckdb", 12_345, 6_700_000, 0, {}, error, closed=True)
+
+
+def test_where_the_recording_is(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "/data/run.duckdb: 12,345 rows in 6.7 MB, 1 session"
+    assert said(capsys, Ended("", recorded())) == (0, [line], [])
+    assert said(capsys, Ended("", None)) == (0, [], [])
+
+
+def test_what_went_wrong_is_a_sentence_and_a_status(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = said(capsys, Ended("", recorded("/data/run.duckdb is gone")))
+    assert (status, len(out)) == (1, 1)
+    assert err == [f"gswarm-tui: the recording isn't complete: /data/run.duckdb is gone (log: {LOG})"]
+    assert said(capsys, Ended("the hub failed", None)) == (
+        1,
+        [],
+        [f"gswarm-tui: the hub failed (log: {LOG})"],
+    )
+    status, _, [line] = said(capsys, Ended("", None), return_code=1)
+    assert status == 1
+    assert line.startswith("gswarm-tui: the screen failed; ")
+
+
+def test_what_could_not_be_fetched_is_named_with_the_way_to_get_it(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, [line] = said(capsys, Ended("", recorded(), ("gpu01", "gpu02")))
+    assert status == 1
+    assert line == (
+        "gswarm-tui: gpu[01-02] may hold frames that couldn't be fetched; "
+        "`gswarm-tui recover ab12cd34 --finish --db /data/run.duckdb` tries again"
+    )
