@@ -51,6 +51,8 @@ class Delivery:
         self._start, self._received = start, self._wall_ns()
         self._spool.resume(dict(start.resume))
         self._former = deque(self._spool.former_lives())
+        if self._former:  # whose hellos have no clock, but the head wants to know the time before all frames
+            self._answer(start.sent, self._received)
 
     @property
     def started(self) -> bool:
@@ -58,8 +60,10 @@ class Delivery:
         return self._start is not None
 
     def introduce(self, hello: Hello) -> None:
-        """This life has begun, and goes on as ``hello`` says."""
+        """This life has begun, or is to be introduced again as ``hello``, then without a clock."""
         self._hello = hello
+        if self._introduced and not self._former:
+            self._answers.append(lambda: hello)
 
     def end(self, reason: str) -> None:
         """Say bye next, and nothing after that."""

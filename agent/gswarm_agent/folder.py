@@ -58,6 +58,7 @@ class Folder:
     """The folder called ``name`` in ``top``, open until ``close``."""
 
     def __init__(self, top: str, name: str, create: bool = False) -> None:
+        self.top = top
         self.name = name
         self.path = f"{top}/{name}"
         self._above = open_private(top, create=create)

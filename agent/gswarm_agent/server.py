@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Callable, Deque, List, Optional, Union
 
 from gswarm_agent.delivery import Delivery
-from gswarm_agent.folder import SOCKET, Folder
+from gswarm_agent.folder import SOCKET, Folder, remove_forgotten
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.hello import make_hello
 from gswarm_agent.probes.base import Probe
@@ -66,6 +66,7 @@ class Server:
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
         self._sampler: Optional[Sampler] = None
+        self._said: Optional[Hello] = None
         self._interval_ms = 0
         self._ending = ""
         self._inbox: Deque[Union[Hello, Frame]] = deque()
@@ -86,13 +87,23 @@ class Server:
             if self._ending:
                 return None
             self._sampler = Sampler(probe, self._interval_ms, self.watch)
-        self._inbox.append(make_hello(facts, self._sampler.interval_ms, simulated))
-        self._signals.wake()
+        self._said = make_hello(facts, self._sampler.interval_ms, simulated)
+        self._put(self._said)
         return self._sampler
+
+    def reintroduce(self, probe: Probe) -> None:
+        """Say hello again, in the same life, if other things can't be measured than was said before."""
+        _, _, capabilities = probe.facts()
+        if self._said is not None and capabilities != self._said.capabilities:
+            self._said = replace(self._said, capabilities=capabilities)
+            self._put(self._said)
 
     def put(self, frame: Frame) -> None:
         """Deliver a frame, now or later."""
-        self._inbox.append(frame)
+        self._put(frame)
+
+    def _put(self, message: Union[Hello, Frame]) -> None:
+        self._inbox.append(message)
         self._signals.wake()
 
     def sampled(self, failure: str = "") -> None:
@@ -165,10 +176,13 @@ class Server:
             item = self._inbox.popleft()
             if isinstance(item, Frame):
                 self._spool.put(item)
-            else:
+                continue
+            if self._hello is None:
                 self._spool.begin(item)
-                self._hello = item
-                self._introduce_to_head()
+            else:
+                self._spool.change(item)
+            self._hello = item
+            self._introduce_to_head()
 
     def _introduce_to_head(self) -> None:
         if self._head is not None and self._hello is not None:
@@ -227,7 +241,7 @@ class Server:
                 self.started.set()
 
     def _handle(self, visitor: Visitor, message: Message) -> None:
-        if isinstance(message, Start):
+        if isinstance(message, Start) and not visitor.delivery.started:
             if self._head is not None and self._head is not visitor:
                 self._head.end("another head took over")
             self._head = visitor
@@ -289,8 +303,14 @@ def serve(
         try:
             server.started.wait()
             sampler = server.introduce(probe, simulated)
+
+            def deliver(frame: Frame) -> None:
+                server.put(frame)
+                if frame.notes:
+                    server.reintroduce(probe)
+
             if sampler:
-                sampler.run(server.put)
+                sampler.run(deliver)
         finally:
             probe.close()
     except Exception as error:
@@ -299,3 +319,4 @@ def serve(
     server.sampled(failure)
     serving.join()
     server.finish()
+    remove_forgotten([folder.top])

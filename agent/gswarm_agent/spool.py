@@ -100,9 +100,13 @@ class Spool:
     def begin(self, hello: Hello) -> None:
         """This life begins: frames that are put from now on are of it."""
         self.life = hello.life
-        self._hello = Record(0, 0, encode(replace(hello, clock=None)))
+        self.change(hello)
         self._note_what_a_kill_cost()
         self._tally.write(self.life, 0, 0)
+
+    def change(self, hello: Hello) -> None:
+        """This life goes on under another hello, as segments will say that are begun from now on."""
+        self._hello = Record(0, 0, encode(replace(hello, clock=None)))
 
     def _note_what_a_kill_cost(self) -> None:
         if self._before is None:

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Callable, Deque, Optional
 
-from gswarm_agent.frame import WARNING, Clock, Frame, Note
+from gswarm_agent.frame import WARNING, Clock, Frame, Hello, Note
 from gswarm_agent.hello import make_hello
 from gswarm_agent.probes.base import Probe
 from gswarm_agent.process import Signals, name_process, protect_standard_streams

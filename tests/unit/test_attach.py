@@ -293,6 +293,17 @@ def test_what_was_on_disk_survives_a_killed_agent(node: Node) -> None:
     assert sequences(second, hello.life) == list(range(1, kept + 1))
 
 
+def test_while_nobody_is_there_a_killed_agent_costs_a_few_seconds_at_most(node: Node) -> None:
+    first = node.attach()
+    (hello,) = first.hear(Hello)
+    first.hear(Frame, 3)
+    assert not any(name.endswith(".frames") for name in node.files())
+    disconnect(first)
+    until(lambda: any(name.endswith(".frames") for name in node.files()))
+    kill(node.pid)
+    assert node.waiting()[hello.life] >= 3
+
+
 def test_a_full_spool_drops_the_oldest_and_says_how_many(node: Node) -> None:
     options = ("--memory-mib", "0.005", "--spool-mib", "0.02")
     first = node.attach(options=options)
@@ -305,7 +316,9 @@ def test_a_full_spool_drops_the_oldest_and_says_how_many(node: Node) -> None:
     assert found[0] > 8
     notes = [n.message for m in second.heard if isinstance(m, Frame) for n in m.notes if n.kind == "gap"]
     assert notes
-    assert all(text.endswith("frames in all were dropped on the node because its spool was full") for text in notes)
+    assert all(
+        text.endswith("frames in all were dropped on the node because its spool was full") for text in notes
+    )
 
 
 def first_waiting(node: Node) -> int:
@@ -450,6 +463,36 @@ def test_a_probe_that_fails_is_told_and_what_it_measured_before_is_kept(node: No
     assert agent.hear(Bye) == [Bye("the agent failed: RuntimeError: the bus fell off")]
     assert sequences(agent, hello.life) == [1, 2, 3]
     until(lambda: node.waiting() == {hello.life: 3})
+
+
+def test_what_cannot_be_measured_any_more_is_said_in_the_same_life(node: Node) -> None:
+    script = (
+        "import sys\n"
+        "from dataclasses import replace\n"
+        "import gswarm_agent.simulated as s\n"
+        "from gswarm_agent.frame import Note\n"
+        "read, facts, times = s.SimulatedNode.read, s.SimulatedNode.facts, []\n"
+        "def losing(self, now):\n"
+        "    times.append(now)\n"
+        "    notes = (Note('unmeasured', 'warning', 'gone'),) if len(times) == 3 else ()\n"
+        "    return replace(read(self, now), notes=notes)\n"
+        "def lost(self):\n"
+        "    host, gpus, reasons = facts(self)\n"
+        "    return host, gpus, {**reasons, **({'power_w': 'gone'} if len(times) > 2 else {})}\n"
+        "s.SimulatedNode.read, s.SimulatedNode.facts = losing, lost\n"
+        "from gswarm_agent.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    agent = Agent(sys.executable, "-c", script, *node.words()[3:])
+    node.agents.append(agent)
+    agent.start()
+    before, after = agent.hear(Hello, 2)
+    assert before.life == after.life
+    assert "power_w" not in before.capabilities
+    assert after.capabilities["power_w"] == "gone"
+    hear_of(agent, before.life, 6)
+    again = node.attach()
+    assert again.hear(Hello)[0].capabilities == after.capabilities
 
 
 @pytest.mark.parametrize(

@@ -177,3 +177,21 @@ def test_nothing_but_the_magic_before_the_start_and_nothing_after_the_bye(spool:
     assert list(decoder.feed(MAGIC + made.take()))[-1] == Bye("done")
     assert made.ended
     assert made.take() == b""
+
+
+def test_a_life_that_is_introduced_again_does_not_interrupt_a_former_one(spool: Spool) -> None:
+    made = Delivery(spool, lambda: 5)
+    made.start(Start(1000, 1))
+    made.introduce(replace(HELLO, life="two"))
+    decoder = Decoder()
+    list(decoder.feed(made.take()))
+    other = replace(HELLO, life="two", capabilities={"power_w": "it went away"})
+    made.introduce(other)
+    found = list[Message]()
+    while data := made.take():
+        found += decoder.feed(data)
+    assert [message for message in found if isinstance(message, Hello)] == [
+        replace(other, clock=Clock(1, 5, 5))
+    ]
+    made.introduce(HELLO)
+    assert list(decoder.feed(made.take())) == [HELLO]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.frame import Frame, GpuFacts, HostFacts
 from gswarm_agent.probes.base import Reading
-from gswarm_agent.sampler import Sampler, Schedule
+from gswarm_agent.sampler import Sampler, Schedule, SystemWatch
 
 SECOND = 1_000_000_000
 WALL_AT_ZERO = 1_700_000_000 * SECOND
