@@ -82,7 +82,7 @@ async def _watch(
     recorder: Recorder | None = None
     try:
         if chosen is not None:
-            recorder = parts.go_on(hub, plan, chosen.path, chosen.interrupted.recording_id)
+            recorder = parts.go_on(hub, options, plan, chosen.path, chosen.interrupted.recording_id)
         elif options.record:
             recorder = parts.begin(hub, options, plan, words, uid)
     except StoreError as error:
@@ -92,8 +92,9 @@ async def _watch(
     launcher = parts.make_launcher(options, plan, uid if recorder is not None else "")
     parts.add_links(hub, launcher, options, recorder)
     app = _app(options, plan, hub, theme)
-    lasting = recorder is not None and options.demo is None
-    lifetime = Lifetime(hub, launcher, recorder, app.request_quit, lasting=lasting, waiting=_tell_waiting)
+    lifetime = Lifetime(
+        hub, launcher, recorder, app.request_quit, lasting=parts.lasting(options), waiting=_tell_waiting
+    )
     ended = await lifetime.run(app.run_async())
     return _say_goodbye(hub, ended, app.return_code or 0, log, uid)
 

@@ -13,6 +13,7 @@ from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
     LinkChanged,
+    NodeIntroduced,
     Phase,
     RecorderStatus,
     SessionChanged,
@@ -54,6 +55,9 @@ class NodeLink(Protocol):
     def may_hold(self) -> bool:
         """Whether an agent was heard that wasn't seen to end with all of its frames on disk."""
 
+    def reconnect(self) -> None:
+        """Connect anew, so that what isn't on disk comes again."""
+
     def set_interval(self, interval_ms: int) -> None:
         """Sample at another interval from now on."""
 
@@ -81,6 +85,7 @@ class Hub:
         self._new_id = new_id
         self._waiting: list[Event] = []
         self._acknowledged: dict[tuple[str, str], int] = {}
+        self._reconnecting: set[str] = set()
 
     def now(self) -> float:
         """The head's Unix time in seconds."""
@@ -88,6 +93,8 @@ class Hub:
 
     def publish(self, event: Event) -> None:
         """Take in one event from a link or a person."""
+        if isinstance(event, NodeIntroduced):
+            self._reconnecting.discard(event.node)
         told = self.fleet.apply(event)
         self._waiting.append(event)
         self._waiting.extend(t for t in told if t is not event)
@@ -110,6 +117,10 @@ class Hub:
         """The recorder committed: acknowledge to the nodes what is new on disk."""
         self.recorder = status
         self._acknowledge(status.committed)
+        for node in status.behind:
+            if node in self.links and node not in self._reconnecting:
+                self._reconnecting.add(node)
+                self.links[node].reconnect()
 
     def _acknowledge(self, frames: Mapping[tuple[str, str], int]) -> None:
         for (node, life), seq in frames.items():

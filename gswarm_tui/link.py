@@ -119,6 +119,7 @@ class Link:
         self._times = times or Times()
         self._backoff = Backoff(rng or random.Random())  # noqa: S311
         self._stopping = asyncio.Event()
+        self._again = asyncio.Event()
         self._channel: Channel | None = None
         self._hello: Hello | None = None
         self._offset = Offset()
@@ -153,6 +154,10 @@ class Link:
         self._send(Stop())
         if self._running:
             await self._ended.wait()
+
+    def reconnect(self) -> None:
+        """Connect anew, so that what isn't on disk comes again."""
+        self._again.set()
 
     def set_interval(self, interval_ms: int) -> None:
         """Sample every ``interval_ms`` from now on, also after a reconnect."""
@@ -204,7 +209,9 @@ class Link:
         channel = await self._launcher.open(self.node)
         self._channel, self._hello, self._offset = channel, None, Offset()
         self._speaks = False
-        tasks = [asyncio.create_task(self._read(channel)), asyncio.create_task(self._watch())]
+        self._again.clear()
+        living = (self._read(channel), self._watch(), self._asked_again())
+        tasks = [asyncio.create_task(one) for one in living]
         try:
             channel.write(MAGIC)
             newest = tuple(reversed(self._on_disk.items()))[:MAX_LIVES]
@@ -236,6 +243,10 @@ class Link:
                 self._take(message)
         if not self._stopping.is_set():
             raise LaunchError(await channel.explain_end())
+
+    async def _asked_again(self) -> None:
+        await self._again.wait()
+        raise LaunchError("frames that couldn't be recorded are fetched again")
 
     async def _watch(self) -> None:
         """Ping now and then, and give up an agent from which nothing comes."""

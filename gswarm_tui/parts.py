@@ -52,12 +52,12 @@ def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str
         uid=uid,
         options=remember(options, plan),
     )
-    return _open(hub, plan, path, info)
+    return _open(hub, options, plan, path, info)
 
 
-def go_on(hub: Hub, plan: Plan, path: Path, recording_id: int) -> Recorder:
+def go_on(hub: Hub, options: Options, plan: Plan, path: Path, recording_id: int) -> Recorder:
     """An open recorder of an interrupted recording, and the hub as that left it. Raises StoreError."""
-    recorder = _open(hub, plan, path, recording_id)
+    recorder = _open(hub, options, plan, path, recording_id)
     if (resumed := recorder.resumed) is not None:
         hub.started_at = resumed.started_at
         for session in resumed.sessions:
@@ -66,7 +66,12 @@ def go_on(hub: Hub, plan: Plan, path: Path, recording_id: int) -> Recorder:
     return recorder
 
 
-def _open(hub: Hub, plan: Plan, path: Path, what: RecordingInfo | int) -> Recorder:
+def lasting(options: Options) -> bool:
+    """Whether agents that serve a recording outlive their links and keep what isn't on disk."""
+    return options.record and options.demo is None
+
+
+def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInfo | int) -> Recorder:
     from gswarm_tui.store.recorder import Recorder
 
     loop = asyncio.get_running_loop()
@@ -75,7 +80,7 @@ def _open(hub: Hub, plan: Plan, path: Path, what: RecordingInfo | int) -> Record
         if not loop.is_closed():
             loop.call_soon_threadsafe(hub.recorded, status)
 
-    recorder = Recorder(path, what, told, allocation=plan.allocation)
+    recorder = Recorder(path, what, told, allocation=plan.allocation, lasting=lasting(options))
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)

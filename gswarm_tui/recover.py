@@ -164,7 +164,7 @@ async def finish(one: Found, options: Options, plan: Plan, out: TextIO) -> int:
     holding = [n for n, a in answers.items() if isinstance(a, NodeStatus) and (a.frames or a.pid is not None)]
     hub = parts.make_hub(options, plan)
     try:
-        recorder = parts.go_on(hub, plan, one.path, known.recording_id)
+        recorder = parts.go_on(hub, options, plan, one.path, known.recording_id)
     except StoreError as error:
         raise UserError(f"{error}.") from None
     before = recorder.status().rows

@@ -136,6 +136,7 @@ class RecorderStatus:
 
     ``rows`` counts rows committed in this recording, ``file_bytes`` the file with its write-ahead log,
     ``waiting`` the events not yet committed, ``committed`` the last committed sequence of each (node, life).
+    ``behind`` are nodes whose frames were refused for want of memory and can be taken again now.
     """
 
     path: str
@@ -145,3 +146,4 @@ class RecorderStatus:
     committed: dict[tuple[str, str], int]
     error: str = ""
     closed: bool = False
+    behind: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from gswarm_tui.fleet.state import NodeState, Standing
+from gswarm_tui.fleet.node import NodeState, Standing
 
 
 class Order(enum.Enum):
@@ -20,7 +20,14 @@ class Order(enum.Enum):
     DOWN = "highest first"
 
 
-_WORST_FIRST = (Standing.LOST, Standing.STALE, Standing.CONNECTING, Standing.LIVE, Standing.ENDED)
+_WORST_FIRST = (
+    Standing.LOST,
+    Standing.UNHEALTHY,
+    Standing.STALE,
+    Standing.CONNECTING,
+    Standing.LIVE,
+    Standing.ENDED,
+)
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:

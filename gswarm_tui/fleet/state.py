@@ -5,14 +5,12 @@ No I/O, no clock: times come with the events and with the questions.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from gswarm_agent.frame import ERROR, INFO, WARNING, GpuFacts, Hello, Note, ProcessSample
+from gswarm_agent.frame import ERROR, INFO, WARNING, Hello, Note
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.events import (
     Event,
@@ -27,8 +25,9 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
 )
 from gswarm_tui.fleet.history import Floats, History
-from gswarm_tui.fleet.lives import Lives, Place
-from gswarm_tui.fleet.readings import ENERGY, energy_used, gpu_values, host_values
+from gswarm_tui.fleet.lives import Place
+from gswarm_tui.fleet.node import UNHEALTHY_S, NodeState
+from gswarm_tui.fleet.readings import energy_used, gpu_values, host_values
 from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
@@ -36,104 +35,8 @@ REASONS = GPU_COLUMNS.index("clock_reasons")
 HISTORY_BYTES = 96 * 1024 * 1024
 HISTORY_LONGEST = 3600
 HISTORY_SHORTEST = 120
-STALE_INTERVALS = 3
-UNHEALTHY_S = 30.0
 EVENTS_KEPT = 5000
 LATE_QUIET_S = 30.0
-
-
-class Standing(enum.Enum):
-    """How a node looks to a person: its link's phase, and whether its data is fresh.
-
-    An unhealthy node is connected, and no data came for half a minute.
-    """
-
-    CONNECTING = "connecting"
-    LIVE = "live"
-    STALE = "stale"
-    UNHEALTHY = "unhealthy"
-    LOST = "lost"
-    ENDED = "ended"
-
-
-def stale_after_s(interval_s: float) -> float:
-    """How long without a frame makes a node stale; at least a second, so that 10 Hz doesn't flicker."""
-    return max(1.0, STALE_INTERVALS * interval_s)
-
-
-@dataclass
-class NodeState:
-    """One node. ``gpus`` has shape (GPUs, GPU metrics) and ``host`` (host metrics,), NaN where unmeasured.
-
-    ``version`` grows with every change that a screen could show. The energy column of ``gpu_history`` counts
-    from the first reading (``energy_base``, mJ). ``mine`` tells for each GPU whether the
-    job was granted it, True where that isn't known; ``own_memory_mib`` is the device memory of those.
-    ``former`` is the hello of an agent run before this one, of which frames still come. ``last_ts`` is the
-    time of the newest reading, ``last_arrival`` when a fresh one came: what waited on the node isn't fresh.
-    """
-
-    name: str
-    phase: Phase = Phase.CONNECTING
-    since: float = 0.0
-    reason: str = ""
-    remedy: str = ""
-    retry_at: float | None = None
-    hello: Hello | None = None
-    former: Hello | None = None
-    lives: Lives = field(default_factory=Lives)
-    interval_s: float = 1.0
-    gpus: Floats = field(default_factory=lambda: np.empty((0, len(GPU_COLUMNS))))
-    host: Floats = field(default_factory=lambda: np.full(len(HOST_COLUMNS), np.nan))
-    mine: tuple[bool, ...] = ()
-    own_memory_mib: float | None = None
-    energy_base: Floats | None = None
-    gpu_history: History | None = None
-    host_history: History | None = None
-    processes: tuple[ProcessSample, ...] = ()
-    last_ts: float | None = None
-    last_arrival: float | None = None
-    frames: int = 0
-    lost_frames: int = 0
-    missed_ticks: int = 0
-    late_ms: float = 0.0
-    reconnects: int = 0
-    offset_s: float = 0.0
-    round_trip_s: float | None = None
-    version: int = 0
-    stale_told: bool = False
-    unhealthy_told: bool = False
-    late_told: float = 0.0
-    lost_told: str = ""
-
-    @property
-    def facts(self) -> tuple[GpuFacts, ...]:
-        """The node's GPUs, in the order of the rows of ``gpus``."""
-        return self.hello.gpus if self.hello is not None else ()
-
-    def age(self, now: float) -> float | None:
-        """Seconds since a fresh sample arrived, None before the first."""
-        return None if self.last_arrival is None else max(0.0, now - self.last_arrival)
-
-    def standing(self, now: float) -> Standing:
-        """How it looks: a live link without a frame for three intervals is stale, for longer unhealthy."""
-        if self.phase is not Phase.LIVE:
-            return Standing(self.phase.value)
-        age = self.age(now)
-        if age is None:
-            return Standing.CONNECTING
-        if age > self.unhealthy_after_s:
-            return Standing.UNHEALTHY
-        return Standing.STALE if age > self.stale_after_s else Standing.LIVE
-
-    @property
-    def stale_after_s(self) -> float:
-        """How long without a frame makes it stale."""
-        return stale_after_s(self.interval_s)
-
-    @property
-    def unhealthy_after_s(self) -> float:
-        """How long without a frame makes it unhealthy, whatever its link says."""
-        return max(UNHEALTHY_S, self.stale_after_s)
 
 
 class Fleet:
@@ -302,7 +205,7 @@ class Fleet:
         node.gpus, node.host, node.last_ts = values, host, event.ts
         if frame.processes is not None:
             node.processes = frame.processes
-        _keep(node, event.ts, values, host)
+        node.keep(event.ts, values, host)
         self.energy_j += used_j
         self.sessions.add(node.name, event.ts, values[own], used_j, place.interval_s)
         told = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
@@ -318,13 +221,13 @@ class Fleet:
         if node.gpu_history is None:
             return
         before, after, after_ts = node.gpu_history.around(event.ts)
-        reading = _for_history(node, values)
+        reading = node.for_history(values)
         first, second = energy_used(before[own], reading[own]), energy_used(reading[own], after[own])
         second -= energy_used(before[own], after[own])
         self.sessions.add_energy(event.ts, first)
         self.sessions.add_energy(after_ts, second)
         self.energy_j += first + second
-        _keep(node, event.ts, values, host)
+        node.keep(event.ts, values, host)
 
     def _fresh(self, node: NodeState, event: FrameArrived) -> list[Happened]:
         """A reading of just now: the node is well, and how well it keeps its times is of interest."""
@@ -379,21 +282,6 @@ class Fleet:
 
 def _same_gpus(one: Hello, other: Hello) -> bool:
     return [g.uuid for g in one.gpus] == [g.uuid for g in other.gpus]
-
-
-def _keep(node: NodeState, ts: float, values: Floats, host: Floats) -> None:
-    if node.gpu_history is not None and node.host_history is not None:
-        node.gpu_history.append(ts, _for_history(node, values))
-        node.host_history.append(ts, host[np.newaxis, :])
-
-
-def _for_history(node: NodeState, values: Floats) -> Floats:
-    """The reading with its energy counted from the link's first, so that single precision holds it."""
-    if node.energy_base is None:
-        node.energy_base = np.nan_to_num(values[:, ENERGY])
-    kept = values.copy()
-    kept[:, ENERGY] -= node.energy_base
-    return kept
 
 
 def _from_note(event: FrameArrived, hello: Hello, note: Note) -> Happened:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gswarm_agent.metrics import GPU_COLUMNS
-from gswarm_tui.fleet.state import Fleet, NodeState, Standing
+from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.state import Fleet
 
 BUSY_FROM_PCT = 20.0
 """A GPU is busy from this utilisation on; below it an idle phase may begin (Omnistat's threshold)."""

@@ -1,7 +1,8 @@
 """The recorder: a thread that writes every event to the database and never makes anyone wait.
 
 All that waits goes into one transaction for the whole fleet. What can't be written now is kept, up to a
-limit, and tried again; what was committed is never lost.
+limit, and tried again; what was committed is never lost. Beyond the limit, frames of agents that keep them
+are refused until they can be taken again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gswarm_agent.frame import ERROR
-from gswarm_tui.fleet.events import Event, FrameArrived, Happened, RecorderStatus
+from gswarm_tui.fleet.events import Event, FrameArrived, Happened, NodeIntroduced, RecorderStatus
 from gswarm_tui.store.batch import Batch
 from gswarm_tui.store.database import Database, DataRefusedError, RecordingInfo, StoreError
 from gswarm_tui.store.ledger import Ledger
@@ -29,7 +30,9 @@ class Recorder:
     ``what`` describes a recording that begins, or is the number of one in the file that goes on. After
     ``open``, ``resumed`` is what is known of that one, and ``interrupted`` are others that have no end.
     ``commit_every_s`` is the least time between two commits, ``retry_every_s`` the pause after a failed one,
-    ``keep_bytes`` about how much memory may wait while nothing can be written; then the oldest frames go.
+    ``keep_bytes`` about how much memory may wait while nothing can be written. Then newer frames are refused
+    if agents keep what isn't committed (``lasting``), and their nodes are in the status when they can come
+    again; otherwise the oldest frames go.
     ``allocation`` holds, for each node of which it is known, the device minors of the job's GPUs.
     """
 
@@ -40,6 +43,7 @@ class Recorder:
         on_status: Callable[[RecorderStatus], None],
         *,
         allocation: Mapping[str, frozenset[int]] | None = None,
+        lasting: bool = False,
         commit_every_s: float = 0.5,
         retry_every_s: float = 3.0,
         keep_bytes: int = 256 * 1024 * 1024,
@@ -50,6 +54,8 @@ class Recorder:
         self._what = what
         self._on_status = on_status
         self._allocation = allocation or {}
+        self._lasting = lasting
+        self._behind: set[str] = set()
         self._commit_every_s = commit_every_s
         self._retry_every_s = retry_every_s
         self._keep_bytes = keep_bytes
@@ -102,10 +108,28 @@ class Recorder:
         with self._changed:
             if self._closing:
                 return
-            self._waiting.extend(events)
-            self._waiting_bytes += sum(map(_weight, events))
+            taken = self._without_refused(events) if self._lasting else events
+            self._waiting.extend(taken)
+            self._waiting_bytes += sum(map(_weight, taken))
             self._bound()
             self._changed.notify()
+
+    def _without_refused(self, events: Sequence[Event]) -> list[Event]:
+        """The events that there is room for; of a node that there wasn't, no frame until it is met anew.
+
+        What comes after a hello begins behind the last committed frame, so nothing is passed over.
+        """
+        taken, room = [], self._keep_bytes - self._waiting_bytes
+        for event in events:
+            if isinstance(event, NodeIntroduced):
+                self._behind.discard(event.node)
+            elif isinstance(event, FrameArrived):
+                room -= _weight(event)
+                if room < 0 or event.node in self._behind:
+                    self._behind.add(event.node)
+                    continue
+            taken.append(event)
+        return taken
 
     def close(self, ended_at: float | None, timeout_s: float = 10.0) -> RecorderStatus:
         """Writes what waits, ends open sessions and the recording, and lets go of the file.
@@ -127,7 +151,11 @@ class Recorder:
         """What was done so far."""
         with self._changed:
             waiting = len(self._waiting) + self._in_hand
+            behind = tuple(sorted(self._behind))
+            room = self._waiting_bytes < self._keep_bytes // 2
         error = self._error
+        if error and behind:
+            error += f"; newer frames of {len(behind)} nodes wait there"
         if error and self._dropped:
             error += f"; {self._dropped} of the oldest frames had to be dropped"
         if error and waiting and self._closed:
@@ -140,6 +168,7 @@ class Recorder:
             committed=dict(self._committed),
             error=error,
             closed=self._closed,
+            behind=() if error or not room else behind,
         )
 
     def _run(self) -> None:
@@ -234,7 +263,7 @@ class Recorder:
 
     def _bound(self) -> None:
         """Drops the oldest frames while more waits than may; everything else is small and stays."""
-        if self._waiting_bytes <= self._keep_bytes:
+        if self._lasting or self._waiting_bytes <= self._keep_bytes:
             return
         target = self._keep_bytes * 9 // 10
         kept: list[Event] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_POWER_CAP, REASON_SW_THERMAL
-from gswarm_tui.fleet.state import STALE_INTERVALS
+from gswarm_tui.fleet.node import STALE_INTERVALS
 from gswarm_tui.fleet.totals import BUSY_FROM_PCT
 from gswarm_tui.store.schema import literal
 

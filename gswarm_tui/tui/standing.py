@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gswarm_tui.fleet.state import NodeState, Standing
+from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.format import age
 from gswarm_tui.tui.text import clean
 

@@ -9,7 +9,8 @@ import numpy as np
 from gswarm_agent.frame import ERROR, WARNING
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS
 from gswarm_tui.fleet.events import Happened, RecorderStatus
-from gswarm_tui.fleet.state import Fleet, NodeState, Standing
+from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.throttling import reason_names
 from gswarm_tui.fleet.totals import Totals
 from gswarm_tui.tui import format as form

@@ -50,7 +50,7 @@ def test_what_went_wrong_is_a_sentence_and_a_status(capsys: pytest.CaptureFixtur
     assert line.startswith("gswarm-tui: the screen failed; ")
 
 
-def test_what_could_not_be_fetched_is_named_with_the_way_to_get_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_could_not_be_fetched_is_named_with_the_way_to_it(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, [line] = said(capsys, Ended("", recorded(), ("gpu01", "gpu02")))
     assert status == 1
     assert line == (

@@ -11,7 +11,7 @@ from gswarm_agent.frame import GpuFacts, Hello, HostFacts, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.filter import FilterError, parse
-from gswarm_tui.fleet.state import NodeState
+from gswarm_tui.fleet.node import NodeState
 
 NOW = 1000.0
 

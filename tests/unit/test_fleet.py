@@ -17,8 +17,9 @@ from gswarm_tui.fleet.events import (
     SessionStarted,
     SessionStopped,
 )
+from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.sessions import suggest_name
-from gswarm_tui.fleet.state import Fleet, Standing
+from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.totals import totals
 
 T0 = 1_000_000.0

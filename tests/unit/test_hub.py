@@ -18,6 +18,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
+from tests.unit.store_recording import introduced
 
 
 class Kept:
@@ -33,6 +34,7 @@ class Link:
         self.node = node
         self.acknowledged: list[tuple[str, int]] = []
         self.intervals: list[int] = []
+        self.reconnects = 0
 
     async def run(self) -> None:
         return
@@ -45,6 +47,9 @@ class Link:
 
     def resume(self, life: str, seq: int, offset_s: float) -> None:
         return
+
+    def reconnect(self) -> None:
+        self.reconnects += 1
 
     def may_hold(self) -> bool:
         return self.node == "n2"
@@ -97,6 +102,19 @@ def test_nodes_that_may_hold_frames_are_named() -> None:
     made, _ = hub("n1", "n2")
     made.links.update({name: Link(name) for name in ("n1", "n2")})
     assert made.holding() == ["n2"]
+
+
+def test_a_node_whose_frames_were_refused_is_met_anew_once() -> None:
+    made, _ = hub("n1", "n2")
+    links = {name: Link(name) for name in ("n1", "n2")}
+    made.links.update(links)
+    status = RecorderStatus("f", 1, 1, 0, {}, behind=("n1",))
+    made.recorded(status)
+    made.recorded(status)
+    assert (links["n1"].reconnects, links["n2"].reconnects) == (1, 0)
+    made.publish(introduced("n1"))
+    made.recorded(status)
+    assert links["n1"].reconnects == 2
 
 
 def test_sessions_are_events_and_end_when_all_are_stopped() -> None:

@@ -359,6 +359,19 @@ async def test_after_a_reconnect_the_agent_hears_what_is_on_disk_newest_life_fir
         assert start.resume == (("life1", 5), ("life0", 10))
 
 
+async def test_a_link_that_is_to_connect_anew_does_so_at_once() -> None:
+    first, second = FakeAgent(), FakeAgent()
+    async with scene(first, second) as here:
+        first.greet()
+        await settle()
+        here.link.reconnect()
+        await here.hands.turn(2)
+        assert first.closed
+        second.greet()
+        await settle()
+        assert here.phases()[-3:] == [Phase.LOST, Phase.CONNECTING, Phase.LIVE]
+
+
 async def test_what_a_former_life_left_comes_at_its_own_times_and_the_link_is_live_after_it() -> None:
     agent, now = FakeAgent(), round(BEGIN * SECOND_NS)
     made = Scene(agent)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gswarm_tui.fleet.events import Phase
+from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, ordered
-from gswarm_tui.fleet.state import NodeState
 
 NAN = float("nan")
 
@@ -23,7 +23,8 @@ def test_trouble_comes_first_by_state() -> None:
     phases = {"a": Phase.LIVE, "b": Phase.CONNECTING, "c": Phase.LOST, "d": Phase.ENDED, "e": Phase.LIVE}
     nodes = [NodeState(name, phase=phase, last_arrival=0.0) for name, phase in phases.items()]
     nodes[0].last_arrival = 100.0
-    assert names(ordered(nodes, Order.STATE, 100.0, ())) == ["c", "e", "b", "a", "d"]
+    nodes.append(NodeState("f", phase=Phase.LIVE, last_arrival=90.0))
+    assert names(ordered(nodes, Order.STATE, 100.0, ())) == ["c", "e", "f", "b", "a", "d"]
 
 
 def test_by_metric_what_was_not_measured_is_last_both_ways() -> None:

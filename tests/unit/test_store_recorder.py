@@ -339,6 +339,43 @@ def test_submit_returns_while_the_writer_is_stuck_and_memory_is_bounded(path: Pa
     assert told == [("dropped", lost)]
 
 
+def test_frames_that_agents_keep_are_refused_without_room_and_come_again_without_a_gap(path: Path) -> None:
+    seen: list[RecorderStatus] = []
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def hold(status: RecorderStatus) -> None:
+        seen.append(status)
+        stuck.set()
+        assert go_on.wait(30)
+
+    frame_bytes = 500 + 32 * len(GPU_COLUMNS)
+    row = [gpu_row(util_pct=1)]
+    recorder = Recorder(path, INFO, hold, lasting=True, commit_every_s=0, keep_bytes=10 * frame_bytes)
+    recorder.open()
+    try:
+        recorder.submit([introduced(gpus=1), arrived(1, row)])
+        assert stuck.wait(30)
+        for seq in range(2, 42):
+            recorder.submit([arrived(seq, row)])
+        assert recorder.status().waiting <= 10
+        go_on.set()
+        eventually(lambda: seen[-1].behind == ("n1",), "the node is named")
+        recorder.submit([arrived(42, row)])
+        last = seen[-1].committed["n1", "life1"]
+        assert last < 15
+        eventually(lambda: recorder.status().waiting == 0, "room again")
+        recorder.submit([introduced(gpus=1)])
+        for seq in range(last + 1, 51):
+            recorder.submit([arrived(seq, row)])
+            eventually(lambda: recorder.status().waiting == 0, "written")
+        assert recorder.status().behind == ()
+    finally:
+        go_on.set()
+        assert recorder.close(T0 + 200).error == ""
+    assert query(path, "SELECT frames, last_seq, lost_frames FROM links") == [(50, 50, 0)]
+    assert query(path, "SELECT count(*) FROM host_samples WHERE interval_ms IS NULL") == [(1,)]
+
+
 def test_close_gives_up_in_time_when_the_disk_hangs(path: Path) -> None:
     go_on = threading.Event()
 

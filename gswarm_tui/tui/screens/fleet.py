@@ -10,8 +10,8 @@ from textual.events import Resize
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.fleet.filter import Filter, Matches
+from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, ordered
-from gswarm_tui.fleet.state import NodeState
 from gswarm_tui.fleet.totals import totals
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import FLEET, bindings_of

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS
-from gswarm_tui.fleet.state import NodeState, Standing
+from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import GPU, bindings_of
 from gswarm_tui.tui.screens.base import Place

@@ -16,6 +16,7 @@ SIGNS: tuple[tuple[str, str], ...] = (
     ("–", "not measured: the machine has no answer, or the GPU doesn't"),
     ("…", "connecting"),
     ("≈", "stale: connected, but no data for three intervals; the last numbers are shown faintly"),
+    ("‼", "unhealthy: connected, but no data for half a minute"),
     ("╳", "lost, with the reason, what to do about it, and when it is tried again"),
     ("■", "ended: the node's agent was stopped"),
     ("▲", "a warning; an error has ╳"),

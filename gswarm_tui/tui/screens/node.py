@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_BY_NAME, Metric
-from gswarm_tui.fleet.state import NodeState, Standing
+from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import NODE, bindings_of
 from gswarm_tui.tui.dialogs import Pick

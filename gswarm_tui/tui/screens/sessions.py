@@ -7,8 +7,9 @@ from datetime import datetime, tzinfo
 from textual.app import ComposeResult
 
 from gswarm_agent.metrics import GPU_BY_NAME
+from gswarm_tui.fleet.node import stale_after_s
 from gswarm_tui.fleet.sessions import Session
-from gswarm_tui.fleet.state import Fleet, stale_after_s
+from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import SESSIONS, bindings_of
 from gswarm_tui.tui.dialogs import Ask, Field

@@ -11,7 +11,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from gswarm_agent.metrics import HOST_COLUMNS
-from gswarm_tui.fleet.state import NodeState, Standing
+from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui import format as form
 from gswarm_tui.tui.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
 from gswarm_tui.tui.picture import FRESH, Picture

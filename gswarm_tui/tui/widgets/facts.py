@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from gswarm_tui.fleet.state import NodeState, Standing
+from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.format import DASH, age, mebibytes, plural, watts
 from gswarm_tui.tui.standing import ROLES, SIGNS

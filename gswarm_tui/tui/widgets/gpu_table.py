@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gswarm_agent.metrics import GPU_METRICS, Metric
-from gswarm_tui.fleet.state import NodeState, Standing
+from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.format import DASH, cell, shown_unit
 from gswarm_tui.tui.ramp import UNMEASURED, buckets, fractions, tops
 from gswarm_tui.tui.widgets.bar import Span

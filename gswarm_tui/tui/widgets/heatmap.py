@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gswarm_tui.fleet.state import NodeState
+from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.format import cell_width
 from gswarm_tui.tui.layout import NAME_LONGEST, Layout, Room, Zoom, plan

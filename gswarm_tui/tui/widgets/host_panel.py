@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gswarm_agent.metrics import HOST_METRICS
-from gswarm_tui.fleet.state import NodeState
+from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.tui.format import DASH
 from gswarm_tui.tui.widgets.bar import Span
 from gswarm_tui.tui.widgets.lines import Spans

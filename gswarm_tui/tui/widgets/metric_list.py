@@ -8,7 +8,7 @@ from textwrap import wrap
 import numpy as np
 
 from gswarm_agent.metrics import GPU_METRICS, REASON_NAMES, Metric
-from gswarm_tui.fleet.state import NodeState, Standing
+from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.throttling import HARMFUL, reason_names
 from gswarm_tui.tui.format import DASH, energy, quantity
 from gswarm_tui.tui.ramp import bucket, fractions, top_of

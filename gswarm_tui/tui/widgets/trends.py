@@ -7,8 +7,9 @@ import numpy as np
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
 from gswarm_tui.fleet.history import Floats
+from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
-from gswarm_tui.fleet.state import Fleet, NodeState, Standing
+from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.format import cell, quantity
 from gswarm_tui.tui.ramp import fractions, is_logarithmic, nice_ceiling, top_of
 from gswarm_tui.tui.widgets.curve import Window, in_bins, window
