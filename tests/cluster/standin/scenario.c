@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "standin.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -303,6 +304,23 @@ static int verdict_on(const Gpu *gpu, const Mig *mig, const char *function, int 
     return verdict == OK && mig != NULL && accepts != GPU_OR_MIG ? NOT_SUPPORTED : verdict;
 }
 
+/* Adds a line to the host's journal, where a test has begun one: who read GPU 0's power, and when. */
+static void note_reading(int gpu, const char *function)
+{
+    char path[4096], host[256] = "", line[64];
+    if (gpu != 0 || strcmp(function, "nvmlDeviceGetPowerUsage") != 0)
+        return;
+    gethostname(host, sizeof host - 1);
+    snprintf(path, sizeof path, "%s/%s.journal", SCENARIOS, host);
+    int file = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (file < 0)
+        return;
+    int length = snprintf(line, sizeof line, "%d %lld\n", (int)getpid(), (long long)monotonic_ns());
+    if (write(file, line, (size_t)length) != length)
+        fprintf(stderr, "NVML stand-in: %s: a reading is not in the journal\n", path);
+    close(file);
+}
+
 int aim(Handle handle, const char *function, int accepts, Target *target)
 {
     uintptr_t offset = (uintptr_t)handle - (uintptr_t)slots; /* wraps to a huge offset for addresses below */
@@ -313,6 +331,7 @@ int aim(Handle handle, const char *function, int accepts, Target *target)
     if (verdict == OK && (offset >= sizeof slots || index >= current.gpus || mig >= current.gpu[index].migs))
         verdict = INVALID_ARGUMENT;
     if (verdict == OK) {
+        note_reading(index, function);
         target->index = index;
         target->gpu = current.gpu[index];
         target->mig = mig < 0 ? NULL : &target->gpu.mig[mig];

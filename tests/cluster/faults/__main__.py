@@ -1,0 +1,52 @@
+"""Runs the fault suite and prints its table: `python -m tests.cluster.faults [--long] [--seed N]`."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.faults.suite import LONG, NODES, NOTES, SHORT, Row, Suite, table
+from tests.cluster.running import ClusterError
+
+
+def main() -> int:
+    """Run it as the command line says; 1 if something isn't as promised."""
+    options = _parser().parse_args()
+    seed = random.randrange(1_000_000) if options.seed is None else options.seed
+    lengths = LONG if options.long else SHORT
+    if options.minutes is not None:
+        lengths = replace(lengths, at_random=options.minutes * 60)
+    rows: list[Row] = []
+    folder = Path(tempfile.mkdtemp(prefix="gswarm-faults-"))
+    try:
+        with Cluster.up(len(NODES), 2) as cluster, cluster.entered():
+            suite = Suite(cluster, folder, lengths, seed)
+            for row in getattr(suite, options.only)():
+                rows.append(row)
+                print(table([row]), flush=True)
+    except (ClusterError, AssertionError) as error:
+        print(f"the suite broke off: {error}", file=sys.stderr)
+    if rows:
+        print(
+            f"\n{table(rows)}\n\n{NOTES}\nrecordings are in {folder}; --seed {seed} repeats the random part"
+        )
+    return 1 if not rows or any(row.problems for row in rows) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.faults", description=__doc__)
+    parser.add_argument("--long", action="store_true", help="faults of a minute, and five minutes at random")
+    parser.add_argument("--minutes", type=float, help="how long the random part takes")
+    parser.add_argument("--seed", type=int, help="of the random part (default: another one each time)")
+    parts = ("rows", "faults_of_nodes", "faults_of_the_head", "a_full_disk", "at_random")
+    parser.add_argument("--only", choices=parts, default="rows", help="a part of the suite (default: all)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""A recording of some nodes by the real program, and what can be done to it while it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.faults.witness import Count, Witness, count
+from tests.cluster.node import Node
+from tests.cluster.person import agents, ask, user_env
+from tests.cluster.running import ClusterError, wait_until
+from tests.cluster.terminal import Terminal
+
+INTERVAL_S = 0.25
+PATIENCE_S = 180.0
+"""After a fault of a minute the next attempt to connect may be a minute away, and take its time."""
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_LOST = re.compile(r"(\d+) frames?\b")
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to do to a scene, so many seconds after the nodes are live."""
+
+    at: float
+    words: str
+    act: Callable[[Scene], None]
+
+
+class Scene:
+    """A recording in ``db`` of the nodes of these names, begun when this is made."""
+
+    def __init__(self, cluster: Cluster, names: Sequence[str], db: Path) -> None:
+        self.cluster = cluster
+        self.names = tuple(names)
+        self.db = db
+        self.witnesses = {name: Witness(cluster[name]) for name in names}
+        self._terminal: Terminal | None = None
+        self._head("--nodes", *names, "--interval", f"{INTERVAL_S}")
+
+    # The head.
+
+    def _head(self, *words: str) -> None:
+        env = user_env(self.cluster)
+        command = ["gswarm-tui", *words, "--db", str(self.db)]
+        self._terminal = Terminal(command, env=env, size=(160, 40), folder=self.cluster.home)
+
+    def kill_head(self) -> None:
+        """SIGKILL the head."""
+        if self._terminal is not None:
+            if not self._terminal.ended():
+                os.kill(self._terminal.pid, signal.SIGKILL)
+            self._terminal.exit_status()
+            self._terminal.close()
+            self._terminal = None
+
+    def recover(self) -> None:
+        """Go on with the recording in a new head."""
+        self._head("recover", self._uid())
+
+    def finish(self) -> str:
+        """Fetch what the nodes hold and close the recording, without a screen; what was said."""
+        words = ["gswarm-tui", "recover", self._uid(), "--db", str(self.db), "--finish"]
+        return self.cluster.run(words, timeout=PATIENCE_S).stdout
+
+    def _uid(self) -> str:
+        [(uid,)] = ask(self.db, "SELECT uid FROM recordings")
+        return str(uid)
+
+    def wait_for(self, shown: str) -> None:
+        """Wait until the head's screen shows this."""
+        assert self._terminal is not None
+        self._terminal.wait_for(shown, PATIENCE_S)
+
+    def wait_live(self) -> None:
+        """Wait until the head says that all nodes are connected."""
+        self.wait_for(f"nodes {len(self.names)}/{len(self.names)}")
+
+    def play(self, steps: Iterable[Step], tell: Callable[[str], None] = lambda _line: None) -> None:
+        """Do each step at its time, then wait until all nodes are connected, and for a few frames more."""
+        began = time.monotonic()
+        for step in sorted(steps, key=lambda step: step.at):
+            time.sleep(max(0.0, began + step.at - time.monotonic()))
+            tell(f"{time.monotonic() - began:6.1f} s  {step.words}")
+            step.act(self)
+        if self._terminal is not None:
+            self.wait_live()
+            self.wait_for_frames()
+
+    def wait_for_frames(self, frames: int = 6) -> None:
+        """Wait until each node was sampled so many times more."""
+        before = {name: len(witness.readings()) for name, witness in self.witnesses.items()}
+
+        def sampled() -> bool:
+            return all(len(witness.readings()) >= before[n] + frames for n, witness in self.witnesses.items())
+
+        wait_until(sampled, "a few more readings of each node")
+
+    def end(self) -> None:
+        """Quit as a person does; what couldn't be fetched then, is fetched now. No agent runs afterwards."""
+        if self._terminal is not None:
+            self._terminal.press("q")
+            status = self._terminal.exit_status(PATIENCE_S)
+            said = self._terminal.screen()
+            self._terminal.close()
+            self._terminal = None
+            if status != 0:
+                raise ClusterError(f"gswarm-tui ended with status {status}: {said}")
+        if ask(self.db, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") != [(0,)]:
+            self.finish()
+        wait_until(
+            lambda: not any(agents(self.cluster[name]) for name in self.names), "the end of all agents"
+        )
+
+    def clear(self) -> None:
+        """End whatever still runs, after a failure, too."""
+        if self._terminal is not None:
+            self._terminal.close()
+        for name in self.names:
+            node = self.cluster[name]
+            if pids := agents(node):
+                node.run(["kill", "-KILL", *map(str, pids)], check=False)
+            node.run("rm -rf --one-file-system /var/tmp/gswarm-tui-* /tmp/gswarm-tui-*")
+
+    # The nodes.
+
+    def kill_agent(self, name: str) -> None:
+        """SIGKILL the agent of a node, but nothing else there."""
+        if pids := serving(self.cluster[name]):
+            self.witnesses[name].kill(pids)
+
+    def shut_down(self, name: str, *, power_lost: bool) -> None:
+        """Take a node down: orderly, or as when its power is cut.
+
+        It is as good as namespaces can do it: the agent's processes and all connections end, the node has
+        another boot id and an empty /tmp, and keeps /var/tmp. What the kernel has not yet written to a disk
+        isn't lost, and CLOCK_BOOTTIME doesn't begin anew.
+        """
+        node = self.cluster[name]
+        if power_lost:
+            self.kill_agent(name)
+        elif pids := serving(node):
+            node.run(["kill", "-TERM", *map(str, pids)])
+            wait_until(lambda: not serving(node), f"the agent's end on {name}")
+        node.stop_sshd()
+        node.run("rm -rf --one-file-system /tmp/gswarm-tui-*")
+        boot_id = node.folder / "boot_id"
+        boot_id.write_text(f"{uuid.uuid4()}\n")
+        node.run(f"umount {_BOOT_ID} 2>/dev/null; mount --bind {boot_id} {_BOOT_ID}")
+
+    # What became of it.
+
+    def count(self, name: str) -> Count:
+        """The frames of a node, as its witness and the database tell."""
+        witness = self.witnesses[name]
+        ahead = time.time() - time.monotonic()
+        frames = ask(
+            self.db,
+            "SELECT epoch(ts) FROM host_samples JOIN nodes USING (node_id) "
+            f"WHERE node = '{name}' ORDER BY ts",
+        )
+        return count(
+            [reading.at + ahead for reading in witness.readings()],
+            [reading.at + ahead for reading in witness.cut_short()],
+            [ts for (ts,) in frames],
+            self._said_lost(name),
+        )
+
+    def _said_lost(self, name: str) -> int:
+        messages = ask(
+            self.db,
+            "SELECT message FROM events JOIN nodes USING (node_id) "
+            f"WHERE node = '{name}' AND kind = 'gap' ORDER BY ts",
+        )
+        found = [_LOST.search(message) for (message,) in messages]
+        return sum(int(one[1]) for one in found if one is not None)
+
+
+def serving(node: Node) -> list[int]:
+    """The agents of a node; what joins them to a connection is another process."""
+    return [int(pid) for pid in node.run(["pgrep", "-x", "gswarm-agent"], check=False).stdout.split()]
+
+
+@contextmanager
+def recording(cluster: Cluster, names: Sequence[str], db: Path) -> Iterator[Scene]:
+    """A scene whose nodes are all connected; at the end nothing of it runs any more."""
+    scene = Scene(cluster, names, db)
+    try:
+        scene.wait_live()
+        yield scene
+    finally:
+        for name in names:
+            cluster[name].heal()
+        scene.clear()

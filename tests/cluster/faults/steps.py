@@ -1,0 +1,112 @@
+"""The faults of single nodes and of the head, as steps; and all of them at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.cluster.faults.clock import Clock
+from tests.cluster.faults.scene import Scene, Step
+from tests.cluster.node import Node
+
+BOOT_S = 3.0
+_FILLER = "/var/tmp/filler"  # on the node
+_HOUR = 3600
+
+
+def cut(name: str, at: float, seconds: float) -> list[Step]:
+    """The cable is pulled for so long."""
+    return [
+        Step(at, f"{name}: cut off", lambda scene: scene.cluster[name].partition()),
+        Step(at + seconds, f"{name}: connected again", lambda scene: scene.cluster[name].heal()),
+    ]
+
+
+def end_connections(name: str, at: float) -> list[Step]:
+    """The sshd sessions are killed."""
+    act: Callable[[Scene], None] = lambda scene: scene.cluster[name].end_connections()  # noqa: E731
+    return [Step(at, f"{name}: sshd's sessions killed", act)]
+
+
+def kill_agent(name: str, at: float) -> list[Step]:
+    """The agent gets SIGKILL."""
+    return [Step(at, f"{name}: agent killed", lambda scene: scene.kill_agent(name))]
+
+
+def reboot(name: str, at: float, *, power_lost: bool) -> list[Step]:
+    """The node goes down, and comes up some seconds later."""
+    how = "power lost" if power_lost else "shut down"
+    return [
+        Step(at, f"{name}: {how}", lambda scene: scene.shut_down(name, power_lost=power_lost)),
+        Step(at + BOOT_S, f"{name}: up again", lambda scene: scene.cluster[name].start_sshd()),
+    ]
+
+
+def fill_disk(name: str, at: float, seconds: float) -> list[Step]:
+    """The node's disk is full for so long."""
+
+    def fill(scene: Scene) -> None:
+        node = scene.cluster[name]
+        node.run("mount -o remount,size=4m /var/tmp")
+        node.run(f"cat /dev/zero >{_FILLER}", check=False)
+
+    def free(scene: Scene) -> None:
+        scene.cluster[name].run(f"rm {_FILLER}; mount -o remount,size=50% /var/tmp")
+
+    return [Step(at, f"{name}: disk full", fill), Step(at + seconds, f"{name}: disk has room again", free)]
+
+
+def step_clock(name: str, at: float, clock: Clock, hours: float) -> list[Step]:
+    """The node's wall clock is set that far ahead of the true time."""
+    words = f"{name}: clock {hours:+g} h off"
+    return [Step(at, words, lambda _scene: clock.set(round(hours * _HOUR)))]
+
+
+def kill_head(at: float, down_s: float) -> list[Step]:
+    """The head gets SIGKILL, and some time later the person goes on with the recording."""
+    return [
+        Step(at, "head killed", Scene.kill_head),
+        Step(at + down_s, "recover", Scene.recover),
+    ]
+
+
+def fill_database(at: float, seconds: float, db: Path, node: Node) -> list[Step]:
+    """The file system of the database, which is a small one, is full for so long."""
+    filler = db.with_name("filler")
+    fill = f"cat /dev/zero >{filler}"
+    return [
+        Step(at, "database's disk full", lambda _scene: _run_at_login(node, fill)),
+        Step(at + seconds, "database's disk has room again", lambda _scene: filler.unlink()),
+    ]
+
+
+def _run_at_login(node: Node, command: str) -> None:
+    node.login.run(command, check=False)
+
+
+def at_random(names: Sequence[str], seconds: float, rng: random.Random) -> list[Step]:
+    """Faults on every node at any time, and a head that is killed again and again."""
+    steps: list[Step] = []
+    for name in names:
+        at = rng.uniform(1, 5)
+        while at < seconds:
+            lasts = rng.choice((1, 4, 10, 22))
+            made = rng.choice(
+                (
+                    cut(name, at, lasts),
+                    end_connections(name, at),
+                    kill_agent(name, at),
+                    [*cut(name, at, lasts), *kill_agent(name, at + rng.uniform(0, lasts))],
+                    reboot(name, at, power_lost=rng.random() < 0.5),
+                    [*fill_disk(name, at, lasts + 2), *cut(name, at + 1, lasts)],
+                )
+            )
+            steps += made
+            at = max(step.at for step in made) + rng.uniform(2, 6)
+    at = rng.uniform(4, 10)
+    while at < seconds:
+        down_s = rng.choice((0.2, 2, 8))
+        steps += kill_head(at, down_s)
+        at += down_s + rng.uniform(5, 25)
+    return steps

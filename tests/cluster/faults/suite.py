@@ -1,0 +1,208 @@
+"""The suite: recordings in which things fail on purpose, each with rows that say what it cost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from pathlib import Path
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.faults.clock import Clock
+from tests.cluster.faults.scene import Scene, Step, recording
+from tests.cluster.faults.steps import (
+    at_random,
+    cut,
+    end_connections,
+    fill_database,
+    fill_disk,
+    kill_agent,
+    kill_head,
+    reboot,
+    step_clock,
+)
+from tests.cluster.faults.witness import Count
+
+Tell = Callable[[str], None]
+NODES = tuple(f"gpu{index:02}" for index in range(1, 11))
+HALF = NODES[::2]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long things take, in seconds."""
+
+    long_cut: float
+    heads_down: Sequence[float]
+    at_random: float
+
+
+SHORT = Lengths(long_cut=20, heads_down=(1,), at_random=12)
+LONG = Lengths(long_cut=60, heads_down=(0.2, 3, 20), at_random=300)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one fault cost. ``killed`` says that an agent was killed in it, so frames may be lost if told."""
+
+    fault: str
+    count: Count
+    killed: bool = False
+
+    @property
+    def problems(self) -> list[str]:
+        """What isn't as promised, in words; empty where all is well."""
+        found = []
+        if self.count.lost and not self.killed:
+            found.append(f"{self.count.lost} lost")
+        if self.count.lost != self.count.said:
+            found.append(f"{self.count.lost} lost, but {self.count.said} said to be")
+        if self.count.twice:
+            found.append(f"{self.count.twice} twice")
+        if self.count.stray:
+            found.append(f"{self.count.stray} that nobody sampled")
+        return found
+
+
+_COLUMNS = ("sampled", "in the database", "lost", "twice", "said to be lost")
+
+
+def table(rows: Sequence[Row]) -> str:
+    """All rows as people read them."""
+    width = max(len(row.fault) for row in rows)
+    lines = ["  ".join(["fault".ljust(width), *_COLUMNS, "verdict"])]
+    for row in rows:
+        counts = (row.count.sampled, row.count.frames, row.count.lost, row.count.twice, row.count.said)
+        cells = [str(n).rjust(len(name)) for n, name in zip(counts, _COLUMNS, strict=True)]
+        lines.append("  ".join([row.fault.ljust(width), *cells, "; ".join(row.problems) or "as promised"]))
+    return "\n".join(lines)
+
+
+@dataclass
+class Suite:
+    """All recordings, on a cluster with nodes ``NODES``; each method is one, and yields its rows."""
+
+    cluster: Cluster
+    folder: Path
+    lengths: Lengths
+    seed: int
+    tell: Tell = print
+
+    def rows(self) -> Iterator[Row]:
+        """All of it."""
+        yield from self.faults_of_nodes()
+        yield from self.faults_of_the_head()
+        yield from self.a_full_disk()
+        yield from self.at_random()
+
+    def faults_of_nodes(self) -> Iterator[Row]:
+        """Each on a node of its own, at the same time; one node is left in peace."""
+        long_cut = self.lengths.long_cut
+        names = iter(NODES)
+        clock_node = next(names)
+        clock = Clock(self.cluster[clock_node])
+        faults: dict[str, tuple[str, list[Step], bool]] = {}
+
+        def of(node: str, fault: str, *steps: list[Step], killed: bool = False) -> None:
+            faults[node] = fault, [step for part in steps for step in part], killed
+
+        of(
+            clock_node,
+            "node's clock 1 h ahead, then 2 h back, and an agent that begins then¹",
+            step_clock(clock_node, 2, clock, 1),
+            end_connections(clock_node, 4),
+            step_clock(clock_node, 8, clock, -1),
+            kill_agent(clock_node, 11),
+            killed=True,
+        )
+        of(node := next(names), "nothing", [])
+        of(node := next(names), "link cut for 5 s", cut(node, 2, 5))
+        of(node := next(names), f"link cut for {long_cut:g} s", cut(node, 2, long_cut))
+        of(node := next(names), "sshd sessions killed", end_connections(node, 2), end_connections(node, 9))
+        of(node := next(names), "agent killed", kill_agent(node, 2), kill_agent(node, 9), killed=True)
+        of(
+            node := next(names),
+            f"link cut for {long_cut:g} s, agent killed in it",
+            cut(node, 2, long_cut),
+            kill_agent(node, long_cut - 1),
+            killed=True,
+        )
+        of(node := next(names), "node rebooted²", reboot(node, 3, power_lost=False))
+        of(node := next(names), "node without power²", reboot(node, 3, power_lost=True), killed=True)
+        of(
+            node := next(names),
+            f"node's disk full, link cut for {long_cut:g} s",
+            fill_disk(node, 2, long_cut + 1),
+            cut(node, 2.5, long_cut),
+        )
+        with self._recording("nodes") as scene:
+            self._play(scene, [step for _, steps, _ in faults.values() for step in steps])
+            scene.end()
+            yield from (Row(fault, scene.count(node), killed) for node, (fault, _, killed) in faults.items())
+
+    def faults_of_the_head(self) -> Iterator[Row]:
+        """Half of the nodes cut off; the head killed while it writes, and gone on with, and finished."""
+        long_cut = self.lengths.long_cut
+        if long_cut > SHORT.long_cut:
+            with self._recording("half") as scene:
+                self._play(scene, [step for node in HALF for step in cut(node, 2, long_cut)])
+                yield self._row(scene, f"half of the nodes cut off for {long_cut:g} s")
+        downs = self.lengths.heads_down
+        with self._recording("killed") as scene:
+            for down_s in downs:
+                self._play(scene, kill_head(2.1, down_s))
+            yield self._row(scene, f"head killed while writing, recover ({len(downs)} times)")
+        with self._recording("finished") as scene:
+            cuts = [step for node in HALF for step in cut(node, 1, 4)]
+            self._play(scene, [*cuts, Step(3, "head killed", Scene.kill_head)])
+            yield self._row(scene, "half of the nodes cut off for 4 s, head killed in it, recover --finish")
+
+    def a_full_disk(self) -> Iterator[Row]:
+        """The database's disk is full for a while, and the head is killed while it is."""
+        small = self.cluster.home / "small"
+        small.mkdir()
+        self.cluster.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(small)])
+        try:
+            login = self.cluster[NODES[0]]
+            with self._recording("full", small) as scene:
+                self._play(scene, fill_database(2, 5, scene.db, login))
+                yield self._row(scene, "database's disk full for 5 s")
+            with self._recording("full-killed", small) as scene:
+                full = fill_database(2, 6, scene.db, login)
+                self._play(
+                    scene, [*full, Step(5, "head killed", Scene.kill_head), Step(9, "recover", Scene.recover)]
+                )
+                yield self._row(scene, "database's disk full for 6 s, head killed in it")
+        finally:
+            self.cluster.run(["umount", str(small)])
+            small.rmdir()
+
+    def at_random(self) -> Iterator[Row]:
+        """All at random, from the seed."""
+        seconds = self.lengths.at_random
+        with self._recording("random") as scene:
+            self._play(scene, at_random(NODES[1:], seconds, random.Random(self.seed)))
+            yield self._row(scene, f"all at random for {seconds:g} s, seed {self.seed}", killed=True)
+
+    @contextmanager
+    def _recording(self, name: str, folder: Path | None = None) -> Iterator[Scene]:
+        db = (folder or self.folder) / f"{name}.duckdb"
+        self.tell(f"recording {db}")
+        with recording(self.cluster, NODES, db) as scene:
+            yield scene
+
+    def _play(self, scene: Scene, steps: Sequence[Step]) -> None:
+        scene.play(steps, self.tell)
+
+    def _row(self, scene: Scene, fault: str, *, killed: bool = False) -> Row:
+        scene.end()
+        return Row(fault, reduce(add, (scene.count(name) for name in scene.names)), killed)
+
+
+NOTES = """\
+¹ The kernel has no namespace for the wall clock: a shim in the agent's process shifts what it is told.
+² As namespaces can do it: another boot id, /tmp empty, /var/tmp kept; what isn't on a disk yet isn't lost.
+"""
