@@ -1,0 +1,107 @@
+"""The order in which a run ends, and what becomes of a recording whose nodes can't be fetched from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from gswarm_tui import lifetime
+from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus, SessionStopped
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.hub import Hub
+from gswarm_tui.lifetime import Lifetime
+from tests.unit.store_recording import arrived, introduced
+
+
+class Node:
+    """A link whose agent has one frame left when it is asked to stop, and ends when that is acknowledged."""
+
+    def __init__(self, hub: Hub, answers: bool) -> None:
+        self.node = "n1"
+        self.hub = hub
+        self.answers = answers
+        self.acknowledged = asyncio.Event()
+
+    async def run(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def stop(self) -> None:
+        if self.answers:
+            self.hub.publish(arrived(2, [None]))
+        await self.acknowledged.wait()
+
+    def acknowledge(self, life: str, seq: int) -> None:
+        if seq == 2:
+            self.acknowledged.set()
+
+    def resume(self, life: str, seq: int, offset_s: float) -> None:
+        return
+
+    def may_hold(self) -> bool:
+        return not self.acknowledged.is_set()
+
+    def reconnect(self) -> None:
+        return
+
+    def set_interval(self, interval_ms: int) -> None:
+        return
+
+
+class Recording:
+    """Commits at once whatever it gets."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.events: list[Event] = []
+        self.ended_at: list[float | None] = []
+
+    def submit(self, events: Sequence[Event]) -> None:
+        self.events += events
+        committed = {(e.node, e.life): e.frame.seq for e in events if isinstance(e, FrameArrived)}
+        self.hub.recorded(RecorderStatus("run.duckdb", 1, 1, 0, committed))
+
+    def close(self, ended_at: float | None) -> RecorderStatus:
+        self.ended_at.append(ended_at)
+        return RecorderStatus("run.duckdb", 1, 1, 0, {}, closed=True)
+
+
+class Launcher:
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.Ended, Recording, list[str]]:
+    hub = Hub(Fleet(["n1"]), clock=lambda: 100.0)
+    recording, launcher, waited_for = Recording(hub), Launcher(), list[str]()
+    hub.sinks.append(recording)
+    hub.links["n1"] = Node(hub, answers)
+    hub.publish(introduced("n1"))
+    hub.start_session("train")
+
+    async def screen() -> None:
+        return
+
+    life = Lifetime(hub, launcher, recording, lambda _how: None, lasting=lasting, waiting=waited_for.extend)
+    result = await life.run(screen())
+    assert launcher.closed
+    return result, recording, waited_for
+
+
+async def test_the_last_frame_is_on_disk_before_the_recording_ends() -> None:
+    result, recording, waited_for = await ended(answers=True)
+    assert any(isinstance(event, SessionStopped) for event in recording.events)
+    assert [event.frame.seq for event in recording.events if isinstance(event, FrameArrived)] == [2]
+    assert (recording.ended_at, result.holding, result.problem, waited_for) == ([100.0], (), "", [])
+
+
+async def test_a_recording_of_which_a_node_holds_frames_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifetime, "SOON_S", 0.1)
+    monkeypatch.setattr(lifetime, "LINKS_END_S", 0.3)
+    result, recording, waited_for = await ended(answers=False)
+    assert (recording.ended_at, result.holding, waited_for) == ([None], ("n1",), ["n1"])
+    result, recording, _ = await ended(answers=False, lasting=False)
+    assert (recording.ended_at, result.holding) == ([100.0], ())
