@@ -6,9 +6,9 @@ Imports wait until their part is needed, so that ``--help`` and errors come at o
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
+import shlex
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -55,15 +55,15 @@ def _recover(words: Sequence[str]) -> int:
     asked = parse_recover(words)
     from gswarm_tui import recover
 
-    settings = dataclasses.replace(parse([], os.environ), db=None)
-    found, unreadable = recover.find(Path.cwd(), asked.db)
+    settings = parse([], os.environ)
+    found, unreadable = recover.find(Path.cwd(), asked.db, settings.db)
     if not asked.recording:
         return asyncio.run(recover.show(found, unreadable, settings, sys.stdout))
     chosen = recover.choose(found, unreadable, asked.recording)
-    options, plan = chosen.recall(settings)
     if asked.finish:
         _prepare(os.environ)
-        return asyncio.run(recover.finish(chosen, options, plan, sys.stdout))
+        return asyncio.run(recover.finish(chosen, settings, sys.stdout))
+    options, plan = chosen.recall(settings)
     require_terminal(sys.stdin, sys.stdout)
     log = _prepare(os.environ)
     return asyncio.run(_watch(options, plan, ["recover", *words], log, chosen))
@@ -117,7 +117,7 @@ def _interrupted_words(recorder: Recorder) -> str:
     if not (unended := recorder.interrupted):
         return ""
     one = unended[-1]
-    recover = f"`gswarm-tui recover {short_id(one)} --db {recorder.path}` goes on with it"
+    recover = f"`gswarm-tui recover {short_id(one)} --db {shlex.quote(str(recorder.path))}` goes on with it"
     if len(unended) == 1:
         return f"{recorder.path} has a recording that was interrupted, of {began(one)}: {recover}"
     return f"{recorder.path} has {len(unended)} interrupted recordings, the last of {began(one)}: {recover}"
@@ -161,7 +161,7 @@ def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) 
         if ended.holding:
             problems.append(
                 f"{hosts.fold(ended.holding)} may hold frames that couldn't be fetched; "
-                f"`gswarm-tui recover {uid[:8]} --finish --db {status.path}` tries again"
+                f"`gswarm-tui recover {uid[:8]} --finish --db {shlex.quote(status.path)}` tries again"
             )
     for problem in problems:
         print(f"gswarm-tui: {problem}", file=sys.stderr)

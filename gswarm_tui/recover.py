@@ -53,15 +53,18 @@ def began(one: Interrupted) -> str:
     return f"{datetime.fromtimestamp(one.started_at).astimezone():%d %b %Y %H:%M:%S}"
 
 
-def find(folder: Path, db: Path | None) -> tuple[list[Found], list[str]]:
-    """Interrupted recordings in a file or in all of a folder, and why some files couldn't be read.
+def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list[Found], list[str]]:
+    """Interrupted recordings in a file, or in all of a folder and a usual one; why some couldn't be read.
 
     Raises:
         UserError: the file that was named can't be read.
     """
     found: list[Found] = []
     unreadable: list[str] = []
-    for path in [db] if db is not None else sorted(folder.glob("gswarm-*.duckdb")):
+    here = {path.resolve() for path in folder.glob("*.duckdb")}
+    if usual is not None and usual.exists():
+        here.add(usual.resolve())
+    for path in [db] if db is not None else sorted(here):
         try:
             with ReadOnly(path) as file:
                 found += [Found(path, one) for one in interrupted(file)]
@@ -154,10 +157,13 @@ async def _ask_all(options: Options, plan: Plan, uid: str) -> dict[str, NodeStat
     return dict(zip(plan.nodes, answers, strict=True))
 
 
-async def finish(one: Found, options: Options, plan: Plan, out: TextIO) -> int:
+async def finish(one: Found, settings: Options, out: TextIO) -> int:
     """Fetch what the nodes still hold, close the recording and print a line about it; the exit status."""
     known = one.interrupted
-    answers = {} if options.demo or not known.uid else await _ask_all(options, plan, known.uid)
+    options, plan = settings, Plan(known.nodes)
+    if known.uid:
+        options, plan = one.recall(settings)
+    answers = await _ask_all(options, plan, known.uid) if known.uid and not options.demo else {}
     missing = {
         n: f"it couldn't be asked: {a.reason}" for n, a in answers.items() if isinstance(a, LaunchError)
     }

@@ -99,7 +99,12 @@ SELECT (SELECT count(*) FROM samples WHERE recording_id = $1)
 
 
 def interrupted(file: Rows) -> list[Interrupted]:
-    """The recordings in a file that have no end. Raises StoreError."""
+    """The recordings in a file that have no end; none in another program's file. Raises StoreError."""
+    columns = (
+        "SELECT 1 FROM duckdb_columns() WHERE table_name = 'recordings' AND column_name = 'schema_version'"
+    )
+    if not file.rows(columns):
+        return []
     return [
         Interrupted(
             recording_id=row["recording_id"],

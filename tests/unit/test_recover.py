@@ -18,6 +18,7 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from gswarm_tui import recover
@@ -170,6 +171,8 @@ def test_a_recording_is_found_by_the_beginning_of_its_id_or_its_number(tmp_path:
     leave(tmp_path / "gswarm-a.duckdb", "abc1-0")
     leave(tmp_path / "gswarm-b.duckdb", "abd2-0")
     (tmp_path / "gswarm-c.duckdb").write_text("no database")
+    with duckdb.connect(str(tmp_path / "songs.duckdb")) as connection:
+        connection.execute("CREATE TABLE songs (title VARCHAR)")
     found, unreadable = recover.find(tmp_path, None)
     assert [one.interrupted.uid for one in found] == ["abc1-0", "abd2-0"]
     assert len(unreadable) == 1
@@ -180,6 +183,22 @@ def test_a_recording_is_found_by_the_beginning_of_its_id_or_its_number(tmp_path:
         recover.choose(found, unreadable, "x")
     only, _ = recover.find(tmp_path, tmp_path / "gswarm-a.duckdb")
     assert recover.choose(only, [], "1").interrupted.uid == "abc1-0"
+    usual, _ = recover.find(tmp_path / "..", None, tmp_path / "gswarm-b.duckdb")
+    assert [one.interrupted.uid for one in usual] == ["abd2-0"]
+
+
+async def test_a_recording_of_an_older_version_can_be_closed(tmp_path: Path) -> None:
+    path = tmp_path / "gswarm-a.duckdb"
+    leave(path, "")
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            "ALTER TABLE recordings DROP COLUMN uid; ALTER TABLE recordings DROP COLUMN options"
+        )
+    ((one,), _) = recover.find(tmp_path, None)
+    out = StringIO()
+    assert await recover.finish(one, SETTINGS, out) == 0
+    assert "recording 1 is closed; 0 frames" in out.getvalue()
+    assert query(path, "SELECT ended_at > started_at FROM recordings") == [(True,)]
 
 
 async def test_the_list_says_what_cannot_go_on_and_why(tmp_path: Path) -> None:
