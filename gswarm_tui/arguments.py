@@ -148,8 +148,8 @@ def parse_recover(argv: Sequence[str]) -> RecoverOptions:
     parser = _Parser(
         prog="gswarm-tui recover",
         usage="gswarm-tui recover [ID] [--finish] [--db PATH]",
-        description="List recordings that were interrupted, or go on with one: sessions continue, and frames "
-        "that wait on the nodes arrive.",
+        description="List recordings that were interrupted, or go on with one: its sessions\n"
+        "continue, and frames that wait on the nodes arrive.",
         formatter_class=_help_format,
         allow_abbrev=False,
         add_help=False,
