@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.person import ask, closed_properly, leave, seated, start
+from tests.cluster.person import ask, closed_properly, every_tick_is_a_frame, leave, seated, start
 from tests.cluster.standin import Return, Scenario
 from tests.cluster.terminal import Terminal
 
@@ -113,14 +113,8 @@ def reasons_are_told(db: Path) -> None:
 
 def nothing_else_was_missed(db: Path) -> None:
     """Every GPU but those has a sample at every tick, with every value it can answer."""
-    ticks = (
-        f"SELECT node, count(*), round(epoch(max(ts) - min(ts)) / {INTERVAL_S}) + 1 "
-        "FROM host_samples JOIN nodes USING (node_id) GROUP BY node"
-    )
-    frames = {}
-    for node, count, wanted in ask(db, ticks):
-        assert count == wanted
-        frames[node] = count
+    every_tick_is_a_frame(db, INTERVAL_S)
+    frames = dict(ask(db, "SELECT node, count(*) FROM host_samples JOIN nodes USING (node_id) GROUP BY node"))
     counts = ask(
         db,
         "SELECT node, gpu_index, count(*), count(util_pct), count(temp_c), count(power_w) "
