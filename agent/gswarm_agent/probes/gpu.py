@@ -262,4 +262,4 @@ class Gpu:
             source.reset()
 
     def _note(self, kind: str, severity: str, message: str) -> None:
-        self.notes.append(Note(kind, severity, f"GPU {self.index} {message}", self.index))
+        self.notes.append(Note(kind, severity, message, self.index))

@@ -165,8 +165,8 @@ class GpuSet:
 
 def _watch(gpu: Gpu, answered: bool) -> None:
     if not answered and not gpu.hanging:
-        message = f"GPU {gpu.index} didn't answer in time: {_HANGS}"
+        message = f"didn't answer in time: {_HANGS}"
         gpu.notes.append(Note("late", WARNING, message, gpu.index))
     elif answered and gpu.hanging and gpu.lost is None:
-        gpu.notes.append(Note("gpu_back", INFO, f"GPU {gpu.index} answers again", gpu.index))
+        gpu.notes.append(Note("gpu_back", INFO, "answers again", gpu.index))
     gpu.hanging = not answered
