@@ -7,7 +7,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gswarm_agent.frame import Clock, Frame, Hello
@@ -237,6 +237,8 @@ class Link:
                 ts = message.ts_ns / 1e9 - self._offset.offset_s
                 self._publish(FrameArrived(self.node, at, ts, self._hello.life, message))
         elif isinstance(message, Hello):
+            if self._hello is not None and not _same_agent(self._hello, message):
+                raise WireError("it said hello a second time, as another")
             self._hello = message
             self._live_at = self._times.monotonic()
             self._publish(NodeIntroduced(self.node, at, message))
@@ -263,6 +265,11 @@ class Link:
 
     def _wall_ns(self) -> int:
         return round(self._times.wall() * 1e9)
+
+
+def _same_agent(before: Hello, now: Hello) -> bool:
+    """Whether a hello that is said again differs only in what may change during an agent's life."""
+    return now == replace(before, capabilities=now.capabilities, interval_ms=now.interval_ms, clock=now.clock)
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

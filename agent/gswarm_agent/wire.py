@@ -377,8 +377,8 @@ class Decoder:
                 max_bin_len=0,
                 max_ext_len=0,
             )
-        except (ValueError, RecursionError, msgpack.exceptions.StackError) as error:
-            raise WireError(f"not msgpack: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise WireError(f"not msgpack: {str(error) or 'nested too deep'}") from None
         if type(body) is not list or not body or type(body[0]) is not int:
             raise _fail("message")
         tag, values = body[0], body[1:]
