@@ -7,7 +7,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gswarm_agent.frame import Clock, Frame, Hello
@@ -280,6 +280,8 @@ class Link:
                 offset_s = self._offsets.get(life, self._offset.offset_s)
                 self._publish(FrameArrived(self.node, at, message.ts_ns / 1e9 - offset_s, life, message))
         elif isinstance(message, Hello):
+            if self._speaks and self._hello is not None and not _same_agent(self._hello, message):
+                raise WireError("it said hello a second time, as another")
             self._hello = message
             # Once the life of now speaks, it may say hello again, and no former one follows.
             former = message.clock is None and not self._speaks
@@ -316,6 +318,11 @@ class Link:
 
     def _wall_ns(self) -> int:
         return round(self._times.wall() * 1e9)
+
+
+def _same_agent(before: Hello, now: Hello) -> bool:
+    """Whether a hello that is said again differs only in what may change during an agent's life."""
+    return now == replace(before, capabilities=now.capabilities, interval_ms=now.interval_ms, clock=now.clock)
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

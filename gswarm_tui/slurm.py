@@ -12,7 +12,7 @@ from datetime import datetime
 from gswarm_tui.errors import UserError
 from gswarm_tui.hosts import expand
 
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 5.0
 _QUICK_TIMEOUT_S = 3.0
 _BEFORE = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
 

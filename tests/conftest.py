@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.cluster.standin import NoCompiler, build
+
+
+# How long an example takes says nothing on a busy machine. The long form is for an hour of one's own:
+# pytest tests/unit -m hypothesis --hypothesis-profile=long
+hypothesis.settings.register_profile("short", deadline=None)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=20_000)
+hypothesis.settings.load_profile("short")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

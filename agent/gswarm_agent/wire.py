@@ -376,7 +376,7 @@ class Decoder:
         try:
             body = msgpack.unpackb(packed, max_str_len=4 * MAX_TEXT, max_bin_len=0, max_ext_len=0)
         except (ValueError, RecursionError, msgpack.exceptions.StackError) as error:
-            raise WireError(f"not msgpack: {error}") from None
+            raise WireError(f"not msgpack: {str(error) or 'nested too deep'}") from None
         if type(body) is not list or not body or type(body[0]) is not int:
             raise _fail("message")
         tag, values = body[0], body[1:]

@@ -31,7 +31,7 @@ ORDER BY session_id, node, gpu_index;""",
     Recipe(
         "What each session cost: duration, energy, busy share, and how much of it was really measured",
         """\
-SELECT session, gpus, duration_s, energy_kwh, busy_s / (busy_s + idle_s) AS busy, coverage
+SELECT session, gpus, duration_s, energy_kwh, busy_s / nullif(busy_s + idle_s, 0) AS busy, coverage
 FROM session_summary
 WHERE scope = 'all'
 ORDER BY session_id;""",

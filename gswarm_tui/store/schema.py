@@ -175,7 +175,7 @@ SESSIONS = Table(
         Column("recording_id", "INTEGER", "recordings.recording_id"),
         Column("name", "VARCHAR", "Name the user gave"),
         Column("started_at", "TIMESTAMP", "Begin (UTC), part of the session"),
-        Column("ended_at", "TIMESTAMP", "End (UTC), no longer part of it; NULL while it runs"),
+        Column("ended_at", "TIMESTAMP", "End (UTC), not part of it; NULL while it runs or if it was killed"),
         Column("status", "VARCHAR", "running, stopped by the user, or ended with the recording"),
         Column("note", "VARCHAR", "What the user wrote about it"),
     ),

@@ -83,8 +83,8 @@ WITH {_BOUNDS}, partial AS (
   SELECT b.session_id, b.name AS session, b.recording_id, b.started_at, b.ended_at,
          n.node_id, n.node, g.gpu_id, g.gpu_index, s.ts, s.interval_ms / 1000 AS interval_s,
          s.util_pct, s.power_w, s.mem_used_mib, s.energy_mj,
-         lag(s.energy_mj) OVER before AS energy_before_mj,
-         lag(s.ts) OVER before AS ts_before,
+         lag(s.energy_mj IGNORE NULLS) OVER before AS energy_before_mj,
+         lag(CASE WHEN s.energy_mj IS NOT NULL THEN s.ts END IGNORE NULLS) OVER before AS ts_before,
          {_throttle("throttle_power_pct", REASON_POWER_CAP)} AS throttle_power,
          {_throttle("throttle_thermal_pct", REASON_SW_THERMAL | REASON_HW_THERMAL)} AS throttle_thermal,
          {_throttle("throttle_brake_pct", REASON_POWER_BRAKE)} AS throttle_brake
@@ -97,7 +97,7 @@ WITH {_BOUNDS}, partial AS (
   WINDOW before AS (PARTITION BY b.session_id, g.gpu_id ORDER BY s.ts)
 ), inside AS (
   SELECT *, CASE
-      WHEN ts_before < started_at AND interval_s IS NULL THEN NULL
+      WHEN ts_before < started_at AND NOT coalesce(epoch(ts - ts_before) < 1.5 * interval_s, false) THEN NULL
       WHEN energy_mj < energy_before_mj THEN energy_mj
       ELSE energy_mj - energy_before_mj
     END / 1000 AS used_j

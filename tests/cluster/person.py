@@ -128,3 +128,15 @@ def closed_properly(db: Path) -> None:
     assert not db.with_name(db.name + ".wal").exists()
     assert ask(db, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
     assert ask(db, "SELECT count(*) FROM sessions WHERE ended_at IS NULL OR status = 'running'") == [(0,)]
+
+
+def every_tick_is_a_frame(db: Path, interval_s: float, nodes: str = "true") -> None:
+    """The frames of each of those nodes are as many as its ticks, but for those that it said it missed."""
+    told = ask(
+        db,
+        "SELECT node, count(*) + sum(missed), epoch(max(ts) - min(ts)) "
+        f"FROM host_samples JOIN nodes USING (node_id) WHERE {nodes} GROUP BY node",
+    )
+    assert told
+    for node, frames, span in told:
+        assert frames == round(span / interval_s) + 1, node

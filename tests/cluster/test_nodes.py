@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.person import agents, all_ended, ask, closed_properly, leave, seated, start
+from tests.cluster.person import (
+    agents,
+    all_ended,
+    ask,
+    closed_properly,
+    every_tick_is_a_frame,
+    leave,
+    seated,
+    start,
+)
 from tests.cluster.running import wait_until
 from tests.cluster.terminal import Terminal
 
@@ -92,12 +101,7 @@ def test_what_fails_on_one_node_is_told_there_and_stops_no_other(
         ("gpu03", 1),
         ("gpu04", 1),
     ]
-    [(frames, span)] = ask(
-        db,
-        "SELECT count(*), epoch(max(ts) - min(ts)) FROM host_samples JOIN nodes USING (node_id) "
-        "WHERE node = 'gpu01'",
-    )
-    assert frames == round(span / 0.5) + 1
+    every_tick_is_a_frame(db, 0.5, "node = 'gpu01'")
 
 
 def cached(cluster: Cluster) -> dict[str, bytes]:

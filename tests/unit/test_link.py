@@ -281,6 +281,7 @@ async def test_a_link_that_was_good_for_a_minute_begins_with_a_short_wait() -> N
         (b"", "the agent ended with exit status 1: out of luck"),
         (encode(Bye("the agent was ended by SIGTERM")), "the agent was ended by SIGTERM"),
         (b"\xff\xff\xff\xff", "the agent can't be understood"),
+        (encode(replace(HELLO, life="2")), "the agent can't be understood: it said hello a second time"),
         (ConnectionResetError("reset by\x1b[1m peer"), "the connection broke: reset by [1m peer"),
     ],
 )

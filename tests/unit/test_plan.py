@@ -90,9 +90,9 @@ def test_a_job_without_gpus_of_its_own_says_nothing_about_gpus() -> None:
 
 
 def test_the_demo_has_as_many_nodes_as_asked_for() -> None:
-    assert plan("--demo", INSIDE) == Plan(("demo01", "demo02", "demo03", "demo04"))
+    assert plan("--demo", INSIDE) == Plan(("sim01", "sim02", "sim03", "sim04"))
     many = plan("--demo 128x8").nodes
-    assert (len(many), many[0], many[-1]) == (128, "demo001", "demo128")
+    assert (len(many), many[0], many[-1]) == (128, "sim001", "sim128")
 
 
 def test_local_is_this_machine_inside_an_allocation_too() -> None:

@@ -6,7 +6,7 @@ import os
 import pwd
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -155,6 +155,35 @@ def test_a_lost_gpu_doesn_t_stop_the_processes_of_the_others(
         scenario.gpus[0].lost = True
         scenario.write(tmp_path / "s")
         node.until(only_the_second)
+
+
+@pytest.mark.parametrize("nvitop", [False, True], ids=["nvml", "nvitop"])
+def test_a_gpu_whose_list_hangs_doesn_t_stop_the_processes_of_the_others(
+    standin_lib: Path, tmp_path: Path, nvitop: bool
+) -> None:
+    scenario = Scenario.of("n", 3)
+    for gpu in scenario.gpus:
+        gpu.processes = [Process(os.getpid(), used_mib=1)]
+    scenario.write(tmp_path / "s")
+
+    def on(*gpus: int) -> Callable[[Reading], bool]:
+        return lambda reading: (
+            reading.processes is not None and [p.gpu for p in reading.processes] == list(gpus)
+        )
+
+    with Node(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
+        node.until(on(0, 1, 2))
+        scenario.gpus[1].delays_ms["nvmlDeviceGetComputeRunningProcesses_v3"] = 4000
+        scenario.write(tmp_path / "s")
+        reading = node.until(on(0, 2))
+        assert [(note.kind, note.gpu) for note in reading.notes] == [("unmeasured", 1)]
+        assert node.facts().capabilities["gpu1.processes"] == "the driver is slow or hangs"
+        node.until(on(0, 2))
+        scenario.gpus[1].delays_ms = {}
+        scenario.write(tmp_path / "s")
+        reading = node.until(on(0, 1, 2))
+        assert [(note.kind, note.gpu) for note in reading.notes] == [("measured", 1)]
+        assert "gpu1.processes" not in node.facts().capabilities
 
 
 class Folder:

@@ -149,6 +149,32 @@ def test_energy_used_before_a_session_is_not_its_own_after_a_gap(tmp_path: Path)
     assert query(path, "SELECT energy_j FROM session_summary WHERE scope = 'gpu'") == [(2.0,)]
 
 
+def test_energy_used_before_a_session_is_not_its_own_after_a_gpu_was_away(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    rows = {1: gpu_row(energy_mj=1000), 5: gpu_row(energy_mj=50_000), 6: gpu_row(energy_mj=51_000)}
+    frames = [arrived(i, [rows.get(i)]) for i in range(1, 7)]
+    record(path, [introduced(gpus=1), *frames, SessionStarted("s", T0 + 7, "s", T0 + 4)])
+    assert query(path, "SELECT energy_j FROM session_summary WHERE scope = 'gpu'") == [(1.0,)]
+
+
+def test_energy_is_counted_over_a_reading_without_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    rows = [gpu_row(energy_mj=1000), gpu_row(energy_mj=2000), gpu_row(util_pct=5), gpu_row(energy_mj=4000)]
+    frames = [arrived(i, [row]) for i, row in enumerate(rows, 1)]
+    record(path, [introduced(gpus=1), *frames, SessionStarted("s", T0 + 5, "s", T0 + 2)])
+    assert query(path, "SELECT energy_j FROM session_summary WHERE scope = 'gpu'") == [(3.0,)]
+
+
+def test_a_sample_after_a_start_stands_for_no_time(tmp_path: Path) -> None:
+    """The first one after a start or a gap: how long the GPU was so isn't known."""
+    path = tmp_path / "run.duckdb"
+    frames = [arrived(1, [gpu_row(util_pct=50)])]
+    stopped = SessionStopped("s", T0 + 2, T0 + 2)
+    record(path, [introduced(gpus=1), SessionStarted("s", T0, "s", T0), *frames, stopped])
+    (what_it_cost,) = [recipe.sql for recipe in RECIPES if "cost" in recipe.title]
+    assert query(path, what_it_cost) == [("s", 1, 2.0, None, None, 0.0)]
+
+
 def test_a_summary_leaves_out_gpus_that_slurm_gave_to_others(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     event = introduced(gpus=3)

@@ -199,6 +199,12 @@ def test_any_other_shape_is_refused_or_can_be_said_again(tag: int, body: list[ob
     assert decoded(MAGIC + b"".join(map(encode, found))) == found
 
 
+def test_what_is_nested_too_deep_is_refused_and_said() -> None:
+    nested = b"\x91" * 100_000
+    with pytest.raises(WireError, match="nested too deep"):
+        decoded(MAGIC + struct.pack(">I", len(nested)) + nested)
+
+
 def test_a_frame_before_the_hello_is_refused() -> None:
     frame = Frame(1, 1, 0.0, 0, (), None)
     with pytest.raises(WireError, match="before the hello"):

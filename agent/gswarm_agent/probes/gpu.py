@@ -120,12 +120,16 @@ class Gpu:
 
     def count_pcie(self) -> None:
         """Look at the PCIe counters between ticks, before they have gone round."""
-        with self._field_lock:
+        if not self._field_lock.acquire(blocking=False):
+            return  # the tick's own reading is at it; where that hangs, this thread must not
+        try:
             code, answers = self._nvml.ask_fields(self.handle, self._pcie_query)
             # What fails here fails in the tick's own reading too, which deals with it.
             for count, answer in zip(self._pcie, answers):
                 if code == SUCCESS and answer.code == SUCCESS:
                     count.total([answer])
+        finally:
+            self._field_lock.release()
         self.pcie_counted_at = time.monotonic()
 
     @property
@@ -262,4 +266,4 @@ class Gpu:
             source.reset()
 
     def _note(self, kind: str, severity: str, message: str) -> None:
-        self.notes.append(Note(kind, severity, f"GPU {self.index} {message}", self.index))
+        self.notes.append(Note(kind, severity, message, self.index))

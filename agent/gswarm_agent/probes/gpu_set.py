@@ -11,7 +11,7 @@ from gswarm_agent.frame import INFO, WARNING, GpuFacts, Note, Row
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.gpu_facts import lost_gpu_facts, read_gpu_facts
 from gswarm_agent.probes.lane import Errand, Lanes
-from gswarm_agent.probes.nvml import Nvml, NvmlError
+from gswarm_agent.probes.nvml import HANGS, Nvml, NvmlError
 from gswarm_agent.probes.pcie import ThroughputMeter, WrapGuard
 from gswarm_agent.probes.processes import ProcessProbe, why_no_processes
 from gswarm_agent.probes.xid import XidWatch
@@ -21,7 +21,6 @@ START_S = 10.0
 _START_PATIENCE_S = 2.0
 _FIRST_THROUGHPUT_S = 0.05
 _CLOSE_S = 0.5
-_HANGS = "the driver is slow or hangs"
 
 
 class GpuSet:
@@ -37,8 +36,8 @@ class GpuSet:
         self._lanes: Lanes[Optional[Row]] = Lanes(0, "gpus")
         self._no_processes: Dict[int, str] = {}
         self._xids: Optional[XidWatch] = None
-        self._throughput: Optional[ThroughputMeter] = None
-        self._guard: Optional[WrapGuard] = None
+        self._meters: List[ThroughputMeter] = []
+        self._guards: Dict[int, WrapGuard] = {}
         opening: Errand[Nvml] = Errand("nvml")
         opening.start(Nvml.open)
         try:
@@ -71,7 +70,7 @@ class GpuSet:
         answering = 0
         for gpu in self._gpus:
             if gpu.lost is not None or gpu.hanging:
-                found[f"gpu{gpu.index}"] = gpu.lost or _HANGS
+                found[f"gpu{gpu.index}"] = gpu.lost or HANGS
                 continue
             answering += 1
             for name, reason in self._reasons(gpu).items():
@@ -108,7 +107,7 @@ class GpuSet:
     def close(self, processes_ended: bool = True) -> None:
         """End the threads and let go of the driver, unless one of them hangs inside it."""
         until = time.monotonic() + _CLOSE_S
-        threads = [self._lanes, self._xids, self._throughput, self._guard]
+        threads = [self._lanes, self.processes, self._xids, *self._meters, *self._guards.values()]
         ended = [t.close(max(0.0, until - time.monotonic())) for t in threads if t is not None]
         if self._nvml is not None and all(ended) and processes_ended:
             self._nvml.close()
@@ -143,21 +142,26 @@ class GpuSet:
                 self._no_processes[index] = reason
 
     def _meter_pcie(self, nvml: Nvml, gpus: List[Gpu]) -> None:
-        if gpus:
-            self._throughput = ThroughputMeter(nvml, gpus)
-            self._throughput.start()
-            # GPUs that lack this as well say so at once, in time for the capabilities.
-            self._throughput.measured.wait(_FIRST_THROUGHPUT_S)
+        self._meters = [ThroughputMeter(nvml, gpu) for gpu in gpus]
+        for meter in self._meters:
+            meter.start()
+        # GPUs that lack this as well say so at once, in time for the capabilities.
+        until = time.monotonic() + _FIRST_THROUGHPUT_S
+        for meter in self._meters:
+            meter.measured.wait(max(0.0, until - time.monotonic()))
 
     def _guard_wraps(self) -> None:
-        if self._guard is None and self._nvml is not None and any(gpu.pcie_wraps for gpu in self._gpus):
-            self._guard = WrapGuard(self._nvml, self._gpus)
-            self._guard.start()
+        for gpu in self._gpus:
+            if gpu.pcie_wraps and gpu.reachable and gpu.index not in self._guards and self._nvml is not None:
+                guard = self._guards[gpu.index] = WrapGuard(self._nvml, gpu)
+                guard.start()
 
     def _reasons(self, gpu: Gpu) -> Dict[str, str]:
         reasons = gpu.reasons
         if gpu.index in self._no_processes:
             reasons["processes"] = self._no_processes[gpu.index]
+        elif self.processes is not None and gpu.index in self.processes.hanging:
+            reasons["processes"] = HANGS
         if self._xids is not None and gpu.index in self._xids.reasons:
             reasons["xid"] = self._xids.reasons[gpu.index]
         return reasons
@@ -165,8 +169,8 @@ class GpuSet:
 
 def _watch(gpu: Gpu, answered: bool) -> None:
     if not answered and not gpu.hanging:
-        message = f"GPU {gpu.index} didn't answer in time: {_HANGS}"
+        message = f"didn't answer in time: {HANGS}"
         gpu.notes.append(Note("late", WARNING, message, gpu.index))
     elif answered and gpu.hanging and gpu.lost is None:
-        gpu.notes.append(Note("gpu_back", INFO, f"GPU {gpu.index} answers again", gpu.index))
+        gpu.notes.append(Note("gpu_back", INFO, "answers again", gpu.index))
     gpu.hanging = not answered

@@ -46,6 +46,9 @@ _SENTENCES = {
     999: "the driver answered with an unknown error",
 }
 
+HANGS = "the driver is slow or hangs"
+"""Why there is no answer to a call that hasn't come back in time."""
+
 UNSIGNED_INT = 1
 """nvmlValueType_t of a value of 32 bits."""
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from functools import partial
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Optional, Tuple
 
 from gswarm_agent.probes.gpu import Gpu
-from gswarm_agent.probes.nvml import UNSUPPORTED, Nvml, reason_of
+from gswarm_agent.probes.nvml import HANGS, UNSUPPORTED, Nvml, reason_of
 
 # Bytes per second and lane by generation, one way, encoding taken off (PCI Express base specification).
 _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _FASTEST = (6, 16)
 _MARGIN = 0.8
+_PATIENCE_S = 3.0
 _KIB_TO_MB = 1024 / 10**6
 
 
@@ -53,77 +53,78 @@ class _Background:
 
 
 class WrapGuard(_Background):
-    """Looks at counters of 32 bits between ticks, so that a wrap is never missed.
+    """Looks at a GPU's counters of 32 bits between ticks, so that a wrap is never missed.
 
     At full speed a link of generation 5 with 16 lanes counts 2**32 bytes in 68 ms.
     """
 
-    def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, nvml: Nvml, gpu: Gpu) -> None:
         super().__init__("pcie-wrap")
         self._nvml = nvml
-        self._gpus = gpus
-        self._periods: Dict[int, float] = {}
+        self._gpu = gpu
+        self._period: Optional[float] = None
 
     def step(self) -> float:
-        """Look at each counter that wasn't looked at for most of the time it may take to wrap."""
-        wait = 1.0
-        for gpu in self._gpus:
-            if not (gpu.pcie_wraps and gpu.reachable):
-                continue
-            left = gpu.pcie_counted_at + self._period(gpu) - time.monotonic()
-            if left <= 0:
-                gpu.count_pcie()
-                left = self._period(gpu)
-            wait = min(wait, left)
-        return wait
+        """Look at the counters if nobody did for most of the time that they may take to wrap."""
+        if not self._gpu.reachable:
+            return 1.0
+        if self._period is None:
+            self._period = self._find_period()
+        left = self._gpu.pcie_counted_at + self._period - time.monotonic()
+        if left > 0:
+            return left
+        self._gpu.count_pcie()
+        return self._period
 
-    def _period(self, gpu: Gpu) -> float:
-        if gpu.index not in self._periods:
-            api, maybe = self._nvml.api, self._nvml.maybe
-            generation = maybe(api.nvmlDeviceGetMaxPcieLinkGeneration, gpu.handle)
-            width = maybe(api.nvmlDeviceGetMaxPcieLinkWidth, gpu.handle)
-            self._periods[gpu.index] = _MARGIN * seconds_to_wrap(generation, width)
-        return self._periods[gpu.index]
+    def _find_period(self) -> float:
+        api, maybe = self._nvml.api, self._nvml.maybe
+        generation = maybe(api.nvmlDeviceGetMaxPcieLinkGeneration, self._gpu.handle)
+        width = maybe(api.nvmlDeviceGetMaxPcieLinkWidth, self._gpu.handle)
+        return _MARGIN * seconds_to_wrap(generation, width)
 
 
 class ThroughputMeter(_Background):
-    """Measures PCIe of GPUs without counters once a second: each call takes the driver 20 ms.
+    """Measures PCIe of a GPU without counters once a second: each call takes the driver 20 ms.
 
-    ``measured`` is set when each GPU has been tried.
+    ``measured`` is set when the GPU has been tried.
     """
 
-    def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, nvml: Nvml, gpu: Gpu) -> None:
         super().__init__("pcie-throughput")
         self._nvml = nvml
-        self._gpus: List[Gpu] = list(gpus)
-        self._latest: Dict[int, Tuple[float, float, float]] = {}
+        self._gpu = gpu
+        self._latest: Optional[Tuple[float, float]] = None
+        self._asked_at: Optional[float] = None
         self.measured = threading.Event()
-        for gpu in gpus:
-            gpu.pcie_meter = partial(self.latest, gpu)
+        gpu.pcie_meter = self.latest
 
-    def latest(self, gpu: Gpu) -> Optional[Tuple[float, float]]:
-        """MB/s sent and received by the GPU, None where the last measurement is older than three seconds."""
-        tx, rx, at = self._latest.get(gpu.index, (0.0, 0.0, 0.0))
-        return (tx, rx) if at and time.monotonic() - at < 3 else None
+    def latest(self) -> Optional[Tuple[float, float]]:
+        """MB/s sent and received by the GPU, None where it gave no answer; one that hangs is given up."""
+        asked_at = self._asked_at
+        if asked_at is None or time.monotonic() - asked_at < _PATIENCE_S:
+            return self._latest
+        self._give_up(HANGS, told=True)
+        return None
 
     def step(self) -> float:
-        """Measure each GPU once."""
-        begun = time.monotonic()
-        for gpu in list(self._gpus):
-            if gpu.reachable:
-                self._measure(gpu)
+        """Measure once."""
+        begun = self._asked_at = time.monotonic()
+        self._latest = self._measure() if self._gpu.reachable else None
+        self._asked_at = None
         self.measured.set()
         return max(0.0, begun + 1 - time.monotonic())
 
-    def _measure(self, gpu: Gpu) -> None:
+    def _measure(self) -> Optional[Tuple[float, float]]:
         api: Any = self._nvml.api
         try:
-            tx = api.nvmlDeviceGetPcieThroughput(gpu.handle, api.NVML_PCIE_UTIL_TX_BYTES)
-            rx = api.nvmlDeviceGetPcieThroughput(gpu.handle, api.NVML_PCIE_UTIL_RX_BYTES)
+            tx = api.nvmlDeviceGetPcieThroughput(self._gpu.handle, api.NVML_PCIE_UTIL_TX_BYTES)
+            rx = api.nvmlDeviceGetPcieThroughput(self._gpu.handle, api.NVML_PCIE_UTIL_RX_BYTES)
         except self._nvml.Error as error:
-            self._latest.pop(gpu.index, None)
             if error.value in UNSUPPORTED:
-                self._gpus.remove(gpu)
-                gpu.give_up_pcie(reason_of(error.value), told=self.measured.is_set())
-            return
-        self._latest[gpu.index] = (tx * _KIB_TO_MB, rx * _KIB_TO_MB, time.monotonic())
+                self._give_up(reason_of(error.value), told=self.measured.is_set())
+            return None
+        return tx * _KIB_TO_MB, rx * _KIB_TO_MB
+
+    def _give_up(self, reason: str, told: bool) -> None:
+        self._ended.set()
+        self._gpu.give_up_pcie(reason, told)

@@ -6,15 +6,17 @@ import importlib.util
 import logging
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
-from gswarm_agent.frame import ProcessSample
+from gswarm_agent.frame import INFO, WARNING, Note, ProcessSample
 from gswarm_agent.probes.gpu import Gpu
-from gswarm_agent.probes.nvml import FUNCTION_NOT_FOUND, UNSUPPORTED, Nvml, reason_of
+from gswarm_agent.probes.lane import Lanes
+from gswarm_agent.probes.nvml import FUNCTION_NOT_FOUND, HANGS, UNSUPPORTED, Nvml, reason_of
 from gswarm_agent.probes.process_host import ProcessTable
 from gswarm_agent.wire import MAX_PROCESSES
 
 _SECOND_US = 1_000_000
+_PATIENCE_S = 1.0
 
 
 class GpuShare(NamedTuple):
@@ -111,20 +113,30 @@ def why_no_processes(nvml: Nvml, gpu: Gpu) -> Optional[str]:
 
 
 class ProcessProbe:
-    """All processes on all GPUs. ``look`` may take its time: it is not called on the sampling thread."""
+    """All processes on all GPUs. ``look`` may take its time: it is not called on the sampling thread.
+
+    ``hanging`` holds the positions of the GPUs that haven't told their processes in time.
+    """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu], proc: Path) -> None:
         self._nvml = nvml
         self._gpus = gpus
         self._table = ProcessTable(proc)
         self._lister: Optional[Lister] = None
+        self._lanes: Lanes[Dict[int, GpuShare]] = Lanes(len(gpus), "processes")
+        self.hanging: Set[int] = set()
 
     def look(self, now_ns: int) -> Tuple[ProcessSample, ...]:
         """One sample of each process on each GPU."""
+        if self._lister is None:
+            self._lister = best_lister(self._nvml)
+        self._lanes.start(self._shares)
+        # Long enough for each GPU to use up the patience: those behind it still have their turn.
+        shares = self._lanes.gather(time.monotonic() + _PATIENCE_S * (1 + len(self._gpus)), _PATIENCE_S)
         found: List[Tuple[int, int, GpuShare]] = []
-        for position, gpu in enumerate(self._gpus):
-            if gpu.reachable:
-                found += [(position, pid, share) for pid, share in self._shares(gpu).items()]
+        for position in range(len(self._gpus)):
+            self._watch(position, position in shares)
+            found += [(position, pid, share) for pid, share in shares.get(position, {}).items()]
         del found[MAX_PROCESSES:]
         hosts = self._table.look([pid for _, pid, _ in found], now_ns)
         samples = []
@@ -136,11 +148,26 @@ class ProcessProbe:
             )
         return tuple(samples)
 
-    def _shares(self, gpu: Gpu) -> Dict[int, GpuShare]:
-        if self._lister is None:
-            self._lister = best_lister(self._nvml)
+    def close(self, timeout: float) -> bool:
+        """End the threads; False when one is still inside the driver after that many seconds."""
+        return self._lanes.close(timeout)
+
+    def _shares(self, position: int) -> Dict[int, GpuShare]:
+        gpu = self._gpus[position]
+        if self._lister is None or not gpu.reachable:
+            return {}
         try:
             return self._lister.on(gpu)
         except Exception:  # whatever nvitop meets on this machine, NVML itself does too or can do without
             self._lister = NvmlLister(self._nvml)
             return self._lister.on(gpu)
+
+    def _watch(self, position: int, answered: bool) -> None:
+        gpu = self._gpus[position]
+        if not answered and position not in self.hanging:
+            self.hanging.add(position)
+            message = f"no longer tells its processes: {HANGS}"
+            gpu.notes.append(Note("unmeasured", WARNING, message, gpu.index))
+        elif answered and position in self.hanging:
+            self.hanging.remove(position)
+            gpu.notes.append(Note("measured", INFO, "tells its processes again", gpu.index))
