@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -90,13 +90,6 @@ class Suite:
     lengths: Lengths
     seed: int
     tell: Tell = print
-
-    def rows(self) -> Iterator[Row]:
-        """All of it."""
-        yield from self.faults_of_nodes()
-        yield from self.faults_of_the_head()
-        yield from self.a_full_disk()
-        yield from self.at_random()
 
     def faults_of_nodes(self) -> Iterator[Row]:
         """Each on a node of its own, at the same time; one node is left in peace."""
@@ -201,6 +194,14 @@ class Suite:
         scene.end()
         return Row(fault, reduce(add, (scene.count(name) for name in scene.names)), killed)
 
+
+PARTS: Mapping[str, Callable[[Suite], Iterator[Row]]] = {
+    "nodes": Suite.faults_of_nodes,
+    "head": Suite.faults_of_the_head,
+    "disk": Suite.a_full_disk,
+    "random": Suite.at_random,
+}
+"""The suite by parts, each a recording or some."""
 
 NOTES = """\
 ¹ The kernel has no namespace for the wall clock: a shim in the agent's process shifts what it is told.

@@ -1,0 +1,29 @@
+"""The fault suite in its short form; `python -m tests.cluster.faults --long` is the long one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.faults.suite import NODES, PARTS, SHORT, Suite, table
+
+SEED = 3
+
+
+@pytest.fixture(scope="module")
+def suite(machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
+    """The suite on a cluster of its own."""
+    folder: Path = tmp_path_factory.mktemp("faults")
+    with Cluster.up(len(NODES), 2) as up, up.entered():
+        yield Suite(up, folder, SHORT, SEED)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_nothing_is_lost_and_nothing_is_there_twice(suite: Suite, part: str) -> None:
+    rows = list(PARTS[part](suite))
+    print(table(rows))
+    assert all(row.count.sampled for row in rows)
+    assert not [row for row in rows if row.problems], table(rows)
