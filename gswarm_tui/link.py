@@ -236,8 +236,9 @@ class Link:
             self._heard_at = self._times.monotonic()
             for message in decoder.feed(data):
                 if isinstance(message, Bye):
+                    # Anything else is about this connection alone, and the agent goes on.
+                    self._said_bye = self._stopping.is_set() or message.reason.startswith("the agent ")
                     if self._stopping.is_set():
-                        self._said_bye = True
                         return
                     raise LaunchError(clean(message.reason))
                 self._take(message)
@@ -293,7 +294,7 @@ class Link:
 
     def _is_live(self, hello: Hello, at: float) -> None:
         """All of former lives has come, and this one speaks."""
-        self._speaks = True
+        self._speaks, self._said_bye = True, False
         self._live_at = self._times.monotonic()
         if hello.clock is not None:
             self._measure(hello.clock, at)

@@ -21,6 +21,7 @@ from tests.cluster.person import (
     outcome,
     seated,
     start,
+    told,
     user_env,
     wait_seconds,
 )
@@ -95,7 +96,9 @@ def rows_shown(terminal: Terminal) -> float:
 
 
 @pytest.mark.parametrize("launcher", ["ssh", "srun"])
-def test_killed_it_keeps_what_was_committed(cluster: Cluster, launcher: str, tmp_path: Path) -> None:
+def test_killed_it_loses_nothing_that_can_be_recovered(
+    cluster: Cluster, launcher: str, tmp_path: Path
+) -> None:
     db = tmp_path / "killed.duckdb"
     job = cluster.run(f"salloc -N2 -w {','.join(NODES)} --no-shell").stderr.split()[-1]
     try:
@@ -104,17 +107,24 @@ def test_killed_it_keeps_what_was_committed(cluster: Cluster, launcher: str, tmp
             committed = rows_shown(terminal)
             os.kill(terminal.pid, signal.SIGKILL)
             assert terminal.exit_status() == 128 + signal.SIGKILL
-            all_ended(cluster, NODES)
+        assert ask(db, "SELECT ended_at FROM recordings") == [(None,)]
+        assert ask(db, "SELECT name, ended_at, status FROM sessions ORDER BY session_id") == [
+            ("session-1", None, "running"),
+            ("session-2", None, "running"),
+        ]
+        tables = ("gpu_samples", "host_samples", "process_samples", "events")
+        assert sum(ask(db, f"SELECT count(*) FROM {table}")[0][0] for table in tables) >= committed > 0
+        every_tick_is_a_frame(db, INTERVAL_S)
+        with seated(cluster) as terminal:
+            status, said = told(terminal, f"recover 1 --finish --db {db}")
+        assert status == 0, said
+        assert "is closed" in said
+        all_ended(cluster, NODES)
     finally:
         cluster.run(["scancel", job])
-    assert ask(db, "SELECT ended_at FROM recordings") == [(None,)]
-    assert ask(db, "SELECT name, ended_at, status FROM sessions ORDER BY session_id") == [
-        ("session-1", None, "running"),
-        ("session-2", None, "running"),
-    ]
-    tables = ("gpu_samples", "host_samples", "process_samples", "events")
-    assert sum(ask(db, f"SELECT count(*) FROM {table}")[0][0] for table in tables) >= committed > 0
+    closed_properly(db)
     every_tick_is_a_frame(db, INTERVAL_S)
+    assert ask(db, "SELECT count(*) FROM links WHERE frames = last_seq AND lost_frames = 0") == [(2,)]
     assert ask(db, "SELECT count(*) FROM session_summary WHERE scope = 'all'") == [(2,)]
 
 

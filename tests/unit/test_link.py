@@ -429,6 +429,24 @@ async def test_a_node_may_hold_frames_until_its_agent_said_bye_with_all_of_them_
         assert not here.link.may_hold()
 
 
+@pytest.mark.parametrize(
+    ("reason", "holds"), [("the agent was ended by SIGTERM", False), ("another head took over", True)]
+)
+async def test_an_agent_that_ended_by_itself_holds_nothing_when_all_is_on_disk(
+    reason: str, holds: bool
+) -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        agent.greet()
+        agent.say(FRAME)
+        await settle()
+        here.link.acknowledge("life1", 1)
+        agent.say(Bye(reason))
+        await settle()
+        await here.link.stop()
+        assert here.link.may_hold() is holds
+
+
 @pytest.mark.parametrize("end", [b"", encode(Bye("asked to stop"))])
 async def test_a_node_holds_what_was_not_acknowledged(end: bytes) -> None:
     agent = FakeAgent()
