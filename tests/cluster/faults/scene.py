@@ -134,8 +134,8 @@ class Scene:
 
     def kill_agent(self, name: str) -> None:
         """SIGKILL the agent of a node, but nothing else there."""
-        if pids := serving(self.cluster[name]):
-            self.witnesses[name].kill(pids)
+        for pid in serving(self.cluster[name]):
+            self.witnesses[name].kill(pid)
 
     def shut_down(self, name: str, *, power_lost: bool) -> None:
         """Take a node down: orderly, or as when its power is cut.
@@ -169,7 +169,6 @@ class Scene:
         )
         return count(
             [reading.at + ahead for reading in witness.readings()],
-            [reading.at + ahead for reading in witness.cut_short()],
             [ts for (ts,) in frames],
             self._said_lost(name),
         )

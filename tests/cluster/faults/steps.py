@@ -77,6 +77,7 @@ def fill_database(at: float, seconds: float, db: Path, node: Node) -> list[Step]
     fill = f"cat /dev/zero >{filler}"
     return [
         Step(at, "database's disk full", lambda _scene: _run_at_login(node, fill)),
+        Step(at + seconds / 2, "the head says so", lambda scene: scene.wait_for("its disk is full")),
         Step(at + seconds, "database's disk has room again", lambda _scene: filler.unlink()),
     ]
 

@@ -192,7 +192,10 @@ class Suite:
 
     def _row(self, scene: Scene, fault: str, *, killed: bool = False) -> Row:
         scene.end()
-        return Row(fault, reduce(add, (scene.count(name) for name in scene.names)), killed)
+        rows = [Row(f"{name}: {fault}", scene.count(name), killed) for name in scene.names]
+        if wrong := [row for row in rows if row.problems]:
+            self.tell(table(wrong))
+        return Row(fault, reduce(add, (row.count for row in rows)), killed)
 
 
 PARTS: Mapping[str, Callable[[Suite], Iterator[Row]]] = {

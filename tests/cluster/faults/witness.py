@@ -5,11 +5,12 @@ The journal is written in the agent's process, by code that isn't the agent's, a
 
 from __future__ import annotations
 
-import time
+import struct
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.cluster.node import Node
 
@@ -18,8 +19,8 @@ NEAR_S = 0.09
 FIRST_LOOKS = 2
 """So often an agent reads the stand-in's GPUs before its first frame, to find out what they answer. Were it
 otherwise, the row of the fault "nothing" would tell."""
-CUT_SHORT_S = 0.05
-"""A reading no longer before the agent's SIGKILL may not have become a frame any more."""
+_TALLY = struct.Struct(">32sQQ")
+_TALLIES = "gswarm-tui-*/*/tally"
 
 
 @dataclass(frozen=True)
@@ -31,26 +32,34 @@ class Reading:
 
 
 class Witness:
-    """The journal of a node's readings, begun when this is made; ``kill`` also remembers when it did so."""
+    """The journal of a node's readings, begun when this is made.
+
+    ``kill`` is how an agent has to be killed: the reading that it was at is no frame yet, and isn't counted.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self._journal = node.scenario.with_suffix(".journal")
         self._journal.write_text("")
-        self._kills: list[Reading] = []
+        self._cut_short: set[Reading] = set()
 
-    def kill(self, pids: Sequence[int]) -> None:
-        """SIGKILL agents of the node."""
-        self._kills += [Reading(pid, time.monotonic()) for pid in pids]
-        self.node.run(["kill", "-KILL", *map(str, pids)])
+    def kill(self, pid: int) -> None:
+        """SIGKILL an agent of the node, and find out whether it had given its last reading a number."""
+        self.node.run(f"kill -KILL {pid}; while kill -0 {pid} 2>/dev/null; do sleep 0.01; done")
+        made = [reading for reading in self._sampled() if reading.pid == pid]
+        if len(made) == self._numbered() + 1:
+            self._cut_short.add(made[-1])
+
+    def _numbered(self) -> int:
+        """The number of the last frame, as it stays in a file of the agent's when that is killed."""
+        places = (Path(f"/proc/{self.node.init.pid}/root{place}") for place in ("/var/tmp", "/tmp"))
+        content = b"".join(path.read_bytes() for place in places for path in place.glob(_TALLIES))
+        _, seq, _ = _TALLY.unpack(content)
+        return int(seq)
 
     def readings(self) -> list[Reading]:
-        """What should have become frames; without what SIGKILL may have cut short, see ``cut_short``."""
-        return [reading for reading in self._sampled() if not self._is_cut_short(reading)]
-
-    def cut_short(self) -> list[Reading]:
-        """Readings that SIGKILL came upon: each may have become a frame or not."""
-        return [reading for reading in self._sampled() if self._is_cut_short(reading)]
+        """What became frames, or should have."""
+        return [reading for reading in self._sampled() if reading not in self._cut_short]
 
     def _sampled(self) -> list[Reading]:
         found, looks = [], Counter[int]()
@@ -60,9 +69,6 @@ class Witness:
             if looks[pid] > FIRST_LOOKS:
                 found.append(Reading(pid, ns / 1e9))
         return found
-
-    def _is_cut_short(self, reading: Reading) -> bool:
-        return any(kill.pid == reading.pid and kill.at - reading.at < CUT_SHORT_S for kill in self._kills)
 
 
 @dataclass(frozen=True)
@@ -85,26 +91,24 @@ class Count:
         return self.sampled, self.frames, self.lost, self.twice, self.stray, self.said
 
 
-def count(readings: Sequence[float], maybe: Sequence[float], frames: Sequence[float], said: int) -> Count:
-    """Give each frame to the nearest reading. All are sorted Unix times in seconds.
+def count(readings: Sequence[float], frames: Sequence[float], said: int) -> Count:
+    """Give each frame to the nearest reading. Both are sorted Unix times in seconds.
 
-    ``maybe`` are readings that may be frames or not: they count as sampled if they are. ``said`` is how many
-    frames the recording itself says are lost.
+    ``said`` is how many frames the recording itself says are lost.
     """
-    known = sorted([*readings, *maybe])
-    became = dict.fromkeys(known, 0)
+    became = dict.fromkeys(readings, 0)
     stray = 0
     for frame in frames:
-        at = bisect_left(known, frame)
-        near = min(known[max(0, at - 1) : at + 1], key=lambda one: abs(one - frame), default=None)
+        at = bisect_left(readings, frame)
+        near = min(readings[max(0, at - 1) : at + 1], key=lambda one: abs(one - frame), default=None)
         if near is None or abs(near - frame) > NEAR_S:
             stray += 1
         else:
             became[near] += 1
     return Count(
-        sampled=len(readings) + sum(became[one] > 0 for one in maybe),
+        sampled=len(readings),
         frames=len(frames),
-        lost=sum(became[one] == 0 for one in readings),
+        lost=sum(times == 0 for times in became.values()),
         twice=sum(times - 1 for times in became.values() if times > 1),
         stray=stray,
         said=said,
