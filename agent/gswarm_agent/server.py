@@ -192,11 +192,15 @@ class Server:
         now = time.monotonic()
         for visitor in [v for v in self._visitors if v.leaves_at is not None and v.leaves_at <= now]:
             self._leave(visitor)
-        if self._head is not None or self._ending:
+        if self._ending:
             return
-        if now - self._spilled_at >= _SPILL_S:
+        # A head that acknowledges nothing may be cut off, which isn't noticed for minutes.
+        waited_s = self._spool.waited_ns(self.watch.wall_ns()) / 1e9
+        if waited_s > _SPILL_S or (self._head is None and now - self._spilled_at >= _SPILL_S):
             self._spilled_at = now
             self._spool.spill()
+        if self._head is not None:
+            return
         longest = self._linger_s if self._hello else min(self._linger_s, _START_S)
         if now - self._alone_since > longest:
             self._end(f"no head came for {longest:.0f} s", 0)

@@ -200,6 +200,10 @@ class Spool:
         """Whether nothing waits, of any life."""
         return not self._memory and not self._shelf.segments
 
+    def waited_ns(self, now_ns: int) -> int:
+        """How long the oldest frame in memory has waited; 0 where there is none."""
+        return now_ns - self._memory[0].ts_ns if self._memory else 0
+
     def former_lives(self) -> List[str]:
         """The lives before this one of which something is left, oldest first."""
         return list(dict.fromkeys(s.life for s in self._shelf.segments if s.life != self.life))

@@ -293,12 +293,16 @@ def test_what_was_on_disk_survives_a_killed_agent(node: Node) -> None:
     assert sequences(second, hello.life) == list(range(1, kept + 1))
 
 
-def test_while_nobody_is_there_a_killed_agent_costs_a_few_seconds_at_most(node: Node) -> None:
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_while_nobody_acknowledges_a_killed_agent_costs_a_few_seconds_at_most(
+    node: Node, cut_off: bool
+) -> None:
     first = node.attach()
     (hello,) = first.hear(Hello)
     first.hear(Frame, 3)
     assert not any(name.endswith(".frames") for name in node.files())
-    disconnect(first)
+    if not cut_off:
+        disconnect(first)
     until(lambda: any(name.endswith(".frames") for name in node.files()))
     kill(node.pid)
     assert node.waiting()[hello.life] >= 3
