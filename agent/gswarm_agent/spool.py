@@ -137,7 +137,7 @@ class Spool:
 
     def _make_room(self) -> None:
         """Empty half of the memory to the disk; where that doesn't take enough, lose a quarter of it."""
-        self.spill(self._most_memory // 2)
+        self.spill(self._most_memory // 2, instead=True)
         if self._memory_bytes > self._most_memory:
             while self._memory_bytes > self._most_memory * 3 // 4:
                 self._forget_oldest()
@@ -149,23 +149,25 @@ class Spool:
     def _forget_oldest(self) -> None:
         self._memory_bytes -= len(self._memory.popleft().data) + _OVERHEAD
 
-    def spill(self, down_to: int = 0) -> bool:
-        """Move the oldest frames from memory to disk until ``down_to`` bytes are left; whether that went."""
+    def spill(self, down_to: int = 0, *, instead: bool = False) -> bool:
+        """Move the oldest frames from memory to disk until ``down_to`` bytes are left; whether that went.
+
+        On a full disk they may take the place of older ones with ``instead``, else they stay in memory.
+        """
         while self._memory and self._memory_bytes > down_to:
-            if not self._write(self._memory[0]):
+            if not self._write(self._memory[0], instead):
                 return False
             self._forget_oldest()
         while self._shelf.size > self._most_disk:
             self._drop(self._shelf.segments[0])
         return True
 
-    def _write(self, record: Record) -> bool:
-        """Put a record on disk; where the disk is full, in the place of the oldest segments."""
+    def _write(self, record: Record, instead: bool) -> bool:
         while self._hello is not None:
             try:
                 self._shelf.write(self._generation, self.life, self._hello, record)
             except OSError as error:
-                if error.errno not in _NO_ROOM or not self._shelf.segments:
+                if not instead or error.errno not in _NO_ROOM or not self._shelf.segments:
                     return False
                 self._drop(self._shelf.segments[0])
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -296,6 +297,25 @@ def test_a_full_disk_keeps_the_newest_frames_and_counts_the_others(tmp_path: Pat
     words = ["unshare", "--mount", sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("True 0\n", "")
+
+
+def test_a_full_disk_costs_nothing_while_memory_has_room(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = begun(folder, "one")
+    spool.put(frame(1))
+    assert spool.spill()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "write", fail)
+    spool.put(frame(2))
+    assert not spool.spill()
+    monkeypatch.undo()
+    assert [each.seq for each in everything(spool, "one")] == [1, 2]
+    assert spool.spill()
+    assert [each.seq for each in everything(spool, "one")] == [1, 2]
 
 
 @pytest.mark.parametrize("failing", [PermissionError(13, "no"), OSError(5, "bad disk")])

@@ -23,7 +23,7 @@ INTERVAL_S = 0.25
 PATIENCE_S = 180.0
 """After a fault of a minute the next attempt to connect may be a minute away, and take its time."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_LOST = re.compile(r"(\d+) frames?\b")
+_LOST = re.compile(r"(\d+) frames? (?:is missing|are missing|that only it had)")
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,8 @@ class Suite:
         of(
             node := next(names),
             f"node's disk full, link cut for {long_cut:g} s",
-            fill_disk(node, 2, long_cut + 1),
-            cut(node, 2.5, long_cut),
+            fill_disk(node, 9, long_cut - 6),
+            cut(node, 2, long_cut),
         )
         with self._recording("nodes") as scene:
             self._play(scene, [step for _, steps, _ in faults.values() for step in steps])
