@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -31,7 +32,8 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
     """Relay between the head and the agent of the recording ``name``. Returns an exit status.
 
     ``serve`` is what the agent does, called in its own process. With ``hold``, whoever started the agent
-    stays until that has ended: with the last task of a Slurm step all of its processes end.
+    stays until that has ended: with the last task of a Slurm step all of its processes end. SIGTERM, the
+    end of the job, is handed on to the agent then, which Slurm may not know as part of the step.
     """
     try:
         connection, folder, started = _reach(name, tops(top), serve)
@@ -39,7 +41,8 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
         print(f"gswarm-agent: {error}", file=sys.stderr)
         return 1
     if hold:
-        signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+        agent = peer_pid(connection)
+        signal.signal(signal.SIGTERM, lambda number, _frame: _hand_on(agent, number))
     heading = threading.Thread(target=_relay_in, args=(connection, hold), daemon=True)
     heading.start()
     with suppress(OSError):
@@ -90,6 +93,13 @@ def connect(folder: Folder) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """The process at the other end of a connection."""
+    layout = struct.Struct("3i")
+    pid, _, _ = layout.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size))
+    return int(pid)
 
 
 def start(folder: Folder, serve: Serve) -> bytes:
@@ -171,6 +181,11 @@ def _relay_in(connection: socket.socket, hold: bool) -> None:
     time.sleep(_LAST_WORDS_S)
     if not hold:
         os._exit(0)
+
+
+def _hand_on(agent: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(agent, number)
 
 
 def _hold(folder: Folder) -> int:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Dict, List
 
-from gswarm_agent.attach import connect
+from gswarm_agent.attach import connect, peer_pid
 from gswarm_agent.folder import LOCK, Folder, folders, tops
 from gswarm_agent.spool import Spool
 from gswarm_agent.visitor import STATUS
@@ -37,13 +37,10 @@ def _of(folder: Folder) -> Dict[str, Any]:
 def _asked(folder: Folder) -> Dict[str, Any]:
     """What the running agent says. Raises OSError where there is none."""
     import json
-    import socket
-    import struct
 
     with connect(folder) as connection:
         connection.settimeout(_PATIENCE_S)
-        layout = struct.Struct("3i")
-        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
+        pid = peer_pid(connection)
         connection.sendall(STATUS)
         said = b""
         while True:
@@ -52,4 +49,4 @@ def _asked(folder: Folder) -> Dict[str, Any]:
                 break
             said += data
     lives = json.loads(said[said.index(MAGIC) + len(MAGIC) :])
-    return {"pid": layout.unpack(peer)[0], "lives": lives}
+    return {"pid": pid, "lives": lives}

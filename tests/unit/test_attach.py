@@ -30,7 +30,6 @@ class Node:
     def __init__(self, folder: Path, agents: list[Agent]) -> None:
         self.folder = folder
         self.agents = agents
-        self.pids: set[int] = set()
 
     def words(self, *more: str) -> list[str]:
         command = [sys.executable, "-m", "gswarm_agent", "attach", "--recording", "rec", "--node", "n1"]
@@ -46,9 +45,7 @@ class Node:
         return agent
 
     def status(self) -> list[dict[str, Any]]:
-        found = status(top=str(self.folder))
-        self.pids |= {entry["pid"] for entry in found if entry["pid"]}
-        return found
+        return status(top=str(self.folder))
 
     @property
     def pid(self) -> int:
@@ -87,6 +84,16 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     until(lambda: gone(pid))
 
 
+def running_in(folder: Path) -> list[int]:
+    """The processes that have this folder on their command line, whatever became of it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if str(folder).encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
+
+
 @pytest.fixture
 def node(tmp_path: Path, agents: list[Agent]) -> Iterator[Node]:
     """A node; what runs there ends with the test."""
@@ -94,8 +101,7 @@ def node(tmp_path: Path, agents: list[Agent]) -> Iterator[Node]:
     yield node
     for agent in agents:
         agent.process.kill()
-    node.status()
-    for pid in node.pids:
+    for pid in running_in(node.folder):
         kill(pid)
 
 
@@ -352,6 +358,18 @@ def test_whoever_started_it_can_stay_until_it_has_ended(node: Node) -> None:
     second.say(Stop(), Ack(hello.life, 10**6))
     second.hear(Bye)
     assert agent.end() == second.end() == 0
+    until(lambda: gone(pid))
+
+
+def test_a_step_that_ends_ends_its_agent_which_says_goodbye(node: Node) -> None:
+    agent = node.attach(options=("--hold",), interval_ms=60_000)
+    (hello,) = agent.hear(Hello)
+    agent.hear(Frame)
+    agent.say(Ack(hello.life, 1))
+    pid = node.pid
+    agent.process.terminate()
+    assert agent.hear(Bye) == [Bye("the agent was ended by SIGTERM")]
+    assert agent.end() == 0
     until(lambda: gone(pid))
 
 
