@@ -13,10 +13,18 @@ from gswarm_tui.launch.base import LaunchError, clean, last_line
 _CHUNK = 256 * 1024
 _STDERR_KEPT = 8 * 1024
 _PATIENCE_S = 2.0
+_KILLING = (signal.SIGKILL,)
+_ENDING = (signal.SIGTERM, *_KILLING)
 
 
 class ProcessChannel:
-    """Talks with a child that speaks the wire on its standard streams; see ``Channel``."""
+    """Talks with a child that speaks the wire on its standard streams; see ``Channel``.
+
+    ``leaves`` says that ``close`` ends only the child and the way to what it started elsewhere, which goes
+    on: SIGTERM would be passed on to that.
+    """
+
+    leaves = False
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
@@ -69,11 +77,11 @@ class ProcessChannel:
         return bytes(self._stderr)
 
     async def close(self) -> None:
-        """End the child and whatever it started: by the end of its input, then SIGTERM, then SIGKILL."""
+        """End the child and whatever it started here: by the end of its input, then SIGTERM, then SIGKILL."""
         self._stdin.close()
         # Nobody reads any more, but a child that is blocked in writing could not end.
         leftover = asyncio.create_task(self._read_away())
-        await end_process(self._process)
+        await end_process(self._process, _KILLING if self.leaves else _ENDING)
         await asyncio.wait([leftover, self._reading_stderr], timeout=_PATIENCE_S)
         if not leftover.done() or not self._reading_stderr.done():
             _signal_group(self._process.pid, signal.SIGKILL)
@@ -89,9 +97,11 @@ class ProcessChannel:
             del self._stderr[:-_STDERR_KEPT]
 
 
-async def end_process(process: asyncio.subprocess.Process) -> None:
-    """Wait for a session's leader whose input was closed; then SIGTERM to its group, then SIGKILL."""
-    for number in (None, signal.SIGTERM, signal.SIGKILL):
+async def end_process(
+    process: asyncio.subprocess.Process, signals: Sequence[signal.Signals] = _ENDING
+) -> None:
+    """Wait for a session's leader whose input was closed; then signals to its group, one after the other."""
+    for number in (None, *signals):
         if number is not None and process.returncode is None:
             _signal_group(process.pid, number)
         with contextlib.suppress(TimeoutError):

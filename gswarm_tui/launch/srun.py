@@ -57,9 +57,12 @@ class SrunLauncher:
         async with self._starting:
             channel = await ProcessChannel.start(self.command(node, *words))
             try:
-                return await greet(channel, self._bootstrap)
+                greeted = await greet(channel, self._bootstrap)
             except LaunchError as error:
                 raise self._explain(error, channel.stderr()) from None
+        # SIGTERM makes srun kill the step, and where only its first process is killed, its second does it.
+        channel.leaves = not words and bool(self._bootstrap.recording)
+        return greeted
 
     def _explain(self, error: LaunchError, stderr: bytes) -> LaunchError:
         """What Slurm said in place of the status that it ended with; what the agent said is as good."""

@@ -44,6 +44,18 @@ async def test_a_step_of_the_job_on_the_node_beside_what_runs_there(srun: Path, 
     assert not any(option.startswith(("--gres", "--gpus")) for option in options)
 
 
+@pytest.mark.parametrize("recording", ["", "rec"])
+async def test_a_step_with_an_agent_that_goes_on_is_left_and_not_ended(
+    srun: Path, tmp_path: Path, recording: str
+) -> None:
+    told = tmp_path / "told"
+    agent = "printf '\\000gswarm-wire-2\\n'; while true; do sleep 0.1; done"
+    write(srun, f"trap 'echo SIGTERM >{told}; exit' TERM; {agent}")
+    channel = await SrunLauncher("7", Bootstrap(recording=recording)).open("gpu01")
+    await channel.close()
+    assert told.exists() == (not recording)
+
+
 async def test_what_slurm_says_is_the_reason(srun: Path) -> None:
     write(srun, "echo 'srun: error: Unable to create step for job 7: Job has expired' >&2; exit 1")
     with pytest.raises(LaunchError) as caught:
