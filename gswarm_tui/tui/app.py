@@ -95,9 +95,8 @@ class GswarmApp(App[str], inherit_bindings=False):
     def _look(self) -> None:
         self._look_posted = False
         self._looked_at = self.hub.now()
-        screen = self.screen_stack[-1] if self.screen_stack else None
-        if isinstance(screen, Place) and screen.is_mounted:
-            screen.look()
+        if self.screen_stack:
+            self.place.look()
 
     # Places
 

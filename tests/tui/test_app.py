@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from textual import events
+from textual.geometry import Size
 from textual.widgets import Input
 
 from gswarm_tui.tui.themes import THEME_NAMES
@@ -23,6 +24,26 @@ async def test_a_session_starts_with_a_good_name_and_stops() -> None:
         await pilot.pause()
         assert not made.fleet.sessions.running
         assert "no session" in screen_text(app)
+
+
+async def test_the_fleet_stays_live_behind_a_question() -> None:
+    made = scene(2, 2, 60)
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("s", "enter", "s")
+        made.advance(35)
+        await pilot.pause()
+        shown = screen_text(app)
+        assert "start a session" in shown
+        assert "● session-1 00:00:35" in shown
+
+
+async def test_a_size_that_is_no_longer_the_terminals_is_not_drawn_for() -> None:
+    app = app_on(scene(2, 2, 60))
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.screen.post_message(events.Resize(Size(100, 31), Size(100, 31)))
+        await pilot.pause()
+        assert app.screen.size == Size(100, 30)
 
 
 async def test_a_question_answered_twice_is_answered_once() -> None:
