@@ -33,7 +33,8 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "threads": 2,
-    "memory_limit": "1GB",
+    # DuckDB keeps what it has written in memory up to this; a login node's users have to share theirs.
+    "memory_limit": "256MB",
     # The recorder checkpoints between commits: a checkpoint that fails in a commit takes that with it.
     "wal_autocheckpoint": "1TB",
 }
