@@ -41,9 +41,14 @@ async def test_the_fleet_stays_live_behind_a_question() -> None:
 async def test_a_size_that_is_no_longer_the_terminals_is_not_drawn_for() -> None:
     app = app_on(scene(2, 2, 60))
     async with app.run_test(size=(100, 30)) as pilot:
+        drawn_for: set[int] = set()
+        app.screen.screen_layout_refresh_signal.subscribe(
+            app.screen, lambda screen: drawn_for.add(screen.outer_size.height)
+        )
         app.screen.post_message(events.Resize(Size(100, 31), Size(100, 31)))
         await pilot.pause()
-        assert app.screen.size == Size(100, 30)
+        await pilot.resize_terminal(100, 40)
+        assert drawn_for == {30, 40}
 
 
 async def test_a_question_answered_twice_is_answered_once() -> None:
