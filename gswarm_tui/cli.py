@@ -76,18 +76,18 @@ async def _watch(options: Options, plan: Plan, words: Sequence[str], log: Path) 
 
 
 def _recorder(options: Options, plan: Plan, words: Sequence[str], hub: Hub) -> Recorder:
-    """An open recorder that the hub feeds. Raises StoreError."""
+    """An open recorder that the hub feeds. Raises StoreError, UserError."""
     from gswarm_tui.fleet.events import RecorderStatus
-    from gswarm_tui.store.database import RecordingInfo
-    from gswarm_tui.store.files import default_path
+    from gswarm_tui.store.database import FileInUseError, RecordingInfo
+    from gswarm_tui.store.files import default_paths
     from gswarm_tui.store.recorder import Recorder
 
     job = plan.job
-    path = options.db or default_path(Path.cwd(), datetime.now().astimezone(), job.label if job else None)
+    named = default_paths(_folder(), datetime.now().astimezone(), job.label if job else None)
     info = RecordingInfo(
         started_at=hub.started_at,
         host=socket.gethostname(),
-        user_name=getpass.getuser(),
+        user_name=_user_name(),
         command=shlex.join(["gswarm-tui", *words]),
         interval_ms=options.interval_ms,
         tool_version=__version__,
@@ -100,11 +100,32 @@ def _recorder(options: Options, plan: Plan, words: Sequence[str], hub: Hub) -> R
         if not loop.is_closed():
             loop.call_soon_threadsafe(hub.recorded, status)
 
-    recorder = Recorder(path, info, told, allocation=plan.allocation)
-    recorder.open()
+    for path in [options.db] if options.db else named:
+        recorder = Recorder(path, info, told, allocation=plan.allocation)
+        try:
+            recorder.open()
+            break
+        except FileInUseError:
+            if options.db:
+                raise
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)
     return recorder
+
+
+def _folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UserError("the current folder was deleted; go to another first.") from None
+
+
+def _user_name() -> str:
+    """Who records; a user without a name, as in some containers, by number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def _launcher(options: Options, plan: Plan) -> Launcher:

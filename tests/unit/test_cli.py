@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from gswarm_tui.cli import _say_goodbye
+from gswarm_tui.cli import _folder, _say_goodbye, _user_name
+from gswarm_tui.errors import UserError
 from gswarm_tui.fleet.events import RecorderStatus, SessionStarted
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
@@ -48,3 +50,16 @@ def test_what_went_wrong_is_a_sentence_and_a_status(capsys: pytest.CaptureFixtur
     status, _, [line] = said(capsys, Ended("", None), return_code=1)
     assert status == 1
     assert line.startswith("gswarm-tui: the screen failed; ")
+
+
+def test_a_deleted_folder_and_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(UserError, match=r"^the current folder was deleted; go to another first\.$"):
+        _folder()
+
+    def nobody() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    assert _user_name() == str(os.getuid())
