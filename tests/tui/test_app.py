@@ -7,6 +7,7 @@ from textual import events
 from textual.geometry import Size
 from textual.widgets import Input
 
+from gswarm_tui.tui.commands import Palette
 from gswarm_tui.tui.themes import THEME_NAMES
 from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import scene
@@ -24,6 +25,16 @@ async def test_a_session_starts_with_a_good_name_and_stops() -> None:
         await pilot.pause()
         assert not made.fleet.sessions.running
         assert "no session" in screen_text(app)
+
+
+@pytest.mark.parametrize("size", [(80, 3), (80, 1), (1, 24)])
+async def test_the_palette_lives_in_a_terminal_without_room_for_it(size: tuple[int, int]) -> None:
+    app = app_on(scene(2, 2, 60))
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("colon", "down", "pagedown", "pageup")
+        assert isinstance(app.screen, Palette)
+        await pilot.press("escape")
+        assert app.screen is app.fleet_screen
 
 
 async def test_the_fleet_stays_live_behind_a_question() -> None:
