@@ -54,7 +54,10 @@ class Palette(CommandPalette):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """No pages in a list without a line: the highlighted one has no place in it."""
-        if parameters in (("page_down",), ("page_up",)) and not self.query_one(OptionList).scrollable_content_region:
+        if (
+            parameters in (("page_down",), ("page_up",))
+            and not self.query_one(OptionList).scrollable_content_region
+        ):
             return False
         return super().check_action(action, parameters)
 
