@@ -56,7 +56,7 @@ def _recover(words: Sequence[str]) -> int:
     from gswarm_tui import recover
 
     settings = parse([], os.environ)
-    found, unreadable = recover.find(Path.cwd(), asked.db, settings.db)
+    found, unreadable = recover.find(parts.working_folder(), asked.db, settings.db)
     if not asked.recording:
         return asyncio.run(recover.show(found, unreadable, settings, sys.stdout))
     chosen = recover.choose(found, unreadable, asked.recording)

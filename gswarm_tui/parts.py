@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import os
 import shlex
 import socket
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from gswarm_agent import __version__
 from gswarm_tui.arguments import Options
+from gswarm_tui.errors import UserError
 from gswarm_tui.plan import Plan
 from gswarm_tui.remember import remember
 
@@ -34,16 +36,15 @@ def make_hub(options: Options, plan: Plan) -> Hub:
 
 
 def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> Recorder:
-    """An open recorder of a new recording. Raises StoreError."""
-    from gswarm_tui.store.database import RecordingInfo
-    from gswarm_tui.store.files import default_path
+    """An open recorder of a new recording. Raises StoreError, UserError."""
+    from gswarm_tui.store.database import FileInUseError, RecordingInfo
+    from gswarm_tui.store.files import default_paths
 
     job = plan.job
-    path = options.db or default_path(Path.cwd(), datetime.now().astimezone(), job.label if job else None)
     info = RecordingInfo(
         started_at=hub.started_at,
         host=socket.gethostname(),
-        user_name=getpass.getuser(),
+        user_name=user_name(),
         command=shlex.join(["gswarm-tui", *words]),
         interval_ms=options.interval_ms,
         tool_version=__version__,
@@ -52,7 +53,32 @@ def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str
         uid=uid,
         options=remember(options, plan),
     )
-    return _open(hub, options, plan, path, info)
+    label = job.label if job else None
+    names = default_paths(Path() if options.db else working_folder(), datetime.now().astimezone(), label)
+    path = options.db or next(names)
+    while True:
+        try:
+            return _open(hub, options, plan, path, info)
+        except FileInUseError:
+            if options.db is not None:
+                raise
+            path = next(names)
+
+
+def working_folder() -> Path:
+    """The folder that this runs in. Raises UserError."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UserError("the current folder was deleted; go to another first.") from None
+
+
+def user_name() -> str:
+    """Who records; a user without a name, as in some containers, by number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def go_on(hub: Hub, options: Options, plan: Plan, path: Path, recording_id: int) -> Recorder:

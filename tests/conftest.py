@@ -9,7 +9,6 @@ import pytest
 
 from tests.cluster.standin import NoCompiler, build
 
-
 # How long an example takes says nothing on a busy machine. The long form is for an hour of one's own:
 # pytest tests/unit -m hypothesis --hypothesis-profile=long
 hypothesis.settings.register_profile("short", deadline=None)

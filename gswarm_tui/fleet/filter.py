@@ -164,7 +164,8 @@ class _Parser:
         self._at += 1
         found = _NUMBER.fullmatch(number.text)
         if found is None:
-            raise FilterError(f"{number.text!r} is no number", number.position)
+            meant = f"; write {name.text}:{number.text}" if name.text.lower() in _TEXTS else ""
+            raise FilterError(f"{number.text!r} is no number{meant}", number.position)
         value, size = float(found[1]), found[2].lower()
         compare = _OPERATORS[operator.text]
         if name.text in _GPU_FIELDS:

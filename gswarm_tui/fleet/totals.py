@@ -22,7 +22,8 @@ POWER = GPU_COLUMNS.index("power_w")
 class Totals:
     """Sums over fresh nodes and the job's own GPUs; None where nothing was measured.
 
-    ``slowest`` is the (node, GPU index) with the lowest utilisation, ``lag_ms`` the worst lateness of a tick.
+    ``slowest`` is the (node, GPU index) with the lowest utilisation, None where all are idle; ``lag_ms`` is
+    the worst lateness of a tick.
     """
 
     nodes: int
@@ -79,7 +80,7 @@ def _sum(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float | N
 def _slowest(
     nodes: list[NodeState], util: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 ) -> tuple[str, int] | None:
-    if not np.isfinite(util).any():
+    if not (util > 0).any():  # where all are idle, none is slower
         return None
     lowest = int(np.nanargmin(util))
     for node in nodes:

@@ -33,7 +33,8 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "threads": 2,
-    "memory_limit": "1GB",
+    # DuckDB keeps what it has written in memory up to this; a login node's users have to share theirs.
+    "memory_limit": "256MB",
     # The recorder checkpoints between commits: a checkpoint that fails in a commit takes that with it.
     "wal_autocheckpoint": "1TB",
 }
@@ -41,6 +42,10 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 
 class StoreError(Exception):
     """The file can't be read or written; the message is one sentence that says why and what to do."""
+
+
+class FileInUseError(StoreError):
+    """Another program has the file open."""
 
 
 class DataRefusedError(Exception):
@@ -80,6 +85,8 @@ class Database:
     def _connect(path: Path) -> duckdb.DuckDBPyConnection:
         if not path.parent.is_dir():
             raise StoreError(f"there is no folder {path.parent}; make it, or name another file with --db")
+        if path.is_fifo():  # DuckDB would wait for its other end for ever
+            raise StoreError(f"{path} is a pipe; name another file with --db")
         connection = duckdb.connect(":memory:", config=_SETTINGS)
         try:
             # An existing file keeps its version: DuckDB refuses to attach one with a lower.
@@ -89,7 +96,8 @@ class Database:
             _prepare(connection, path)
         except duckdb.Error as error:
             connection.close()
-            raise StoreError(explain(error, path)) from error
+            in_use = re.search(_LOCKED, str(error))
+            raise (FileInUseError if in_use else StoreError)(explain(error, path)) from error
         except StoreError:
             connection.close()
             raise
@@ -270,13 +278,14 @@ def _size(path: Path) -> int:
         return 0
 
 
+_LOCKED = "Could not set lock|Conflicting lock"
 _REASONS = (
     (
         r"Conflicting lock is held in (?P<program>\S+) \(PID (?P<pid>\d+)",
         "is in use by {program}, process {pid}; end that, or name another file with --db",
     ),
     (
-        r"Could not set lock|Conflicting lock",
+        _LOCKED,
         "is in use by another program; end that, or name another file with --db",
     ),
     (r"already attached|Unique file handle", "is already open in this program"),
@@ -291,7 +300,10 @@ _REASONS = (
         r"Read-only file system|Permission denied|Operation not permitted",
         "can't be written because its folder is read-only for you; name another file with --db",
     ),
-    (r"No such file", "can't be written because its folder is gone; make it again"),
+    (
+        r"No such file",
+        "can't be written because its folder isn't there; make it, or name another file with --db",
+    ),
     (r"Is a directory", "is a folder; name a file with --db"),
 )
 

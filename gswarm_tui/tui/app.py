@@ -6,14 +6,13 @@ from datetime import tzinfo
 from typing import ClassVar
 
 from textual.app import App
-from textual.command import CommandPalette
 
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.fleet.since import SinceError, parse_since, split_since
 from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import bindings_everywhere
-from gswarm_tui.tui.commands import SwarmCommands
+from gswarm_tui.tui.commands import Palette, SwarmCommands
 from gswarm_tui.tui.dialogs import Ask, Confirm, Field, Pick
 from gswarm_tui.tui.format import clock, plural
 from gswarm_tui.tui.screens.base import Place
@@ -95,9 +94,8 @@ class GswarmApp(App[str], inherit_bindings=False):
     def _look(self) -> None:
         self._look_posted = False
         self._looked_at = self.hub.now()
-        screen = self.screen_stack[-1] if self.screen_stack else None
-        if isinstance(screen, Place) and screen.is_mounted:
-            screen.look()
+        if self.screen_stack:
+            self.place.look()
 
     # Places
 
@@ -150,8 +148,8 @@ class GswarmApp(App[str], inherit_bindings=False):
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""
-        if not isinstance(self.screen, CommandPalette):
-            self.push_screen(CommandPalette(placeholder="a command, a metric, a node …"))
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(placeholder="a command, a metric, a node …"))
 
     def _go(self, place: Place) -> None:
         """Put a place in front; one of its kind that is there already is taken away with all before it."""

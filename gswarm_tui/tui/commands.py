@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.widgets import OptionList
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.fleet.order import Order
@@ -46,6 +47,19 @@ def commands(app: GswarmApp) -> Iterator[Command]:
         yield Command(f"Theme {theme}", "colours", partial(setattr, app, "theme", theme), False)
     for node in app.hub.fleet.nodes:
         yield Command(f"Open {clean(node)}", "node", partial(app.show_node, node), False)
+
+
+class Palette(CommandPalette):
+    """Textual's palette, which stays alive where the terminal leaves its list no room."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """No pages in a list without a line: the highlighted one has no place in it."""
+        if (
+            parameters in (("page_down",), ("page_up",))
+            and not self.query_one(OptionList).scrollable_content_region
+        ):
+            return False
+        return super().check_action(action, parameters)
 
 
 class SwarmCommands(Provider):

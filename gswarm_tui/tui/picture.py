@@ -11,7 +11,7 @@ from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME, HOST_CO
 from gswarm_tui.fleet.history import Floats, binned
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.format import shown_unit
-from gswarm_tui.tui.ramp import Buckets, buckets, fractions, nice_ceiling, tops
+from gswarm_tui.tui.ramp import Buckets, buckets, fractions, nice_ceiling, top_of, tops
 
 SPARK_S = 300.0
 FRESH = (Standing.LIVE, Standing.STALE)
@@ -110,7 +110,7 @@ class Picture:
     def _scale(self) -> None:
         highest = float(np.nanmax(self.values)) if np.isfinite(self.values).any() else 0.0
         fixed = self._tops[np.isfinite(self._tops)]
-        self.top = float(fixed.max()) if len(fixed) else nice_ceiling(highest)
+        self.top = float(fixed.max()) if len(fixed) else top_of(self.metric, None) or nice_ceiling(highest)
         self.same_top = not len(fixed) or bool((fixed == self.top).all())
         top = np.where(np.isfinite(self._tops), self._tops, self.top)
         self.steps = buckets(fractions(self.metric, self.values, top))

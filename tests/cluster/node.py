@@ -109,10 +109,6 @@ class Node:
         variables = [f"PATH={SYSTEM_PATH}", f"SLURM_CONF={self.login.slurm_conf}"]
         self._start("slurmd", ["env", *variables, "slurmd", "-N", self.name], _SLURMD_PID)
 
-    def stop_slurmd(self) -> None:
-        """Stop slurmd; the steps that run go on."""
-        self._stop(_SLURMD_PID)
-
     def _start(self, daemon: str, words: Sequence[str], pid_file: str) -> None:
         path = Path(f"/proc/{self.init.pid}/root{pid_file}")  # in this node's own /run
         running.start_daemon(self.words(words), f"{daemon} on {self.name}", self.log(daemon), path)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from textual import events
+from textual.geometry import Size
 from textual.widgets import Input
 
+from gswarm_tui.tui.commands import Palette
 from gswarm_tui.tui.themes import THEME_NAMES
 from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import scene
@@ -23,6 +25,41 @@ async def test_a_session_starts_with_a_good_name_and_stops() -> None:
         await pilot.pause()
         assert not made.fleet.sessions.running
         assert "no session" in screen_text(app)
+
+
+@pytest.mark.parametrize("size", [(80, 3), (80, 1), (1, 24)])
+async def test_the_palette_lives_in_a_terminal_without_room_for_it(size: tuple[int, int]) -> None:
+    app = app_on(scene(2, 2, 60))
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("colon", "down", "pagedown", "pageup")
+        assert isinstance(app.screen, Palette)
+        await pilot.press("escape")
+        assert not isinstance(app.screen, Palette)
+
+
+async def test_the_fleet_stays_live_behind_a_question() -> None:
+    made = scene(2, 2, 60)
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("s", "enter", "s")
+        made.advance(35)
+        await pilot.pause()
+        shown = screen_text(app)
+        assert "start a session" in shown
+        assert "● session-1 00:00:35" in shown
+
+
+async def test_a_size_that_is_no_longer_the_terminals_is_not_drawn_for() -> None:
+    app = app_on(scene(2, 2, 60))
+    async with app.run_test(size=(100, 30)) as pilot:
+        drawn_for: set[int] = set()
+        app.screen.screen_layout_refresh_signal.subscribe(
+            app.screen, lambda screen: drawn_for.add(screen.outer_size.height)
+        )
+        app.screen.post_message(events.Resize(Size(100, 31), Size(100, 31)))
+        await pilot.pause()
+        await pilot.resize_terminal(100, 40)
+        assert drawn_for == {30, 40}
 
 
 async def test_a_question_answered_twice_is_answered_once() -> None:

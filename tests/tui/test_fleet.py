@@ -83,6 +83,13 @@ async def test_states_are_told_in_words() -> None:
         assert "SIMULATED" in line_with("gswarm", app)
 
 
+async def test_the_scale_is_right_before_any_gpu_is_known() -> None:
+    app = app_on(Scene(2, 8))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert line_with("GPU util %", app).split()[-4:] == ["0", "100", "–", "unmeasured"]
+
+
 async def test_the_countdown_and_ages_go_on_without_frames() -> None:
     made = troubled()
     app = app_on(made)

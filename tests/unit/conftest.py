@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.unit.agent_process import Agent
+from tests.unit.probe_stage import Stage
 
 
 @pytest.fixture
@@ -16,3 +18,8 @@ def agents() -> Iterator[list[Agent]]:
     yield started
     for agent in started:
         agent.kill()
+
+
+@pytest.fixture
+def stage(standin_lib: Path, tmp_path: Path) -> Stage:
+    return Stage(standin_lib, tmp_path / "node.scenario")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from gswarm_tui.cli import _say_goodbye
+from gswarm_tui.errors import UserError
 from gswarm_tui.fleet.events import RecorderStatus, SessionStarted
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.lifetime import Ended
+from gswarm_tui.parts import user_name, working_folder
 
 LOG = Path("/state/gswarm-tui.log")
 
@@ -57,3 +60,16 @@ def test_what_could_not_be_fetched_is_named_with_the_way_to_it(capsys: pytest.Ca
         "gswarm-tui: gpu[01-02] may hold frames that couldn't be fetched; "
         "`gswarm-tui recover ab12cd34 --finish --db /data/run.duckdb` tries again"
     )
+
+
+def test_a_deleted_folder_and_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(UserError, match=r"^the current folder was deleted; go to another first\.$"):
+        working_folder()
+
+    def nobody() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    assert user_name() == str(os.getuid())

@@ -187,3 +187,8 @@ def test_any_text_is_a_filter_or_a_mistake_inside_it(text: str) -> None:
         return
     assert 0 <= position <= len(text)
     assert words
+
+
+def test_a_text_that_is_compared_is_told_how_to_write_it() -> None:
+    with pytest.raises(FilterError, match=r"^'gpu01' is no number; write node:gpu01$"):
+        parse("node=gpu01")

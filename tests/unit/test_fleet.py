@@ -311,6 +311,14 @@ def test_unmeasured_is_unknown_in_the_totals_and_never_zero() -> None:
     assert (sums.mean_util, sums.power_w, sums.memory_used_mib, sums.slowest) == (None, None, 100, None)
 
 
+def test_none_is_the_slowest_while_all_are_idle() -> None:
+    fleet = live()
+    fleet.apply(frame(1, T0, gpu_row(util_pct=0), gpu_row(util_pct=0)))
+    assert totals(fleet, T0).slowest is None
+    fleet.apply(frame(2, T0 + 1, gpu_row(util_pct=50), gpu_row(util_pct=0)))
+    assert totals(fleet, T0 + 1).slowest == ("gpu01", 1)
+
+
 def test_totals_leave_out_stale_nodes_and_other_peoples_gpus() -> None:
     fleet = live(fleet=Fleet(["gpu01", "gpu02"], allocation={"gpu01": frozenset({1})}))
     fleet.apply(frame(1, T0, gpu_row(util_pct=90, power_w=500), gpu_row(util_pct=10, power_w=100)))

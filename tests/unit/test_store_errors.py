@@ -15,7 +15,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gswarm_tui.store.database import StoreError, explain
+from gswarm_tui.store.database import FileInUseError, StoreError, explain
 from gswarm_tui.store.reader import open_for_reading
 from gswarm_tui.store.recorder import Recorder
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query, record
@@ -100,10 +100,17 @@ def test_a_killed_recorder_leaves_all_that_was_committed(path: Path) -> None:
     assert query(path, "SELECT recording_id, util_pct FROM samples ORDER BY 2") == [(1, 1), (1, 2), (2, 9)]
 
 
+def test_a_pipe_is_refused_instead_of_waited_for(path: Path) -> None:
+    os.mkfifo(path)
+    assert refusal(path) == f"{path} is a pipe; name another file with --db"
+
+
 def test_a_file_in_use_names_the_process(path: Path) -> None:
     with Writer(path, "input()") as writer:
         assert writer.line() == "committed"
-        said = refusal(path)
+        with pytest.raises(FileInUseError) as caught:
+            Recorder(path, INFO, lambda _status: None).open()
+        said = str(caught.value)
         assert said.startswith(f"{path} is in use by ")
         assert f"process {writer.process.pid};" in said
         with pytest.raises(StoreError, match=f"process {writer.process.pid};"):

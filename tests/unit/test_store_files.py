@@ -4,15 +4,24 @@ from datetime import datetime
 from pathlib import Path
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS
-from gswarm_tui.store.files import default_path
+from gswarm_tui.store.files import default_paths
 from tests.unit.store_recording import query, record
 
 NOW = datetime(2026, 11, 21, 9, 30, 59)  # noqa: DTZ001
 
 
 def test_a_recording_is_named_after_its_job_else_after_the_minute() -> None:
-    assert default_path(Path("/data"), NOW, "4711") == Path("/data/gswarm-job4711.duckdb")
-    assert default_path(Path("/data"), NOW) == Path("/data/gswarm-20261121-0930.duckdb")
+    assert next(default_paths(Path("/data"), NOW, "4711")) == Path("/data/gswarm-job4711.duckdb")
+    assert next(default_paths(Path("/data"), NOW)) == Path("/data/gswarm-20261121-0930.duckdb")
+
+
+def test_a_second_program_in_the_folder_gets_a_name_of_its_own() -> None:
+    names = default_paths(Path("/data"), NOW, "4711")
+    assert [next(names).name for _ in range(3)] == [
+        "gswarm-job4711.duckdb",
+        "gswarm-job4711-2.duckdb",
+        "gswarm-job4711-3.duckdb",
+    ]
 
 
 def test_every_metric_has_its_column_with_its_type_and_unit(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from textual.events import Event, Resize
 from textual.screen import Screen
 
 from gswarm_tui.fleet.sessions import Session
@@ -19,8 +20,8 @@ class Place(Screen[None], inherit_bindings=False):
     """A screen of the app that shows the fleet live.
 
     A subclass names its ``PLACE`` (``actions.PLACES``), takes ``BINDINGS = bindings_of(PLACE)`` and
-    overrides ``look``, which is called after each tick of the hub, once a second and when the screen comes
-    to the front.
+    overrides ``draw``, which ``look`` calls: after each tick of the hub, once a second and when the screen
+    comes to the front.
     """
 
     PLACE: ClassVar[str]
@@ -45,6 +46,11 @@ class Place(Screen[None], inherit_bindings=False):
         return palette(self.app.theme)
 
     def look(self) -> None:
+        """Show the fleet as it is now, unless the widgets aren't there yet or are being taken away."""
+        if self.is_mounted and self.is_attached and self in self.app.screen_stack and self.size:
+            self.draw()
+
+    def draw(self) -> None:
         """Show the fleet as it is now; called on the app's own task, cheap when nothing changed."""
 
     def chosen_session(self) -> Session | None:
@@ -55,11 +61,15 @@ class Place(Screen[None], inherit_bindings=False):
         """Go to the screen before."""
         self.app.pop_screen()
 
+    async def on_event(self, event: Event) -> None:
+        """Heed only the newest size: of two under way, each lays the screen out and calls for the other."""
+        if not isinstance(event, Resize) or event.size == self.app.size:
+            await super().on_event(event)
+
     def on_mount(self) -> None:
         """Look for the first time, as soon as all widgets are there."""
         self.call_later(self.look)
 
     def on_screen_resume(self) -> None:
         """Catch up with what happened while another screen was in front."""
-        if self.is_mounted:
-            self.look()
+        self.look()

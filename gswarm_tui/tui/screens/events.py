@@ -70,7 +70,7 @@ class EventsScreen(Place):
         yield Table(EVENT_TABLE, empty="nothing that fits has happened")
         yield Footer(self.PLACE)
 
-    def look(self) -> None:
+    def draw(self) -> None:
         """Add what happened since the last look, and follow it if the cursor is on the last row."""
         table = self.query_one(Table)
         following = table.at_end

@@ -83,10 +83,8 @@ class FleetScreen(Place):
 
     # Looking
 
-    def look(self) -> None:
+    def draw(self) -> None:
         """Show the fleet as it is now."""
-        if not self.is_mounted or not self.size.width:
-            return
         now = self.hub.now()
         matches = self._matches(now)
         if now - self._arranged_at >= ARRANGE_EVERY_S:

@@ -91,7 +91,7 @@ class GpuScreen(Place):
         """The view that is shown."""
         return self.query_one(ViewBar).picked
 
-    def look(self) -> None:
+    def draw(self) -> None:
         """Show the GPU as it is now."""
         now, node = self.hub.now(), self.state
         self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, self.hub, self.size.width))

@@ -120,7 +120,7 @@ class NodeScreen(Place):
         names = {PROCESSES: "#processes", UNMEASURED: "#unmeasured"}
         return self.query_one(names.get(self.view, "#gpus"), Table)
 
-    def look(self) -> None:
+    def draw(self) -> None:
         """Show the node as it is now."""
         now, node = self.hub.now(), self.state
         self.query_one("#title", Bar).show(*node_title(node, self.hub, self.size.width))

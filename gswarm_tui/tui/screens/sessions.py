@@ -97,7 +97,7 @@ class SessionsScreen(Place):
         yield Canvas(id="plots")
         yield Footer(self.PLACE)
 
-    def look(self) -> None:
+    def draw(self) -> None:
         """Show the sessions as they are now, the cursor on the session where it was."""
         now = self.hub.now()
         before = self.chosen_session()

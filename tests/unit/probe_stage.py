@@ -1,0 +1,38 @@
+"""What a test of the GPU probes sets up and looks at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.standin import Scenario
+from tests.unit.probe_driver import Node, Reading
+
+
+class Stage:
+    """A scenario, its file, and nodes that answer from it."""
+
+    def __init__(self, lib: Path, file: Path) -> None:
+        self.lib, self.file = lib, file
+        self.scenario = Scenario()
+
+    def set(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.write()
+
+    def write(self) -> None:
+        self.scenario.write(self.file)
+
+    def node(self, *, nvitop: bool = False, start_s: float = 10) -> Node:
+        return Node(self.lib, self.file, nvitop=nvitop, start_s=start_s)
+
+
+def values(reading: Reading, metric: str) -> list[object]:
+    """One metric of all GPUs; "lost" for a GPU without a row."""
+    return ["lost" if row is None else row[metric] for row in reading.gpus]
+
+
+def about(wanted: float) -> object:
+    """A rate: its interval is measured around the driver's call, not in it."""
+    return pytest.approx(wanted, rel=0.03)

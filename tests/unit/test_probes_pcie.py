@@ -1,0 +1,64 @@
+"""PCIe traffic, from counters that go round early or measured beside the ticks."""
+
+from __future__ import annotations
+
+from tests.cluster.standin import Return, Scenario
+from tests.unit.probe_stage import Stage, about, values
+
+
+def test_a_pcie_counter_may_go_round_between_readings(stage: Stage) -> None:
+    # 60 GB/s go round 2**32 bytes every 72 ms, and the readings are further apart.
+    stage.set(Scenario.of("n", 2, pcie_counts_wrap=1, pcie_tx_bytes_per_s=60 * 10**9))
+    with stage.node() as node:
+        node.read()
+        node.until(lambda reading: values(reading, "pcie_tx_mb_s") == [about(60_000)] * 2, every_s=0.5)
+
+
+def test_a_gpu_that_hangs_leaves_the_wraps_of_the_others_to_be_seen(stage: Stage) -> None:
+    stage.set(Scenario.of("n", 2, pcie_counts_wrap=1, pcie_tx_bytes_per_s=60 * 10**9))
+    with stage.node() as node:
+        node.until(lambda reading: values(reading, "pcie_tx_mb_s") == [about(60_000)] * 2, every_s=0.5)
+        stage.scenario.gpus[0].delays_ms["nvmlDeviceGetFieldValues"] = 8000
+        stage.write()
+        node.until(lambda reading: values(reading, "temp_c") == ["lost", 30], every_s=0.5)
+        for _ in range(3):
+            reading = node.until(lambda reading: True, every_s=0.5)
+            assert values(reading, "pcie_tx_mb_s") == ["lost", about(60_000)]
+
+
+def test_without_counters_pcie_is_measured_in_the_background(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2, pcie_tx_bytes_per_s=1024 * 10**6, pcie_rx_bytes_per_s=2048 * 10**6)
+    scenario.gpus[1].answers = {197: Return.NOT_SUPPORTED, 198: Return.NOT_SUPPORTED}
+    stage.set(scenario)
+    with stage.node() as node:
+        node.until(
+            lambda reading: (
+                values(reading, "pcie_tx_mb_s") == [about(1024)] * 2
+                and values(reading, "pcie_rx_mb_s") == [about(2048)] * 2
+            )
+        )
+        assert not {name for name in node.facts().capabilities if "pcie" in name}
+
+
+def test_pcie_that_can_t_be_measured_at_all_is_a_capability(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2)
+    for gpu in scenario.gpus:
+        gpu.answers = {197: 3, 198: 3, "nvmlDeviceGetPcieThroughput": Return.NOT_SUPPORTED}
+    stage.set(scenario)
+    with stage.node() as node:
+        assert {"pcie_tx_mb_s", "pcie_rx_mb_s"} <= set(node.facts().capabilities)
+        assert values(node.read(), "pcie_tx_mb_s") == [None, None]
+
+
+def test_pcie_throughput_that_hangs_is_given_up_and_told_and_the_others_go_on(stage: Stage) -> None:
+    scenario = Scenario.of("n", 2, pcie_tx_bytes_per_s=1024 * 10**6)
+    for gpu in scenario.gpus:
+        gpu.answers = {197: Return.NOT_SUPPORTED, 198: Return.NOT_SUPPORTED}
+    stage.set(scenario)
+    with stage.node() as node:
+        node.until(lambda reading: values(reading, "pcie_tx_mb_s") == [about(1024)] * 2)
+        stage.scenario.gpus[0].delays_ms["nvmlDeviceGetPcieThroughput"] = 8000
+        stage.write()
+        reading = node.until(lambda reading: values(reading, "pcie_tx_mb_s") == [None, about(1024)])
+        assert {(note.kind, note.gpu) for note in reading.notes} == {("unmeasured", 0)}
+        assert node.facts().capabilities["gpu0.pcie_tx_mb_s"] == "the driver is slow or hangs"
