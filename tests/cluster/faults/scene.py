@@ -8,7 +8,7 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tests.cluster.terminal import Terminal
 INTERVAL_S = 0.25
 PATIENCE_S = 180.0
 """After a fault of a minute the next attempt to connect may be a minute away, and take its time."""
+_KILLED = 128 + signal.SIGKILL
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _LOST = re.compile(r"(\d+) frames? (?:is missing|are missing|that only it had)")
 
@@ -55,12 +56,15 @@ class Scene:
 
     def kill_head(self) -> None:
         """SIGKILL the head."""
-        if self._terminal is not None:
-            if not self._terminal.ended():
-                os.kill(self._terminal.pid, signal.SIGKILL)
-            self._terminal.exit_status()
-            self._terminal.close()
-            self._terminal = None
+        assert self._terminal is not None
+        with suppress(ProcessLookupError):
+            os.kill(self._terminal.pid, signal.SIGKILL)
+        status = self._terminal.exit_status()
+        said = self._terminal.screen().strip()
+        self._terminal.close()
+        self._terminal = None
+        if status != _KILLED:
+            raise ClusterError(f"the head had ended with status {status} before it was to be killed: {said}")
 
     def recover(self) -> None:
         """Go on with the recording in a new head."""

@@ -89,10 +89,11 @@ def _run_at_login(node: Node, command: str) -> None:
 def at_random(names: Sequence[str], seconds: float, rng: random.Random) -> list[Step]:
     """Faults on every node at any time, and a head that is killed again and again."""
     steps: list[Step] = []
+    lengths = [length for length in (1, 4, 10, 22) if length <= seconds / 2]
     for name in names:
         at = rng.uniform(1, 5)
         while at < seconds:
-            lasts = rng.choice((1, 4, 10, 22))
+            lasts = rng.choice(lengths)
             made = rng.choice(
                 (
                     cut(name, at, lasts),
