@@ -14,6 +14,7 @@ from gswarm_agent.frame import Clock, Frame, Hello
 from gswarm_agent.wire import (
     MAGIC,
     MAX_LIVES,
+    TAKEN_OVER,
     Ack,
     Bye,
     Decoder,
@@ -35,6 +36,10 @@ PING_EVERY_S = 10.0
 QUIET_S = 15.0
 QUIET_INTERVALS = 10
 HELLO_S = 60.0
+MOST_FORMER = 64
+"""Lives that a connection may tell of before the present one. What they left is on disk then, and isn't told
+again on the next."""
+MOST_HELLOS = 32
 LAST_WORDS_S = 12.0
 """An agent that was asked to stop waits ten seconds for its last frames to be on disk."""
 
@@ -127,6 +132,8 @@ class Link:
         self._heard: dict[str, int] = {}
         self._on_disk: dict[str, int] = {}
         self._speaks = False
+        self._introduced: set[str] = set()
+        self._hellos = 0
         self._said_bye = False
         self._heard_at = 0.0
         self._pinged_at = 0.0
@@ -208,7 +215,8 @@ class Link:
         """One connection, from its start to its end. Returns when asked to stop, else raises LaunchError."""
         channel = await self._launcher.open(self.node)
         self._channel, self._hello, self._offset = channel, None, Offset()
-        self._speaks = False
+        self._speaks, self._hellos = False, 0
+        self._introduced.clear()
         self._again.clear()
         living = (self._read(channel), self._watch(), self._asked_again())
         tasks = [asyncio.create_task(one) for one in living]
@@ -240,7 +248,8 @@ class Link:
                     self._said_bye = self._stopping.is_set() or message.reason.startswith("the agent ")
                     if self._stopping.is_set():
                         return
-                    raise LaunchError(clean(message.reason))
+                    retry = Retry.SLOWLY if message.reason == TAKEN_OVER else Retry.SOON
+                    raise LaunchError(clean(message.reason), retry=retry)
                 self._take(message)
         if not self._stopping.is_set():
             raise LaunchError(await channel.explain_end())
@@ -281,8 +290,7 @@ class Link:
                 offset_s = self._offsets.get(life, self._offset.offset_s)
                 self._publish(FrameArrived(self.node, at, message.ts_ns / 1e9 - offset_s, life, message))
         elif isinstance(message, Hello):
-            if self._speaks and self._hello is not None and not _same_agent(self._hello, message):
-                raise WireError("it said hello a second time, as another")
+            self._check(message)
             self._hello = message
             # Once the life of now speaks, it may say hello again, and no former one follows.
             former = message.clock is None and not self._speaks
@@ -291,6 +299,20 @@ class Link:
                 self._is_live(message, at)
         elif isinstance(message, Pong):
             self._measure(message.clock, at)
+
+    def _check(self, hello: Hello) -> None:
+        """Former lives come first, each once, then the present one, which may say hello again."""
+        if self._speaks and self._hello is not None:
+            self._hellos += 1
+            if not _same_agent(self._hello, hello):
+                raise WireError("it said hello a second time, as another")
+        elif hello.life in self._introduced:
+            raise WireError("it told of one life twice")
+        self._introduced.add(hello.life)
+        if len(self._introduced) > MOST_FORMER + 1:
+            raise WireError(f"it told of more than {MOST_FORMER} former lives")
+        if self._hellos > MOST_HELLOS:
+            raise WireError(f"it said hello more than {MOST_HELLOS} times")
 
     def _is_live(self, hello: Hello, at: float) -> None:
         """All of former lives has come, and this one speaks."""

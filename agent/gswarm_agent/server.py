@@ -28,7 +28,7 @@ from gswarm_agent.process import Signals, name_process
 from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval
 from gswarm_agent.spool import MIB, Spool
 from gswarm_agent.visitor import STATUS, Visitor, is_own
-from gswarm_agent.wire import Ack, Message, SetInterval, Start, Stop, WireError, clip_text
+from gswarm_agent.wire import TAKEN_OVER, Ack, Message, SetInterval, Start, Stop, WireError, clip_text
 
 ASKED = "asked to stop"
 STOP_S = 10.0
@@ -247,7 +247,7 @@ class Server:
     def _handle(self, visitor: Visitor, message: Message) -> None:
         if isinstance(message, Start) and not visitor.delivery.started:
             if self._head is not None and self._head is not visitor:
-                self._head.end("another head took over")
+                self._head.end(TAKEN_OVER)
             self._head = visitor
             visitor.delivery.start(message)
             self._set_interval(message.interval_ms)

@@ -16,7 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import Clock, Frame, Hello, HostFacts
-from gswarm_agent.wire import MAGIC, Ack, Bye, Decoder, Message, Ping, Pong, SetInterval, Start, Stop, encode
+from gswarm_agent.wire import (
+    MAGIC,
+    TAKEN_OVER,
+    Ack,
+    Bye,
+    Decoder,
+    Message,
+    Ping,
+    Pong,
+    SetInterval,
+    Start,
+    Stop,
+    encode,
+)
 from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, LinkMeasured, NodeIntroduced, Phase
 from gswarm_tui.launch.base import LaunchError, Retry
 from gswarm_tui.link import Backoff, Link, Offset, Times
@@ -401,6 +414,51 @@ async def test_what_a_former_life_left_comes_at_its_own_times_and_the_link_is_li
     await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_another_head_that_took_over_is_not_fought_with() -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        agent.greet()
+        agent.say(Bye(TAKEN_OVER))
+        await settle()
+        lost = here.last_change()
+        assert (lost.phase, lost.reason) == (Phase.LOST, "another head took over")
+        assert lost.retry_at is not None
+        assert lost.retry_at - lost.at >= 45
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ([FORMER, FORMER], "it told of one life twice"),
+        ([FORMER, replace(FORMER, life="other"), FORMER], "it told of one life twice"),
+        ([FORMER, replace(HELLO, life=FORMER.life)], "it told of one life twice"),
+        ([FORMER, HELLO, FORMER], "it said hello a second time, as another"),
+        ([replace(FORMER, life=f"{n}") for n in range(66)], "it told of more than 64 former lives"),
+        (
+            [HELLO, *[replace(HELLO, interval_ms=n) for n in range(1, 259)]],
+            "it said hello more than 256 times",
+        ),
+    ],
+)
+async def test_a_node_that_makes_up_lives_loses_its_link(said: list[Hello], reason: str) -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        agent.outgoing.put_nowait(MAGIC)
+        agent.say(*said, FRAME)
+        await settle()
+        assert here.last_change().reason == f"the agent can't be understood: {reason}"
+        assert here.of(FrameArrived) == []
+
+
+async def test_as_many_lives_as_a_node_may_have_left_are_heard() -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        agent.outgoing.put_nowait(MAGIC)
+        agent.say(*[replace(FORMER, life=f"{n}") for n in range(64)], HELLO, FRAME)
+        await settle()
+        assert here.phases()[-1] is Phase.LIVE
+
+
 async def test_a_life_that_says_hello_again_is_no_former_one_and_no_reconnect() -> None:
     agent = FakeAgent()
     async with scene(agent) as here:
@@ -429,9 +487,7 @@ async def test_a_node_may_hold_frames_until_its_agent_said_bye_with_all_of_them_
         assert not here.link.may_hold()
 
 
-@pytest.mark.parametrize(
-    ("reason", "holds"), [("the agent was ended by SIGTERM", False), ("another head took over", True)]
-)
+@pytest.mark.parametrize(("reason", "holds"), [("the agent was ended by SIGTERM", False), (TAKEN_OVER, True)])
 async def test_an_agent_that_ended_by_itself_holds_nothing_when_all_is_on_disk(
     reason: str, holds: bool
 ) -> None:
