@@ -31,7 +31,7 @@ def main() -> int:
             for part in options.only or PARTS:
                 for row in PARTS[part](suite):
                     rows.append(row)
-                    print(table([row]), flush=True)
+                    print(f"{row.fault}: {'; '.join(row.problems) or 'as promised'}", flush=True)
         whole = True
     except (ClusterError, AssertionError, TimeoutExpired) as error:
         print(f"the suite broke off: {error}", file=sys.stderr)
