@@ -19,6 +19,7 @@ ENVIRONMENT_PREFIX = "GSWARM_TUI_"
 _DEMO = "4x8"
 _SSH_ONLY = ("user", "ssh_config", "jump")
 _REMOTE_ONLY = ("setup", "agent_python")
+_LASTING_ONLY = ("linger", "spool_mib")
 
 _EXAMPLES = """\
 examples:
@@ -62,6 +63,8 @@ class Options:
     jump: str | None
     setup: str | None
     agent_python: str | None
+    linger_s: int | None
+    spool_mib: int | None
     theme: str | None
     metric: str
 
@@ -189,6 +192,8 @@ def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
         jump=layers.get("jump", values.word, None),
         setup=layers.get("setup", values.text, None),
         agent_python=layers.get("agent_python", values.word, None),
+        linger_s=layers.get("linger", values.linger_s, None),
+        spool_mib=layers.get("spool_mib", values.spool_mib, None),
         theme=layers.get("theme", values.text, None),
         metric=layers.get("metric", values.metric, "util_pct"),
     )
@@ -208,6 +213,9 @@ def _refuse_contradictions(flags: Mapping[str, object]) -> None:
     for key in _REMOTE_ONLY:
         if key in flags and launcher in ("local", "demo"):
             raise UsageError(f"{_flag(key)} is about other machines, and here is none; leave it out.")
+    for key in _LASTING_ONLY:
+        if key in flags and (launcher == "demo" or flags.get("record") is False):
+            raise UsageError(f"{_flag(key)} is about agents that keep what isn't recorded; leave it out.")
 
 
 def _unexpected(word: str, parser: argparse.ArgumentParser) -> UsageError:
@@ -263,6 +271,8 @@ def _parser() -> _Parser:
     add(
         "--db", metavar="PATH", help="DuckDB file to add the recording to (default: a new one in this folder)"
     )
+    add("--linger", metavar="TIME", help="how long agents go on alone: 30m, 24h, 2d (default: 24h)")
+    add("--spool-mib", metavar="N", help="MiB that each keeps on its node's disk meanwhile (default: 256)")
     add("--record", action=argparse.BooleanOptionalAction, help="whether to record (default: yes)")
 
     add = parser.add_argument_group("reaching the nodes").add_argument

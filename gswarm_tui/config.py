@@ -18,6 +18,8 @@ KEYS = (
     "jump",
     "setup",
     "agent_python",
+    "linger",
+    "spool_mib",
     "theme",
     "metric",
 )

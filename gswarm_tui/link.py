@@ -12,6 +12,8 @@ from typing import Any
 
 from gswarm_agent.frame import Clock, Frame, Hello
 from gswarm_agent.wire import (
+    GAVE_ALL,
+    KEEPS,
     MAGIC,
     MAX_LIVES,
     TAKEN_OVER,
@@ -245,11 +247,11 @@ class Link:
             for message in decoder.feed(data):
                 if isinstance(message, Bye):
                     # Anything else is about this connection alone, and the agent goes on.
-                    self._said_bye = self._stopping.is_set() or message.reason.startswith("the agent ")
+                    ended = self._stopping.is_set() or message.reason.startswith("the agent ")
+                    self._said_bye = ended and not message.reason.endswith(KEEPS)
                     if self._stopping.is_set():
                         return
-                    retry = Retry.SLOWLY if message.reason == TAKEN_OVER else Retry.SOON
-                    raise LaunchError(clean(message.reason), retry=retry)
+                    raise LaunchError(clean(message.reason), retry=_retry(message.reason))
                 self._take(message)
         if not self._stopping.is_set():
             raise LaunchError(await channel.explain_end())
@@ -341,6 +343,13 @@ class Link:
 
     def _wall_ns(self) -> int:
         return round(self._times.wall() * 1e9)
+
+
+def _retry(reason: str) -> Retry:
+    """Whether it is of use to connect again after such a bye."""
+    if reason.startswith(GAVE_ALL) and not reason.endswith(KEEPS):
+        return Retry.NEVER
+    return Retry.SLOWLY if reason == TAKEN_OVER else Retry.SOON
 
 
 def _same_agent(before: Hello, now: Hello) -> bool:

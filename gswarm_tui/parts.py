@@ -113,19 +113,23 @@ def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInf
     return recorder
 
 
-def make_launcher(options: Options, plan: Plan, recording: str) -> Launcher:
-    """What starts the agents, which serve the recording with this uid; without one they end with links."""
+def make_launcher(options: Options, plan: Plan, recording: str, *, only_left: bool = False) -> Launcher:
+    """What starts the agents, which serve the recording with this uid; without one they end with links.
+
+    With ``only_left`` no agent begins to measure: what ended ones left is given.
+    """
     if options.demo is not None:
         from gswarm_tui.launch.simulated import SimulatedLauncher
 
         return SimulatedLauncher(options.demo.nodes, options.demo.gpus)
+    from gswarm_tui.launch.bootstrap import Bootstrap, Serving
+
+    serving = Serving(recording, options.linger_s, options.spool_mib, only_left)
     if options.launcher == "local":
         from gswarm_tui.launch.local import LocalLauncher
 
-        return LocalLauncher(recording)
-    from gswarm_tui.launch.bootstrap import Bootstrap
-
-    bootstrap = Bootstrap(options.setup or "", options.agent_python or "", recording)
+        return LocalLauncher(serving)
+    bootstrap = Bootstrap(options.setup or "", options.agent_python or "", serving)
     if options.launcher == "srun" and plan.job is not None:
         from gswarm_tui.launch.srun import SrunLauncher
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO, cast
 
+from gswarm_agent.wire import GAVE_ALL
 from gswarm_tui import hosts, parts
 from gswarm_tui.arguments import Options
 from gswarm_tui.errors import UserError, quote
@@ -25,6 +28,7 @@ from gswarm_tui.store.resume import Interrupted, interrupted
 
 QUIET_S = 30.0
 """A node from which nothing new came for so long is given up when a recording is finished."""
+FRESH_INTERVALS = 3
 LAST_WORDS_S = 15.0
 LOOK_S = 0.1
 MICROSECOND = 1e-6
@@ -174,7 +178,7 @@ async def finish(one: Found, settings: Options, out: TextIO) -> int:
     except StoreError as error:
         raise UserError(f"{error}.") from None
     before = recorder.status().rows
-    launcher = parts.make_launcher(options, plan, known.uid)
+    launcher = parts.make_launcher(options, plan, known.uid, only_left=True)
     parts.add_links(hub, launcher, options, recorder)
     hub.links = {node: hub.links[node] for node in holding}
     feeding = asyncio.create_task(hub.run(), name="hub")
@@ -186,7 +190,7 @@ async def finish(one: Found, settings: Options, out: TextIO) -> int:
     await asyncio.wait({feeding})
     hub.flush()
     await launcher.close()
-    missing |= dict.fromkeys(hub.holding(), "it didn't give all that it has")
+    missing |= await _still_kept(options, dataclasses.replace(plan, nodes=tuple(holding)), known.uid)
     newest = [state.last_ts for state in hub.fleet.nodes.values() if state.last_ts is not None]
     ended_at = max([known.last_at, *newest]) + MICROSECOND
     status = await asyncio.to_thread(recorder.close, ended_at)
@@ -203,14 +207,27 @@ async def finish(one: Found, settings: Options, out: TextIO) -> int:
     return 1 if missing else 0
 
 
+async def _still_kept(options: Options, plan: Plan, uid: str) -> dict[str, str]:
+    """The nodes that may not have given all that they have, and why."""
+    kept: dict[str, str] = {}
+    for node, answer in (await _ask_all(options, plan, uid)).items() if plan.nodes else ():
+        if isinstance(answer, LaunchError):
+            kept[node] = f"whether it has given all isn't known: {answer.reason}"
+        elif answer.frames:
+            kept[node] = f"it didn't give all that it has: {_words(answer)}"
+    return kept
+
+
 async def _until_caught_up(hub: Hub, node: str) -> None:
-    """Return when the node sends fresh frames and all are on disk, or when nothing comes from it any more."""
+    """Return when the node sends fresh frames, or has given all, or when nothing comes from it any more."""
     state = hub.fleet.nodes[node]
     loop = asyncio.get_running_loop()
     frames, since = state.frames, loop.time()
     while loop.time() - since < QUIET_S:
-        recorded = hub.recorder is None or not hub.recorder.waiting
-        if state.phase is Phase.LIVE and state.last_arrival is not None and recorded:
+        age_s = hub.now() - state.last_ts if state.last_ts is not None else math.inf
+        if state.phase is Phase.LIVE and age_s < FRESH_INTERVALS * state.interval_s:
+            return
+        if state.phase is Phase.LOST and state.reason.startswith(GAVE_ALL):
             return
         await asyncio.sleep(LOOK_S)
         if state.frames != frames:

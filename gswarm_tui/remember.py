@@ -25,6 +25,8 @@ def remember(options: Options, plan: Plan) -> str:
         | {
             "ssh_config": None if options.ssh_config is None else str(options.ssh_config.absolute()),
             "interval_ms": options.interval_ms,
+            "linger_s": options.linger_s,
+            "spool_mib": options.spool_mib,
             "demo": None if options.demo is None else [options.demo.nodes, options.demo.gpus],
             "nodes": list(plan.nodes),
             "job": None if job is None else [job.job_id, job.label, job.cluster],
@@ -54,6 +56,8 @@ def recall(remembered: Mapping[str, Any], options: Options) -> tuple[Options, Pl
             job=None,
             ssh_config=None if config is None else Path(config),
             interval_ms=int(remembered["interval_ms"]),
+            linger_s=_number(remembered.get("linger_s")),
+            spool_mib=_number(remembered.get("spool_mib")),
             demo=None if demo is None else DemoSize(*map(int, demo)),
             record=True,
         )
@@ -66,6 +70,10 @@ def recall(remembered: Mapping[str, Any], options: Options) -> tuple[Options, Pl
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
         raise UserError("this recording doesn't say how its nodes are reached, so it can't go on.") from None
     return options, plan
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _text(value: object) -> str | None:

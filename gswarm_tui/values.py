@@ -16,9 +16,14 @@ MIN_INTERVAL_MS = 100
 MAX_INTERVAL_MS = 60_000
 MAX_DEMO_NODES = 1024
 MAX_DEMO_GPUS = 16
+MAX_LINGER_S = 30 * 86_400
+MAX_SPOOL_MIB = 1_048_576
 LAUNCHERS = ("ssh", "srun", "local")
 
 _INTERVAL = re.compile(r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})\s*(ms|s|)")
+_DURATION = re.compile(r"([0-9]{1,9})\s*(s|m|h|d|)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_WHOLE = re.compile(r"[0-9]{1,9}")
 _DEMO = re.compile(r"([0-9]{1,9})\s*[xX×]\s*([0-9]{1,9})")
 _JOB = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,10})?")
 _SWITCHES = {
@@ -104,6 +109,28 @@ def interval_ms(value: object) -> int:
     if not MIN_INTERVAL_MS <= milliseconds <= MAX_INTERVAL_MS:
         raise ValueError(f"{_toml(value)} isn't between 0.1 s and 60 s")
     return milliseconds
+
+
+def linger_s(value: object) -> int:
+    """How long an agent goes on alone, in seconds, from seconds or text such as 90s, 30m, 24h and 2d."""
+    given = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    match = _DURATION.fullmatch(given.strip()) if isinstance(given, str) else None
+    if match is None:
+        raise ValueError(f"{_toml(value)} isn't a time such as 30m, 24h or 2d")
+    seconds = int(match[1]) * _SECONDS[match[2] or "s"]
+    if not 1 <= seconds <= MAX_LINGER_S:
+        raise ValueError(f"{_toml(value)} isn't between 1 s and 30 d")
+    return seconds
+
+
+def spool_mib(value: object) -> int:
+    """How much an agent keeps on its node's disk, in MiB."""
+    given = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not (isinstance(given, str) and _WHOLE.fullmatch(given.strip())):
+        raise ValueError(f"{_toml(value)} isn't a whole number of MiB, such as 256")
+    if not 1 <= int(given) <= MAX_SPOOL_MIB:
+        raise ValueError(f"{_toml(value)} isn't between 1 and {MAX_SPOOL_MIB} MiB")
+    return int(given)
 
 
 def demo_size(value: object) -> DemoSize:

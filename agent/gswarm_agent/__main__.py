@@ -23,6 +23,7 @@ USAGE = """usage: python -m gswarm_agent COMMAND
      --spool-mib N           on disk (default: 256)
      --folder PATH           where, on node-local storage (default: /var/tmp or /tmp/gswarm-tui-UID)
      --hold                  stay until the agent that was started has ended, as in a Slurm step
+     --only-left             measure nothing where no agent runs: only give what is left
      --simulate JSON         measure a simulated node
   stream [--simulate JSON]   send frames to the head on standard input and output, and end with it
   status                     print as JSON which recordings have an agent or frames here
@@ -109,7 +110,8 @@ def _attach(options: Dict[str, str]) -> int:
     def serve(folder: Folder, listener: socket) -> None:
         from gswarm_agent import server
 
-        limits = server.Limits(**{_LIMITS[name]: number for name, number in numbers.items()})
+        given = {_LIMITS[name]: number for name, number in numbers.items()}
+        limits = server.Limits(**given, only_left="--only-left" in options)
         server.serve(folder, listener, make_probe, "--simulate" in options, limits)
 
     return attach(f"{recording}@{node}"[:200], options.get("--folder", ""), serve, "--hold" in options)
@@ -188,10 +190,13 @@ def _once(options: Dict[str, str]) -> int:
     return 0
 
 
-_FLAGS = ("--hold", "--for-head")
+_FLAGS = ("--hold", "--only-left", "--for-head")
 _LIMITS = {"--linger": "linger", "--memory-mib": "memory_mib", "--spool-mib": "spool_mib"}
 _COMMANDS: Dict[str, Tuple[str, Callable[[Dict[str, str]], int]]] = {
-    "attach": ("--recording --node --linger --memory-mib --spool-mib --folder --hold --simulate", _attach),
+    "attach": (
+        "--recording --node --linger --memory-mib --spool-mib --folder --hold --only-left --simulate",
+        _attach,
+    ),
     "stream": ("--simulate", _stream),
     "status": ("--recording --folder --for-head", _status),
     "once": ("--simulate", _once),

@@ -28,7 +28,18 @@ from gswarm_agent.process import Signals, name_process
 from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval
 from gswarm_agent.spool import MIB, Spool
 from gswarm_agent.visitor import STATUS, Visitor, is_own
-from gswarm_agent.wire import TAKEN_OVER, Ack, Message, SetInterval, Start, Stop, WireError, clip_text
+from gswarm_agent.wire import (
+    GAVE_ALL,
+    KEEPS,
+    TAKEN_OVER,
+    Ack,
+    Message,
+    SetInterval,
+    Start,
+    Stop,
+    WireError,
+    clip_text,
+)
 
 ASKED = "asked to stop"
 STOP_S = 10.0
@@ -41,11 +52,15 @@ _CHUNK = 65536
 
 @dataclass(frozen=True)
 class Limits:
-    """How long to go on alone, in seconds, and how much to keep, in MiB."""
+    """How long to go on alone, in seconds, and how much to keep, in MiB.
+
+    With ``only_left`` nothing is measured: the first head gets what earlier lives left.
+    """
 
     linger: float = 86_400.0
     memory_mib: float = 16.0
     spool_mib: float = 256.0
+    only_left: bool = False
 
 
 class Server:
@@ -62,6 +77,7 @@ class Server:
         self._listener = listener
         self._signals = signals
         self._linger_s = limits.linger
+        self._only_left = limits.only_left
         self._spool = Spool(folder, round(limits.memory_mib * MIB), round(limits.spool_mib * MIB))
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
@@ -167,7 +183,7 @@ class Server:
             self._spilled = True
             self._spool.spill()
         if self._head is not None and (self._spool.empty or time.monotonic() >= self._patience):
-            self._head.end(self._ending)
+            self._head.end(self._ending + ("" if self._spool.empty else KEEPS))
             self._send(self._head)
         return self._head is None
 
@@ -252,10 +268,14 @@ class Server:
             visitor.delivery.start(message)
             self._set_interval(message.interval_ms)
             self._introduce_to_head()
+            if self._only_left:
+                self._end("; ".join(filter(None, (GAVE_ALL, self._spool.lost_to_a_kill()))), STOP_S)
         elif visitor is not self._head:
             return
         elif isinstance(message, Ack):
             self._spool.acknowledge(message.life, message.seq)
+            if self._ending.startswith((ASKED, GAVE_ALL)):
+                self._patience = time.monotonic() + STOP_S
         elif isinstance(message, SetInterval):
             self._set_interval(message.interval_ms)
         elif isinstance(message, Stop):
@@ -303,20 +323,10 @@ def serve(
     serving.start()
     failure = ""
     try:
-        probe = make_probe()
-        try:
+        if limits.only_left:
             server.started.wait()
-            sampler = server.introduce(probe, simulated)
-
-            def deliver(frame: Frame) -> None:
-                server.put(frame)
-                if frame.notes:
-                    server.reintroduce(probe)
-
-            if sampler:
-                sampler.run(deliver)
-        finally:
-            probe.close()
+        else:
+            _measure(server, make_probe, simulated)
     except Exception as error:
         traceback.print_exc()
         failure = f"the agent failed: {type(error).__name__}: {error}"
@@ -324,3 +334,21 @@ def serve(
     serving.join()
     server.finish()
     remove_forgotten([folder.top])
+
+
+def _measure(server: Server, make_probe: Callable[[], Probe], simulated: bool) -> None:
+    """Sample from the first head on, until the end."""
+    probe = make_probe()
+    try:
+        server.started.wait()
+        sampler = server.introduce(probe, simulated)
+
+        def deliver(frame: Frame) -> None:
+            server.put(frame)
+            if frame.notes:
+                server.reintroduce(probe)
+
+        if sampler:
+            sampler.run(deliver)
+    finally:
+        probe.close()

@@ -101,22 +101,23 @@ class Spool:
         """This life begins: frames that are put from now on are of it."""
         self.life = hello.life
         self.change(hello)
-        self._note_what_a_kill_cost()
+        if lost := self.lost_to_a_kill():
+            self._notes.append(Note("gap", WARNING, lost))
         self._tally.write(self.life, 0, 0)
 
     def change(self, hello: Hello) -> None:
         """This life goes on under another hello, as segments will say that are begun from now on."""
         self._hello = Record(0, 0, encode(replace(hello, clock=None)))
 
-    def _note_what_a_kill_cost(self) -> None:
+    def lost_to_a_kill(self) -> str:
+        """What the life before numbered and nobody has, in words; empty where there is nothing."""
         if self._before is None:
-            return
+            return ""
         life, seq, acknowledged = self._before
         kept = [s for s in self._shelf.segments if s.life == life]
         there = max([acknowledged, self._acknowledged.get(life, 0), *(self._shelf.last_of(s) for s in kept)])
-        if seq > there:
-            text = f"the agent was killed, and {seq - there} frames that only it had are lost"
-            self._notes.append(Note("gap", WARNING, text))
+        lost = seq - there
+        return f"the agent was killed, and {lost} frames that only it had are lost" if lost > 0 else ""
 
     def put(self, frame: Frame) -> None:
         """Keep a frame of this life. Raises WireError for one that can't be said."""

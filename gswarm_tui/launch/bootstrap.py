@@ -40,21 +40,36 @@ _OTHER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 8, -1))
 _SAID = re.compile(rb"GSWARM-(NEED|OLD|FAIL)(?: ([^\n]*))?\n")
 
 
-def agent_words(recording: str, node: str) -> tuple[str, ...]:
-    """What the agent of a node is asked to be: that of a recording, or one that ends with its connection."""
-    return ("attach", "--recording", recording, "--node", node) if recording else ("stream",)
+@dataclass(frozen=True)
+class Serving:
+    """What an agent is for: the recording with this uid; with an empty one it ends with its connection.
+
+    ``linger_s`` and ``spool_mib`` are how long it goes on alone and what it keeps on disk meanwhile, None for
+    its own defaults. With ``only_left`` it measures nothing, and gives what earlier ones left.
+    """
+
+    recording: str = ""
+    linger_s: int | None = None
+    spool_mib: int | None = None
+    only_left: bool = False
+
+    def words(self, node: str) -> tuple[str, ...]:
+        """The arguments that start the agent of a node."""
+        if not self.recording:
+            return ("stream",)
+        linger = () if self.linger_s is None else ("--linger", str(self.linger_s))
+        spool = () if self.spool_mib is None else ("--spool-mib", str(self.spool_mib))
+        only_left = ("--only-left",) if self.only_left else ()
+        return ("attach", "--recording", self.recording, "--node", node, *linger, *spool, *only_left)
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """What the user asks of the agent's start: shell commands to run first, a Python to use.
-
-    ``recording`` is the uid of the recording that the agent serves, empty for none.
-    """
+    """What the user asks of the agent's start: shell commands to run first, a Python; and what it is for."""
 
     setup: str = ""
     agent_python: str = ""
-    recording: str = ""
+    serving: Serving = Serving()
 
     def command(self, *arguments: str) -> list[str]:
         """The argument list that finds or fetches the agent on a node and runs it there."""
@@ -64,10 +79,6 @@ class Bootstrap:
         pythons = [self.agent_python] if self.agent_python else [sys.executable, "python3", *_OTHER_PYTHONS]
         coded = [base64.b64encode(text.encode()).decode() for text in (self.setup, stage, ":".join(pythons))]
         return [*script, "gswarm-agent", *coded, bundle.bundle_id, bundle.package_id, *arguments]
-
-    def agent_words(self, node: str) -> tuple[str, ...]:
-        """The arguments that start the agent of a node."""
-        return agent_words(self.recording, node)
 
     def command_line(self, *arguments: str) -> str:
         """The same for a login shell of any kind: each word in single quotes."""

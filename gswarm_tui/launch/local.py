@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import sys
 
-from gswarm_tui.launch.bootstrap import agent_words
+from gswarm_tui.launch.bootstrap import Serving
 from gswarm_tui.launch.process import ProcessChannel
 
 
 class LocalLauncher:
-    """Runs the agent on the head's own machine; see ``Launcher``. The node's name is only a name here.
+    """Runs the agent on the head's own machine; see ``Launcher``. The node's name is only a name here."""
 
-    ``recording`` is the uid of the recording that it serves, empty for none.
-    """
-
-    def __init__(self, recording: str = "") -> None:
-        self._recording = recording
+    def __init__(self, serving: Serving | None = None) -> None:
+        self._serving = serving or Serving()
 
     async def open(self, node: str, *words: str) -> ProcessChannel:
         """Start the agent; see ``Asking`` for ``words``."""
-        return await ProcessChannel.start(agent_command(*(words or agent_words(self._recording, node))))
+        return await ProcessChannel.start(agent_command(*(words or self._serving.words(node))))
 
     async def close(self) -> None:
         """Nothing is shared."""

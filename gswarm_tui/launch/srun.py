@@ -33,7 +33,7 @@ class SrunLauncher:
         All of a step ends with its tasks, so the one that starts the agent has to stay.
         """
         if not words:
-            words = self._bootstrap.agent_words(node)
+            words = self._bootstrap.serving.words(node)
             words = (*words, "--hold") if "attach" in words else words
         return [
             "srun",
@@ -61,7 +61,7 @@ class SrunLauncher:
             except LaunchError as error:
                 raise self._explain(error, channel.stderr()) from None
         # SIGTERM makes srun kill the step, and where only its first process is killed, its second does it.
-        channel.leaves = not words and bool(self._bootstrap.recording)
+        channel.leaves = not words and bool(self._bootstrap.serving.recording)
         return greeted
 
     def _explain(self, error: LaunchError, stderr: bytes) -> LaunchError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,8 @@ def test_what_holds_when_nothing_is_said() -> None:
         jump=None,
         setup=None,
         agent_python=None,
+        linger_s=None,
+        spool_mib=None,
         theme=None,
         metric="util_pct",
     )
@@ -80,6 +83,10 @@ def test_every_flag_is_heard(home: Path) -> None:
         "module load cuda/12.4",
         "--agent-python",
         "/opt/python3",
+        "--linger",
+        "2d",
+        "--spool-mib",
+        "512",
     )
     found = options(*line.split(), *more, "--theme", "nord", "--metric", "power", "--nodes", "c,d")
     assert found == Options(
@@ -95,9 +102,35 @@ def test_every_flag_is_heard(home: Path) -> None:
         jump="u@login:22",
         setup="module load cuda/12.4",
         agent_python="/opt/python3",
+        linger_s=172_800,
+        spool_mib=512,
         theme="nord",
         metric="power_w",
     )
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("24h", 86_400), ("1 d", 86_400)])
+def test_how_long_agents_linger(text: str, seconds: int) -> None:
+    assert options("--linger", text).linger_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--linger soon", '--linger: "soon" isn\'t a time such as 30m, 24h or 2d.'),
+        ("--linger 0", '--linger: "0" isn\'t between 1 s and 30 d.'),
+        ("--linger 31d", '--linger: "31d" isn\'t between 1 s and 30 d.'),
+        ("--spool-mib 0.5", '--spool-mib: "0.5" isn\'t a whole number of MiB, such as 256.'),
+        ("--spool-mib 0", '--spool-mib: "0" isn\'t between 1 and 1048576 MiB.'),
+        ("--demo --linger 1h", "--linger is about agents that keep what isn't recorded; leave it out."),
+        (
+            "--no-record --spool-mib 9",
+            "--spool-mib is about agents that keep what isn't recorded; leave it out.",
+        ),
+    ],
+)
+def test_bounds_of_what_agents_keep_that_make_no_sense(words: str, said: str) -> None:
+    assert refusal(*words.split()) == said
 
 
 @pytest.mark.parametrize(
@@ -225,7 +258,7 @@ def test_a_database_named_now_is_recorded_though_the_file_says_no(home: Path) ->
 
 
 def test_whatever_the_file_can_set_is_an_option() -> None:
-    fields = {field.name.removesuffix("_ms") for field in dataclasses.fields(Options)}
+    fields = {re.sub("_m?s$", "", field.name) for field in dataclasses.fields(Options)}
     assert set(config.KEYS) == fields - {"nodes", "job", "demo"}
 
 

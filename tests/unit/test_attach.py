@@ -18,7 +18,7 @@ import pytest
 
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.status import status
-from gswarm_agent.wire import Ack, Bye, Ping, Pong, SetInterval, Stop
+from gswarm_agent.wire import GAVE_ALL, KEEPS, Ack, Bye, Ping, Pong, SetInterval, Stop
 from tests.unit.agent_process import PATIENCE_S, Agent
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -336,6 +336,48 @@ def first_waiting(node: Node) -> int:
     return min((int(name[-19:-7]) for name in node.files() if name.endswith(".frames")), default=0)
 
 
+def test_who_wants_only_what_is_left_gets_it_and_nothing_is_measured(node: Node) -> None:
+    first = node.attach()
+    (hello,) = first.hear(Hello)
+    first.hear(Frame, 3)
+    disconnect(first)
+    kill(node.pid, signal.SIGTERM)
+    waiting = node.waiting()[hello.life]
+    second = node.attach(options=("--only-left",))
+    hear_of(second, hello.life, waiting)
+    second.say(Ack(hello.life, waiting))
+    assert second.hear(Bye) == [Bye(GAVE_ALL)]
+    assert lives(second) == [hello.life]
+    assert second.end() == 0
+    until(lambda: list(node.folder.iterdir()) == [])
+
+
+def test_what_is_left_stays_where_its_head_goes_before_it_is_on_disk(node: Node) -> None:
+    first = node.attach()
+    first.hear(Frame, 3)
+    disconnect(first)
+    kill(node.pid, signal.SIGTERM)
+    waiting = node.waiting()
+    second = node.attach(options=("--only-left",))
+    second.hear(Frame, 3)
+    disconnect(second)
+    until(lambda: node.status()[0]["pid"] is None)
+    assert node.waiting() == waiting
+
+
+def test_what_a_kill_cost_is_told_with_what_is_left(node: Node) -> None:
+    first = node.attach(options=("--memory-mib", "0.01"))
+    (hello,) = first.hear(Hello)
+    until(lambda: any(name.endswith(".frames") for name in node.files()))
+    kill(node.pid)
+    kept = node.waiting()[hello.life]
+    second = node.attach(options=("--only-left",))
+    hear_of(second, hello.life, kept)
+    second.say(Ack(hello.life, kept))
+    (bye,) = second.hear(Bye)
+    assert bye.reason.startswith(f"{GAVE_ALL}; the agent was killed, and ")
+
+
 def test_without_anybody_it_ends_after_the_linger_time_and_keeps_the_frames(node: Node) -> None:
     first = node.attach(options=("--linger", "0.5"))
     (hello,) = first.hear(Hello)
@@ -482,7 +524,7 @@ def test_a_probe_that_fails_is_told_and_what_it_measured_before_is_kept(node: No
     node.agents.append(agent)
     agent.start()
     (hello,) = agent.hear(Hello)
-    assert agent.hear(Bye) == [Bye("the agent failed: RuntimeError: the bus fell off")]
+    assert agent.hear(Bye) == [Bye("the agent failed: RuntimeError: the bus fell off" + KEEPS)]
     assert sequences(agent, hello.life) == [1, 2, 3]
     until(lambda: node.waiting() == {hello.life: 3})
 

@@ -17,7 +17,7 @@ from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.status import status
 from gswarm_agent.wire import MAGIC, Ack, Bye, Decoder, Message, Start, Stop, encode
 from gswarm_tui.launch.base import Asking, Channel
-from gswarm_tui.launch.bootstrap import Bootstrap
+from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 from gswarm_tui.launch.local import LocalLauncher
 from gswarm_tui.launch.srun import SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
@@ -96,7 +96,7 @@ async def goes_on(launcher: Asking, recording: str, cut: Listener) -> None:
 
 
 async def test_an_agent_outlives_the_connection_that_started_it(server: Server, recording: str) -> None:
-    launcher = SshLauncher(SshSettings(config=server.config()), Bootstrap(recording=recording))
+    launcher = SshLauncher(SshSettings(config=server.config()), Bootstrap(serving=Serving(recording)))
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame, 3)
     for pid in server.sessions():
@@ -110,7 +110,7 @@ async def test_an_agent_outlives_the_connection_that_started_it(server: Server, 
 
 
 async def test_an_agent_on_this_machine_outlives_its_channel(recording: str) -> None:
-    launcher = LocalLauncher(recording)
+    launcher = LocalLauncher(Serving(recording))
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame, 3)
     await first.channel.close()
@@ -118,7 +118,7 @@ async def test_an_agent_on_this_machine_outlives_its_channel(recording: str) -> 
 
 
 async def test_names_of_one_machine_have_an_agent_each(recording: str) -> None:
-    launcher = LocalLauncher(recording)
+    launcher = LocalLauncher(Serving(recording))
     both = [await Listener.on(launcher, node) for node in ("gpu01", "gpu02")]
     for listener in both:
         await listener.hear(Frame)
@@ -133,7 +133,16 @@ async def test_a_node_that_keeps_nothing_says_so(recording: str) -> None:
 
 
 def test_a_step_stays_as_long_as_the_agent_that_it_started() -> None:
-    lasting = SrunLauncher("7", Bootstrap(recording="abc"))
+    lasting = SrunLauncher("7", Bootstrap(serving=Serving("abc")))
     assert lasting.command("gpu01")[-6:] == ["attach", "--recording", "abc", "--node", "gpu01", "--hold"]
     assert lasting.command("gpu01", "status")[-1] == "status"
+    bounded = SrunLauncher("7", Bootstrap(serving=Serving("abc", 7200, 512, only_left=True)))
+    assert bounded.command("gpu01")[-6:] == [
+        "--linger",
+        "7200",
+        "--spool-mib",
+        "512",
+        "--only-left",
+        "--hold",
+    ]
     assert SrunLauncher("7").command("gpu01")[-1] == "stream"

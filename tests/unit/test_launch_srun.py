@@ -8,7 +8,7 @@ import pytest
 
 from gswarm_agent.wire import MAGIC
 from gswarm_tui.launch.base import LaunchError, Retry
-from gswarm_tui.launch.bootstrap import Bootstrap
+from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 from gswarm_tui.launch.srun import SrunLauncher
 
 
@@ -51,7 +51,7 @@ async def test_a_step_with_an_agent_that_goes_on_is_left_and_not_ended(
     told = tmp_path / "told"
     agent = "printf '\\000gswarm-wire-2\\n'; while true; do sleep 0.1; done"
     write(srun, f"trap 'echo SIGTERM >{told}; exit' TERM; {agent}")
-    channel = await SrunLauncher("7", Bootstrap(recording=recording)).open("gpu01")
+    channel = await SrunLauncher("7", Bootstrap(serving=Serving(recording))).open("gpu01")
     await channel.close()
     assert told.exists() == (not recording)
 

@@ -25,4 +25,11 @@ def test_options_in_the_table_are_options() -> None:
         parse([option] if switch else [option, EXAMPLES.get(option, "x")], {"HOME": "/nonexistent"})
 
 
-EXAMPLES = {"--interval": "0.5", "--launcher": "ssh", "--db": "run.duckdb", "--ssh-config": str(README)}
+EXAMPLES = {
+    "--interval": "0.5",
+    "--launcher": "ssh",
+    "--db": "run.duckdb",
+    "--ssh-config": str(README),
+    "--linger": "2d",
+    "--spool-mib": "1024",
+}

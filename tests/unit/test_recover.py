@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import cast
 
 import duckdb
 import pytest
@@ -160,6 +161,24 @@ def test_a_killed_head_is_gone_on_with_and_the_next_one_on_its_file_says_so(path
     assert agents_of(uid) == []
 
 
+def test_finishing_measures_nothing_on_a_node_whose_agent_has_ended(path: Path) -> None:
+    uid = killed_head(path)
+    agent = agents_of(uid)[0]["pid"]
+    assert isinstance(agent, int)
+    os.kill(agent, signal.SIGTERM)
+    eventually(lambda: agents_of(uid)[0]["pid"] is None, "the agent's end")
+    (life,) = cast(list[dict[str, int]], agents_of(uid)[0]["lives"])
+    before = len(frames_on(path))
+    words = [sys.executable, "-m", "gswarm_tui", "recover", uid[:8], "--finish", "--db", str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    seqs = frames_on(path)
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert before < len(seqs) <= before + life["frames"]
+    assert query(path, "SELECT count(DISTINCT life) FROM links") == [(1,)]
+    assert agents_of(uid) == []
+
+
 def leave(path: Path, uid: str, options: str = "{}", *names: str) -> None:
     recorder = Recorder(path, replace(INFO, uid=uid, options=options), lambda _status: None)
     recorder.open()
@@ -215,6 +234,7 @@ async def test_the_list_says_what_cannot_go_on_and_why(tmp_path: Path) -> None:
 
 def test_a_command_line_is_remembered_and_recalled() -> None:
     words = "--nodes gpu[01-02] --user ada --jump hop --interval 0.5 --setup true --agent-python python3.9"
+    words += " --linger 2d --spool-mib 512"
     options = parse(words.split(), {})
     job = Job("4711", "4711_3", ("gpu01", "gpu02"), cluster="tiny")
     plan = Plan(("gpu01", "gpu02"), job, {"gpu01": frozenset({0, 3})})

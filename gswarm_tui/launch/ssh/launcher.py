@@ -40,7 +40,7 @@ class SshLauncher:
     async def open(self, node: str, *words: str) -> GreetedChannel:
         """Connect to a node and start the agent on it; see ``Asking`` for ``words``."""
         check_name(node)
-        line = self._bootstrap.command_line(*(words or self._bootstrap.agent_words(node)))
+        line = self._bootstrap.command_line(*(words or self._bootstrap.serving.words(node)))
         async with self._handshakes:
             connection = await self._connect(node, self._settings.user, self._settings.jump, ())
         try:
