@@ -65,6 +65,12 @@ class Delivery:
         if self._introduced and not self._former:
             self._answers.append(lambda: hello)
 
+    @property
+    def all_sent(self) -> bool:
+        """Whether the head has been sent all that there is; what it has on disk it knows itself."""
+        rest = self._spool.read(self._hello.life, self._sent, 1) if self._hello is not None else []
+        return not self._former and not rest
+
     def end(self, reason: str) -> None:
         """Say bye next, and nothing after that."""
         self._bye = self._bye or Bye(reason)

@@ -177,13 +177,13 @@ class Server:
         self.started.set()
 
     def _is_over(self) -> bool:
-        if not self._ending or self._sampling:
+        if not self._ending or self._sampling or self._inbox:
             return False
         if not self._spilled and self._ending != ASKED:
             self._spilled = True
             self._spool.spill()
         if self._head is not None and (self._spool.empty or time.monotonic() >= self._patience):
-            self._head.end(self._ending + ("" if self._spool.empty else KEEPS))
+            self._head.end(self._ending + ("" if self._head.delivery.all_sent else KEEPS))
             self._send(self._head)
         return self._head is None
 

@@ -5,8 +5,8 @@ bytes of length, big-endian, and a msgpack array whose first element is the mess
 describes the columns once; frames carry plain arrays. Floats travel in single precision; counters and times
 are integers and exact.
 
-Everything that comes from the other side is untrusted: sizes and shapes are checked, and the first thing
-that doesn't fit raises ``WireError``, after which the stream is of no use.
+Everything that comes from the other side is untrusted: sizes and shapes are checked, text is made printable,
+and the first thing that doesn't fit raises ``WireError``, after which the stream is of no use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_LIVES = 16
 MAX_TEXT = 4096
 TAKEN_OVER = "another head took over"
 GAVE_ALL = "the agent gave all that was left"
-KEEPS = "; what isn't recorded yet waits on its disk"
+KEEPS = "; frames that it could not send wait on its disk"
 _LENGTH = struct.Struct(">I")
 _MAX_INTEGER = 2**63 - 1
 _MAX_SINGLE = 3.4028234663852886e38
@@ -126,7 +126,7 @@ def _integer(value: Any, what: str, low: int = 0, high: int = _MAX_INTEGER) -> i
 def _text(value: Any, what: str) -> str:
     if type(value) is not str or len(value) > MAX_TEXT:
         raise _fail(what)
-    return value
+    return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
 
 
 def _optional(check: Callable[..., _T], value: Any, what: str) -> Optional[_T]:

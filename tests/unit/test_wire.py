@@ -31,7 +31,7 @@ from gswarm_agent.wire import (
     encode,
 )
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+texts = st.text(st.characters().filter(str.isprintable), max_size=40)
 whole = st.integers(0, 2**63 - 1)
 small = st.integers(0, 2**31)
 single = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -228,7 +228,15 @@ def test_an_endless_greeting_is_given_up_and_can_be_shown() -> None:
 def test_clipped_text_always_fits(text: str) -> None:
     clipped = clip_text(text * 300)
     assert len(clipped) <= MAX_TEXT
-    assert decoded(MAGIC + encode(Bye(clipped))) == [Bye(clipped)]
+    (bye,) = decoded(MAGIC + encode(Bye(clipped)))
+    assert isinstance(bye, Bye)
+    assert len(bye.reason) == len(clipped)
+    assert bye.reason.isprintable()
+
+
+def test_text_cannot_carry_escapes_line_breaks_or_another_direction_of_writing() -> None:
+    said = Bye("a\x1b[31mb\r\nc\u202ed\x9b")
+    assert decoded(MAGIC + encode(said)) == [Bye("a [31mb  c d ")]
 
 
 @pytest.mark.parametrize("number", [1e39, -1e39, float("inf"), float("nan")])
