@@ -69,6 +69,17 @@ def start(terminal: Terminal, options: str) -> None:
     terminal.wait_gone("status")
 
 
+def fill(terminal: Terminal, text: str) -> None:
+    """Write a text over what is in the field that has the cursor, looking after each key as a person does.
+
+    Textual's input loses a key now and then when they come at a machine's pace.
+    """
+    terminal.press("C-u")
+    for length, key in enumerate(text, 1):
+        terminal.type(key, enter=False)
+        terminal.wait_for(text[:length].rstrip())
+
+
 def told(terminal: Terminal, options: str) -> tuple[int, str]:
     """The exit status and the words of a command that ends by itself."""
     start(terminal, options)

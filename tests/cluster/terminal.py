@@ -68,7 +68,8 @@ class Terminal:
 
     def type(self, text: str, *, enter: bool = True) -> None:
         """Type a text as it is, and Enter after it unless told not to."""
-        self._tmux("send-keys", "-l", "--", text)
+        # tmux takes a semicolon at the end of a word for the end of its command.
+        self._tmux("send-keys", "-l", "--", text[:-1] + "\\;" if text.endswith(";") else text)
         if enter:
             self.press("Enter")
 

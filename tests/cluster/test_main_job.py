@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.person import allocated, ask, leave, start, wait_seconds
+from tests.cluster.person import allocated, ask, fill, leave, start, wait_seconds
 from tests.cluster.standin import Process, Scenario, read_counters
 
 NODES = ("gpu01", "gpu02", "gpu03")
@@ -86,9 +86,7 @@ def run(cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path) -> Run
         before = time.time()
         terminal.press("s")
         terminal.wait_for("start a session")
-        for _ in range(20):
-            terminal.press("BSpace")
-        terminal.type("lr=3e-4 [bold]; DROP TABLE x", enter=False)
+        fill(terminal, "lr=3e-4 [bold]; DROP TABLE x")
         terminal.press("Enter")
         terminal.wait_gone("start a session")
         started = (before, time.time())

@@ -20,7 +20,8 @@ def fields(handle, *ids):
     return [[f.nvmlReturn, f.valueType, f.value.ullVal] for f in nvmlDeviceGetFieldValues(handle, list(ids))]
 
 def across_a_rewrite(handle):
-    samples, power, deadline = [], nvmlDeviceGetPowerUsage(handle), time.monotonic() + 60
+    power, deadline = nvmlDeviceGetPowerUsage(handle), time.monotonic() + 60
+    samples = [timed(nvmlDeviceGetTotalEnergyConsumption, handle)]
     print("null", flush=True)
     while nvmlDeviceGetPowerUsage(handle) == power and time.monotonic() < deadline:
         samples.append(timed(nvmlDeviceGetTotalEnergyConsumption, handle))
