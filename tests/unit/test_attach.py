@@ -220,6 +220,17 @@ def test_the_newest_head_replaces_the_one_before(node: Node) -> None:
     assert len(node.status()) == 1
 
 
+def test_two_recordings_of_one_user_have_an_agent_each(node: Node) -> None:
+    first, second = node.attach(), node.attach(options=("--recording", "other"))
+    (hello,), (other,) = first.hear(Hello), second.hear(Hello)
+    assert hello.life != other.life
+    assert [entry["recording"] for entry in node.status()] == ["other", "rec"]
+    second.say(Stop(), Ack(other.life, 10**6))
+    second.hear(Bye)
+    first.hear(Frame, len(first.hear(Frame)) + 2)
+    until(lambda: [entry["recording"] for entry in node.status()] == ["rec"])
+
+
 def test_heads_that_come_at_once_start_one_agent(node: Node) -> None:
     many = [Agent(*node.words()) for _ in range(4)]
     node.agents += many
