@@ -119,8 +119,14 @@ def ask(db: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 def agents(node: Node) -> list[int]:
-    """The agents that run on a node, by their numbers there."""
+    """Every process of an agent on a node, by its number there: what measures, what is attached."""
     return [int(pid) for pid in node.run(["pgrep", "-f", _AGENT], check=False).stdout.split()]
+
+
+def measuring(node: Node) -> list[int]:
+    """The agents that measure on a node: those that outlive their connection, else those that don't."""
+    lasting = node.run(["pgrep", "-P", "1", "-f", _AGENT], check=False).stdout.split()
+    return [int(pid) for pid in lasting] or agents(node)
 
 
 def all_ended(cluster: Cluster, nodes: Sequence[str]) -> None:

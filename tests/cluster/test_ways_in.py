@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.node import Node
-from tests.cluster.person import agents, allocated, ask, closed_properly, leave, seated, start, told
+from tests.cluster.person import allocated, ask, closed_properly, leave, measuring, seated, start, told
 from tests.cluster.standin import Scenario
 from tests.cluster.terminal import Terminal
 
@@ -111,7 +111,7 @@ def test_a_job_from_outside(
     screen = terminal.wait_for("nodes 2/2")
     assert f"job {job} · gpu[02-03] · 2 nodes · 4 GPUs" in screen
     for name in ("gpu02", "gpu03"):
-        [pid] = agents(cluster[name])
+        [pid] = measuring(cluster[name])
         assert ("SLURM_STEP_ID" in variables(cluster[name], pid)) == (launcher == "srun")
     status, said = leave(terminal)
     assert status == 0, said
@@ -130,7 +130,7 @@ def test_setup_runs_in_the_shell_that_becomes_the_agent(cluster: Cluster, termin
     start(terminal, "--nodes gpu01 gpu03 --no-record --setup 'module load cuda/12.4'")
     terminal.wait_for("nodes 2/2")
     for name in ("gpu01", "gpu03"):
-        [pid] = agents(cluster[name])
+        [pid] = measuring(cluster[name])
         assert variables(cluster[name], pid)["CUDA_VERSION"] == "12.4"
     assert leave(terminal) == (0, "")
 
@@ -167,7 +167,7 @@ def test_ssh_as_the_options_say(cluster: Cluster, terminal: Terminal) -> None:
     )
     terminal.wait_for("nodes 1/1")
     node = cluster["gpu02"]
-    [pid] = agents(node)
+    [pid] = measuring(node)
     assert variables(node, pid)["SSH_CONNECTION"].split()[0] == cluster["gpu01"].address
     assert node.run(["readlink", f"/proc/{pid}/exe"]).stdout.startswith("/usr/bin/python3")
     cluster["gpu01"].end_connections()
