@@ -87,7 +87,7 @@ def parse(text: str) -> Filter:
             position += 1
             continue
         found = _TOKEN.match(text, position)
-        if found is None:  # pragma: no cover - every character but a space is a mark or in a word
+        if found is None:
             raise FilterError(f"can't read {text[position]!r}", position)
         tokens.append(_Token(found[0], position, found["word"] is not None))
         position = found.end()

@@ -7,6 +7,7 @@ when its file can't be read, ValueError or LookupError when it doesn't hold what
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -34,7 +35,7 @@ class MissingError(LookupError):
     """This node has no such thing; the message is a sentence."""
 
 
-class HostSource:
+class HostSource(ABC):
     """Some columns of the catalogue's host metrics and the files they come from."""
 
     columns: Sequence[str] = ()
@@ -42,9 +43,9 @@ class HostSource:
     def __init__(self, *files: KeptFile) -> None:
         self._files = files
 
+    @abstractmethod
     def read(self, now_ns: int) -> Answer:
         """The columns' values."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close the files."""
@@ -138,13 +139,13 @@ class Devices(HostSource):
         self._chosen: List[str] = []
         self._rates = SummedRates(2)
 
+    @abstractmethod
     def parse(self, text: bytes) -> Dict[str, Tuple[int, int]]:
         """Two counters of bytes by device."""
-        raise NotImplementedError
 
+    @abstractmethod
     def choose(self, names: Sequence[str]) -> List[str]:
         """Which of the devices to add up."""
-        raise NotImplementedError
 
     def read(self, now_ns: int) -> Answer:
         """See HostSource."""

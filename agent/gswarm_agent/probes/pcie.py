@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import Any, Optional, Tuple
 
 from gswarm_agent.probes.gpu import Gpu
@@ -26,7 +27,7 @@ def seconds_to_wrap(generation: Optional[int], width: Optional[int]) -> float:
     return float(2**32 / (lane * width))
 
 
-class _Background:
+class _Background(ABC):
     """A thread that does a step again and again, waiting as long as each step says."""
 
     def __init__(self, name: str) -> None:
@@ -41,9 +42,9 @@ class _Background:
         while not self._ended.wait(self.step()):
             pass
 
+    @abstractmethod
     def step(self) -> float:
         """Do one step and return the seconds until the next."""
-        raise NotImplementedError
 
     def close(self, timeout: float) -> bool:
         """End the thread; False when it is still at work after the time."""
