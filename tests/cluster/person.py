@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import uuid
@@ -69,15 +70,20 @@ def start(terminal: Terminal, options: str) -> None:
     terminal.wait_gone("status")
 
 
-def fill(terminal: Terminal, text: str) -> None:
-    """Write a text over what is in the field that has the cursor, looking after each key as a person does.
+def fill(terminal: Terminal, text: str, tries: int = 5) -> None:
+    """Write a text over what is in the field that has the cursor; look at it, and begin anew if it is wrong.
 
     Textual's input loses a key now and then when they come at a machine's pace.
     """
+    for _ in range(tries - 1):
+        terminal.press("C-u")
+        terminal.type(text, enter=False)
+        with contextlib.suppress(AssertionError):
+            terminal.wait_for(text, timeout=3)
+            return
     terminal.press("C-u")
-    for length, key in enumerate(text, 1):
-        terminal.type(key, enter=False)
-        terminal.wait_for(text[:length].rstrip())
+    terminal.type(text, enter=False)
+    terminal.wait_for(text)
 
 
 def told(terminal: Terminal, options: str) -> tuple[int, str]:
