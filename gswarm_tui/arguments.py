@@ -76,6 +76,36 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument ").rstrip(".") + ".")
 
 
+class CommandParser(_Parser):
+    """The options of a word that does one thing and ends; ``--db`` and ``--help`` are there already."""
+
+    def __init__(self, word: str, usage: str, description: str) -> None:
+        super().__init__(
+            prog=f"gswarm-tui {word}",
+            usage=f"gswarm-tui {word} {usage}",
+            description=description,
+            formatter_class=_help_format,
+            allow_abbrev=False,
+            add_help=False,
+        )
+        self.add_argument("--db", metavar="PATH", help="the recording (default: the newest of this folder)")
+        self.add_argument("--help", "-h", action="help", help="show this and exit")
+
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        """The options, ``db`` a Path or None. Raises UsageError."""
+        namespace, rest = self.parse_known_args(words)
+        if rest:
+            option = rest[0].partition("=")[0]
+            known = [string for action in self._actions for string in action.option_strings]
+            if not option.startswith("-"):
+                raise UsageError(f"{self.prog} can't use {quote(option)}; --help shows what it takes.")
+            hint = nearest(option, known) or "; --help lists them all"
+            raise UsageError(f"{self.prog} has no option {quote(option)}{hint}.")
+        if namespace.db is not None:
+            namespace.db = _Layers((_flag, {"db": namespace.db})).get("db", values.file, None)
+        return namespace
+
+
 class _Layers:
     """The places where a setting may come from, strongest first, each with its name for errors."""
 

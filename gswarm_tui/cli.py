@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gswarm_tui import hosts, parts
+from gswarm_tui import commands, hosts, parts
 from gswarm_tui.arguments import Options, parse, parse_recover
 from gswarm_tui.errors import UserError, nearest, quote
 from gswarm_tui.plan import Plan, require_terminal, resolve_nodes
@@ -38,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == ["recover"]:
             return _recover(words[1:])
+        if words and words[0] in commands.WORDS:
+            return _command(words[0], words[1:])
         options = parse(words, os.environ)
         plan = resolve_nodes(options, os.environ, Slurm())
         require_terminal(sys.stdin, sys.stdout)
@@ -48,6 +50,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _command(word: str, words: Sequence[str]) -> int:
+    """Do what needs no screen and no nodes."""
+    from gswarm_tui.store.database import StoreError
+
+    try:
+        return commands.run(word, words, os.environ)
+    except StoreError as error:
+        print(f"gswarm-tui: {error}.", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # as of `| head`; what it wanted it has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _recover(words: Sequence[str]) -> int:

@@ -55,6 +55,9 @@ ROOMS: dict[str, set[str]] = {
     },
     "gswarm_tui.parts": {"gswarm_tui"},
     "gswarm_tui.recover": {"gswarm_tui"},
+    "gswarm_tui.analysis": {"gswarm_tui.errors", "gswarm_tui.fleet", "gswarm_tui.store"},
+    "gswarm_tui.printing": {"gswarm_tui.errors", "gswarm_tui.store"},
+    "gswarm_tui.commands": {"gswarm_tui"},
     "gswarm_tui.cli": {"gswarm_tui"},
     "gswarm_tui.__main__": {"gswarm_tui.cli"},
 }
@@ -64,7 +67,7 @@ HOMES: dict[str, set[str]] = {
     "asyncssh": {"gswarm_tui.launch.ssh"},
     "duckdb": {"gswarm_tui.store"},
     "textual": {"gswarm_tui.tui"},
-    "rich": {"gswarm_tui.tui"},
+    "rich": {"gswarm_tui.tui", "gswarm_tui.printing"},
     "numpy": {"gswarm_tui.fleet", "gswarm_tui.store", "gswarm_tui.tui"},
     "ClusterShell": {"gswarm_tui.hosts"},
     "msgpack": {"gswarm_agent.wire"},
@@ -123,7 +126,8 @@ def test_what_all_speak_is_known_in_the_order_metrics_frame_wire() -> None:
 
 
 def test_without_the_screen_nothing_loads_textual() -> None:
-    headless = [name for name in MODULES if not within(name, {"gswarm_tui.tui", "gswarm_tui.__main__"})]
+    screens = {"gswarm_tui.tui", "gswarm_tui.printing", "gswarm_tui.__main__"}
+    headless = [name for name in MODULES if not within(name, screens)]
     headless = [name for name in headless if not name.startswith("gswarm_agent")]
     script = (
         "import importlib, sys\n"

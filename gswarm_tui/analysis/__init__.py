@@ -1,0 +1,1 @@
+"""What a recording says afterwards: summaries, comparisons, plots, reports, exports."""

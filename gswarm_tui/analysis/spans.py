@@ -1,0 +1,103 @@
+"""Spans: sessions, or whole recordings, that analyses are made of, found by the words that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gswarm_tui.errors import UserError, nearest, quote
+from gswarm_tui.store.source import Source
+
+
+@dataclass(frozen=True)
+class Span:
+    """A session, or with ``session_id`` None a whole recording. Times are UTC without a zone.
+
+    ``ended_at`` is None while it runs. ``until`` is its end, or the newest sample's time without one.
+    """
+
+    recording_id: int
+    session_id: int | None
+    name: str
+    started_at: datetime
+    ended_at: datetime | None
+    until: datetime
+    status: str
+    note: str
+    job: str
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, or has taken so far."""
+        return max(0.0, (self.until - self.started_at).total_seconds())
+
+
+_LAST = """
+last AS (
+  SELECT n.recording_id, max(h.ts) + INTERVAL 1 MICROSECOND AS ts
+  FROM host_samples h JOIN nodes n USING (node_id) GROUP BY ALL
+)"""
+
+_SESSIONS = f"""
+WITH {_LAST}
+SELECT e.recording_id, e.session_id, e.name, e.started_at, coalesce(e.ended_at, r.ended_at) AS ended_at,
+       greatest(e.started_at, coalesce(e.ended_at, r.ended_at, last.ts, e.started_at)) AS until,
+       coalesce(e.status, '') AS status, coalesce(e.note, '') AS note, coalesce(r.slurm_job_id, '') AS job
+FROM sessions e
+JOIN recordings r USING (recording_id)
+LEFT JOIN last USING (recording_id)
+ORDER BY e.session_id
+"""  # noqa: S608 (own names)
+
+_RECORDINGS = f"""
+WITH {_LAST}
+SELECT r.recording_id, NULL AS session_id, format('recording {{}}', r.recording_id) AS name, r.started_at,
+       r.ended_at, greatest(r.started_at, coalesce(r.ended_at, last.ts, r.started_at)) AS until,
+       CASE WHEN r.ended_at IS NULL THEN 'running' ELSE 'ended' END AS status, '' AS note,
+       coalesce(r.slurm_job_id, '') AS job
+FROM recordings r
+LEFT JOIN last USING (recording_id)
+ORDER BY r.recording_id
+"""  # noqa: S608 (own names)
+
+
+def sessions(source: Source) -> list[Span]:
+    """All sessions of a file, oldest first. Raises StoreError."""
+    return [Span(**row) for row in source.ask(_SESSIONS).dicts()]
+
+
+def recordings(source: Source) -> list[Span]:
+    """All recordings of a file as spans. Raises StoreError."""
+    return [Span(**row) for row in source.ask(_RECORDINGS).dicts()]
+
+
+def choose(source: Source, wanted: str = "") -> Span:
+    """The session of this name or number; without a word the newest, or the newest recording if it has none.
+
+    Of sessions with the same name the newest is meant. ``recording N`` is a whole recording.
+
+    Raises:
+        UserError: there is none.
+        StoreError: the file can't be read.
+    """
+    found, whole = sessions(source), recordings(source)
+    if not wanted:
+        if latest := (found or whole)[-1:]:
+            return latest[0]
+        raise UserError(f"{source.path} holds no recording.")
+    named = [one for one in found if one.name == wanted]
+    numbered = [one for one in found if str(one.session_id) == wanted]
+    if chosen := (named or numbered or [one for one in whole if one.name == wanted])[-1:]:
+        return chosen[0]
+    raise UserError(_unknown(source, wanted, found))
+
+
+def _unknown(source: Source, wanted: str, found: Sequence[Span]) -> str:
+    if not found:
+        return (
+            f"{source.path} has no session {quote(wanted)}: it has none at all; "
+            'a whole recording is named as "recording 1".'
+        )
+    hint = nearest(wanted, [one.name for one in found]) or "; gswarm-tui sessions lists them"
+    return f"{source.path} has no session {quote(wanted)}{hint}."

@@ -1,0 +1,31 @@
+"""The words after ``gswarm-tui`` that do one thing and end: each is a module with ``run``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+
+@dataclass(frozen=True)
+class Command:
+    """A word and what it does, for the help."""
+
+    word: str
+    help: str
+
+
+COMMANDS = (Command("sessions", "list the sessions of a recording"),)
+WORDS = tuple(command.word for command in COMMANDS)
+
+
+def run(word: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Carry out one of ``WORDS`` with the words after it; the exit status.
+
+    Raises:
+        UserError: they make no sense, or what they name isn't there.
+        StoreError: a file can't be read or written.
+    """
+    module = importlib.import_module(f"gswarm_tui.commands.{word}")
+    return cast(int, module.run(words, environ))
