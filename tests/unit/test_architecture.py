@@ -15,7 +15,13 @@ from gswarm_tui.launch.bundle import own_bundle
 
 ROOT = Path(__file__).parents[2]
 AGENT = ROOT / "agent"
-SPOKEN_BY_ALL = {"gswarm_agent", "gswarm_agent.frame", "gswarm_agent.wire", "gswarm_agent.metrics"}
+SPOKEN_BY_ALL = {
+    "gswarm_agent",
+    "gswarm_agent.frame",
+    "gswarm_agent.metrics",
+    "gswarm_agent.redact",
+    "gswarm_agent.wire",
+}
 
 # What each room may import of this project, itself and what all speak apart. The longest name counts.
 ROOMS: dict[str, set[str]] = {

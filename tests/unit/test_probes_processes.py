@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gswarm_agent.frame import Frame, ProcessSample
 from gswarm_agent.probes.process_host import UNKNOWN, ProcessTable
+from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import Process, Return, Scenario, build
 from tests.unit.probe_driver import Node, OnGpu, Reading
 
@@ -263,3 +265,16 @@ def test_a_long_or_broken_command_line_can_be_sent(tmp_path: Path) -> None:
     assert command is not None
     assert command.startswith("�\x1b[31mxx")
     assert len(command) == 4096
+
+
+def test_all_commands_together_fit_into_a_frame(tmp_path: Path) -> None:
+    for pid in range(1, 201):
+        Folder(tmp_path, pid).put(
+            started=1, ticks=0, resident_pages=0, io=None, command="\N{PILE OF POO}".encode() * 100_000
+        )
+    pids = [pid for pid in range(1, 201) for _ in range(16)]  # each on sixteen GPUs
+    sides = ProcessTable(tmp_path).look(pids, 0)
+    row = (None,) * 6
+    processes = tuple(ProcessSample(0, pid, "u", sides[pid].command, 0, 0, row) for pid in pids)
+    assert len(encode(Frame(1, 1, 0.0, 0, (), None, processes))) < MAX_MESSAGE
+    assert (sides[1].command or "").startswith("\N{PILE OF POO}" * 100)

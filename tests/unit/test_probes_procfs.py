@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.probes import procfs
+from gswarm_agent.redact import redact
 
 TICKS = st.lists(st.integers(0, 2**40), min_size=10, max_size=10)
 
@@ -94,9 +95,11 @@ def test_a_command_name_may_hold_anything(name: str, ticks: int, started: int) -
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0"), min_size=1), min_size=1))
-def test_a_command_line_is_its_words(words: list[str]) -> None:
-    text = b"".join(word.encode("utf-8", "surrogatepass") + b"\0" for word in words)
-    assert procfs.parse_command(text) == text[:-1].replace(b"\0", b" ").decode("utf-8", "replace")
+def test_a_command_line_is_its_words_without_secrets(words: list[str]) -> None:
+    text = b"".join(word.encode("utf-8", "surrogatepass") + b"\0" for word in [*words, "--token", "zq7zq7"])
+    expected = " ".join(redact([*text[:-1].decode("utf-8", "replace").split("\0")]))
+    assert procfs.parse_command(text) == expected
+    assert "zq7zq7" not in expected
 
 
 def test_a_kernel_thread_has_no_command_line() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Dict, Iterable, NamedTuple, Optional, Tuple
+from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import Number
 from gswarm_agent.probes.procfs import (
@@ -15,8 +15,12 @@ from gswarm_agent.probes.procfs import (
     parse_ranks,
 )
 from gswarm_agent.probes.rates import Rate
-from gswarm_agent.wire import clip_text
+from gswarm_agent.wire import MAX_MESSAGE, clip_text
 
+_LONGEST_COMMAND = 16 * 1024
+"""Bytes that are looked at; a process may have megabytes."""
+_ALL_COMMANDS = MAX_MESSAGE // 8
+"""Characters that are told of all processes together; each takes four bytes at most."""
 _MB = 10**6
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -47,7 +51,16 @@ class _Known:
         self.user = user
         # Closed to all but the owner and root, and only the names of ranks are looked at.
         self.rank, self.local_rank = parse_ranks(_content(folder / "environ") or b"")
+        self._cmdline = b""
+        self._command: Optional[str] = None
         self.cpu, self.read, self.written = Rate(), Rate(), Rate()
+
+    def command(self, cmdline: bytes) -> Optional[str]:
+        """Its command line, which changes when it renames itself (workers of Ray and vLLM do)."""
+        if cmdline != self._cmdline:
+            self._cmdline = cmdline
+            self._command = parse_command(cmdline)
+        return self._command
 
 
 class ProcessTable:
@@ -58,12 +71,16 @@ class ProcessTable:
         self._known: Dict[int, _Known] = {}
         self._users: Dict[int, str] = {}
 
-    def look(self, pids: Iterable[int], now_ns: int) -> Dict[int, HostSide]:
-        """The host's side of each process; those asked about before and not now are forgotten."""
-        before, self._known = self._known, {}
-        return {pid: self._look(pid, before.get(pid), now_ns) for pid in set(pids)}
+    def look(self, pids: Sequence[int], now_ns: int) -> Dict[int, HostSide]:
+        """The host's side of each process; those asked about before and not now are forgotten.
 
-    def _look(self, pid: int, known: Optional[_Known], now_ns: int) -> HostSide:
+        The more there are the less of each command line is told, so that all of them fit into a frame.
+        """
+        before, self._known = self._known, {}
+        longest = _ALL_COMMANDS // max(1, len(pids))
+        return {pid: self._look(pid, before.get(pid), now_ns, longest) for pid in set(pids)}
+
+    def _look(self, pid: int, known: Optional[_Known], now_ns: int, longest: int) -> HostSide:
         folder = self._proc / str(pid)
         try:
             stat = parse_process_stat(_content(folder / "stat") or b"")
@@ -73,13 +90,12 @@ class ProcessTable:
         except (ValueError, LookupError):
             return UNKNOWN
         self._known[pid] = known
-        # Read each time, since programs rename themselves (workers of Ray and vLLM do).
-        command = parse_command(_content(folder / "cmdline") or b"")
+        command = known.command(_content(folder / "cmdline", _LONGEST_COMMAND) or b"")
         io = _content(folder / "io")  # closed to all but the owner and root
         read, written = (None, None) if io is None else parse_process_io(io)
         return HostSide(
             known.user,
-            None if command is None else clip_text(command),
+            None if command is None else clip_text(command[:longest]),
             known.rank,
             known.local_rank,
             (
@@ -109,9 +125,10 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
-def _content(path: Path) -> Optional[bytes]:
+def _content(path: Path, most: int = -1) -> Optional[bytes]:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(most)
     except OSError:  # it ended, or it is another user's
         return None
 

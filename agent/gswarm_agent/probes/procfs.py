@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from gswarm_agent.redact import redact
+
 SECTOR = 512
 """Bytes of a sector in /proc/diskstats, whatever the disk's own."""
 
@@ -120,8 +122,8 @@ def parse_process_uid(text: bytes) -> int:
 
 
 def parse_command(text: bytes) -> Optional[str]:
-    """/proc/PID/cmdline: the words joined by spaces, None for a kernel thread or a zombie."""
-    return text.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace") or None
+    """/proc/PID/cmdline: the words without secrets, joined by spaces; None for a kernel thread, a zombie."""
+    return " ".join(redact(text.rstrip(b"\0").decode("utf-8", "replace").split("\0"))) or None
 
 
 # A launcher inside a Slurm step (torchrun, mpirun) knows better than Slurm which rank a process has.
