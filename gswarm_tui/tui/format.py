@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from gswarm_agent.metrics import REASON_POWER_CAP, Metric
 from gswarm_tui.fleet.throttling import HARMFUL
+from gswarm_tui.units import shown_unit
 
 DASH = "–"
-
-
-@dataclass(frozen=True)
-class Unit:
-    """How a catalogue unit is shown: multiplied by ``factor`` and called ``name``."""
-
-    name: str
-    factor: float = 1.0
-
-
-_UNITS = {
-    "MiB": Unit("GiB", 1 / 1024),
-    "MB/s": Unit("GB/s", 1 / 1000),
-    "mJ": Unit("kWh", 1 / 3.6e9),
-    "bits": Unit(""),
-    "errors": Unit(""),
-    "P": Unit(""),
-}
-
-
-def shown_unit(metric: Metric) -> Unit:
-    """The unit that a metric is shown in."""
-    return _UNITS.get(metric.unit, Unit(metric.unit))
 
 
 def missing(value: float | None) -> bool:

@@ -8,6 +8,7 @@ from gswarm_tui.tui.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
 from gswarm_tui.tui.picture import Picture
 from gswarm_tui.tui.ramp import BLOCK_OF, BUCKETS, is_logarithmic
 from gswarm_tui.tui.widgets.bar import Line, Span, spread
+from gswarm_tui.units import shown_unit
 
 HOST_HEADS = {"cpu": "cpu", "mem": "mem", "net": "GB/s in/out", "iowait": "iowait"}
 
@@ -15,7 +16,7 @@ HOST_HEADS = {"cpu": "cpu", "mem": "mem", "net": "GB/s in/out", "iowait": "iowai
 def legend_line(picture: Picture, zoom: Zoom, state: str, cells: int) -> Line:
     """The metric, its colours from low to high with the ends of the scale, and how nodes are chosen."""
     metric = picture.metric
-    unit = form.shown_unit(metric).name
+    unit = shown_unit(metric).name
     left = [Span(f" {label(metric)}", "accent"), Span(f" {unit}  " if unit else "  ", "dim")]
     if metric.unit == "bits":
         for step, word in ((0, " ok "), (BUCKETS // 2, " cap "), (BUCKETS - 1, " slow ")):
@@ -44,7 +45,7 @@ def ends(picture: Picture) -> tuple[str, str]:
         return "0.001", form.digits(picture.top / 1000)
     if metric.unit == "P":
         return "P0", "P15"
-    high = form.digits(picture.top * form.shown_unit(metric).factor)
+    high = form.digits(picture.top * shown_unit(metric).factor)
     return "0", high if picture.same_top else f"each GPU's limit, up to {high}"
 
 

@@ -30,14 +30,6 @@ def is_logarithmic(metric: Metric) -> bool:
     return metric.top is None and metric.top_fact is None and metric.unit in ("MB/s", "errors")
 
 
-def nice_ceiling(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20 … that isn't below a value: the scale of a metric that has no fixed end."""
-    if not value > 0 or not np.isfinite(value):
-        return 1.0
-    size = 10.0 ** np.floor(np.log10(value))
-    return float(next(step * size for step in (1, 2, 5, 10) if step * size >= value * (1 - 1e-9)))
-
-
 def top_of(metric: Metric, facts: GpuFacts | HostFacts | None) -> float | None:
     """The fixed upper end of a metric's scale on a device, in the metric's unit; None where there is none."""
     if metric.top is not None:

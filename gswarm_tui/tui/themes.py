@@ -15,6 +15,7 @@ from rich.color import Color
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
 
+from gswarm_tui.colours import DARK_COLOURS, LIGHT_COLOURS, RGB, Colours, between, mixed, parsed
 from gswarm_tui.tui.ramp import BUCKETS
 
 DARK, LIGHT, ANSI = "dark", "light", "ansi"
@@ -43,47 +44,6 @@ class Palette:
         return self.roles[name]
 
 
-@dataclass(frozen=True)
-class _Colours:
-    background: str
-    surface: str
-    text: str
-    dim: str
-    faint: str
-    accent: str
-    good: str
-    warning: str
-    error: str
-    cursor: str
-    anchors: tuple[str, ...]
-
-
-_DARK = _Colours(
-    background="#0f1217",
-    surface="#1a1f27",
-    text="#d8dde6",
-    dim="#8992a1",
-    faint="#3b434f",
-    accent="#7cc4f0",
-    good="#7bc98f",
-    warning="#f0b64a",
-    error="#ff7a6b",
-    cursor="#eef2f8",
-    anchors=("#1b1d33", "#2d3166", "#35538c", "#33789a", "#399d9d", "#5cbd98", "#a2d9a5"),
-)
-_LIGHT = _Colours(
-    background="#fbfbf9",
-    surface="#eeefeb",
-    text="#23282f",
-    dim="#69717d",
-    faint="#b4bac2",
-    accent="#0b63a5",
-    good="#1d7a3c",
-    warning="#9a5b00",
-    error="#c0281c",
-    cursor="#ffb000",
-    anchors=("#e9f1e6", "#bfe0bf", "#86c6b0", "#55a5a8", "#3b829d", "#36598c", "#302f63"),
-)
 # Low to high; the terminal's own colours by number, no red against green.
 _ANSI_RAMP = ("color(8)", "color(4)", "color(6)", "color(7)", "color(11)")
 _ANSI_TEXT = ("color(15)", "color(15)", "color(0)", "color(0)", "color(0)")
@@ -100,7 +60,7 @@ def theme_for(environ: Mapping[str, str]) -> str:
     return LIGHT if background in ("7", "15") else DARK
 
 
-def _theme(name: str, colours: _Colours, *, dark: bool) -> Theme:
+def _theme(name: str, colours: Colours, *, dark: bool) -> Theme:
     return Theme(
         name=name,
         primary=colours.accent,
@@ -136,7 +96,7 @@ def themes() -> tuple[Theme, ...]:
     """The themes to register with the app."""
     base = BUILTIN_THEMES["ansi-dark"]
     ansi = replace(base, name=ANSI, variables={**base.variables, "block-cursor-text-style": "none"})
-    return _theme(DARK, _DARK, dark=True), _theme(LIGHT, _LIGHT, dark=False), ansi
+    return _theme(DARK, DARK_COLOURS, dark=True), _theme(LIGHT, LIGHT_COLOURS, dark=False), ansi
 
 
 @lru_cache(maxsize=len(THEME_NAMES))
@@ -144,23 +104,23 @@ def palette(theme: str) -> Palette:
     """The palette of a theme by name; any other theme gets the dark one."""
     if theme == ANSI:
         return _ansi_palette()
-    return _true_palette(LIGHT, _LIGHT) if theme == LIGHT else _true_palette(DARK, _DARK)
+    return _true_palette(LIGHT, LIGHT_COLOURS) if theme == LIGHT else _true_palette(DARK, DARK_COLOURS)
 
 
-def _true_palette(name: str, colours: _Colours) -> Palette:
+def _true_palette(name: str, colours: Colours) -> Palette:
     ground = colours.background
 
     def on(colour: str, *, bold: bool | None = None) -> Style:
         return Style(color=colour, bgcolor=ground, bold=bold)
 
-    ramp = [_between(colours.anchors, step / (BUCKETS - 1)) for step in range(BUCKETS)]
-    back = _rgb(ground)
+    ramp = [between(colours.anchors, step / (BUCKETS - 1)) for step in range(BUCKETS)]
+    back = parsed(ground)
     cells = [Style(color=_contrasting(rgb), bgcolor=_colour(rgb)) for rgb in ramp]
     # Left out by a filter, or somebody else's: no longer a cell, only a quiet number.
     dim_cells = [on(colours.faint) for _ in ramp]
     # As text the darkest steps need some distance from the background.
     inks = [
-        Style(color=_colour(_mixed(rgb, _rgb(colours.text), 0.18)), bgcolor=_colour(back)) for rgb in ramp
+        Style(color=_colour(mixed(rgb, parsed(colours.text), 0.18)), bgcolor=_colour(back)) for rgb in ramp
     ]
     nothing = on(colours.dim)
     return Palette(
@@ -219,28 +179,8 @@ def _ramp_roles(cells: tuple[Style, ...], inks: tuple[Style, ...]) -> dict[str, 
     return {f"heat{step}": cells[step] for step in steps} | {f"ink{step}": inks[step] for step in steps}
 
 
-RGB = tuple[int, int, int]
-
-
-def _rgb(colour: str) -> RGB:
-    triplet = Color.parse(colour).get_truecolor()
-    return triplet.red, triplet.green, triplet.blue
-
-
 def _colour(rgb: RGB) -> Color:
     return Color.from_rgb(*rgb)
-
-
-def _mixed(one: RGB, other: RGB, share: float) -> RGB:
-    red, green, blue = (round(a + (b - a) * share) for a, b in zip(one, other, strict=True))
-    return red, green, blue
-
-
-def _between(anchors: tuple[str, ...], position: float) -> RGB:
-    """The colour at a position (0 to 1) of a ramp through evenly spaced anchors."""
-    place = position * (len(anchors) - 1)
-    lower = min(int(place), len(anchors) - 2)
-    return _mixed(_rgb(anchors[lower]), _rgb(anchors[lower + 1]), place - lower)
 
 
 def luminance(rgb: RGB) -> float:

@@ -21,6 +21,7 @@ SPOKEN_BY_ALL = {
     "gswarm_agent.metrics",
     "gswarm_agent.redact",
     "gswarm_agent.wire",
+    "gswarm_agent.wire_values",
 }
 
 # What each room may import of this project, itself and what all speak apart. The longest name counts.
@@ -30,18 +31,22 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_agent.frame": set(),
     "gswarm_agent.metrics": set(),
     "gswarm_agent.wire": set(),
+    "gswarm_agent.wire_values": set(),
     "gswarm_tui": set(),
     "gswarm_tui.fleet": {"gswarm_tui.errors"},
     "gswarm_tui.hub": {"gswarm_tui.fleet"},
     "gswarm_tui.store": {"gswarm_tui.fleet"},
     "gswarm_tui.launch": {"gswarm_agent"},
-    "gswarm_tui.link": {"gswarm_tui.fleet", "gswarm_tui.launch"},
+    "gswarm_tui.link": {"gswarm_tui.fleet", "gswarm_tui.launch", "gswarm_tui.pace"},
+    "gswarm_tui.pace": {"gswarm_tui.launch"},
     "gswarm_tui.lifetime": {"gswarm_tui.fleet", "gswarm_tui.hub"},
-    "gswarm_tui.tui": {"gswarm_tui.fleet", "gswarm_tui.hub"},
+    "gswarm_tui.tui": {"gswarm_tui.colours", "gswarm_tui.fleet", "gswarm_tui.hub", "gswarm_tui.units"},
     "gswarm_tui.clock": set(),
+    "gswarm_tui.colours": set(),
     "gswarm_tui.errors": set(),
     "gswarm_tui.hosts": {"gswarm_tui.errors"},
     "gswarm_tui.slurm": {"gswarm_tui.errors", "gswarm_tui.hosts"},
+    "gswarm_tui.units": set(),
     "gswarm_tui.values": {"gswarm_tui.errors"},
     "gswarm_tui.config": {"gswarm_tui.errors"},
     "gswarm_tui.arguments": {"gswarm_tui.config", "gswarm_tui.errors", "gswarm_tui.values"},
@@ -63,6 +68,23 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.recover": {"gswarm_tui"},
     "gswarm_tui.analysis": {"gswarm_tui.errors", "gswarm_tui.fleet", "gswarm_tui.store"},
     "gswarm_tui.printing": {"gswarm_tui.errors", "gswarm_tui.store"},
+    "gswarm_tui.plotting": {
+        "gswarm_tui.analysis",
+        "gswarm_tui.colours",
+        "gswarm_tui.errors",
+        "gswarm_tui.hosts",
+        "gswarm_tui.store",
+        "gswarm_tui.units",
+    },
+    "gswarm_tui.reporting": {
+        "gswarm_tui.analysis",
+        "gswarm_tui.colours",
+        "gswarm_tui.errors",
+        "gswarm_tui.hosts",
+        "gswarm_tui.plotting",
+        "gswarm_tui.store",
+        "gswarm_tui.units",
+    },
     "gswarm_tui.commands": {"gswarm_tui"},
     "gswarm_tui.cli": {"gswarm_tui"},
     "gswarm_tui.__main__": {"gswarm_tui.cli"},
@@ -74,7 +96,8 @@ HOMES: dict[str, set[str]] = {
     "duckdb": {"gswarm_tui.store"},
     "textual": {"gswarm_tui.tui"},
     "rich": {"gswarm_tui.tui", "gswarm_tui.printing"},
-    "numpy": {"gswarm_tui.fleet", "gswarm_tui.store", "gswarm_tui.tui"},
+    "matplotlib": {"gswarm_tui.plotting"},
+    "numpy": {"gswarm_tui.fleet", "gswarm_tui.plotting", "gswarm_tui.store", "gswarm_tui.tui"},
     "ClusterShell": {"gswarm_tui.hosts"},
     "msgpack": {"gswarm_agent.wire"},
     "pynvml": {"gswarm_agent.probes"},
@@ -123,12 +146,17 @@ def test_a_module_knows_only_what_its_room_may_know(name: str) -> None:
             assert within(name, HOMES.get(top, set())), f"{name} imports {used}"
 
 
-def test_what_all_speak_is_known_in_the_order_metrics_frame_wire() -> None:
+def test_what_all_speak_is_known_in_one_order() -> None:
     own = {
         name: {used for used in imported(MODULES[f"gswarm_agent.{name}"]) if used in MODULES}
-        for name in ("metrics", "frame", "wire")
+        for name in ("metrics", "frame", "wire_values", "wire")
     }
-    assert own == {"metrics": set(), "frame": set(), "wire": {"gswarm_agent.frame"}}
+    assert own == {
+        "metrics": set(),
+        "frame": set(),
+        "wire_values": {"gswarm_agent.frame"},
+        "wire": {"gswarm_agent.frame", "gswarm_agent.wire_values"},
+    }
 
 
 def test_without_the_screen_nothing_loads_textual() -> None:

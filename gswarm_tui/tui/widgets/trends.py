@@ -11,9 +11,10 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.format import cell, quantity
-from gswarm_tui.tui.ramp import fractions, is_logarithmic, nice_ceiling, top_of
+from gswarm_tui.tui.ramp import fractions, is_logarithmic, top_of
 from gswarm_tui.tui.widgets.curve import Window, in_bins, window
 from gswarm_tui.tui.widgets.plot import Plot
+from gswarm_tui.units import nice_ceiling
 
 SPANS_S = (60.0, 300.0, 900.0, 3600.0)
 """Lengths of time that a plot can show."""

@@ -1,0 +1,73 @@
+"""The colours of screens, plots and reports: one ramp for values, and a few roles, on dark and on light."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RGB = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Colours:
+    """One ground with what is drawn on it; ``anchors`` is the ramp from little to much, evenly spaced.
+
+    The ramp runs in even steps of lightness, blue to green, which all kinds of colour vision tell apart.
+    """
+
+    background: str
+    surface: str
+    text: str
+    dim: str
+    faint: str
+    accent: str
+    good: str
+    warning: str
+    error: str
+    cursor: str
+    anchors: tuple[str, ...]
+
+
+DARK_COLOURS = Colours(
+    background="#0f1217",
+    surface="#1a1f27",
+    text="#d8dde6",
+    dim="#8992a1",
+    faint="#3b434f",
+    accent="#7cc4f0",
+    good="#7bc98f",
+    warning="#f0b64a",
+    error="#ff7a6b",
+    cursor="#eef2f8",
+    anchors=("#1b1d33", "#2d3166", "#35538c", "#33789a", "#399d9d", "#5cbd98", "#a2d9a5"),
+)
+LIGHT_COLOURS = Colours(
+    background="#fbfbf9",
+    surface="#eeefeb",
+    text="#23282f",
+    dim="#69717d",
+    faint="#b4bac2",
+    accent="#0b63a5",
+    good="#1d7a3c",
+    warning="#9a5b00",
+    error="#c0281c",
+    cursor="#ffb000",
+    anchors=("#e9f1e6", "#bfe0bf", "#86c6b0", "#55a5a8", "#3b829d", "#36598c", "#302f63"),
+)
+
+
+def parsed(colour: str) -> RGB:
+    """The parts of "#rrggbb"."""
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def mixed(one: RGB, other: RGB, share: float) -> RGB:
+    """The colour at a share of the way from one to the other."""
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(one, other, strict=True))
+    return red, green, blue
+
+
+def between(anchors: tuple[str, ...], position: float) -> RGB:
+    """The colour at a position (0 to 1) of a ramp through evenly spaced anchors."""
+    place = position * (len(anchors) - 1)
+    lower = min(int(place), len(anchors) - 2)
+    return mixed(parsed(anchors[lower]), parsed(anchors[lower + 1]), place - lower)

@@ -1,0 +1,39 @@
+"""The units that values are shown in, and round ends for scales."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gswarm_agent.metrics import Metric
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a catalogue unit is shown: multiplied by ``factor`` and called ``name``."""
+
+    name: str
+    factor: float = 1.0
+
+
+_UNITS = {
+    "MiB": Unit("GiB", 1 / 1024),
+    "MB/s": Unit("GB/s", 1 / 1000),
+    "mJ": Unit("kWh", 1 / 3.6e9),
+    "bits": Unit(""),
+    "errors": Unit(""),
+    "P": Unit(""),
+}
+
+
+def shown_unit(metric: Metric) -> Unit:
+    """The unit that a metric is shown in."""
+    return _UNITS.get(metric.unit, Unit(metric.unit))
+
+
+def nice_ceiling(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20 … that isn't below a value: the scale of a metric that has no fixed end."""
+    if not 0 < value < math.inf:
+        return 1.0
+    size = 10.0 ** math.floor(math.log10(value))
+    return next(step * size for step in (1, 2, 5, 10) if step * size >= value * (1 - 1e-9))
