@@ -94,16 +94,20 @@ ERROR = "error"
 
 @dataclass(frozen=True)
 class Note:
-    """Something that happened on a node at a frame's time: an XID, a lost GPU, a metric that went away.
+    """Something that happened on a node: an XID, a lost GPU, a metric that went away, a mark.
 
-    ``kind`` is one lower-case word for queries ("xid", "gpu_lost", "gpu_back", "unmeasured", "late"),
+    ``kind`` is one lower-case word for queries ("xid", "gpu_lost", "gpu_back", "unmeasured", "late", "mark"),
     ``severity`` is info, warning or error, ``gpu`` the position in ``Hello.gpus`` or None for the node.
+    ``ts_ns`` is the node's Unix time, None for that of the frame. ``detail`` holds a mark's values, a JSON
+    object.
     """
 
     kind: str
     severity: str
     message: str
     gpu: Optional[int] = None
+    ts_ns: Optional[int] = None
+    detail: Optional[str] = None
 
 
 @dataclass(frozen=True)

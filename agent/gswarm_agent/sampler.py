@@ -93,6 +93,33 @@ class Schedule:
         self._due = nearest - wall_minus_monotonic
 
 
+def run_until_stopped(
+    probe: Probe,
+    started: threading.Event,
+    introduce: Callable[[], Optional[Sampler]],
+    deliver: Callable[[Frame], None],
+    reintroduce: Callable[[], None],
+) -> None:
+    """Introduce a probe to the head that ``started``, and deliver frames until the sampler is stopped.
+
+    ``introduce`` answers None where the end came first. ``reintroduce`` is called when a frame has notes:
+    other things may be measured from then on. The probe is closed at the end.
+    """
+
+    def take(frame: Frame) -> None:
+        deliver(frame)
+        if frame.notes:
+            reintroduce()
+
+    try:
+        started.wait()
+        sampler = introduce()
+        if sampler:
+            sampler.run(take)
+    finally:
+        probe.close()
+
+
 class Sampler:
     """Measures one probe at its deadlines and delivers frames, numbered from 1.
 

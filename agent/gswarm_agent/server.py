@@ -25,7 +25,7 @@ from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.hello import make_hello
 from gswarm_agent.probes.base import Probe
 from gswarm_agent.process import Signals, name_process
-from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval
+from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval, run_until_stopped
 from gswarm_agent.spool import MIB, Spool
 from gswarm_agent.visitor import STATUS, Visitor, is_own
 from gswarm_agent.wire import (
@@ -37,9 +37,9 @@ from gswarm_agent.wire import (
     SetInterval,
     Start,
     Stop,
-    WireError,
     clip_text,
 )
+from gswarm_agent.wire_values import WireError
 
 ASKED = "asked to stop"
 STOP_S = 10.0
@@ -326,7 +326,14 @@ def serve(
         if limits.only_left:
             server.started.wait()
         else:
-            _measure(server, make_probe, simulated)
+            probe = make_probe()
+            run_until_stopped(
+                probe,
+                server.started,
+                lambda: server.introduce(probe, simulated),
+                server.put,
+                lambda: server.reintroduce(probe),
+            )
     except Exception as error:
         traceback.print_exc()
         failure = f"the agent failed: {type(error).__name__}: {error}"
@@ -334,21 +341,3 @@ def serve(
     serving.join()
     server.finish()
     remove_forgotten([folder.top])
-
-
-def _measure(server: Server, make_probe: Callable[[], Probe], simulated: bool) -> None:
-    """Sample from the first head on, until the end."""
-    probe = make_probe()
-    try:
-        server.started.wait()
-        sampler = server.introduce(probe, simulated)
-
-        def deliver(frame: Frame) -> None:
-            server.put(frame)
-            if frame.notes:
-                server.reintroduce(probe)
-
-        if sampler:
-            sampler.run(deliver)
-    finally:
-        probe.close()

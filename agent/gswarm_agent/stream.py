@@ -18,7 +18,7 @@ from gswarm_agent.frame import WARNING, Clock, Frame, Hello, Note
 from gswarm_agent.hello import make_hello
 from gswarm_agent.probes.base import Probe
 from gswarm_agent.process import Signals, name_process, protect_standard_streams
-from gswarm_agent.sampler import Sampler, SystemWatch, Watch, clamp_interval
+from gswarm_agent.sampler import Sampler, SystemWatch, Watch, clamp_interval, run_until_stopped
 from gswarm_agent.wire import (
     MAGIC,
     Bye,
@@ -29,10 +29,10 @@ from gswarm_agent.wire import (
     SetInterval,
     Start,
     Stop,
-    WireError,
     clip_text,
     encode,
 )
+from gswarm_agent.wire_values import WireError
 
 MOST_WAITING = 600
 _BATCH = 64
@@ -209,19 +209,13 @@ def stream(make_probe: Callable[[], Probe], simulated: bool = False) -> int:
     status = 0
     try:
         probe = make_probe()
-        try:
-            conversation.started.wait()
-            sampler = conversation.introduce(probe, simulated)
-
-            def deliver(frame: Frame) -> None:
-                outbox.put_frame(frame)
-                if frame.notes:
-                    conversation.reintroduce(probe)
-
-            if sampler:
-                sampler.run(deliver)
-        finally:
-            probe.close()
+        run_until_stopped(
+            probe,
+            conversation.started,
+            lambda: conversation.introduce(probe, simulated),
+            outbox.put_frame,
+            lambda: conversation.reintroduce(probe),
+        )
     except Exception as error:  # whatever it is, the head is told in a sentence
         conversation.end(clip_text(f"the agent failed: {type(error).__name__}: {error}"))
         status = 1

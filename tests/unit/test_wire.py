@@ -13,25 +13,25 @@ from hypothesis import strategies as st
 from gswarm_agent.frame import Clock, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample
 from gswarm_agent.wire import (
     MAGIC,
-    MAX_LIVES,
     MAX_MESSAGE,
     MAX_NOISE,
-    MAX_TEXT,
     Ack,
     Bye,
     Decoder,
+    JobEnds,
+    Lost,
     Message,
     Ping,
     Pong,
     SetInterval,
     Start,
     Stop,
-    WireError,
     clip_text,
     encode,
 )
+from gswarm_agent.wire_values import MAX_LIVES, MAX_TEXT, WireError
 
-texts = st.text(st.characters().filter(str.isprintable), max_size=40)
+texts = st.text(st.characters(exclude_categories=("C", "Z"), include_characters=" "), max_size=40)
 whole = st.integers(0, 2**63 - 1)
 small = st.integers(0, 2**31)
 single = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -104,7 +104,13 @@ def frames(draw: st.DrawFn, hello: Hello) -> Frame:
         notes=draw(
             st.lists(
                 st.builds(
-                    Note, texts, st.sampled_from(["info", "warning", "error"]), texts, st.none() | positions
+                    Note,
+                    texts,
+                    st.sampled_from(["info", "warning", "error"]),
+                    texts,
+                    st.none() | positions,
+                    st.none() | whole,
+                    maybe_text,
                 ),
                 max_size=2,
             ).map(tuple)
@@ -120,7 +126,9 @@ simple = st.one_of(
     st.builds(Pong, clocks),
     st.builds(Ack, texts, whole),
     st.builds(SetInterval, st.integers(1, 2**31)),
+    st.builds(JobEnds, st.none() | whole, whole),
     st.just(Stop()),
+    st.builds(Lost, texts, st.integers(1, 2**63 - 1), whole, texts),
     st.builds(Bye, texts),
 )
 
@@ -189,7 +197,9 @@ values = st.recursive(
 )
 
 
-@given(tag=st.sampled_from([0, 1, 2, 3, 4, 16, 17, 18, 19, 20, 21]), body=st.lists(values, max_size=10))
+@given(
+    tag=st.sampled_from([0, 1, 2, 3, 4, 5, 6, 16, 17, 18, 19, 20, 21, 22]), body=st.lists(values, max_size=10)
+)
 def test_any_other_shape_is_refused_or_can_be_said_again(tag: int, body: list[object]) -> None:
     packed = msgpack.packb([tag, *body])
     try:

@@ -13,7 +13,7 @@ from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.lane import Lanes
 from gswarm_agent.probes.nvml import FUNCTION_NOT_FOUND, HANGS, UNSUPPORTED, Nvml, reason_of
 from gswarm_agent.probes.process_host import ProcessTable
-from gswarm_agent.wire import MAX_PROCESSES
+from gswarm_agent.wire_values import MAX_PROCESSES
 
 _SECOND_US = 1_000_000
 _PATIENCE_S = 1.0

@@ -1,0 +1,199 @@
+"""What came over the wire, checked: values as msgpack unpacked them become those that everything speaks.
+
+They are untrusted: sizes and shapes are checked, text is made printable, and the first thing that doesn't fit
+raises ``WireError``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Type, TypeVar
+
+from gswarm_agent.frame import (
+    ERROR,
+    INFO,
+    WARNING,
+    Clock,
+    Frame,
+    GpuFacts,
+    Hello,
+    HostFacts,
+    Note,
+    ProcessSample,
+    Row,
+)
+
+MAX_GPUS = 256
+MAX_COLUMNS = 512
+MAX_PROCESSES = 4096
+MAX_NOTES = 1024
+MAX_LIVES = 16
+MAX_TEXT = 4096
+MAX_SINGLE = 3.4028234663852886e38
+_MAX_INTEGER = 2**63 - 1
+
+
+class WireError(Exception):
+    """The other side sent something that is not of this protocol; the message says what."""
+
+
+_T = TypeVar("_T")
+
+
+def malformed(what: str) -> WireError:
+    """What to raise for a part that isn't as it has to be."""
+    return WireError(f"malformed {what}")
+
+
+def read_integer(value: Any, what: str, low: int = 0, high: int = _MAX_INTEGER) -> int:
+    """A whole number between two bounds, both included."""
+    if type(value) is not int or not low <= value <= high:
+        raise malformed(what)
+    return value
+
+
+def read_text(value: Any, what: str) -> str:
+    """Text of at most ``MAX_TEXT`` characters, blanks for those that can't be printed."""
+    if type(value) is not str or len(value) > MAX_TEXT:
+        raise malformed(what)
+    return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
+
+
+def optional(check: Callable[..., _T], value: Any, what: str) -> Optional[_T]:
+    """None, or what ``check`` makes of the value."""
+    return None if value is None else check(value, what)
+
+
+def _number(value: Any, what: str) -> float:
+    if type(value) not in (int, float) or not -MAX_SINGLE <= value <= MAX_SINGLE:
+        raise malformed(what)
+    return float(value)
+
+
+def read_array(value: Any, what: str, longest: int, exactly: Optional[int] = None) -> List[Any]:
+    """A list of at most, or of exactly, so many values."""
+    if type(value) is not list or len(value) > longest or (exactly is not None and len(value) != exactly):
+        raise malformed(what)
+    return value
+
+
+def _row(value: Any, width: int, what: str) -> Row:
+    row = read_array(value, what, MAX_COLUMNS, width)
+    for number in row:
+        if number is None:
+            continue
+        kind = type(number)
+        if kind is int:
+            if not -_MAX_INTEGER <= number <= 2 * _MAX_INTEGER + 1:
+                raise malformed(what)
+        elif kind is not float or not -MAX_SINGLE <= number <= MAX_SINGLE:
+            raise malformed(what)
+    return tuple(row)
+
+
+def _flag(value: Any, what: str) -> bool:
+    if type(value) is not bool:
+        raise malformed(what)
+    return value
+
+
+_FACT_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
+    "str": read_text,
+    "int": read_integer,
+    "bool": _flag,
+    "Optional[str]": partial(optional, read_text),
+    "Optional[int]": partial(optional, read_integer),
+    "Optional[float]": partial(optional, _number),
+}
+
+
+def _facts(kind: Type[_T], value: Any, what: str) -> _T:
+    """A dataclass of plain fields from an array in the order of its fields."""
+    described = fields(kind)  # type: ignore[arg-type]
+    values = read_array(value, what, MAX_COLUMNS, len(described))
+    return kind(*(_FACT_CHECKS[str(f.type)](v, f"{what} {f.name}") for f, v in zip(described, values)))
+
+
+def read_hello(body: List[Any]) -> Hello:
+    """A hello from the parts of its message."""
+    version, life, interval_ms, simulated, host, gpus, capabilities, columns, clock = body
+    if type(capabilities) is not dict or len(capabilities) > MAX_GPUS * MAX_COLUMNS:
+        raise malformed("hello capabilities")
+    named = [
+        tuple(read_text(name, "hello column") for name in read_array(table, "hello columns", MAX_COLUMNS))
+        for table in read_array(columns, "hello columns", 3, 3)
+    ]
+    return Hello(
+        agent_version=read_text(version, "hello version"),
+        life=read_text(life, "hello life"),
+        interval_ms=read_integer(interval_ms, "hello interval"),
+        simulated=_flag(simulated, "hello"),
+        host=_facts(HostFacts, host, "hello host"),
+        gpus=tuple(_facts(GpuFacts, g, "hello gpu") for g in read_array(gpus, "hello gpus", MAX_GPUS)),
+        capabilities={
+            read_text(k, "capability"): read_text(v, "capability") for k, v in capabilities.items()
+        },
+        gpu_columns=named[0],
+        host_columns=named[1],
+        process_columns=named[2],
+        clock=None if clock is None else read_clock(clock),
+    )
+
+
+def read_clock(value: Any) -> Clock:
+    """An exchange of times."""
+    sent, received, answered = read_array(value, "clock", 3, 3)
+    return Clock(
+        read_integer(sent, "clock"), read_integer(received, "clock"), read_integer(answered, "clock")
+    )
+
+
+def read_frame(body: List[Any], hello: Optional[Hello]) -> Frame:
+    """A frame from the parts of its message, in the shape that the hello before it described."""
+    if hello is None:
+        raise WireError("a frame came before the hello")
+    seq, ts_ns, late_ms, missed, gpus, host, processes, notes = body
+    width = len(hello.gpu_columns)
+    return Frame(
+        seq=read_integer(seq, "frame seq", 1),
+        ts_ns=read_integer(ts_ns, "frame time"),
+        late_ms=_number(late_ms, "frame lateness"),
+        missed=read_integer(missed, "frame missed"),
+        gpus=tuple(
+            None if row is None else _row(row, width, "frame gpus")
+            for row in read_array(gpus, "frame gpus", MAX_GPUS, len(hello.gpus))
+        ),
+        host=None if host is None else _row(host, len(hello.host_columns), "frame host"),
+        processes=None
+        if processes is None
+        else tuple(_process(p, hello) for p in read_array(processes, "frame processes", MAX_PROCESSES)),
+        notes=tuple(_note(n, hello) for n in read_array(notes, "frame notes", MAX_NOTES)),
+    )
+
+
+def _process(value: Any, hello: Hello) -> ProcessSample:
+    gpu, pid, user, command, rank, local_rank, row = read_array(value, "process", 7, 7)
+    return ProcessSample(
+        gpu=read_integer(gpu, "process gpu", 0, len(hello.gpus) - 1),
+        pid=read_integer(pid, "process pid"),
+        user=optional(read_text, user, "process user"),
+        command=optional(read_text, command, "process command"),
+        rank=optional(read_integer, rank, "process rank"),
+        local_rank=optional(read_integer, local_rank, "process rank"),
+        row=_row(row, len(hello.process_columns), "process row"),
+    )
+
+
+def _note(value: Any, hello: Hello) -> Note:
+    kind, severity, message, gpu, ts_ns, detail = read_array(value, "note", 6, 6)
+    if severity not in (INFO, WARNING, ERROR):
+        raise malformed("note severity")
+    return Note(
+        kind=read_text(kind, "note kind"),
+        severity=severity,
+        message=read_text(message, "note message"),
+        gpu=None if gpu is None else read_integer(gpu, "note gpu", 0, len(hello.gpus) - 1),
+        ts_ns=optional(read_integer, ts_ns, "note time"),
+        detail=optional(read_text, detail, "note detail"),
+    )
