@@ -15,7 +15,6 @@ from gswarm_agent.wire import (
     GAVE_ALL,
     KEEPS,
     MAGIC,
-    MAX_LIVES,
     TAKEN_OVER,
     Ack,
     Bye,
@@ -26,14 +25,21 @@ from gswarm_agent.wire import (
     SetInterval,
     Start,
     Stop,
-    WireError,
     encode,
 )
-from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, LinkMeasured, NodeIntroduced, Phase
+from gswarm_agent.wire_values import MAX_LIVES, WireError
+from gswarm_tui.fleet.events import (
+    Event,
+    FrameArrived,
+    LinkChanged,
+    LinkMeasured,
+    NodeIntroduced,
+    Phase,
+    weight,
+)
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean
+from gswarm_tui.pace import LONGEST_WAIT_S, Backoff, Gate, Haste
 
-FIRST_WAIT_S = 1.0
-LONGEST_WAIT_S = 60.0
 PING_EVERY_S = 10.0
 QUIET_S = 15.0
 QUIET_INTERVALS = 10
@@ -44,6 +50,12 @@ again on the next."""
 MOST_HELLOS = 32
 LAST_WORDS_S = 12.0
 """An agent that was asked to stop waits ten seconds for its last frames to be on disk."""
+MOST_WAITING = 192 * 1024 * 1024
+"""So many bytes of all nodes together may wait to be on disk; less than a recorder keeps."""
+PATIENCE_S = 5.0
+"""So long a node isn't read from while its frames wait. Where the disk is full, the screen goes on then."""
+ATTEMPTS_PER_S = 125
+"""About so many links of a fleet that was lost at once begin to connect again in a second."""
 
 
 @dataclass(frozen=True)
@@ -81,32 +93,15 @@ class Offset:
         return 0.0 if abs(offset) <= round_trip / 2 else offset
 
 
-class Backoff:
-    """How long to wait before the next attempt: doubling from 1 s to 60 s, by chance a quarter off."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        self._failures = 0
-
-    def reset(self) -> None:
-        """The link was good for a while: begin with the shortest wait again."""
-        self._failures = 0
-
-    def next(self, retry: Retry) -> float:
-        """Seconds to wait after one more failure."""
-        wait = (
-            LONGEST_WAIT_S if retry is Retry.SLOWLY else min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**self._failures)
-        )
-        self._failures = min(self._failures + 1, 10)
-        return max(FIRST_WAIT_S, min(LONGEST_WAIT_S, wait * self._rng.uniform(0.75, 1.25)))
-
-
 class Link:
     """Keeps one node connected and publishes what happens on it.
 
     ``run`` returns after ``stop``, or when the launcher says that trying again is no use. All methods are
     called in the event loop's thread. What an agent run before the present one left is published as of its
     own life. After a reconnect, frames that weren't acknowledged come, and are published, again.
+
+    ``of_nodes`` is how many nodes are watched in all: it is read no further while its share of what may wait
+    to be acknowledged is used up, so that a node that sends without end keeps no other's frames away.
     """
 
     def __init__(
@@ -116,6 +111,7 @@ class Link:
         interval_ms: int,
         publish: Callable[[Event], None],
         *,
+        of_nodes: int = 1,
         times: Times | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -124,7 +120,9 @@ class Link:
         self._interval_ms = interval_ms
         self._publish = publish
         self._times = times or Times()
-        self._backoff = Backoff(rng or random.Random())  # noqa: S311
+        self._backoff = Backoff(rng or random.Random(), of_nodes / ATTEMPTS_PER_S)  # noqa: S311
+        self._gate = Gate(MOST_WAITING // of_nodes)
+        self._haste: Haste | None = None
         self._stopping = asyncio.Event()
         self._again = asyncio.Event()
         self._channel: Channel | None = None
@@ -171,12 +169,15 @@ class Link:
     def set_interval(self, interval_ms: int) -> None:
         """Sample every ``interval_ms`` from now on, also after a reconnect."""
         self._interval_ms = interval_ms
+        if self._haste is not None:
+            self._haste.set_interval(interval_ms / 1000)
         self._send(SetInterval(interval_ms))
 
     def acknowledge(self, life: str, seq: int) -> None:
         """Tell the agent that the frames of ``life`` up to ``seq`` are on disk, now and after a reconnect."""
         self._on_disk.pop(life, None)
         self._on_disk[life] = seq
+        self._gate.acknowledged(life, seq)
         self._send(Ack(life, seq))
 
     async def run(self) -> None:
@@ -217,8 +218,9 @@ class Link:
         """One connection, from its start to its end. Returns when asked to stop, else raises LaunchError."""
         channel = await self._launcher.open(self.node)
         self._channel, self._hello, self._offset = channel, None, Offset()
-        self._speaks, self._hellos = False, 0
+        self._speaks, self._hellos, self._haste = False, 0, None
         self._introduced.clear()
+        self._gate.forget()
         self._again.clear()
         living = (self._read(channel), self._watch(), self._asked_again())
         tasks = [asyncio.create_task(one) for one in living]
@@ -253,8 +255,21 @@ class Link:
                         return
                     raise LaunchError(clean(message.reason), retry=_retry(message.reason))
                 self._take(message)
+                if self._gate.is_full and not self._stopping.is_set():
+                    await self._wait_for_the_disk()
         if not self._stopping.is_set():
             raise LaunchError(await channel.explain_end())
+
+    async def _wait_for_the_disk(self) -> None:
+        """Read no further until what came is on disk; where that takes too long, for no longer."""
+        waits = asyncio.create_task(self._gate.opened()), asyncio.ensure_future(self._times.sleep(PATIENCE_S))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end(*waits)
+        if self._gate.is_full:
+            self._gate.forget()
+        self._heard_at = self._times.monotonic()
 
     async def _asked_again(self) -> None:
         await self._again.wait()
@@ -290,7 +305,11 @@ class Link:
                 life = self._hello.life
                 self._heard[life] = max(message.seq, self._heard.get(life, 0))
                 offset_s = self._offsets.get(life, self._offset.offset_s)
-                self._publish(FrameArrived(self.node, at, message.ts_ns / 1e9 - offset_s, life, message))
+                if self._haste is not None and (reason := self._haste.sees(message.ts_ns, at)):
+                    raise LaunchError(reason, "look at what runs there as gswarm-agent", Retry.SLOWLY)
+                arrived = FrameArrived(self.node, at, message.ts_ns / 1e9 - offset_s, life, message)
+                self._gate.took(life, message.seq, weight(arrived))
+                self._publish(arrived)
         elif isinstance(message, Hello):
             self._check(message)
             self._hello = message
@@ -321,6 +340,7 @@ class Link:
         self._speaks, self._said_bye = True, False
         self._live_at = self._times.monotonic()
         if hello.clock is not None:
+            self._haste = Haste(hello.clock.answered, at, self._interval_ms / 1000)
             self._measure(hello.clock, at)
         self._change(Phase.LIVE)
         self._send(Ping(self._wall_ns()))

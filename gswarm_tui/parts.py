@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_agent import __version__
+from gswarm_agent.redact import redact
 from gswarm_tui.arguments import Options
 from gswarm_tui.errors import UserError
 from gswarm_tui.plan import Plan
@@ -38,14 +39,14 @@ def make_hub(options: Options, plan: Plan) -> Hub:
 def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> Recorder:
     """An open recorder of a new recording. Raises StoreError, UserError."""
     from gswarm_tui.store.database import FileInUseError, RecordingInfo
-    from gswarm_tui.store.files import default_paths
+    from gswarm_tui.store.files import default_paths, is_own
 
     job = plan.job
     info = RecordingInfo(
         started_at=hub.started_at,
         host=socket.gethostname(),
         user_name=user_name(),
-        command=shlex.join(["gswarm-tui", *words]),
+        command=shlex.join(redact(["gswarm-tui", *words])),
         interval_ms=options.interval_ms,
         tool_version=__version__,
         slurm_job_id=job.label if job else None,
@@ -54,7 +55,8 @@ def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str
         options=remember(options, plan),
     )
     label = job.label if job else None
-    names = default_paths(Path() if options.db else working_folder(), datetime.now().astimezone(), label)
+    paths = default_paths(Path() if options.db else working_folder(), datetime.now().astimezone(), label)
+    names = filter(is_own, paths)  # in a shared folder another user may have put one there
     path = options.db or next(names)
     while True:
         try:
@@ -144,9 +146,11 @@ def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder
     """A link for each node of the fleet, which knows what is on disk of its node."""
     from gswarm_tui.link import Link, Times
 
-    times = Times(wall=hub.now)
+    times, interval_ms = Times(wall=hub.now), options.interval_ms
+    of_nodes = len(hub.fleet.nodes)
     for node in hub.fleet.nodes:
-        hub.links[node] = Link(node, launcher, options.interval_ms, hub.publish, times=times)
+        link = Link(node, launcher, interval_ms, hub.publish, of_nodes=of_nodes, times=times)
+        hub.links[node] = link
     if recorder is not None and recorder.resumed is not None:
         for life in recorder.resumed.lives:
             if life.node in hub.links:

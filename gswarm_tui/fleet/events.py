@@ -147,3 +147,15 @@ class RecorderStatus:
     error: str = ""
     closed: bool = False
     behind: tuple[str, ...] = ()
+
+
+def weight(event: Event) -> int:
+    """About how many bytes an event holds in memory."""
+    if not isinstance(event, FrameArrived):
+        return 500
+    frame = event.frame
+    width = len(next((row for row in frame.gpus if row is not None), ()))
+    texts = sum(200 + len(note.message) for note in frame.notes)
+    for process in frame.processes or ():
+        texts += 600 + len(process.command or "") + len(process.user or "")
+    return 500 + 32 * width * len(frame.gpus) + texts

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gswarm_agent.frame import ERROR
-from gswarm_tui.fleet.events import Event, FrameArrived, Happened, NodeIntroduced, RecorderStatus
+from gswarm_tui.fleet.events import Event, FrameArrived, Happened, NodeIntroduced, RecorderStatus, weight
 from gswarm_tui.store.batch import Batch
 from gswarm_tui.store.database import Database, DataRefusedError, RecordingInfo, StoreError
 from gswarm_tui.store.ledger import Ledger
@@ -110,7 +110,7 @@ class Recorder:
                 return
             taken = self._without_refused(events) if self._lasting else events
             self._waiting.extend(taken)
-            self._waiting_bytes += sum(map(_weight, taken))
+            self._waiting_bytes += sum(map(weight, taken))
             self._bound()
             self._changed.notify()
 
@@ -124,7 +124,7 @@ class Recorder:
             if isinstance(event, NodeIntroduced):
                 self._behind.discard(event.node)
             elif isinstance(event, FrameArrived):
-                room -= _weight(event)
+                room -= weight(event)
                 if room < 0 or event.node in self._behind:
                     self._behind.add(event.node)
                     continue
@@ -200,7 +200,7 @@ class Recorder:
             left = [event for part in parts for event in part]
             with self._changed:
                 self._waiting.extendleft(reversed(left))
-                self._waiting_bytes += sum(map(_weight, left))
+                self._waiting_bytes += sum(map(weight, left))
                 self._bound()
         finally:
             self._in_hand = 0
@@ -270,18 +270,9 @@ class Recorder:
         while self._waiting and self._waiting_bytes > target:
             event = self._waiting.popleft()
             if isinstance(event, FrameArrived):
-                self._waiting_bytes -= _weight(event)
+                self._waiting_bytes -= weight(event)
                 self._dropped += 1
                 self._dropped_at = event.at
             else:
                 kept.append(event)
         self._waiting.extendleft(reversed(kept))
-
-
-def _weight(event: Event) -> int:
-    """About how many bytes an event holds in memory."""
-    if not isinstance(event, FrameArrived):
-        return 500
-    frame = event.frame
-    width = len(next((row for row in frame.gpus if row is not None), ()))
-    return 500 + 32 * width * len(frame.gpus) + 600 * len(frame.processes or ())

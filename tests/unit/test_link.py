@@ -33,7 +33,7 @@ from gswarm_agent.wire import (
 )
 from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, LinkMeasured, NodeIntroduced, Phase
 from gswarm_tui.launch.base import LaunchError, Retry
-from gswarm_tui.link import Backoff, Link, Offset, Times
+from gswarm_tui.link import Link, Offset, Times
 
 E = TypeVar("E", bound=Event)
 
@@ -564,23 +564,3 @@ def test_clocks_that_agree_have_no_offset_however_lopsided_the_way(
     offset = Offset()
     offset.add(*exchange(100, there, spent, back, 0.0))
     assert abs(offset.offset_s) <= 1e-8
-
-
-@given(
-    seed=st.integers(),
-    steps=st.lists(st.sampled_from([Retry.SOON, Retry.SLOWLY, None]), max_size=40),
-)
-def test_waits_stay_between_a_second_and_a_minute(seed: int, steps: list[Retry | None]) -> None:
-    backoff = Backoff(random.Random(seed))
-    for step in steps:
-        if step is None:
-            backoff.reset()
-            continue
-        wait = backoff.next(step)
-        assert 1 <= wait <= 60
-        assert step is Retry.SOON or wait >= 45
-
-
-def test_waits_differ_from_node_to_node() -> None:
-    waits = {Backoff(random.Random(seed)).next(Retry.SLOWLY) for seed in range(20)}
-    assert len(waits) > 10
