@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gswarm_tui import commands, hosts, parts
 from gswarm_tui.arguments import Options, parse, parse_recover
-from gswarm_tui.errors import UserError, nearest, quote
+from gswarm_tui.errors import UserError, nearest, printable, quote
 from gswarm_tui.plan import Plan, require_terminal, resolve_nodes
 from gswarm_tui.slurm import Slurm
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log = _prepare(os.environ)
         return asyncio.run(_watch(options, plan, words, log))
     except UserError as error:
-        print(f"gswarm-tui: {error}", file=sys.stderr)
+        _tell(str(error))
         return 2
     except KeyboardInterrupt:
         return 130
@@ -59,7 +59,7 @@ def _command(word: str, words: Sequence[str]) -> int:
     try:
         return commands.run(word, words, os.environ)
     except StoreError as error:
-        print(f"gswarm-tui: {error}.", file=sys.stderr)
+        _tell(*f"{error}.".split("\n"))
         return 1
     except BrokenPipeError:  # as of `| head`; what it wanted it has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -85,6 +85,11 @@ def _recover(words: Sequence[str]) -> int:
     return asyncio.run(_watch(options, plan, ["recover", *words], log, chosen))
 
 
+def _tell(*lines: str) -> None:
+    """Say something on standard error that may hold text of files and nodes."""
+    print("gswarm-tui: " + "\n".join(map(printable, lines)), file=sys.stderr)
+
+
 async def _watch(
     options: Options, plan: Plan, words: Sequence[str], log: Path, chosen: Found | None = None
 ) -> int:
@@ -102,7 +107,7 @@ async def _watch(
         elif options.record:
             recorder = parts.begin(hub, options, plan, words, uid)
     except StoreError as error:
-        print(f"gswarm-tui: {error}", file=sys.stderr)
+        _tell(str(error))
         return 1
     _give_notice(hub, plan, recorder)
     launcher = parts.make_launcher(options, plan, uid if recorder is not None else "")
@@ -123,7 +128,7 @@ def _give_notice(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:
     if plan.notice:
         hub.publish(Happened(hub.now(), "notice", INFO, plan.notice))
     if recorder is not None and (words := _interrupted_words(recorder)):
-        print(f"gswarm-tui: {words}", file=sys.stderr)
+        _tell(words)
         hub.publish(Happened(hub.now(), "interrupted", WARNING, words))
 
 
@@ -140,7 +145,7 @@ def _interrupted_words(recorder: Recorder) -> str:
 
 
 def _tell_waiting(nodes: Sequence[str]) -> None:
-    print(f"gswarm-tui: waiting for the last frames of {hosts.fold(nodes)} …", file=sys.stderr)
+    _tell(f"waiting for the last frames of {hosts.fold(nodes)} …")
 
 
 def _theme(options: Options, environ: Mapping[str, str]) -> str:
@@ -171,7 +176,9 @@ def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) 
     if (status := ended.status) is not None:
         sessions = len(hub.fleet.sessions.sessions)
         named = f", {sessions} session{'s' if sessions > 1 else ''}" if sessions else ""
-        print(f"{status.path}: {status.rows:,} rows in {status.file_bytes / 1e6:.1f} MB{named}")
+        print(
+            f"{printable(str(status.path))}: {status.rows:,} rows in {status.file_bytes / 1e6:.1f} MB{named}"
+        )
         if status.error:
             problems.append(f"the recording isn't complete: {status.error} (log: {log})")
         if ended.holding:
@@ -180,7 +187,7 @@ def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) 
                 f"`gswarm-tui recover {uid[:8]} --finish --db {shlex.quote(status.path)}` tries again"
             )
     for problem in problems:
-        print(f"gswarm-tui: {problem}", file=sys.stderr)
+        _tell(problem)
     return 1 if problems else 0
 
 

@@ -19,7 +19,12 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     return f"; perhaps {close[0]} is meant" if close else ""
 
 
+def printable(text: str) -> str:
+    """``text`` as one line for a terminal: breaks, escapes and invisible characters are spelt out."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def quote(text: str) -> str:
     """``text`` in double quotes for a message: at most 60 characters, nothing that a terminal would obey."""
     shown = text if len(text) <= 60 else text[:59] + "…"
-    return '"' + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown) + '"'
+    return f'"{printable(shown)}"'

@@ -54,11 +54,11 @@ def fold(names: Iterable[str]) -> str:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     hosts: list[str] = []
-    addresses: list[str] = []
+    others: list[str] = []  # addresses, and whatever a file says that isn't of this program
     for name in names:
-        (addresses if ":" in name else hosts).append(name)
+        (hosts if _NAME.fullmatch(name) else others).append(name)
     folded = str(NodeSet.fromlist(hosts, resolver=RESOLVER_NOGROUP))
-    return ",".join(filter(None, [folded, *addresses]))
+    return ",".join(filter(None, [folded, *others]))
 
 
 def _parts(text: str) -> Iterator[str]:

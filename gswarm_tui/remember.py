@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gswarm_agent.redact import HIDDEN, redact
 from gswarm_tui.arguments import Options
-from gswarm_tui.errors import UserError
+from gswarm_tui.errors import UserError, quote
 from gswarm_tui.plan import Plan
 from gswarm_tui.slurm import Job
 from gswarm_tui.values import DemoSize, launcher
@@ -23,6 +24,7 @@ def remember(options: Options, plan: Plan) -> str:
     return json.dumps(
         {name: getattr(options, name) for name in ("launcher", *_TEXTS)}
         | {
+            "setup": None if options.setup is None else redact([options.setup])[0],
             "ssh_config": None if options.ssh_config is None else str(options.ssh_config.absolute()),
             "interval_ms": options.interval_ms,
             "linger_s": options.linger_s,
@@ -39,7 +41,7 @@ def recall(remembered: Mapping[str, Any], options: Options) -> tuple[Options, Pl
     """``options`` with all that ``remember`` kept, and the plan of then.
 
     Raises:
-        UserError: nothing of use was kept, as by an older version.
+        UserError: nothing of use was kept, as by an older version, or a secret would be needed that wasn't.
     """
     try:
         user, jump, setup, agent_python = (_text(remembered[name]) for name in _TEXTS)
@@ -50,7 +52,7 @@ def recall(remembered: Mapping[str, Any], options: Options) -> tuple[Options, Pl
             launcher=launcher(remembered["launcher"]),
             user=user,
             jump=jump,
-            setup=setup,
+            setup=_setup(setup, options.setup),
             agent_python=agent_python,
             nodes=None,
             job=None,
@@ -70,6 +72,18 @@ def recall(remembered: Mapping[str, Any], options: Options) -> tuple[Options, Pl
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
         raise UserError("this recording doesn't say how its nodes are reached, so it can't go on.") from None
     return options, plan
+
+
+def _setup(kept: str | None, given: str | None) -> str | None:
+    """The setup of then; one with a secret, which isn't kept, is taken from the settings of now."""
+    if kept is None or HIDDEN not in kept:
+        return kept
+    if given is None or redact([given])[0] != kept:
+        raise UserError(
+            f"this recording's --setup has a secret that wasn't kept, {quote(kept)}; "
+            "give it again as GSWARM_TUI_SETUP or in the config file."
+        )
+    return given
 
 
 def _number(value: Any) -> int | None:

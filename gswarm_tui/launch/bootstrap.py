@@ -20,16 +20,16 @@ _PYTHON_REMEDY = "load one with --setup 'module load python', or name one with -
 
 # What the shell runs. It must hold no single quote, backslash pair, exclamation mark or line break, so that
 # it means the same inside single quotes of every login shell: sh, bash, zsh, csh and fish.
-# Arguments: the setup, the first stage, the Pythons to try, then the first stage's own; base64 where they
-# could hold anything.
+# Arguments: the first stage, the Pythons to try, then the first stage's own; base64 where they could hold
+# anything. The setup isn't among them, because every user of a node sees all arguments: it is asked for.
 _SETUP = (
-    "exec 3>&1 1>&2; "
+    "exec 3>&1 1>&2; echo GSWARM-SETUP >&3; IFS= read -r setup; "
     "failed() { s=$?; echo GSWARM-FAIL setup $s >&3; exit $s; }; trap failed EXIT; "
-    'eval "$(printf %s "$1" | base64 -d)" </dev/null; s=$?; set +eu; [ $s = 0 ] || exit $s; '
+    'eval "$(printf %s "$setup" | base64 -d)" </dev/null; s=$?; set +eu; [ $s = 0 ] || exit $s; '
     "trap - EXIT; exec 1>&3 3>&-; "
 )
 _RUN = (
-    'stage=$(printf %s "$2" | base64 -d); pythons=$(printf %s "$3" | base64 -d); shift 3; '
+    'stage=$(printf %s "$1" | base64 -d); pythons=$(printf %s "$2" | base64 -d); shift 2; '
     "set -f; IFS=:; "
     'for python in $pythons; do command -v "$python" >/dev/null 2>&1 || continue; '
     's=0; "$python" -I -c "$stage" "$@" || s=$?; '
@@ -37,7 +37,7 @@ _RUN = (
     "echo GSWARM-FAIL python; exit 3"
 )
 _OTHER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 8, -1))
-_SAID = re.compile(rb"GSWARM-(NEED|OLD|FAIL)(?: ([^\n]*))?\n")
+_SAID = re.compile(rb"GSWARM-(SETUP|NEED|OLD|FAIL)(?: ([^\n]*))?\n")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Bootstrap:
         script = ["bash", "-l", "-c", _SETUP + _RUN] if self.setup else ["sh", "-c", _RUN]
         stage = bundle.files["gswarm_agent/stage0.py"].decode()
         pythons = [self.agent_python] if self.agent_python else [sys.executable, "python3", *_OTHER_PYTHONS]
-        coded = [base64.b64encode(text.encode()).decode() for text in (self.setup, stage, ":".join(pythons))]
+        coded = [base64.b64encode(text.encode()).decode() for text in (stage, ":".join(pythons))]
         return [*script, "gswarm-agent", *coded, bundle.bundle_id, bundle.package_id, *arguments]
 
     def command_line(self, *arguments: str) -> str:
@@ -108,11 +108,15 @@ class Bootstrap:
 
 
 class Greeting:
-    """What a node says before its agent speaks, without I/O."""
+    """What a node says before its agent speaks, without I/O. Setup and bundle are given to it once each."""
 
-    def __init__(self, bundle: Bundle) -> None:
-        self._bundle = bundle
+    def __init__(self, bundle: Bundle, setup: str = "") -> None:
+        self._answers = {
+            b"SETUP": base64.b64encode(setup.encode()) + b"\n",
+            b"NEED": bundle.payload,
+        }
         self._buffer = b""
+        self._heard = 0
         self.noise = b""
         self.old_version = ""
         self.failure: tuple[str, str] | None = None
@@ -124,6 +128,7 @@ class Greeting:
         Sets ``wire``, the bytes from the magic on, when the agent speaks, or ``failure``, a kind and a text.
         """
         self._buffer += data
+        self._heard += len(data)
         answer = b""
         while self.wire is None and self.failure is None:
             at = self._buffer.find(MAGIC)
@@ -135,14 +140,14 @@ class Greeting:
             self.noise += self._buffer[: said.start()]
             self._buffer = self._buffer[said.end() :]
             what, text = said[1], (said[2] or b"").decode("utf-8", "replace")
-            if what == b"NEED":
-                answer += self._bundle.payload
+            if what in (b"SETUP", b"NEED"):
+                answer += self._answers.pop(what, b"")
             elif what == b"OLD":
                 self.old_version = self.old_version or clean(text, 20)
             else:
                 kind, _, rest = text.partition(" ")
                 self.failure = kind, rest
-        if self.wire is None and len(self.noise) + len(self._buffer) > MAX_NOISE:
+        if self.wire is None and self._heard > MAX_NOISE:
             self.failure = self.failure or ("noise", last_line(self.noise + self._buffer))
         return answer
 
@@ -169,7 +174,7 @@ async def greet(channel: Channel, bootstrap: Bootstrap) -> GreetedChannel:
 
     Raises LaunchError; the channel is closed then.
     """
-    greeting = Greeting(own_bundle())
+    greeting = Greeting(own_bundle(), bootstrap.setup)
     try:
         async with asyncio.timeout(GREETING_S):
             while greeting.wire is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gswarm_agent.wire import MAGIC
-from gswarm_tui.launch.base import Asking, LaunchError
+from gswarm_tui.launch.base import Asking, LaunchError, clean
 
 LONGEST_ANSWER = 4 * 1024 * 1024
 ANSWER_S = 60.0
@@ -52,8 +52,8 @@ async def ask_status(launcher: Asking, node: str, recording: str) -> NodeStatus:
     except TimeoutError:
         raise LaunchError(f"no answer within {ANSWER_S:.0f} s") from None
     except ConnectionError as error:
-        raise LaunchError(f"the connection broke: {error}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+        raise LaunchError(clean(f"the connection broke: {error}")) from None
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         raise LaunchError("the agent's answer can't be understood") from None
     finally:
         await channel.close()

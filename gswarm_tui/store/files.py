@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import stat
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -18,3 +20,17 @@ def default_paths(folder: Path, now: datetime, job_id: str | None = None) -> Ite
     yield folder / f"{name}.duckdb"
     for number in itertools.count(2):
         yield folder / f"{name}-{number}.duckdb"
+
+
+def is_own(path: Path) -> bool:
+    """Whether only this user can have written the file and its write-ahead log, as far as they exist."""
+    for each in (path, path.with_name(path.name + ".wal")):
+        try:
+            found = each.stat()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+            return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import sys
 from pathlib import Path
@@ -68,6 +69,15 @@ async def test_any_login_shell_will_do_for_a_setup_of_any_text(shell: str, home:
     setup = f"cat > {home}/said <<'END'\n{AWKWARD}\nEND\n"
     await speaks(shell, Bootstrap(setup=setup))
     assert (home / "said").read_text() == AWKWARD + "\n"
+
+
+async def test_a_setup_is_on_no_command_line(home: Path) -> None:
+    setup = f"export PASSPHRASE=zq7zq7; cat /proc/[1-9]*/cmdline > {home}/seen 2>/dev/null; true"
+    await speaks("sh", Bootstrap(setup=setup))
+    seen = (home / "seen").read_bytes()
+    assert b"GSWARM-SETUP" in seen, "its own shell was looked at"
+    assert b"zq7zq7" not in seen
+    assert base64.b64encode(setup.encode()) not in seen
 
 
 async def test_a_setup_runs_in_a_login_shell_and_changes_what_python3_is(home: Path) -> None:
@@ -198,10 +208,18 @@ def test_no_noise_is_taken_for_an_agent(noise: bytes) -> None:
     assert greeting.wire is None or MAGIC in noise
 
 
-def test_endless_noise_is_given_up() -> None:
+@pytest.mark.parametrize("noise", [b"no\n", b"GSWARM-OLD 3.6.8\n", NEED, b"GSWARM-SETUP\n"])
+def test_endless_noise_is_given_up(noise: bytes) -> None:
     greeting = Greeting(own_bundle())
-    greeting.feed(b"no\n" * MAX_NOISE)
-    assert greeting.failure == ("noise", "no")
+    greeting.feed(noise * (MAX_NOISE // len(noise) + 2))
+    assert greeting.failure is not None
+    assert greeting.failure[0] == "noise"
+
+
+def test_a_node_that_asks_again_and_again_is_answered_once() -> None:
+    greeting = Greeting(own_bundle(), "true")
+    said = greeting.feed((NEED + b"GSWARM-SETUP\n") * 500)
+    assert said == own_bundle().payload + base64.b64encode(b"true") + b"\n"
 
 
 @given(st.text(), st.integers(2, 50))

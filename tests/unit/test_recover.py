@@ -232,6 +232,44 @@ async def test_the_list_says_what_cannot_go_on_and_why(tmp_path: Path) -> None:
     assert out.getvalue() == "there is nothing to recover\n"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+async def test_a_recording_that_others_may_have_written_is_not_believed(tmp_path: Path) -> None:
+    theirs, open_to_all, wal = (tmp_path / f"gswarm-{name}.duckdb" for name in "abc")
+    for path in (theirs, open_to_all, wal):
+        leave(path, "ab-0", remember(SETTINGS, Plan(("no/host",))))
+    os.chown(theirs, 65534, 65534)
+    open_to_all.chmod(0o666)
+    log = wal.with_name(wal.name + ".wal")
+    log.touch()
+    os.chown(log, 65534, 65534)
+    found, unreadable = recover.find(tmp_path, None)
+    assert found == []
+    assert [
+        f"others may have written {path};" in reason
+        for path, reason in zip((theirs, open_to_all, wal), unreadable, strict=True)
+    ] == [True] * 3
+    assert len(recover.find(tmp_path, theirs)[0]) == 1, "who names it trusts it"
+
+
+async def test_the_list_obeys_no_file_name_and_no_node(tmp_path: Path) -> None:
+    (tmp_path / "gswarm\x1b[2J\n\u202e.duckdb").write_text("no database")
+    leave(tmp_path / "gswarm-b.duckdb", "abd2-0", remember(SETTINGS, Plan(("evil\x1b]0;x\x07\n[1-", "@all"))))
+    out = StringIO()
+    await recover.show(*recover.find(tmp_path, None), SETTINGS, out)
+    assert all(line.isprintable() for line in out.getvalue().splitlines())
+    assert "\\x1b[2J\\n\\u202e.duckdb is not a DuckDB file" in out.getvalue()
+
+
+def test_a_secret_in_a_setup_is_not_kept_but_asked_for_again() -> None:
+    setup = "module load cuda; export HF_TOKEN=abc"
+    options = replace(SETTINGS, setup=setup)
+    kept = remember(options, Plan(("a",)))
+    assert "abc" not in kept
+    with pytest.raises(UserError, match="GSWARM_TUI_SETUP"):
+        recall(json.loads(kept), SETTINGS)
+    assert recall(json.loads(kept), options)[0].setup == setup
+
+
 def test_a_command_line_is_remembered_and_recalled() -> None:
     words = "--nodes gpu[01-02] --user ada --jump hop --interval 0.5 --setup true --agent-python python3.9"
     words += " --linger 2d --spool-mib 512"
