@@ -1,0 +1,55 @@
+"""One command, one table: ``python -m tests.bench [NAME …] [--smoke] [--seed N] [--keep FOLDER]``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import platform
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.bench.figures import Bench, Figure, Form, markdown
+
+BENCHES = ("start", "fanout", "agent", "throughput", "screen")
+
+
+def main() -> int:
+    """Run the benches that are named, or all; the exit status says whether they ran, not what they found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(BENCHES)}")
+    parser.add_argument(
+        "--smoke", action="store_true", help="only see that they run: little load, no meaning"
+    )
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the simulated nodes")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave recordings and plots there")
+    asked = parser.parse_args()
+    unknown = set(asked.names) - set(BENCHES)
+    if unknown:
+        parser.error(f"there is no bench {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+    print(f"seed {asked.seed}, {platform.machine()}, Python {platform.python_version()}", file=sys.stderr)
+    if asked.keep:
+        asked.keep.mkdir(parents=True, exist_ok=True)
+        _run(asked.names or BENCHES, Form(asked.smoke, asked.seed, asked.keep.absolute()))
+    else:
+        with tempfile.TemporaryDirectory(prefix="gswarm-bench-") as folder:
+            _run(asked.names or BENCHES, Form(asked.smoke, asked.seed, Path(folder)))
+    return 0
+
+
+def _run(names: list[str] | tuple[str, ...], form: Form) -> None:
+    figures: list[Figure] = []
+    for name in names:
+        began = time.monotonic()
+        bench: Bench = importlib.import_module(f"tests.bench.{name}").run
+        for figure in bench(form):
+            figures.append(figure)
+            print("  ".join(cell for cell in figure.cells() if cell), file=sys.stderr)
+        print(f"{name} took {time.monotonic() - began:.0f} s", file=sys.stderr)
+    print(markdown(figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

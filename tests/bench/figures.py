@@ -1,0 +1,77 @@
+"""A measured figure, its goal and what stands beside it, and the table of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a bench is run: ``smoke`` only shows that it works, with little load and for a short time."""
+
+    smoke: bool
+    seed: int
+    folder: Path
+
+    def seconds(self, full: float) -> float:
+        """How long to measure."""
+        return min(2.0, full) if self.smoke else full
+
+    def count(self, full: int, smoke: int) -> int:
+        """How many to measure with."""
+        return smoke if self.smoke else full
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number: at most (or ``at_least``) its goal, and a peer's number from the same run.
+
+    ``limit`` is what the peer or the physical limit beside it is called.
+    """
+
+    what: str
+    measured: float
+    unit: str
+    goal: float | None = None
+    at_least: bool = False
+    limit: str = ""
+    beside: float | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is reached; None without one."""
+        if self.goal is None:
+            return None
+        return self.measured >= self.goal if self.at_least else self.measured <= self.goal
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """What the table shows of it."""
+        goal = "" if self.goal is None else f"{'≥' if self.at_least else '≤'} {number(self.goal)}"
+        met = {None: "", True: "met", False: "MISSED"}[self.met]
+        beside = ""
+        if self.beside is not None:
+            ratio = f" ({self.measured / self.beside:.2f} ×)" if self.beside else ""
+            beside = f"{self.limit} {number(self.beside)}{ratio}"
+        return self.what, f"{number(self.measured)} {self.unit}", goal, met, beside
+
+
+Bench = Callable[[Form], Iterator[Figure]]
+
+
+def number(value: float) -> str:
+    """Three digits that count, whole numbers in full."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def markdown(figures: Iterable[Figure]) -> str:
+    """The table of all figures."""
+    head = ("figure", "measured", "goal", "", "beside it")
+    rows: list[Sequence[str]] = [head, *(figure.cells() for figure in figures)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines.insert(1, "-|-".join("-" * width for width in widths))
+    return "\n".join(f"| {line} |" if index != 1 else f"|-{line}-|" for index, line in enumerate(lines))

@@ -1,0 +1,92 @@
+"""What the whole app costs in a terminal: CPU, bytes written, keys answered, seconds missed, memory."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench.figures import Figure, Form
+from tests.bench.processes import InTerminal, peak_mib, share_of_a_core
+from tests.bench.standin import stand_in
+from tests.bench.start import PROGRAM
+
+UNDER_WAY_S = 8
+
+
+def run(form: Form) -> Iterator[Figure]:
+    """Eight GPUs as most people have, then a fleet of 8,192, then the memory of both and of 32."""
+    yield from _eight(form)
+    yield from _fleet(form)
+    with _demo(form, "4x8") as app:
+        _settle(app, form)
+        yield Figure("memory of the head, 32 GPUs", peak_mib(app.pid), "MiB", 120)
+
+
+def _demo(form: Form, size: str) -> InTerminal:
+    path = form.folder / f"screen-{size}.duckdb"
+    return InTerminal([*PROGRAM, "--demo", size, "--db", str(path)], folder=form.folder)
+
+
+def _settle(app: InTerminal, form: Form) -> None:
+    app.wait_for("sim")
+    time.sleep(form.seconds(UNDER_WAY_S))
+
+
+def _eight(form: Form) -> Iterator[Figure]:
+    environ, seconds = stand_in(form.folder, 8), form.seconds(60)
+    path = form.folder / "eight.duckdb"
+    command = [*PROGRAM, "--launcher", "local", "--db", str(path)]
+    with InTerminal(command, size=(120, 40), env=environ, folder=form.folder) as app:
+        app.wait_for("util")
+        cpu, kib = _cost(app, form, seconds)
+    nvitop = Path(sys.executable).parent / "nvitop"
+    beside: tuple[float | None, float | None] = (None, None)
+    if nvitop.exists():
+        with InTerminal(
+            [str(nvitop), "--monitor", "full", "--interval", "1"], size=(120, 40), env=environ
+        ) as peer:
+            beside = _cost(peer, form, seconds)
+    yield Figure("whole app with recording, 8 GPUs at 1 Hz", cpu, "% of a core", 2.5,
+                 limit="nvitop, which doesn't record", beside=beside[0])  # fmt: skip
+    yield Figure("to the terminal, 8 GPUs at 1 Hz", kib, "KiB/s", 5, limit="nvitop", beside=beside[1])
+
+
+def _cost(app: InTerminal, form: Form, seconds: float) -> tuple[float, float]:
+    """Percent of a core, and KiB a second to the terminal, once it is under way."""
+    time.sleep(form.seconds(UNDER_WAY_S))
+    began = time.monotonic()
+    cpu = share_of_a_core(app.pid, seconds)
+    return cpu, app.written_bytes(began, time.monotonic()) / 1024 / seconds
+
+
+def _fleet(form: Form) -> Iterator[Figure]:
+    nodes, seconds = form.count(1024, 8), form.seconds(40)
+    with _demo(form, f"{nodes}x8") as app:
+        _settle(app, form)
+        began = time.monotonic()
+        cpu = share_of_a_core(app.pid, seconds)
+        painted = {int(at - began) for at, _ in app.writes if began <= at < began + seconds}
+        yield Figure(f"whole app with recording, {nodes} × 8 GPUs at 1 Hz, 200×60", cpu, "% of a core", 30)
+        yield Figure("seconds in which nothing was painted", int(seconds) - len(painted), "s", 0)
+        delays = sorted(_key_to_paint(app) for _ in range(form.count(40, 4)))
+        yield Figure("key to paint, p95", 1000 * delays[int(0.95 * (len(delays) - 1))], "ms", 100,
+                     limit="median", beside=1000 * statistics.median(delays))  # fmt: skip
+        yield Figure(f"memory of the head, {nodes * 8} GPUs with history", peak_mib(app.pid), "MiB", 400)
+
+
+def _key_to_paint(app: InTerminal) -> float:
+    """How long the cursor takes to move after its key, at a time when nothing is painted by itself."""
+    _quiet(app)
+    since, began = len(app.text), time.monotonic()
+    app.press("\x1b[B")
+    return app.wait_for_writing(since) - began
+
+
+def _quiet(app: InTerminal) -> None:
+    """Wait until it has painted its tick and is quiet."""
+    app.wait_for_writing(len(app.text))
+    while app.writes and time.monotonic() - app.writes[-1][0] < 0.15:
+        time.sleep(0.02)

@@ -1,0 +1,168 @@
+"""How much hub and recorder take in: real frames, links, hub and recorder, all in one process, no screen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.simulated import SimulatedNode, Simulation
+from gswarm_agent.wire import MAGIC, encode
+from gswarm_tui.fleet.events import RecorderStatus
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.hub import Hub
+from gswarm_tui.launch.base import Channel
+from gswarm_tui.launch.simulated import SimulatedLauncher, simulated_names
+from gswarm_tui.link import Link
+from gswarm_tui.store.database import RecordingInfo
+from gswarm_tui.store.recorder import Recorder
+from tests.bench.figures import Figure, Form
+
+GPUS = 8
+
+
+def run(form: Form) -> Iterator[Figure]:
+    """As fast as it goes, then a large fleet at its own pace."""
+    nodes, frames = form.count(128, 4), form.count(400, 10)
+    cpu_s, samples, file_bytes = asyncio.run(_flood(form.folder / "flood.duckdb", nodes, frames, form.seed))
+    yield Figure(
+        "hub + recorder, no screen, committed", samples / cpu_s, "GPU-samples per CPU second",
+        100_000, at_least=True,
+    )  # fmt: skip
+    yield Figure("disk, a GPU-sample, recording closed", file_bytes / samples, "bytes", 26)
+    nodes = form.count(1024, 8)
+    share = asyncio.run(pace(form.folder / "pace.duckdb", nodes, GPUS, 1000, form.seconds(30), form.seed))
+    yield Figure(f"hub + recorder, {nodes} nodes × {GPUS} GPUs at 1 Hz", share, "% of a core", 15)
+
+
+def recording_info(command: str) -> RecordingInfo:
+    """What a bench's recording says of itself."""
+    return RecordingInfo(time.time(), "bench", "bench", command, 1000, "bench")
+
+
+class Committed:
+    """How many frames are on disk, told by the recorder's thread."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub, self._loop = hub, asyncio.get_running_loop()
+
+    def __call__(self, status: RecorderStatus) -> None:
+        self._loop.call_soon_threadsafe(self._hub.recorded, status)
+
+
+async def _flood(path: Path, nodes: int, frames: int, seed: int) -> tuple[float, int, int]:
+    """CPU seconds, GPU-samples and the closed file's bytes when everything comes as fast as it is taken."""
+    names = simulated_names(nodes)
+    streams = {name: _recorded(name, index, nodes, frames, seed) for index, name in enumerate(names)}
+    hub = Hub(Fleet(names, 1.0))
+    recorder = Recorder(path, recording_info("flood"), Committed(hub), lasting=True)
+    recorder.open()
+    hub.recorder = recorder.status()
+    hub.sinks.append(recorder)
+    launcher = _Replayed(streams)
+    for name in names:
+        hub.links[name] = Link(name, launcher, 1000, hub.publish)
+    before = time.process_time()
+    running = asyncio.create_task(hub.run())
+    while sum(recorder.status().committed.values()) < nodes * frames:
+        await asyncio.sleep(0.02)
+    cpu_s = time.process_time() - before
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    closed = recorder.close(time.time(), 60)
+    return cpu_s, nodes * frames * GPUS, closed.file_bytes
+
+
+def _recorded(name: str, index: int, nodes: int, frames: int, seed: int) -> list[bytes]:
+    """What an agent of a simulated node says, a piece a frame."""
+    now = time.time_ns()
+    node = SimulatedNode(Simulation(name, index, nodes, GPUS, seed, 0))
+    host, gpus, capabilities = node.facts()
+    hello = Hello(
+        "bench",
+        f"life-{name}",
+        1000,
+        True,
+        host,
+        gpus,
+        capabilities,
+        GPU_COLUMNS,
+        HOST_COLUMNS,
+        PROCESS_COLUMNS,
+    )
+    pieces = [MAGIC + encode(hello)]
+    for tick in range(frames):
+        reading = node.read((tick + 60) * 10**9)
+        ts_ns = now + (tick - frames) * 10**9
+        frame = Frame(tick + 1, ts_ns, 0.1, 0, reading.gpus, reading.host, reading.processes, reading.notes)
+        pieces.append(encode(frame))
+    return pieces
+
+
+class _Replayed:
+    """A launcher whose nodes say what was written down before."""
+
+    def __init__(self, streams: dict[str, list[bytes]]) -> None:
+        self._streams = streams
+
+    async def open(self, node: str) -> Channel:
+        """A channel that says it once."""
+        return _Pieces(self._streams[node])
+
+    async def close(self) -> None:
+        """Nothing is to be ended."""
+
+
+class _Pieces:
+    """A channel that gives one piece a read and is then quiet."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = iter(pieces)
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(0)
+        if piece := next(self._pieces, b""):
+            return piece
+        await asyncio.Event().wait()
+        return b""
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def stderr(self) -> bytes:
+        return b""
+
+    async def explain_end(self) -> str:
+        return "the bench is over"
+
+    async def close(self) -> None:
+        pass
+
+
+async def pace(path: Path, nodes: int, gpus: int, interval_ms: int, seconds: float, seed: int) -> float:
+    """Percent of a core that links, hub and recorder use for simulated nodes in other processes."""
+    launcher = SimulatedLauncher(nodes, gpus, seed)
+    names = simulated_names(nodes)
+    hub = Hub(Fleet(names, interval_ms / 1000))
+    recorder = Recorder(path, recording_info("pace"), Committed(hub))
+    recorder.open()
+    hub.recorder = recorder.status()
+    hub.sinks.append(recorder)
+    for name in names:
+        hub.links[name] = Link(name, launcher, interval_ms, hub.publish)
+    running = asyncio.create_task(hub.run())
+    try:
+        while len(recorder.status().committed) < nodes:
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(min(5.0, seconds))
+        began, before = time.monotonic(), time.process_time()
+        await asyncio.sleep(seconds)
+        return 100 * (time.process_time() - before) / (time.monotonic() - began)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await launcher.close()
+        recorder.close(time.time(), 60)
