@@ -61,6 +61,9 @@ class NodeLink(Protocol):
     def set_interval(self, interval_ms: int) -> None:
         """Sample at another interval from now on."""
 
+    def set_job_end(self, at: float) -> None:
+        """The node's job ends then."""
+
 
 class Hub:
     """Joins links, fleet and sinks on one event loop, and carries out what people ask for.
@@ -167,6 +170,11 @@ class Hub:
             node.interval_s = interval_ms / 1000
         for link in self.links.values():
             link.set_interval(interval_ms)
+
+    def set_job_end(self, at: float) -> None:
+        """The nodes' job ends at this Unix time, infinite for never."""
+        for link in self.links.values():
+            link.set_job_end(at)
 
     def start_session(self, name: str, *, started_at: float | None = None, note: str = "") -> str:
         """Begin a session now, or at a time in the past; answers its id."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from gswarm_agent.wire import (
     Ack,
     Bye,
     Decoder,
+    JobEnds,
     Message,
     Ping,
     Pong,
@@ -28,6 +29,7 @@ from gswarm_agent.wire import (
     encode,
 )
 from gswarm_agent.wire_values import MAX_LIVES, WireError
+from gswarm_tui.clock import Offset
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -65,32 +67,6 @@ class Times:
     wall: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-
-
-class Offset:
-    """The node's clock minus the head's, from the exchange with the shortest round trip of the last eight."""
-
-    def __init__(self) -> None:
-        self._exchanges: deque[tuple[float, float]] = deque(maxlen=8)
-
-    def add(self, clock: Clock, arrived_ns: int) -> None:
-        """Take in an exchange whose answer arrived at the head's time ``arrived_ns`` (Unix nanoseconds)."""
-        round_trip = (arrived_ns - clock.sent) - (clock.answered - clock.received)
-        offset = ((clock.received - clock.sent) + (clock.answered - arrived_ns)) / 2
-        self._exchanges.append((max(0, round_trip) / 1e9, offset / 1e9))
-
-    @property
-    def round_trip_s(self) -> float:
-        """The shortest round trip of the last eight exchanges."""
-        return min(self._exchanges)[0] if self._exchanges else 0.0
-
-    @property
-    def offset_s(self) -> float:
-        """The offset; 0 where it lies within its own uncertainty, half of the round trip."""
-        if not self._exchanges:
-            return 0.0
-        round_trip, offset = min(self._exchanges)
-        return 0.0 if abs(offset) <= round_trip / 2 else offset
 
 
 class Link:
@@ -138,6 +114,8 @@ class Link:
         self._heard_at = 0.0
         self._pinged_at = 0.0
         self._live_at = 0.0
+        self._job_ends: float | None = None
+        self._job_changed = asyncio.Event()
         self._running = False
         self._ended = asyncio.Event()
 
@@ -172,6 +150,17 @@ class Link:
         if self._haste is not None:
             self._haste.set_interval(interval_ms / 1000)
         self._send(SetInterval(interval_ms))
+
+    def set_job_end(self, at: float) -> None:
+        """The node's job ends at the head's Unix time ``at``, infinite for never; its agent ends then."""
+        self._job_ends = at
+        self._job_changed.set()
+        self._tell_job_end()
+
+    def _tell_job_end(self) -> None:
+        if self._job_ends is not None:
+            at = None if math.isinf(self._job_ends) else round(self._job_ends * 1e9)
+            self._send(JobEnds(at, self._wall_ns()))
 
     def acknowledge(self, life: str, seq: int) -> None:
         """Tell the agent that the frames of ``life`` up to ``seq`` are on disk, now and after a reconnect."""
@@ -210,9 +199,21 @@ class Link:
             if failed.retry is Retry.NEVER:
                 self._change(Phase.LOST, failed.reason, failed.remedy)
                 return
+            if self._job_is_over() and not self.may_hold():
+                self._change(Phase.LOST, failed.reason, failed.remedy)
+                await self._until_the_job_goes_on()
+                continue
             wait = self._backoff.next(failed.retry)
             self._change(Phase.LOST, failed.reason, failed.remedy, self._times.wall() + wait)
             await self._times.sleep(wait)
+
+    def _job_is_over(self) -> bool:
+        return self._job_ends is not None and self._times.wall() >= self._job_ends
+
+    async def _until_the_job_goes_on(self) -> None:
+        while self._job_is_over():
+            self._job_changed.clear()
+            await self._job_changed.wait()
 
     async def _connect_once(self) -> None:
         """One connection, from its start to its end. Returns when asked to stop, else raises LaunchError."""
@@ -228,6 +229,7 @@ class Link:
             channel.write(MAGIC)
             newest = tuple(reversed(self._on_disk.items()))[:MAX_LIVES]
             self._send(Start(self._interval_ms, self._wall_ns(), newest))
+            self._tell_job_end()
             # Its answer overtakes what waits on the node, whose times need the offset.
             self._send(Ping(self._wall_ns()))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from gswarm_tui.hosts import expand
 
 _TIMEOUT_S = 5.0
 _QUICK_TIMEOUT_S = 3.0
+_NOW = ("RUNNING", "COMPLETING")
 _BEFORE = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
 
 # `scontrol show job` writes a block a job, and in it the fields that matter at fixed places of their
@@ -66,6 +68,14 @@ class JobRecord:
     reason: str
 
 
+@dataclass(frozen=True)
+class JobEnd:
+    """When a job ends or has ended, in Unix seconds, infinite where it has no limit; whether it runs now."""
+
+    at: float
+    running: bool
+
+
 class Slurm:
     """The commands of the Slurm that this machine belongs to."""
 
@@ -98,6 +108,17 @@ class Slurm:
                 f"{running[0].job.label}."
             )
         return _together([record.job for record in running], self._cluster())
+
+    def end_of(self, job_id: str) -> JobEnd | None:
+        """When a job ends or ended; None while it waits to run. Raises SlurmError."""
+        records = parse_jobs(self._run(_TIMEOUT_S, "scontrol", "show", "job", "-d", job_id))
+        if not records or any(record.state in _BEFORE for record in records):
+            return None
+        times = [record.job.ends_at for record in records]
+        return JobEnd(
+            at=max(math.inf if at is None else at for at in times),
+            running=any(record.state in _NOW for record in records),
+        )
 
     def running_jobs(self) -> tuple[str, ...]:
         """The calling user's running jobs, the newest first; none where Slurm doesn't answer at once."""

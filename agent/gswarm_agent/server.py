@@ -2,7 +2,8 @@
 
 Two threads: the main one samples, the other one does everything else. Heads come over a unix socket in the
 recording's folder; the newest that starts replaces the one before. Without a head the agent goes on, and what
-it measures waits in the spool, also on disk, until a head comes back or nobody has come for the linger time.
+it measures waits in the spool, also on disk, until a head comes back, nobody has come for the linger time, or
+the job has ended.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from gswarm_agent.spool import MIB, Spool
 from gswarm_agent.visitor import STATUS, Visitor, is_own
 from gswarm_agent.wire import (
     GAVE_ALL,
+    JOB_ENDED,
     KEEPS,
     TAKEN_OVER,
     Ack,
+    JobEnds,
     Message,
     SetInterval,
     Start,
@@ -92,6 +95,7 @@ class Server:
         self._visitors: List[Visitor] = []
         self._head: Optional[Visitor] = None
         self._patience = 0.0
+        self._job_ends: Optional[float] = None
         self._alone_since = self._spilled_at = time.monotonic()
 
     # The main thread's side.
@@ -208,6 +212,7 @@ class Server:
         now = time.monotonic()
         for visitor in [v for v in self._visitors if v.leaves_at is not None and v.leaves_at <= now]:
             self._leave(visitor)
+        self._look_at_the_job()
         if self._ending:
             return
         # A head that acknowledges nothing may be cut off, which isn't noticed for minutes.
@@ -220,6 +225,10 @@ class Server:
         longest = self._linger_s if self._hello else min(self._linger_s, _START_S)
         if now - self._alone_since > longest:
             self._end(f"no head came for {longest:.0f} s", 0)
+
+    def _look_at_the_job(self) -> None:
+        if self._job_ends is not None and time.monotonic() >= self._job_ends:
+            self._end(JOB_ENDED, SIGNAL_S)
 
     def _accept(self) -> None:
         try:
@@ -278,6 +287,10 @@ class Server:
                 self._patience = time.monotonic() + STOP_S
         elif isinstance(message, SetInterval):
             self._set_interval(message.interval_ms)
+        elif isinstance(message, JobEnds) and not self._only_left:
+            left_s = None if message.at is None else (message.at - message.sent) / 1e9
+            self._job_ends = None if left_s is None else time.monotonic() + left_s
+            self._look_at_the_job()
         elif isinstance(message, Stop):
             self._end(ASKED, STOP_S)
 

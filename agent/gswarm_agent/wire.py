@@ -39,6 +39,7 @@ MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
 TAKEN_OVER = "another head took over"
+JOB_ENDED = "the agent ended because the job ended"
 GAVE_ALL = "the agent gave all that was left"
 KEEPS = "; frames that it could not send wait on its disk"
 _LENGTH = struct.Struct(">I")

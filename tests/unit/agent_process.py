@@ -33,10 +33,11 @@ class Agent:
         assert self.process.stdin is not None
         self.process.stdin.write(b"".join(map(encode, messages)))
 
-    def start(self, interval_ms: int = 100, *resume: tuple[str, int]) -> None:
+    def start(self, interval_ms: int = 100, *resume: tuple[str, int], tell: tuple[Message, ...] = ()) -> None:
+        """Say what a head says first, and this with it."""
         assert self.process.stdin is not None
         self.process.stdin.write(MAGIC)
-        self.say(Start(interval_ms, time.time_ns(), resume))
+        self.say(Start(interval_ms, time.time_ns(), resume), *tell)
 
     def hear(self, kind: type[M], count: int = 1) -> list[M]:
         """Listen until so many messages of a kind have come, all in all."""

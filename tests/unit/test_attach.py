@@ -18,7 +18,7 @@ import pytest
 
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.status import status
-from gswarm_agent.wire import GAVE_ALL, Ack, Bye, Ping, Pong, SetInterval, Stop
+from gswarm_agent.wire import GAVE_ALL, Ack, Bye, JobEnds, Ping, Pong, SetInterval, Stop
 from tests.unit.agent_process import PATIENCE_S, Agent
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -397,6 +397,60 @@ def test_without_anybody_it_ends_after_the_linger_time_and_keeps_the_frames(node
     disconnect(first)
     until(lambda: gone(pid))
     assert node.waiting()[hello.life] >= 2
+
+
+def test_it_ends_with_its_job_and_keeps_what_nobody_has(node: Node) -> None:
+    agent = node.attach()
+    (hello,) = agent.hear(Hello)
+    agent.hear(Frame, 3)
+    pid = node.pid
+    agent.say(JobEnds(at=10**18 + 500 * 10**6, sent=10**18))  # by any clock half a second from now
+    assert agent.hear(Bye) == [Bye("the agent ended because the job ended")]
+    assert agent.end() == 0
+    until(lambda: gone(pid))
+    assert node.waiting()[hello.life] == sequences(agent, hello.life)[-1]
+
+
+def test_without_a_head_it_ends_with_its_job_though_it_would_linger_longer(node: Node) -> None:
+    agent = node.attach()
+    (hello,) = agent.hear(Hello)
+    agent.hear(Frame, 2)
+    pid = node.pid
+    agent.say(JobEnds(at=10**18 + 500 * 10**6, sent=10**18), Ping(1))
+    agent.hear(Pong)
+    disconnect(agent)
+    until(lambda: gone(pid))
+    assert node.waiting()[hello.life] >= 2
+
+
+@pytest.mark.parametrize("later", [10**18, None])
+def test_a_job_that_was_extended_keeps_its_agent(node: Node, later: int | None) -> None:
+    first = node.attach()
+    first.say(JobEnds(at=10**9, sent=0))
+    (hello,) = first.hear(Hello)
+    disconnect(first)
+    second = node.attach()
+    second.say(JobEnds(at=later, sent=0))
+    second.hear(Frame, 20)
+    assert lives(second) == [hello.life]
+    assert not any(isinstance(message, Bye) for message in second.heard)
+
+
+def test_of_a_job_that_has_ended_nothing_is_measured_but_what_is_left_is_given(node: Node) -> None:
+    first = node.attach()
+    (hello,) = first.hear(Hello)
+    first.hear(Frame, 3)
+    disconnect(first)
+    kill(node.pid, signal.SIGTERM)
+    waiting = node.waiting()[hello.life]
+    second = Agent(*node.words())
+    node.agents.append(second)
+    second.start(100, tell=(JobEnds(at=0, sent=1),))
+    hear_of(second, hello.life, waiting)
+    second.say(Ack(hello.life, waiting))
+    assert second.hear(Bye) == [Bye("the agent ended because the job ended")]
+    assert lives(second) == [hello.life]
+    until(lambda: list(node.folder.iterdir()) == [])
 
 
 def test_whoever_started_it_can_stay_until_it_has_ended(node: Node) -> None:

@@ -57,6 +57,9 @@ class Link:
     def set_interval(self, interval_ms: int) -> None:
         self.intervals.append(interval_ms)
 
+    def set_job_end(self, at: float) -> None:
+        self.job_end = at
+
 
 def hub(*nodes: str) -> tuple[Hub, Kept]:
     kept = Kept()

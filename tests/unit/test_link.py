@@ -31,9 +31,10 @@ from gswarm_agent.wire import (
     Stop,
     encode,
 )
+from gswarm_tui.clock import Offset
 from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, LinkMeasured, NodeIntroduced, Phase
 from gswarm_tui.launch.base import LaunchError, Retry
-from gswarm_tui.link import Link, Offset, Times
+from gswarm_tui.link import Link, Times
 
 E = TypeVar("E", bound=Event)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_tui.hosts import fold
-from gswarm_tui.slurm import Job, Slurm, SlurmError, allocation, parse_gpus, parse_jobs
+from gswarm_tui.slurm import Job, JobEnd, Slurm, SlurmError, allocation, parse_gpus, parse_jobs
 
 # As scontrol 22.05 writes it, the lines that say nothing of use here left out.
 BLOCK = """\
@@ -264,3 +265,25 @@ def test_the_allocation_that_a_shell_is_in() -> None:
     together = allocation(environ | groups)
     assert together is not None
     assert together.nodes == ("cpu1", "gpu01", "gpu02")
+
+
+@pytest.mark.parametrize(
+    ("state", "end", "told"),
+    [
+        ("RUNNING", "2026-11-22T08:05:10", True),
+        ("COMPLETING", "2026-11-22T08:05:10", True),
+        ("TIMEOUT", "2026-11-22T08:05:10", False),
+        ("RUNNING", "Unknown", True),
+    ],
+)
+def test_when_a_job_ends_is_told_whatever_its_state(
+    programs: Programs, state: str, end: str, told: bool
+) -> None:
+    programs.scontrol({"4711": block(state=state, end=end)})
+    at = math.inf if end == "Unknown" else datetime.fromisoformat(end).timestamp()
+    assert programs.slurm().end_of("4711") == JobEnd(at, told)
+
+
+def test_a_job_that_waits_to_run_again_has_no_end_yet(programs: Programs) -> None:
+    programs.scontrol({"4711": block(state="PENDING", end="Unknown")})
+    assert programs.slurm().end_of("4711") is None

@@ -1,0 +1,121 @@
+"""Agents end with their job: what Slurm says of its end reaches the links, and counts there."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+from gswarm_agent.wire import Ack, Bye, JobEnds
+from gswarm_tui.fleet.events import Phase
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.hub import Hub
+from gswarm_tui.jobend import EVERY_S, GRACE_S, SOONEST_S, follow
+from gswarm_tui.slurm import Job, JobEnd, SlurmError
+from tests.unit.test_hub import Link
+from tests.unit.test_link import BEGIN, FRAME, SECOND_NS, FakeAgent, scene, settle
+
+JOB = Job("4711", "4711", ("n1",), ends_at=1_000.0)
+
+
+class Scontrol:
+    """Says one thing after the other."""
+
+    def __init__(self, *answers: JobEnd | SlurmError | None) -> None:
+        self.answers = list(answers)
+
+    def end_of(self, job_id: str) -> JobEnd | None:
+        assert job_id == "4711"
+        if not self.answers:
+            raise asyncio.CancelledError
+        answer = self.answers.pop(0)
+        if isinstance(answer, SlurmError):
+            raise answer
+        return answer
+
+
+async def told(job: Job, *answers: JobEnd | SlurmError | None) -> tuple[list[float], Sequence[float]]:
+    """What the links are told, and how long is waited before each further question."""
+    now, ends, pauses = [0.0], list[float](), list[float]()
+
+    class Recording(Link):
+        def set_job_end(self, at: float) -> None:
+            ends.append(at)
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        now[0] += seconds
+
+    hub = Hub(Fleet(["n1"]), clock=lambda: now[0])
+    hub.links["n1"] = Recording("n1")
+    await asyncio.gather(follow(hub, Scontrol(*answers), job, sleep), return_exceptions=True)
+    return ends, pauses
+
+
+async def test_a_job_that_is_extended_or_cancelled_is_told() -> None:
+    running, extended = JobEnd(1_000, running=True), JobEnd(5_000, running=True)
+    ends, pauses = await told(JOB, running, extended, JobEnd(200, running=False))
+    assert ends == [1_000, 5_000, 200]
+    assert pauses[:2] == [EVERY_S, EVERY_S]
+
+
+async def test_the_nearer_the_end_the_sooner_it_is_asked_again() -> None:
+    job = Job("4711", "4711", ("n1",), ends_at=100.0)
+    _, pauses = await told(job, *(JobEnd(100, running=False) for _ in range(5)))
+    assert pauses == [50, 25, 12.5, SOONEST_S, SOONEST_S]
+
+
+async def test_a_job_that_runs_on_after_its_limit_keeps_its_agents() -> None:
+    job = Job("4711", "4711", ("n1",), ends_at=0.0)
+    ends, _ = await told(job, JobEnd(0, running=True), JobEnd(0, running=True))
+    assert ends == [0, GRACE_S, GRACE_S + EVERY_S / 4]
+
+
+async def test_while_slurm_does_not_answer_what_it_said_before_counts() -> None:
+    ends, _ = await told(JOB, SlurmError("Slurm didn't answer."), None, JobEnd(1_000, running=True))
+    assert ends == [1_000]
+
+
+async def test_a_job_without_a_limit_never_ends() -> None:
+    job = Job("4711", "4711", ("n1",))
+    ends, pauses = await told(job, JobEnd(math.inf, running=True), JobEnd(math.inf, running=True))
+    assert ends == [math.inf]
+    assert pauses == [EVERY_S, EVERY_S]
+
+
+async def test_the_agent_is_told_at_once_and_on_each_connection() -> None:
+    first, second = FakeAgent(), FakeAgent()
+    async with scene(first, second) as here:
+        first.greet()
+        here.link.set_job_end(BEGIN + 60)
+        first.outgoing.put_nowait(b"")
+        await here.hands.turn(2)
+        here.link.set_job_end(math.inf)
+    begin, sent = round(BEGIN * SECOND_NS), [m for m in first.heard if isinstance(m, JobEnds)]
+    assert sent == [JobEnds(begin + 60 * SECOND_NS, begin)]
+    again = [message.at for message in second.heard if isinstance(message, JobEnds)]
+    assert again == [begin + 60 * SECOND_NS, None]
+
+
+async def test_after_the_job_no_agent_is_started_until_the_job_goes_on() -> None:
+    agent, another = FakeAgent(), FakeAgent()
+    async with scene(agent, another) as here:
+        here.link.set_job_end(BEGIN + 60)
+        agent.greet()
+        agent.say(FRAME)
+        await settle()
+        here.link.acknowledge("life1", 1)
+        assert Ack("life1", 1) in agent.heard
+        for _ in range(6):
+            await here.hands.turn(10)
+            agent.say(FRAME)
+        agent.say(Bye("the agent ended because the job ended"))
+        await here.hands.turn(500)
+        assert here.last_change().reason == "the agent ended because the job ended"
+        assert here.last_change().retry_at is None
+        assert len(here.launcher.asked) == 1
+        here.link.set_job_end(BEGIN + 3_600)
+        await settle()
+        another.greet()
+        await settle()
+        assert here.phases()[-1] is Phase.LIVE
