@@ -16,7 +16,10 @@ class Command:
     help: str
 
 
-COMMANDS = (Command("sessions", "list the sessions of a recording"),)
+COMMANDS = (
+    Command("sessions", "list the sessions of a recording"),
+    Command("plot", "draw a session as PDF, PNG or SVG"),
+)
 WORDS = tuple(command.word for command in COMMANDS)
 
 

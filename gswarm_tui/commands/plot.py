@@ -1,0 +1,63 @@
+"""``gswarm-tui plot``: a session as a picture for a paper, a talk or a colleague."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from gswarm_tui.analysis import spans
+from gswarm_tui.arguments import CommandParser
+from gswarm_tui.commands.finding import open_source, reference
+
+
+def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Draw a session into files. Raises UserError, StoreError."""
+    parser = CommandParser(
+        "plot",
+        "[SESSION] [-o FILE.pdf|png|svg ...] [--metric util,power,...]",
+        "Draw a session: GPU by time as colours, curves over all GPUs, marks and what happened.",
+    )
+    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its name or number")
+    parser.add_argument(
+        "-o", dest="out", action="append", default=[], metavar="FILE", help="a .pdf, .png or .svg"
+    )
+    for option, what in (
+        ("--metric", "metrics as heatmap and curve: util,power,mem ..."),
+        ("--heatmap", "metrics as heatmaps only"),
+        ("--curve", "metrics as curves only"),
+        ("--value", "values of marks as curves: loss"),
+    ):
+        parser.add_argument(option, action="append", default=[], metavar="NAMES", help=what)
+    parser.add_argument("--max", action="store_true", help="show the highest value of each bin, not the mean")
+    asked = parser.read(words)
+    named = reference(asked.session)
+
+    from gswarm_tui.plotting import look, saving
+    from gswarm_tui.plotting.choosing import MAX, MEAN, choose_metrics
+    from gswarm_tui.plotting.figure import Page
+    from gswarm_tui.plotting.material import gather
+
+    files = [saving.require_suffix(Path(name).expanduser()) for name in asked.out]
+    choices = choose_metrics(asked.metric, asked.heatmap, asked.curve)
+    chosen = bool(asked.metric or asked.heatmap or asked.curve)
+    values = [name for words in asked.value for part in words.split(",") if (name := part.strip())]
+    with closing(open_source(asked.db or named.file, environ)) as source:
+        span = spans.choose(source, named.name)
+        how = MAX if asked.max else MEAN
+        material = gather(source, span, choices, values, how, all_of_them=chosen)
+    with look.style():
+        figure = Page(material, None).draw()
+    for path in files or [Path(f"{file_name(span.name)}.pdf")]:
+        saving.write_whole(path, saving.content(figure, path.suffix[1:].lower(), span.name))
+        print(path)
+    if material.running:
+        print(f"gswarm-tui: {span.name} still runs; this is how far it is.", file=sys.stderr)
+    return 0
+
+
+def file_name(name: str) -> str:
+    """A session's name as that of a file, without what a shell or another system would mind."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.")[:80] or "session"

@@ -1,0 +1,70 @@
+"""Which metrics a plot shows, by the names that people give them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
+from gswarm_tui.errors import UserError, nearest, quote
+
+MEAN, MAX = "mean", "max"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to draw: a metric of GPUs or (``host``) of nodes, as a heatmap, as a curve, or both."""
+
+    metric: Metric
+    host: bool
+    heatmap: bool
+    curve: bool
+
+
+_KNOWN = {m.short: (m, False) for m in GPU_METRICS} | {m.short: (m, True) for m in HOST_METRICS}
+_FULL = {m.name: (m, False) for m in GPU_METRICS} | {m.name: (m, True) for m in HOST_METRICS}
+
+DEFAULT_HEATMAPS = ("util",)
+DEFAULT_CURVES = ("util", "power", "mem")
+
+
+def choose_metrics(
+    both: Iterable[str] = (), heatmaps: Iterable[str] = (), curves: Iterable[str] = ()
+) -> tuple[Choice, ...]:
+    """The metrics to draw, in the order in which they are named; without any name the usual ones.
+
+    Each word may hold several names with commas between them. Raises UserError.
+    """
+    named = [_names(words) for words in (both, heatmaps, curves)]
+    if not any(named):
+        named = [[], list(DEFAULT_HEATMAPS), list(DEFAULT_CURVES)]
+    found = {name: metric_named(name) for names in named for name in names}
+    as_heatmap = {found[name] for name in named[0] + named[1]}
+    as_curve = {found[name] for name in named[0] + named[2]}
+    for metric, _ in as_curve - (as_heatmap if named[0] else set()):
+        if metric.unit == "bits":
+            raise UserError(
+                f"{metric.short} is a set of reasons and makes no curve; --heatmap {metric.short} shows it, "
+                "and thrpower, thrtherm and thrbrake are shares of time."
+            )
+    return tuple(
+        Choice(*one, heatmap=one in as_heatmap, curve=one in as_curve and one[0].unit != "bits")
+        for one in dict.fromkeys(found.values())
+    )
+
+
+def metric_named(name: str) -> tuple[Metric, bool]:
+    """The metric of a short or whole name, and whether it is one of nodes. Raises UserError."""
+    if found := _KNOWN.get(name) or _FULL.get(name):
+        return found
+    hint = nearest(name, [*_KNOWN, *_FULL]) or f"; there are {', '.join(_KNOWN)}"
+    raise UserError(f"there is no metric {quote(name)}{hint}.")
+
+
+def _names(words: Iterable[str]) -> list[str]:
+    return [name for word in words for part in word.split(",") if (name := part.strip())]
+
+
+def of_kind(choices: Sequence[Choice], *, host: bool) -> tuple[Metric, ...]:
+    """The metrics of GPUs, or of nodes, among the choices."""
+    return tuple(choice.metric for choice in choices if choice.host is host)

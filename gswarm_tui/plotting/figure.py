@@ -1,0 +1,221 @@
+"""The layout of a plot on its page. Lengths are in inches, times in seconds from the span's begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import tzinfo
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gswarm_tui.plotting import look, panels, strip
+from gswarm_tui.plotting.choosing import MAX
+from gswarm_tui.plotting.grid import Grid
+from gswarm_tui.plotting.material import Material
+from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, moment, short_time, zone_name
+
+WIDTH = 7.2
+_RIGHT, _BAR = 0.6, 0.075
+_HEAD, _FOOT = 0.48, 0.5
+_ELAPSED = 0.3
+_TITLE, _CLOSE = 0.26, 0.06
+_CURVE, _VALUES = 0.78, 0.62
+_A_ROW, _LOWEST, _HIGHEST, _ROWS_AN_INCH = 0.098, 0.34, 3.5, 200
+_NAME_LETTER = look.SMALL * 0.6 / 72
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A panel: its height and what is above it, a title or a little room."""
+
+    kind: str
+    at: int
+    height: float
+    above: float
+
+
+class Page:
+    """Draws one plot; ``headed`` puts its name, time and devices above and how to read it below."""
+
+    def __init__(self, material: Material, zone: tzinfo | None, *, headed: bool = True) -> None:
+        self._material = material
+        self._zone = zone
+        self._seconds = material.span.seconds
+        self._headed = headed
+        self._left = self._left_margin()
+        self._inner = WIDTH - self._left - _RIGHT
+        self._lanes = strip.lanes(
+            material.others, material.marks, material.troubles, self._seconds, self._inner
+        )
+        self._blocks = self._layout()
+        self._head = _HEAD if headed else 0.04
+        self._strip_height = strip.LANE_IN * len(self._lanes)
+        self._height = (
+            self._head
+            + _ELAPSED
+            + self._strip_height
+            + sum(block.above + block.height for block in self._blocks)
+            + _FOOT
+        )
+
+    def _left_margin(self) -> float:
+        names = {device.node for grid in self._material.grids for device in grid.devices}
+        longest = min(18, max(map(len, names), default=0))
+        return min(1.5, max(0.72, 0.3 + longest * _NAME_LETTER))
+
+    def _layout(self) -> list[_Block]:
+        blocks = []
+        heatmaps = sum(choice.heatmap for choice in self._material.choices)
+        for at, (choice, grid) in enumerate(zip(self._material.choices, self._material.grids, strict=True)):
+            if choice.curve:
+                blocks.append(_Block("curve", at, _CURVE, _TITLE))
+            if choice.heatmap:
+                rows = len(grid.devices)
+                most = _HIGHEST / max(1, heatmaps) ** 0.5
+                height = max(_LOWEST, min(most, rows * _A_ROW), rows / _ROWS_AN_INCH)
+                blocks.append(_Block("heatmap", at, height, _CLOSE if choice.curve else _TITLE))
+        return blocks + [_Block("values", at, _VALUES, _TITLE) for at in range(len(self._material.values))]
+
+    def draw(self) -> Figure:
+        """The figure."""
+        figure = Figure(figsize=(WIDTH, self._height))
+        top = self._head + _ELAPSED
+        ruler = self._add(figure, top, 0.001)
+        drawn: list[Axes] = []
+        if self._lanes:
+            axes = self._add(figure, top, self._strip_height)
+            strip.draw(axes, self._lanes, self._seconds, self._inner)
+            drawn.append(axes)
+            top += self._strip_height
+        for block in self._blocks:
+            top += block.above
+            axes = self._add(figure, top, block.height)
+            self._panel(figure, axes, block, top)
+            drawn.append(axes)
+            top += block.height
+        self._clock(drawn[-1])
+        self._elapsed(ruler)
+        self._lines(drawn)
+        if self._headed:
+            self._words(figure)
+        return figure
+
+    def _add(self, figure: Figure, top: float, height: float) -> Axes:
+        below = self._height - top - height
+        rect = (
+            self._left / WIDTH,
+            below / self._height,
+            self._inner / WIDTH,
+            height / self._height,
+        )
+        axes = figure.add_axes(rect)
+        axes.set_xlim(0, self._seconds)
+        axes.set_xticks([])
+        return axes
+
+    def _panel(self, figure: Figure, axes: Axes, block: _Block, top: float) -> None:
+        material = self._material
+        if block.kind == "values":
+            name = material.values[block.at]
+            panels.draw_values(axes, name, material.marks, look.VALUES[block.at % len(look.VALUES)])
+            self._title(axes, f"{panels.clipped(name, 60)} of marks", block.height)
+            return
+        grid, choice = material.grids[block.at], material.choices[block.at]
+        ends = panels.scale(grid)
+        if block.kind == "curve":
+            panels.draw_curve(axes, grid, ends, "node" if grid.host else "GPU")
+        else:
+            panels.draw_heatmap(axes, grid, ends, material.troubles)
+            bar = figure.add_axes(self._bar_rect(top, block.height))
+            panels.draw_colour_bar(bar, grid, ends)
+        if block.kind == "curve" or not choice.curve:
+            self._title(axes, panels.title(grid.metric, host=grid.host), block.height)
+        axes.set_xlim(0, self._seconds)
+
+    def _bar_rect(self, top: float, height: float) -> tuple[float, float, float, float]:
+        tall = min(height, 1.2)
+        left = WIDTH - _RIGHT + 0.08
+        return left / WIDTH, (self._height - top - tall) / self._height, _BAR / WIDTH, tall / self._height
+
+    def _title(self, axes: Axes, text: str, height: float) -> None:
+        axes.text(
+            0,
+            1 + 0.045 / height,
+            text,
+            transform=axes.transAxes,
+            fontsize=look.USUAL,
+            fontweight="bold",
+            va="bottom",
+        )
+
+    def _clock(self, last: Axes) -> None:
+        """The time of day below the last panel."""
+        span = self._material.span
+        ticks = clock_ticks(span.started_at, self._seconds, self._zone)
+        last.set_xticks([tick.at for tick in ticks], [tick.label for tick in ticks])
+        last.set_xlabel(
+            f"local time, {zone_name(span.started_at, self._zone)}", fontsize=look.SMALL, labelpad=2
+        )
+
+    def _elapsed(self, ruler: Axes) -> None:
+        """The time since the begin, above all panels."""
+        ticks = elapsed_ticks(self._seconds)
+        ruler.set_yticks([])
+        ruler.xaxis.tick_top()
+        ruler.set_xticks([tick.at for tick in ticks], [tick.label for tick in ticks])
+        ruler.tick_params(axis="x", pad=1.5)
+        ruler.spines[["left", "bottom"]].set_visible(False)
+        ruler.spines["top"].set_visible(True)
+        ruler.annotate(
+            "elapsed",
+            (0, 1),
+            xycoords="axes fraction",
+            xytext=(-4, 4),
+            textcoords="offset points",
+            ha="right",
+            fontsize=look.SMALL,
+            color=look.DIM,
+        )
+
+    def _lines(self, drawn: list[Axes]) -> None:
+        """Marks go through all panels, as long as these can be seen for them."""
+        marks = self._material.marks
+        if not marks or len(marks) > strip.MOST_LINES:
+            return
+        for axes in drawn[1:]:  # the first holds their labels
+            low, high = axes.get_ylim()
+            axes.vlines([mark.at for mark in marks], low, high, color=look.INK, linewidth=0.5, alpha=0.45)
+            axes.set_ylim(low, high)
+
+    def _words(self, figure: Figure) -> None:
+        material, span = self._material, self._material.span
+        left, height = self._left / WIDTH, self._height
+        figure.text(
+            left,
+            1 - 0.13 / height,
+            panels.clipped(span.name, 76),
+            fontsize=look.LARGE,
+            fontweight="bold",
+            va="top",
+        )
+        figure.text(left, 1 - 0.33 / height, self._subtitle(), fontsize=look.USUAL, color=look.DIM, va="top")
+        width = material.grids[0].width_s
+        each = f"{width:.0f} s" if width >= 10 else f"{width:.2g} s"
+        words = f"Each point is the {'highest value' if material.how == MAX else 'mean'} of {each}"
+        if any(_has_gaps(grid) for grid in material.grids):
+            words += "; hatched where there is no data"
+        figure.text(left, 0.07 / height, words + ".", fontsize=look.SMALL - 0.5, color=look.DIM, va="bottom")
+
+    def _subtitle(self) -> str:
+        span = self._material.span
+        end = moment(span.until, self._zone, like=span.started_at)
+        words = [f"{moment(span.started_at, self._zone)} – {end}", short_time(self._seconds)]
+        if self._material.running:
+            words[1] += " so far"
+        if span.job:
+            words.append(f"job {span.job}")
+        return "  ·  ".join([*words, self._material.devices])
+
+
+def _has_gaps(grid: Grid) -> bool:
+    return bool((grid.values != grid.values).any())

@@ -1,0 +1,216 @@
+"""Samples of many GPUs or nodes in bins of equal time, put there by the database.
+
+A sample stands for the interval before it. Each bin holds the mean over what stands in it, weighted by how
+much of the bin that is, or the largest value; it is NaN where nothing was measured. Nothing depends on how
+bins and samples fall on each other, and no gap is made or closed by it, down to the width of a bin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_agent.metrics import COUNTER, REASON_POWER_CAP, Metric
+from gswarm_tui.analysis.spans import Span
+from gswarm_tui.fleet.throttling import HARMFUL
+from gswarm_tui.plotting.choosing import MAX
+from gswarm_tui.store.source import Source
+from gswarm_tui.units import shown_unit
+
+Floats = npt.NDArray[np.float32]
+
+MOST_BINS, FEWEST_BINS, MOST_CELLS = 1500, 300, 1_500_000
+MOST_ROWS = 1024
+LONGEST_INTERVAL_S = 61
+
+
+@dataclass(frozen=True)
+class Device:
+    """A row of a grid: a GPU of a node, or with ``gpu`` None the node itself; ``facts`` are numbers of it."""
+
+    node: str
+    gpu: int | None
+    facts: dict[str, float | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """One metric of all devices: ``values`` has a row for each device and a column for each bin.
+
+    Values are in the unit that the metric is shown in, float32, NaN where nothing was measured. Bins begin at
+    ``started_at`` and are ``width_s`` wide; the last one may end after the span.
+    """
+
+    metric: Metric
+    host: bool
+    devices: tuple[Device, ...]
+    started_at: datetime
+    width_s: float
+    values: Floats
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is any value."""
+        return bool(np.isfinite(self.values).any())
+
+    def by_node(self, how: str) -> Grid:
+        """The same with a row for each node: the mean, or the largest, of its GPUs."""
+        starts = [
+            row
+            for row, device in enumerate(self.devices)
+            if not row or self.devices[row - 1].node != device.node
+        ]
+        known = np.isfinite(self.values)
+        if how == MAX:
+            values = np.fmax.reduceat(self.values, starts, axis=0)
+        else:
+            counts = np.add.reduceat(known, starts, axis=0, dtype=np.int32)
+            sums = np.add.reduceat(np.where(known, self.values, 0), starts, axis=0)
+            values = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+        nodes = tuple(Device(self.devices[row].node, None, self.devices[row].facts) for row in starts)
+        return replace(self, devices=nodes, values=values.astype(np.float32))
+
+
+_GPUS = """
+SELECT g.gpu_id AS id, n.node, g.gpu_index AS gpu, coalesce(g.uuid, '') AS uuid,
+       g.memory_total_mib, g.power_limit_w, g.sm_clock_max_mhz, g.mem_clock_max_mhz
+FROM gpus g JOIN nodes n USING (node_id)
+WHERE n.recording_id = ? AND g.allocated IS NOT FALSE
+ORDER BY min(n.node_id) OVER (PARTITION BY n.node), g.gpu_index, g.gpu_id
+"""
+_NODES = """
+SELECT node_id AS id, node, NULL AS gpu, '' AS uuid, memory_total_mib
+FROM nodes WHERE recording_id = ?
+ORDER BY min(node_id) OVER (PARTITION BY node), node_id
+"""
+_FACTS = ("memory_total_mib", "power_limit_w", "sm_clock_max_mhz", "mem_clock_max_mhz")
+
+
+class Devices:
+    """What rows there are, and which row each id of the database belongs to.
+
+    A GPU or node that came back under a new id, after a boot for one, goes on in its row.
+    """
+
+    def __init__(self, source: Source, recording_id: int, *, host: bool) -> None:
+        """Raises StoreError."""
+        self.host = host
+        self.row_of: dict[int, int] = {}
+        self.all: list[Device] = []
+        rows: dict[tuple[object, ...], int] = {}
+        for found in source.ask(_NODES if host else _GPUS, recording_id).dicts():
+            key = (found["node"], found["gpu"], found["uuid"])
+            if key not in rows:
+                rows[key] = len(self.all)
+                facts = {name: found.get(name) for name in _FACTS}
+                self.all.append(Device(found["node"], found["gpu"], facts))
+            self.row_of[found["id"]] = rows[key]
+
+
+def bins_for(span: Span, rows: int, interval_ms: int, most: int = MOST_BINS) -> tuple[int, int]:
+    """How many bins, and how wide in µs: no finer than the samples, and not more than can be seen."""
+    whole = max(1, round(span.seconds * 1e6))
+    count = min(most, max(FEWEST_BINS, MOST_CELLS // max(1, rows)), -(-whole // (interval_ms * 1000)))
+    width = -(-whole // max(1, count))
+    return -(-whole // width), width
+
+
+def grids(
+    source: Source,
+    span: Span,
+    devices: Devices,
+    metrics: Sequence[Metric],
+    how: str,
+    *,
+    most: int = MOST_BINS,
+) -> list[Grid]:
+    """A grid for each metric. Raises StoreError."""
+    [(interval_ms,)] = source.ask(
+        "SELECT greatest(100, coalesce(interval_ms, 1000)) FROM recordings WHERE recording_id = ?",
+        span.recording_id,
+    ).rows()
+    count, width = bins_for(span, len(devices.all), interval_ms, most)
+    values = np.full((len(metrics), len(devices.all), count), np.nan, dtype=np.float32)
+    sql = _binned(metrics, host=devices.host, how=how, whole=round(span.seconds * 1e6), width=width)
+    ids = sorted(devices.row_of)
+    answer = source.ask(sql, span.started_at, ids, span.started_at, span.until)
+    for batch in answer.batches:
+        for device, bins, *columns in batch:
+            for at, column in enumerate(columns):
+                _put(values[at, devices.row_of[device]], bins, column)
+    made = []
+    for metric, found in zip(metrics, values, strict=True):
+        shown = found * np.float32(shown_unit(metric).factor)
+        grid = Grid(metric, devices.host, tuple(devices.all), span.started_at, width / 1e6, shown)
+        made.append(grid.by_node(how) if len(devices.all) > MOST_ROWS and not devices.host else grid)
+    return made
+
+
+def _put(row: Floats, bins: list[int], column: list[Any]) -> None:
+    found = np.array(column, dtype=np.float32)  # None becomes NaN
+    row[bins] = np.where(np.isfinite(found), found, row[bins])
+
+
+def _binned(metrics: Sequence[Metric], *, host: bool, how: str, whole: int, width: int) -> str:
+    """One row a device: its bins with a value, and for each metric their values. Times are µs of the span.
+
+    Its values are the span's begin, the ids, the begin again and the end.
+    """
+    table, key = ("host_samples", "node_id") if host else ("gpu_samples", "gpu_id")
+    names = ", ".join(m.name for m in metrics)
+    read = ", ".join(f"{_read(m)} AS {m.name}" for m in metrics)
+    within = f"(least(e, (bin + 1) * {width}) - greatest(b, bin * {width}))"
+    binned = ", ".join(f"{_in_bin(m, within, how)} AS {m.name}" for m in metrics)
+    lists = ", ".join(f"list({m.name}::FLOAT ORDER BY bin)" for m in metrics)
+    grown = ", ".join(f"{_grown(m)} AS {m.name}" for m in metrics)
+    # A sample after a start or a gap stands for no known time: a moment of it shows where nothing else does.
+    return f"""
+WITH read AS (
+  SELECT {key} AS id, epoch_us(ts) - epoch_us(?::TIMESTAMP) AS until,
+         greatest(1, coalesce(interval_ms, 0)::BIGINT * 1000) AS length, {read}
+  FROM {table}
+  WHERE {key} IN (SELECT unnest(?::INTEGER[]))
+    AND ts >= ?::TIMESTAMP AND ts < ?::TIMESTAMP + INTERVAL {LONGEST_INTERVAL_S} SECOND
+), inside AS (
+  SELECT id, greatest(0, until - length) AS b, least({whole}, until) AS e, {names}
+  FROM read WHERE until > 0 AND until - length < {whole}
+), parts AS (
+  SELECT *, unnest(range(b // {width}, (e - 1) // {width} + 1)) AS bin FROM inside
+), binned AS (
+  SELECT id, bin, {binned} FROM parts GROUP BY id, bin
+), grown AS (
+  SELECT id, bin, {grown} FROM binned
+)
+SELECT id, list(bin ORDER BY bin), {lists} FROM grown GROUP BY id
+"""  # noqa: S608 (numbers and names of this project only)
+
+
+def _read(metric: Metric) -> str:
+    """A metric as it is put in bins: reasons as 0, 0.5 and 1."""
+    if metric.unit == "bits":
+        return (
+            f"CASE WHEN {metric.name} & {HARMFUL} <> 0 THEN 1 "
+            f"WHEN {metric.name} & {REASON_POWER_CAP} <> 0 THEN 0.5 WHEN {metric.name} IS NOT NULL THEN 0 END"
+        )
+    return metric.name
+
+
+def _grown(metric: Metric) -> str:
+    """A counter as what it grew since the span began."""
+    if metric.kind == COUNTER:
+        return f"{metric.name} - min({metric.name}_low) OVER (PARTITION BY id)"
+    return metric.name
+
+
+def _in_bin(metric: Metric, within: str, how: str) -> str:
+    """The value of a bin; of a counter also the lowest, under its name with _low."""
+    if metric.kind == COUNTER:
+        return f"min({metric.name}) AS {metric.name}_low, max({metric.name})"
+    if how == MAX or metric.unit == "bits":
+        return f"max({metric.name})"
+    return f"sum({metric.name} * {within}) / sum({within}) FILTER ({metric.name} IS NOT NULL)"

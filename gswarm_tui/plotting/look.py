@@ -1,0 +1,85 @@
+"""How plots look, whatever a person's own matplotlib is set to."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_tui.colours import LIGHT_COLOURS, between
+
+# Where a home folder can't be written, matplotlib says so and goes on in a temporary one: nobody has to know.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
+
+import matplotlib as mpl  # noqa: E402 (its first words come while it is imported)
+from matplotlib import font_manager  # noqa: E402
+
+INK, DIM, FAINT = LIGHT_COLOURS.text, LIGHT_COLOURS.dim, LIGHT_COLOURS.faint
+LINE = LIGHT_COLOURS.anchors[5]
+INNER, OUTER = LIGHT_COLOURS.anchors[2], LIGHT_COLOURS.anchors[1]
+GAP, GAP_LINES = "#dcd6d0", "#bdb4aa"
+SEVERITY = {"error": LIGHT_COLOURS.error, "warning": LIGHT_COLOURS.warning}
+VALUES = ("#36598c", "#b0561f", "#2f8f6b", "#8a4f9e")
+"""Lines of different values of marks: told apart by all kinds of colour vision, and by their labels."""
+
+SMALL, USUAL, LARGE = 6.0, 7.0, 10.0
+"""Sizes of text in points."""
+
+_STEPS = 128
+RAMP: npt.NDArray[np.uint8] = np.array(
+    [(*between(LIGHT_COLOURS.anchors, step / (_STEPS - 1)), 255) for step in range(_STEPS)], dtype=np.uint8
+)
+"""Red, green, blue and alpha of 128 steps from little to much: the ramp of the light screen."""
+
+_FONTS = ("Arial", "Liberation Sans", "DejaVu Sans")
+
+_STYLE: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": DIM,
+    "axes.linewidth": 0.5,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.unicode_minus": True,
+    "figure.facecolor": "white",
+    "font.size": USUAL,
+    "grid.color": LIGHT_COLOURS.surface,
+    "grid.linewidth": 0.5,
+    "hatch.linewidth": 0.35,
+    "lines.linewidth": 0.9,
+    "lines.solid_joinstyle": "round",
+    "path.simplify": True,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gswarm-tui",
+    "text.color": INK,
+    "text.parse_math": False,  # a name may hold dollars
+    "xtick.color": FAINT,
+    "xtick.labelcolor": DIM,
+    "xtick.labelsize": SMALL,
+    "xtick.major.size": 2.5,
+    "xtick.major.width": 0.5,
+    "ytick.color": FAINT,
+    "ytick.labelcolor": DIM,
+    "ytick.labelsize": SMALL,
+    "ytick.major.size": 0,
+    "ytick.major.pad": 3,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw and save figures in this look; what was set before is as it was afterwards."""
+    there = {font.name for font in font_manager.fontManager.ttflist}
+    with mpl.rc_context(), warnings.catch_warnings():
+        # A sign that no font here has is drawn as a box, which needs no words.
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
+        mpl.rcParams.update(mpl.rcParamsDefault)
+        mpl.rcParams.update(_STYLE)
+        mpl.rcParams["font.family"] = [name for name in _FONTS if name in there]
+        yield

@@ -1,0 +1,60 @@
+"""Writing figures to files: whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from gswarm_tui.errors import UserError, quote
+from gswarm_tui.plotting import look
+
+DPI = 220
+SUFFIXES = (".pdf", ".png", ".svg")
+"""What a plot can be written as."""
+
+_METADATA: dict[str, dict[str, str | None]] = {
+    "pdf": {"Creator": "gswarm-tui", "CreationDate": None},
+    "png": {"Software": "gswarm-tui"},
+    "svg": {"Creator": "gswarm-tui", "Date": None},
+}
+
+
+def require_suffix(path: Path) -> Path:
+    """The path, if its name ends as a plot's may. Raises UserError."""
+    if path.suffix.lower() not in SUFFIXES:
+        what = f"ends in {quote(path.suffix)}" if path.suffix else "has no ending"
+        raise UserError(f"{path} {what}; a plot is a .pdf, .png or .svg.")
+    return path
+
+
+def content(figure: Figure, kind: str, title: str, dpi: int = DPI) -> bytes:
+    """A figure as a file of this kind: pdf, png or svg."""
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure)
+    with look.style():
+        metadata = _METADATA[kind] | {"Title": title}
+        figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
+    return buffer.getvalue()
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Put a file in its place, or leave what is there. Raises UserError."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            umask = os.umask(0o077)
+            os.umask(umask)
+            Path(name).chmod(0o666 & ~umask)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UserError(f"{path} can't be written: {error.strerror or error}.") from error

@@ -1,0 +1,166 @@
+"""The lines above the panels: other sessions as brackets, marks with their labels, events by their kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from matplotlib.axes import Axes
+
+from gswarm_tui.plotting import look
+from gswarm_tui.plotting.happenings import Mark, Other, Trouble, word_for
+from gswarm_tui.plotting.panels import clipped
+
+LANE_IN = 0.135
+MOST_SESSION_LANES = 5
+MOST_LINES = 60
+_LONGEST = 26
+_LETTER_PT = look.SMALL * 0.56
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One line: its name, with brackets, labels at times, or ticks with their severity."""
+
+    name: str
+    brackets: tuple[Other, ...] = ()
+    labels: tuple[tuple[float, str], ...] = ()
+    ticks: tuple[tuple[float, str], ...] = ()
+
+
+def lanes(
+    others: Sequence[Other],
+    marks: Sequence[Mark],
+    troubles: Sequence[Trouble],
+    seconds: float,
+    width_in: float,
+) -> list[Lane]:
+    """What there is to draw, from above. Sessions that overlap are on lines of their own."""
+    a_letter = _LETTER_PT / 72 / width_in * max(seconds, 1e-9)
+    found = _session_lanes(others, a_letter, seconds)
+    if marks:
+        found.append(Lane("marks", labels=tuple((mark.at, clipped(mark.label, _LONGEST)) for mark in marks)))
+    kinds: dict[str, list[tuple[float, str]]] = {}
+    for trouble in troubles:
+        kinds.setdefault(word_for(trouble), []).append((trouble.at, trouble.severity))
+    return found + [Lane(word, ticks=tuple(ticks)) for word, ticks in kinds.items()]
+
+
+def _session_lanes(others: Sequence[Other], a_letter: float, seconds: float) -> list[Lane]:
+    rows: list[list[Other]] = []
+    ends: list[float] = []
+    for other in others:
+        needed = _label_place(other, a_letter, seconds)[1]
+        row = next((at for at, end in enumerate(ends) if end <= other.begin), len(ends))
+        if row == len(ends):
+            if row == MOST_SESSION_LANES:
+                break
+            rows.append([])
+            ends.append(0.0)
+        rows[row].append(other)
+        ends[row] = max(other.end, needed) + a_letter
+    left_out = len(others) - sum(map(len, rows))
+    names = ["sessions", *[""] * len(rows)]
+    if left_out and rows:
+        names[len(rows) - 1] = f"{left_out} more"
+    return [Lane(names[at], brackets=tuple(row)) for at, row in enumerate(rows)]
+
+
+def _label_place(other: Other, a_letter: float, seconds: float) -> tuple[float, float]:
+    """Where a bracket's name begins and ends: in it, else behind it, else before the end of the picture."""
+    length = (len(clipped(other.name, _LONGEST)) + 2) * a_letter
+    if length <= other.end - other.begin:
+        begin = (other.begin + other.end - length) / 2
+    else:
+        begin = max(0.0, min(other.end, seconds - length))
+    return begin, begin + length
+
+
+def draw(axes: Axes, found: Sequence[Lane], seconds: float, width_in: float) -> None:
+    """Draw the lines; y goes down, a lane each."""
+    a_letter = _LETTER_PT / 72 / width_in * max(seconds, 1e-9)
+    axes.set_ylim(len(found), 0)
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    for at, lane in enumerate(found):
+        y = at + 0.5
+        if lane.name:
+            axes.annotate(
+                lane.name,
+                (0, y),
+                xycoords=("axes fraction", "data"),
+                xytext=(-4, 0),
+                textcoords="offset points",
+                ha="right",
+                va="center_baseline",
+                fontsize=look.SMALL,
+                color=look.DIM,
+            )
+        for other in lane.brackets:
+            _bracket(axes, other, y, a_letter, seconds)
+        _labels(axes, lane.labels, y, a_letter, seconds)
+        for severity in {severity for _, severity in lane.ticks}:
+            times = [when for when, of in lane.ticks if of == severity]
+            colour = look.SEVERITY.get(severity, look.DIM)
+            axes.vlines(times, y - 0.36, y + 0.36, color=colour, linewidth=1.0)
+        if lane.ticks:
+            axes.annotate(
+                str(len(lane.ticks)),
+                (1, y),
+                xycoords=("axes fraction", "data"),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center_baseline",
+                fontsize=look.SMALL,
+                color=look.DIM,
+            )
+
+
+def _bracket(axes: Axes, other: Other, y: float, a_letter: float, seconds: float) -> None:
+    axes.plot([other.begin, other.end], [y, y], color=look.DIM, linewidth=0.6, solid_capstyle="butt")
+    axes.vlines([other.begin, other.end], y - 0.25, y + 0.25, color=look.DIM, linewidth=0.6)
+    begin, end = _label_place(other, a_letter, seconds)
+    inside = begin >= other.begin and end <= other.end
+    axes.text(
+        (begin + end) / 2 if inside else begin + a_letter,
+        y,
+        clipped(other.name, _LONGEST),
+        ha="center" if inside else "left",
+        va="center_baseline",
+        fontsize=look.SMALL,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+    )
+
+
+def _labels(
+    axes: Axes, labels: Sequence[tuple[float, str]], y: float, a_letter: float, seconds: float
+) -> None:
+    """Ticks, and behind each its label where the next one leaves room."""
+    axes.vlines([at for at, _ in labels], y - 0.36, y + 0.5, color=look.INK, linewidth=0.6)
+    free_from = 0.0
+    for number, (at, label) in enumerate(labels):
+        following = labels[number + 1][0] if number + 1 < len(labels) else seconds + 4 * a_letter
+        needed = (len(label) + 1) * a_letter
+        if at < free_from or (at + needed > following and number % _every(labels, a_letter)):
+            continue
+        if at + needed > seconds + 4 * a_letter:
+            continue
+        axes.text(
+            at + a_letter * 0.5,
+            y,
+            label,
+            va="center_baseline",
+            fontsize=look.SMALL,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.2},
+        )
+        free_from = at + needed
+
+
+def _every(labels: Sequence[tuple[float, str]], a_letter: float) -> int:
+    """Of marks that stand close, every so many gets a label, so that they are evenly thinned."""
+    spaces = sorted(b[0] - a[0] for a, b in pairwise(labels)) or [1.0]
+    usual = max(spaces[len(spaces) // 2], 1e-9)
+    longest = max((len(label) + 1) * a_letter for _, label in labels)
+    return max(1, -int(-longest // usual))

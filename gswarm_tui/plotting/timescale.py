@@ -1,0 +1,96 @@
+"""Marks on a time axis: at round times of the local clock below, at round lengths of time above."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+
+_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800)
+_HOURS = tuple(3600 * hours for hours in (1, 2, 3, 6, 12, 24, 48, 7 * 24, 14 * 24, 28 * 24))
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A place on the axis, in seconds from the span's begin, and its label."""
+
+    at: float
+    label: str
+
+
+def _step(seconds: float, most: int) -> int:
+    return next((step for step in _STEPS + _HOURS if seconds / step <= most), _HOURS[-1])
+
+
+def clock_ticks(started_at: datetime, seconds: float, zone: tzinfo | None, most: int = 8) -> list[Tick]:
+    """Round times of a zone's clock (None: this machine's) in a span that begins at a naive UTC time.
+
+    The date stands under the first tick of each day where the span has more than one, and under the first.
+    """
+    begin = started_at.replace(tzinfo=UTC)
+    step = _step(seconds, most)
+    ticks: list[Tick] = []
+    at = _floored(begin.astimezone(zone), step).astimezone(UTC)
+    day = None
+    days = begin.astimezone(zone).date() != (begin + timedelta(seconds=seconds)).astimezone(zone).date()
+    while (offset := (at - begin).total_seconds()) <= seconds:
+        local = at.astimezone(zone)
+        if offset >= 0 and _is_round(local, step):
+            label = f"{local:%H:%M:%S}" if step < 60 else f"{local:%H:%M}"
+            if days and local.date() != day:
+                label = f"{local:%b} {local.day}" if step >= 86_400 else f"{label}\n{local:%b} {local.day}"
+                day = local.date()
+            ticks.append(Tick(offset, label))
+        # Where clocks are set, steps of an hour and more fall between round times until they meet anew.
+        at += timedelta(seconds=step if _is_round(local, step) or step < 3600 else 3600)
+    return ticks
+
+
+def _floored(local: datetime, step: int) -> datetime:
+    if step >= 86_400:
+        return local.replace(hour=0, minute=0, second=0, microsecond=0)
+    second = local.hour * 3600 + local.minute * 60 + local.second
+    return local - timedelta(seconds=second % step, microseconds=local.microsecond)
+
+
+def _is_round(local: datetime, step: int) -> bool:
+    second = local.hour * 3600 + local.minute * 60 + local.second
+    return second % min(step, 86_400) == 0
+
+
+def elapsed_ticks(seconds: float, most: int = 8) -> list[Tick]:
+    """Round lengths of time since the begin: "0", "30 s", "1:30 min", "2 h", "1 d 12 h"."""
+    step = _step(seconds, most)
+    return [Tick(at, short_time(at)) for at in range(0, int(seconds) + 1, step)]
+
+
+def short_time(seconds: float) -> str:
+    """A length of time in the largest unit that fits: "0", "45 s", "1:30 min", "2 h", "1 d 12 h"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s" if whole else "0"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min" if whole % 60 else f"{whole // 60} min"
+    if whole < 86_400:
+        minutes = whole % 3600 // 60
+        return f"{whole // 3600}:{minutes:02d} h" if minutes else f"{whole // 3600} h"
+    hours = whole % 86_400 // 3600
+    return f"{whole // 86_400} d {hours} h" if hours else f"{whole // 86_400} d"
+
+
+def zone_name(at: datetime, zone: tzinfo | None) -> str:
+    """What the local time of a naive UTC time is called: "CET (UTC+1)", "UTC", "UTC+5:30"."""
+    local = at.replace(tzinfo=UTC).astimezone(zone)
+    minutes = round((local.utcoffset() or timedelta()).total_seconds() / 60)
+    hours, rest = divmod(abs(minutes), 60)
+    offset = f"UTC{'+' if minutes >= 0 else '−'}{hours}" + (f":{rest:02d}" if rest else "")
+    name = local.tzname() or ""
+    if not minutes:
+        return "UTC" if name in ("UTC", "", "GMT") else f"{name} (UTC)"
+    return f"{name} ({offset})" if name.isalpha() else offset
+
+
+def moment(at: datetime, zone: tzinfo | None, like: datetime | None = None) -> str:
+    """A naive UTC time as local time: "2026-11-21 11:15:04"; without a date that ``like`` has, too."""
+    local = at.replace(tzinfo=UTC).astimezone(zone)
+    same = like is not None and like.replace(tzinfo=UTC).astimezone(zone).date() == local.date()
+    return f"{local:%H:%M:%S}" if same else f"{local:%Y-%m-%d %H:%M:%S}"
