@@ -170,6 +170,7 @@ class RecoverOptions:
     recording: str
     db: Path | None
     finish: bool
+    abandon: bool
 
 
 def parse_recover(argv: Sequence[str]) -> RecoverOptions:
@@ -180,7 +181,7 @@ def parse_recover(argv: Sequence[str]) -> RecoverOptions:
     """
     parser = _Parser(
         prog="gswarm-tui recover",
-        usage="gswarm-tui recover [ID] [--finish] [--db PATH]",
+        usage="gswarm-tui recover [ID] [--finish [--abandon]] [--db PATH]",
         description="List recordings that were interrupted, or go on with one: its sessions\n"
         "continue, and frames that wait on the nodes arrive.",
         formatter_class=_help_format,
@@ -191,6 +192,9 @@ def parse_recover(argv: Sequence[str]) -> RecoverOptions:
     parser.add_argument(
         "--finish", action="store_true", help="only fetch what the nodes still hold and close the recording"
     )
+    parser.add_argument(
+        "--abandon", action="store_true", help="close it even without what nodes out of reach may hold"
+    )
     parser.add_argument("--db", metavar="PATH", help="its file (default: all of this folder)")
     parser.add_argument("--help", "-h", action="help", help="show this and exit")
     namespace, rest = parser.parse_known_args(argv)
@@ -200,8 +204,10 @@ def parse_recover(argv: Sequence[str]) -> RecoverOptions:
         raise _unexpected(rest[0], parser)
     if namespace.finish and not namespace.recording:
         raise UsageError("--finish needs the ID of a recording; gswarm-tui recover lists them.")
+    if namespace.abandon and not namespace.finish:
+        raise UsageError("--abandon closes a recording, so it needs --finish.")
     db = None if namespace.db is None else _Layers((_flag, {"db": namespace.db})).get("db", values.file, None)
-    return RecoverOptions(namespace.recording, db, namespace.finish)
+    return RecoverOptions(namespace.recording, db, namespace.finish, namespace.abandon)
 
 
 def _options(flags: Mapping[str, object], layers: _Layers) -> Options:

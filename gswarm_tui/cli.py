@@ -78,7 +78,9 @@ def _recover(words: Sequence[str]) -> int:
     chosen = recover.choose(found, unreadable, asked.recording)
     if asked.finish:
         _prepare(os.environ)
-        return asyncio.run(recover.finish(chosen, settings, sys.stdout))
+        from gswarm_tui.finish import finish
+
+        return asyncio.run(finish(chosen, settings, sys.stdout, abandon=asked.abandon))
     options, plan = chosen.recall(settings)
     require_terminal(sys.stdin, sys.stdout)
     log = _prepare(os.environ)
@@ -116,8 +118,20 @@ async def _watch(
     lifetime = Lifetime(
         hub, launcher, recorder, app.request_quit, lasting=parts.lasting(options), waiting=_tell_waiting
     )
-    ended = await lifetime.run(app.run_async())
+    following = asyncio.create_task(_follow_job(hub, plan))
+    try:
+        ended = await lifetime.run(app.run_async())
+    finally:
+        following.cancel()
     return _say_goodbye(hub, ended, app.return_code or 0, log, uid)
+
+
+async def _follow_job(hub: Hub, plan: Plan) -> None:
+    """Let agents know when the job of their nodes ends."""
+    if plan.job is not None:
+        from gswarm_tui.jobend import follow
+
+        await follow(hub, Slurm(), plan.job)
 
 
 def _give_notice(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gswarm_tui.fleet.events import RecorderStatus
+from gswarm_agent.frame import WARNING
+from gswarm_tui.fleet.events import WAITING, Happened, RecorderStatus
 from gswarm_tui.hub import Hub
 
 SCREEN_ENDS_S = 5.0
@@ -116,6 +117,10 @@ class Lifetime:
         if self._recording is None:
             return Ended(problem, None)
         holding = tuple(self._hub.holding()) if self._lasting else ()
+        at, words = self._hub.now(), "it may hold frames that couldn't be fetched"
+        for node in holding:
+            self._hub.publish(Happened(at, WAITING, WARNING, words, node))
+        self._hub.flush()
         status = await asyncio.to_thread(self._recording.close, None if holding else self._hub.now())
         return Ended(problem, status, holding)
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO, cast
 
-from gswarm_agent.wire import GAVE_ALL
 from gswarm_tui import hosts, parts
 from gswarm_tui.arguments import Options
 from gswarm_tui.errors import UserError, printable, quote
-from gswarm_tui.fleet.events import Phase
-from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Asking, LaunchError, clean
 from gswarm_tui.launch.waiting import NodeStatus, ask_status
 from gswarm_tui.plan import Plan

@@ -11,6 +11,11 @@ from dataclasses import dataclass
 
 from gswarm_agent.frame import Frame, Hello
 
+WAITING = "waiting"
+"""The kind of event that says which nodes may hold frames when a recording is left open."""
+ABANDONED = "abandoned"
+"""The kind of event that says which nodes may hold frames that a closed recording was not to wait for."""
+
 
 class Phase(enum.Enum):
     """Where a node's link stands."""

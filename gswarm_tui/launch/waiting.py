@@ -26,10 +26,14 @@ class FramesWaiting:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """What a node keeps of a recording; ``pid`` is its agent's, None where none runs."""
+    """What a node keeps of a recording; ``pid`` is its agent's, None where none runs.
+
+    ``left`` tells whether there is anything at all: an agent, its frames, or what a killed one leaves.
+    """
 
     pid: int | None
     lives: tuple[FramesWaiting, ...]
+    left: bool = True
 
     @property
     def frames(self) -> int:
@@ -59,11 +63,11 @@ async def ask_status(launcher: Asking, node: str, recording: str) -> NodeStatus:
         await channel.close()
 
 
-def _read(entries: list[dict[str, Any]]) -> tuple[int | None, tuple[FramesWaiting, ...]]:
+def _read(entries: list[dict[str, Any]]) -> tuple[int | None, tuple[FramesWaiting, ...], bool]:
     pids = [int(entry["pid"]) for entry in entries if entry["pid"] is not None]
     lives = tuple(
         FramesWaiting(str(one["life"]), int(one["frames"]), one["first_ns"] / 1e9, one["last_ns"] / 1e9)
         for entry in entries
         for one in entry["lives"]
     )
-    return (pids[0] if pids else None), lives
+    return (pids[0] if pids else None), lives, bool(entries)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gswarm_agent.frame import GpuFacts
+from gswarm_tui.fleet.events import WAITING
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.ledger import KnownLife, KnownNode, Ledger, Row
 
@@ -27,6 +28,8 @@ class Interrupted:
     """A recording without an end. Times are Unix seconds; ``last_at`` is that of its newest sample or start.
 
     ``uid`` is empty and ``options`` too where the recording is of a version that couldn't go on with one.
+    ``answered`` are the nodes that ever did. ``awaited`` are those that it was left open for because they may
+    hold frames; None where its head was killed, so that every node may.
     """
 
     recording_id: int
@@ -38,6 +41,8 @@ class Interrupted:
     options: Mapping[str, Any]
     nodes: tuple[str, ...]
     sessions: tuple[str, ...]
+    answered: tuple[str, ...]
+    awaited: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -61,18 +66,24 @@ class Resumed:
     rows: int
 
 
-_INTERRUPTED = """
+_INTERRUPTED = f"""
 SELECT r.*, epoch_us(r.started_at) AS began_us,
        (SELECT max(epoch_us(h.ts)) FROM host_samples h JOIN nodes n USING (node_id)
         WHERE n.recording_id = r.recording_id) AS last_at,
        (SELECT list(DISTINCT n.node ORDER BY n.node) FROM nodes n
         WHERE n.recording_id = r.recording_id) AS nodes,
+       (SELECT list(DISTINCT n.node ORDER BY n.node) FROM nodes n
+        WHERE n.recording_id = r.recording_id AND n.hostname IS NOT NULL) AS answered,
+       (SELECT list(DISTINCT n.node ORDER BY n.node) FROM events e JOIN nodes n USING (node_id)
+        WHERE n.recording_id = r.recording_id AND e.kind = '{WAITING}'
+          AND e.ts >= ALL (SELECT h.ts FROM host_samples h JOIN nodes m USING (node_id)
+                           WHERE m.recording_id = r.recording_id)) AS awaited,
        (SELECT list(s.name ORDER BY s.session_id) FROM sessions s
         WHERE s.recording_id = r.recording_id) AS sessions
 FROM recordings r
 WHERE r.ended_at IS NULL
 ORDER BY r.recording_id
-"""
+"""  # noqa: S608 (a name of this project only)
 
 _SESSIONS = """
 SELECT s.session_id, s.name, epoch_us(s.started_at) AS started_at, epoch_us(s.ended_at) AS ended_at,
@@ -116,6 +127,8 @@ def interrupted(file: Rows) -> list[Interrupted]:
             options=_object(row.get("options")),
             nodes=tuple(row["nodes"] or ()),
             sessions=tuple(row["sessions"] or ()),
+            answered=tuple(row["answered"] or ()),
+            awaited=None if row["awaited"] is None else tuple(row["awaited"]),
         )
         for row in file.rows(_INTERRUPTED)
     ]

@@ -7,7 +7,9 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -25,6 +27,7 @@ import pytest
 from gswarm_tui import recover
 from gswarm_tui.arguments import UsageError, parse, parse_recover
 from gswarm_tui.errors import UserError
+from gswarm_tui.finish import finish
 from gswarm_tui.plan import Plan
 from gswarm_tui.remember import recall, remember
 from gswarm_tui.slurm import Job
@@ -142,7 +145,7 @@ def test_nothing_is_lost_or_twice_when_a_killed_head_is_finished(path: Path) -> 
     assert len(seqs) >= before + 10
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
     assert query(path, "SELECT count(*) FROM host_samples WHERE interval_ms IS NULL") == [(1,)]
-    assert agents_of(uid) == []
+    eventually(lambda: agents_of(uid) == [], "the end of all that was left")
 
 
 def test_a_killed_head_is_gone_on_with_and_the_next_one_on_its_file_says_so(path: Path) -> None:
@@ -158,7 +161,7 @@ def test_a_killed_head_is_gone_on_with_and_the_next_one_on_its_file_says_so(path
     seqs = query(path, f"SELECT seq FROM host_samples JOIN nodes USING (node_id) {mine} ORDER BY ts")
     assert seqs == [(n,) for n in range(1, len(seqs) + 1)]
     assert query(path, f"SELECT ended_at IS NULL FROM recordings {mine}") == [(False,)]
-    assert agents_of(uid) == []
+    eventually(lambda: agents_of(uid) == [], "the end of all that was left")
 
 
 def test_finishing_measures_nothing_on_a_node_whose_agent_has_ended(path: Path) -> None:
@@ -176,14 +179,102 @@ def test_finishing_measures_nothing_on_a_node_whose_agent_has_ended(path: Path) 
     assert seqs == list(range(1, len(seqs) + 1))
     assert before < len(seqs) <= before + life["frames"]
     assert query(path, "SELECT count(DISTINCT life) FROM links") == [(1,)]
-    assert agents_of(uid) == []
+    eventually(lambda: agents_of(uid) == [], "the end of all that was left")
 
 
-def leave(path: Path, uid: str, options: str = "{}", *names: str) -> None:
+def finished(path: Path, uid: str, *more: str) -> tuple[int, str]:
+    """The exit status of ``recover --finish``, and what it said."""
+    words = [sys.executable, "-m", "gswarm_tui", "recover", uid[:8], "--finish", "--db", str(path), *more]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def gaps(path: Path) -> list[str]:
+    return [message for (message,) in query(path, "SELECT message FROM events WHERE kind = 'gap'")]
+
+
+def killed_agent(uid: str) -> None:
+    """The agent is killed with SIGKILL, which is the end of what it has in memory."""
+    agent = agents_of(uid)[0]["pid"]
+    assert isinstance(agent, int)
+    os.kill(agent, signal.SIGKILL)
+    eventually(lambda: agents_of(uid)[0]["pid"] is None, "the agent's end")
+
+
+def test_what_a_killed_agent_alone_had_is_told_though_it_left_nothing(path: Path) -> None:
+    uid = killed_head(path)
+    folder = next(Path("/var/tmp").glob(f"gswarm-tui-{os.geteuid()}/{uid}@*"))
+
+    def numbered() -> int:
+        return int(struct.unpack(">32sQQ", (folder / "tally").read_bytes())[1])
+
+    on_disk = len(frames_on(path))
+    eventually(lambda: numbered() > on_disk + 3, "frames that only the agent has")
+    killed_agent(uid)
+    assert agents_of(uid)[0]["lives"] == []
+    lost = numbered() - on_disk
+    status, said = finished(path, uid)
+    assert status == 0, said
+    assert gaps(path) == [f"the agent was killed, and {lost} frames that only it had are lost"]
+    assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
+    eventually(lambda: agents_of(uid) == [], "the end of all that was left")
+
+
+def test_an_agent_of_which_nothing_is_left_at_all_is_told(path: Path) -> None:
+    uid = killed_head(path)
+    killed_agent(uid)
+    shutil.rmtree(next(Path("/var/tmp").glob(f"gswarm-tui-{os.geteuid()}/{uid}@*")))
+    status, said = finished(path, uid)
+    assert status == 0, said
+    assert gaps(path) == [
+        "nothing is left of its agent on the node: what it measured after this, if anything, is lost"
+    ]
+    at_the_end = "SELECT abs(epoch(e.ts - (SELECT max(ts) FROM host_samples))) < 0.001 FROM events e"
+    assert query(path, f"{at_the_end} WHERE kind = 'gap'") == [(True,)]
+
+
+def leave(path: Path, uid: str, options: str = "{}", node: str = "n1") -> None:
     recorder = Recorder(path, replace(INFO, uid=uid, options=options), lambda _status: None)
     recorder.open()
-    recorder.submit([introduced(gpus=1), arrived(1, [gpu_row()])])
+    recorder.submit([introduced(node, gpus=1), arrived(1, [gpu_row()], node=node)])
     recorder.close(None)
+
+
+AWAY = "no/host: it couldn't be asked: 'no/host' is no host name\n"
+
+
+def test_a_recording_stays_open_for_a_node_out_of_reach_until_it_is_abandoned(path: Path) -> None:
+    leave(path, "abd2-0", remember(SETTINGS, Plan(("no/host",))), "no/host")
+    unended = "SELECT count(*) FROM recordings WHERE ended_at IS NULL"
+    for _ in range(2):
+        status, said = finished(path, "abd2-0")
+        assert (status, said) == (
+            1,
+            f"{path}: recording abd2-0 stays open; 0 frames came from its nodes\n{AWAY}"
+            f"`gswarm-tui recover abd2-0 --finish --db {path}` tries again; "
+            "with --abandon it closes without no/host\n",
+        )
+        assert query(path, unended) == [(1,)]
+    status, said = finished(path, "abd2-0", "--abandon")
+    assert (status, said) == (
+        0,
+        f"{path}: recording abd2-0 is closed; 0 frames came from its nodes\n{AWAY}",
+    )
+    assert query(path, unended) == [(0,)]
+    told = query(path, "SELECT kind, node, message FROM events JOIN nodes USING (node_id) ORDER BY events.ts")
+    reason = "it couldn't be asked: 'no/host' is no host name"
+    waiting = ("waiting", "no/host", f"it may hold frames that couldn't be fetched: {reason}")
+    abandoned = f"the recording was closed without what it may hold: {reason}"
+    assert told == [waiting, waiting, ("abandoned", "no/host", abandoned)]
+
+
+def test_a_node_that_never_answered_keeps_no_recording_open(path: Path) -> None:
+    leave(path, "abd2-0", remember(SETTINGS, Plan(("no/host",))))
+    assert finished(path, "abd2-0") == (
+        0,
+        f"{path}: recording abd2-0 is closed; 0 frames came from its nodes\n"
+        f"{AWAY[:-1]}, and it never answered while this was recorded\n",
+    )
 
 
 def test_a_recording_is_found_by_the_beginning_of_its_id_or_its_number(tmp_path: Path) -> None:
@@ -215,7 +306,7 @@ async def test_a_recording_of_an_older_version_can_be_closed(tmp_path: Path) -> 
         )
     ((one,), _) = recover.find(tmp_path, None)
     out = StringIO()
-    assert await recover.finish(one, SETTINGS, out) == 0
+    assert await finish(one, SETTINGS, out) == 0
     assert "recording 1 is closed; 0 frames" in out.getvalue()
     assert query(path, "SELECT ended_at > started_at FROM recordings") == [(True,)]
 
@@ -293,6 +384,7 @@ def test_what_makes_no_sense_is_not_recalled(kept: dict[str, object]) -> None:
     ("words", "reason"),
     [
         ("--finish", "--finish needs the ID"),
+        ("a --abandon", "--abandon closes a recording, so it needs --finish"),
         ("a b", "takes one ID"),
         ("--finnish", "there is no option"),
         ("--db /nowhere.duckdb", "--db: there is no file"),

@@ -8,9 +8,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from gswarm_agent.frame import WARNING
 from gswarm_tui.fleet.events import (
+    WAITING,
     Event,
     FrameArrived,
+    Happened,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
@@ -19,8 +22,9 @@ from gswarm_tui.fleet.events import (
     SessionStarted,
 )
 from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.reader import ReadOnly
 from gswarm_tui.store.recorder import Recorder
-from gswarm_tui.store.resume import Resumed
+from gswarm_tui.store.resume import Resumed, interrupted
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, hello, introduced, query, record
 
 UID = "2f1c1e5e-0000-4000-8000-000000000001"
@@ -119,6 +123,21 @@ def test_interrupted_recordings_are_told_to_whoever_opens_the_file_next(path: Pa
     go_on(path, number=2)
     with pytest.raises(StoreError, match="has no interrupted recording 2"):
         Recorder(path, 2, lambda _status: None).open()
+
+
+def test_which_nodes_a_recording_waits_for_is_known_as_long_as_nothing_came_after(path: Path) -> None:
+    def left() -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+        with ReadOnly(path) as file:
+            (one,) = interrupted(file)
+        return one.answered, one.awaited
+
+    away = LinkChanged("n3", T0, Phase.LOST, "off")
+    leave(path, introduced("n1", gpus=1), introduced("n2", gpus=1), away, *frames(1, 4))
+    assert left() == (("n1", "n2"), None)
+    go_on(path, Happened(T0 + 9, WAITING, WARNING, "it may hold frames", "n2"), ended_at=None)
+    assert left() == (("n1", "n2"), ("n2",))
+    go_on(path, introduced("n1", gpus=1), *frames(5, 10), ended_at=None)
+    assert left() == (("n1", "n2"), None)
 
 
 def test_links_of_a_file_made_before_lives_are_kept(path: Path) -> None:

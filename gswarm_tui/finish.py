@@ -1,0 +1,151 @@
+"""Finishing an interrupted recording: what its nodes hold is fetched, and it is closed if that was all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import math
+import shlex
+from collections.abc import Collection, Mapping
+from typing import TextIO
+
+from gswarm_agent.frame import ERROR, WARNING
+from gswarm_agent.wire import GAVE_ALL, KEEPS
+from gswarm_tui import hosts, parts
+from gswarm_tui.arguments import Options
+from gswarm_tui.errors import UserError, printable
+from gswarm_tui.fleet.events import ABANDONED, WAITING, Happened, Phase
+from gswarm_tui.hub import Hub
+from gswarm_tui.launch.base import LaunchError
+from gswarm_tui.launch.waiting import NodeStatus
+from gswarm_tui.plan import Plan
+from gswarm_tui.recover import Found, ask_all, short_id, words
+from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.recorder import Recorder
+
+QUIET_S = 30.0
+"""A node from which nothing new came for so long is given up."""
+FRESH_INTERVALS = 3
+LAST_WORDS_S = 15.0
+LOOK_S = 0.1
+MICROSECOND = 1e-6
+
+
+async def finish(one: Found, settings: Options, out: TextIO, *, abandon: bool = False) -> int:
+    """Fetch what the nodes hold, close the recording, print a line or more about it; the exit status.
+
+    It stays open while a node that may hold frames of it can't be reached, unless those are to be abandoned.
+
+    Raises:
+        UserError: the recording can't be written, or doesn't say how its nodes are reached.
+    """
+    known = one.interrupted
+    options, plan = one.recall(settings) if known.uid else (settings, Plan(known.nodes))
+    answers = await ask_all(options, plan, known.uid) if known.uid and not options.demo else {}
+    away = {n: f"it couldn't be asked: {a.reason}" for n, a in answers.items() if isinstance(a, LaunchError)}
+    left = [node for node, answer in answers.items() if isinstance(answer, NodeStatus) and answer.left]
+    hub = parts.make_hub(options, plan)
+    try:
+        recorder = parts.go_on(hub, options, plan, one.path, known.recording_id)
+    except StoreError as error:
+        raise UserError(f"{error}.") from None
+    launcher = parts.make_launcher(options, plan, known.uid, only_left=True)
+    parts.add_links(hub, launcher, options, recorder)
+    await _fetch(hub, left)
+    await launcher.close()
+    away |= await _still_kept(options, dataclasses.replace(plan, nodes=tuple(left)), known.uid)
+    holding = {node: reason for node, reason in away.items() if node in known.answered}
+    _tell_kills(hub, left)
+    gone = answers.keys() - away.keys() - set(left)
+    _tell_gone(hub, recorder, gone & set(known.answered if known.awaited is None else known.awaited))
+    _tell_holding(hub, holding, abandon)
+    hub.flush()
+    newest = [state.last_ts for state in hub.fleet.nodes.values() if state.last_ts is not None]
+    stays_open = bool(holding) and not abandon
+    ended_at = None if stays_open else max([known.last_at, *newest]) + MICROSECOND
+    status = await asyncio.to_thread(recorder.close, ended_at)
+    if status.error:
+        raise UserError(f"{status.error}.")
+    frames = sum(state.frames for state in hub.fleet.nodes.values())
+    came = f"{frames:,} frame{'' if frames == 1 else 's'} came from its nodes"
+    became = "stays open" if stays_open else "is closed"
+    print(printable(f"{one.path}: recording {short_id(known)} {became}; {came}"), file=out)
+    for node, reason in away.items():
+        never = "" if node in holding else ", and it never answered while this was recorded"
+        print(printable(f"{node}: {reason}{never}"), file=out)
+    if stays_open:
+        again = f"gswarm-tui recover {short_id(known)} --finish --db {shlex.quote(str(one.path))}"
+        nodes = hosts.fold(holding)
+        print(printable(f"`{again}` tries again; with --abandon it closes without {nodes}"), file=out)
+    return 1 if stays_open else 0
+
+
+async def _fetch(hub: Hub, nodes: Collection[str]) -> None:
+    """Record what these nodes hold, and end their agents."""
+    hub.links = {node: hub.links[node] for node in nodes}
+    feeding = asyncio.create_task(hub.run(), name="hub")
+    await asyncio.gather(*(_until_caught_up(hub, node) for node in nodes))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS_S):
+            await hub.stop_links()
+    feeding.cancel()
+    await asyncio.wait({feeding})
+    hub.flush()
+
+
+def _tell_kills(hub: Hub, nodes: Collection[str]) -> None:
+    """What agents that were killed had measured, but nobody has."""
+    for node in nodes:
+        gave_all, _, lost = hub.fleet.nodes[node].reason.removesuffix(KEEPS).partition("; ")
+        if gave_all == GAVE_ALL and lost:
+            hub.publish(Happened(hub.now(), "gap", WARNING, lost, node))
+
+
+def _tell_gone(hub: Hub, recorder: Recorder, nodes: Collection[str]) -> None:
+    """Where nothing is left of an agent that wasn't seen to end, as after a reboot without ``/var/tmp``."""
+    lives = recorder.resumed.lives if recorder.resumed is not None else ()
+    for node in sorted(nodes):
+        last = max((life.ts_ns / 1e9 - life.offset_s for life in lives if life.node == node), default=None)
+        since = "" if last is None else " after this"
+        said = f"nothing is left of its agent on the node: what it measured{since}, if anything, is lost"
+        hub.publish(Happened(last or hub.started_at, "gap", WARNING, said, node))
+
+
+def _tell_holding(hub: Hub, holding: Mapping[str, str], abandon: bool) -> None:
+    """Which nodes may hold frames, and whether these are waited for."""
+    at = hub.now()
+    for node, reason in holding.items():
+        if abandon:
+            said = f"the recording was closed without what it may hold: {reason}"
+            hub.publish(Happened(at, ABANDONED, ERROR, said, node))
+        else:
+            said = f"it may hold frames that couldn't be fetched: {reason}"
+            hub.publish(Happened(at, WAITING, WARNING, said, node))
+
+
+async def _still_kept(options: Options, plan: Plan, uid: str) -> dict[str, str]:
+    """The nodes that may not have given all that they have, and why."""
+    kept: dict[str, str] = {}
+    for node, answer in (await ask_all(options, plan, uid)).items() if plan.nodes else ():
+        if isinstance(answer, LaunchError):
+            kept[node] = f"whether it has given all isn't known: {answer.reason}"
+        elif answer.frames:
+            kept[node] = f"it didn't give all that it has: {words(answer)}"
+    return kept
+
+
+async def _until_caught_up(hub: Hub, node: str) -> None:
+    """Return when the node sends fresh frames, or has given all, or when nothing comes from it any more."""
+    state = hub.fleet.nodes[node]
+    loop = asyncio.get_running_loop()
+    frames, since = state.frames, loop.time()
+    while loop.time() - since < QUIET_S:
+        age_s = hub.now() - state.last_ts if state.last_ts is not None else math.inf
+        if state.phase is Phase.LIVE and age_s < FRESH_INTERVALS * state.interval_s:
+            return
+        if state.phase is Phase.LOST and state.reason.startswith(GAVE_ALL):
+            return
+        await asyncio.sleep(LOOK_S)
+        if state.frames != frames:
+            frames, since = state.frames, loop.time()
