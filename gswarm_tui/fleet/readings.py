@@ -11,6 +11,8 @@ from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.history import Floats
 
 ENERGY = GPU_COLUMNS.index("energy_mj")
+_MOST = 1e15
+"""Nothing measures more; what says so is no answer, and can't overflow a sum or a colour either."""
 
 
 def gpu_values(hello: Hello, frame: Frame) -> Floats:
@@ -19,6 +21,7 @@ def gpu_values(hello: Hello, frame: Frame) -> Floats:
     for position, row in enumerate(frame.gpus):
         if row is not None:
             values[position] = np.array(row, dtype=np.float64)
+    values[np.abs(values) > _MOST] = np.nan
     return values if hello.gpu_columns == GPU_COLUMNS else _renamed(values, hello.gpu_columns, GPU_COLUMNS)
 
 
@@ -28,6 +31,7 @@ def host_values(hello: Hello, frame: Frame) -> Floats:
     if row is None:
         return np.full(len(HOST_COLUMNS), np.nan)
     values = np.array(row, dtype=np.float64)
+    values[np.abs(values) > _MOST] = np.nan
     if hello.host_columns == HOST_COLUMNS:
         return values
     renamed: Floats = _renamed(values[np.newaxis, :], hello.host_columns, HOST_COLUMNS)[0]

@@ -138,6 +138,8 @@ class Fleet:
             if known is None:
                 self._adopt(node, hello)
             return []
+        if node.former is not None and node.former.life == hello.life:
+            node.former = None
         self._adopt(node, hello)
         told = [
             Happened(event.at, "unmeasured", INFO, f"{what}: {why}", event.node)
@@ -151,6 +153,8 @@ class Fleet:
     def _adopt(self, node: NodeState, hello: Hello) -> None:
         """Show the node as this hello describes it; other GPUs begin with an empty history."""
         same = node.hello is not None and _same_gpus(node.hello, hello)
+        if not (same and node.hello and node.hello.process_columns == hello.process_columns):
+            node.processes = ()  # they are of the GPUs and columns of before
         node.hello = hello
         node.interval_s = hello.interval_ms / 1000
         node.version += 1
@@ -203,7 +207,7 @@ class Fleet:
         used_j = energy_used(node.gpus[own], values[own])
         host = host_values(hello, frame)
         node.gpus, node.host, node.last_ts = values, host, event.ts
-        if frame.processes is not None:
+        if frame.processes is not None and node.hello and hello.process_columns == node.hello.process_columns:
             node.processes = frame.processes
         node.keep(event.ts, values, host)
         self.energy_j += used_j
