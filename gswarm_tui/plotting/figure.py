@@ -16,7 +16,7 @@ from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, moment, sh
 
 WIDTH = 7.2
 _RIGHT, _BAR = 0.6, 0.075
-_HEAD, _FOOT = 0.48, 0.5
+_HEAD, _FOOT = 0.44, 0.5
 _ELAPSED = 0.3
 _TITLE, _CLOSE = 0.26, 0.06
 _CURVE, _VALUES = 0.78, 0.62
@@ -118,7 +118,7 @@ class Page:
         if block.kind == "values":
             name = material.values[block.at]
             panels.draw_values(axes, name, material.marks, look.VALUES[block.at % len(look.VALUES)])
-            self._title(axes, f"{panels.clipped(name, 60)} of marks", block.height)
+            self._title(axes, f"{panels.clipped(name, 60)} (from marks)", block.height)
             return
         grid, choice = material.grids[block.at], material.choices[block.at]
         ends = panels.scale(grid)
@@ -184,7 +184,16 @@ class Page:
             return
         for axes in drawn[1:]:  # the first holds their labels
             low, high = axes.get_ylim()
-            axes.vlines([mark.at for mark in marks], low, high, color=look.INK, linewidth=0.5, alpha=0.45)
+            axes.vlines(
+                [mark.at for mark in marks],
+                low,
+                high,
+                color=look.DIM,
+                linewidth=0.5,
+                linestyle=(0, (3, 2)),
+                alpha=0.6,
+                zorder=2.5,
+            )
             axes.set_ylim(low, high)
 
     def _words(self, figure: Figure) -> None:

@@ -18,7 +18,7 @@ class Material:
     """A span with a grid for each choice, and what happened in it.
 
     ``how`` says whether bins hold the mean or the largest value ("mean", "max"), ``values`` which values of
-    marks are drawn, ``devices`` what was measured: "2 nodes, 16 GPUs (NVIDIA H100)".
+    marks are drawn, ``devices`` what was measured: "2 nodes, 16 × NVIDIA H100".
     """
 
     span: Span
@@ -106,10 +106,9 @@ def _nothing(source: Source, span: Span, missing: Sequence[Choice]) -> str:
 
 
 def _devices(source: Source, span: Span) -> str:
-    """ "2 nodes, 16 GPUs (NVIDIA H100)" """
+    """ "2 nodes, 16 × NVIDIA H100" """
     [(nodes, gpus, models)] = source.ask(_DEVICES, span.recording_id).rows()
     names = [name for name in models or () if name]
-    words = f"{nodes} node{'s' * (nodes != 1)}, {gpus} GPU{'s' * (gpus != 1)}"
-    if not names:
-        return words
-    return f"{words} ({names[0]}" + (f" and {len(names) - 1} other kinds)" if len(names) > 1 else ")")
+    what = names[0] if len(names) == 1 else f"GPU{'s' * (gpus != 1)}"
+    kinds = f" of {len(names)} kinds" if len(names) > 1 else ""
+    return f"{nodes} node{'s' * (nodes != 1)}, {gpus} {'× ' * (len(names) == 1)}{what}{kinds}"

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from gswarm_agent.frame import ERROR
 from gswarm_agent.metrics import COUNTER, Metric
 from gswarm_tui.plotting import look
 from gswarm_tui.plotting.grid import Floats, Grid
@@ -24,7 +25,7 @@ Doubles = npt.NDArray[np.float64]
 
 FEW = 8
 """So many GPUs or nodes are drawn as a line each; of more, how they are spread."""
-_REASONS = {0.0: "free", 0.5: "power cap", 1.0: "held down"}
+_REASONS = {0.0: "free", 0.5: "capped", 1.0: "slowed"}
 _PIXELS = (1500, 600)
 
 
@@ -82,7 +83,8 @@ def draw_heatmap(axes: Axes, grid: Grid, ends: tuple[float, float], troubles: Se
     places = {(device.node, device.gpu): row + 0.5 for row, device in enumerate(grid.devices)}
     groups = _groups(grid)
     places |= {(node, None): (first + last) / 2 for node, first, last in groups}
-    points = [(t.at, places[t.node, t.gpu]) for t in troubles if (t.node, t.gpu) in places]
+    serious = [t for t in troubles if t.severity == ERROR and (t.node, t.gpu) in places]
+    points = [(t.at, places[t.node, t.gpu]) for t in serious]
     axes.plot(
         [x for x, _ in points],
         [y for _, y in points],
@@ -94,7 +96,7 @@ def draw_heatmap(axes: Axes, grid: Grid, ends: tuple[float, float], troubles: Se
         path_effects=[withStroke(linewidth=2, foreground="white")],
         zorder=4,
     )
-    _name_rows(axes, groups, rows)
+    _name_rows(axes, groups, [device.gpu for device in grid.devices])
 
 
 def coloured(values: Floats, ends: tuple[float, float]) -> Pixels:
@@ -117,13 +119,12 @@ def _groups(grid: Grid) -> list[tuple[str, int, int]]:
     return found
 
 
-def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], rows: int) -> None:
+def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequence[int | None]) -> None:
     """Nodes left of their rows, as many as there is room for, and lines between them."""
     height_pt = axes.get_position().height * axes.figure.get_figheight() * 72  # type: ignore[union-attr]
-    row_pt = height_pt / rows
-    single = all(last - first == 1 for _, first, last in groups)
-    numbered = not single and row_pt >= look.SMALL * 0.95
-    every = math.ceil((look.SMALL + 1.5) * len(groups) / height_pt)
+    row_pt = height_pt / len(gpus)
+    numbered = gpus[0] is not None and row_pt >= look.SMALL * 0.95
+    every = math.ceil((look.SMALL + 0.5) * len(groups) / height_pt)
     for number, (node, first, last) in enumerate(groups):
         if number % every == 0:
             axes.annotate(
@@ -138,11 +139,11 @@ def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], rows: int) ->
                 color=look.INK,
             )
         if first and (last - first) * row_pt >= 3:
-            axes.axhline(first, color="white", linewidth=0.8 if row_pt >= 4 else 0.4, zorder=2)
+            axes.axhline(first, color="white", linewidth=0.8 if last - first > 1 and row_pt >= 4 else 0.4, zorder=2)
         if numbered:
             for row in range(first, last):
                 axes.annotate(
-                    str(row - first),
+                    str(gpus[row]),
                     (0, row + 0.5),
                     xycoords=("axes fraction", "data"),
                     xytext=(-4, 0),
@@ -197,7 +198,7 @@ def draw_curve(axes: Axes, grid: Grid, ends: tuple[float, float], noun: str) -> 
         ):
             (x, lower), (_, upper) = _stairs(edges, low), _stairs(edges, high)
             axes.fill_between(x, lower, upper, color=colour, linewidth=0, alpha=0.75, zorder=2)
-            handles.append(Patch(color=colour, alpha=0.75, linewidth=0, label=label))
+            handles.insert(0, Patch(color=colour, alpha=0.75, linewidth=0, label=label))
         word = "mean"
     else:
         if len(values) > 1:
@@ -230,7 +231,7 @@ def draw_curve(axes: Axes, grid: Grid, ends: tuple[float, float], noun: str) -> 
 
 def frame(axes: Axes) -> None:
     """A few round values on the left with light lines through the panel."""
-    axes.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(axis="y")
     axes.spines["left"].set_visible(False)

@@ -107,7 +107,7 @@ def draw(axes: Axes, found: Sequence[Lane], seconds: float, width_in: float) -> 
             axes.vlines(times, y - 0.36, y + 0.36, color=colour, linewidth=1.0)
         if lane.ticks:
             axes.annotate(
-                str(len(lane.ticks)),
+                f"× {len(lane.ticks)}",
                 (1, y),
                 xycoords=("axes fraction", "data"),
                 xytext=(4, 0),

@@ -1,0 +1,72 @@
+"""A recording worth drawing: a simulated job with its troubles, through the real hub and recorder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gswarm_agent.frame import ERROR, INFO, Note
+from gswarm_tui.fleet.events import Happened
+from gswarm_tui.store.database import RecordingInfo
+from gswarm_tui.store.recorder import Recorder
+from tests.tui.scene import BEGINNING, Scene
+
+
+class Job(Scene):
+    """A scene whose nodes can lose frames for good."""
+
+    def skip(self, name: str, frames: int) -> None:
+        """Frames of a node that nobody will ever see."""
+        self._seq[name] += frames
+
+
+def record_training(path: Path, nodes: int = 8, gpus: int = 8, seconds: int = 1200, seed: int = 3) -> Path:
+    """Warm-up and training in session "full_training", with epochs marked; node 6 is away for 90 s.
+
+    The session lasts from 10 s after ``BEGINNING`` (2026-03-02 14:00 UTC) to 10 s before the end.
+    """
+    made = Job(nodes, gpus, seed=seed)
+    info = RecordingInfo(
+        started_at=BEGINNING,
+        host="login1",
+        user_name="ada",
+        command="gswarm-tui --job 4711",
+        interval_ms=1000,
+        tool_version="0.1.0",
+        slurm_job_id="4711",
+        slurm_cluster="tiny",
+    )
+    recorder = Recorder(path, info, lambda _status: None)
+    recorder.open()
+    made.hub.sinks.append(recorder)
+    made.connect()
+    made.advance(10)
+    made.hub.start_session("full_training")
+    main = made.fleet.sessions.running[-1].session_id
+    made.hub.start_session("warm_up")
+    warm_up = made.fleet.sessions.running[-1].session_id
+    eighth = (seconds - 20) // 8
+    for step in range(8):
+        if step == 1:
+            made.hub.stop_session(warm_up)
+        if step == 3:
+            made.lose(made.names[min(5, nodes - 1)], "connection reset by peer", "check that the node is up")
+        if step == 5:
+            text = "XID 79: GPU 2 has fallen off the bus"
+            made.note(made.names[0], Note("xid", ERROR, text, min(2, gpus - 1)))
+            made.hub.start_session("evaluation")
+        if step == 6:
+            made.hub.stop_session(made.fleet.sessions.running[-1].session_id)
+        detail = json.dumps({"loss": round(2.4 / (1 + step) ** 0.7 + 0.21, 3), "images_s": 4100 + 37 * step})
+        made.hub.publish(Happened(made.time, "mark", INFO, f"epoch {step + 1}", detail=detail))
+        away = min(90, eighth // 2) if step == 3 else 0
+        if away:
+            made.advance(away)
+            made.skip(made.names[min(5, nodes - 1)], away)
+            made.bring_back(made.names[min(5, nodes - 1)])
+        made.advance(eighth - away)
+    made.hub.stop_session(main)
+    made.advance(10)
+    status = recorder.close(made.time)
+    assert not status.error, status.error
+    return path
