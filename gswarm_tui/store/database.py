@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
@@ -29,12 +29,19 @@ from gswarm_tui.store.schema import (
 )
 from gswarm_tui.store.views import view_statements
 
+if TYPE_CHECKING:
+    from gswarm_tui.store.queries import Lending
+
+MEMORY = "256MB"
+"""DuckDB keeps what it has written up to this; a login node's users have to share theirs."""
+
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "threads": 2,
-    # DuckDB keeps what it has written in memory up to this; a login node's users have to share theirs.
-    "memory_limit": "256MB",
+    "memory_limit": MEMORY,
+    # Queries on what is being recorded must not fill the disk that it goes to.
+    "temp_directory": "",
     # The recorder checkpoints between commits: a checkpoint that fails in a commit takes that with it.
     "wal_autocheckpoint": "1TB",
 }
@@ -72,17 +79,18 @@ class RecordingInfo:
 
 
 class Database:
-    """A recording file held open for writing, by one thread at a time."""
+    """A recording file held open for writing, by one thread at a time; ``lending`` lets others read it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lending: Lending | None = None) -> None:
         """Opens the file, or makes it with the schema. Raises StoreError."""
         self.path = path
-        self._connection = self._connect(path)
+        self._lending = lending
+        self._connection = self._connect()
         self._inode = _inode(path)
         self._broken = False
 
-    @staticmethod
-    def _connect(path: Path) -> duckdb.DuckDBPyConnection:
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        path = self.path
         if not path.parent.is_dir():
             raise StoreError(f"there is no folder {path.parent}; make it, or name another file with --db")
         if path.is_fifo():  # DuckDB would wait for its other end for ever
@@ -94,6 +102,7 @@ class Database:
             connection.execute(f"ATTACH {literal(str(path))} AS rec {options}")
             connection.execute("USE rec")
             _prepare(connection, path)
+            _shut_in(connection, path)
         except duckdb.Error as error:
             connection.close()
             in_use = re.search(_LOCKED, str(error))
@@ -101,6 +110,8 @@ class Database:
         except StoreError:
             connection.close()
             raise
+        if self._lending is not None:
+            self._lending.serve(connection.cursor())
         return connection
 
     def begin_recording(self, info: RecordingInfo) -> int:
@@ -139,10 +150,7 @@ class Database:
             self._reopen()
         self._check_in_place()
         try:
-            self._connection.execute("BEGIN")
-            for table, columns in tables:
-                self._insert(table, columns)
-            self._connection.execute("COMMIT")
+            self._write_all(tables)
         except (duckdb.IntegrityError, duckdb.DataError, duckdb.ProgrammingError) as error:
             with contextlib.suppress(duckdb.Error):
                 self._connection.execute("ROLLBACK")
@@ -150,19 +158,48 @@ class Database:
         except duckdb.Error as error:
             raise self._failed(error) from error
 
+    def _write_all(self, tables: Iterable[tuple[Table, Columns]]) -> None:
+        while True:
+            try:
+                self._connection.execute("BEGIN")
+                for table, columns in tables:
+                    self._insert(table, columns)
+                self._connection.execute("COMMIT")
+                return
+            except duckdb.OutOfMemoryException:
+                if self._lending is None or not self._lending.stop(
+                    "the recorder needed the memory that the query had"
+                ):
+                    raise
+                with contextlib.suppress(duckdb.Error):
+                    self._connection.execute("ROLLBACK")
+
     def _insert(self, table: Table, incoming: Columns) -> None:
-        # DuckDB finds ``incoming`` by its name in this frame and reads the arrays where they lie.
         names = ", ".join(incoming)
         values = ", ".join(f"TRY_CAST({name} AS {table[name].type})" for name in incoming)
         verb = "INSERT OR REPLACE" if table.keyed else "INSERT"
-        self._connection.execute(f"{verb} INTO {table.name} ({names}) SELECT {values} FROM incoming")  # noqa: S608
+        # DuckDB reads the arrays where they lie; only this connection sees them.
+        self._connection.register("incoming", incoming)
+        try:
+            self._connection.execute(f"{verb} INTO {table.name} ({names}) SELECT {values} FROM incoming")  # noqa: S608
+        finally:
+            self._connection.unregister("incoming")
 
     def checkpoint(self) -> None:
-        """Moves the write-ahead log into the file. Raises StoreError."""
-        self._execute("CHECKPOINT rec")
+        """Moves the write-ahead log into the file, unless a query is looking at it. Raises StoreError."""
+        if self._lending is not None:
+            self._lending.settle()
+        try:
+            self._connection.execute("CHECKPOINT rec")
+        except duckdb.TransactionException:
+            return
+        except duckdb.Error as error:
+            raise self._failed(error) from error
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Lets go of the file; queries end."""
+        if self._lending is not None:
+            self._lending.withdraw(f"{self.path} was closed before the query was answered")
         with contextlib.suppress(duckdb.Error):
             self._connection.close()
 
@@ -192,7 +229,7 @@ class Database:
         if _inode(self.path) != self._inode:
             raise StoreError(f"{self.path} is gone; put it back, or end and record into another file")
         self.close()
-        self._connection = self._connect(self.path)
+        self._connection = self._connect()
         self._broken = False
 
     def _check_in_place(self) -> None:
@@ -205,7 +242,7 @@ class Database:
 
     def _put_back(self) -> None:
         """A deleted file is still whole in this connection: writes it anew. Raises StoreError."""
-        rescue = self.path.with_name(self.path.name + ".rescue")
+        rescue = _rescue(self.path)
         options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
         try:
             self._connection.execute(f"ATTACH {literal(str(rescue))} AS rescue {options}")
@@ -251,6 +288,17 @@ def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     for statement in view_statements():
         connection.execute(statement)
     connection.execute("COMMIT")
+
+
+def _shut_in(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """From here on no statement reaches any file but the attached one and its rescue, and no network."""
+    files = [f"{_rescue(path)}{suffix}" for suffix in ("", ".wal", ".wal.checkpoint", ".wal.recovery")]
+    connection.execute("SET allowed_paths = ?", [files])
+    connection.execute("SET enable_external_access = false")
+
+
+def _rescue(path: Path) -> Path:
+    return path.with_name(path.name + ".rescue")
 
 
 def _is_ours(existing: dict[str, set[str]]) -> bool:

@@ -16,8 +16,9 @@ from pathlib import Path
 from gswarm_agent.frame import ERROR
 from gswarm_tui.fleet.events import Event, FrameArrived, Happened, NodeIntroduced, RecorderStatus, weight
 from gswarm_tui.store.batch import Batch
-from gswarm_tui.store.database import Database, DataRefusedError, RecordingInfo, StoreError
+from gswarm_tui.store.database import MEMORY, Database, DataRefusedError, RecordingInfo, StoreError
 from gswarm_tui.store.ledger import Ledger
+from gswarm_tui.store.queries import Lending, Queries
 from gswarm_tui.store.resume import Interrupted, Resumed, interrupted, load
 
 _LOG = logging.getLogger(__name__)
@@ -74,10 +75,11 @@ class Recorder:
         self._committed: dict[tuple[str, str], int] = {}
         self._error = ""
         self._closed = False
+        self._lending = Lending(self.path, MEMORY)
 
     def open(self) -> None:
         """Opens or makes the file, adds a recording to it or goes on with one. Raises StoreError."""
-        database = Database(self.path)
+        database = Database(self.path, self._lending)
         try:
             unended = interrupted(database)
             what = self._what
@@ -100,6 +102,10 @@ class Recorder:
         self._database = database
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
+
+    def queries(self) -> Queries:
+        """What answers questions about the file meanwhile; one for each place that asks."""
+        return Queries(self._lending)
 
     def submit(self, events: Sequence[Event]) -> None:
         """Takes events to be written soon; returns at once."""

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import shutil
+import tempfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import duckdb
 
+from gswarm_tui.store.asking import Answer, Asked, QueryError
 from gswarm_tui.store.database import StoreError, explain
 from gswarm_tui.store.reader import open_for_reading
 
-ROWS_AT_ONCE = 10_000
+__all__ = ["Answer", "FileSource", "QueryError", "Source"]
 
-
-@dataclass(frozen=True)
-class Answer:
-    """A query's columns, DuckDB's names of their types, and its rows, which come in batches, once.
-
-    Values are what DuckDB's Python client gives: times are ``datetime`` without a zone, in UTC.
-    """
-
-    names: Sequence[str]
-    types: Sequence[str]
-    batches: Iterator[list[tuple[Any, ...]]]
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        """All rows. Raises StoreError."""
-        return [row for batch in self.batches for row in batch]
-
-    def dicts(self) -> list[dict[str, Any]]:
-        """All rows by column. Raises StoreError."""
-        return [dict(zip(self.names, row, strict=True)) for row in self.rows()]
-
-
-class QueryError(StoreError):
-    """The query is wrong, or asks for what isn't allowed; the message is DuckDB's."""
+MEMORY = "2GB"
+THREADS = 4
+"""Login nodes are shared, and so are the 2 GB; what doesn't fit there goes to a temporary folder."""
 
 
 class Source(Protocol):
@@ -48,12 +29,19 @@ class Source(Protocol):
     def ask(self, sql: str, *values: object) -> Answer:
         """The answer to one statement that reads, with ``?`` for values. Raises QueryError, StoreError."""
 
+    def interrupt(self) -> None:
+        """Ends what isn't answered yet, from any thread: QueryError is raised where it is awaited."""
+
     def close(self) -> None:
         """Let go of it."""
 
 
 class FileSource:
-    """A file that nobody writes."""
+    """A file that nobody writes.
+
+    Whatever a query says, it reads this file and no other; sorting more than fits into memory uses up to half
+    of what is free where temporary files go.
+    """
 
     running = False
 
@@ -61,33 +49,35 @@ class FileSource:
         """Opens the file. Raises StoreError."""
         self.path = path
         self._connection = open_for_reading(path)
-        # Whatever a query says, it reads this file and no other, and can't undo that.
-        self._connection.execute("SET enable_external_access = false")
-        self._connection.execute("SET lock_configuration = true")
+        self._asked: set[Asked] = set()
+        self._scratch = tempfile.mkdtemp(prefix="gswarm-tui-")
+        free = shutil.disk_usage(self._scratch).free
+        for name, value in {
+            "memory_limit": MEMORY,
+            "threads": THREADS,
+            "temp_directory": self._scratch,
+            "max_temp_directory_size": f"{free // 2} bytes",
+            "enable_external_access": False,
+            "lock_configuration": True,
+        }.items():
+            self._connection.execute(f"SET {name} = ?", [value])
 
     def ask(self, sql: str, *values: object) -> Answer:
         """The answer to one statement that reads. Raises QueryError, StoreError."""
-        cursor = self._connection.cursor()
         try:
-            cursor.execute(sql, list(values))
+            asked = Asked(self._connection.cursor(), self.path, self._asked.discard)
         except duckdb.Error as error:
-            raise _sorted_out(error, self.path) from error
-        described = cursor.description or []
-        return Answer([c[0] for c in described], [str(c[1]) for c in described], self._fetch(cursor))
+            raise StoreError(explain(error, self.path)) from error
+        self._asked.add(asked)
+        return asked.answer(sql, values)
 
-    def _fetch(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[list[tuple[Any, ...]]]:
-        try:
-            while rows := cursor.fetchmany(ROWS_AT_ONCE):
-                yield rows
-        except duckdb.Error as error:
-            raise _sorted_out(error, self.path) from error
+    def interrupt(self) -> None:
+        """Ends what isn't answered yet."""
+        for asked in list(self._asked):
+            asked.stop("the query was cancelled")
 
     def close(self) -> None:
         """Let go of the file."""
+        self.interrupt()
         self._connection.close()
-
-
-def _sorted_out(error: duckdb.Error, path: Path) -> StoreError:
-    if isinstance(error, (duckdb.IOException, duckdb.FatalException, duckdb.InternalException)):
-        return StoreError(explain(error, path))
-    return QueryError(str(error).strip())
+        shutil.rmtree(self._scratch, ignore_errors=True)

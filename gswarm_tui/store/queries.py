@@ -1,0 +1,123 @@
+"""Queries on a file while the recorder writes it: cursors of its connection that only read.
+
+Recording comes first: queries are few, bounded in time, and end where the recorder needs their memory or has
+to open its file anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import duckdb
+
+from gswarm_tui.store.asking import Answer, Asked, QueryError
+
+AT_ONCE = 8
+LONGEST_S = 600.0
+MEMORY = "1GB"
+
+
+class Lending:
+    """Cursors of the recorder's connection, lent to whoever asks while there is one.
+
+    ``usual_memory`` is the connection's bound without queries, ``longest_s`` the time that a query may take
+    until its last row is fetched. All methods may be called from any thread.
+    """
+
+    def __init__(self, path: Path, usual_memory: str, longest_s: float = LONGEST_S) -> None:
+        self.path = path
+        self._usual_memory = usual_memory
+        self._longest_s = longest_s
+        self._lock = threading.Lock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._out: dict[Asked, threading.Timer] = {}
+        self._room = threading.BoundedSemaphore(AT_ONCE)
+
+    def serve(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """From now on there is this connection; it is given over to be used here alone."""
+        with self._lock:
+            self._connection = connection
+
+    def withdraw(self, reason: str) -> None:
+        """The recorder is about to close: no more cursors, and all queries end."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        self.stop(reason)
+        if connection is not None:
+            connection.close()
+
+    def stop(self, reason: str) -> bool:
+        """Ends all queries; whether there were any."""
+        with self._lock:
+            out = list(self._out)
+        for asked in out:
+            asked.stop(reason)
+        return bool(out)
+
+    def lend(self) -> Asked:
+        """Something to ask with. Raises QueryError where the file can't be asked now."""
+        if not self._room.acquire(timeout=10):
+            raise QueryError(f"{AT_ONCE} queries run on {self.path} already; ask again when one has ended")
+        try:
+            with self._lock:
+                if self._connection is None:
+                    raise QueryError(f"{self.path} isn't open now; ask again in a moment")
+                if not self._out:
+                    self._connection.execute(f"SET memory_limit = '{MEMORY}'")
+                cursor = self._connection.cursor()
+                cursor.execute("USE rec")
+                asked = Asked(cursor, self.path, self._ended)
+                words = f"the query took longer than {self._longest_s:g} s, the most while this is recorded"
+                self._out[asked] = timer = threading.Timer(self._longest_s, asked.stop, [words])
+        except BaseException:
+            self._room.release()
+            raise
+        timer.daemon = True
+        timer.start()
+        return asked
+
+    def settle(self) -> None:
+        """Give back the memory that queries needed, where none runs."""
+        with self._lock:
+            if self._connection is not None and not self._out:
+                self._connection.execute(f"SET memory_limit = '{self._usual_memory}'")
+
+    def _ended(self, asked: Asked) -> None:
+        with self._lock:
+            self._out.pop(asked).cancel()
+        self._room.release()
+
+
+class Queries:
+    """A Source on a file that is being recorded in this process; one for each place that asks.
+
+    It may be used by several threads; ``ask`` waits for the first rows, so not by one that draws.
+    """
+
+    running = True
+
+    def __init__(self, lending: Lending) -> None:
+        self.path = lending.path
+        self._lending = lending
+        self._lock = threading.Lock()
+        self._asked: list[Asked] = []
+
+    def ask(self, sql: str, *values: object) -> Answer:
+        """The answer to one statement that reads. Raises QueryError, StoreError."""
+        asked = self._lending.lend()
+        with self._lock:
+            self._asked = [one for one in self._asked if not one.closed] + [asked]
+        return asked.answer(sql, values)
+
+    def interrupt(self) -> None:
+        """Ends what was asked here and isn't answered yet, from any thread: QueryError is raised there."""
+        with self._lock:
+            asked, self._asked = self._asked, []
+        for one in asked:
+            if not one.closed:
+                one.stop("the query was cancelled")
+
+    def close(self) -> None:
+        """Let go of it; what is unanswered ends."""
+        self.interrupt()
