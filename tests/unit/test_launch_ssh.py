@@ -18,7 +18,7 @@ from gswarm_agent.wire import MAGIC, Decoder, Message, Start, Stop, encode
 from gswarm_tui.launch.base import Channel, LaunchError, Retry
 from gswarm_tui.launch.bootstrap import Bootstrap
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
-from gswarm_tui.launch.ssh.attempt import KnownHosts
+from gswarm_tui.launch.ssh.attempt import Attempt, KnownHosts
 from tests.unit.sshd import SSHD, Server, new_key, public, running
 
 NO_NODE_NAMES = ["-oProxyCommand=x", "a b", "a;b", "$(id)", "", "gpu01\n", "a/b", "gpu'01", "x" * 300]
@@ -173,6 +173,28 @@ async def test_a_refused_key(server: Server) -> None:
     assert error.reason.startswith("it refuses the user ")
     assert "`ssh gpu01`" in error.remedy
     assert error.retry is Retry.SLOWLY
+
+
+def test_a_banner_without_end_is_not_kept() -> None:
+    attempt = Attempt("gpu01", KnownHosts())
+    for _ in range(1000):
+        attempt.auth_banner_received("no" * 10_000, "en")
+    assert len(attempt.banner) <= 4096
+
+
+async def test_no_node_gets_at_the_ssh_agent(
+    server: Server, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "agent"))
+    setup = f'echo "agent:$SSH_AUTH_SOCK" > {home}/seen'
+    config = Path(server.config("ForwardAgent yes"))
+    config.write_text(config.read_text().replace("  IdentityAgent none\n", ""))
+    ssh = SshLauncher(SshSettings(config=str(config)), Bootstrap(setup=setup))
+    try:
+        await first_frame(ssh)
+    finally:
+        await ssh.close()
+    assert (home / "seen").read_text() == "agent:\n"
 
 
 async def test_a_banner_says_why(tmp_path: Path, home: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -22,6 +22,7 @@ _HOST_KEY_TYPES = [
     "rsa-sha2-256",
 ]
 _SSH_PORT = 22
+_LONGEST_BANNER = 4096
 
 TrustedKeys = tuple[Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey]]
 
@@ -57,12 +58,12 @@ class Attempt(asyncssh.SSHClient):
     host: str
     known: KnownHosts
     options: asyncssh.SSHClientConnectionOptions | None = None
-    banner: list[str] = field(default_factory=list)
+    banner: str = ""
     host_is_known: bool = False
 
     def auth_banner_received(self, msg: str, lang: str) -> None:
         """Keep what the server says before it lets anybody in, which is often why it doesn't."""
-        self.banner.append(msg)
+        self.banner = f"{self.banner} {msg[:_LONGEST_BANNER]}"[:_LONGEST_BANNER]
 
     def configured(self, name: str, default: Sequence[str]) -> list[Path]:
         """The files that an option of the SSH configuration names."""

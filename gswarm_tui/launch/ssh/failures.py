@@ -44,7 +44,7 @@ def explain(error: Exception, attempt: Attempt) -> LaunchError:
         case asyncssh.ChannelOpenError():
             return LaunchError(clean(f"the jump host can't reach it: {error.reason}"))
         case asyncssh.Error():
-            said = clean(" ".join(attempt.banner)) or error.reason
+            said = clean(attempt.banner) or error.reason
             return LaunchError(clean(f"the connection broke: {said}"), f"try `ssh {host}`")
         case OSError():
             return LaunchError(_explain_os(error), f"try `ssh {host}`")
@@ -57,7 +57,7 @@ async def explain_refusal(attempt: Attempt) -> LaunchError:
     """Why a host may have refused the user, and what to do about it."""
     user = attempt.options.username if attempt.options else ""
     reason = f"it refuses the user {user}"
-    if banner := clean(" ".join(attempt.banner)):
+    if banner := clean(attempt.banner):
         reason += f": {banner}"
     keys = attempt.configured("IdentityFile", _DEFAULT_KEYS)
     locked = [path for path in keys if _is_encrypted(path)]

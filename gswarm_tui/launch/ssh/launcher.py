@@ -84,6 +84,7 @@ class SshLauncher:
                 known_hosts=attempt.trusted_keys,
                 login_timeout=LOGIN_S,
                 client_keys=None,
+                agent_forwarding=False,  # whatever the configuration says: nothing on a node needs the keys
                 **given,
             )
             jump = jump or (options.tunnel if isinstance(options.tunnel, str) else "")
