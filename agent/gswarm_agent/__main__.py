@@ -30,6 +30,9 @@ USAGE = """usage: python -m gswarm_agent COMMAND
      --recording UID         of one recording
      --folder PATH           as above
      --for-head              begin as the wire does
+  mark NAME                  set a mark in each recording that has an agent of yours here
+     --value KEY=VALUE       with a number or a text, as often as you like
+     --folder PATH           as above
   once [--simulate JSON]     print one reading of this machine as JSON
   simulate                   serve many simulated nodes to the head, on standard input
   --version                  print the version
@@ -50,6 +53,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(USAGE, end="")
         return 0
     command = arguments[0] if arguments else ""
+    if command == "mark":
+        return _mark(arguments[1:])
     if command not in _COMMANDS:
         return _refuse(f"unknown command {command!r}" if command else "a command is missing")
     allowed, run = _COMMANDS[command]
@@ -139,6 +144,38 @@ def _status(options: Dict[str, str]) -> int:
         sys.stdout.write(MAGIC.decode())
     print(json.dumps(found, indent=2))
     return 0
+
+
+def _mark(words: List[str]) -> int:
+    from gswarm_agent.mark import MarkError, send, values_of
+
+    names: List[str] = []
+    values: List[str] = []
+    folder = ""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in ("--value", "--folder") and not rest:
+            return _refuse(f"mark: {word} needs what comes after it")
+        if word == "--value":
+            values.append(rest.pop(0))
+        elif word == "--folder":
+            folder = rest.pop(0)
+        else:
+            names.append(word)
+    if len(names) != 1:
+        return _refuse("mark takes one name, in quotes if it has blanks" if names else "mark needs a name")
+    try:
+        marked = send(names[0], values_of(values, os.environ), top=folder)
+    except MarkError as error:
+        return _refuse(f"mark: {error}")
+    for problem in marked.problems:
+        print(f"gswarm-agent: {problem}", file=sys.stderr)
+    if marked.recordings:
+        print(f"marked in {len(marked.recordings)} recording{'s' * (len(marked.recordings) > 1)}")
+    elif not marked.problems:
+        print("gswarm-agent: no recording has an agent of yours on this node", file=sys.stderr)
+    return 1 if marked.problems or not marked.recordings else 0
 
 
 def _simulate(_options: Dict[str, str]) -> int:

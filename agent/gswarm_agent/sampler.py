@@ -98,12 +98,15 @@ def run_until_stopped(
     started: threading.Event,
     introduce: Callable[[], Optional[Sampler]],
     deliver: Callable[[Frame], None],
+    *,
     reintroduce: Callable[[], None],
+    wanted: Callable[[], int] = lambda: 0,
 ) -> None:
     """Introduce a probe to the head that ``started``, and deliver frames until the sampler is stopped.
 
     ``introduce`` answers None where the end came first. ``reintroduce`` is called when a frame has notes:
-    other things may be measured from then on. The probe is closed at the end.
+    other things may be measured from then on. ``wanted`` is how many frames are needed after the stop, for
+    what has to go with one. The probe is closed at the end.
     """
 
     def take(frame: Frame) -> None:
@@ -116,6 +119,8 @@ def run_until_stopped(
         sampler = introduce()
         if sampler:
             sampler.run(take)
+            for _ in range(wanted()):
+                take(sampler.take())
     finally:
         probe.close()
 

@@ -18,12 +18,14 @@ import traceback
 from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Callable, Deque, List, Optional, Union
+from typing import Any, Callable, Deque, Dict, List, Optional, Union
 
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import SOCKET, Folder, remove_forgotten
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.hello import make_hello
+from gswarm_agent.mark import MarkError, read_request
+from gswarm_agent.marks import Marks
 from gswarm_agent.probes.base import Probe
 from gswarm_agent.process import Signals, name_process
 from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval, run_until_stopped
@@ -89,6 +91,7 @@ class Server:
         self._interval_ms = 0
         self._ending = ""
         self._inbox: Deque[Union[Hello, Frame]] = deque()
+        self._marks = Marks()
         self._sampling = True
         self._spilled = False
         self._hello: Optional[Hello] = None
@@ -121,6 +124,10 @@ class Server:
     def put(self, frame: Frame) -> None:
         """Deliver a frame, now or later."""
         self._put(frame)
+
+    def wanted(self) -> int:
+        """How many frames more the marks need that were taken before the end."""
+        return self._marks.frames
 
     def _put(self, message: Union[Hello, Frame]) -> None:
         self._inbox.append(message)
@@ -195,7 +202,7 @@ class Server:
         while self._inbox:
             item = self._inbox.popleft()
             if isinstance(item, Frame):
-                self._spool.put(item)
+                self._spool.put(self._marks.put_on(item))
                 continue
             if self._hello is None:
                 self._spool.begin(item)
@@ -256,10 +263,11 @@ class Server:
             data = b""
         if not data:
             self._leave(visitor)
-        elif data == STATUS and not visitor.delivery.started:
-            with suppress(OSError):
-                visitor.connection.sendall(json.dumps([asdict(w) for w in self._spool.waiting()]).encode())
-            self._leave(visitor)
+        elif (question := visitor.hear(data)) is not None:
+            if question:
+                with suppress(OSError):
+                    visitor.connection.sendall(json.dumps(self._answer(question)).encode())
+                self._leave(visitor)
         else:
             try:
                 for message in visitor.delivery.receive(data):
@@ -268,6 +276,17 @@ class Server:
                 visitor.end(f"the head sent something unexpected: {error}")
             if self._head is not None:
                 self.started.set()
+
+    def _answer(self, question: bytes) -> Union[List[Dict[str, Any]], Dict[str, str]]:
+        if question == STATUS:
+            return [asdict(waiting) for waiting in self._spool.waiting()]
+        try:
+            if self._hello is None or self._ending:
+                raise MarkError("it doesn't measure now")
+            self._marks.add(*read_request(question), self.watch.wall_ns())
+        except MarkError as error:
+            return {"error": str(error)}
+        return {}
 
     def _handle(self, visitor: Visitor, message: Message) -> None:
         if isinstance(message, Start) and not visitor.delivery.started:
@@ -345,7 +364,8 @@ def serve(
                 server.started,
                 lambda: server.introduce(probe, simulated),
                 server.put,
-                lambda: server.reintroduce(probe),
+                reintroduce=lambda: server.reintroduce(probe),
+                wanted=server.wanted,
             )
     except Exception as error:
         traceback.print_exc()

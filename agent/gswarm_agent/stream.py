@@ -214,7 +214,7 @@ def stream(make_probe: Callable[[], Probe], simulated: bool = False) -> int:
             conversation.started,
             lambda: conversation.introduce(probe, simulated),
             outbox.put_frame,
-            lambda: conversation.reintroduce(probe),
+            reintroduce=lambda: conversation.reintroduce(probe),
         )
     except Exception as error:  # whatever it is, the head is told in a sentence
         conversation.end(clip_text(f"the agent failed: {type(error).__name__}: {error}"))

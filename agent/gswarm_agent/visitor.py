@@ -1,4 +1,4 @@
-"""Who comes to the agent's socket: heads that want frames, and ``status``."""
+"""Who comes to the agent's socket: heads that want frames, ``status``, and ``mark``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from typing import Optional
 
 from gswarm_agent.delivery import Delivery
+from gswarm_agent.mark import ASKING, MOST_REQUEST
 from gswarm_agent.wire import clip_text
 
 STATUS = b"?"
@@ -26,6 +27,18 @@ class Visitor:
         self.more = False
         self.leaves_at: Optional[float] = None
         self._unsent = memoryview(b"")
+        self._asks: Optional[bool] = None
+        self._asked = b""
+
+    def hear(self, data: bytes) -> Optional[bytes]:
+        """The whole question of a visitor that has one, empty until it is complete; None from a head."""
+        if self._asks is None:
+            self._asks = data[:1] in (STATUS, ASKING)
+        if not self._asks:
+            return None
+        self._asked += data
+        whole = self._asked == STATUS or self._asked.endswith(b"\n") or len(self._asked) > MOST_REQUEST
+        return self._asked if whole else b""
 
     def end(self, reason: str) -> None:
         """Say bye, but don't wait long for somebody who doesn't listen."""

@@ -43,7 +43,7 @@ class Fleet:
     """All nodes in the order they were given, their sessions and the latest happenings.
 
     ``allocation`` maps nodes to the device minors that the job was granted; a node that isn't in it
-    has no known allocation.
+    has no known allocation. One that doesn't tell is of a recording, which holds what was told.
     """
 
     def __init__(
@@ -51,6 +51,8 @@ class Fleet:
         nodes: Sequence[str],
         interval_s: float = 1.0,
         allocation: Mapping[str, frozenset[int]] | None = None,
+        *,
+        tells: bool = True,
     ) -> None:
         self.nodes: dict[str, NodeState] = {name: NodeState(name, interval_s=interval_s) for name in nodes}
         self.interval_s = interval_s
@@ -58,6 +60,7 @@ class Fleet:
         self.happened: deque[Happened] = deque(maxlen=EVENTS_KEPT)
         self.happened_count = 0
         self.energy_j = 0.0
+        self._tells = tells
         self._allocation = allocation or {}
         self._throttling = ThrottleWatch()
 
@@ -78,7 +81,7 @@ class Fleet:
                 told = self._session(event)
             case Happened():
                 told = [event]
-        return self._told(told)
+        return self._told(told if self._tells else [one for one in told if one is event])
 
     def tick(self, now: float) -> list[Happened]:
         """Look at the clock: nodes whose data went stale, or is missing for long, since the last look."""
@@ -290,4 +293,5 @@ def _same_gpus(one: Hello, other: Hello) -> bool:
 
 def _from_note(event: FrameArrived, hello: Hello, note: Note) -> Happened:
     gpu = None if note.gpu is None else hello.gpus[note.gpu].index
-    return Happened(event.ts, note.kind, note.severity, note.message, event.node, gpu)
+    since_s = 0.0 if note.ts_ns is None else (note.ts_ns - event.frame.ts_ns) / 1e9
+    return Happened(event.ts + since_s, note.kind, note.severity, note.message, event.node, gpu, note.detail)

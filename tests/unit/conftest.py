@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.agent_node import Node, kill, running_in
 from tests.unit.agent_process import Agent
 from tests.unit.probe_stage import Stage
 
@@ -18,6 +19,17 @@ def agents() -> Iterator[list[Agent]]:
     yield started
     for agent in started:
         agent.kill()
+
+
+@pytest.fixture
+def node(tmp_path: Path, agents: list[Agent]) -> Iterator[Node]:
+    """A node; what runs there ends with the test."""
+    node = Node(tmp_path / "spool", agents)
+    yield node
+    for agent in agents:
+        agent.process.kill()
+    for pid in running_in(node.folder):
+        kill(pid)
 
 
 @pytest.fixture

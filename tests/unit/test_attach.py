@@ -7,129 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.status import status
 from gswarm_agent.wire import GAVE_ALL, Ack, Bye, JobEnds, Ping, Pong, SetInterval, Stop
-from tests.unit.agent_process import PATIENCE_S, Agent
+from tests.unit.agent_node import Node, disconnect, gone, hear_of, kill, lives, sequences, until
+from tests.unit.agent_process import Agent
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-
-
-class Node:
-    """A node's disk, and what runs there."""
-
-    def __init__(self, folder: Path, agents: list[Agent]) -> None:
-        self.folder = folder
-        self.agents = agents
-
-    def words(self, *more: str) -> list[str]:
-        command = [sys.executable, "-m", "gswarm_agent", "attach", "--recording", "rec", "--node", "n1"]
-        return [*command, "--folder", str(self.folder), "--simulate", '{"gpus": 2}', *more]
-
-    def attach(
-        self, *resume: tuple[str, int], options: tuple[str, ...] = (), interval_ms: int = 100
-    ) -> Agent:
-        """A head that comes and says what it has."""
-        agent = Agent(*self.words(*options))
-        self.agents.append(agent)
-        agent.start(interval_ms, *resume)
-        return agent
-
-    def status(self) -> list[dict[str, Any]]:
-        return status(top=str(self.folder))
-
-    @property
-    def pid(self) -> int:
-        """The agent's process."""
-        (entry,) = self.status()
-        assert entry["pid"] is not None
-        return int(entry["pid"])
-
-    def waiting(self) -> dict[str, int]:
-        """Frames that wait by life."""
-        return {life["life"]: life["frames"] for entry in self.status() for life in entry["lives"]}
-
-    def files(self) -> list[str]:
-        """What is left in the recording's folder."""
-        return sorted(path.name for path in self.folder.glob("rec@n1/*"))
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended; nobody is left to ask for a daemon's status."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-    until(lambda: gone(pid))
-
-
-def running_in(folder: Path) -> list[int]:
-    """The processes that have this folder on their command line, whatever became of it."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if str(folder).encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
-
-
-@pytest.fixture
-def node(tmp_path: Path, agents: list[Agent]) -> Iterator[Node]:
-    """A node; what runs there ends with the test."""
-    node = Node(tmp_path / "spool", agents)
-    yield node
-    for agent in agents:
-        agent.process.kill()
-    for pid in running_in(node.folder):
-        kill(pid)
-
-
-def sequences(agent: Agent, life: str) -> list[int]:
-    """The frames of a life that came over one connection, as the head tells them apart."""
-    found, current = [], ""
-    for message in agent.heard:
-        if isinstance(message, Hello):
-            current = message.life
-        elif isinstance(message, Frame) and current == life:
-            found.append(message.seq)
-    return found
-
-
-def lives(agent: Agent) -> list[str]:
-    return [message.life for message in agent.heard if isinstance(message, Hello)]
-
-
-def hear_of(agent: Agent, life: str, seq: int) -> None:
-    """Listen until a frame of a life has come."""
-    while seq not in sequences(agent, life):
-        agent.hear(Frame, sum(isinstance(m, Frame) for m in agent.heard) + 1)
-
-
-def disconnect(agent: Agent) -> None:
-    assert agent.process.stdin is not None
-    agent.process.stdin.close()
-    assert agent.end() == 0
 
 
 def test_it_goes_on_without_a_head_and_the_next_one_gets_what_was_measured_meanwhile(node: Node) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gswarm_agent.frame import ERROR, WARNING, Frame, GpuFacts, Hello, HostFacts, Note, Row
+from gswarm_agent.frame import ERROR, INFO, WARNING, Frame, GpuFacts, Hello, HostFacts, Note, Row
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import (
     FrameArrived,
@@ -233,6 +233,16 @@ def test_a_note_names_the_gpu_by_its_nvml_index() -> None:
     fleet.apply(NodeIntroduced("gpu01", T0, told_of))
     told = fleet.apply(frame(1, T0, gpu_row(), notes=(Note("xid", ERROR, "XID 79", 0),)))
     assert [(h.kind, h.node, h.gpu, h.message) for h in told] == [("xid", "gpu01", 5, "XID 79")]
+
+
+def test_a_mark_keeps_the_moment_at_which_it_was_made() -> None:
+    fleet = live(1)
+    ahead_s = 100.0  # of the head's clock
+    note = Note("mark", INFO, "epoch 3", ts_ns=round((T0 + ahead_s + 0.25) * 1e9), detail='{"loss": 1.2}')
+    event = frame(1, T0 + ahead_s + 1, gpu_row(), notes=(note,))
+    (told,) = fleet.apply(replace(event, ts=T0 + 1))
+    assert (told.kind, told.node, told.message, told.detail) == ("mark", "gpu01", "epoch 3", '{"loss": 1.2}')
+    assert told.at == pytest.approx(T0 + 0.25, abs=1e-6)
 
 
 def test_throttling_is_told_when_it_begins_and_when_it_has_ended() -> None:

@@ -1,0 +1,249 @@
+"""Marks from the command to the frames: values as given, each once, none lost, refused with a reason."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_agent import mark
+from gswarm_agent.frame import Frame, Hello, HostFacts, Note
+from gswarm_agent.mark import (
+    MOST_DETAIL,
+    MOST_NAME,
+    MOST_VALUES,
+    MarkError,
+    Value,
+    checked,
+    parse_value,
+    read_request,
+    request,
+    values_of,
+)
+from gswarm_agent.marks import MOST_ON_A_FRAME, MOST_WAITING, Marks
+from gswarm_agent.wire import MAGIC, MAX_MESSAGE, Ack, Decoder, Stop, encode
+from gswarm_agent.wire_values import MAX_NOTES, MAX_TEXT
+from tests.unit.agent_node import Node, disconnect, gone, hear_of, kill, until
+from tests.unit.agent_process import Agent
+
+FRAME = Frame(1, 10**18, 0.0, 0, (), None)
+printable = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
+plain = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | printable
+
+
+def mark_on(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gswarm_agent", "mark", "--folder", str(node.folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={"RANK": "3"})
+
+
+def marks_in(agent: Agent) -> list[Note]:
+    return [n for m in agent.heard if isinstance(m, Frame) for n in m.notes if n.kind == "mark"]
+
+
+def hear_marks(agent: Agent, count: int) -> list[Note]:
+    while len(marks_in(agent)) < count:
+        agent.hear(Frame, sum(isinstance(m, Frame) for m in agent.heard) + 1)
+    return marks_in(agent)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("loss=1.25", ("loss", 1.25)),
+        ("loss=-1e-3", ("loss", -0.001)),
+        ("step=12", ("step", 12)),
+        ("step=-12", ("step", -12)),
+        ("big=9007199254740993", ("big", 9007199254740993)),
+        ("loss=nan", ("loss", "nan")),
+        ("loss=inf", ("loss", "inf")),
+        ("run=2026_11", ("run", "2026_11")),
+        ("note=", ("note", "")),
+        ("url=a=b", ("url", "a=b")),
+        (" lr =0.1", ("lr", 0.1)),
+    ],
+)
+def test_a_value_is_a_number_where_it_reads_as_one(word: str, value: tuple[str, Value]) -> None:
+    assert parse_value(word) == value
+    assert type(parse_value(word)[1]) is type(value[1])
+
+
+@pytest.mark.parametrize("word", ["loss", "=3", " =3", ""])
+def test_a_value_needs_a_key(word: str) -> None:
+    with pytest.raises(MarkError, match="KEY=VALUE"):
+        parse_value(word)
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank"),
+    [
+        ({}, None),
+        ({"SLURM_PROCID": "5"}, 5),
+        ({"SLURM_PROCID": "1", "RANK": "9"}, 9),
+        ({"RANK": "none"}, None),
+    ],
+)
+def test_the_rank_goes_along_where_a_launcher_tells_it(environ: dict[str, str], rank: int | None) -> None:
+    assert values_of([], environ).get("rank") == rank
+    assert values_of(["rank=7"], environ)["rank"] == 7
+
+
+@given(printable, st.dictionaries(printable, plain, max_size=8))
+def test_what_is_sent_arrives(name: str, values: dict[str, Value]) -> None:
+    found, detail = read_request(request(name, values))
+    assert (found, json.loads(detail)) == (name, values)
+    assert detail.isprintable()
+
+
+@given(st.binary(max_size=60))
+def test_any_other_request_is_refused(data: bytes) -> None:
+    with pytest.raises(MarkError):
+        read_request(b"!" + data)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        (" \t", {}, "a mark needs a name"),
+        ("x" * 201, {}, "a mark's name may have 200 characters, and this one has 201"),
+        ("x", dict.fromkeys(map(str, range(33)), 1), "a mark may have 32 values, and this one has 33"),
+        ("x", {"a": "y" * 5000}, "a mark's values may have 4096 characters"),
+        ("x", {"a": [1]}, r"a mark's values are numbers and text, not \[1\]"),
+        ("x", {"a": True}, "a mark's values are numbers and text, not True"),
+    ],
+)
+def test_a_mark_has_bounds(name: str, values: dict[str, object], said: str) -> None:
+    with pytest.raises(MarkError, match=said):
+        checked(name, values)
+
+
+def test_text_of_a_mark_cannot_move_a_cursor() -> None:
+    assert checked("a\x1b[31m\nb", {"k\n": "v\x1b\udc80"}) == ("a [31m b", '{"k ": "v ?"}')
+
+
+def test_frames_carry_marks_in_order_and_some_at_a_time_until_all_are_told() -> None:
+    marks = Marks()
+    for number in range(MOST_WAITING):
+        marks.add(f"m{number}", "{}", number)
+    with pytest.raises(MarkError, match="4096 marks wait"):
+        marks.add("one more", "{}", 0)
+    own = Note("xid", "error", "XID 79")
+    frames = [marks.put_on(replace(FRAME, notes=(own,))) for _ in range(marks.frames)]
+    assert [frame.notes[0] for frame in frames] == [own] * len(frames)
+    told = [note for frame in frames for note in frame.notes[1:]]
+    assert [note.message for note in told] == [f"m{number}" for number in range(MOST_WAITING)]
+    assert [note.ts_ns for note in told] == list(range(MOST_WAITING))
+    assert marks.frames == 0
+    assert marks.put_on(FRAME) is FRAME
+
+
+def test_the_longest_marks_fit_into_a_frame() -> None:
+    assert (MOST_DETAIL, MOST_ON_A_FRAME < MAX_NOTES) == (MAX_TEXT, True)
+    marks = Marks()
+    for _ in range(MOST_ON_A_FRAME):
+        marks.add("\N{GRINNING FACE}" * MOST_NAME, "x" * MOST_DETAIL, 2**63 - 1)
+    assert len(encode(marks.put_on(FRAME))) < MAX_MESSAGE / 2
+    assert MOST_VALUES <= MAX_NOTES
+
+
+def test_a_mark_goes_with_the_next_frame_and_has_its_own_time(node: Node) -> None:
+    agent = node.attach(interval_ms=500)
+    agent.hear(Frame)
+    done = mark_on(node, "epoch 3", "--value", "loss=1.2", "--value", "phase=warm up")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "marked in 1 recording\n", "")
+    (note,) = hear_marks(agent, 1)
+    assert (note.kind, note.severity, note.message, note.gpu) == ("mark", "info", "epoch 3", None)
+    assert note.detail is not None
+    assert json.loads(note.detail) == {"loss": 1.2, "phase": "warm up", "rank": 3}
+    before, carrier = [m for m in agent.heard if isinstance(m, Frame)][-2:]
+    assert note.ts_ns is not None
+    assert before.ts_ns < note.ts_ns < carrier.ts_ns
+    assert note in carrier.notes
+
+
+def test_a_mark_is_kept_while_no_head_is_there(node: Node) -> None:
+    first = node.attach()
+    (hello,) = first.hear(Hello)
+    disconnect(first)
+    assert mark_on(node, "alone").returncode == 0
+    before = node.waiting()[hello.life]
+    until(lambda: node.waiting()[hello.life] > before)
+    kill(node.pid, signal.SIGTERM)
+    second = node.attach()
+    assert [note.message for note in hear_marks(second, 1)] == ["alone"]
+
+
+def test_a_mark_just_before_the_end_goes_with_a_last_frame(node: Node) -> None:
+    agent = node.attach(interval_ms=60_000)
+    (hello,) = agent.hear(Hello)
+    agent.hear(Frame)
+    pid = node.pid
+    assert mark_on(node, "done").returncode == 0
+    agent.say(Stop())
+    assert [note.message for note in hear_marks(agent, 1)] == ["done"]
+    agent.say(Ack(hello.life, 10**6))
+    until(lambda: gone(pid))
+
+
+def test_two_recordings_both_get_it(node: Node) -> None:
+    first, second = node.attach(), node.attach(options=("--recording", "other"))
+    first.hear(Frame)
+    second.hear(Frame)
+    assert mark_on(node, "both").stdout == "marked in 2 recordings\n"
+    assert [note.message for note in hear_marks(first, 1)] == ["both"]
+    assert [note.message for note in hear_marks(second, 1)] == ["both"]
+    assert mark.send("one", {}, recording="oth", top=str(node.folder)).recordings == ["other"]
+
+
+def test_many_marks_at_once_arrive_once_and_in_order(node: Node) -> None:
+    agent = node.attach()
+    (hello,) = agent.hear(Hello)
+    agent.hear(Frame)
+    for number in range(300):
+        assert mark.send("step", {"n": number}, top=str(node.folder)).recordings == ["rec"]
+    found = [json.loads(note.detail or "")["n"] for note in hear_marks(agent, 300)]
+    assert found == list(range(300))
+    last = max(m.seq for m in agent.heard if isinstance(m, Frame))
+    hear_of(agent, hello.life, last + 3)
+    assert len(marks_in(agent)) == 300
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "status"),
+    [
+        (("epoch",), "gswarm-agent: no recording has an agent of yours on this node\n", 1),
+        ((), "gswarm-agent: mark needs a name", 2),
+        (("epoch", "3"), "gswarm-agent: mark takes one name, in quotes if it has blanks", 2),
+        (("epoch", "--value", "loss"), "gswarm-agent: mark: 'loss' isn't of the form KEY=VALUE", 2),
+        (("epoch", "--value"), "gswarm-agent: mark: --value needs what comes after it", 2),
+        (("x" * 201,), "gswarm-agent: mark: a mark's name may have 200 characters", 2),
+    ],
+)
+def test_a_mark_that_cannot_be_made_says_why(
+    node: Node, words: tuple[str, ...], said: str, status: int
+) -> None:
+    done = mark_on(node, *words)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith(said)
+
+
+def test_an_agent_that_has_no_head_yet_takes_none(node: Node) -> None:
+    agent = Agent(*node.words())
+    node.agents.append(agent)
+    until(lambda: node.files() and "serve" in node.files())
+    done = mark_on(node, "early")
+    assert done.returncode == 1
+    assert done.stderr == "gswarm-agent: recording rec didn't take the mark: it doesn't measure now\n"
+
+
+def test_values_are_exact_on_the_wire() -> None:
+    marks = Marks()
+    marks.add("m", '{"loss": 0.1}', 7)
+    hello = Hello("1", "l", 1000, False, HostFacts("n", "b"), (), {}, (), (), ())
+    frame = marks.put_on(FRAME)
+    assert list(Decoder().feed(MAGIC + encode(hello) + encode(frame)))[1] == frame
