@@ -1,0 +1,377 @@
+"""SQL that sums up spans of time: sessions in the views, any span for the commands. Only text, made once.
+
+Statements begin with a relation ``spans`` (session_id, recording_id, started_at, until). They are shaped by
+what they cost on millions of samples: one pass groups the samples by GPU and utilisation, whose few cells
+hold exact quantiles; one pass orders them for what depends on the sample before (energy, idle phases); nodes
+and the whole are made of these, not of samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_POWER_CAP, REASON_SW_THERMAL
+from gswarm_tui.fleet.node import STALE_INTERVALS
+from gswarm_tui.fleet.totals import BUSY_FROM_PCT
+
+LONGEST_INTERVAL_S = 61
+"""A sample before a span is looked for this far back: a little more than the longest interval."""
+
+_BUSY = f"util_pct >= {BUSY_FROM_PCT:g}"
+_IDLE = f"util_pct < {BUSY_FROM_PCT:g}"
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The relation ``spans``, and what is true of the times of all samples in it, as constants if it can be.
+
+    Constants let DuckDB pass over stored samples far from them.
+    """
+
+    relation: str
+    began: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def inside(self) -> str:
+        """A condition on the time of a sample ``s`` of a member ``m``: the span holds it."""
+        if self.began is None or self.until is None:
+            return "s.ts >= m.started_at AND s.ts < m.until"
+        return f"s.ts >= {_time(self.began)} AND s.ts < {_time(self.until)}"
+
+    def around_begin(self, before_s: int, after_s: int) -> str:
+        """The same: it is from some time before the span to some time after its begin."""
+        if self.began is None or self.until is None:
+            return (
+                f"s.ts >= m.started_at - INTERVAL {before_s} SECOND "
+                f"AND s.ts < least(m.until, m.started_at + INTERVAL {after_s} SECOND)"
+            )
+        first = self.began - timedelta(seconds=before_s)
+        last = min(self.until, self.began + timedelta(seconds=after_s))
+        return f"s.ts >= {_time(first)} AND s.ts < {_time(last)}"
+
+
+def one_span(recording_id: int, began: datetime, until: datetime) -> Spans:
+    """A single span of a recording."""
+    relation = (
+        f"spans AS (SELECT 0 AS session_id, {recording_id:d} AS recording_id, "
+        f"{_time(began)} AS started_at, {_time(until)} AS until)"
+    )
+    return Spans(relation, began, until)
+
+
+SESSION_SPANS = Spans("""
+spans AS (
+  SELECT e.session_id, e.recording_id, e.started_at,
+         coalesce(e.ended_at, r.ended_at, (
+           SELECT max(h.ts) + INTERVAL 1 MICROSECOND
+           FROM host_samples h JOIN nodes n USING (node_id) WHERE n.recording_id = e.recording_id
+         )) AS until
+  FROM sessions e
+  JOIN recordings r USING (recording_id)
+)""")
+"""All sessions; one that runs goes up to the newest sample."""
+
+
+def _time(at: datetime) -> str:
+    return f"TIMESTAMP '{at.isoformat(sep=' ')}'"
+
+
+_MEMBERS = """
+members AS (
+  SELECT p.session_id, p.started_at, p.until, n.node, n.node_id, g.gpu_id, g.gpu_index, g.memory_total_mib,
+         dense_rank() OVER (ORDER BY p.session_id, n.node, g.gpu_index, g.uuid) AS member
+  FROM spans p
+  JOIN nodes n USING (recording_id)
+  JOIN gpus g USING (node_id)
+  WHERE g.allocated IS NOT FALSE
+), named AS (
+  SELECT member, session_id, node, gpu_index, max(gpu_id) AS gpu_id, max(node_id) AS node_id
+  FROM members
+  GROUP BY ALL
+)"""  # A GPU of a node that was booted anew has a new row, and is the same member.
+
+
+def _throttle(metric: str, bits: int) -> str:
+    """Time of samples spent throttled: measured if it is, else all or nothing from the bits."""
+    return (
+        f"sum(s.interval_ms * coalesce(s.{metric} / 100, (s.clock_reasons & {bits} <> 0)::INTEGER)) / 1000 "
+        f"AS {metric.removesuffix('_pct')}_s"
+    )
+
+
+def _cells(spans: Spans) -> str:
+    throttles = (
+        _throttle("throttle_power_pct", REASON_POWER_CAP),
+        _throttle("throttle_thermal_pct", REASON_SW_THERMAL | REASON_HW_THERMAL),
+        _throttle("throttle_brake_pct", REASON_POWER_BRAKE),
+    )
+    return f"""
+cells AS (
+  SELECT m.member, s.util_pct, count(*) AS samples,
+         coalesce(sum(s.interval_ms), 0) / 1000 AS measured_s,
+         sum(s.power_w) AS power_sum, count(s.power_w) AS powers, max(s.power_w) AS power_max_w,
+         max(s.mem_used_mib) AS mem_used_max_mib,
+         arg_max(m.memory_total_mib, s.mem_used_mib) AS mem_total_mib,
+         max(s.temp_c) AS temp_max_c, max(s.mem_temp_c) AS mem_temp_max_c, max(s.ts) AS last_ts,
+         {", ".join(throttles)}
+  FROM gpu_samples s
+  JOIN members m USING (gpu_id)
+  WHERE {spans.inside}
+  GROUP BY m.member, s.util_pct
+)"""  # noqa: S608 (own names and numbers)
+
+
+def _quantile(part: float) -> str:
+    """The exact quantile of util_pct, interpolated as DuckDB's quantile_cont does."""
+    place = f"(total - 1) * {part}"
+    low, high = (f"min(util_pct::DOUBLE) FILTER (upto > {edge}({place}))" for edge in ("floor", "ceil"))
+    return f"{low} + ({high} - {low}) * (any_value({place}) - floor(any_value({place})))"
+
+
+_LEVELS = """
+levels AS (
+  SELECT session_id, node, member, util_pct, sum(samples)::BIGINT AS samples, sum(measured_s) AS measured_s,
+         sum(power_sum) AS power_sum, sum(powers) AS powers, max(power_max_w) AS power_max_w,
+         max(mem_used_max_mib) AS mem_used_max_mib,
+         arg_max(mem_total_mib, mem_used_max_mib) AS mem_total_mib,
+         max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
+         sum(throttle_power_s) AS throttle_power_s, sum(throttle_thermal_s) AS throttle_thermal_s,
+         sum(throttle_brake_s) AS throttle_brake_s
+  FROM cells
+  JOIN named USING (member)
+  GROUP BY GROUPING SETS (
+    (session_id, util_pct), (session_id, node, util_pct), (session_id, node, member, util_pct)
+  )
+), ranked AS (
+  SELECT *, sum(CASE WHEN util_pct IS NOT NULL THEN samples END) OVER (
+           PARTITION BY session_id, node, member ORDER BY util_pct) AS upto,
+         sum(CASE WHEN util_pct IS NOT NULL THEN samples END) OVER (
+           PARTITION BY session_id, node, member) AS total
+  FROM levels
+)"""
+
+
+def _sums() -> str:
+    return f"""
+sums AS (
+  SELECT session_id, node, member, sum(samples)::BIGINT AS samples, sum(measured_s) AS measured_s,
+         sum(util_pct * samples) / any_value(total) AS util_mean_pct,
+         {_quantile(0.5)} AS util_median_pct,
+         {_quantile(0.95)} AS util_p95_pct,
+         max(util_pct) AS util_max_pct,
+         sum(power_sum) / nullif(sum(powers), 0) AS power_mean_w, max(power_max_w) AS power_max_w,
+         max(mem_used_max_mib) AS mem_used_max_mib,
+         arg_max(mem_total_mib, mem_used_max_mib) AS mem_total_mib,
+         max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
+         CASE WHEN any_value(total) > 0
+           THEN coalesce(sum(measured_s) FILTER ({_BUSY}), 0) END AS busy_s,
+         CASE WHEN any_value(total) > 0
+           THEN coalesce(sum(measured_s) FILTER ({_IDLE}), 0) END AS idle_s,
+         sum(throttle_power_s) AS throttle_power_s, sum(throttle_thermal_s) AS throttle_thermal_s,
+         sum(throttle_brake_s) AS throttle_brake_s
+  FROM ranked
+  GROUP BY session_id, node, member
+)"""  # noqa: S608 (own names and numbers)
+
+
+def _phases(spans: Spans) -> str:
+    """Idle phases, known by the busy sample before them; with busy_before NULL all other samples."""
+    return f"""
+ordered AS (
+  SELECT m.member, s.ts, s.interval_ms, s.util_pct, s.energy_mj,
+         lag(s.energy_mj IGNORE NULLS) OVER earlier AS energy_before_mj,
+         lag(CASE WHEN s.{_BUSY} THEN s.ts END IGNORE NULLS) OVER earlier AS busy_before
+  FROM gpu_samples s
+  JOIN members m USING (gpu_id)
+  WHERE {spans.inside}
+  WINDOW earlier AS (PARTITION BY m.member ORDER BY s.ts)
+), phases AS (
+  SELECT member, CASE WHEN {_IDLE} THEN busy_before END AS busy_before,
+         max(ts) AS last_idle, sum(interval_ms) / 1000 AS phase_s,
+         sum(CASE WHEN energy_mj < energy_before_mj THEN energy_mj ELSE energy_mj - energy_before_mj END)
+           / 1000 AS used_j
+  FROM ordered
+  GROUP BY ALL
+), lasts AS (
+  SELECT member, max(last_ts) AS last_busy FROM cells WHERE {_BUSY} GROUP BY member
+), marked AS (
+  SELECT *, busy_before < last_busy AND phase_s > 0 AS bubble FROM phases LEFT JOIN lasts USING (member)
+)"""  # noqa: S608 (own names and numbers)
+
+
+def _entries(spans: Spans) -> str:
+    """Energy between the last reading before a span and the first in it, where these are neighbours."""
+    near = spans.around_begin(LONGEST_INTERVAL_S, round(1.5 * LONGEST_INTERVAL_S))
+    return f"""
+edges AS (
+  SELECT m.member, s.ts < m.started_at AS early, max(s.ts) AS last_ts, min(s.ts) AS first_ts,
+         arg_max(s.energy_mj, s.ts) AS last_mj, arg_min(s.energy_mj, s.ts) AS first_mj,
+         arg_min(s.interval_ms, s.ts) AS interval_ms
+  FROM gpu_samples s
+  JOIN members m USING (gpu_id)
+  WHERE {near} AND s.energy_mj IS NOT NULL
+  GROUP BY ALL
+), entries AS (
+  SELECT a.member,
+         CASE WHEN a.first_mj < b.last_mj THEN a.first_mj ELSE a.first_mj - b.last_mj END / 1000 AS entry_j
+  FROM edges a
+  JOIN edges b ON b.member = a.member AND b.early AND NOT a.early
+  WHERE epoch(a.first_ts - b.last_ts) < 1.5 * a.interval_ms / 1000
+)"""  # noqa: S608 (own names and numbers)
+
+
+_USED = """
+units AS (
+  SELECT member, sum(used_j) AS used_j, count(*) FILTER (bubble) AS bubbles,
+         coalesce(sum(phase_s) FILTER (bubble), 0) AS bubble_s, max(phase_s) FILTER (bubble) AS longest_s
+  FROM marked
+  GROUP BY member
+), used AS (
+  SELECT session_id, node, member, grouping(node, member) AS level, count(*) AS gpus,
+         sum(CASE WHEN used_j IS NULL THEN entry_j ELSE used_j + coalesce(entry_j, 0) END) AS energy_j,
+         sum(bubbles)::BIGINT AS bubbles, sum(bubble_s) AS bubble_s, max(longest_s) AS bubble_longest_s
+  FROM units
+  JOIN named USING (member)
+  LEFT JOIN entries USING (member)
+  GROUP BY GROUPING SETS ((session_id), (session_id, node), (session_id, node, member))
+)"""
+
+
+def _hosts(spans: Spans) -> str:
+    return f"""
+hosts AS (
+  SELECT m.session_id, n.node, max(s.cpu_pct) AS host_cpu_max_pct,
+         max(s.memory_used_mib) AS host_memory_max_mib,
+         arg_max(n.memory_total_mib, s.memory_used_mib) AS host_memory_total_mib
+  FROM spans m
+  JOIN nodes n USING (recording_id)
+  JOIN host_samples s USING (node_id)
+  WHERE {spans.inside}
+  GROUP BY GROUPING SETS ((m.session_id), (m.session_id, n.node))
+)"""  # noqa: S608 (own names and numbers)
+
+
+def summary(spans: Spans) -> str:
+    """A statement for one row a GPU, node and whole span; ``node`` and ``gpu_id`` are NULL above them.
+
+    A bubble is a phase of idle samples between two busy ones of a GPU, as long as its samples stand for: time
+    in a gap is not idle. Its share is of all measured time between the first and the last busy sample.
+    """
+    relations = (
+        spans.relation, _MEMBERS, _cells(spans), _LEVELS, _sums(), _phases(spans), _entries(spans), _USED,
+        _hosts(spans),
+    )  # fmt: skip
+    return f"""
+WITH {",".join(relations)}, node_ids AS (
+  SELECT session_id, node, max(node_id) AS node_id FROM named GROUP BY ALL
+)
+SELECT u.session_id, CASE u.level WHEN 3 THEN 'all' WHEN 1 THEN 'node' ELSE 'gpu' END AS scope,
+       i.node_id, u.node, n.gpu_id, n.gpu_index, p.started_at, p.until AS ended_at,
+       epoch(p.until - p.started_at) AS duration_s, u.gpus, s.samples,
+       least(1, s.measured_s / nullif(epoch(p.until - p.started_at) * u.gpus, 0)) AS coverage,
+       s.util_mean_pct, s.util_median_pct, s.util_p95_pct, s.util_max_pct, s.power_mean_w, s.power_max_w,
+       s.mem_used_max_mib, s.mem_total_mib, s.temp_max_c, s.mem_temp_max_c,
+       s.busy_s, s.idle_s, u.energy_j, u.energy_j / 3.6e6 AS energy_kwh,
+       s.throttle_power_s, s.throttle_thermal_s, s.throttle_brake_s,
+       CASE WHEN s.busy_s IS NOT NULL THEN u.bubbles END AS bubbles,
+       CASE WHEN s.busy_s IS NOT NULL THEN u.bubble_s END AS bubble_s,
+       u.bubble_s / nullif(u.bubble_s + s.busy_s, 0) AS bubble_share,
+       u.bubble_longest_s,
+       h.host_cpu_max_pct, h.host_memory_max_mib, h.host_memory_total_mib
+FROM used u
+JOIN spans p USING (session_id)
+JOIN sums s ON s.session_id = u.session_id AND s.node IS NOT DISTINCT FROM u.node
+  AND s.member IS NOT DISTINCT FROM u.member
+LEFT JOIN node_ids i ON i.session_id = u.session_id AND i.node = u.node
+LEFT JOIN named n ON n.member = u.member
+LEFT JOIN hosts h ON h.session_id = u.session_id AND h.node IS NOT DISTINCT FROM u.node AND u.member IS NULL
+"""  # noqa: S608 (own names and numbers)
+
+
+def power_quantiles(spans: Spans) -> str:
+    """A statement for median and p95 of power_w, by GPU, node and span as in ``summary``.
+
+    They take every sample's value to be sorted; who doesn't ask for them shouldn't wait for them.
+    """
+    return f"""
+WITH {spans.relation},{_MEMBERS}
+SELECT n.session_id, n.node, n.gpu_id, median(s.power_w) AS power_median_w,
+       quantile_cont(s.power_w, 0.95) AS power_p95_w
+FROM gpu_samples s
+JOIN members m USING (gpu_id)
+JOIN named n USING (member)
+WHERE {spans.inside}
+GROUP BY GROUPING SETS ((n.session_id), (n.session_id, n.node), (n.session_id, n.node, n.gpu_id))
+"""  # noqa: S608 (own names and numbers)
+
+
+def bubbles(spans: Spans) -> str:
+    """A statement for one row a bubble: a phase of idle samples between two busy ones of a GPU.
+
+    It lasts as long as its samples stand for: time in a gap is not idle.
+    """
+    relations = (spans.relation, _MEMBERS, _cells(spans), _phases(spans))
+    return f"""
+WITH {",".join(relations)}
+SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index,
+       b.busy_before AS started_at, b.last_idle AS ended_at, b.phase_s AS duration_s
+FROM marked b
+JOIN named n USING (member)
+WHERE b.bubble
+"""  # noqa: S608 (own names and numbers)
+
+
+def processes(spans: Spans) -> str:
+    """A statement for one row a process and GPU: what is kept of it, its peaks. Raw command lines."""
+    return f"""
+WITH {spans.relation},{_MEMBERS}
+SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index, s.pid, max(s.rank) AS rank,
+       max(s.local_rank) AS local_rank, arg_max(s.user_name, s.ts) AS user_name,
+       arg_max(s.command, s.ts) AS command, min(s.ts) AS first_seen, max(s.ts) AS last_seen,
+       max(s.gpu_memory_mib) AS gpu_memory_max_mib, max(s.sm_pct) AS sm_max_pct, avg(s.sm_pct) AS sm_mean_pct,
+       max(s.cpu_pct) AS cpu_max_pct, max(s.memory_mib) AS memory_max_mib
+FROM process_samples s
+JOIN members m USING (gpu_id)
+JOIN named n USING (member)
+WHERE {spans.inside}
+GROUP BY ALL
+"""  # noqa: S608 (own names and numbers)
+
+
+def coverage(spans: Spans) -> str:
+    """A statement for one row a node: how much of each span its frames stand for.
+
+    It is complete if no more than three intervals are missing. Nodes that never answered are in it.
+    """
+    return f"""
+WITH {spans.relation}, names AS (
+  SELECT DISTINCT recording_id, node FROM nodes
+), frames AS (
+  SELECT m.session_id, n.node, count(*) AS frames,
+         coalesce(sum(least(s.interval_ms / 1000, epoch(s.ts - m.started_at)))
+           FILTER (s.interval_ms IS NOT NULL), 0) AS stands_for_s,
+         median(s.interval_ms) AS usual_ms
+  FROM spans m
+  JOIN nodes n USING (recording_id)
+  JOIN host_samples s USING (node_id)
+  WHERE {spans.inside}
+  GROUP BY ALL
+), counted AS (
+  SELECT p.session_id, p.recording_id, n.node, p.started_at, p.until AS ended_at,
+         epoch(p.until - p.started_at) AS duration_s, coalesce(f.frames, 0) AS frames,
+         coalesce(f.stands_for_s, 0) AS stands_for_s,
+         greatest(r.interval_ms, coalesce(f.usual_ms, 0)) / 1000 AS interval_s
+  FROM spans p
+  JOIN recordings r USING (recording_id)
+  JOIN names n USING (recording_id)
+  LEFT JOIN frames f ON f.session_id = p.session_id AND f.node = n.node
+)
+SELECT session_id, recording_id, node, started_at, ended_at, duration_s, frames,
+       least(duration_s, stands_for_s) AS covered_s,
+       CASE WHEN duration_s > 0 THEN least(duration_s, stands_for_s) / duration_s END AS coverage,
+       duration_s - stands_for_s <= greatest(1, {STALE_INTERVALS} * interval_s)
+         AND (frames > 0 OR duration_s < interval_s) AS complete
+FROM counted
+"""  # noqa: S608 (own names and numbers)
