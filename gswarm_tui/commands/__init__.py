@@ -10,14 +10,16 @@ from typing import cast
 
 @dataclass(frozen=True)
 class Command:
-    """A word and what it does, for the help."""
+    """A word and what it does, for the help; ``module`` is its module where that can't have its name."""
 
     word: str
     help: str
+    module: str = ""
 
 
 COMMANDS = (
     Command("sessions", "list the sessions of a recording"),
+    Command("export", "write a session as JSON, CSV or Parquet"),
     Command("plot", "draw a session as PDF, PNG or SVG"),
 )
 WORDS = tuple(command.word for command in COMMANDS)
@@ -30,5 +32,6 @@ def run(word: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
         UserError: they make no sense, or what they name isn't there.
         StoreError: a file can't be read or written.
     """
-    module = importlib.import_module(f"gswarm_tui.commands.{word}")
+    name = next(command.module for command in COMMANDS if command.word == word) or word
+    module = importlib.import_module(f"gswarm_tui.commands.{name}")
     return cast(int, module.run(words, environ))

@@ -1,0 +1,150 @@
+"""``gswarm-tui export``: a session, or a whole recording, in formats that other tools read."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TextIO
+
+from gswarm_tui.analysis import spans
+from gswarm_tui.analysis.spans import Span
+from gswarm_tui.arguments import CommandParser
+from gswarm_tui.commands.finding import open_source, reference
+from gswarm_tui.errors import UserError, printable, quote
+from gswarm_tui.exchange import gswarm_json, tidy_csv
+from gswarm_tui.exchange.target import new_file, new_folder
+from gswarm_tui.exchange.windows import micros
+from gswarm_tui.store.dataset import Slice, write_dataset
+from gswarm_tui.store.source import Source
+
+FORMATS = ("json", "csv", "parquet")
+_STDOUT = "-"
+
+
+def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Write a session or a whole recording to a file or folder. Raises UserError, StoreError."""
+    asked = _parser().read(words)
+    named = reference(asked.session)
+    if named.file is not None and asked.db is not None:
+        raise UserError(f"{quote(asked.session)} names its file; leave out --db.")
+    with closing(open_source(named.file or asked.db, environ)) as source:
+        chosen = [spans.choose(source, named.name)] if named.name else spans.recordings(source)
+        if not chosen:
+            raise UserError(f"{source.path} holds no recording.")
+        kind = _format(asked)
+        _check(asked, kind)
+        for span in chosen:
+            _check_samples(source, span)
+        target = asked.output or _default_name(source, chosen, named.name, kind)
+        if kind == "parquet":
+            return _parquet(source, chosen, Path(target), asked.force)
+        if target == _STDOUT:
+            _text(source, chosen, asked.table, kind, sys.stdout)
+            return 0
+        with new_file(Path(target), force=asked.force) as out:
+            told = _text(source, chosen, asked.table, kind, out)
+        _say(f"{target}: {told}, {_size(Path(target))}")
+    return 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser(
+        "export",
+        "[SESSION] [--format FORMAT] [-o PATH] [--table TABLE] [--force] [--db PATH]",
+        "Write a session, or without one whole recordings: as JSON (what gswarm-profiler documents), as CSV "
+        "(one table) or as a Parquet dataset (everything).",
+    )
+    parser.add_argument("session", nargs="?", default="", help='its name or number, or "recording 1"')
+    parser.add_argument("--format", choices=FORMATS, help="the format (default: by the ending of -o)")
+    parser.add_argument(
+        "--output", "-o", metavar="PATH", help="the file, with parquet the folder; - is standard output"
+    )
+    parser.add_argument(
+        "--table", choices=tidy_csv.TABLES, help="the samples or the events that CSV has (default: gpu)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+    return parser
+
+
+def _format(asked: Namespace) -> str:
+    if asked.format is not None:
+        return str(asked.format)
+    if asked.output is not None and (ending := Path(asked.output).suffix.removeprefix(".")) in FORMATS:
+        return ending
+    raise UserError("say in which format, with --format json, csv or parquet, or by the ending of -o.")
+
+
+def _check(asked: Namespace, kind: str) -> None:
+    if asked.table is not None and kind != "csv":
+        raise UserError(f"--table is for CSV; {kind} has its own tables.")
+    if asked.output == _STDOUT and kind == "parquet":
+        raise UserError("Parquet is written to a folder, not to standard output; name one with -o.")
+
+
+def _check_samples(source: Source, span: Span) -> None:
+    query = """
+    SELECT 1 FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
+    WHERE recording_id = ? AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT) LIMIT 1
+    """
+    if not source.ask(query, span.recording_id, micros(span.started_at), micros(span.until)).rows():
+        raise UserError(
+            f"{quote(span.name)} in {source.path} holds no samples, so there is nothing to export."
+        )
+
+
+def _default_name(source: Source, chosen: Sequence[Span], name: str, kind: str) -> str:
+    """``run-train.json`` for the session ``train`` of ``run.duckdb``, in the working folder."""
+    session = chosen[0].name if name else ""
+    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in session)
+    return f"{source.path.stem}{'-' if safe else ''}{safe}.{kind}"
+
+
+def _text(source: Source, chosen: Sequence[Span], table: str | None, kind: str, out: TextIO) -> str:
+    """Write JSON or CSV; what was written in words."""
+    if kind == "csv":
+        rows = tidy_csv.write_csv(source, list(chosen), table or "gpu", out, _told)
+        return f"{rows:,} rows"
+    if len(chosen) > 1:
+        raise UserError(
+            f'{source.path} holds {len(chosen)} recordings and JSON takes one; name it, as in "recording 1".'
+        )
+    written = gswarm_json.write_json(source, chosen[0], out, _told)
+    return f"{written.samples:,} samples of {_gpus(written.gpus)}"
+
+
+def _parquet(source: Source, chosen: Sequence[Span], folder: Path, force: bool) -> int:
+    if source.running:
+        raise UserError(
+            f"{source.path} is being written; Parquet is for finished recordings. JSON and CSV work now."
+        )
+    slices = [
+        Slice(span.recording_id)
+        if span.session_id is None
+        else Slice(span.recording_id, span.session_id, span.started_at, span.until)
+        for span in chosen
+    ]
+    source.close()
+    with new_folder(folder, force=force) as part:
+        samples = write_dataset(source.path, part, slices, _told)
+    _say(f"{folder}: {samples:,} GPU samples, {_size(folder)}")
+    return 0
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def _size(path: Path) -> str:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return f"{sum(file.stat().st_size for file in files) / 1e6:.1f} MB"
+
+
+def _told(share: float) -> None:
+    """Nothing to show yet."""
+
+
+def _say(words: str) -> None:
+    print(printable(words))

@@ -1,0 +1,199 @@
+"""A session in the JSON that gswarm-profiler documents, for the scripts of its users.
+
+Fields and units follow the README of gswarm-profiler, "Output Format": ``session_name``, ``start_time``,
+``end_time``, ``summary_by_device`` and ``frames``, each with ``frame_id``, ``time``, and arrays in the same
+order: ``gpu_id`` (``hostname:device_idx:device_name``), ``gpu_util`` and ``gpu_memory`` (percent, 0–100),
+``dram_bandwidth``, ``dram_bandwidth_rx`` and ``dram_bandwidth_tx`` (GB/s over PCIe, between GPU and host
+memory; rx is what the GPU received) and ``gpu_bandwidth`` (GB/s over NVLink, sent and received).
+
+Where its program differs from its documentation, the documentation is followed: the program writes numbers
+as texts, shares as 0–1, PCIe in KiB/s with rx and tx swapped, and the capacity of pairs of GPUs as
+``gpu_bandwidth``. Its plot script takes ``float(frame[field][i])`` for the GPUs of the first frame and reads
+a field that is left out as zeros. So every frame has all GPUs of the session in the same order, a value that
+wasn't measured is the text "NaN", which ``float`` reads and JSON allows, and a field that was never measured
+is left out.
+
+Added are ``gpu_bandwidth_rx`` and ``gpu_bandwidth_tx``, and what an import needs: ``made_by``, ``recording``,
+``session`` and ``devices``. Times are UTC and say so. One GB is 10**9 bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from gswarm_agent import __version__
+from gswarm_tui.analysis.spans import Span
+from gswarm_tui.exchange.windows import micros, windows
+from gswarm_tui.store.source import Source
+
+MADE_BY = "gswarm-tui"
+ABSENT = "NaN"
+FIELDS = (
+    "gpu_util",
+    "gpu_memory",
+    "dram_bandwidth",
+    "dram_bandwidth_rx",
+    "dram_bandwidth_tx",
+    "gpu_bandwidth",
+    "gpu_bandwidth_rx",
+    "gpu_bandwidth_tx",
+)
+ALWAYS = FIELDS[:2]
+"""Fields that are there even where nothing was measured: readers don't expect them to be left out."""
+
+# One place for each name of a GPU: a node that rebooted has new rows for the same GPUs.
+_PLACES = """
+SELECT dense_rank() OVER (ORDER BY first_node, node, gpu_index, name) - 1 AS place, *
+FROM (SELECT g.*, n.node, n.simulated, min(node_id) OVER (PARTITION BY n.node) AS first_node
+      FROM gpus g JOIN nodes n USING (node_id) WHERE recording_id = {recording})
+"""
+
+_DEVICES = """
+WITH places AS ({places})
+SELECT place, arg_max(node, gpu_id) AS node, arg_max(gpu_index, gpu_id) AS gpu_index,
+       arg_max(name, gpu_id) AS name, arg_max(uuid, gpu_id) AS uuid,
+       arg_max(memory_total_mib, gpu_id) AS memory_total_mib, arg_max(simulated, gpu_id) AS simulated,
+       avg(util_pct) AS avg_gpu_util,
+       avg(100.0 * mem_used_mib / nullif(memory_total_mib, 0)) AS avg_gpu_memory,
+       count(*) AS samples,
+       count(pcie_rx_mb_s) + count(pcie_tx_mb_s) AS pcie,
+       count(nvlink_rx_mb_s) + count(nvlink_tx_mb_s) AS nvlink
+FROM gpu_samples JOIN places USING (gpu_id)
+WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until})
+GROUP BY place
+ORDER BY place
+"""
+
+# Deadlines lie on whole multiples of the interval, so a frame is what lies nearest to one of them. A GPU that
+# was read twice there, at a shorter interval, makes another frame.
+_FRAMES = """
+WITH places AS ({places}), near AS (
+  SELECT s.*, place, memory_total_mib, (epoch_us(ts) + {interval} // 2) // {interval} AS deadline
+  FROM gpu_samples s JOIN places USING (gpu_id)
+  WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until})
+), numbered AS (
+  SELECT *, row_number() OVER (PARTITION BY deadline, place ORDER BY ts) AS reading FROM near
+)
+SELECT min(ts), list(place ORDER BY place),
+       list(util_pct ORDER BY place),
+       list(round(100.0 * mem_used_mib / nullif(memory_total_mib, 0), 4) ORDER BY place),
+       list(round((pcie_rx_mb_s::DOUBLE + pcie_tx_mb_s) / 1000, 6) ORDER BY place),
+       list(round(pcie_rx_mb_s::DOUBLE / 1000, 6) ORDER BY place),
+       list(round(pcie_tx_mb_s::DOUBLE / 1000, 6) ORDER BY place),
+       list(round((nvlink_rx_mb_s::DOUBLE + nvlink_tx_mb_s) / 1000, 6) ORDER BY place),
+       list(round(nvlink_rx_mb_s::DOUBLE / 1000, 6) ORDER BY place),
+       list(round(nvlink_tx_mb_s::DOUBLE / 1000, 6) ORDER BY place)
+FROM numbered
+GROUP BY deadline, reading
+ORDER BY deadline, reading
+"""
+
+_RECORDING = (
+    "SELECT started_at, ended_at, host, user_name, slurm_job_id, slurm_cluster, command, interval_ms, "
+    "tool_version FROM recordings WHERE recording_id = ?"
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """How much an export holds."""
+
+    samples: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where each GPU stands in a frame's arrays, and which fields a frame has."""
+
+    names: list[str]
+    columns: dict[int, int]
+    fields: list[tuple[int, str]]
+
+    def frame(self, number: int, row: tuple[Any, ...]) -> dict[str, Any]:
+        """One frame of a row of ``_FRAMES``."""
+        at, places, *values = row
+        whole = len(places) == len(self.names)
+        made: dict[str, Any] = {"frame_id": number, "time": _iso(at), "gpu_id": self.names}
+        for index, name in self.fields:
+            if whole:
+                made[name] = [ABSENT if value is None else value for value in values[index]]
+                continue
+            made[name] = array = [ABSENT] * len(self.names)
+            for place, value in zip(places, values[index], strict=True):
+                if value is not None:
+                    array[self.columns[place]] = value
+        return made
+
+
+def write_json(source: Source, span: Span, out: TextIO, tell: Callable[[float], None]) -> Written:
+    """Writes a session frame by frame; ``tell`` hears which share is done. Raises StoreError, OSError."""
+    begin, end = micros(span.started_at), micros(span.until)
+    places = _PLACES.format(recording=span.recording_id)
+    recording = source.ask(_RECORDING, span.recording_id).dicts()[0]
+    devices = source.ask(_DEVICES.format(places=places, since=begin, until=end)).dicts()
+    layout = _layout(devices)
+    out.write("{\n")
+    head = _head(span, recording, devices, layout.names)
+    out.writelines(f" {json.dumps(name)}: {json.dumps(v, ensure_ascii=False)},\n" for name, v in head.items())
+    out.write(' "frames": [')
+    interval = (recording["interval_ms"] or 1000) * 1000
+    number = 0
+    for since, until in windows(begin, end, interval, len(devices), tell):
+        query = _FRAMES.format(places=places, interval=interval, since=since, until=until)
+        for row in _rows(source, query):
+            number += 1
+            out.write(",\n  " if number > 1 else "\n  ")
+            out.write(json.dumps(layout.frame(number, row), ensure_ascii=False, separators=(",", ":")))
+    out.write("\n ]\n}\n")
+    return Written(sum(device["samples"] for device in devices), len(devices))
+
+
+def _rows(source: Source, query: str) -> Iterator[tuple[Any, ...]]:
+    for batch in source.ask(query).batches:
+        yield from batch
+
+
+def _layout(devices: list[dict[str, Any]]) -> _Layout:
+    measured = {
+        name: name in ALWAYS
+        or (name.startswith("dram") and any(d["pcie"] for d in devices))
+        or (name.startswith("gpu_bandwidth") and any(d["nvlink"] for d in devices))
+        for name in FIELDS
+    }
+    return _Layout(
+        [f"{d['node']}:{d['gpu_index']}:{d['name']}" for d in devices],
+        {device["place"]: column for column, device in enumerate(devices)},
+        [(index, name) for index, name in enumerate(FIELDS) if measured[name]],
+    )
+
+
+def _head(
+    span: Span, recording: dict[str, Any], devices: list[dict[str, Any]], names: list[str]
+) -> dict[str, Any]:
+    """All that comes before the frames."""
+    facts = ("node", "gpu_index", "name", "uuid", "memory_total_mib", "simulated")
+    summary = ("avg_gpu_util", "avg_gpu_memory")
+    return {
+        "session_name": span.name,
+        "start_time": _iso(span.started_at),
+        "end_time": _iso(span.until),
+        "made_by": f"{MADE_BY} {__version__}",
+        "recording": {key: _iso(v) if isinstance(v, datetime) else v for key, v in recording.items()},
+        "session": {"status": span.status, "note": span.note} if span.session_id is not None else None,
+        "devices": {
+            name: {fact: device[fact] for fact in facts} for name, device in zip(names, devices, strict=True)
+        },
+        "summary_by_device": {
+            name: {key: round(device[key], 4) for key in summary if device[key] is not None}
+            for name, device in zip(names, devices, strict=True)
+        },
+    }
+
+
+def _iso(at: datetime) -> str:
+    return at.replace(tzinfo=UTC).isoformat()
