@@ -13,7 +13,10 @@ from pathlib import Path
 
 from tests.bench.figures import Bench, Figure, Form, markdown
 
-BENCHES = ("start", "fanout", "agent", "throughput", "screen")
+USUAL = ("start", "fanout", "agent", "throughput", "screen")
+LONG = ("growth", "soak")
+"""A quarter of an hour and an hour; they run when they are named."""
+BENCHES = (*USUAL, *LONG)
 
 
 def main() -> int:
@@ -32,10 +35,10 @@ def main() -> int:
     print(f"seed {asked.seed}, {platform.machine()}, Python {platform.python_version()}", file=sys.stderr)
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
-        _run(asked.names or BENCHES, Form(asked.smoke, asked.seed, asked.keep.absolute()))
+        _run(asked.names or USUAL, Form(asked.smoke, asked.seed, asked.keep.absolute()))
     else:
         with tempfile.TemporaryDirectory(prefix="gswarm-bench-") as folder:
-            _run(asked.names or BENCHES, Form(asked.smoke, asked.seed, Path(folder)))
+            _run(asked.names or USUAL, Form(asked.smoke, asked.seed, Path(folder)))
     return 0
 
 
