@@ -56,6 +56,7 @@ def _command(word: str, words: Sequence[str]) -> int:
     """Do what needs no screen and no nodes."""
     from gswarm_tui.store.database import StoreError
 
+    _keep_to_oneself()
     try:
         return commands.run(word, words, os.environ)
     except StoreError as error:
@@ -205,9 +206,21 @@ def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) 
     return 1 if problems else 0
 
 
+def _keep_to_oneself() -> None:
+    """Let no file that is made from now on be anybody else's to read."""
+    os.umask(os.umask(0o077) | 0o077)
+
+
+class _PlainLines(logging.Formatter):
+    """A record's lines with nothing in them that a terminal would obey."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
+
+
 def _prepare(environ: Mapping[str, str]) -> Path:
     """Keep all files to oneself, and let what nobody foresaw be found later: where the log goes."""
-    os.umask(os.umask(0o077) | 0o077)
+    _keep_to_oneself()
     state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     path = state / "gswarm-tui" / "gswarm-tui.log"
     try:
@@ -215,5 +228,6 @@ def _prepare(environ: Mapping[str, str]) -> Path:
         handler: logging.Handler = logging.FileHandler(path, delay=True)
     except OSError:
         handler = logging.NullHandler()
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(asctime)s %(name)s %(message)s")
+    handler.setFormatter(_PlainLines("%(asctime)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     return path

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gswarm_tui.errors import UserError
+from gswarm_tui.errors import UserError, printable
 from gswarm_tui.hosts import expand
 
 _TIMEOUT_S = 5.0
@@ -35,7 +35,10 @@ _GPU_GRES = re.compile(r"(?:\A|,)gpu(?::[^,()]*)?(?:\((IDX):([0-9]+(?:[,-][0-9]+
 
 
 class SlurmError(UserError):
-    """Slurm couldn't be asked, or a job has no nodes to watch."""
+    """Slurm couldn't be asked, or a job has no nodes to watch. What Slurm said can't disturb a terminal."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text))
 
 
 @dataclass(frozen=True)

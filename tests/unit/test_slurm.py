@@ -116,6 +116,11 @@ def test_a_running_job_has_nodes_gpus_times_and_its_cluster(programs: Programs) 
     )
 
 
+def test_what_slurm_says_moves_no_cursor(programs: Programs) -> None:
+    programs.add("scontrol", r"printf 'no \033[2J\342\200\256way\n' >&2; exit 1")
+    assert refusal(programs.slurm(), "4711") == r"scontrol show job failed: no \x1b[2J\u202eway."
+
+
 def test_inside_a_job_the_cluster_is_already_known(programs: Programs) -> None:
     programs.scontrol({"4711": block()})
     assert programs.slurm(SLURM_CLUSTER_NAME="lovelace").job("4711").cluster == "lovelace"

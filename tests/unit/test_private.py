@@ -1,0 +1,107 @@
+"""What a running head and its agent leave for others: no port, no file, no secret."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent.folder import tops
+from tests.unit.test_recover import agents_of, eventually, head
+
+SECRET = "zq7zq7zq7"
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    """A user whose umask keeps nothing private."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def family(pid: int) -> Iterator[int]:
+    """A process and all that it started."""
+    yield pid
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            yield from family(int(child))
+
+
+def words_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
+def sockets_of(pid: int) -> set[str]:
+    """The inodes of a process's sockets."""
+    names = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    return {name[8:-1] for name in names if name.startswith("socket:[")}
+
+
+def with_an_address() -> set[str]:
+    """The inodes of all sockets here that have a network address."""
+    tables = [Path("/proc/net", name) for name in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6")]
+    lines = [line for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    return {line.split()[9] for line in lines}
+
+
+def open_to_others(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.lstat().st_mode & 0o077]
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_nothing_listens_and_nothing_is_for_others_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    path = tmp_path / "gswarm-run.duckdb"
+    with head("--launcher", "local", "--interval", "0.1", "--db", str(path)) as running:
+        eventually(lambda: running.rows() > 10, "frames on disk")
+        path.unlink()
+        eventually(path.exists, "the deleted file, put back")
+        processes = set(family(running.process.pid))
+        (uid,) = {
+            words[words.index("--recording") + 1]
+            for pid in processes
+            if "--recording" in (words := words_of(pid))
+        }
+        agent = agents_of(uid)[0]["pid"]
+        assert isinstance(agent, int)
+        try:
+            sockets = {one for pid in (*processes, agent) for one in sockets_of(pid)}
+            assert sockets, "the agent's own socket is seen"
+            assert not sockets & with_an_address()
+            assert open_to_others(tmp_path) == []
+            (top,) = [Path(top) for top in tops() if list(Path(top).glob(f"{uid}@*"))]
+            (folder,) = top.glob(f"{uid}@*")
+            assert (top.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o700, 0o700)
+            assert open_to_others(folder) == []
+            assert not any(SECRET in " ".join(words_of(pid)) for pid in (*processes, agent))
+        finally:
+            os.kill(agent, signal.SIGKILL)
+    for written in (*tmp_path.rglob("*"), *folder.iterdir()):
+        assert not written.is_file() or SECRET.encode() not in written.read_bytes()
+
+
+def test_the_log_is_private_and_moves_no_cursor(tmp_path: Path) -> None:
+    code = (
+        "import logging, os\n"
+        "from gswarm_tui.cli import _prepare\n"
+        "os.umask(0)\n"
+        "_prepare(os.environ)\n"
+        "logging.getLogger('x').error('a\\x1b[2J\\u202eb', exc_info=ValueError('c\\x1b]0;d\\x07'))\n"
+    )
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    log = tmp_path / "gswarm-tui/gswarm-tui.log"
+    assert (log.stat().st_mode & 0o777, log.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    lines = log.read_text().splitlines()
+    assert r"a\x1b[2J\u202eb" in lines[0]
+    assert r"ValueError: c\x1b]0;d\x07" in lines[-1]
+    assert all(line.isprintable() for line in lines)
