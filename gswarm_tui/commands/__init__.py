@@ -18,9 +18,13 @@ class Command:
 
 
 COMMANDS = (
+    Command("sql", "ask a recording in SQL, also one that is being written"),
     Command("sessions", "list the sessions of a recording"),
     Command("export", "write a session as JSON, CSV or Parquet"),
+    Command("mark", "mark this moment in the running recordings"),
+    Command("replay", "play a recording in the screens"),
     Command("plot", "draw a session as PDF, PNG or SVG"),
+    Command("report", "write a session's report as one HTML page"),
 )
 WORDS = tuple(command.word for command in COMMANDS)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy.typing as npt
 
 from gswarm_tui.store.database import StoreError, explain
 
@@ -105,12 +106,23 @@ class Asked:
     def answer(self, sql: str, values: Sequence[object]) -> Answer:
         """Runs it until its first rows are there. Raises QueryError, StoreError."""
         with self._checked():
-            _refuse_others(self._cursor, sql)
-            self._cursor.execute("BEGIN TRANSACTION READ ONLY")
-            self._cursor.execute(sql, list(values))
+            self._run(sql, values)
             described = self._cursor.description or []
         names, types = [str(column[0]) for column in described], [str(column[1]) for column in described]
         return Answer(names, types, self._batches(), self.close)
+
+    def arrays(self, sql: str, values: Sequence[object]) -> dict[str, npt.NDArray[Any]]:
+        """Runs it to its end: the answer by column, masked where NULL. Raises QueryError, StoreError."""
+        with self._checked():
+            self._run(sql, values)
+            found = dict(self._cursor.fetchnumpy())
+        self.close()
+        return found
+
+    def _run(self, sql: str, values: Sequence[object]) -> None:
+        _refuse_others(self._cursor, sql)
+        self._cursor.execute("BEGIN TRANSACTION READ ONLY")
+        self._cursor.execute(sql, list(values))
 
     def _batches(self) -> Iterator[list[tuple[Any, ...]]]:
         rows = [()]
@@ -169,6 +181,10 @@ def sentence(error: duckdb.Error) -> str:
     """DuckDB's message with its hint and the line it is about, as one line without its full stop."""
     said, _, place = str(error).partition("\n\nLINE ")
     said = re.sub(r"^[A-Za-z ]+ Error: ", "", " ".join(said.split())).rstrip(".!")
+    if "in read-only mode" in said:
+        return "nothing that is asked here can change a recording"
+    if isinstance(error, duckdb.PermissionException) and (file := re.search(r'"(.*)"', said)):
+        return f"a query reads the recording and nothing else, so not {file[0]}"
     if number := re.match(r"(\d+): (.*)", place):
         said += f' (line {number[1]}: "{number[2].strip()}")'
     return said

@@ -1,0 +1,124 @@
+"""Values as text: for people in tables, exact in files, and never anything that a terminal would obey."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from gswarm_tui.errors import printable
+
+NOTHING = "–"
+_SINGLE = struct.Struct("f")
+_DIGITS = 5
+_MOST_DECIMALS = 6
+_INTEGERS = frozenset(
+    {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"}
+    | {"UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT", "BIGNUM"}
+)
+
+
+def is_number(kind: str) -> bool:
+    """Whether DuckDB's type of this name holds numbers."""
+    return kind in _INTEGERS or kind in {"FLOAT", "DOUBLE"} or kind.startswith("DECIMAL")
+
+
+def exact(value: Any, kind: str = "") -> str:
+    """A value as DuckDB reads it back, NULL empty, single-precision numbers with the digits they need."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return repr(shortest(value) if kind == "FLOAT" else value)
+        case datetime():
+            return value.isoformat(sep=" ")
+        case bytes() | bytearray() | memoryview():
+            return "".join(f"\\x{byte:02X}" for byte in bytes(value))
+        case list() | tuple():
+            return "[" + ", ".join(_within(each) for each in value) + "]"
+        case dict():
+            return "{" + ", ".join(f"{_within(key)}: {_within(each)}" for key, each in value.items()) + "}"
+    return str(value)
+
+
+def _within(value: Any) -> str:
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return "NULL" if value is None else exact(value)
+
+
+def shortest(value: float) -> float:
+    """The number with the fewest digits that is the same in single precision."""
+    if not math.isfinite(value):
+        return value
+    for digits in (7, 8):
+        if _SINGLE.unpack(_SINGLE.pack(near := float(f"{value:.{digits}g}")))[0] == value:
+            return near
+    return value
+
+
+def plain(value: Any, kind: str = "") -> Any:
+    """A value as JSON has it: times and what else JSON lacks as text, numbers that are none as null."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return (shortest(value) if kind == "FLOAT" else value) if math.isfinite(value) else None
+        case Decimal():
+            return float(value) if value.is_finite() else None
+        case datetime():
+            return value.isoformat()
+        case list() | tuple():
+            return [plain(each) for each in value]
+        case dict():
+            return {exact(key): plain(each) for key, each in value.items()}
+    return exact(value)
+
+
+def writer(kind: str, sample: Sequence[Any]) -> Callable[[Any], str]:
+    """How values of a column are shown to people, after a look at some of them: one length of fraction."""
+    if kind in {"FLOAT", "DOUBLE"} or kind.startswith("DECIMAL"):
+        return _number(sample)
+    if kind.startswith("TIMESTAMP"):
+        return _moment(sample)
+    return _text
+
+
+def _text(value: Any) -> str:
+    return NOTHING if value is None else printable(exact(value))
+
+
+def _number(sample: Sequence[Any]) -> Callable[[Any], str]:
+    finite = [abs(float(each)) for each in sample if each is not None and math.isfinite(each)]
+    largest = max(finite, default=0.0)
+    before = math.floor(math.log10(largest)) + 1 if largest >= 1 else 0
+    most = min(_MOST_DECIMALS, max(1, _DIGITS - before))
+    decimals = max((len(f"{each:.{most}f}".rstrip("0").partition(".")[2]) for each in finite), default=0)
+
+    def shown(value: Any) -> str:
+        if value is None:
+            return NOTHING
+        if not math.isfinite(value):
+            return str(value)
+        if value != 0 and not 10**-decimals / 2 <= abs(value) < 1e15:
+            return f"{value:.3g}"
+        return f"{value:.{decimals}f}"
+
+    return shown
+
+
+def _moment(sample: Sequence[Any]) -> Callable[[Any], str]:
+    parts = [each.microsecond for each in sample if isinstance(each, datetime)]
+    precision = "seconds" if not any(parts) else "milliseconds"
+
+    def shown(value: Any) -> str:
+        if isinstance(value, datetime):
+            return value.isoformat(" ", precision)
+        return _text(value)
+
+    return shown
