@@ -1,0 +1,148 @@
+"""What a session, or a whole recording, came to: by GPU, by node and in all, and each process's peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gswarm_tui.analysis.spans import Span
+from gswarm_tui.store import summing
+from gswarm_tui.store.source import Source
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One GPU, the GPUs of one node, or all: ``scope`` is gpu, node or all. None where nothing was measured.
+
+    Means and quantiles are over all samples of single GPUs, maxima of the single GPU that had the highest;
+    times are summed over GPUs. Coverage is the share of the GPUs' time that samples stand for. A bubble is a
+    phase of idle samples between two busy ones of a GPU; ``bubble_share`` is of the measured time between the
+    first and the last busy sample. The host's maxima are None for a GPU.
+    """
+
+    scope: str
+    node: str | None
+    gpu_index: int | None
+    gpus: int
+    samples: int
+    coverage: float | None
+    util_mean_pct: float | None
+    util_median_pct: float | None
+    util_p95_pct: float | None
+    util_max_pct: int | None
+    power_mean_w: float | None
+    power_max_w: float | None
+    mem_used_max_mib: int | None
+    mem_total_mib: int | None
+    temp_max_c: int | None
+    mem_temp_max_c: int | None
+    busy_s: float | None
+    idle_s: float | None
+    energy_j: float | None
+    energy_kwh: float | None
+    throttle_power_s: float | None
+    throttle_thermal_s: float | None
+    throttle_brake_s: float | None
+    bubbles: int | None
+    bubble_s: float | None
+    bubble_share: float | None
+    bubble_longest_s: float | None
+    host_cpu_max_pct: float | None
+    host_memory_max_mib: int | None
+    host_memory_total_mib: int | None
+
+    @property
+    def label(self) -> str:
+        """ "all", "gpu03" or "gpu03:5" """
+        if self.node is None:
+            return "all"
+        return self.node if self.gpu_index is None else f"{self.node}:{self.gpu_index}"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process on one GPU and its peaks; times are UTC without a zone."""
+
+    node: str
+    gpu_index: int
+    pid: int
+    rank: int | None
+    local_rank: int | None
+    user_name: str | None
+    command: str | None
+    first_seen: datetime
+    last_seen: datetime
+    gpu_memory_max_mib: int | None
+    sm_max_pct: int | None
+    sm_mean_pct: float | None
+    cpu_max_pct: float | None
+    memory_max_mib: int | None
+
+
+@dataclass(frozen=True)
+class Covered:
+    """How much of the span the frames of a node stand for; ``complete`` if nothing of note is missing."""
+
+    node: str
+    frames: int
+    covered_s: float
+    coverage: float | None
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Summary:
+    """``whole`` is None where no GPU was sampled in the span."""
+
+    span: Span
+    whole: Figures | None
+    nodes: tuple[Figures, ...]
+    gpus: tuple[Figures, ...]
+    covered: tuple[Covered, ...]
+
+    @property
+    def partial(self) -> tuple[str, ...]:
+        """The nodes that don't cover all of the span."""
+        return tuple(one.node for one in self.covered if not one.complete)
+
+
+def summarize(source: Source, span: Span) -> Summary:
+    """Sum up a span. Raises StoreError."""
+    asked = _spans(span)
+    rows = [_made(Figures, row) for row in source.ask(summing.summary(asked)).dicts()]
+    by_scope: dict[str, list[Figures]] = {"all": [], "node": [], "gpu": []}
+    for row in sorted(rows, key=lambda row: (row.node or "", -1 if row.gpu_index is None else row.gpu_index)):
+        by_scope[row.scope].append(row)
+    covered = source.ask(summing.coverage(asked)).dicts()
+    return Summary(
+        span,
+        next(iter(by_scope["all"]), None),
+        tuple(by_scope["node"]),
+        tuple(by_scope["gpu"]),
+        tuple(sorted((_made(Covered, row) for row in covered), key=lambda one: one.node)),
+    )
+
+
+def processes(source: Source, span: Span) -> list[Process]:
+    """The processes on the GPUs of a span, those with the most GPU memory first. Raises StoreError."""
+    rows = source.ask(summing.processes(_spans(span))).dicts()
+    return sorted(
+        (_made(Process, row) for row in rows),
+        key=lambda one: (-(one.gpu_memory_max_mib or 0), one.node, one.gpu_index, one.pid),
+    )
+
+
+def _spans(span: Span) -> summing.Spans:
+    return summing.one_span(span.recording_id, span.started_at, span.until)
+
+
+def _made(kind: type[T], row: Mapping[str, Any]) -> T:
+    """A dataclass of the row's columns that it has."""
+    return kind(**{field.name: row[field.name] for field in fields(kind)})

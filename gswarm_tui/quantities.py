@@ -1,0 +1,91 @@
+"""Quantities as people read them, for screens, printed tables and reports; "–" where nothing was measured."""
+
+from __future__ import annotations
+
+import math
+
+DASH = "–"
+
+
+def percent(value: float | None) -> str:
+    """ "71 %" """
+    return DASH if value is None or math.isnan(value) else f"{value:.0f} %"
+
+
+def _scaled(value: float, step: float, units: tuple[str, ...]) -> str:
+    for unit in units[:-1]:
+        if abs(value) < (999.5 if step == 1000 else 1023.5):
+            return f"{_three(value)} {unit}".rstrip()
+        value /= step
+    return f"{_three(value)} {units[-1]}"
+
+
+def _three(value: float) -> str:
+    if value == int(value) and abs(value) < 1000:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}"
+
+
+def count(value: float) -> str:
+    """A number of things: "999", "1.20 k", "12.3 M"."""
+    return _scaled(value, 1000, ("", "k", "M", "G", "T"))
+
+
+def file_size(size: float) -> str:
+    """Bytes on disk, decimal as file managers show them: "14.0 MB"."""
+    return _scaled(size, 1000, ("B", "kB", "MB", "GB", "TB"))
+
+
+def mebibytes(value: float | None) -> str:
+    """Memory given in MiB: "612 MiB", "79.6 GiB", "2.10 TiB"."""
+    return DASH if value is None or math.isnan(value) else _scaled(value, 1024, ("MiB", "GiB", "TiB", "PiB"))
+
+
+def used_of(used_mib: float | None, total_mib: float | None) -> str:
+    """Memory in use and there, in the unit of the total: "2.1/2.5 TiB"."""
+    if total_mib is None or math.isnan(total_mib):
+        return mebibytes(used_mib)
+    total = mebibytes(total_mib)
+    if used_mib is None or math.isnan(used_mib):
+        return f"{DASH}/{total}"
+    number, unit = total.split(" ")
+    steps = ("MiB", "GiB", "TiB", "PiB").index(unit)
+    return f"{_three(used_mib / 1024**steps)}/{number} {unit}"
+
+
+def watts(value: float | None) -> str:
+    """Power: "612 W", "18.4 kW"."""
+    return DASH if value is None or math.isnan(value) else _scaled(value, 1000, ("W", "kW", "MW"))
+
+
+def energy(joules: float | None) -> str:
+    """Energy: "820 J" at first, "3.82 Wh", "18.4 kWh" from a watt-hour on."""
+    if joules is None or math.isnan(joules):
+        return DASH
+    return f"{joules:.0f} J" if joules < 3600 else _scaled(joules / 3600, 1000, ("Wh", "kWh", "MWh"))
+
+
+def rate(mb_s: float | None) -> str:
+    """A rate given in MB/s: "812 MB/s", "11.2 GB/s"."""
+    return DASH if mb_s is None or math.isnan(mb_s) else _scaled(mb_s, 1000, ("MB/s", "GB/s", "TB/s"))
+
+
+def clock(seconds: float) -> str:
+    """A length of time that is watched as it grows: "00:12:31", "2 d 03:04:05"."""
+    whole = max(0, int(seconds))
+    days, rest = divmod(whole, 86400)
+    text = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{days} d {text}" if days else text
+
+
+def age(seconds: float) -> str:
+    """A length of time in one word and a unit: "12 s", "4 min", "3 h", "2 d"."""
+    for limit, size, unit in ((100, 1, "s"), (100 * 60, 60, "min"), (48 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def plural(number: int, noun: str) -> str:
+    """ "1 node", "4 nodes" """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
