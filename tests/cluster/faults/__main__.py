@@ -6,6 +6,7 @@ import argparse
 import random
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -22,13 +23,14 @@ def main() -> int:
     lengths = LONG if options.long else SHORT
     if options.minutes is not None:
         lengths = replace(lengths, at_random=options.minutes * 60)
+    parts: Sequence[str] = options.only or tuple(PARTS)
     rows: list[Row] = []
     whole = False
     folder = Path(tempfile.mkdtemp(prefix="gswarm-faults-"))
     try:
         with Cluster.up(len(NODES), 2) as cluster, cluster.entered():
             suite = Suite(cluster, folder, lengths, seed)
-            for part in options.only or PARTS:
+            for part in parts:
                 for row in PARTS[part](suite):
                     rows.append(row)
                     print(f"{row.fault}: {'; '.join(row.problems) or 'as promised'}", flush=True)
@@ -36,9 +38,11 @@ def main() -> int:
     except (ClusterError, AssertionError, TimeoutExpired) as error:
         print(f"the suite broke off: {error}", file=sys.stderr)
     if rows:
-        print(
-            f"\n{table(rows)}\n\n{NOTES}\nrecordings are in {folder}; --seed {seed} repeats the random part"
-        )
+        print(f"\n{table(rows)}\n\n{NOTES}")
+        if kept := sorted(path.name for path in folder.glob("*.duckdb")):
+            print(f"recordings are in {folder}: {', '.join(kept)}")
+        if "random" in parts:
+            print(f"--seed {seed} repeats the random part")
     return 0 if whole and not any(row.problems for row in rows) else 1
 
 

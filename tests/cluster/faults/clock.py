@@ -1,4 +1,4 @@
-"""The wall clock of a node's agent, as a test sets it: a shim in the agent's process, see clock.c."""
+"""The wall clock of one program, as a test sets it: a shim in its process, see clock.c."""
 
 from __future__ import annotations
 
@@ -13,19 +13,26 @@ _AHEAD = struct.Struct("=q")
 
 
 class Clock:
-    """What one node's agents take for the time. They have to be started after this is made."""
+    """What programs with this ``env`` take for the time. Files are made in ``folder``."""
 
-    def __init__(self, node: Node) -> None:
-        shim = node.login.root / "clock.so"
+    def __init__(self, folder: Path) -> None:
+        shim = folder / "clock.so"
         if not shim.exists():
             flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
             subprocess.run(["cc", *flags, str(_SOURCE), "-o", str(shim)], check=True)
-        self._file = node.folder / "clock"
+        self._file = folder / "clock"
         self._file.write_bytes(_AHEAD.pack(0))
+        self.env = {"LD_PRELOAD": str(shim), "GSWARM_TEST_CLOCK": str(self._file)}
+
+    @classmethod
+    def of_agents(cls, node: Node) -> Clock:
+        """What one node's agents take for the time. They have to be started after this is made."""
+        clock = cls(node.folder)
         with (node.folder / "sshd_config").open("a") as config:
-            config.write(f"SetEnv LD_PRELOAD={shim} GSWARM_TEST_CLOCK={self._file}\n")
+            config.write(f"SetEnv {' '.join(f'{name}={value}' for name, value in clock.env.items())}\n")
         node.stop_sshd()
         node.start_sshd()
+        return clock
 
     def set(self, ahead_s: int) -> None:
         """Be so many seconds ahead of the true time from now on."""

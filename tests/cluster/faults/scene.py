@@ -7,13 +7,15 @@ import re
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.faults.witness import Count, Witness, count
+from tests.cluster.faults.coverage import Told, wrong
+from tests.cluster.faults.witness import Count, Reading, Witness, became, count
 from tests.cluster.node import Node
 from tests.cluster.person import agents, ask, user_env
 from tests.cluster.running import ClusterError, wait_until
@@ -37,20 +39,31 @@ class Step:
 
 
 class Scene:
-    """A recording in ``db`` of the nodes of these names, begun when this is made."""
+    """A recording in ``db`` of the nodes of these names, begun when this is made.
 
-    def __init__(self, cluster: Cluster, names: Sequence[str], db: Path) -> None:
+    ``words`` are more options of the command line, ``env`` more of the head's environment.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        names: Sequence[str],
+        db: Path,
+        words: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.cluster = cluster
         self.names = tuple(names)
         self.db = db
         self.witnesses = {name: Witness(cluster[name]) for name in names}
+        self._env = env or {}
         self._terminal: Terminal | None = None
-        self._head("--nodes", *names, "--interval", f"{INTERVAL_S}")
+        self._head("--nodes", *names, "--interval", f"{INTERVAL_S}", *words)
 
     # The head.
 
     def _head(self, *words: str) -> None:
-        env = user_env(self.cluster)
+        env = {**user_env(self.cluster), **self._env}
         command = ["gswarm-tui", *words, "--db", str(self.db)]
         self._terminal = Terminal(command, env=env, size=(160, 40), folder=self.cluster.home)
 
@@ -88,6 +101,14 @@ class Scene:
         """Wait until the head says that all nodes are connected."""
         self.wait_for(f"nodes {len(self.names)}/{len(self.names)}")
 
+    def start_session(self) -> None:
+        """Begin a session, which goes on to the end of the recording."""
+        assert self._terminal is not None
+        self._terminal.press("s")
+        self._terminal.wait_for("start a session")
+        self._terminal.press("Enter")
+        self._terminal.wait_for("● session-1")
+
     def play(self, steps: Iterable[Step], tell: Callable[[str], None] = lambda _line: None) -> None:
         """Do each step at its time, then wait until all nodes are connected, and for a few frames more."""
         began = time.monotonic()
@@ -102,16 +123,16 @@ class Scene:
     def wait_for_frames(self, frames: int = 6) -> None:
         """Wait until each node was sampled so many times more."""
         before = {name: len(witness.readings()) for name, witness in self.witnesses.items()}
-
-        def sampled() -> bool:
-            return all(len(witness.readings()) >= before[n] + frames for n, witness in self.witnesses.items())
-
-        wait_until(sampled, "a few more readings of each node")
+        for name, witness in self.witnesses.items():
+            enough = before[name] + frames
+            wait_until(partial(_has, witness, enough), f"a few more readings of {name}")
 
     def end(self) -> None:
         """Quit as a person does; what couldn't be fetched then, is fetched now. No agent runs afterwards."""
         if self._terminal is not None:
             self._terminal.press("q")
+            self._terminal.wait_for("end and quit")
+            self._terminal.press("y")
             status = self._terminal.exit_status(PATIENCE_S)
             said = self._terminal.screen()
             self._terminal.close()
@@ -164,18 +185,27 @@ class Scene:
 
     def count(self, name: str) -> Count:
         """The frames of a node, as its witness and the database tell."""
-        witness = self.witnesses[name]
-        ahead = time.time() - time.monotonic()
-        frames = ask(
+        return count(self._readings(name), self._frames(name), self._said_lost(name))
+
+    def wrong_coverage(self, name: str) -> list[str]:
+        """What ``session_coverage`` tells of a node that isn't so, as its witness knows."""
+        told = ask(
             self.db,
-            "SELECT epoch(ts) FROM host_samples JOIN nodes USING (node_id) "
-            f"WHERE node = '{name}' ORDER BY ts",
+            "SELECT epoch(started_at), epoch(ended_at), frames, covered_s "
+            f"FROM session_coverage WHERE node = '{name}'",
         )
-        return count(
-            [reading.at + ahead for reading in witness.readings()],
-            [ts for (ts,) in frames],
-            self._said_lost(name),
-        )
+        assert told, "each scene has a session"
+        kept = became(self._readings(name), self._frames(name))
+        return [words for row in told for words in wrong(Told(*row), kept)]
+
+    def _readings(self, name: str) -> list[Reading]:
+        """A node's readings at Unix times."""
+        ahead = time.time() - time.monotonic()
+        return [Reading(one.pid, one.at + ahead) for one in self.witnesses[name].readings()]
+
+    def _frames(self, name: str) -> list[float]:
+        of_node = f"FROM host_samples JOIN nodes USING (node_id) WHERE node = '{name}'"
+        return [ts for (ts,) in ask(self.db, f"SELECT epoch(ts) {of_node} ORDER BY ts")]
 
     def _said_lost(self, name: str) -> int:
         messages = ask(
@@ -187,17 +217,28 @@ class Scene:
         return sum(int(one[1]) for one in found if one is not None)
 
 
+def _has(witness: Witness, readings: int) -> bool:
+    return len(witness.readings()) >= readings
+
+
 def serving(node: Node) -> list[int]:
     """The agents of a node; what joins them to a connection is another process."""
     return [int(pid) for pid in node.run(["pgrep", "-x", "gswarm-agent"], check=False).stdout.split()]
 
 
 @contextmanager
-def recording(cluster: Cluster, names: Sequence[str], db: Path) -> Iterator[Scene]:
-    """A scene whose nodes are all connected; at the end nothing of it runs any more."""
-    scene = Scene(cluster, names, db)
+def recording(
+    cluster: Cluster,
+    names: Sequence[str],
+    db: Path,
+    words: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Scene]:
+    """A scene with a session, whose nodes are all connected; at the end nothing of it runs any more."""
+    scene = Scene(cluster, names, db, words, env)
     try:
         scene.wait_live()
+        scene.start_session()
         yield scene
     finally:
         for name in names:

@@ -29,6 +29,14 @@ def end_connections(name: str, at: float) -> list[Step]:
     return [Step(at, f"{name}: sshd's sessions killed", act)]
 
 
+def stop_sshd(name: str, at: float, seconds: float) -> list[Step]:
+    """The node lets nobody in for so long."""
+    return [
+        Step(at, f"{name}: sshd stopped", lambda scene: scene.cluster[name].stop_sshd()),
+        Step(at + seconds, f"{name}: sshd started", lambda scene: scene.cluster[name].start_sshd()),
+    ]
+
+
 def kill_agent(name: str, at: float) -> list[Step]:
     """The agent gets SIGKILL."""
     return [Step(at, f"{name}: agent killed", lambda scene: scene.kill_agent(name))]
@@ -57,9 +65,9 @@ def fill_disk(name: str, at: float, seconds: float) -> list[Step]:
     return [Step(at, f"{name}: disk full", fill), Step(at + seconds, f"{name}: disk has room again", free)]
 
 
-def step_clock(name: str, at: float, clock: Clock, hours: float) -> list[Step]:
-    """The node's wall clock is set that far ahead of the true time."""
-    words = f"{name}: clock {hours:+g} h off"
+def step_clock(whose: str, at: float, clock: Clock, hours: float) -> list[Step]:
+    """The wall clock of a node, or of the head, is set that far ahead of the true time."""
+    words = f"{whose}: clock {hours:+g} h off"
     return [Step(at, words, lambda _scene: clock.set(round(hours * _HOUR)))]
 
 

@@ -11,6 +11,7 @@ from operator import add
 from pathlib import Path
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.faults.ballast import ballast
 from tests.cluster.faults.clock import Clock
 from tests.cluster.faults.scene import Scene, Step, recording
 from tests.cluster.faults.steps import (
@@ -23,11 +24,12 @@ from tests.cluster.faults.steps import (
     kill_head,
     reboot,
     step_clock,
+    stop_sshd,
 )
 from tests.cluster.faults.witness import Count
 
 Tell = Callable[[str], None]
-NODES = tuple(f"gpu{index:02}" for index in range(1, 11))
+NODES = tuple(f"gpu{index:02}" for index in range(1, 12))
 HALF = NODES[::2]
 
 
@@ -46,17 +48,21 @@ LONG = Lengths(long_cut=60, heads_down=(0.2, 3, 20), at_random=300)
 
 @dataclass(frozen=True)
 class Row:
-    """What one fault cost. ``killed`` says that an agent was killed in it, so frames may be lost if told."""
+    """What one fault cost. ``may_lose`` says that it costs frames, which have to be told.
+
+    ``wrong`` is what the sessions' coverage tells that isn't so.
+    """
 
     fault: str
     count: Count
-    killed: bool = False
+    may_lose: bool = False
+    wrong: Sequence[str] = ()
 
     @property
     def problems(self) -> list[str]:
         """What isn't as promised, in words; empty where all is well."""
         found = []
-        if self.count.lost and not self.killed:
+        if self.count.lost and not self.may_lose:
             found.append(f"{self.count.lost} lost")
         if self.count.lost != self.count.said:
             found.append(f"{self.count.lost} lost, but {self.count.said} said to be")
@@ -64,7 +70,7 @@ class Row:
             found.append(f"{self.count.twice} twice")
         if self.count.stray:
             found.append(f"{self.count.stray} that nobody sampled")
-        return found
+        return [*found, *self.wrong]
 
 
 _COLUMNS = ("sampled", "in the database", "lost", "twice", "said to be lost")
@@ -96,11 +102,11 @@ class Suite:
         long_cut = self.lengths.long_cut
         names = iter(NODES)
         clock_node = next(names)
-        clock = Clock(self.cluster[clock_node])
+        clock, heads_clock = Clock.of_agents(self.cluster[clock_node]), Clock(self.folder)
         faults: dict[str, tuple[str, list[Step], bool]] = {}
 
-        def of(node: str, fault: str, *steps: list[Step], killed: bool = False) -> None:
-            faults[node] = fault, [step for part in steps for step in part], killed
+        def of(node: str, fault: str, *steps: list[Step], may_lose: bool = False) -> None:
+            faults[node] = fault, [step for part in steps for step in part], may_lose
 
         of(
             clock_node,
@@ -109,32 +115,49 @@ class Suite:
             end_connections(clock_node, 4),
             step_clock(clock_node, 8, clock, -1),
             kill_agent(clock_node, 11),
-            killed=True,
+            may_lose=True,
         )
-        of(node := next(names), "nothing", [])
+        of(
+            next(names),
+            "nothing but the head's clock 1 h ahead, then 2 h back¹",
+            step_clock("head", 3, heads_clock, 1),
+            step_clock("head", 7, heads_clock, -1),
+            step_clock("head", 12, heads_clock, 0),
+        )
         of(node := next(names), "link cut for 5 s", cut(node, 2, 5))
         of(node := next(names), f"link cut for {long_cut:g} s", cut(node, 2, long_cut))
         of(node := next(names), "sshd sessions killed", end_connections(node, 2), end_connections(node, 9))
-        of(node := next(names), "agent killed", kill_agent(node, 2), kill_agent(node, 9), killed=True)
+        of(node := next(names), "agent killed", kill_agent(node, 2), kill_agent(node, 9), may_lose=True)
         of(
             node := next(names),
             f"link cut for {long_cut:g} s, agent killed in it",
             cut(node, 2, long_cut),
             kill_agent(node, long_cut - 1),
-            killed=True,
+            may_lose=True,
         )
         of(node := next(names), "node rebooted²", reboot(node, 3, power_lost=False))
-        of(node := next(names), "node without power²", reboot(node, 3, power_lost=True), killed=True)
+        of(node := next(names), "node without power²", reboot(node, 3, power_lost=True), may_lose=True)
         of(
             node := next(names),
             f"node's disk full, link cut for {long_cut:g} s",
             fill_disk(node, 9, long_cut - 6),
             cut(node, 2, long_cut),
         )
-        with self._recording("nodes") as scene:
+        of(
+            node := next(names),
+            "node lets nobody in, its spool of 1 MiB overflows",
+            stop_sshd(node, 2, 12),
+            may_lose=True,
+        )
+        small_spools = ("--spool-mib", "1")
+        with (
+            ballast(self.cluster[node]),
+            self._recording("nodes", words=small_spools, env=heads_clock.env) as scene,
+        ):
             self._play(scene, [step for _, steps, _ in faults.values() for step in steps])
             scene.end()
-            yield from (Row(fault, scene.count(node), killed) for node, (fault, _, killed) in faults.items())
+            for node, (fault, _, may_lose) in faults.items():
+                yield Row(fault, scene.count(node), may_lose, scene.wrong_coverage(node))
 
     def faults_of_the_head(self) -> Iterator[Row]:
         """Half of the nodes cut off; the head killed while it writes, and gone on with, and finished."""
@@ -152,6 +175,22 @@ class Suite:
             cuts = [step for node in HALF for step in cut(node, 1, 4)]
             self._play(scene, [*cuts, Step(3, "head killed", Scene.kill_head)])
             yield self._row(scene, "half of the nodes cut off for 4 s, head killed in it, recover --finish")
+
+    def agents_by_srun(self) -> Iterator[Row]:
+        """Agents that are steps of a job: the head killed, and gone on with; an agent killed."""
+        names = NODES[1:3]
+        granted = self.cluster.run(f"salloc -N{len(names)} -w {','.join(names)} --no-shell")
+        job = granted.stderr.split()[-1]
+        try:
+            words = ("--launcher", "srun", "--job", job)
+            with self._recording("srun", names=names, words=words) as scene:
+                self._play(scene, kill_head(2.1, 3))
+                yield self._row(scene, "by srun: head killed while writing, recover")
+            with self._recording("srun-agents", names=names, words=words) as scene:
+                self._play(scene, [step for name in names for step in kill_agent(name, 2)])
+                yield self._row(scene, "by srun: agents killed", may_lose=True)
+        finally:
+            self.cluster.run(["scancel", job])
 
     def a_full_disk(self) -> Iterator[Row]:
         """The database's disk is full for a while, and the head is killed while it is."""
@@ -180,35 +219,49 @@ class Suite:
         seconds = self.lengths.at_random
         with self._recording("random") as scene:
             self._play(scene, at_random(NODES[1:], seconds, random.Random(self.seed)))
-            yield self._row(scene, f"all at random for {seconds:g} s, seed {self.seed}", killed=True)
+            yield self._row(scene, f"all at random for {seconds:g} s, seed {self.seed}", may_lose=True)
 
     @contextmanager
-    def _recording(self, name: str, folder: Path | None = None) -> Iterator[Scene]:
+    def _recording(
+        self,
+        name: str,
+        folder: Path | None = None,
+        names: Sequence[str] = NODES,
+        words: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> Iterator[Scene]:
         db = (folder or self.folder) / f"{name}.duckdb"
         self.tell(f"recording {db}")
-        with recording(self.cluster, NODES, db) as scene:
+        with recording(self.cluster, names, db, words, env) as scene:
             yield scene
 
     def _play(self, scene: Scene, steps: Sequence[Step]) -> None:
         scene.play(steps, self.tell)
 
-    def _row(self, scene: Scene, fault: str, *, killed: bool = False) -> Row:
+    def _row(self, scene: Scene, fault: str, *, may_lose: bool = False) -> Row:
         scene.end()
-        rows = [Row(f"{name}: {fault}", scene.count(name), killed) for name in scene.names]
+        rows = [
+            Row(f"{name}: {fault}", scene.count(name), may_lose, scene.wrong_coverage(name))
+            for name in scene.names
+        ]
         if wrong := [row for row in rows if row.problems]:
             self.tell(table(wrong))
-        return Row(fault, reduce(add, (row.count for row in rows)), killed)
+        said = [
+            f"{name}: {words}" for name, row in zip(scene.names, rows, strict=True) for words in row.wrong
+        ]
+        return Row(fault, reduce(add, (row.count for row in rows)), may_lose, said)
 
 
 PARTS: Mapping[str, Callable[[Suite], Iterator[Row]]] = {
     "nodes": Suite.faults_of_nodes,
     "head": Suite.faults_of_the_head,
+    "srun": Suite.agents_by_srun,
     "disk": Suite.a_full_disk,
     "random": Suite.at_random,
 }
 """The suite by parts, each a recording or some."""
 
 NOTES = """\
-¹ The kernel has no namespace for the wall clock: a shim in the agent's process shifts what it is told.
+¹ The kernel has no namespace for the wall clock: a shim in the process shifts what it is told.
 ² As namespaces can do it: another boot id, /tmp empty, /var/tmp kept; what isn't on a disk yet isn't lost.
 """

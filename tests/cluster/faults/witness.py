@@ -25,7 +25,7 @@ _TALLIES = "gswarm-tui-*/*/tally"
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the GPUs: by which process, at which CLOCK_MONOTONIC time in seconds."""
+    """One look at the GPUs: by which process, when in seconds: CLOCK_MONOTONIC in a witness's journal."""
 
     pid: int
     at: float
@@ -91,25 +91,26 @@ class Count:
         return self.sampled, self.frames, self.lost, self.twice, self.stray, self.said
 
 
-def count(readings: Sequence[float], frames: Sequence[float], said: int) -> Count:
-    """Give each frame to the nearest reading. Both are sorted Unix times in seconds.
-
-    ``said`` is how many frames the recording itself says are lost.
-    """
-    became = dict.fromkeys(readings, 0)
-    stray = 0
+def became(readings: Sequence[Reading], frames: Sequence[float]) -> dict[Reading, int]:
+    """How many frames each reading became: each frame is of the nearest. Both are sorted by Unix time."""
+    times = [reading.at for reading in readings]
+    found = dict.fromkeys(readings, 0)
     for frame in frames:
-        at = bisect_left(readings, frame)
-        near = min(readings[max(0, at - 1) : at + 1], key=lambda one: abs(one - frame), default=None)
-        if near is None or abs(near - frame) > NEAR_S:
-            stray += 1
-        else:
-            became[near] += 1
+        at = bisect_left(times, frame)
+        near = min(readings[max(0, at - 1) : at + 1], key=lambda one: abs(one.at - frame), default=None)
+        if near is not None and abs(near.at - frame) <= NEAR_S:
+            found[near] += 1
+    return found
+
+
+def count(readings: Sequence[Reading], frames: Sequence[float], said: int) -> Count:
+    """What became of readings; ``said`` is how many frames the recording itself says are lost."""
+    times = became(readings, frames).values()
     return Count(
         sampled=len(readings),
         frames=len(frames),
-        lost=sum(times == 0 for times in became.values()),
-        twice=sum(times - 1 for times in became.values() if times > 1),
-        stray=stray,
+        lost=sum(each == 0 for each in times),
+        twice=sum(each - 1 for each in times if each > 1),
+        stray=len(frames) - sum(times),
         said=said,
     )

@@ -1,0 +1,31 @@
+"""Frames made large: many processes with long command lines on a node's GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.cluster.node import Node
+from tests.cluster.standin.scenario import Process, Scenario
+
+PROCESSES = 120
+_START = (
+    "long=$(printf 'step %.0s' {1..700}); "
+    f"for n in {{1..{PROCESSES}}}; do "
+    '(exec -a "train $long" sleep 3600 </dev/null >/dev/null 2>&1) & echo $!; done'
+)
+
+
+@contextmanager
+def ballast(node: Node) -> Iterator[None]:
+    """So many processes while the context lasts: about 200 KB a second more."""
+    pids = [int(pid) for pid in node.run(_START).stdout.split()]
+    try:
+        scenario = Scenario.of(node.name, node.gpus)
+        for index, pid in enumerate(pids):
+            scenario.gpus[index % node.gpus].processes.append(Process(pid=pid, used_mib=1))
+        scenario.write(node.scenario)
+        yield
+    finally:
+        Scenario.of(node.name, node.gpus).write(node.scenario)
+        node.run(["kill", "-KILL", *map(str, pids)], check=False)
