@@ -21,6 +21,7 @@ from gswarm_agent.frame import Clock, Frame, Hello, Row
 from gswarm_agent.wire_values import (
     MAX_LIVES,
     MAX_NOTES,
+    MAX_PROCESSES,
     MAX_SINGLE,
     MAX_TEXT,
     WireError,
@@ -38,6 +39,8 @@ WIRE_VERSION = 3
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
+MAX_PARTS = 16 * 1024
+"""Lists and maps in a message. An empty one is a byte on the wire and sixty in memory."""
 TAKEN_OVER = "another head took over"
 JOB_ENDED = "the agent ended because the job ended"
 GAVE_ALL = "the agent gave all that was left"
@@ -211,6 +214,19 @@ def clip_text(text: str, longest: int = MAX_TEXT) -> str:
     return text[:longest].encode("utf-8", "replace").decode("utf-8")
 
 
+class _Parts:
+    """Counts a message's lists and maps while it is unpacked. Raises WireError where there are too many."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, part: Any) -> Any:
+        self._count += 1
+        if self._count > MAX_PARTS:
+            raise WireError(f"a message has more than the {MAX_PARTS} parts allowed")
+        return part
+
+
 class Decoder:
     """Turns bytes, in pieces of any size, into messages; knows the hello so that frames can be checked.
 
@@ -257,8 +273,17 @@ class Decoder:
         return True
 
     def _decode(self, packed: bytes) -> Message:
+        parts = _Parts()
         try:
-            body = msgpack.unpackb(packed, max_str_len=4 * MAX_TEXT, max_bin_len=0, max_ext_len=0)
+            body = msgpack.unpackb(
+                packed,
+                max_str_len=4 * MAX_TEXT,
+                max_bin_len=0,
+                max_ext_len=0,
+                max_array_len=MAX_PROCESSES,
+                list_hook=parts,
+                object_hook=parts,
+            )
         except (ValueError, RecursionError, msgpack.exceptions.StackError) as error:
             raise WireError(f"not msgpack: {str(error) or 'nested too deep'}") from None
         if type(body) is not list or not body or type(body[0]) is not int:

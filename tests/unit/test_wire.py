@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from contextlib import suppress
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -29,7 +31,7 @@ from gswarm_agent.wire import (
     clip_text,
     encode,
 )
-from gswarm_agent.wire_values import MAX_LIVES, MAX_TEXT, WireError
+from gswarm_agent.wire_values import MAX_GPUS, MAX_LIVES, MAX_NOTES, MAX_PROCESSES, MAX_TEXT, WireError
 
 texts = st.text(st.characters(exclude_categories=("C", "Z"), include_characters=" "), max_size=40)
 whole = st.integers(0, 2**63 - 1)
@@ -207,6 +209,31 @@ def test_any_other_shape_is_refused_or_can_be_said_again(tag: int, body: list[ob
     except WireError:
         return
     assert decoded(MAGIC + b"".join(map(encode, found))) == found
+
+
+@pytest.mark.parametrize("part", [b"\x90", b"\x91\xc0", b"\x80", b"\x81\xa0\xc0"])
+def test_a_message_of_many_small_parts_does_not_fill_the_memory(part: bytes) -> None:
+    many = b"\xdc\x10\x00" + part * 4096
+    packed = b"\x92\x02\xdc\x01\x00" + many * 256
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match="more than the 16384 parts allowed"):
+            decoded(MAGIC + struct.pack(">I", len(packed)) + packed)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 24 * 2**20  # the message itself, a few times, and its first parts
+
+
+def test_the_largest_frame_that_is_allowed_is_understood() -> None:
+    columns = tuple(f"c{n}" for n in range(20))
+    gpus = tuple(GpuFacts(n, f"GPU-{n}", "x") for n in range(MAX_GPUS))
+    hello = Hello("1", "life", 1000, False, HostFacts("n", "b"), gpus, {}, columns, columns, columns)
+    row = (1.5,) * 20
+    process = ProcessSample(0, 1, "ada", "python " * 20, 0, 0, row)
+    note = Note("xid", "error", "XID 13", 0)
+    frame = Frame(1, 1, 0.0, 0, (row,) * MAX_GPUS, row, (process,) * MAX_PROCESSES, (note,) * (MAX_NOTES + 1))
+    assert decoded(MAGIC + encode(hello) + encode(frame))[1] == replace(frame, notes=(note,) * MAX_NOTES)
 
 
 def test_what_is_nested_too_deep_is_refused_and_said() -> None:
