@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -50,14 +49,9 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         material = gather(source, span, choices, values, how, all_of_them=chosen)
     with look.style():
         figure = Page(material, None).draw()
-    for path in files or [Path(f"{file_name(span.name)}.pdf")]:
+    for path in files or [Path(f"{saving.file_name(span.name)}.pdf")]:
         saving.write_whole(path, saving.content(figure, path.suffix[1:].lower(), span.name))
         print(path)
     if material.running:
         print(f"gswarm-tui: {span.name} still runs; this is how far it is.", file=sys.stderr)
     return 0
-
-
-def file_name(name: str) -> str:
-    """A session's name as that of a file, without what a shell or another system would mind."""
-    return re.sub(r"[^\w.+-]+", "-", name).strip("-.")[:80] or "session"

@@ -55,7 +55,7 @@ class Page:
             + _ELAPSED
             + self._strip_height
             + sum(block.above + block.height for block in self._blocks)
-            + _FOOT
+            + (_FOOT if headed else _FOOT - 0.16)
         )
 
     def _left_margin(self) -> float:

@@ -22,6 +22,7 @@ from matplotlib import font_manager  # noqa: E402
 INK, DIM, FAINT = LIGHT_COLOURS.text, LIGHT_COLOURS.dim, LIGHT_COLOURS.faint
 LINE = LIGHT_COLOURS.anchors[5]
 INNER, OUTER = LIGHT_COLOURS.anchors[2], LIGHT_COLOURS.anchors[1]
+GRID = LIGHT_COLOURS.surface
 GAP, GAP_LINES = "#dcd6d0", "#bdb4aa"
 SEVERITY = {"error": LIGHT_COLOURS.error, "warning": LIGHT_COLOURS.warning}
 VALUES = ("#36598c", "#b0561f", "#2f8f6b", "#8a4f9e")
@@ -48,7 +49,7 @@ _STYLE: Any = {
     "axes.unicode_minus": True,
     "figure.facecolor": "white",
     "font.size": USUAL,
-    "grid.color": LIGHT_COLOURS.surface,
+    "grid.color": GRID,
     "grid.linewidth": 0.5,
     "hatch.linewidth": 0.35,
     "lines.linewidth": 0.9,
@@ -81,5 +82,6 @@ def style() -> Iterator[None]:
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
         mpl.rcParams.update(mpl.rcParamsDefault)
         mpl.rcParams.update(_STYLE)
-        mpl.rcParams["font.family"] = [name for name in _FONTS if name in there]
+        mpl.rcParams["font.family"] = "sans-serif"
+        mpl.rcParams["font.sans-serif"] = [name for name in _FONTS if name in there]
         yield

@@ -139,7 +139,9 @@ def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequenc
                 color=look.INK,
             )
         if first and (last - first) * row_pt >= 3:
-            axes.axhline(first, color="white", linewidth=0.8 if last - first > 1 and row_pt >= 4 else 0.4, zorder=2)
+            axes.axhline(
+                first, color="white", linewidth=0.8 if last - first > 1 and row_pt >= 4 else 0.4, zorder=2
+            )
         if numbered:
             for row in range(first, last):
                 axes.annotate(

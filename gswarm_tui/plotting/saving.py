@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -58,3 +59,8 @@ def write_whole(path: Path, data: bytes) -> None:
             raise
     except OSError as error:
         raise UserError(f"{path} can't be written: {error.strerror or error}.") from error
+
+
+def file_name(name: str) -> str:
+    """A session's name as that of a file, without what a shell or another system would mind."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.")[:80] or "session"

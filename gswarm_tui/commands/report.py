@@ -1,0 +1,44 @@
+"""``gswarm-tui report``: a session as one page to send on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gswarm_agent import __version__
+from gswarm_tui.analysis import spans
+from gswarm_tui.arguments import CommandParser
+from gswarm_tui.commands.finding import open_source, reference
+from gswarm_tui.errors import UserError
+
+
+def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Write the report of a session. Raises UserError, StoreError."""
+    parser = CommandParser(
+        "report",
+        "[SESSION] [-o FILE.html]",
+        "Write a session's report: one HTML page with plots, figures, events and settings.",
+    )
+    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its name or number")
+    parser.add_argument("-o", dest="out", metavar="FILE", help="where to (default: named after the session)")
+    asked = parser.read(words)
+    named = reference(asked.session)
+    out = None if asked.out is None else Path(asked.out).expanduser()
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"{out} doesn't end in .html; a report is a page.")
+
+    from gswarm_tui.plotting.saving import file_name, write_whole
+    from gswarm_tui.reporting.making import make
+
+    with closing(open_source(asked.db or named.file, environ)) as source:
+        span = spans.choose(source, named.name)
+        report = make(source, span, datetime.now(UTC).replace(tzinfo=None), None, __version__)
+    path = out or Path(f"{file_name(span.name)}.html")
+    write_whole(path, report.html().encode())
+    print(path)
+    if report.running:
+        print(f"gswarm-tui: {span.name} still runs; this is how far it is.", file=sys.stderr)
+    return 0

@@ -1,0 +1,115 @@
+"""What a report tells beside its plots, asked of a recording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gswarm_tui.analysis.spans import Span
+from gswarm_tui.fleet.node import STALE_INTERVALS
+from gswarm_tui.store.source import Source
+
+Row = dict[str, Any]
+
+MOST_EVENTS, MOST_GAPS, MOST_MARKS = 200, 40, 200
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A time in which a node was not measured."""
+
+    node: str
+    begin: datetime
+    end: datetime
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Rows by the names of their columns: the recording, its nodes, figures by scope, coverage, events.
+
+    Lists that are cut say in their count how many there are.
+    """
+
+    recording: Row
+    nodes: list[Row]
+    whole: Row | None
+    by_node: list[Row]
+    by_gpu: list[Row]
+    coverage: list[Row]
+    gaps: list[Gap]
+    events: list[Row]
+    event_count: int
+    marks: list[Row]
+
+
+_NODES = """
+SELECT n.*, count(g.gpu_id) AS gpus, any_value(g.name) AS gpu_name, any_value(g.memory_total_mib) AS gpu_mib,
+       any_value(g.power_limit_w) AS power_limit_w
+FROM nodes n LEFT JOIN gpus g ON g.node_id = n.node_id AND g.allocated IS NOT FALSE
+WHERE n.recording_id = ?
+GROUP BY ALL ORDER BY n.node_id
+"""
+_EVENTS = """
+SELECT e.ts, e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, coalesce(e.message, '') AS
+       message, coalesce(e.detail, '') AS detail
+FROM events e LEFT JOIN nodes n USING (node_id) LEFT JOIN gpus g USING (gpu_id)
+WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP AND e.kind <> 'mark'
+  AND g.allocated IS NOT FALSE
+"""
+_MARKS = """
+SELECT e.ts, coalesce(n.node, '') AS node, coalesce(e.message, '') AS message, e.detail
+FROM events e LEFT JOIN nodes n USING (node_id)
+WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP AND e.kind = 'mark'
+ORDER BY e.ts
+"""
+# A frame stands for the time since the one before it; between them, and at both ends, may be nothing.
+_GAPS = f"""
+WITH frames AS (
+  SELECT n.node, h.ts, greatest(?::TIMESTAMP, h.ts - to_microseconds(coalesce(h.interval_ms, 0) * 1000)) AS b
+  FROM host_samples h JOIN nodes n USING (node_id)
+  WHERE n.recording_id = ? AND h.ts >= ?::TIMESTAMP AND h.ts < ?::TIMESTAMP
+), between_them AS (
+  SELECT node, lag(ts, 1, ?::TIMESTAMP) OVER (PARTITION BY node ORDER BY ts) AS begin, b AS until FROM frames
+  UNION ALL SELECT node, max(ts), ?::TIMESTAMP FROM frames GROUP BY node
+  UNION ALL SELECT DISTINCT node, ?::TIMESTAMP, ?::TIMESTAMP FROM nodes
+  WHERE recording_id = ? AND node NOT IN (SELECT node FROM frames)
+)
+SELECT node, begin, until FROM between_them
+WHERE epoch(until - begin) > greatest(1, {STALE_INTERVALS} * ?::DOUBLE)
+ORDER BY begin, node
+"""  # noqa: S608 (own names and numbers)
+
+
+def facts(source: Source, span: Span) -> Facts:
+    """Everything of a span. Raises StoreError."""
+    recording = source.ask("FROM recordings WHERE recording_id = ?", span.recording_id).dicts()[0]
+    within = (span.recording_id, span.started_at, span.until)
+    figures = source.ask(
+        "FROM session_summary WHERE session_id = ? ORDER BY node_id, gpu_index", span.session_id
+    ).dicts()
+    [(count,)] = source.ask(f"SELECT count(*) FROM ({_EVENTS})", *within).rows()  # noqa: S608
+    events = source.ask(
+        f"FROM ({_EVENTS}) ORDER BY severity = 'info', ts LIMIT {MOST_EVENTS}",
+        *within,
+    ).dicts()
+    begin, end = span.started_at, span.until
+    gaps = source.ask(
+        _GAPS,
+        *(begin, span.recording_id, begin, end, begin, end, begin, end, span.recording_id),
+        (recording["interval_ms"] or 1000) / 1000,
+    ).rows()
+    return Facts(
+        recording=recording,
+        nodes=source.ask(_NODES, span.recording_id).dicts(),
+        whole=next((row for row in figures if row["scope"] == "all"), None),
+        by_node=[row for row in figures if row["scope"] == "node"],
+        by_gpu=[row for row in figures if row["scope"] == "gpu"],
+        coverage=source.ask(
+            "FROM session_coverage WHERE session_id = ? ORDER BY node", span.session_id
+        ).dicts(),
+        gaps=[Gap(*row) for row in gaps],
+        events=sorted(events, key=lambda row: row["ts"]),
+        event_count=count,
+        marks=source.ask(_MARKS, *within).dicts(),
+    )

@@ -1,0 +1,64 @@
+"""HTML that can't be broken by what is put in it: every text is escaped, unless it was made here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+_VOID = {"meta", "br", "hr"}
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+def tag(element: str, /, *parts: object, **attributes: str | None) -> Html:
+    """An element. Parts that aren't ``Html`` are escaped; ``class_`` is class, ``http_equiv`` http-equiv."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if element in _VOID:
+        return Html(f"<{element}{written}>")
+    return Html(f"<{element}{written}>{join(parts)}</{element}>")
+
+
+def join(parts: Iterable[object]) -> Html:
+    """Parts one after the other, escaped where they aren't ``Html``."""
+    return Html("".join(part if isinstance(part, Html) else escape(str(part)) for part in parts))
+
+
+def table(
+    heads: Iterable[str], rows: Iterable[Iterable[object]], *, right: frozenset[int] = frozenset()
+) -> Html:
+    """A table in a frame that scrolls where it is too wide; columns in ``right`` are numbers."""
+
+    def side(column: int) -> str | None:
+        return "n" if column in right else None
+
+    head = tag("tr", *(tag("th", text, class_=side(at), scope="col") for at, text in enumerate(heads)))
+    body = [
+        tag(
+            "tr",
+            *(
+                cell if isinstance(cell, Cell) else tag("td", cell, class_=side(at))
+                for at, cell in enumerate(row)
+            ),
+        )
+        for row in rows
+    ]
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="wide", tabindex="0")
+
+
+class Cell(Html):
+    """A cell that is made already."""
+
+    __slots__ = ()
+
+
+def cell(text: object, *classes: str, title: str | None = None) -> Cell:
+    """A cell of its own looks."""
+    return Cell(tag("td", text, class_=" ".join(classes) or None, title=title))
