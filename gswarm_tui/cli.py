@@ -12,12 +12,13 @@ import shlex
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_tui import commands, hosts, parts
 from gswarm_tui.arguments import Options, parse, parse_recover
-from gswarm_tui.errors import UserError, nearest, printable, quote
+from gswarm_tui.errors import UserError, printable
 from gswarm_tui.plan import Plan, require_terminal, resolve_nodes
 from gswarm_tui.slurm import Slurm
 
@@ -54,17 +55,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _command(word: str, words: Sequence[str]) -> int:
     """Do what needs no screen and no nodes."""
-    from gswarm_tui.store.database import StoreError
-
     _keep_to_oneself()
     try:
         return commands.run(word, words, os.environ)
-    except StoreError as error:
-        _tell(*f"{error}.".split("\n"))
-        return 1
     except BrokenPipeError:  # as of `| head`; what it wanted it has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        from gswarm_tui.store.database import StoreError  # only now: a mark needs no database and is quick
+
+        if not isinstance(error, StoreError):
+            raise
+        _tell(*f"{error}{'' if str(error).endswith(('.', '?', '!')) else '.'}".split("\n"))
+        return 1
 
 
 def _recover(words: Sequence[str]) -> int:
@@ -100,7 +103,7 @@ async def _watch(
     from gswarm_tui.lifetime import Lifetime
     from gswarm_tui.store.database import StoreError
 
-    theme = _theme(options, os.environ)
+    theme = parts.choose_theme(options, os.environ)
     hub = parts.make_hub(options, plan)
     uid = str(uuid.uuid4()) if chosen is None else chosen.interrupted.uid
     recorder: Recorder | None = None
@@ -115,7 +118,7 @@ async def _watch(
     _give_notice(hub, plan, recorder)
     launcher = parts.make_launcher(options, plan, uid if recorder is not None else "")
     parts.add_links(hub, launcher, options, recorder)
-    app = _app(options, plan, hub, theme)
+    app = _app(options, plan, hub, theme, recorder)
     lifetime = Lifetime(
         hub, launcher, recorder, app.request_quit, lasting=parts.lasting(options), waiting=_tell_waiting
     )
@@ -163,24 +166,13 @@ def _tell_waiting(nodes: Sequence[str]) -> None:
     _tell(f"waiting for the last frames of {hosts.fold(nodes)} …")
 
 
-def _theme(options: Options, environ: Mapping[str, str]) -> str:
-    """The theme asked for, else the one that suits the terminal. Raises UserError."""
-    from gswarm_tui.tui.themes import THEME_NAMES, theme_for
-
-    if options.theme is None:
-        return theme_for(environ)
-    if options.theme not in THEME_NAMES:
-        hint = nearest(options.theme, THEME_NAMES) or f"; it is one of {', '.join(THEME_NAMES)}"
-        raise UserError(f"--theme: {quote(options.theme)} isn't a theme{hint}.")
-    return options.theme
-
-
-def _app(options: Options, plan: Plan, hub: Hub, theme: str) -> GswarmApp:
+def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder | None) -> GswarmApp:
     from gswarm_tui.tui.app import GswarmApp
 
     nodes = hosts.fold(plan.nodes)
     title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
-    return GswarmApp(hub, title=title, theme=theme, metric=options.metric)
+    past = None if recorder is None else partial(parts.look_back, hub, recorder)
+    return GswarmApp(hub, title=title, theme=theme, metric=options.metric, past=past)
 
 
 def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) -> int:

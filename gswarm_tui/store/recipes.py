@@ -69,6 +69,15 @@ ORDER BY peak_mib DESC, node, gpu_index, pid
 LIMIT 10;""",
     ),
     Recipe(
+        "What the job said by its marks, and how busy its GPUs were since the mark before",
+        """\
+SELECT m.ts, m.mark, m.values ->> 'loss' AS loss, avg(util_pct) AS util_mean_pct, avg(power_w) AS power_mean_w
+FROM (SELECT *, lag(ts) OVER (PARTITION BY recording_id ORDER BY ts) AS since FROM marks) m
+LEFT JOIN samples s ON s.recording_id = m.recording_id AND s.ts > m.since AND s.ts <= m.ts
+GROUP BY ALL
+ORDER BY m.ts;""",
+    ),
+    Recipe(
         "Everything that happened",
         """\
 SELECT events.ts, node, gpu_index, kind, severity, message

@@ -60,6 +60,8 @@ def _events() -> list[Event]:
         gpus = [_gpu(0, second), _gpu(1, second)]
         events.append(arrived(second + 1, gpus, processes=processes if second in (1, 3) else None))
     events.append(Happened(T0 + 3, "throttle", "warning", "held down by its temperature", "n1", 1))
+    events.append(Happened(T0 + 2.5, "mark", "info", "warm", "n1", detail="{}"))
+    events.append(Happened(T0 + 4.5, "mark", "info", "epoch 1", "n1", detail='{"loss": 0.25}'))
     events.append(SessionStopped("s1", T0 + 6, T0 + 6))
     events.append(SessionStopped("s2", T0 + 10, T0 + 10))
     return events
@@ -128,6 +130,25 @@ def test_throttled_time_comes_from_the_counters_else_from_the_reasons(recording:
 def test_coverage_tells_how_much_of_a_session_was_measured(recording: Path) -> None:
     where = "session = 'all of it' AND scope = 'all'"
     assert summary(recording, "duration_s, samples, coverage", where) == [("all", None, 10.0, 12, 0.5)]
+
+
+def test_marks_have_their_values_in_columns(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    details = ['{"loss": 0.1, "phase": "warm up", "step": 9}', "{}", None, "not json", '[1, {"a": 2}]']
+    marks = [Happened(T0 + i, "mark", "info", f"m{i}", "n1", detail=d) for i, d in enumerate(details)]
+    others = Happened(T0, "link_lost", "error", "gone", "n1", detail='{"loss": 7}')
+    record(path, [introduced(), *marks, others, Happened(T0 + 9, "mark", "info", "here", detail='{"x": 1}')])
+    assert query(path, "SELECT epoch(ts), node, mark FROM marks ORDER BY ts") == [
+        *((T0 + i, "n1", f"m{i}") for i in range(5)),
+        (T0 + 9, None, "here"),
+    ]
+    assert query(path, "SELECT \"values\" ->> 'phase' FROM marks WHERE mark = 'm0'") == [("warm up",)]
+    assert query(path, "SELECT mark, key, value, text FROM mark_values ORDER BY ALL") == [
+        ("here", "x", 1.0, None),
+        ("m0", "loss", 0.1, None),
+        ("m0", "phase", None, "warm up"),
+        ("m0", "step", 9.0, None),
+    ]
 
 
 def test_nothing_measured_is_null_not_zero(tmp_path: Path) -> None:
@@ -225,9 +246,15 @@ _ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ("n1", 0, 11, 0, "ada", "train.py", 60_003, 90.0),
         ("n1", 1, 12, None, "ada", "eval.py", 500, None),
     ],
+    "What the job said by its marks, and how busy its GPUs were since the mark before": [
+        ("warm", None, None, None),
+        ("epoch 1", "0.25", 47.5, 600.0),
+    ],
     "Everything that happened": [
         ("n1", None, "link_live", "info", "connected"),
+        ("n1", None, "mark", "info", "warm"),
         ("n1", 1, "throttle", "warning", "held down by its temperature"),
+        ("n1", None, "mark", "info", "epoch 1"),
     ],
 }
 
@@ -236,7 +263,7 @@ def _plain(title: str, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """The answer without its times, which the recorder's tests check."""
     if title == "The processes that held the most GPU memory":
         return [row[:-2] for row in rows]
-    return [row[1:] for row in rows] if title == "Everything that happened" else rows
+    return [row[1:] for row in rows] if "happened" in title or "marks" in title else rows
 
 
 @pytest.mark.parametrize("title", _ANSWERS)
@@ -285,3 +312,17 @@ print(json.dumps([connection.execute(sql).fetchall() for sql in json.loads(sys.a
     assert run.returncode == 0, run.stderr
     now = [query(recording, sql) for sql in queries]
     assert json.loads(run.stdout) == json.loads(json.dumps(now, default=str))
+
+
+def test_marks_of_requests_are_summed_up_as_the_readme_shows(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    details = [
+        '{"app": "chat", "queue_ms": 10, "processing_ms": 800.5}',
+        '{"app": "chat", "queue_ms": 20, "processing_ms": 800.5}',
+        '{"app": "search", "queue_ms": 1, "processing_ms": 5}',
+    ]
+    marks = [Happened(T0 + i, "mark", "info", "request", "n1", detail=d) for i, d in enumerate(details)]
+    record(path, [introduced(), *marks, Happened(T0 + 5, "mark", "info", "epoch 1", "n1", detail="{}")])
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    sql = readme.partition("<!-- requests -->\n```sql\n")[2].partition("```")[0]
+    assert query(path, sql) == [("chat", 2, 15.0, 800.5), ("search", 1, 1.0, 5.0)]
