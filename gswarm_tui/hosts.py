@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from gswarm_tui.errors import UserError, quote
 
 MAX_NODES = 100_000
+_LONGEST_RANGE = 10**9
+"""What ClusterShell can count from the first to the last, whatever the step."""
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,18}))?)?")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
@@ -114,7 +116,10 @@ def _count(item: str) -> int:
     step = int(match[3] or 1)
     if last < first or step == 0:
         raise _UnreadableError(f"the range {quote(item)} is empty")
-    return (last - first) // step + 1
+    count = (last - first) // step + 1
+    if last - first >= _LONGEST_RANGE and count <= MAX_NODES:
+        raise _UnreadableError(f"the range {quote(item)} is too long")
+    return count
 
 
 def _is_ipv6(text: str) -> bool:

@@ -60,6 +60,8 @@ _TOKEN = re.compile(r"(?P<mark>[()&|]|<=|>=|==|!=|[<>=!])|(?P<word>[^\s()&|<>=!]
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)([kKmMgGtT]?)(?:i?[bB](?:/s)?|%|[wW]|°?[cC]|[hH][zZ])?")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _STATES = tuple(standing.value for standing in Standing)
+_LONGEST = 500
+_DEEPEST = 30
 
 
 def _sizes(metric: Metric) -> dict[str, float]:
@@ -80,6 +82,8 @@ class _Token:
 
 def parse(text: str) -> Filter:
     """Read a filter; an empty one matches everything. Raises FilterError."""
+    if len(text) > _LONGEST:
+        raise FilterError(f"a filter has at most {_LONGEST} characters", _LONGEST)
     tokens = []
     position = 0
     while position < len(text):
@@ -107,6 +111,7 @@ class _Parser:
         self._tokens = tokens
         self._at = 0
         self._end = end
+        self._depth = 0
 
     def peek(self) -> _Token | None:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
@@ -142,7 +147,11 @@ class _Parser:
 
     def _term(self) -> Test:
         if (opened := self._take("(")) is not None:
+            self._depth += 1
+            if self._depth > _DEEPEST:
+                raise FilterError("parentheses are nested too deep here", opened.position)
             test = self.either()
+            self._depth -= 1
             if self._take(")") is None:
                 raise FilterError("this parenthesis isn't closed", opened.position)
             return test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime, timedelta, tzinfo
 
@@ -31,7 +32,7 @@ def parse_since(text: str, now: float, timezone: tzinfo | None = None) -> float:
     if words in ("", "now"):
         return now
     if _LENGTH.fullmatch(words):
-        return now - _length(words, text)
+        return _believable(now - _length(words, text), text)
     if clock := _CLOCK.fullmatch(words):
         return _clock(clock, text, now, timezone)
     try:
@@ -40,9 +41,18 @@ def parse_since(text: str, now: float, timezone: tzinfo | None = None) -> float:
         raise SinceError(
             f"can't read {text.strip()!r} as a time; write now, 30s, 2m, 1h30m, 14:05 or 2026-01-31 14:05"
         ) from None
-    at = (moment if moment.tzinfo else _local(moment, timezone)).timestamp()
+    try:
+        at = (moment if moment.tzinfo else _local(moment, timezone)).timestamp()
+    except (ValueError, OverflowError):  # the year 1, which isn't one everywhere
+        at = -math.inf
     if at > now:
         raise SinceError(f"{text.strip()} lies in the future")
+    return _believable(at, text)
+
+
+def _believable(at: float, text: str) -> float:
+    if at < 0:
+        raise SinceError(f"{text.strip()[:40]} lies too far in the past")
     return at
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import GpuFacts, Hello, HostFacts, ProcessSample
@@ -14,6 +14,22 @@ from gswarm_tui.fleet.filter import FilterError, parse
 from gswarm_tui.fleet.node import NodeState
 
 NOW = 1000.0
+WORDS = [
+    *"()!&|<>=: ",
+    "<=",
+    "!=",
+    "util",
+    "mem",
+    "gpu:0-3",
+    "rank",
+    "node:",
+    "state:",
+    "mine",
+    "5",
+    "-1",
+    "80G",
+    "*a",
+]
 
 
 def node(
@@ -176,7 +192,11 @@ def test_and_or_not_are_those_of_logic(one: str, other: str, where: NodeState) -
     assert (parse(f"{one} | {other} & {one}").match(where, NOW) == (a | (b & a))).all()
 
 
-@given(st.text(max_size=40))
+@given(st.text(max_size=40) | st.lists(st.sampled_from(WORDS), max_size=40).map("".join))
+@example("(" * 5000)
+@example("!" * 5000 + "mine")
+@example("mine&" * 5000 + "mine")
+@example("node:" + "*a" * 2000)
 def test_any_text_is_a_filter_or_a_mistake_inside_it(text: str) -> None:
     try:
         made = parse(text)

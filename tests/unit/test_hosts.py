@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gswarm_tui.hosts import MAX_NODES, HostListError, expand, fold
@@ -106,6 +106,8 @@ def test_names_stand_for_themselves_and_fold_gives_them_back(given_names: list[s
 
 
 @given(st.lists(st.one_of(st.text(max_size=20), st.text("n1-9[],/-:.@* ", max_size=20)), max_size=4))
+@example(["n[1-999999999999999999/999999999999999999]"])
+@example(["[1-2]" * 40])
 def test_any_text_expands_to_host_names_or_is_refused(words: list[str]) -> None:
     said, found = "", tuple[str, ...]()
     try:

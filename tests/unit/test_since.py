@@ -6,7 +6,7 @@ import contextlib
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gswarm_tui.fleet.since import SinceError, parse_since, split_since
@@ -49,10 +49,15 @@ def test_what_can_not_be_read_is_told_in_a_sentence(text: str) -> None:
         parse_since(text, NOW, UTC)
 
 
-@given(st.text(max_size=30))
-def test_no_text_gives_a_time_in_the_future(text: str) -> None:
-    with contextlib.suppress(SinceError):
-        assert parse_since(text, NOW, UTC) <= NOW
+@given(st.text(max_size=30) | st.text("0123456789:-T. smhd", max_size=30))
+@example("9" * 400 + "d")
+@example("99999999999d")
+@example("0001-01-01")
+@example("9999-12-31T23:59:59-14:00")
+def test_any_text_gives_a_time_of_the_past_or_is_refused(text: str) -> None:
+    for zone in (UTC, timezone(timedelta(hours=14)), None):
+        with contextlib.suppress(SinceError):
+            assert 0 <= parse_since(text, NOW, zone) <= NOW
 
 
 @pytest.mark.parametrize(
