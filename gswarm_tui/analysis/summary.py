@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gswarm_tui.analysis.spans import Span
+from gswarm_tui.fleet.order import natural
 from gswarm_tui.store import summing
-from gswarm_tui.store.source import Source
+from gswarm_tui.store.source import Answer, Source
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -57,6 +58,11 @@ class Figures:
     host_cpu_max_pct: float | None
     host_memory_max_mib: int | None
     host_memory_total_mib: int | None
+
+    @property
+    def measured_s(self) -> float | None:
+        """The time that samples with a utilisation stand for."""
+        return None if self.busy_s is None or self.idle_s is None else self.busy_s + self.idle_s
 
     @property
     def label(self) -> str:
@@ -118,7 +124,7 @@ def summarize(source: Source, span: Span) -> Summary:
     asked = _spans(span)
     rows = [_made(Figures, row) for row in source.ask(summing.summary(asked)).dicts()]
     by_scope: dict[str, list[Figures]] = {"all": [], "node": [], "gpu": []}
-    for row in sorted(rows, key=lambda row: (row.node or "", -1 if row.gpu_index is None else row.gpu_index)):
+    for row in sorted(rows, key=_place):
         by_scope[row.scope].append(row)
     covered = source.ask(summing.coverage(asked)).dicts()
     return Summary(
@@ -126,7 +132,7 @@ def summarize(source: Source, span: Span) -> Summary:
         next(iter(by_scope["all"]), None),
         tuple(by_scope["node"]),
         tuple(by_scope["gpu"]),
-        tuple(sorted((_made(Covered, row) for row in covered), key=lambda one: one.node)),
+        tuple(sorted((_made(Covered, row) for row in covered), key=lambda one: natural(one.node))),
     )
 
 
@@ -135,8 +141,36 @@ def processes(source: Source, span: Span) -> list[Process]:
     rows = source.ask(summing.processes(_spans(span))).dicts()
     return sorted(
         (_made(Process, row) for row in rows),
-        key=lambda one: (-(one.gpu_memory_max_mib or 0), one.node, one.gpu_index, one.pid),
+        key=lambda one: (-(one.gpu_memory_max_mib or 0), natural(one.node), one.gpu_index, one.pid),
     )
+
+
+def figures_answer(source: Source, span: Span, scope: str = "") -> Answer:
+    """All figures of a span as data, or those of one scope: gpu, node or all. Raises StoreError."""
+    return source.ask(
+        "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "  # noqa: S608
+        f"FROM ({summing.summary(_spans(span))}) WHERE scope = ? OR ? = '' "
+        "ORDER BY scope, node, gpu_index",
+        span.name,
+        span.recording_id,
+        scope,
+        scope,
+    )
+
+
+def processes_answer(source: Source, span: Span) -> Answer:
+    """The processes of a span and their peaks as data. Raises StoreError."""
+    return source.ask(
+        "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "  # noqa: S608
+        f"FROM ({summing.processes(_spans(span))}) "
+        "ORDER BY gpu_memory_max_mib DESC NULLS LAST, node, gpu_index, pid",
+        span.name,
+        span.recording_id,
+    )
+
+
+def _place(one: Figures) -> tuple[Any, ...]:
+    return natural(one.node or ""), -1 if one.gpu_index is None else one.gpu_index
 
 
 def _spans(span: Span) -> summing.Spans:

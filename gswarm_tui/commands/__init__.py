@@ -20,7 +20,9 @@ class Command:
 COMMANDS = (
     Command("sql", "ask a recording in SQL, also one that is being written"),
     Command("sessions", "list the sessions of a recording"),
+    Command("summary", "sum up a session: utilisation, idle phases, energy, memory, throttling"),
     Command("export", "write a session as JSON, CSV or Parquet"),
+    Command("import", "read an export, or a file of gswarm-profiler, into a recording", module="import_"),
     Command("mark", "mark this moment in the running recordings"),
     Command("replay", "play a recording in the screens"),
     Command("plot", "draw a session as PDF, PNG or SVG"),

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-from gswarm_tui.analysis import spans
+from gswarm_tui.analysis import listing, spans
 from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import open_source
+from gswarm_tui.errors import UserError, printable
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the sessions of a recording. Raises UserError, StoreError."""
-    parser = CommandParser("sessions", "[--db PATH]", "List the sessions of a recording.")
-    asked = parser.read(words)
-    with closing(open_source(asked.db, environ)) as source:
-        from gswarm_tui.printing.table import show
+    from gswarm_tui.printing import formats
+    from gswarm_tui.printing.table import show
 
+    parser = CommandParser("sessions", "[--db PATH]", "List the sessions of a recording.")
+    formats.add_options(parser)
+    asked = parser.read(words)
+    form = formats.wanted(asked)
+    with closing(open_source(asked.db, environ)) as source:
         found = spans.sessions(source)
-        rows = [(str(one.session_id), one.name, f"{one.seconds:.0f} s", one.status) for one in found]
-        show(("id", "session", "duration", "status"), rows, sys.stdout, right=frozenset({0, 2}))
+        listed = found or spans.recordings(source)
+        if not listed:
+            raise UserError(f"{printable(str(source.path))} holds no recording.")
+        entries = listing.entries(source, listed)
+        if form.format != "table":
+            formats.write(listing.answer(entries if found else []), form, unlike=source.path)
+            return 0
+        with formats.text_out(form, unlike=source.path) as out:
+            if not found:
+                out.write(f"{printable(str(source.path))} has no sessions. What it records:\n\n")
+            table = listing.table(entries)
+            show(table.names, table.rows, out, right=table.right)
+            if partial := listing.partial_words(entries):
+                out.write(f"{partial}\n")
     return 0

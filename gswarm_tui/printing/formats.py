@@ -85,6 +85,16 @@ def write(answer: Answer, form: Form, *, unlike: Path | None = None) -> None:
 
 
 @contextlib.contextmanager
+def text_out(form: Form, unlike: Path | None = None) -> Iterator[TextIO]:
+    """Where text goes: standard output, or a file that appears whole. Raises UserError, StoreError."""
+    if form.out is None:
+        yield sys.stdout
+        return
+    with whole(form.out, unlike) as part, part.open("w", encoding="utf-8") as out:
+        yield out
+
+
+@contextlib.contextmanager
 def whole(path: Path, unlike: Path | None = None) -> Iterator[Path]:
     """A file to write that takes the place of ``path`` once all went well. Raises UserError, StoreError."""
     if unlike is not None and path.exists() and path.samefile(unlike):

@@ -1,0 +1,101 @@
+"""The sessions of a file, or its recordings, with what each came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any
+
+from gswarm_tui.analysis.sheet import Table, lasting, local, share
+from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis.summary import Figures, summarize
+from gswarm_tui.quantities import DASH, energy, percent
+from gswarm_tui.store.source import Answer, Source
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A span with its figures; ``whole`` is None where no GPU was sampled, ``complete`` and ``nodes`` count
+    nodes."""
+
+    span: Span
+    whole: Figures | None
+    nodes: int
+    complete: int
+
+
+def entries(source: Source, spans: Sequence[Span]) -> list[Entry]:
+    """Sum up each span, one after the other, so that memory stays bounded. Raises StoreError."""
+    found = []
+    for span in spans:
+        summary = summarize(source, span)
+        covered = len(summary.covered)
+        found.append(Entry(span, summary.whole, covered, covered - len(summary.partial)))
+    return found
+
+
+def table(found: Sequence[Entry], zone: tzinfo | None = None) -> Table:
+    """A row a span, for people: times in a zone (None is the machine's own)."""
+    rows = [
+        (
+            "" if one.span.session_id is None else str(one.span.session_id),
+            one.span.name,
+            f"{local(one.span.started_at, zone):%Y-%m-%d %H:%M:%S}",
+            lasting(one.span.seconds),
+            one.span.status or DASH,
+            str(one.whole.gpus) if one.whole else DASH,
+            percent(one.whole.util_mean_pct if one.whole else None),
+            energy(one.whole.energy_j if one.whole else None),
+            share(one.whole.coverage if one.whole else None),
+            one.span.note,
+        )
+        for one in found
+    ]
+    names = ("id", "session", "began", "duration", "status", "GPUs", "util", "energy", "coverage", "note")
+    return Table(names, rows, frozenset({0, 3, 5, 6, 7, 8}))
+
+
+def partial_words(found: Sequence[Entry]) -> str:
+    """Which spans not all nodes cover; empty where there is none."""
+    parts = [
+        f"{one.span.name} ({one.complete} of {one.nodes} nodes)" for one in found if one.complete < one.nodes
+    ]
+    return f"partial: {', '.join(parts)}" if parts else ""
+
+
+_COLUMNS = {
+    "session_id": "INTEGER",
+    "session": "VARCHAR",
+    "recording_id": "INTEGER",
+    "started_at": "TIMESTAMP",
+    "ended_at": "TIMESTAMP",
+    "duration_s": "DOUBLE",
+    "status": "VARCHAR",
+    "nodes": "INTEGER",
+    "complete_nodes": "INTEGER",
+    "gpus": "BIGINT",
+    "util_mean_pct": "DOUBLE",
+    "energy_j": "DOUBLE",
+    "energy_kwh": "DOUBLE",
+    "coverage": "DOUBLE",
+    "note": "VARCHAR",
+}
+
+
+def answer(found: Sequence[Entry]) -> Answer:
+    """The same as data: times in UTC, units in the names, ended_at NULL while a session runs."""
+    return Answer(tuple(_COLUMNS), tuple(_COLUMNS.values()), _batches(found))
+
+
+def _batches(found: Sequence[Entry]) -> Iterator[list[tuple[Any, ...]]]:
+    yield [tuple(_values(one)) for one in found]
+
+
+def _values(one: Entry) -> Iterator[Any]:
+    span = one.span
+    yield from (span.session_id, span.name, span.recording_id, span.started_at, span.ended_at, span.seconds)
+    yield from (span.status, one.nodes, one.complete)
+    for name in ("gpus", "util_mean_pct", "energy_j", "energy_kwh", "coverage"):
+        yield getattr(one.whole, name) if one.whole else None
+    yield span.note

@@ -1,0 +1,251 @@
+"""A summary in words: lines about the whole, tables of nodes and GPUs, and the GPUs that stand out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+
+from gswarm_tui import hosts
+from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis.summary import Figures, Process, Summary
+from gswarm_tui.quantities import DASH, clock, energy, mebibytes, percent, plural, used_of, watts
+
+Line = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts under their names; columns in ``right`` are numbers."""
+
+    names: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    right: frozenset[int]
+
+
+def heading(span: Span, gpus: int, nodes: int, zone: tzinfo | None = None) -> str:
+    """When and how long it was and of how much, in a zone's time (None is the machine's own)."""
+    began, until = local(span.started_at, zone), local(span.until, zone)
+    end = f"{until:%H:%M:%S}" if began.date() == until.date() else f"{until:%Y-%m-%d %H:%M:%S}"
+    parts = [f"{began:%Y-%m-%d %H:%M:%S} to {end}", lasting(span.seconds)]
+    if span.ended_at is None:
+        parts.append("still running" if span.status == "running" else "without an end")
+    parts += [plural(nodes, "node"), plural(gpus, "GPU")]
+    if span.job:
+        parts.append(f"job {span.job}")
+    return " · ".join(parts)
+
+
+def local(at: datetime, zone: tzinfo | None = None) -> datetime:
+    """A time of the database in a zone (None is the machine's own)."""
+    return at.replace(tzinfo=UTC).astimezone(zone)
+
+
+def lasting(seconds: float | None) -> str:
+    """A length of time: "0.4 s", "22 s", "00:12:31", "2 d 03:04:05"."""
+    if seconds is None:
+        return DASH
+    if seconds < 9.95:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    return f"{seconds:.0f} s" if seconds < 99.5 else clock(seconds)
+
+
+def share(part: float | None) -> str:
+    """A share of 1 in percent; "100 %" and "0 %" only where that is so: "99.9 %", "0.1 %"."""
+    if part is None:
+        return DASH
+    hundredfold = 100 * part
+    if 0 < hundredfold < 9.95:
+        return f"{max(0.1, hundredfold):.1f} %"
+    if 99 < hundredfold < 100:
+        return f"{min(99.9, hundredfold):.1f} %"
+    return f"{hundredfold:.0f} %"
+
+
+def part_of(some: float | None, whole: float | None) -> float | None:
+    """The share, None where either isn't known."""
+    return some / whole if some is not None and whole else None
+
+
+def throttled_s(one: Figures) -> float | None:
+    """The time spent throttled for the reason that took most, None where none was measured."""
+    return max((s for _, s in _causes(one) if s is not None), default=None)
+
+
+def whole(summary: Summary) -> list[Line]:
+    """The whole span in some lines, a label and words each; none without a sample."""
+    one = summary.whole
+    if one is None:
+        return []
+    lines = [
+        ("utilisation", _utilisation(one)),
+        ("busy", _busy(one)),
+        ("bubbles", _bubbles(one, summary)),
+        ("throttled", _throttled(one)),
+        ("power", f"mean {watts(one.power_mean_w)} a GPU, max {_maximum(summary, 'power_max_w', watts)}"),
+        ("energy", _energy(one)),
+        ("GPU memory", _memory(one, summary)),
+        ("temperature", f"max {_maximum(summary, 'temp_max_c', _celsius)}"),
+        ("hosts", _hosts(one)),
+        ("coverage", f"{share(one.coverage)} of the GPUs' time, {one.samples:,} samples"),
+    ]
+    return lines + [("", words) for words in _partial(summary)]
+
+
+def _utilisation(one: Figures) -> str:
+    return (
+        f"mean {percent(one.util_mean_pct)}, median {percent(one.util_median_pct)}, "
+        f"p95 {percent(one.util_p95_pct)}, max {percent(one.util_max_pct)}"
+    )
+
+
+def _busy(one: Figures) -> str:
+    return (
+        f"{share(part_of(one.busy_s, one.measured_s))} of the measured time: busy {lasting(one.busy_s)}, "
+        f"idle {lasting(one.idle_s)}"
+    )
+
+
+def _bubbles(one: Figures, summary: Summary) -> str:
+    if not one.bubbles:
+        return DASH if one.bubbles is None else "none: no GPU idled between two busy phases"
+    longest = _maximum(summary, "bubble_longest_s", lasting)
+    return (
+        f"{share(one.bubble_share)} between first and last busy: {one.bubbles:,}, together "
+        f"{lasting(one.bubble_s)}, longest {longest}"
+    )
+
+
+def _causes(one: Figures) -> list[tuple[str, float | None]]:
+    return [
+        ("power limit", one.throttle_power_s),
+        ("heat", one.throttle_thermal_s),
+        ("power brake", one.throttle_brake_s),
+    ]
+
+
+def _throttled(one: Figures) -> str:
+    known = [(cause, s) for cause, s in _causes(one) if s is not None]
+    if not known:
+        return DASH
+    told = [f"{cause} {lasting(s)} ({share(part_of(s, one.measured_s))})" for cause, s in known if s > 0]
+    return ", ".join(told) or "never"
+
+
+def _energy(one: Figures) -> str:
+    if one.energy_j is None:
+        return DASH
+    return f"{energy(one.energy_j)} ({one.energy_j:,.0f} J)" if one.energy_j >= 3600 else energy(one.energy_j)
+
+
+def _memory(one: Figures, summary: Summary) -> str:
+    used = used_of(one.mem_used_max_mib, one.mem_total_mib).replace("/", " of ")
+    return f"at most {used}{_holder(summary, 'mem_used_max_mib')}"
+
+
+def _hosts(one: Figures) -> str:
+    used = used_of(one.host_memory_max_mib, one.host_memory_total_mib).replace("/", " of ")
+    return f"CPU at most {percent(one.host_cpu_max_pct)}, memory at most {used}"
+
+
+def _celsius(value: float | None) -> str:
+    return DASH if value is None else f"{value:.0f} °C"
+
+
+def _maximum(summary: Summary, name: str, shown: Callable[[float | None], str]) -> str:
+    return shown(getattr(summary.whole, name)) + _holder(summary, name)
+
+
+def _holder(summary: Summary, name: str) -> str:
+    """Which GPU had the most of it, in brackets; nothing where several had, or there is one only."""
+    most = getattr(summary.whole, name)
+    holders = [gpu.label for gpu in summary.gpus if getattr(gpu, name) == most]
+    return f" ({holders[0]})" if most is not None and len(holders) == 1 < len(summary.gpus) else ""
+
+
+def _partial(summary: Summary) -> list[str]:
+    if not summary.partial:
+        return []
+    least = min((one.coverage or 0.0) for one in summary.covered if not one.complete)
+    few = len(summary.partial) == 1
+    whole_ones = len(summary.covered) - len(summary.partial)
+    return [
+        f"partial: {whole_ones} of {len(summary.covered)} nodes cover all of it; "
+        f"{hosts.fold(summary.partial)} {'covers' if few else 'cover as little as'} {share(least)}"
+    ]
+
+
+_COLUMNS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+    ("util %", lambda one: _number(one.util_mean_pct)),
+    ("p95 %", lambda one: _number(one.util_p95_pct)),
+    ("busy", lambda one: share(part_of(one.busy_s, one.measured_s))),
+    ("bubbles", lambda one: share(one.bubble_share)),
+    ("W", lambda one: _number(one.power_mean_w)),
+    ("energy", lambda one: energy(one.energy_j)),
+    ("memory", lambda one: mebibytes(one.mem_used_max_mib)),
+    ("throttled", lambda one: share(part_of(throttled_s(one), one.measured_s))),
+    ("coverage", lambda one: share(one.coverage)),
+    ("max W", lambda one: _number(one.power_max_w)),
+    ("median %", lambda one: _number(one.util_median_pct)),
+    ("max %", lambda one: _number(one.util_max_pct)),
+    ("max °C", lambda one: _number(one.temp_max_c)),
+)
+
+
+def figures_table(figures: Sequence[Figures]) -> Table:
+    """A row a node or GPU; what matters least comes last, where narrow terminals leave it out."""
+    first = "node" if figures[0].gpu_index is None else "GPU"
+    rows = [(one.label, *(shown(one) for _, shown in _COLUMNS)) for one in figures]
+    return Table((first, *(name for name, _ in _COLUMNS)), rows, frozenset(range(1, len(_COLUMNS) + 1)))
+
+
+def _number(value: float | None) -> str:
+    return DASH if value is None else f"{value:.0f}"
+
+
+def process_table(processes: Iterable[Process]) -> Table:
+    """A row a process and GPU."""
+    rows = [
+        (
+            f"{one.node}:{one.gpu_index}",
+            str(one.pid),
+            DASH if one.rank is None else str(one.rank),
+            mebibytes(one.gpu_memory_max_mib),
+            _number(one.sm_max_pct),
+            _number(one.cpu_max_pct),
+            mebibytes(one.memory_max_mib),
+            one.command or DASH,
+            one.user_name or DASH,
+        )
+        for one in processes
+    ]
+    names = ("GPU", "pid", "rank", "GPU memory", "SM %", "CPU %", "memory", "command", "user")
+    return Table(names, rows, frozenset({1, 2, 3, 4, 5, 6}))
+
+
+_EXTREMES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float], str]], ...] = (
+    ("least utilised", lambda one: _minus(one.util_mean_pct), lambda value: percent(-value)),
+    ("most utilised", lambda one: one.util_mean_pct, percent),
+    ("most bubbles", lambda one: one.bubble_share, share),
+    ("most throttled", lambda one: part_of(throttled_s(one), one.measured_s), share),
+    ("most power", lambda one: one.power_mean_w, watts),
+    ("least power", lambda one: _minus(one.power_mean_w), lambda value: watts(-value)),
+    ("fullest memory", lambda one: part_of(one.mem_used_max_mib, one.mem_total_mib), share),
+    ("hottest", lambda one: one.temp_max_c, _celsius),
+    ("least covered", lambda one: _minus(one.coverage), lambda value: share(-value)),
+)
+
+
+def extremes(figures: Sequence[Figures], count: int = 3) -> list[Line]:
+    """The GPUs at the ends, some for each figure that isn't the same everywhere."""
+    lines = []
+    for label, value_of, shown in _EXTREMES:
+        known = [(value, one.label) for one in figures if (value := value_of(one)) is not None]
+        ends = sorted(known, key=lambda pair: -pair[0])[:count]
+        if known and shown(ends[0][0]) != shown(min(known)[0]):
+            lines.append((label, ", ".join(f"{name} {shown(value)}" for value, name in ends)))
+    return lines
+
+
+def _minus(value: float | None) -> float | None:
+    return None if value is None else -value

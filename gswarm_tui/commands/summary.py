@@ -1,0 +1,114 @@
+"""``gswarm-tui summary``: what a session, or a whole recording, came to."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TextIO
+
+from gswarm_tui.analysis import sheet, spans
+from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis.summary import (
+    Process,
+    Summary,
+    figures_answer,
+    processes,
+    processes_answer,
+    summarize,
+)
+from gswarm_tui.arguments import CommandParser
+from gswarm_tui.commands.finding import open_source, reference
+from gswarm_tui.errors import UserError, nearest, printable, quote
+
+ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
+_FEW_NODES, _FEW_GPUS = 24, 16
+"""As many are shown without being asked for; of more GPUs those at the ends."""
+
+
+def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Print a summary. Raises UserError, StoreError."""
+    from gswarm_tui.printing import formats
+
+    parser = CommandParser(
+        "summary",
+        "[SESSION] [--by all|node|gpu|process] [--db PATH]",
+        "Sum up a session: utilisation, idle phases, energy, memory, throttling, coverage.",
+    )
+    parser.add_argument(
+        "session",
+        nargs="*",
+        metavar="SESSION",
+        help="its name or number, recording 1 for a whole one, run.duckdb:train (default: the newest)",
+    )
+    parser.add_argument("--by", metavar="|".join(WAYS), help="what to list (default: by how much there is)")
+    formats.add_options(parser)
+    asked = parser.read(words)
+    form = formats.wanted(asked)
+    if asked.by is not None and asked.by not in WAYS:
+        hint = nearest(asked.by, WAYS) or f"; it is one of {', '.join(WAYS)}"
+        raise UserError(f"--by: {quote(asked.by)} isn't a way to list{hint}.")
+    named = reference(" ".join(asked.session))
+    with closing(open_source(asked.db or named.file, environ)) as source:
+        span = spans.choose(source, named.name)
+        if form.format != "table":
+            answer = (
+                processes_answer(source, span)
+                if asked.by == PROCESS
+                else figures_answer(source, span, asked.by or "")
+            )
+            formats.write(answer, form, unlike=source.path)
+            return 0
+        summary = summarize(source, span)
+        if summary.whole is None:
+            raise UserError(_nothing(source.path, span))
+        listed = processes(source, span) if asked.by == PROCESS else []
+        with formats.text_out(form, unlike=source.path) as out:
+            _show(summary, listed, asked.by, out, form.every)
+    return 0
+
+
+def _nothing(path: Path, span: Span) -> str:
+    hint = "no node had answered yet" if span.ended_at is None else "gswarm-tui sessions lists others"
+    return f"{span.name} of {printable(str(path))} holds no sample of a GPU: {hint}."
+
+
+def _show(summary: Summary, listed: list[Process], by: str | None, out: TextIO, every: bool) -> None:
+    span = summary.span
+    out.write(f"{printable(span.name)}\n{sheet.heading(span, len(summary.gpus), len(summary.nodes))}\n")
+    if span.note:
+        out.write(f"{printable(span.note)}\n")
+    out.write("\n")
+    _lines(sheet.whole(summary), out)
+    if by == PROCESS:
+        _table(sheet.process_table(listed), out, every)
+    if by == NODE or (by is None and 1 < len(summary.nodes) <= _FEW_NODES):
+        _table(sheet.figures_table(summary.nodes), out, every)
+    if by == GPU or (by is None and len(summary.gpus) <= _FEW_GPUS):
+        _table(sheet.figures_table(summary.gpus), out, every)
+    elif by is None:
+        out.write("\nGPUs at the ends\n")
+        _lines(sheet.extremes(summary.gpus), out)
+
+
+def _lines(lines: Sequence[sheet.Line], out: TextIO) -> None:
+    from gswarm_tui.printing.table import width_of
+
+    labels = max((len(label) for label, _ in lines), default=0) + 2
+    for label, words in lines:
+        text = textwrap.fill(printable(words), max(30, (width_of(out) or 100) - labels))
+        out.write(textwrap.indent(text, " " * labels).replace(" " * labels, label.ljust(labels), 1) + "\n")
+
+
+def _table(table: sheet.Table, out: TextIO, every: bool) -> None:
+    from gswarm_tui.printing.formats import rows_that_fit
+    from gswarm_tui.printing.table import show
+
+    rows = table.rows if every or not out.isatty() else table.rows[: rows_that_fit()]
+    out.write("\n")
+    left_out = show(table.names, rows, out, right=table.right)
+    if more := len(table.rows) - len(rows):
+        out.write(f"… {more:,} more; --all shows them\n")
+    if left_out:
+        out.write(f"for want of width without {', '.join(left_out)}\n")
