@@ -99,6 +99,8 @@ def _plain(value: Any) -> Value:
         return _printable(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise MarkError(f"a mark's values are numbers and text, not {value!r}")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise MarkError("a mark's whole numbers are below 2 to the power of 63")
     return value if math.isfinite(value) else str(value)
 
 

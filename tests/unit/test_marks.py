@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gswarm_agent import mark
@@ -100,7 +101,19 @@ def test_what_is_sent_arrives(name: str, values: dict[str, Value]) -> None:
     assert detail.isprintable()
 
 
+@given(st.text(max_size=40) | st.text("0123456789=.-+e_", max_size=40))
+@example("a=" + "9" * 400)
+@example("a=" + "9" * 5000)
+@example("a=1e999")
+def test_any_word_is_a_value_that_can_be_sent_or_refused(word: str) -> None:
+    with contextlib.suppress(MarkError):
+        _, detail = read_request(request("x", values_of([word], {})))
+        assert detail.isprintable()
+
+
 @given(st.binary(max_size=60))
+@example(b'{"name": "x", "values": {"a": 1' + b"0" * 400 + b"}}")
+@example(b"[" * 100_000)
 def test_any_other_request_is_refused(data: bytes) -> None:
     with pytest.raises(MarkError):
         read_request(b"!" + data)
@@ -115,6 +128,7 @@ def test_any_other_request_is_refused(data: bytes) -> None:
         ("x", {"a": "y" * 5000}, "a mark's values may have 4096 characters"),
         ("x", {"a": [1]}, r"a mark's values are numbers and text, not \[1\]"),
         ("x", {"a": True}, "a mark's values are numbers and text, not True"),
+        ("x", {"a": 10**400}, "a mark's whole numbers are below 2 to the power of 63"),
     ],
 )
 def test_a_mark_has_bounds(name: str, values: dict[str, object], said: str) -> None:
