@@ -123,10 +123,13 @@ async def _watch(
         hub, launcher, recorder, app.request_quit, lasting=parts.lasting(options), waiting=_tell_waiting
     )
     following = asyncio.create_task(_follow_job(hub, plan))
+    control = await parts.listen(hub, recorder, os.environ)
     try:
         ended = await lifetime.run(app.run_async())
     finally:
         following.cancel()
+        if control is not None:
+            await control.close()
     return _say_goodbye(hub, ended, app.return_code or 0, log, uid)
 
 

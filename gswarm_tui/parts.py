@@ -7,7 +7,8 @@ import getpass
 import os
 import shlex
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,16 +16,21 @@ from typing import TYPE_CHECKING
 from gswarm_agent import __version__
 from gswarm_agent.redact import redact
 from gswarm_tui.arguments import Options
-from gswarm_tui.errors import UserError
+from gswarm_tui.errors import UserError, nearest, quote
 from gswarm_tui.plan import Plan
 from gswarm_tui.remember import remember
 
 if TYPE_CHECKING:
+    from gswarm_tui.control.server import ControlServer
     from gswarm_tui.fleet.events import RecorderStatus
     from gswarm_tui.hub import Hub
     from gswarm_tui.launch.base import Launcher
+    from gswarm_tui.playback.player import Player
     from gswarm_tui.store.database import RecordingInfo
     from gswarm_tui.store.recorder import Recorder
+
+ON_DISK_S = 2.0
+"""Frames that are older are on disk, as long as nothing goes wrong; how near to now one can look back."""
 
 
 def make_hub(options: Options, plan: Plan) -> Hub:
@@ -155,3 +161,47 @@ def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder
         for life in recorder.resumed.lives:
             if life.node in hub.links:
                 hub.links[life.node].resume(life.life, life.seq, life.offset_s)
+
+
+async def listen(hub: Hub, recorder: Recorder | None, environ: Mapping[str, str]) -> ControlServer | None:
+    """What other commands reach this one by; None where there is no private folder, which is told."""
+    from gswarm_agent.folder import FolderError
+    from gswarm_agent.frame import WARNING
+    from gswarm_tui.control.server import ControlServer
+    from gswarm_tui.fleet.events import Happened
+
+    try:
+        control = ControlServer(hub, recorder, environ)
+        await control.start()
+    except (FolderError, OSError) as error:
+        words = f"gswarm-tui sql and mark can't reach this recording: {error}"
+        hub.publish(Happened(hub.now(), "notice", WARNING, words))
+        return None
+    return control
+
+
+def look_back(hub: Hub, recorder: Recorder) -> Player:
+    """A player of what is on disk of a recording that goes on, at its newest. Raises StoreError."""
+    from gswarm_tui.playback.player import Player
+    from gswarm_tui.playback.playhead import Playhead
+    from gswarm_tui.playback.tape import RecordedTape
+    from gswarm_tui.store.database import StoreError
+
+    def until() -> float:
+        return hub.now() - max(ON_DISK_S, 1.5 * hub.fleet.interval_s)
+
+    tape = RecordedTape(recorder.queries(), recorder.recording_id, until, list(hub.fleet.nodes))
+    playhead = Playhead(hub.started_at, until(), until(), time.monotonic)
+    return Player(tape, playhead, time.monotonic, failures=(StoreError,))
+
+
+def choose_theme(options: Options, environ: Mapping[str, str]) -> str:
+    """The theme asked for, else the one that suits the terminal. Raises UserError."""
+    from gswarm_tui.tui.themes import THEME_NAMES, theme_for
+
+    if options.theme is None:
+        return theme_for(environ)
+    if options.theme not in THEME_NAMES:
+        hint = nearest(options.theme, THEME_NAMES) or f"; it is one of {', '.join(THEME_NAMES)}"
+        raise UserError(f"--theme: {quote(options.theme)} isn't a theme{hint}.")
+    return options.theme

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gswarm_tui import parts
 from gswarm_tui.arguments import parse
+from gswarm_tui.control.client import RunningSource, heads
 from gswarm_tui.errors import UserError, quote
+from gswarm_tui.store.database import FileInUseError
 from gswarm_tui.store.source import FileSource, Source
 
 SUFFIX = ".duckdb"
+_PATIENCE_S = 1.5
+"""A head that has just begun or is about to end holds its file a moment without answering for it."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +38,37 @@ def reference(word: str) -> Reference:
 
 
 def which_file(db: Path | None, environ: Mapping[str, str]) -> Path:
-    """The file that is named, else the one that settings name, else the newest here. Raises UserError."""
+    """The file that is named, else the one that settings name, the newest here, one that is being written.
+
+    Raises UserError.
+    """
     if db is not None:
         return db
     if (usual := parse([], environ).db) is not None and usual.exists():
         return usual
     folder = parts.working_folder()
     here = [path for path in folder.glob(f"*{SUFFIX}") if path.is_file()]
-    if not here:
-        raise UserError(f"there is no recording in {folder}; name one with --db, or go to its folder.")
-    return max(here, key=lambda path: path.stat().st_mtime_ns)
+    if here:
+        return max(here, key=lambda path: path.stat().st_mtime_ns)
+    if running := [head.path for head in heads(environ) if head.path is not None]:
+        return running[0]
+    raise UserError(f"there is no recording in {folder}; name one with --db, or go to its folder.")
 
 
 def open_source(db: Path | None, environ: Mapping[str, str]) -> Source:
-    """The recording to ask; close it afterwards. Raises UserError, StoreError."""
-    return FileSource(which_file(db, environ))
+    """The recording to ask, through its head while it is written; close it afterwards.
+
+    Raises UserError, StoreError.
+    """
+    path = which_file(db, environ)
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        for head in heads(environ):
+            if head.records(path):
+                return RunningSource(head, path)
+        try:
+            return FileSource(path)
+        except FileInUseError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)

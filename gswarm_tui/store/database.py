@@ -105,8 +105,7 @@ class Database:
             _shut_in(connection, path)
         except duckdb.Error as error:
             connection.close()
-            in_use = re.search(_LOCKED, str(error))
-            raise (FileInUseError if in_use else StoreError)(explain(error, path)) from error
+            raise not_opened(error, path) from error
         except StoreError:
             connection.close()
             raise
@@ -354,6 +353,11 @@ _REASONS = (
     ),
     (r"Is a directory", "is a folder; name a file with --db"),
 )
+
+
+def not_opened(error: Exception, path: Path) -> StoreError:
+    """Why DuckDB didn't open the file."""
+    return (FileInUseError if re.search(_LOCKED, str(error)) else StoreError)(explain(error, path))
 
 
 def explain(error: Exception, path: Path) -> str:

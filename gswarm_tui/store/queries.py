@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import numpy.typing as npt
 
 from gswarm_tui.store.asking import Answer, Asked, QueryError
 
 AT_ONCE = 8
 LONGEST_S = 600.0
 MEMORY = "1GB"
+_CANCELLED = "the query was cancelled"
 
 
 class Lending:
@@ -102,13 +105,24 @@ class Queries:
         self._lending = lending
         self._lock = threading.Lock()
         self._asked: list[Asked] = []
+        self._closed = False
 
     def ask(self, sql: str, *values: object) -> Answer:
         """The answer to one statement that reads. Raises QueryError, StoreError."""
+        return self._new().answer(sql, values)
+
+    def arrays(self, sql: str, *values: object) -> dict[str, npt.NDArray[Any]]:
+        """The whole answer by column, NumPy masked where NULL. Raises QueryError, StoreError."""
+        return self._new().arrays(sql, values)
+
+    def _new(self) -> Asked:
         asked = self._lending.lend()
         with self._lock:
             self._asked = [one for one in self._asked if not one.closed] + [asked]
-        return asked.answer(sql, values)
+            if not self._closed:
+                return asked
+        asked.close()
+        raise QueryError(_CANCELLED)
 
     def interrupt(self) -> None:
         """Ends what was asked here and isn't answered yet, from any thread: QueryError is raised there."""
@@ -116,8 +130,9 @@ class Queries:
             asked, self._asked = self._asked, []
         for one in asked:
             if not one.closed:
-                one.stop("the query was cancelled")
+                one.stop(_CANCELLED)
 
     def close(self) -> None:
-        """Let go of it; what is unanswered ends."""
+        """Let go of it; what is unanswered ends, and nothing more is answered."""
+        self._closed = True
         self.interrupt()

@@ -7,7 +7,7 @@ from typing import Any
 
 import duckdb
 
-from gswarm_tui.store.database import StoreError, explain
+from gswarm_tui.store.database import StoreError, explain, not_opened
 
 
 def open_for_reading(path: Path) -> duckdb.DuckDBPyConnection:
@@ -21,7 +21,7 @@ def open_for_reading(path: Path) -> duckdb.DuckDBPyConnection:
             config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"},
         )
     except duckdb.Error as error:
-        raise StoreError(explain(error, path)) from error
+        raise not_opened(error, path) from error
 
 
 class ReadOnly:

@@ -1,0 +1,1 @@
+"""How other commands of the same user talk to a running head: a private socket, for questions and marks."""
