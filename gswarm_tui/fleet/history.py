@@ -35,6 +35,15 @@ class History:
         self._values[at] = values
         self._count += 1
 
+    def fill(self, times: Floats, values: Singles) -> None:
+        """Take these readings, oldest first, of shapes (n,) and (n, rows, columns), for all that it holds."""
+        times, values = times[-self.capacity :], values[-self.capacity :]
+        self._count = len(times)
+        self._times[: self._count] = times
+        self._values[: self._count] = values
+        self._newest = float(times[-1]) if self._count else -np.inf
+        self._in_order = True
+
     def _order(self, since: float) -> npt.NDArray[np.intp]:
         count = len(self)
         order = (np.arange(self._count - count, self._count) % self.capacity).astype(np.intp)

@@ -32,7 +32,7 @@ def parse_since(text: str, now: float, timezone: tzinfo | None = None) -> float:
     if words in ("", "now"):
         return now
     if _LENGTH.fullmatch(words):
-        return _believable(now - _length(words, text), text)
+        return _believable(now - seconds_of(words), text)
     if clock := _CLOCK.fullmatch(words):
         return _clock(clock, text, now, timezone)
     try:
@@ -65,11 +65,14 @@ def split_since(line: str) -> tuple[str, str]:
     return (name.strip(), since.strip()) if found and name.strip() else (line.strip(), "")
 
 
-def _length(words: str, text: str) -> float:
+def seconds_of(words: str) -> float:
+    """A length of time in seconds: "30s", "1h 30 min". Raises SinceError."""
+    if not _LENGTH.fullmatch(words):
+        raise SinceError(f"{words!r} is no length of time; write 30s, 2m or 1h30m")
     seconds = 0.0
     for number, unit in _PART.findall(words):
         if unit not in _SECONDS:
-            raise SinceError(f"{unit!r} in {text.strip()!r} is no unit of time; write s, m, h or d")
+            raise SinceError(f"{unit!r} in {words!r} is no unit of time; write s, m, h or d")
         seconds += float(number) * _SECONDS[unit]
     return seconds
 

@@ -103,6 +103,11 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
+    @property
+    def recording_id(self) -> int:
+        """The number of the recording in the file, once that is open."""
+        return self._ledger.recording_id
+
     def queries(self) -> Queries:
         """What answers questions about the file meanwhile; one for each place that asks."""
         return Queries(self._lending)

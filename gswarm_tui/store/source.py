@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import duckdb
+import numpy.typing as npt
 
 from gswarm_tui.store.asking import Answer, Asked, QueryError
 from gswarm_tui.store.database import StoreError, explain
@@ -64,12 +65,19 @@ class FileSource:
 
     def ask(self, sql: str, *values: object) -> Answer:
         """The answer to one statement that reads. Raises QueryError, StoreError."""
+        return self._new().answer(sql, values)
+
+    def arrays(self, sql: str, *values: object) -> dict[str, npt.NDArray[Any]]:
+        """The whole answer by column, NumPy masked where NULL. Raises QueryError, StoreError."""
+        return self._new().arrays(sql, values)
+
+    def _new(self) -> Asked:
         try:
             asked = Asked(self._connection.cursor(), self.path, self._asked.discard)
         except duckdb.Error as error:
             raise StoreError(explain(error, self.path)) from error
         self._asked.add(asked)
-        return asked.answer(sql, values)
+        return asked
 
     def interrupt(self) -> None:
         """Ends what isn't answered yet."""

@@ -16,8 +16,13 @@ from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
 PLACES = (FLEET, NODE, GPU, SESSIONS, EVENTS)
 
-MOVING, LOOKING, RECORDING, PROGRAM = "Moving", "Looking", "Sessions", "Program"
-GROUPS = (LOOKING, MOVING, RECORDING, PROGRAM)
+LIVE, PAST, REPLAY = "live", "past", "replay"
+MODES = (LIVE, PAST, REPLAY)
+"""The modes: what nodes do now, what they did while the recording goes on, a recording that has ended."""
+
+MOVING, LOOKING, PLAYBACK = "Moving", "Looking", "Playback"
+RECORDING, PROGRAM = "Sessions", "Program"
+GROUPS = (LOOKING, MOVING, PLAYBACK, RECORDING, PROGRAM)
 
 QUICK_METRICS = (
     ("1", "util_pct"),
@@ -41,9 +46,9 @@ def _label(metric: str) -> str:
 class Action:
     """One thing to do: the keys that do it, a word for the footer and a sentence for help and palette.
 
-    ``places`` empty means everywhere. ``footer`` orders the footer's entries, 0 leaves it out. ``shown`` is
-    how the keys are written, where that isn't the keys themselves. ``palette`` is False for what only makes
-    sense as a key.
+    ``places`` empty means everywhere, ``modes`` empty always. ``footer`` orders the footer's entries, 0
+    leaves it out. ``shown`` is how the keys are written, where that isn't the keys themselves. ``palette`` is
+    False for what only makes sense as a key.
     """
 
     name: str
@@ -55,12 +60,16 @@ class Action:
     footer: int = 0
     shown: str = ""
     palette: bool = True
+    modes: tuple[str, ...] = ()
 
     @property
     def keys_shown(self) -> str:
         """All of its keys as they are written on screen."""
         return " ".join(key_name(key) for key in self.keys)
 
+
+_PLAYED = (PAST, REPLAY)
+_RECORDED = (LIVE, PAST)
 
 ACTIONS: tuple[Action, ...] = (
     # Moving
@@ -135,14 +144,43 @@ ACTIONS: tuple[Action, ...] = (
         "severity", ("v",), "severity", "Show all, warnings and errors, errors only", LOOKING, (EVENTS,), 55
     ),
     Action("theme", ("t",), "theme", "Next theme: dark, light, 16 colours", LOOKING),
+    # Playback
+    Action(
+        "play", ("space",), "look back", "Look back, while recording goes on", PLAYBACK, (), 64, modes=(LIVE,)
+    ),
+    Action("play", ("space",), "play", "Play or pause", PLAYBACK, (), 6, modes=_PLAYED),
+    Action("return_to_now", ("N",), "now", "Return to now", PLAYBACK, (), 7, modes=(PAST,)),
+    Action("step(-1)", ("comma",), "step", "Go back by one interval", PLAYBACK, (), 30, ", .", modes=_PLAYED),
+    Action("step(1)", ("full_stop",), "step", "Go on by one interval", PLAYBACK, modes=_PLAYED),
+    Action(
+        "skip(-10)", ("less_than_sign",), "10 s", "Go back by 10 s", PLAYBACK, (), 32, "< >", modes=_PLAYED
+    ),
+    Action("skip(10)", ("greater_than_sign",), "10 s", "Go on by 10 s", PLAYBACK, modes=_PLAYED),
+    Action("turn(-1)", ("b",), "event", "Go to the event before", PLAYBACK, (), 34, "b w", modes=_PLAYED),
+    Action("turn(1)", ("w",), "event", "Go to the next event", PLAYBACK, modes=_PLAYED),
+    Action("go_to", ("T",), "go to", "Look back to a time", PLAYBACK, modes=(LIVE,)),
+    Action("go_to", ("T",), "go to", "Go to a time", PLAYBACK, (), 36, modes=_PLAYED),
+    Action("speed(-1)", ("minus",), "speed", "Play slower", PLAYBACK, (), 38, "- +", modes=_PLAYED),
+    Action("speed(1)", ("plus",), "speed", "Play faster", PLAYBACK, modes=_PLAYED),
     # Sessions
-    Action("start_session", ("s",), "start", "Start a session, now or in the past", RECORDING, (), 10),
-    Action("stop_session", ("x",), "stop", "Stop a session", RECORDING, (), 20),
-    Action("rename", ("r",), "rename", "Give the session another name", RECORDING, (SESSIONS,), 22),
-    Action("note", ("n",), "note", "Write a note to the session", RECORDING, (SESSIONS,), 24),
+    Action(
+        "start_session",
+        ("s",),
+        "start",
+        "Start a session, now or in the past",
+        RECORDING,
+        (),
+        10,
+        modes=_RECORDED,
+    ),
+    Action("stop_session", ("x",), "stop", "Stop a session", RECORDING, (), 20, modes=(LIVE,)),
+    Action(
+        "rename", ("r",), "rename", "Give the session another name", RECORDING, (SESSIONS,), 22, modes=(LIVE,)
+    ),
+    Action("note", ("n",), "note", "Write a note to the session", RECORDING, (SESSIONS,), 24, modes=(LIVE,)),
     # Program
-    Action("faster", ("plus",), "faster", "Sample more often", PROGRAM),
-    Action("slower", ("minus",), "slower", "Sample less often", PROGRAM),
+    Action("faster", ("plus",), "faster", "Sample more often", PROGRAM, modes=(LIVE,)),
+    Action("slower", ("minus",), "slower", "Sample less often", PROGRAM, modes=(LIVE,)),
     Action(
         "command_palette",
         ("colon", "ctrl+p"),
@@ -154,7 +192,17 @@ ACTIONS: tuple[Action, ...] = (
         palette=False,
     ),
     Action("help", ("question_mark", "f1"), "help", "Show all keys and signs", PROGRAM, (), 80),
-    Action("quit", ("q", "ctrl+q", "ctrl+c"), "quit", "End the recording and quit", PROGRAM, (), 90),
+    Action(
+        "quit",
+        ("q", "ctrl+q", "ctrl+c"),
+        "quit",
+        "End the recording and quit",
+        PROGRAM,
+        (),
+        90,
+        modes=_RECORDED,
+    ),
+    Action("quit", ("q", "ctrl+q", "ctrl+c"), "quit", "Quit", PROGRAM, (), 90, modes=(REPLAY,)),
 )
 
 _KEY_NAMES = {
@@ -163,6 +211,10 @@ _KEY_NAMES = {
     "slash": "/",
     "colon": ":",
     "question_mark": "?",
+    "comma": ",",
+    "full_stop": ".",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
     "plus": "+",
     "minus": "-",
     "enter": "⏎",
@@ -184,19 +236,26 @@ def key_name(key: str) -> str:
     return f"^{key[5:]}" if key.startswith("ctrl+") else _KEY_NAMES.get(key, key)
 
 
-def actions_of(place: str) -> list[Action]:
+def actions_of(place: str, mode: str = LIVE) -> list[Action]:
     """What can be done in a place: its own actions, then those of everywhere."""
-    own = [a for a in ACTIONS if place in a.places]
-    return own + [a for a in ACTIONS if not a.places]
+    possible = [a for a in ACTIONS if not a.modes or mode in a.modes]
+    return [a for a in possible if place in a.places] + [a for a in possible if not a.places]
 
 
-def footer_of(place: str) -> list[Action]:
+def footer_of(place: str, mode: str = LIVE) -> list[Action]:
     """The actions for a place's footer, in order."""
-    return sorted((a for a in actions_of(place) if a.footer), key=lambda a: a.footer)
+    return sorted((a for a in actions_of(place, mode) if a.footer), key=lambda a: a.footer)
+
+
+def possible(name: str, mode: str) -> bool:
+    """Whether an action makes sense in a mode; ``name`` is without its arguments. Unknown ones do."""
+    modes = [a.modes for a in ACTIONS if a.name.partition("(")[0] == name]
+    return not modes or any(not one or mode in one for one in modes)
 
 
 def _bindings(actions: Iterable[Action]) -> list[BindingType]:
-    return [Binding(",".join(a.keys), a.name, a.label, show=False) for a in actions]
+    written = {(",".join(a.keys), a.name): a.label for a in actions}
+    return [Binding(keys, name, label, show=False) for (keys, name), label in written.items()]
 
 
 def bindings_of(place: str) -> list[BindingType]:

@@ -1,48 +1,31 @@
-"""The app: joins the hub to the places, and carries out what is possible everywhere."""
+"""The live app: the screens over a hub, sessions and sampling rates by keys, and looking back."""
 
 from __future__ import annotations
 
-from datetime import tzinfo
-from typing import ClassVar
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, tzinfo
 
-from textual.app import App
-
-from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.fleet.since import SinceError, parse_since, split_since
 from gswarm_tui.hub import Hub
-from gswarm_tui.tui.actions import bindings_everywhere
-from gswarm_tui.tui.commands import Palette, SwarmCommands
+from gswarm_tui.playback.player import Player
+from gswarm_tui.tui.actions import LIVE, PAST
 from gswarm_tui.tui.dialogs import Ask, Confirm, Field, Pick
+from gswarm_tui.tui.feed import LiveFeed, PastFeed
 from gswarm_tui.tui.format import clock, plural
-from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.screens.events import EventsScreen
-from gswarm_tui.tui.screens.fleet import FleetScreen
-from gswarm_tui.tui.screens.gpu import GpuScreen
-from gswarm_tui.tui.screens.help import HelpScreen
-from gswarm_tui.tui.screens.node import NodeScreen
-from gswarm_tui.tui.screens.sessions import SessionsScreen
-from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.themes import DARK, THEME_NAMES, themes
+from gswarm_tui.tui.themes import DARK
+from gswarm_tui.tui.viewer import Viewer
 
 INTERVALS_MS = (100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
-LOOK_EVERY_S = 1.0
 
 
-class GswarmApp(App[str], inherit_bindings=False):
-    """The terminal app over a hub. ``run_async`` answers why it ended, in one word or a sentence.
+class GswarmApp(Viewer):
+    """The terminal app over a hub.
 
-    It never starts or stops links or the recorder: whoever made them does, after it ended. ``title`` names
-    the job and its nodes for the header, ``metric`` is what the fleet shows first, ``timezone`` is for clock
-    times (None is the machine's own).
-    """
-
-    BINDINGS = bindings_everywhere()
-    COMMANDS: ClassVar = {SwarmCommands}
-    ENABLE_COMMAND_PALETTE = True
-    CSS = """
-    * { scrollbar-size-vertical: 1; }
-    SearchIcon { display: none; }
+    It never starts or stops links or the recorder: whoever made them does, after it ended. ``past`` makes a
+    player of what is recorded already, in any thread; it raises one of its ``failures``, whose text is a
+    sentence, where that can't be read. None is for a run that isn't recorded.
     """
 
     def __init__(
@@ -53,27 +36,16 @@ class GswarmApp(App[str], inherit_bindings=False):
         theme: str = DARK,
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
+        past: Callable[[], Player] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(LiveFeed(hub), LIVE, title=title, theme=theme, metric=metric, timezone=timezone)
         self.hub = hub
-        self.job = clean(title)
-        self.timezone = timezone
-        self._first_theme = theme
-        self._first_metric = metric
-        self._look_posted = False
-        self._looked_at = 0.0
-        for each in themes():
-            self.register_theme(each)
-
-    def get_default_screen(self) -> Place:
-        """The fleet is what everything starts from."""
-        return FleetScreen(self.hub, self.job, self._first_metric)
+        self._past = past
 
     def on_mount(self) -> None:
         """Follow the hub."""
-        self.theme = self._first_theme
+        super().on_mount()
         self.hub.flushed.append(self._flushed)
-        self.set_interval(LOOK_EVERY_S, self._look_for_ages)
 
     def on_unmount(self) -> None:
         """Leave the hub alone."""
@@ -81,90 +53,49 @@ class GswarmApp(App[str], inherit_bindings=False):
             self.hub.flushed.remove(self._flushed)
 
     def _flushed(self) -> None:
-        """The hub ticked, on its own task: look once, however many ticks a slow terminal lets pass."""
-        if not self._look_posted:
-            self._look_posted = True
-            self.call_later(self._look)
+        """The hub ticked, on its own task."""
+        if self.mode == PAST and self.player is not None and self.player.caught_up:
+            self.action_return_to_now()
+        self.look_soon()
 
-    def _look_for_ages(self) -> None:
-        """Ages grow though no hub ticks; a look at the same second would change nothing."""
-        if self.hub.now() - self._looked_at >= LOOK_EVERY_S / 2:
-            self._look()
+    # Looking back
 
-    def _look(self) -> None:
-        self._look_posted = False
-        self._looked_at = self.hub.now()
-        if self.screen_stack:
-            self.place.look()
+    async def action_play(self) -> None:
+        """Look back from now on; play or pause where that is done already."""
+        if self.mode == PAST:
+            await super().action_play()
+        else:
+            await self._look_back()
 
-    # Places
+    async def action_go_to(self) -> None:
+        """Ask for a time and look back to it."""
+        if self.mode == PAST or await self._look_back():
+            await super().action_go_to()
 
-    @property
-    def place(self) -> Place:
-        """The place in front, or the one behind a dialog."""
-        return next(s for s in reversed(self.screen_stack) if isinstance(s, Place))
+    async def visit(self, at: float) -> None:
+        """Look back to a time."""
+        if self.mode == PAST or await self._look_back():
+            await super().visit(at)
 
-    def show_node(self, node: str, gpu: int | None = None) -> None:
-        """Go to a node; ``gpu`` is the position that its cursor begins on."""
-        self._go(NodeScreen(self.hub, node, gpu))
+    async def _look_back(self) -> bool:
+        """Stay at what is on disk by now; links, hub and recorder go on. Whether it worked."""
+        if self._past is None:
+            self.say("nothing is recorded, so there is no past to look at", wrong=True)
+            return False
+        player = await asyncio.to_thread(self._past)
+        self.begin_playing(player)
+        await player.ready()
+        self.feed, self.mode = PastFeed(player, self.hub, self.timezone), PAST
+        self.look()
+        return True
 
-    def show_gpu(self, node: str, gpu: int) -> None:
-        """Go to a GPU by its position in the node."""
-        self._go(GpuScreen(self.hub, node, gpu))
+    def action_return_to_now(self) -> None:
+        """Show what is live again."""
+        self.end_playing()
+        self.feed, self.mode = LiveFeed(self.hub), LIVE
+        self.look()
 
-    def show_metric(self, metric: str) -> None:
-        """Go to the fleet and show a metric by its column name."""
-        self.action_fleet()
-        self.fleet_screen.action_metric(metric)
-
-    def show_order(self, order: Order) -> None:
-        """Go to the fleet and sort it."""
-        self.action_fleet()
-        self.fleet_screen.sort(order)
-
-    @property
-    def fleet_screen(self) -> FleetScreen:
-        """The place behind all others."""
-        first = self.screen_stack[0]
-        assert isinstance(first, FleetScreen)  # noqa: S101 - get_default_screen made it
-        return first
-
-    def action_fleet(self) -> None:
-        """Go to the fleet."""
-        while len(self.screen_stack) > 1:
-            self.pop_screen()
-
-    def action_sessions(self) -> None:
-        """Go to the sessions."""
-        self._go(SessionsScreen(self.hub))
-
-    def action_events(self) -> None:
-        """Go to the events."""
-        self._go(EventsScreen(self.hub))
-
-    def action_help(self) -> None:
-        """Show all keys and signs."""
-        self.push_screen(HelpScreen(self.place.PLACE))
-
-    def action_command_palette(self) -> None:
-        """Find a command by its name."""
-        if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(placeholder="a command, a metric, a node …"))
-
-    def _go(self, place: Place) -> None:
-        """Put a place in front; one of its kind that is there already is taken away with all before it."""
-        kinds = [type(screen) for screen in self.screen_stack]
-        if type(place) in kinds:
-            for _ in kinds[kinds.index(type(place)) :]:
-                self.pop_screen()
-        self.push_screen(place)
-
-    # Looks and rates
-
-    def action_theme(self) -> None:
-        """Take the next theme."""
-        known = self.theme if self.theme in THEME_NAMES else THEME_NAMES[-1]
-        self.theme = THEME_NAMES[(THEME_NAMES.index(known) + 1) % len(THEME_NAMES)]
+    # Rates
 
     def action_faster(self) -> None:
         """Sample more often."""
@@ -180,10 +111,6 @@ class GswarmApp(App[str], inherit_bindings=False):
         self.hub.set_interval(interval_ms)
         self.say(f"sampling every {interval_ms / 1000:g} s")
 
-    def say(self, sentence: str, *, wrong: bool = False) -> None:
-        """A short word to the person, gone after a few seconds."""
-        self.notify(clean(sentence), severity="error" if wrong else "information", timeout=4, markup=False)
-
     # Sessions
 
     def action_start_session(self) -> None:
@@ -193,11 +120,25 @@ class GswarmApp(App[str], inherit_bindings=False):
                 "start a session",
                 [
                     Field("name", suggest_name(s.name for s in self.hub.fleet.sessions.sessions.values())),
-                    Field("started", "now", "now, 30s, 2m, 14:05: recording never stops", self._wrong_since),
+                    Field(
+                        "started",
+                        self._start_proposed(),
+                        "now, 30s, 2m, 14:05: recording never stops",
+                        self._wrong_since,
+                    ),
                 ],
             ),
             self._start_session,
         )
+
+    def _start_proposed(self) -> str:
+        """ "now", or the time that is looked at."""
+        if self.mode == LIVE:
+            return "now"
+        at, today = (
+            datetime.fromtimestamp(time, self.timezone) for time in (self.feed.now(), self.hub.now())
+        )
+        return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
     def _wrong_since(self, text: str) -> str:
         now = self.hub.now()
@@ -219,7 +160,11 @@ class GswarmApp(App[str], inherit_bindings=False):
         taken = (s.name for s in self.hub.fleet.sessions.sessions.values())
         at = parse_since(since or started, self.hub.now(), self.timezone)
         self.hub.start_session(name or suggest_name(taken), started_at=at)
-        self._look()
+        self.look()
+
+    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
+        """Rename a session or rewrite its note."""
+        self.hub.change_session(session_id, name=name, note=note)
 
     def action_stop_session(self) -> None:
         """End the session that is meant here, the only one, or the one that the person picks."""
@@ -247,11 +192,11 @@ class GswarmApp(App[str], inherit_bindings=False):
             return
         self.hub.stop_session(session.session_id)
         self.say(f"stopped {session.name} after {clock(session.seconds(self.hub.now()))}")
-        self._look()
+        self.look()
 
     # The end
 
-    def action_quit(self) -> None:  # type: ignore[override]  # as above
+    async def action_quit(self) -> None:
         """Quit; while sessions run, ask once."""
         running = self.hub.fleet.sessions.running
         if not running:
@@ -273,4 +218,4 @@ class GswarmApp(App[str], inherit_bindings=False):
     def request_quit(self, reason: str) -> None:
         """End all sessions and the app without a question, as when the terminal was closed or on SIGTERM."""
         self.hub.stop_all_sessions()
-        self.exit(reason)
+        super().request_quit(reason)

@@ -16,7 +16,7 @@ from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.themes import THEME_NAMES
 
 if TYPE_CHECKING:
-    from gswarm_tui.tui.app import GswarmApp
+    from gswarm_tui.tui.viewer import Viewer
 
 
 class Command(NamedTuple):
@@ -28,10 +28,10 @@ class Command(NamedTuple):
     listed: bool = True
 
 
-def commands(app: GswarmApp) -> Iterator[Command]:
+def commands(app: Viewer) -> Iterator[Command]:
     """What can be commanded in the place in front."""
     place = app.place
-    for action in actions_of(place.PLACE):
+    for action in actions_of(place.PLACE, app.mode):
         if action.palette:
             run = partial(app.run_action, action.name, place if action.places else app)
             yield Command(action.help, f"key {action.keys_shown}", run)
@@ -45,7 +45,7 @@ def commands(app: GswarmApp) -> Iterator[Command]:
         )
     for theme in THEME_NAMES:
         yield Command(f"Theme {theme}", "colours", partial(setattr, app, "theme", theme), False)
-    for node in app.hub.fleet.nodes:
+    for node in app.feed.fleet.nodes:
         yield Command(f"Open {clean(node)}", "node", partial(app.show_node, node), False)
 
 
@@ -67,7 +67,7 @@ class SwarmCommands(Provider):
 
     async def startup(self) -> None:
         """Collect the commands once for each time that the palette opens."""
-        self._commands = list(commands(cast("GswarmApp", self.app)))
+        self._commands = list(commands(cast("Viewer", self.app)))
 
     async def discover(self) -> Hits:
         """Most of it, before a letter is typed."""

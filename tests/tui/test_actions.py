@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from textual.screen import Screen
 
-from gswarm_tui.tui.actions import ACTIONS, PLACES, actions_of
+from gswarm_tui.tui.actions import ACTIONS, LIVE, MODES, PLACES, actions_of
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.commands import commands
 from gswarm_tui.tui.screens.base import Place
@@ -19,22 +19,25 @@ from tests.tui.scene import scene
 WAYS = {"fleet": (), "node": ("enter",), "gpu": ("enter", "enter"), "sessions": ("S",), "events": ("e",)}
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", PLACES)
-def test_no_key_is_bound_twice_in_a_place(place: str) -> None:
-    keys = Counter(key for action in actions_of(place) for key in action.keys)
+def test_no_key_is_bound_twice_in_a_place(place: str, mode: str) -> None:
+    keys = Counter(key for action in actions_of(place, mode) for key in action.keys)
     assert [key for key, times in keys.items() if times > 1] == []
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", PLACES)
-async def test_every_action_of_a_place_can_be_run_and_is_bound_to_its_keys(place: str) -> None:
+async def test_every_action_of_a_place_can_be_run_and_is_bound_to_its_keys(place: str, mode: str) -> None:
     app = app_on(scene(2, 2, 5))
+    app.mode = mode
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press(*WAYS[place])
         await pilot.pause()
         here: Screen[object] = app.screen
         assert isinstance(here, Place)
         assert place == here.PLACE
-        for action in actions_of(place):
+        for action in actions_of(place, mode):
             owner = here if action.places else app
             assert hasattr(owner, f"action_{action.name.split('(')[0]}"), action.name
             for key in action.keys:
@@ -42,20 +45,22 @@ async def test_every_action_of_a_place_can_be_run_and_is_bound_to_its_keys(place
                 assert (bound.node, bound.binding.action) == (owner, action.name)
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", PLACES)
-def test_help_and_footer_tell_the_keys_of_the_table(place: str) -> None:
-    helped = ["".join(span.text for span in line) for line in help_lines(place)]
-    for action in actions_of(place):
+def test_help_and_footer_tell_the_keys_of_the_table(place: str, mode: str) -> None:
+    helped = ["".join(span.text for span in line) for line in help_lines(place, mode)]
+    for action in actions_of(place, mode):
         assert any(action.keys_shown in line and action.help in line for line in helped), action.name
-    foot = "".join(span.text for span in footer_line(place, 300))
-    for action in actions_of(place):
+    foot = "".join(span.text for span in footer_line(place, 300, mode))
+    for action in actions_of(place, mode):
         assert (f" {action.label}" in foot) or not action.footer
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_the_footer_fits_and_always_tells_how_to_get_help_and_out(width: int) -> None:
+def test_the_footer_fits_and_always_tells_how_to_get_help_and_out(width: int, mode: str) -> None:
     for place in PLACES:
-        foot = "".join(span.text for span in footer_line(place, width))
+        foot = "".join(span.text for span in footer_line(place, width, mode))
         assert len(foot) <= width
         assert "? help" in foot
         assert "q quit" in foot
@@ -66,6 +71,7 @@ async def test_the_palette_offers_every_action_metric_and_node() -> None:
     async with app.run_test(size=(120, 40)):
         offered = {command.name for command in commands(app)}
     for action in ACTIONS:
-        if action.palette and (not action.places or "fleet" in action.places):
+        live = not action.modes or LIVE in action.modes
+        if live and action.palette and (not action.places or "fleet" in action.places):
             assert action.help in offered
     assert {"Show NVLink tx", "Show node iowait", "Open gpu02", "Theme light"} <= offered

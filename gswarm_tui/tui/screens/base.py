@@ -1,44 +1,54 @@
-"""What all places have in common: the hub, the footer and when to look at the fleet again."""
+"""What all places have in common: the feed, the timeline, the footer and when to look at the fleet again."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from textual.app import ComposeResult
 from textual.events import Event, Resize
 from textual.screen import Screen
 
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
+from gswarm_tui.tui.actions import possible
+from gswarm_tui.tui.feed import Feed
 from gswarm_tui.tui.themes import Palette, palette
+from gswarm_tui.tui.widgets.footer import Footer
+from gswarm_tui.tui.widgets.timeline import Timeline
 
 if TYPE_CHECKING:
-    from gswarm_tui.tui.app import GswarmApp
+    from gswarm_tui.tui.viewer import Viewer
 
 
 class Place(Screen[None], inherit_bindings=False):
-    """A screen of the app that shows the fleet live.
+    """A screen of the app that shows the fleet, as it is or as it was.
 
-    A subclass names its ``PLACE`` (``actions.PLACES``), takes ``BINDINGS = bindings_of(PLACE)`` and
-    overrides ``draw``, which ``look`` calls: after each tick of the hub, once a second and when the screen
-    comes to the front.
+    A subclass names its ``PLACE`` (``actions.PLACES``), takes ``BINDINGS = bindings_of(PLACE)``, ends its
+    ``compose`` with ``foot`` and overrides ``draw``, which ``look`` calls: after each tick, once a second and
+    when the screen comes to the front. What it remembers of a fleet it drops in ``forget``: after a jump in
+    time there is another one.
     """
 
     PLACE: ClassVar[str]
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.hub = hub
+        self._looked_at: Fleet | None = None
+
+    @property
+    def feed(self) -> Feed:
+        """What is shown."""
+        return self.swarm.feed
 
     @property
     def fleet(self) -> Fleet:
         """The fleet's state."""
-        return self.hub.fleet
+        return self.feed.fleet
 
     @property
-    def swarm(self) -> GswarmApp:
+    def swarm(self) -> Viewer:
         """The app, by its own type."""
-        return cast("GswarmApp", self.app)
+        return cast("Viewer", self.app)
 
     @property
     def colours(self) -> Palette:
@@ -48,7 +58,29 @@ class Place(Screen[None], inherit_bindings=False):
     def look(self) -> None:
         """Show the fleet as it is now, unless the widgets aren't there yet or are being taken away."""
         if self.is_mounted and self.is_attached and self in self.app.screen_stack and self.size:
+            if self.fleet is not self._looked_at:
+                self._looked_at = self.fleet
+                self.forget()
+            self.query_one(Timeline).show(self.swarm.player, self.swarm.timezone)
+            self.query_one(Footer).show_mode(self.swarm.mode)
             self.draw()
+
+    def foot(self) -> ComposeResult:
+        """The timeline, where there is one, and the keys."""
+        yield Timeline()
+        yield Footer(self.PLACE)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what makes sense in this mode is possible."""
+        return possible(action, self.swarm.mode) and super().check_action(action, parameters)
+
+    def on_timeline_sought(self, event: Timeline.Sought) -> None:
+        """A time was clicked: go there."""
+        if self.swarm.player is not None:
+            self.swarm.player.seek(event.at)
+
+    def forget(self) -> None:
+        """There is another fleet: what was remembered of the one before doesn't hold."""
 
     def draw(self) -> None:
         """Show the fleet as it is now; called on the app's own task, cheap when nothing changed."""

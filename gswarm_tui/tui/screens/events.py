@@ -10,7 +10,6 @@ from textual.app import ComposeResult
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.fleet.events import Happened
 from gswarm_tui.fleet.state import EVENTS_KEPT
-from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import EVENTS, bindings_of
 from gswarm_tui.tui.dialogs import Ask, Field
 from gswarm_tui.tui.format import plural
@@ -18,7 +17,6 @@ from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.widgets.bar import Bar, Line, Span
 from gswarm_tui.tui.widgets.facts import title_line
-from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.table import Column, Row, Table
 
 SEVERITIES = (INFO, WARNING, ERROR)
@@ -56,9 +54,10 @@ class EventsScreen(Place):
     PLACE = EVENTS
     BINDINGS = bindings_of(PLACE)
 
-    def __init__(self, hub: Hub) -> None:
-        super().__init__(hub)
+    def __init__(self) -> None:
+        super().__init__()
         self._rows: list[Row] = []
+        self._times: list[float] = []
         self._seen = 0
         self._hidden = 0
         self._least = INFO
@@ -68,7 +67,7 @@ class EventsScreen(Place):
         """What is shown, then the list."""
         yield Bar(id="title")
         yield Table(EVENT_TABLE, empty="nothing that fits has happened")
-        yield Footer(self.PLACE)
+        yield from self.foot()
 
     def draw(self) -> None:
         """Add what happened since the last look, and follow it if the cursor is on the last row."""
@@ -76,7 +75,7 @@ class EventsScreen(Place):
         following = table.at_end
         self._take_new()
         dropped = max(0, len(self._rows) - EVENTS_KEPT)
-        self._rows = self._rows[dropped:]
+        self._rows, self._times = self._rows[dropped:], self._times[dropped:]
         table.show(list(self._rows))
         if following:
             table.move_to(len(self._rows) - 1)
@@ -84,6 +83,10 @@ class EventsScreen(Place):
             table.cursor = max(0, table.cursor - dropped)
             table.scroll_to(y=table.scroll_offset.y - dropped, animate=False, force=True)
         self.query_one("#title", Bar).show(self._title(following))
+
+    def forget(self) -> None:
+        """Take everything anew."""
+        self._rows, self._times, self._seen, self._hidden = [], [], 0, 0
 
     def _take_new(self) -> None:
         fleet = self.fleet
@@ -93,6 +96,7 @@ class EventsScreen(Place):
         for event in islice(fleet.happened, len(fleet.happened) - new, None):
             if self._fits(event):
                 self._rows.append(event_row(event, zone))
+                self._times.append(event.at)
             else:
                 self._hidden += 1
 
@@ -111,11 +115,11 @@ class EventsScreen(Place):
         left.append(
             Span("  follows the newest", "dim") if following else Span("  G follows again", "warning")
         )
-        return title_line(left, self.hub, self.size.width)
+        return title_line(left, self.feed, self.size.width)
 
     def _again(self) -> None:
         """Look at everything anew, with another filter."""
-        self._rows, self._seen, self._hidden = [], 0, 0
+        self.forget()
         self.look()
 
     def on_resize(self) -> None:
@@ -125,6 +129,11 @@ class EventsScreen(Place):
     def on_table_moved(self) -> None:
         """The cursor left the last row, or came back to it."""
         self.look()
+
+    async def on_table_chosen(self, event: Table.Chosen) -> None:
+        """Go to the time of an event."""
+        if event.row < len(self._times):
+            await self.swarm.visit(self._times[event.row])
 
     def action_move(self, where: str) -> None:
         """Move the cursor."""

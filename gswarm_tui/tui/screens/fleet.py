@@ -13,7 +13,6 @@ from gswarm_tui.fleet.filter import Filter, Matches
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, ordered
 from gswarm_tui.fleet.totals import totals
-from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import FLEET, bindings_of
 from gswarm_tui.tui.dialogs import Pick
 from gswarm_tui.tui.format import plural
@@ -21,11 +20,10 @@ from gswarm_tui.tui.layout import ZOOM_NAMES, Zoom
 from gswarm_tui.tui.legend import heads_line, label, legend_line
 from gswarm_tui.tui.picture import Picture
 from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.summary import event_line, header_line, here_line, recording, sessions_line, totals_line
+from gswarm_tui.tui.summary import event_line, header_line, here_line, sessions_line, totals_line
 from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.widgets.bar import Bar, Line, Span, measure
 from gswarm_tui.tui.widgets.filter_line import FilterLine
-from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.heatmap import Heatmap
 
 METRICS = (*(m.name for m in GPU_METRICS), *(m.name for m in HOST_METRICS))
@@ -44,13 +42,13 @@ class FleetScreen(Place):
     FleetScreen.tall #rule-above, FleetScreen.tall #rule-below { display: block; }
     """
 
-    def __init__(self, hub: Hub, job: str, metric: str = METRICS[0]) -> None:
-        super().__init__(hub)
+    def __init__(self, job: str, metric: str = METRICS[0]) -> None:
+        super().__init__()
         self._job = job
         self._first_metric = metric
         self._filter: Filter | None = None
         self._order = Order.GIVEN
-        self._shown: list[NodeState] = list(hub.fleet.nodes.values())
+        self._shown: list[NodeState] = []
         self._arranged_at = 0.0
 
     def compose(self) -> ComposeResult:
@@ -60,13 +58,16 @@ class FleetScreen(Place):
         yield Bar(id="rule-above")
         yield Bar(id="legend")
         yield Bar(id="heads")
-        yield Heatmap(self.hub, self._first_metric)
+        yield Heatmap(self._now, self._first_metric)
         yield Bar(id="rule-below")
         yield Bar(id="here")
         yield Bar(id="running")
         yield Bar(id="happened")
         yield FilterLine()
-        yield Footer(self.PLACE)
+        yield from self.foot()
+
+    def _now(self) -> float:
+        return self.feed.now()
 
     @property
     def heatmap(self) -> Heatmap:
@@ -83,9 +84,14 @@ class FleetScreen(Place):
 
     # Looking
 
+    def forget(self) -> None:
+        """Choose the nodes anew."""
+        self._arranged_at = 0.0
+        self.heatmap.forget()
+
     def draw(self) -> None:
         """Show the fleet as it is now."""
-        now = self.hub.now()
+        now = self.feed.now()
         matches = self._matches(now)
         if now - self._arranged_at >= ARRANGE_EVERY_S:
             self._arrange(now, matches)
@@ -113,8 +119,9 @@ class FleetScreen(Place):
     def _lines(self, now: float) -> None:
         width, fleet = self.size.width, self.fleet
         sums = totals(fleet, now)
-        state = recording(self.hub.recorder, self.hub.started_at, now)
-        self.query_one("#header", Bar).show(header_line(self._job, fleet, sums.simulated, state, width))
+        self.query_one("#header", Bar).show(
+            header_line(self._job, fleet, sums.simulated, self.feed.state(), width)
+        )
         self.query_one("#totals", Bar).show(totals_line(sums, fleet.interval_s, width))
         self._legend()
         self._here(now)
@@ -164,7 +171,7 @@ class FleetScreen(Place):
 
     def on_heatmap_pointed(self) -> None:
         """The cursor or the mouse went elsewhere."""
-        self._here(self.hub.now())
+        self._here(self.feed.now())
 
     def on_heatmap_replanned(self) -> None:
         """The nodes are laid out anew: so are the headings."""
@@ -187,7 +194,7 @@ class FleetScreen(Place):
 
     def action_next_trouble(self) -> None:
         """Go to the next node that isn't live."""
-        heatmap, now = self.heatmap, self.hub.now()
+        heatmap, now = self.heatmap, self.feed.now()
         start = heatmap.cursor[0] if heatmap.cursor is not None else 0
         for node in [*self._shown[start + 1 :], *self._shown[: start + 1]]:
             if node.standing(now).value != "live":

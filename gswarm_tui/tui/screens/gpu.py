@@ -9,12 +9,10 @@ from textual.containers import Horizontal, Vertical
 
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import GPU, bindings_of
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.widgets.bar import Bar
 from gswarm_tui.tui.widgets.facts import gpu_title
-from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.lines import Canvas, Spans
 from gswarm_tui.tui.widgets.metric_list import NARROW, metric_lines
 from gswarm_tui.tui.widgets.plot import GAP, beside, curve_width, panel
@@ -65,8 +63,8 @@ class GpuScreen(Place):
     GpuScreen #plots { height: 1fr; width: 1fr; }
     """
 
-    def __init__(self, hub: Hub, node: str, gpu: int) -> None:
-        super().__init__(hub)
+    def __init__(self, node: str, gpu: int) -> None:
+        super().__init__()
         self.node, self.gpu = node, gpu
         self._trends = Trends()
 
@@ -79,7 +77,7 @@ class GpuScreen(Place):
                 yield Canvas(id="metrics")
                 yield Canvas(id="plots")
             yield Table(PROCESS_TABLE, empty="no process on this GPU", id="processes")
-        yield Footer(self.PLACE)
+        yield from self.foot()
 
     @property
     def state(self) -> NodeState:
@@ -93,9 +91,9 @@ class GpuScreen(Place):
 
     def draw(self) -> None:
         """Show the GPU as it is now."""
-        now, node = self.hub.now(), self.state
-        self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, self.hub, self.size.width))
-        self._trends.settle(now - self.hub.started_at)
+        now, node = self.feed.now(), self.state
+        self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, self.feed, self.size.width))
+        self._trends.settle(now - self.feed.started_at)
         self._arrange()
         metrics, plots = self.query_one("#metrics", Canvas), self.query_one("#plots", Canvas)
         processes = self.query_one("#processes", Table)

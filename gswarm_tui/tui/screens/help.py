@@ -32,11 +32,11 @@ FILTERS: tuple[tuple[str, str], ...] = (
 )
 
 
-def help_lines(place: str) -> list[Line]:
-    """What can be done in a place, by group; then the signs and the filter language."""
+def help_lines(place: str, mode: str) -> list[Line]:
+    """What can be done in a place and a mode, by group; then the signs and the filter language."""
     lines: list[Line] = []
     for group in GROUPS:
-        actions = [action for action in actions_of(place) if action.group == group]
+        actions = [action for action in actions_of(place, mode) if action.group == group]
         if actions:
             lines += [[Span(group, "title")], *(_entry(a.keys_shown, a.help) for a in actions), []]
     lines += [[Span("Signs", "title")], *(_entry(sign, meaning) for sign, meaning in SIGNS), []]
@@ -61,11 +61,12 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         background: $background; border: round $border; scrollbar-size-vertical: 1; }
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, mode: str) -> None:
         super().__init__()
         self._place = place
+        self._mode = mode
 
     def compose(self) -> ComposeResult:
         """The lines, scrolling where they don't fit."""
         with VerticalScroll():
-            yield Bar(*help_lines(self._place))
+            yield Bar(*help_lines(self._place, self._mode))

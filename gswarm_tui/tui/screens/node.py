@@ -10,7 +10,6 @@ from textual.containers import Vertical
 
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_BY_NAME, Metric
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.hub import Hub
 from gswarm_tui.tui.actions import NODE, bindings_of
 from gswarm_tui.tui.dialogs import Pick
 from gswarm_tui.tui.format import quantity
@@ -18,7 +17,6 @@ from gswarm_tui.tui.ramp import is_logarithmic
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.widgets.bar import Bar, Span
 from gswarm_tui.tui.widgets.facts import node_title
-from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.gpu_table import column_of, gpu_columns, gpu_rows, metric_at
 from gswarm_tui.tui.widgets.host_panel import host_height, host_lines
 from gswarm_tui.tui.widgets.lines import Canvas, Spans
@@ -80,8 +78,8 @@ class NodeScreen(Place):
     NodeScreen > #body { height: 1fr; }
     """
 
-    def __init__(self, hub: Hub, node: str, gpu: int | None = None) -> None:
-        super().__init__(hub)
+    def __init__(self, node: str, gpu: int | None = None) -> None:
+        super().__init__()
         self.node, self.gpu = node, gpu
         self._trends = Trends()
         self._metric = GPU_METRICS[0]
@@ -97,7 +95,7 @@ class NodeScreen(Place):
             yield Canvas(id="host")
             yield Table(PROCESS_TABLE, empty="no process on a GPU", id="processes")
             yield Table(UNMEASURED_TABLE, empty="everything could be measured", id="unmeasured")
-        yield Footer(self.PLACE)
+        yield from self.foot()
 
     def on_mount(self) -> None:
         """The cursor begins on the GPU that was asked for."""
@@ -122,9 +120,9 @@ class NodeScreen(Place):
 
     def draw(self) -> None:
         """Show the node as it is now."""
-        now, node = self.hub.now(), self.state
-        self.query_one("#title", Bar).show(*node_title(node, self.hub, self.size.width))
-        self._trends.settle(now - self.hub.started_at)
+        now, node = self.feed.now(), self.state
+        self.query_one("#title", Bar).show(*node_title(node, self.feed, self.size.width))
+        self._trends.settle(now - self.feed.started_at)
         self._arrange()
         self.query_one(ViewBar).tell(self._scale(node))
         old = node.standing(now) is not Standing.LIVE

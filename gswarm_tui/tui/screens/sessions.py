@@ -10,15 +10,13 @@ from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_tui.fleet.node import stale_after_s
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
-from gswarm_tui.tui.actions import SESSIONS, bindings_of
+from gswarm_tui.tui.actions import LIVE, SESSIONS, bindings_of
 from gswarm_tui.tui.dialogs import Ask, Field
 from gswarm_tui.tui.format import DASH, clock, energy, percent, plural, watts
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.text import clean, clip, width
 from gswarm_tui.tui.widgets.bar import Bar, Span
 from gswarm_tui.tui.widgets.facts import joined, title_line
-from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.plot import GAP, beside, curve_width, panel
 from gswarm_tui.tui.widgets.table import Column, Row, Table
@@ -84,8 +82,8 @@ class SessionsScreen(Place):
     PLACE = SESSIONS
     BINDINGS = bindings_of(PLACE)
 
-    def __init__(self, hub: Hub) -> None:
-        super().__init__(hub)
+    def __init__(self) -> None:
+        super().__init__()
         self._shown: list[Session] = []
         self._trends = Trends()
         self._drawn: tuple[object, ...] = ()
@@ -95,11 +93,11 @@ class SessionsScreen(Place):
         yield Bar(id="title")
         yield Table(SESSION_TABLE, empty="no session yet; s starts one, also in the past")
         yield Canvas(id="plots")
-        yield Footer(self.PLACE)
+        yield from self.foot()
 
     def draw(self) -> None:
         """Show the sessions as they are now, the cursor on the session where it was."""
-        now = self.hub.now()
+        now = self.feed.now()
         before = self.chosen_session()
         self._shown = in_order(list(self.fleet.sessions.sessions.values()))
         running = sum(s.running for s in self._shown)
@@ -108,7 +106,7 @@ class SessionsScreen(Place):
             Span(f" {plural(len(self._shown), 'session')}", "title"),
             Span(words, "good" if running else "dim"),
         ]
-        self.query_one("#title", Bar).show(title_line(title, self.hub, self.size.width))
+        self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
         table = self.query_one(Table)
         table.show(session_rows(self._shown, self.fleet, now, self.swarm.timezone))
         if before in self._shown:
@@ -158,15 +156,19 @@ class SessionsScreen(Place):
 
     def on_table_moved(self) -> None:
         """Another session: show its course."""
-        self._plot(self.hub.now())
+        self._plot(self.feed.now())
 
     def on_resize(self) -> None:
         """Fit into the new size."""
         self.call_after_refresh(self.look)
 
-    def on_table_chosen(self) -> None:
-        """A second click or Enter: rename."""
-        self.action_rename()
+    async def on_table_chosen(self) -> None:
+        """A second click or Enter: rename, or go to its start where it is played."""
+        session = self.chosen_session()
+        if self.swarm.mode == LIVE:
+            self.action_rename()
+        elif session is not None:
+            await self.swarm.visit(session.started_at)
 
     def action_rename(self) -> None:
         """Ask for another name."""
@@ -186,7 +188,7 @@ class SessionsScreen(Place):
         if answer is None:
             return
         if field == "note":
-            self.hub.change_session(session.session_id, note=answer[0])
+            self.swarm.change_session(session.session_id, note=answer[0])
         elif answer[0].strip():
-            self.hub.change_session(session.session_id, name=answer[0])
+            self.swarm.change_session(session.session_id, name=answer[0])
         self.look()

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.hub import Hub
+from gswarm_tui.tui.feed import Feed
 from gswarm_tui.tui.format import DASH, age, mebibytes, plural, watts
 from gswarm_tui.tui.standing import ROLES, SIGNS
-from gswarm_tui.tui.summary import recording
 from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.widgets.bar import Line, Span, measure, spread
 
@@ -19,14 +18,14 @@ def joined(parts: Iterable[str]) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def title_line(left: list[Span], hub: Hub, cells: int) -> Line:
+def title_line(left: list[Span], feed: Feed, cells: int) -> Line:
     """A title with, at the right, how the recording goes and whether what is seen is simulated.
 
     Where it doesn't fit, the recording goes first, then the end of the title; "SIMULATED" always stays.
     """
-    simulated = any(n.hello is not None and n.hello.simulated for n in hub.fleet.nodes.values())
+    simulated = any(n.hello is not None and n.hello.simulated for n in feed.fleet.nodes.values())
     chip = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
-    state = [Span("  "), *recording(hub.recorder, hub.started_at, hub.now())[:2], Span("  ")]
+    state = [Span("  "), *feed.state()[:2], Span("  ")]
     right = [*state, *chip] if measure(left) + measure(state) + measure(chip) < cells else chip
     while len(left) > 1 and measure(left) + measure(right) >= cells:
         left = left[:-1]
@@ -43,12 +42,12 @@ def standing_spans(node: NodeState, now: float) -> list[Span]:
     return [Span(f"{SIGNS[standing]} {words}", ROLES[standing])]
 
 
-def node_title(node: NodeState, hub: Hub, cells: int) -> list[Line]:
+def node_title(node: NodeState, feed: Feed, cells: int) -> list[Line]:
     """Three lines: name and standing, what it is, how its link does (or why it is lost and what to do)."""
-    now = hub.now()
+    now = feed.now()
     left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
     left.append(Span(f"  {gpu_names(node)}"))
-    return [title_line(left, hub, cells), *_what_and_how(node, host_facts(node), now)]
+    return [title_line(left, feed, cells), *_what_and_how(node, host_facts(node), now)]
 
 
 def gpu_names(node: NodeState) -> str:
@@ -118,12 +117,12 @@ def milliseconds(seconds: float) -> str:
     return f"{sign}{size * 1000:.1f} ms" if size < 1 else f"{sign}{size:.1f} s"
 
 
-def gpu_title(node: NodeState, row: int, hub: Hub, cells: int) -> list[Line]:
+def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:
     """Which GPU, how its node stands and what it is, or what is wrong with its node and what to do."""
-    now = hub.now()
+    now = feed.now()
     if row >= len(node.facts):
         left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
-        return [title_line(left, hub, cells), *_what_and_how(node, "this GPU isn't known", now)]
+        return [title_line(left, feed, cells), *_what_and_how(node, "this GPU isn't known", now)]
     facts = node.facts[row]
     left = [
         Span(f" {clean(node.name)}:{facts.index}", "title"),
@@ -142,4 +141,4 @@ def gpu_title(node: NodeState, row: int, hub: Hub, cells: int) -> list[Line]:
         )
     )
     below = _what_and_how(node, what, now)
-    return [title_line(left, hub, cells), *(below[:1] if node.standing(now) is Standing.LIVE else below)]
+    return [title_line(left, feed, cells), *(below[:1] if node.standing(now) is Standing.LIVE else below)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from gswarm_tui.fleet.node import NodeState
-from gswarm_tui.hub import Hub
 from gswarm_tui.tui.format import cell_width
 from gswarm_tui.tui.layout import NAME_LONGEST, Layout, Room, Zoom, plan
 from gswarm_tui.tui.picture import Picture
@@ -28,8 +27,8 @@ SPARK_EVERY_S = 5.0
 class Heatmap(ScrollView, can_focus=False):
     """Shows the nodes it is given; has a cursor on a node and one of its GPUs.
 
-    After ``look`` only the lines whose picture changed are drawn again, one region each. ``spare`` is how
-    many more lines it would get if it needed them.
+    After ``look`` only the lines whose picture changed are drawn again, one region each. ``now`` is the
+    clock, ``spare`` is how many more lines it would get if it needed them.
     """
 
     DEFAULT_CSS = "Heatmap { height: 1fr; width: 1fr; overflow-x: hidden; scrollbar-gutter: auto; }"
@@ -43,9 +42,9 @@ class Heatmap(ScrollView, can_focus=False):
     class Replanned(Message):
         """The nodes are laid out in another way."""
 
-    def __init__(self, hub: Hub, metric: str) -> None:
+    def __init__(self, now: Callable[[], float], metric: str) -> None:
         super().__init__()
-        self._hub = hub
+        self._now = now
         self.picture = Picture(metric)
         self.layout_plan: Layout = plan(Room(0, 1, 3, 1, 1, 0, 80, 1))
         self.zoom_wanted: Zoom | None = None
@@ -69,9 +68,13 @@ class Heatmap(ScrollView, can_focus=False):
         self._sparks.clear()
         self.look(nodes)
 
+    def forget(self) -> None:
+        """The nodes are others from now on, or of another time."""
+        self._sparks.clear()
+
     def look(self, nodes: Sequence[NodeState], hidden: Sequence[npt.NDArray[np.bool_]] | None = None) -> None:
         """Show these nodes as they are now; ``hidden`` has the cells of each that a filter leaves out."""
-        now = self._hub.now()
+        now = self._now()
         self.picture.look(nodes, now, hidden)
         self._rows = {node.name: row for row, node in enumerate(nodes)}
         row = None if self.at is None else self._rows.get(self.at[0])
@@ -138,7 +141,7 @@ class Heatmap(ScrollView, can_focus=False):
 
     def _spark(self, row: int) -> Buckets:
         """A node's sparkline, computed anew every few seconds."""
-        now = self._hub.now()
+        now = self._now()
         name = self.picture.nodes[row].name
         known = self._sparks.get(name)
         if known is None or now - known[0] >= SPARK_EVERY_S:
@@ -151,7 +154,7 @@ class Heatmap(ScrollView, can_focus=False):
         if line >= self.layout_plan.lines or not self.picture.nodes:
             return Strip.blank(self.size.width, palette(self.app.theme).role("text"))
         if line not in self._strips:
-            pen = self._pen(self._hub.now())
+            pen = self._pen(self._now())
             self._keys.setdefault(line, line_key(self.picture, self.layout_plan, line, pen))
             self._strips[line] = draw_line(self.picture, self.layout_plan, line, pen)
         return self._strips[line]
@@ -184,7 +187,7 @@ class Heatmap(ScrollView, can_focus=False):
         """Put the cursor somewhere."""
         self.at = (node, gpu)
         self._show_cursor()
-        self._refresh_lines(self._hub.now())
+        self._refresh_lines(self._now())
         self.post_message(self.Pointed())
 
     def _show_cursor(self) -> None:

@@ -1,0 +1,34 @@
+"""The app over a recording that has ended: no hub, no links, nothing that could change it."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+
+from gswarm_tui.playback.player import Player
+from gswarm_tui.tui.actions import REPLAY
+from gswarm_tui.tui.feed import PlayedFeed
+from gswarm_tui.tui.themes import DARK
+from gswarm_tui.tui.viewer import Viewer
+
+
+class ReplayApp(Viewer):
+    """Plays a recording; ``file`` is its name for the header."""
+
+    def __init__(
+        self,
+        player: Player,
+        file: str,
+        *,
+        title: str = "",
+        theme: str = DARK,
+        metric: str = "util_pct",
+        timezone: tzinfo | None = None,
+    ) -> None:
+        feed = PlayedFeed(player, file, timezone)
+        super().__init__(feed, REPLAY, title=title, theme=theme, metric=metric, timezone=timezone)
+        self._first_player = player
+
+    def on_mount(self) -> None:
+        """Play."""
+        super().on_mount()
+        self.begin_playing(self._first_player)

@@ -1,0 +1,209 @@
+"""The timeline: where in a recording one is, its sessions, and what happened along it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+
+from textual.events import Click, Leave, MouseMove
+from textual.geometry import Size
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from gswarm_agent.frame import ERROR, WARNING
+from gswarm_tui.playback.player import Player
+from gswarm_tui.playback.track import KINDS, MARK, Stretch, Track
+from gswarm_tui.tui.format import clock
+from gswarm_tui.tui.text import clean, clip, pad, width
+from gswarm_tui.tui.themes import palette
+from gswarm_tui.tui.widgets.bar import Line, Span, strip_of
+
+SIGNS = {MARK: ("◆", "accent"), WARNING: ("▲", "warning"), ERROR: ("╳", "error")}
+NARROW = 60
+PLAYING, PAUSED, ENDED = "►", "‖", "■"
+
+
+@dataclass(frozen=True)
+class Look:
+    """All that a timeline shows. Times are Unix seconds; ``pointed`` is where the mouse is."""
+
+    start: float
+    end: float
+    at: float
+    sign: str
+    speed: float
+    track: Track
+    zone: tzinfo | None = None
+    pointed: float | None = None
+
+
+@dataclass(frozen=True)
+class Room:
+    """The cells of a timeline's track, from ``left`` on, ``cells`` of them, and what time each stands for."""
+
+    left: int
+    cells: int
+    start: float
+    end: float
+
+    def cell_of(self, at: float) -> int:
+        """The cell that a time falls into; those outside are put to the nearer end."""
+        share = (at - self.start) / max(self.end - self.start, 1e-9)
+        return min(max(int(share * self.cells), 0), self.cells - 1)
+
+    def time_of(self, x: int) -> float:
+        """The time in the middle of a cell of the widget; the ends are the ends."""
+        cell = min(max(x - self.left, 0), self.cells - 1)
+        if cell in (0, self.cells - 1):
+            return self.start if cell == 0 else self.end
+        return self.start + (self.end - self.start) * (cell + 0.5) / self.cells
+
+
+def room_of(look: Look, cells: int) -> Room:
+    """How a width is divided: times stand at both sides where there is room for them."""
+    left, right = (13, 10) if cells >= NARROW else (1, 1)
+    return Room(left, max(1, cells - left - right), look.start, look.end)
+
+
+def timeline_lines(look: Look, cells: int) -> tuple[Line, Line]:
+    """The track with what happened, then the sessions; at the left the position, at the right the end."""
+    room = room_of(look, cells)
+    upper = _track(look, room)
+    lower = _lane(look, room)
+    if not room.left > 1:
+        return [Span(" "), *upper], [Span(" "), *lower]
+    at, end = (datetime.fromtimestamp(time, look.zone) for time in (look.at, look.end))
+    whole = clock(look.at - look.start)
+    if look.pointed is not None:
+        whole = f"→ {datetime.fromtimestamp(look.pointed, look.zone):%H:%M:%S}"
+    return (
+        [
+            Span(f" {look.sign} ", "accent"),
+            Span(f"{at:%H:%M:%S}  ", "title"),
+            *upper,
+            Span(f"  {end:%H:%M:%S}", "dim"),
+        ],
+        [
+            Span(f" {pad(whole, 10, right=True)}  ", "dim"),
+            *lower,
+            Span(pad(f"{look.speed:g}×", 10, right=True), "title"),
+        ],
+    )
+
+
+def _track(look: Look, room: Room) -> list[Span]:
+    here = room.cell_of(look.at)
+    cells = [("━", "key") if cell < here else ("─", "faint") for cell in range(room.cells)]
+    kinds: dict[int, str] = {}
+    for stop in look.track.between(look.start, look.end + 1e-6):
+        cell = room.cell_of(stop.at)
+        if stop.kind in SIGNS and KINDS.index(stop.kind) > KINDS.index(kinds.get(cell, KINDS[0])):
+            kinds[cell] = stop.kind
+    for cell, kind in kinds.items():
+        cells[cell] = SIGNS[kind]
+    cells[here] = ("●", "title")
+    return _joined(cells)
+
+
+def _lane(look: Look, room: Room) -> list[Span]:
+    """The sessions in one line, shorter ones on top of longer ones."""
+    cells = [(" ", "text")] * room.cells
+    inside = [s for s in look.track.sessions if s.start < look.end and (s.end or look.end) > look.start]
+    for session in sorted(inside, key=lambda s: (s.end or look.end) - s.start, reverse=True):
+        first, last = room.cell_of(session.start), room.cell_of(session.end or look.end)
+        cells[first : last + 1] = _bar(session, last + 1 - first, look)
+    return _joined(cells)
+
+
+def _bar(session: Stretch, length: int, look: Look) -> list[tuple[str, str]]:
+    """One session, "├ name ───┤", in so many cells; the one that is played now stands out."""
+    current = session.start <= look.at < (session.end or look.end + 1)
+    role = "title" if current else "dim"
+    if length == 1:
+        return [("┃", role)]
+    begins, ends = "├" if session.start >= look.start else "╌", "┤"
+    if session.end is None or session.end > look.end:
+        ends = "╌"
+    drawn = [(begins, role), *[("─", "dim" if current else "faint")] * (length - 2), (ends, role)]
+    name = clip(clean(session.name), length - 4)
+    if width(name) >= min(4, width(clean(session.name))) and width(name) == len(name):
+        for place, letter in enumerate(f" {name} ", start=1):
+            drawn[place] = (letter, role)
+    return drawn
+
+
+def _joined(cells: list[tuple[str, str]]) -> list[Span]:
+    spans: list[Span] = []
+    for text, role in cells:
+        if spans and spans[-1].role == role:
+            spans[-1] = Span(spans[-1].text + text, role)
+        else:
+            spans.append(Span(text, role))
+    return spans
+
+
+class Timeline(Widget, can_focus=False):
+    """Two lines above the footer, while a recording is played; a click goes to a time."""
+
+    DEFAULT_CSS = """
+    Timeline { height: 2; width: 1fr; display: none; }
+    Timeline.playing { display: block; }
+    """
+
+    class Sought(Message):
+        """A time was clicked."""
+
+        def __init__(self, at: float) -> None:
+            super().__init__()
+            self.at = at
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._look: Look | None = None
+        self._pointed: int | None = None
+
+    def show(self, player: Player | None, zone: tzinfo | None) -> None:
+        """Show where a player is; without one there is no timeline."""
+        self.set_class(player is not None, "playing")
+        look = None
+        if player is not None:
+            head, at = player.playhead, player.now()
+            paused = ENDED if at >= head.end else PAUSED
+            look = Look(
+                head.start, head.end, at, paused if head.paused else PLAYING, head.speed, player.track, zone
+            )
+        if look != self._look:
+            self._look = look
+            self.refresh()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Track and sessions."""
+        return 2
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one of the two lines."""
+        if self._look is None:
+            return Strip.blank(self.size.width)
+        look = self._look
+        if self._pointed is not None:
+            pointed = room_of(look, self.size.width).time_of(self._pointed)
+            look = Look(**(vars(look) | {"pointed": pointed}))
+        line = timeline_lines(look, self.size.width)[y]
+        return strip_of(line, self.size.width, palette(self.app.theme))
+
+    def on_click(self, event: Click) -> None:
+        """Go to what was clicked."""
+        if self._look is not None:
+            self.post_message(self.Sought(room_of(self._look, self.size.width).time_of(event.x)))
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        """Tell the time under the mouse."""
+        self._pointed = event.x
+        self.refresh()
+
+    def on_leave(self, event: Leave) -> None:
+        """The mouse is elsewhere."""
+        del event
+        self._pointed = None
+        self.refresh()
