@@ -9,6 +9,7 @@ import asyncio
 import base64
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gswarm_agent.wire import MAGIC, MAX_NOISE
@@ -111,9 +112,9 @@ class Greeting:
     """What a node says before its agent speaks, without I/O. Setup and bundle are given to it once each."""
 
     def __init__(self, bundle: Bundle, setup: str = "") -> None:
-        self._answers = {
-            b"SETUP": base64.b64encode(setup.encode()) + b"\n",
-            b"NEED": bundle.payload,
+        self._answers: dict[bytes, Callable[[], bytes]] = {
+            b"SETUP": lambda: base64.b64encode(setup.encode()) + b"\n",
+            b"NEED": lambda: bundle.payload,  # packed only if some node lacks it
         }
         self._buffer = b""
         self._heard = 0
@@ -141,7 +142,7 @@ class Greeting:
             self._buffer = self._buffer[said.end() :]
             what, text = said[1], (said[2] or b"").decode("utf-8", "replace")
             if what in (b"SETUP", b"NEED"):
-                answer += self._answers.pop(what, b"")
+                answer += self._answers.pop(what, bytes)()
             elif what == b"OLD":
                 self.old_version = self.old_version or clean(text, 20)
             else:
