@@ -263,3 +263,27 @@ def test_a_read_only_folder(cluster: Cluster, terminal: Terminal) -> None:
         folder.rmdir()
     sentence = "can't be written because its folder is read-only for you; name another file with --db"
     assert (status, said) == (1, f"gswarm-tui: {folder}/run.duckdb {sentence}")
+
+
+def test_a_recording_on_a_read_only_file_system(cluster: Cluster, terminal: Terminal) -> None:
+    """As after an export was mounted anew: it can be looked at, and nothing tries to write to it."""
+    folder = cluster.home / "read-only"
+    folder.mkdir()
+    cluster.run(["mount", "-t", "tmpfs", "tmpfs", str(folder)])
+    db = folder / "run.duckdb"
+    try:
+        start(terminal, f"--nodes gpu01 --db {db}")
+        terminal.wait_for("nodes 1/1")
+        status, said = leave(terminal)
+        assert status == 0, said
+        cluster.run(["mount", "-o", "remount,ro", str(folder)])
+        before = db.read_bytes()
+        status, said = told(terminal, f"--nodes gpu01 --db {db}")
+        sentence = "can't be written because its folder is read-only for you; name another file with --db"
+        assert (status, said) == (1, f"gswarm-tui: {db} {sentence}")
+        assert told(terminal, f"recover --db {db}") == (0, "there is nothing to recover")
+        assert db.read_bytes() == before
+        assert ask(db, "SELECT count(*) > 0 FROM host_samples") == [(True,)]
+    finally:
+        cluster.run(["umount", str(folder)])
+        folder.rmdir()

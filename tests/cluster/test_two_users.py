@@ -1,0 +1,99 @@
+"""Two users who watch the same node at the same time: an agent each, and no way from one to the other's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.node import Node
+from tests.cluster.person import all_ended, ask, closed_properly, leave, seated, start, wait_seconds
+
+NODE = "gpu01"
+IDS = {"ada": 4201, "bob": 4202}
+ASK = """
+import socket, sys
+visitor = socket.socket(socket.AF_UNIX)
+visitor.settimeout(10)
+visitor.connect(sys.argv[1])
+try:
+    visitor.sendall(b"?")
+    print("answered" if visitor.recv(65536) else "hung up on")
+except (BrokenPipeError, ConnectionResetError):
+    print("hung up on")
+"""
+
+
+@pytest.fixture
+def users(cluster: Cluster) -> Iterator[Mapping[str, int]]:
+    """Two users of one node, by name with their ids, whom the person at the login node may log in as."""
+    node = cluster[NODE]
+    passwd = node.folder / "etc" / "passwd"  # what the node sees is this very file
+    before = passwd.read_text()
+    homes = {name: cluster.root / "homes" / name for name in IDS}
+    for name, home in homes.items():
+        ssh = home / ".ssh"
+        ssh.mkdir(mode=0o700, parents=True)
+        shutil.copy(cluster.home / ".ssh" / "authorized_keys", ssh)
+        for path in (home, ssh, ssh / "authorized_keys"):
+            os.chown(path, IDS[name], IDS[name])
+    lines = [f"{name}:x:{number}:{number}::{homes[name]}:/bin/bash\n" for name, number in IDS.items()]
+    passwd.write_text(before + "".join(lines))
+    yield IDS
+    passwd.write_text(before)
+    for home in homes.values():
+        shutil.rmtree(home)
+
+
+def run_as(node: Node, user: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """What a command on the node does for a user without any other right."""
+    return node.run(["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words], check=False)
+
+
+def ask_agent(node: Node, user: int, socket: str) -> str:
+    """What an agent answers a user, or the last line of what is said instead."""
+    done = run_as(node, user, "python3", "-c", ASK, socket)
+    return (done.stdout or done.stderr).strip().splitlines()[-1]
+
+
+def test_neither_enters_the_others_folder_or_speaks_with_the_others_agent(
+    cluster: Cluster, users: Mapping[str, int], tmp_path: Path
+) -> None:
+    node = cluster[NODE]
+    with ExitStack() as stack:
+        terminals = {name: stack.enter_context(seated(cluster)) for name in users}
+        for name, terminal in terminals.items():
+            start(terminal, f"--nodes {NODE} --user {name} --db {tmp_path / name}.duckdb")
+            terminal.wait_for("nodes 1/1")
+        for number in users.values():
+            assert len(node.run(["pgrep", "-x", "-u", str(number), "gswarm-agent"]).stdout.split()) == 1
+            [socket] = node.run(f"ls /var/tmp/gswarm-tui-{number}/*/serve").stdout.split()
+            assert ask_agent(node, number, socket) == "answered"
+            folder = Path(socket).parent
+            [other] = set(users.values()) - {number}
+            for path in (folder.parent, folder):
+                refused = run_as(node, other, "ls", str(path))
+                assert refused.returncode != 0
+                assert "Permission denied" in refused.stderr
+            assert ask_agent(node, other, socket) == "PermissionError: [Errno 13] Permission denied"
+
+            # Were the folder open to all, the agent would still look who comes.
+            node.run(f"chmod 711 {folder.parent} {folder}; chmod 666 {socket}")
+            assert ask_agent(node, other, socket) == "hung up on"
+            assert ask_agent(node, number, socket) == "answered"
+            node.run(f"chmod 700 {folder.parent} {folder}; chmod 600 {socket}")
+        for name, terminal in terminals.items():
+            wait_seconds(terminal, 1)
+            status, said = leave(terminal)
+            assert status == 0, f"{name}: {said}"
+    all_ended(cluster, [NODE])
+    for name in users:
+        db = tmp_path / f"{name}.duckdb"
+        closed_properly(db)
+        assert ask(db, "SELECT count(*) FROM links WHERE frames > 2 AND lost_frames = 0") == [(1,)]
