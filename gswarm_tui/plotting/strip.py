@@ -119,10 +119,12 @@ def draw(axes: Axes, found: Sequence[Lane], seconds: float, width_in: float) -> 
 
 
 def _bracket(axes: Axes, other: Other, y: float, a_letter: float, seconds: float) -> None:
-    axes.plot([other.begin, other.end], [y, y], color=look.DIM, linewidth=0.6, solid_capstyle="butt")
     axes.vlines([other.begin, other.end], y - 0.25, y + 0.25, color=look.DIM, linewidth=0.6)
     begin, end = _label_place(other, a_letter, seconds)
     inside = begin >= other.begin and end <= other.end
+    pieces = ((other.begin, begin), (end, other.end)) if inside else ((other.begin, other.end),)
+    for piece in pieces:
+        axes.hlines(y, *piece, color=look.DIM, linewidth=0.6)
     axes.text(
         (begin + end) / 2 if inside else begin + a_letter,
         y,
@@ -130,7 +132,6 @@ def _bracket(axes: Axes, other: Other, y: float, a_letter: float, seconds: float
         ha="center" if inside else "left",
         va="center_baseline",
         fontsize=look.SMALL,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
     )
 
 
@@ -153,7 +154,6 @@ def _labels(
             label,
             va="center_baseline",
             fontsize=look.SMALL,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.2},
         )
         free_from = at + needed
 

@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import Any
 
 from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis.summary import Process, Summary, processes, summarize
 from gswarm_tui.fleet.node import STALE_INTERVALS
 from gswarm_tui.store.source import Source
 
 Row = dict[str, Any]
 
-MOST_EVENTS, MOST_GAPS, MOST_MARKS = 200, 40, 200
+MOST_EVENTS, MOST_GAPS, MOST_MARKS, MOST_PROCESSES = 200, 40, 200, 20
 
 
 @dataclass(frozen=True)
@@ -26,20 +27,20 @@ class Gap:
 
 @dataclass(frozen=True)
 class Facts:
-    """Rows by the names of their columns: the recording, its nodes, figures by scope, coverage, events.
+    """Rows by the names of their columns: the recording, its nodes, what went wrong, other events, marks.
 
     Lists that are cut say in their count how many there are.
     """
 
     recording: Row
     nodes: list[Row]
-    whole: Row | None
-    by_node: list[Row]
-    by_gpu: list[Row]
-    coverage: list[Row]
+    summary: Summary
+    processes: list[Process]
     gaps: list[Gap]
-    events: list[Row]
-    event_count: int
+    troubles: list[Row]
+    trouble_count: int
+    others: list[Row]
+    other_count: int
     marks: list[Row]
 
 
@@ -57,6 +58,9 @@ FROM events e LEFT JOIN nodes n USING (node_id) LEFT JOIN gpus g USING (gpu_id)
 WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP AND e.kind <> 'mark'
   AND g.allocated IS NOT FALSE
 """
+_COUNTS = f"""
+SELECT count(*) FILTER (severity <> 'info'), count(*) FILTER (severity = 'info') FROM ({_EVENTS})
+"""  # noqa: S608 (own names)
 _MARKS = """
 SELECT e.ts, coalesce(n.node, '') AS node, coalesce(e.message, '') AS message, e.detail
 FROM events e LEFT JOIN nodes n USING (node_id)
@@ -85,14 +89,11 @@ def facts(source: Source, span: Span) -> Facts:
     """Everything of a span. Raises StoreError."""
     recording = source.ask("FROM recordings WHERE recording_id = ?", span.recording_id).dicts()[0]
     within = (span.recording_id, span.started_at, span.until)
-    figures = source.ask(
-        "FROM session_summary WHERE session_id = ? ORDER BY node_id, gpu_index", span.session_id
-    ).dicts()
-    [(count,)] = source.ask(f"SELECT count(*) FROM ({_EVENTS})", *within).rows()  # noqa: S608
-    events = source.ask(
-        f"FROM ({_EVENTS}) ORDER BY severity = 'info', ts LIMIT {MOST_EVENTS}",
-        *within,
-    ).dicts()
+    [(trouble_count, other_count)] = source.ask(_COUNTS, *within).rows()
+    troubles, others = (
+        source.ask(f"FROM ({_EVENTS}) WHERE {which} ORDER BY ts LIMIT {MOST_EVENTS}", *within).dicts()
+        for which in ("severity <> 'info'", "severity = 'info'")
+    )
     begin, end = span.started_at, span.until
     gaps = source.ask(
         _GAPS,
@@ -102,14 +103,12 @@ def facts(source: Source, span: Span) -> Facts:
     return Facts(
         recording=recording,
         nodes=source.ask(_NODES, span.recording_id).dicts(),
-        whole=next((row for row in figures if row["scope"] == "all"), None),
-        by_node=[row for row in figures if row["scope"] == "node"],
-        by_gpu=[row for row in figures if row["scope"] == "gpu"],
-        coverage=source.ask(
-            "FROM session_coverage WHERE session_id = ? ORDER BY node", span.session_id
-        ).dicts(),
+        summary=summarize(source, span),
+        processes=processes(source, span),
         gaps=[Gap(*row) for row in gaps],
-        events=sorted(events, key=lambda row: row["ts"]),
-        event_count=count,
+        troubles=troubles,
+        trouble_count=trouble_count,
+        others=others,
+        other_count=other_count,
         marks=source.ask(_MARKS, *within).dicts(),
     )

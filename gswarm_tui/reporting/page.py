@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from gswarm_tui import hosts
+from gswarm_tui.analysis.sheet import extremes, part_of, process_table, share, throttled_s
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.plotting.timescale import moment, short_time, zone_name
-from gswarm_tui.reporting import figures
-from gswarm_tui.reporting.facts import MOST_EVENTS, MOST_GAPS, MOST_MARKS, Facts
-from gswarm_tui.reporting.figures import DASH, number
+from gswarm_tui.quantities import DASH, energy, mebibytes, plural, watts
+from gswarm_tui.reporting.facts import MOST_GAPS, MOST_MARKS, MOST_PROCESSES, Facts
+from gswarm_tui.reporting.figures import DEFINITIONS, figures_table, number
 from gswarm_tui.reporting.html import Html, cell, join, table, tag
 
 OPEN_UP_TO = 64
@@ -62,6 +63,7 @@ class Report:
             *self._plots(),
             *self._per_device(),
             *self._coverage(),
+            *self._processes(),
             *self._events(),
             *self._marks(),
             *self._settings(),
@@ -91,107 +93,92 @@ class Report:
         return list(dict.fromkeys(str(row["node"]) for row in self.facts.nodes))
 
     def _tiles(self) -> Html:
-        row = figures.with_throttled(self.facts.whole) if self.facts.whole else {}
-        busy = figures.busy_share(row)
-        gpus, nodes = row.get("gpus"), len(self._nodes())
-        memory = max((n["gpu_mib"] for n in self.facts.nodes if n["gpu_mib"]), default=None)
-        tiles = [
-            ("Duration", short_time(self.span.seconds), "so far" if self.running else ""),
-            ("GPUs", number(gpus), f"on {nodes} node{'s' * (nodes != 1)}"),
-            (
-                "Utilisation",
-                number(row.get("util_mean_pct"), 1, "%"),
-                f"median {number(row.get('util_median_pct'))}, p95 {number(row.get('util_p95_pct'))}",
-            ),
-            ("Busy", number(None if busy is None else 100 * busy, 1, "%"), "of the GPU time"),
-            (
-                "Energy",
-                number(row.get("energy_kwh"), 2, "kWh"),
-                f"mean {number(row.get('power_mean_w'), 0, 'W')} a GPU",
-            ),
-            (
-                "Peak memory",
-                number(_gib(row.get("mem_used_max_mib")), 1, "GiB"),
-                f"of {number(_gib(memory), 1, 'GiB')}" if memory else "",
-            ),
-            ("Throttled", number(row.get("throttled_s"), 0, "s"), "of GPU time, summed"),
-            (
-                "Coverage",
-                number(_percent(row.get("coverage")), 1, "%"),
-                row.get("partial") or "of the GPU time was measured",
-            ),
-        ]
-        return tag(
-            "dl",
-            *(
-                tag("div", tag("dt", name), tag("dd", value, tag("small", more) if more else ""))
-                for name, value, more in tiles
-            ),
-            class_="tiles",
+        one, nodes = self.facts.summary.whole, plural(len(self._nodes()), "node")
+        tiles = [("Duration", short_time(self.span.seconds), "so far" if self.running else "")]
+        if one is None:
+            tiles += [("GPUs", "0", f"measured on {nodes}")]
+        else:
+            bubbles = f"{share(one.bubble_share)} bubbles in between" if one.bubble_share else ""
+            throttled = throttled_s(one)
+            tiles += [
+                ("GPUs", f"{one.gpus:,}", f"on {nodes}"),
+                (
+                    "Utilisation",
+                    number(one.util_mean_pct, 1, "%"),
+                    f"median {number(one.util_median_pct)}, p95 {number(one.util_p95_pct)}",
+                ),
+                ("Busy", share(part_of(one.busy_s, one.measured_s)), bubbles or "of the measured time"),
+                ("Energy", energy(one.energy_j), f"mean {watts(one.power_mean_w)} a GPU"),
+                (
+                    "Peak memory",
+                    mebibytes(one.mem_used_max_mib),
+                    f"of {mebibytes(one.mem_total_mib)}" if one.mem_total_mib else "",
+                ),
+                ("Throttled", share(part_of(throttled, one.measured_s)), "of the measured time"),
+                ("Coverage", share(one.coverage), "of the GPU time was measured"),
+            ]
+        parts = (
+            tag("div", tag("dt", name), tag("dd", value, tag("small", more) if more else ""))
+            for name, value, more in tiles
         )
+        return tag("dl", *parts, class_="tiles")
 
     def _plots(self) -> list[Html]:
         return [tag("figure", tag("div", plot.drawn), tag("figcaption", plot.caption)) for plot in self.plots]
 
     def _per_device(self) -> list[Html]:
-        heads = [figure.head for figure in figures.COLUMNS]
+        nodes, gpus = self.facts.summary.nodes, self.facts.summary.gpus
         found = []
-        nodes = [figures.with_throttled(row) for row in self.facts.by_node]
-        gpus = [figures.with_throttled(row) for row in self.facts.by_gpu]
         if len(nodes) > 1:
-            rows = figures.rows(nodes, ([row["node"], row["gpus"]] for row in nodes))
-            right = frozenset(range(1, 2 + len(heads)))
-            found += [tag("h2", "Nodes"), table(["node", "GPUs", *heads], rows, right=right)]
+            found += [tag("h2", "Nodes"), figures_table(nodes)]
         if gpus:
-            rows = figures.rows(gpus, ([row["node"], row["gpu_index"]] for row in gpus))
-            listed = table(["node", "GPU", *heads], rows, right=frozenset(range(1, 2 + len(heads))))
-            found += [tag("h2", "GPUs"), *self._extremes(gpus)]
-            if len(gpus) <= OPEN_UP_TO:
-                found.append(listed)
-            else:
-                found.append(tag("details", tag("summary", f"All {len(gpus)} GPUs"), listed))
+            found.append(tag("h2", "GPUs"))
+            if lines := extremes(gpus):
+                listed = [part for name, words in lines for part in (tag("dt", name), tag("dd", words))]
+                found.append(tag("dl", *listed, class_="facts"))
+            rows = figures_table(gpus)
+            if len(gpus) > OPEN_UP_TO:
+                rows = tag("details", tag("summary", f"All {len(gpus)} GPUs"), rows)
+            found.append(rows)
         return found
 
-    def _extremes(self, gpus: Sequence[Mapping[str, Any]]) -> list[Html]:
-        """The busiest and the idlest GPU, the hungriest, the fullest, in a sentence."""
-        told = []
-        for name, high, low, digits, unit in (
-            ("util_mean_pct", "busiest", "idlest", 1, "%"),
-            ("power_mean_w", "most power", "least", 0, "W"),
-            ("throttled_s", "most throttled", "", 0, "s"),
-        ):
-            known = sorted(((row[name], row) for row in gpus if row[name] is not None), key=lambda it: it[0])
-            if len(known) < 2 or known[0][0] == known[-1][0]:
-                continue
-            words = f"{high} {_gpu(known[-1][1])} with {number(known[-1][0], digits, unit)}"
-            if low:
-                words += f", {low} {_gpu(known[0][1])} with {number(known[0][0], digits, unit)}"
-            told.append(words)
-        return [tag("p", f"{text[0].upper()}{text[1:]}.") for text in ["; ".join(told)] if text]
+    def _processes(self) -> list[Html]:
+        known = self.facts.processes
+        if not known:
+            return []
+        listed = process_table(known[:MOST_PROCESSES])
+        rows = [
+            [
+                cell(text, "text") if name == "command" else text
+                for name, text in zip(listed.names, row, strict=True)
+            ]
+            for row in listed.rows
+        ]
+        found = [tag("h2", "Processes and their peaks"), table(listed.names, rows, right=listed.right)]
+        if (more := len(known) - MOST_PROCESSES) > 0:
+            found.append(tag("p", f"And {more} more with less GPU memory.", class_="dim"))
+        return found
 
     def _coverage(self) -> list[Html]:
-        whole = self.facts.whole
-        covered = whole["coverage"] if whole else None
-        partial = [row for row in self.facts.coverage if not row["complete"]]
+        summary = self.facts.summary
+        partial = [one for one in summary.covered if not one.complete]
         found = [tag("h2", "Coverage")]
-        if covered is None:
-            found.append(tag("p", "Nothing was measured."))
+        if summary.whole is None:
+            found.append(tag("p", "No GPU was measured."))
         elif not partial:
-            found.append(tag("p", f"All {len(self.facts.coverage)} nodes were measured throughout."))
+            found.append(tag("p", f"{plural(len(summary.covered), 'node')} measured throughout."))
         else:
             words = (
-                f"{len(partial)} of {len(self.facts.coverage)} nodes don't cover the whole session; "
-                f"{number(_percent(covered), 1, '%')} of the GPU time was measured. "
-                "Means are of what was measured."
+                f"{len(partial)} of {plural(len(summary.covered), 'node')} {'was' if len(partial) == 1 else 'were'} not measured "
+                "throughout; "
+                f"{share(summary.whole.coverage)} of the GPU time was. Figures are of what was measured."
             )
             rows = [
-                [row["node"], number(_percent(row["coverage"]), 1), number(row["covered_s"]), row["frames"]]
-                for row in partial
+                [one.node, share(one.coverage), number(one.covered_s, 0, "s"), f"{one.frames:,}"]
+                for one in partial
             ]
-            found += [
-                tag("p", words),
-                table(["node", "covered (%)", "covered (s)", "frames"], rows, right=frozenset({1, 2, 3})),
-            ]
+            heads = ["node", "covered", "time", "frames"]
+            found += [tag("p", words), table(heads, rows, right=frozenset({1, 2, 3}))]
         if self.facts.gaps:
             listed = [
                 [
@@ -211,9 +198,20 @@ class Report:
         return found
 
     def _events(self) -> list[Html]:
+        facts = self.facts
         found = [tag("h2", "Events")]
-        if not self.facts.events:
-            return [*found, tag("p", "Nothing happened that is worth a line.")]
+        if facts.troubles:
+            found += self._listed(facts.troubles, facts.trouble_count)
+        else:
+            found.append(tag("p", "No warning and no error."))
+        if facts.others:
+            words = f"{facts.other_count:,} that are only information"
+            found.append(
+                tag("details", tag("summary", words), *self._listed(facts.others, facts.other_count))
+            )
+        return found
+
+    def _listed(self, events: Sequence[Mapping[str, Any]], count: int) -> list[Html]:
         rows = [
             [
                 self._time(row["ts"]),
@@ -222,14 +220,11 @@ class Report:
                 row["kind"].replace("_", " "),
                 cell(row["message"] + (f" ({row['detail']})" if row["detail"] else ""), "text"),
             ]
-            for row in self.facts.events
+            for row in events
         ]
-        found.append(table(["time", "severity", "where", "kind", "what"], rows))
-        if self.facts.event_count > MOST_EVENTS:
-            words = (
-                f"{self.facts.event_count:,} events in all; the recording has the others. "
-                "Errors and warnings come first in this choice."
-            )
+        found = [table(["time", "severity", "where", "kind", "what"], rows)]
+        if count > len(rows):
+            words = f"The first {len(rows)} of {count:,}; the recording has all of them."
             found.append(tag("p", words, class_="dim"))
         return found
 
@@ -257,10 +252,10 @@ class Report:
         ]
         groups: dict[tuple[object, ...], list[str]] = {}
         for row in self.facts.nodes:
-            memory = number(_gib(row["memory_total_mib"]), 0, "GiB")
+            memory = mebibytes(row["memory_total_mib"])
             what = (
                 f"{row['gpus']} × {row['gpu_name']}" if row["gpu_name"] else "no GPU known",
-                number(_gib(row["gpu_mib"]), 1, "GiB"),
+                mebibytes(row["gpu_mib"]),
                 number(row["power_limit_w"], 0, "W"),
                 row["driver_version"] or DASH,
                 row["cuda_version"] or DASH,
@@ -280,7 +275,9 @@ class Report:
             "kernel",
             "agent",
         ]
-        rows = [[cell(hosts.fold(names), "text"), *what] for what, names in groups.items()]
+        rows = [
+            [cell(text, "words") for text in (hosts.fold(names), *what)] for what, names in groups.items()
+        ]
         listed = [part for name, value in facts for part in (tag("dt", name), tag("dd", value))]
         return [
             tag("h2", "Settings and hardware"),
@@ -301,7 +298,7 @@ class Report:
         return [tag("h3", "Not measured"), table(["nodes", "what and why"], rows)]
 
     def _definitions(self) -> list[Html]:
-        listed = [part for name, words in figures.DEFINITIONS for part in (tag("dt", name), tag("dd", words))]
+        listed = [part for name, words in DEFINITIONS for part in (tag("dt", name), tag("dd", words))]
         return [tag("h2", "How each number is defined"), tag("dl", *listed, class_="facts")]
 
     def _footer(self) -> Html:
@@ -313,20 +310,8 @@ class Report:
         return moment(at, self.zone, like=self.span.started_at)
 
 
-def _gib(mib: float | None) -> float | None:
-    return None if mib is None else mib / 1024
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
 def _length(begin: datetime, end: datetime) -> float:
     return (end - begin).total_seconds()
-
-
-def _gpu(row: Mapping[str, Any]) -> str:
-    return f"{row['node']}:{row['gpu_index']}"
 
 
 def _object(text: object) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def _fitted(drawn: str, name: str, label: str) -> str:
         element = element.replace('href="#', f'href="#{name}-')
         if " d=" in element:
             element = re.sub(r"(\d\.\d\d)\d+", r"\1", element)
-        element = re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", element)
+        element = re.sub(r"font-family: [^;\"]*", "font-family: var(--plot)", element)
         element = re.sub(r'fill="(#[0-9a-f]{6})"', r'style="fill: \1"', element)
         return re.sub(r"#[0-9a-f]{6}\b", lambda it: _variable(it[0]), element)
 
