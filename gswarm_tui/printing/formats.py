@@ -6,9 +6,9 @@ import argparse
 import contextlib
 import itertools
 import json
-import os
 import shutil
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -101,15 +101,19 @@ def whole(path: Path, unlike: Path | None = None) -> Iterator[Path]:
         raise UserError(f"{printable(str(path))} is the recording itself; name another file with -o.")
     if path.is_dir():
         raise UserError(f"{printable(str(path))} is a folder; name a file in it with -o.")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        yield part
-        part.replace(path)
+        # A name that nobody can guess: where others may write, too, they could have made it a link.
+        with tempfile.NamedTemporaryFile(
+            prefix=f".{path.name}.", suffix=".part", dir=path.parent, delete=False
+        ) as made:
+            part = Path(made.name)
+        try:
+            yield part
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"{path} can't be written: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def _write_table(answer: Answer, out: TextIO, every: bool) -> None:

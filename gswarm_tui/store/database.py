@@ -244,6 +244,7 @@ class Database:
         rescue = _rescue(self.path)
         options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
         try:
+            rescue.unlink(missing_ok=True)  # left by a crash, or a link that somebody made
             self._connection.execute(f"ATTACH {literal(str(rescue))} AS rescue {options}")
             self._connection.execute("COPY FROM DATABASE rec TO rescue")
             self._connection.execute("DETACH rescue")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.folder import tops
+from gswarm_tui.printing.formats import whole
 from tests.unit.test_recover import agents_of, eventually, head
 
 SECRET = "zq7zq7zq7"
@@ -63,8 +64,11 @@ def test_nothing_listens_and_nothing_is_for_others_to_read(
     path = tmp_path / "gswarm-run.duckdb"
     with head("--launcher", "local", "--interval", "0.1", "--db", str(path)) as running:
         eventually(lambda: running.rows() > 10, "frames on disk")
+        path.with_name(path.name + ".rescue").symlink_to(tmp_path / "elsewhere")
         path.unlink()
         eventually(path.exists, "the deleted file, put back")
+        assert not path.is_symlink()
+        assert not (tmp_path / "elsewhere").exists()
         processes = set(family(running.process.pid))
         (uid,) = {
             words[words.index("--recording") + 1]
@@ -87,6 +91,17 @@ def test_nothing_listens_and_nothing_is_for_others_to_read(
             os.kill(agent, signal.SIGKILL)
     for written in (*tmp_path.rglob("*"), *folder.iterdir()):
         assert not written.is_file() or SECRET.encode() not in written.read_bytes()
+
+
+def test_a_file_that_is_written_follows_no_link_put_in_its_way(tmp_path: Path) -> None:
+    mine, out = tmp_path / "mine", tmp_path / "x.csv"
+    mine.write_text("mine")
+    out.symlink_to(mine)
+    (tmp_path / f".x.csv.{os.getpid()}.part").symlink_to(mine)
+    with whole(out) as part:
+        part.write_text("new")
+    assert (mine.read_text(), out.read_text(), out.is_symlink()) == ("mine", "new", False)
+    assert out.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_log_is_private_and_moves_no_cursor(tmp_path: Path) -> None:
