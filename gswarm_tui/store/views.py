@@ -62,7 +62,7 @@ FROM ({processes(SESSION_SPANS).strip()}) p
 JOIN sessions e USING (session_id)
 """  # noqa: S608 (names of this project only)
 
-_MARKS = """
+MARKS = """
 SELECT ts, e.recording_id, n.node_id, n.node, message AS mark,
        TRY_CAST(CASE WHEN kind = 'mark' THEN detail END AS JSON) AS "values"
 FROM events e
@@ -71,7 +71,7 @@ WHERE kind = 'mark'
 """
 
 # Values come from nodes: what is no JSON object, number or text is NULL and no error.
-_MARK_VALUES = """
+MARK_VALUES = """
 SELECT ts, recording_id, node_id, node, mark, entry.key AS key,
        CASE WHEN json_type(entry.value) IN ('BIGINT', 'UBIGINT', 'DOUBLE')
          THEN TRY_CAST(entry.value ->> '$' AS DOUBLE) END AS value,
@@ -109,9 +109,9 @@ _VIEWS = {
         _SESSION_PROCESSES,
         "Each process on each GPU of a session, with its peaks and when it was seen",
     ),
-    "marks": (_MARKS, "Marks that a job or a person set; values is a JSON object"),
+    "marks": (MARKS, "Marks that a job or a person set; values is a JSON object"),
     "mark_values": (
-        _MARK_VALUES,
+        MARK_VALUES,
         "One row for each value of each mark, a number in value or else a text in text",
     ),
 }

@@ -1,0 +1,91 @@
+"""``gswarm-tui compare``: runs side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from gswarm_tui.analysis import compare, compared, spans
+from gswarm_tui.analysis.summary import summarize
+from gswarm_tui.arguments import CommandParser
+from gswarm_tui.commands.finding import Reference, open_source, reference
+from gswarm_tui.errors import UserError, printable
+
+
+def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Print a comparison. Raises UserError, StoreError."""
+    from gswarm_tui.printing import formats
+    from gswarm_tui.printing.table import show
+
+    parser = CommandParser(
+        "compare",
+        "RUN RUN [RUN ...] [--db PATH]",
+        "Compare runs with the first: time, scaling, energy, utilisation, idle phases, memory.",
+    )
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="sessions by name or number, files (their newest session), or run1.duckdb:train",
+    )
+    formats.add_options(parser)
+    asked = parser.read(words)
+    form = formats.wanted(asked)
+    if len(asked.runs) < 2:
+        raise UserError("compare takes two runs or more, as in gswarm-tui compare a.duckdb b.duckdb.")
+    runs = _told_apart([_run(reference(word), asked.db, environ) for word in asked.runs])
+    if form.format != "table":
+        formats.write(compared.answer(runs), form)
+        return 0
+    with formats.text_out(form) as out:
+        table = compared.table(runs)
+        left_out = show(table.names, table.rows, out, right=table.right)
+        if left_out:
+            out.write(f"for want of width without {', '.join(left_out)}\n")
+        out.write("\n")
+        for remark in compared.remarks(runs):
+            out.write(printable(remark) + "\n")
+        out.write(printable(compare.difference(runs)) + "\n")
+    return 0
+
+
+def _run(named: Reference, db: Path | None, environ: Mapping[str, str]) -> compare.Run:
+    with closing(open_source(named.file or db, environ)) as source:
+        span = spans.choose(source, named.name)
+        summary = summarize(source, span)
+        if summary.whole is None:
+            raise UserError(
+                f"{span.name} of {printable(str(source.path))} holds no sample of a GPU, "
+                "so there is nothing to compare."
+            )
+        marks = compare.final_values(source, span)
+        return compare.Run(span.name, str(source.path), summary, summary.whole, marks)
+
+
+def _told_apart(runs: Sequence[compare.Run]) -> list[compare.Run]:
+    """The runs by names that differ: the session's, with its file's before it, else with a number."""
+    for label in (_session, _file, _both):
+        labels = [label(run) for run in runs]
+        if len(set(labels)) == len(labels):
+            return [replace(run, label=name) for run, name in zip(runs, labels, strict=True)]
+    seen: Counter[str] = Counter()
+    told = []
+    for one in runs:
+        seen[name := _both(one)] += 1
+        told.append(replace(one, label=f"{name} #{seen[name]}"))
+    return told
+
+
+def _session(run: compare.Run) -> str:
+    return run.label
+
+
+def _file(run: compare.Run) -> str:
+    return Path(run.file).stem
+
+
+def _both(run: compare.Run) -> str:
+    return f"{Path(run.file).stem}:{run.label}"
