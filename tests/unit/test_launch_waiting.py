@@ -1,0 +1,71 @@
+"""What a node says that waits there: any answer is understood or refused, and ends nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gswarm_agent.wire import MAGIC
+from gswarm_tui.launch.base import Asking, LaunchError
+from gswarm_tui.launch.waiting import ask_status
+
+
+class Says:
+    """A launcher whose every node answers the same, and a channel that says it."""
+
+    def __init__(self, *said: bytes | Exception) -> None:
+        self._said = list(said)
+        self.closed = False
+
+    async def open(self, node: str, *words: str) -> Says:
+        return self
+
+    async def read(self) -> bytes:
+        said = self._said.pop(0) if self._said else b""
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+entries = st.fixed_dictionaries(
+    {},
+    optional={
+        "node": st.sampled_from(["gpu01", 7]),
+        "pid": st.none() | st.integers(-1, 9) | st.sampled_from([10**400, 1e400, "x", []]),
+        "lives": st.lists(
+            st.fixed_dictionaries(
+                {},
+                optional=dict.fromkeys(
+                    ("life", "frames", "first_ns", "last_ns"),
+                    st.sampled_from([0, 1, -1, 10**400, 1e400, "\x1b[2J", None, [], {}]),
+                ),
+            )
+        )
+        | st.none(),
+    },
+)
+
+
+@given(st.lists(entries).map(lambda said: json.dumps(said).encode()) | st.binary())
+@example(b"[" * 100_000)
+@example(b"9" * 5000)
+async def test_any_answer_is_understood_or_refused_in_a_sentence(said: bytes) -> None:
+    node = Says(MAGIC + said)
+    with contextlib.suppress(LaunchError):
+        assert isinstance((await ask_status(cast(Asking, node), "gpu01", "ab")).frames, int)
+    assert node.closed
+
+
+async def test_how_a_connection_broke_moves_no_cursor() -> None:
+    node = Says(ConnectionError("bye\x1b[2J\n\u202e"))
+    with pytest.raises(LaunchError) as caught:
+        await ask_status(cast(Asking, node), "gpu01", "ab")
+    assert caught.value.reason == "the connection broke: bye [2J"
