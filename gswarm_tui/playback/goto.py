@@ -21,8 +21,8 @@ def parse_goto(text: str, *, at: float, start: float, end: float, timezone: tzin
     """The Unix time that a text means in a recording from ``start`` to ``end``, seen from ``at``.
 
     A sign makes it relative to ``at``; a length of time counts from the start. "14:05" is a time of day in
-    ``timezone`` (None is the machine's own) if the recording has it, the one nearest to ``at``; else it is
-    such a length, too.
+    ``timezone`` (None is the machine's own), the one nearest to ``at``; "00:12:31" is one if the recording
+    has it, else a length, too.
     """
     words = " ".join(text.lower().split())
     if words in ("start", "end"):
@@ -35,8 +35,12 @@ def parse_goto(text: str, *, at: float, start: float, end: float, timezone: tzin
         return min(max(at + (length if words[0] == "+" else -length), start), end)
     if words.endswith(" ago"):
         return max(end - _length(words.removesuffix(" ago"), text), start)
-    if (clock := _CLOCK.fullmatch(words)) and (times := _times_of_day(clock, start, end, timezone)):
-        return min(times, key=lambda time: abs(time - at))
+    if clock := _CLOCK.fullmatch(words):
+        times = _times_of_day(clock, start, end, timezone)
+        if times:
+            return min(times, key=lambda time: abs(time - at))
+        if clock[3] is None:
+            raise _elsewhere(text, start, end, timezone)
     try:
         moment = datetime.fromisoformat(words.upper())
     except ValueError:
@@ -47,9 +51,13 @@ def parse_goto(text: str, *, at: float, start: float, end: float, timezone: tzin
 def _within(at: float, text: str, start: float, end: float, timezone: tzinfo | None) -> float:
     if start - 1 <= at <= end + 1:
         return min(max(at, start), end)
+    raise _elsewhere(text, start, end, timezone)
+
+
+def _elsewhere(text: str, start: float, end: float, timezone: tzinfo | None) -> GotoError:
     first, last = (datetime.fromtimestamp(time, timezone) for time in (start, end))
     layout = "%H:%M:%S" if first.date() == last.date() else "%d %b %H:%M:%S"
-    raise GotoError(f"{text.strip()} isn't in here: it goes from {first:{layout}} to {last:{layout}}")
+    return GotoError(f"{text.strip()} isn't in here: it goes from {first:{layout}} to {last:{layout}}")
 
 
 def _length(words: str, text: str) -> float:

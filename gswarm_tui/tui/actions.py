@@ -148,7 +148,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "play", ("space",), "look back", "Look back, while recording goes on", PLAYBACK, (), 64, modes=(LIVE,)
     ),
-    Action("play", ("space",), "play", "Play or pause", PLAYBACK, (), 6, modes=_PLAYED),
+    Action("play", ("space",), "play/pause", "Play or pause", PLAYBACK, (), 6, modes=_PLAYED),
     Action("return_to_now", ("N",), "now", "Return to now", PLAYBACK, (), 7, modes=(PAST,)),
     Action("step(-1)", ("comma",), "step", "Go back by one interval", PLAYBACK, (), 30, ", .", modes=_PLAYED),
     Action("step(1)", ("full_stop",), "step", "Go on by one interval", PLAYBACK, modes=_PLAYED),

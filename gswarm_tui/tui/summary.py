@@ -19,19 +19,26 @@ from gswarm_tui.tui.text import clean, clip
 from gswarm_tui.tui.widgets.bar import Line, Span, measure, spread
 
 NAME = "gswarm"
+NAME_SHORTEST = 12
+"""So much room is for the job's name, before the state of the recording is told at length."""
 _PREFIXES = {"link_lost": "lost: "}
 
 
 def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cells: int) -> Line:
-    """What is watched, whether it is simulated, and how the recording goes (``recording``)."""
+    """What is watched, whether it is simulated, and the ``state`` of it (``Feed.state``).
+
+    The state is told as far as half the line goes, and its first two pieces whatever it takes.
+    """
     left = [Span(f" {NAME}", "accent"), Span("  ")]
     if simulated:
         left += [Span(" SIMULATED ", "chip"), Span("  ")]
+    while len(state) > 2 and measure(state) > cells - measure(left) - NAME_SHORTEST:
+        state = state[:-1]
     room = cells - measure(left) - measure(state) - 3
     known = sum(sum(node.mine) for node in fleet.nodes.values())
     gpus = f"{form.plural(len(fleet.nodes), 'node')} · {form.plural(known, 'GPU')}"
     words = f"{job} · {gpus}" if job and len(job) + len(gpus) + 3 <= room else job or gpus
-    left.append(Span(clip(words, max(room, 8)), "text"))
+    left.append(Span(clip(words, max(room, 0)), "text"))
     return spread(left, [*state, Span(" ")], cells) if measure(state) < cells - 12 else [*left[:2], *state]
 
 
@@ -72,9 +79,11 @@ def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
     return line[:-1]
 
 
-def sessions_line(fleet: Fleet, now: float, cells: int) -> list[Span]:
+def sessions_line(fleet: Fleet, now: float, cells: int, *, can_start: bool = True) -> list[Span]:
     """The running sessions with their time and live means, as many as fit."""
     running = fleet.sessions.running
+    if not running and not can_start:
+        return [Span(" no session", "dim")]
     if not running:
         return [
             Span(" no session   ", "dim"),

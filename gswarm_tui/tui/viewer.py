@@ -25,6 +25,7 @@ from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.themes import DARK, THEME_NAMES, themes
 
 LOOK_EVERY_S = 1.0
+PASSED_S = 2.0
 
 
 class Viewer(App[str], inherit_bindings=False):
@@ -40,6 +41,7 @@ class Viewer(App[str], inherit_bindings=False):
     CSS = """
     * { scrollbar-size-vertical: 1; }
     SearchIcon { display: none; }
+    ToastRack { margin-bottom: 3; }
     """
 
     def __init__(
@@ -202,7 +204,8 @@ class Viewer(App[str], inherit_bindings=False):
         """Go to the next event, or the one before."""
         if (player := self.player) is None:
             return
-        here = player.wanted
+        # While it plays, the event that was gone to last has passed already.
+        here = player.wanted - (0 if player.playhead.paused or by > 0 else PASSED_S * player.playhead.speed)
         stop = player.track.after(here) if by > 0 else player.track.before(here)
         if stop is None or stop.at != player.playhead.within(stop.at):
             self.say("no event after this one" if by > 0 else "no event before this one")

@@ -61,9 +61,16 @@ class Place(Screen[None], inherit_bindings=False):
             if self.fleet is not self._looked_at:
                 self._looked_at = self.fleet
                 self.forget()
-            self.query_one(Timeline).show(self.swarm.player, self.swarm.timezone)
+            timeline = self.query_one(Timeline)
+            if timeline.show(self.swarm.player, self.swarm.timezone):
+                self.call_after_refresh(self.look)
             self.query_one(Footer).show_mode(self.swarm.mode)
             self.draw()
+
+    @property
+    def lines(self) -> int:
+        """How many lines there are without a timeline."""
+        return self.size.height - self.query_one(Timeline).size.height
 
     def foot(self) -> ComposeResult:
         """The timeline, where there is one, and the keys."""

@@ -13,7 +13,7 @@ from gswarm_tui.fleet.filter import Filter, Matches
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, ordered
 from gswarm_tui.fleet.totals import totals
-from gswarm_tui.tui.actions import FLEET, bindings_of
+from gswarm_tui.tui.actions import FLEET, bindings_of, possible
 from gswarm_tui.tui.dialogs import Pick
 from gswarm_tui.tui.format import plural
 from gswarm_tui.tui.layout import ZOOM_NAMES, Zoom
@@ -125,7 +125,7 @@ class FleetScreen(Place):
         self.query_one("#totals", Bar).show(totals_line(sums, fleet.interval_s, width))
         self._legend()
         self._here(now)
-        sessions = sessions_line(fleet, now, width)
+        sessions = sessions_line(fleet, now, width, can_start=possible("start_session", self.swarm.mode))
         happened = event_line(fleet.happened[-1], self.swarm.timezone) if fleet.happened else []
         running, last = self.query_one("#running", Bar), self.query_one("#happened", Bar)
         last.display = self.has_class("tall")

@@ -95,6 +95,10 @@ class SessionsScreen(Place):
         yield Canvas(id="plots")
         yield from self.foot()
 
+    def forget(self) -> None:
+        """Plot anew."""
+        self._drawn = ()
+
     def draw(self) -> None:
         """Show the sessions as they are now, the cursor on the session where it was."""
         now = self.feed.now()
@@ -109,8 +113,9 @@ class SessionsScreen(Place):
         self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
         table = self.query_one(Table)
         table.show(session_rows(self._shown, self.fleet, now, self.swarm.timezone))
-        if before in self._shown:
-            table.move_to(self._shown.index(before))
+        names = [session.session_id for session in self._shown]
+        if before is not None and before.session_id in names:
+            table.move_to(names.index(before.session_id))
         self._plot(now)
 
     def _plot(self, now: float) -> None:
@@ -119,12 +124,12 @@ class SessionsScreen(Place):
         It goes through the history of every node, so it is drawn once a second at most.
         """
         session, plots = self.chosen_session(), self.query_one("#plots", Canvas)
-        plots.display = session is not None and self.size.height >= PLOTS_FROM
+        plots.display = session is not None and self.lines >= PLOTS_FROM
         if session is None or not plots.display:
             self.query_one(Table).styles.height = "1fr"
             return
         second = int(now) if session.running else None
-        drawn = (session.session_id, session.name, second, self.size, len(self._shown))
+        drawn = (session.session_id, session.name, second, self.size, self.lines, len(self._shown))
         if drawn == self._drawn:
             return
         self._drawn = drawn
@@ -132,7 +137,7 @@ class SessionsScreen(Place):
         bins, span = curve_width(cells) * 2, max(1.0, session.seconds(now))
         last = "now" if session.running else "end"
         table = self.query_one(Table)
-        room = self.size.height - table.heading_height - CHROME
+        room = self.lines - table.heading_height - CHROME
         height = max(PLOTS_LEAST, min(PLOTS_MOST, room - len(self._shown)))
         table.styles.height = min(len(self._shown), room - height) + table.heading_height
         panels = []

@@ -147,7 +147,7 @@ class Timeline(Widget, can_focus=False):
     """Two lines above the footer, while a recording is played; a click goes to a time."""
 
     DEFAULT_CSS = """
-    Timeline { height: 2; width: 1fr; display: none; }
+    Timeline { dock: bottom; height: 2; margin-bottom: 1; width: 1fr; display: none; }
     Timeline.playing { display: block; }
     """
 
@@ -163,8 +163,9 @@ class Timeline(Widget, can_focus=False):
         self._look: Look | None = None
         self._pointed: int | None = None
 
-    def show(self, player: Player | None, zone: tzinfo | None) -> None:
-        """Show where a player is; without one there is no timeline."""
+    def show(self, player: Player | None, zone: tzinfo | None) -> bool:
+        """Show where a player is; without one there is no timeline. Whether it came or went."""
+        changed = self.has_class("playing") is (player is None)
         self.set_class(player is not None, "playing")
         look = None
         if player is not None:
@@ -176,6 +177,7 @@ class Timeline(Widget, can_focus=False):
         if look != self._look:
             self._look = look
             self.refresh()
+        return changed
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Track and sessions."""

@@ -1,0 +1,32 @@
+"""Stops along a recording."""
+
+from __future__ import annotations
+
+from gswarm_agent.frame import ERROR, INFO, WARNING
+from gswarm_tui.playback.track import MARK, Stop, Stretch, Track
+
+TRACK = Track(
+    [Stretch("train", 100, 160), Stretch("later", 150, None)],
+    [Stop(130, ERROR, "n1 lost"), Stop(110, WARNING, "n1:0 throttled"), Stop(130, MARK, "epoch 1")],
+)
+
+
+def test_one_goes_from_stop_to_stop_forward_and_back() -> None:
+    seen, at = [], 0.0
+    while (stop := TRACK.after(at)) is not None:
+        at = stop.at
+        seen.append(stop.words)
+    assert seen == ["train begins", "n1:0 throttled", "n1 lost", "later begins", "train ends"]
+    back = []
+    while (stop := TRACK.before(at)) is not None:
+        at = stop.at
+        back.append(at)
+    assert back == [150, 130, 110, 100]
+
+
+def test_a_session_that_runs_has_no_end_to_go_to() -> None:
+    assert [stop.words for stop in TRACK.between(140, 1e9)] == ["later begins", "train ends"]
+
+
+def test_sessions_are_stops_of_little_weight() -> None:
+    assert {stop.kind for stop in TRACK.stops if "begins" in stop.words} == {INFO}
