@@ -1,8 +1,9 @@
-"""Two users who watch the same node at the same time: an agent each, and no way from one to the other's."""
+"""Several heads on the same nodes at the same time: of two users, and of one; none disturbs another."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,18 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.node import Node
-from tests.cluster.person import all_ended, ask, closed_properly, leave, seated, start, wait_seconds
+from tests.cluster.person import (
+    all_ended,
+    ask,
+    closed_properly,
+    every_tick_is_a_frame,
+    leave,
+    measuring,
+    seated,
+    start,
+    told,
+    wait_seconds,
+)
 
 NODE = "gpu01"
 IDS = {"ada": 4201, "bob": 4202}
@@ -97,3 +109,32 @@ def test_neither_enters_the_others_folder_or_speaks_with_the_others_agent(
         db = tmp_path / f"{name}.duckdb"
         closed_properly(db)
         assert ask(db, "SELECT count(*) FROM links WHERE frames > 2 AND lost_frames = 0") == [(1,)]
+
+
+def test_one_user_watches_the_same_nodes_twice(cluster: Cluster, tmp_path: Path) -> None:
+    first_db, second_db = tmp_path / "first.duckdb", tmp_path / "second.duckdb"
+    words = f"--nodes {NODE} gpu02 --interval 0.2"
+    with seated(cluster) as first, seated(cluster, (200, 40)) as second:
+        start(first, f"{words} --db {first_db}")
+        first.wait_for("nodes 2/2")
+        status, said = told(second, f"{words} --db {first_db}")
+        assert status == 1
+        in_use = (
+            rf"gswarm-tui: {first_db} is in use by .*process \d+; end that, or name another file with --db"
+        )
+        assert re.fullmatch(in_use, said), said
+        start(second, f"{words} --db {second_db}")
+        second.wait_for("nodes 2/2")
+        assert len(measuring(cluster[NODE])) == len(measuring(cluster["gpu02"])) == 2
+        status, said = leave(second)
+        assert status == 0, said
+        wait_seconds(first, 1)
+        assert "nodes 2/2" in first.screen()
+        status, said = leave(first)
+        assert status == 0, said
+    all_ended(cluster, [NODE, "gpu02"])
+    for db in (first_db, second_db):
+        closed_properly(db)
+        every_tick_is_a_frame(db, 0.2)
+        assert ask(db, "SELECT count(*) FROM links WHERE lost_frames = 0 AND reconnects = 0") == [(2,)]
+        assert ask(db, "SELECT count(*) FROM events WHERE kind IN ('link_lost', 'gap')") == [(0,)]
