@@ -168,9 +168,9 @@ class Report:
         elif not partial:
             found.append(tag("p", f"{plural(len(summary.covered), 'node')} measured throughout."))
         else:
+            were = "was" if len(partial) == 1 else "were"
             words = (
-                f"{len(partial)} of {plural(len(summary.covered), 'node')} {'was' if len(partial) == 1 else 'were'} not measured "
-                "throughout; "
+                f"{len(partial)} of {plural(len(summary.covered), 'node')} {were} not measured throughout; "
                 f"{share(summary.whole.coverage)} of the GPU time was. Figures are of what was measured."
             )
             rows = [

@@ -1,0 +1,475 @@
+"""Plots: what their pixels, texts and bins say is what the recording holds."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta, timezone
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from gswarm_agent.frame import ERROR, INFO, Note
+from gswarm_agent.metrics import GPU_BY_SHORT
+from gswarm_tui import cli
+from gswarm_tui.analysis import spans
+from gswarm_tui.errors import UserError
+from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
+from gswarm_tui.plotting import look, saving
+from gswarm_tui.plotting.choosing import MAX, MEAN, choose_metrics
+from gswarm_tui.plotting.figure import Page
+from gswarm_tui.plotting.grid import Devices, Grid, grids
+from gswarm_tui.plotting.material import Material, gather
+from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, short_time, zone_name
+from gswarm_tui.store.source import FileSource
+from tests.unit.plot_recording import record_training
+from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, query, record
+
+BERLIN = ZoneInfo("Europe/Berlin")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record_training(tmp_path_factory.mktemp("plot") / "run.duckdb", nodes=6, gpus=4, seconds=660)
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def session(name: str, begin: float, end: float | None) -> list[Event]:
+    started: list[Event] = [SessionStarted(name, T0 + begin, name, T0 + begin)]
+    return started + ([SessionStopped(name, T0 + end, T0 + end)] if end is not None else [])
+
+
+def small(path: Path, *more: Event, name: str = "train") -> Path:
+    """A session of 60 s: GPU 0 always at 0 %, GPU 1 at 100 % and silent from 20 s to 40 s."""
+    frames = [
+        arrived(
+            seq,
+            [gpu_row(util_pct=0), None if 20 < seq <= 40 else gpu_row(util_pct=100)],
+            host=host_row(cpu_pct=50.0),
+        )
+        for seq in range(1, 61)
+    ]
+    record(path, [introduced(), *session(name, 0.0, 60.0), *frames, *more])
+    return path
+
+
+def material(path: Path, name: str = "", metric: str = "util", how: str = MEAN) -> Material:
+    with closing(FileSource(path)) as source:
+        return gather(source, spans.choose(source, name), choose_metrics([metric]), how=how)
+
+
+def grid(path: Path, metric: str, how: str = MEAN, *, most: int = 1500) -> Grid:
+    with closing(FileSource(path)) as source:
+        span = spans.choose(source)
+        devices = Devices(source, span.recording_id, host=False)
+        return grids(source, span, devices, [GPU_BY_SHORT[metric]], how, most=most)[0]
+
+
+def svg_texts(data: bytes) -> list[str]:
+    tree = ElementTree.fromstring(data)
+    return ["".join(text.itertext()).strip() for text in tree.iter(f"{SVG}text")]
+
+
+def drawn(what: Material, kind: str, zone: ZoneInfo = BERLIN) -> bytes:
+    with look.style():
+        figure = Page(what, zone).draw()
+    return saving.content(figure, kind, what.span.name)
+
+
+def test_a_plot_names_its_session_nodes_metrics_marks_and_times(training: Path) -> None:
+    with closing(FileSource(training)) as source:
+        span = spans.choose(source, "full_training")
+        made = gather(source, span, choose_metrics(), ["loss"])
+    texts = svg_texts(drawn(made, "svg"))
+    assert "full_training" in texts
+    assert {"warm_up", "evaluation", "epoch 1", "epoch 8", "loss (from marks)"} <= set(texts)
+    assert {"gpu01", "gpu06", "GPU util (%)", "Power (W)", "Memory used (GiB)"} <= set(texts)
+    assert {"node lost", "XID", "throttled"} <= set(texts)
+    assert "local time, CET (UTC+1)" in texts
+    assert {"15:02", "15:10"} <= set(texts)  # 14:00 UTC
+    assert {"elapsed", "2 min", "10 min"} <= set(texts)
+    assert any(text.startswith("2026-03-02 15:00:10 – 15:10:") for text in texts)
+    assert any("job 4711" in text and "6 nodes, 24 × NVIDIA H100" in text for text in texts)
+
+
+def test_times_stand_where_they_belong(training: Path) -> None:
+    """The place of "15:05" on the axis is 290 s after the begin at 15:00:10."""
+    made = material(training, "full_training")
+    with look.style():
+        figure = Page(made, BERLIN).draw()
+        (axes,) = (one for one in figure.axes if one.get_xlabel())
+        ticks = {
+            label.get_text(): place
+            for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        }
+    assert ticks["15:04"] == pytest.approx(230)
+    assert ticks["15:10"] == pytest.approx(590)
+
+
+def test_no_data_looks_like_no_value(tmp_path: Path) -> None:
+    made = material(small(tmp_path / "run.duckdb"))
+    with look.style():
+        figure = Page(made, BERLIN).draw()
+    picture = Image.open(BytesIO(saving.content(figure, "png", "train"))).convert("RGB")
+    (axes,) = (one for one in figure.axes if one.images and len(one.get_xlim()) and one.get_xlim()[1] == 60)
+    box = axes.get_position()
+
+    def pixel(at_s: float, row: int) -> tuple[int, ...]:
+        x = (box.x0 + box.width * at_s / 60) * picture.width
+        y = (1 - box.y1 + box.height * (row + 0.7) / 2) * picture.height
+        return tuple(picture.getpixel((round(x), round(y))))  # type: ignore[arg-type]
+
+    zero, full = tuple(look.RAMP[0][:3]), tuple(look.RAMP[-1][:3])
+    assert pixel(5.5, 0) == pixel(30.5, 0) == zero
+    assert pixel(5.5, 1) == pixel(50.5, 1) == full
+    grey = {tuple(bytes.fromhex(colour[1:])) for colour in (look.GAP, look.GAP_LINES)}
+    around = {pixel(at, 1) for at in np.linspace(24, 36, 40)}
+    assert around & grey
+    assert not around & {zero, full}
+
+
+def test_a_gap_is_as_long_as_it_was(tmp_path: Path) -> None:
+    found = grid(small(tmp_path / "run.duckdb"), "util")
+    assert found.width_s == 1.0
+    assert np.flatnonzero(np.isnan(found.values[1])).tolist() == list(range(20, 40))
+    assert not np.isnan(found.values[0]).any()
+
+
+def uneven(path: Path, seed: int) -> Path:
+    """Frames at uneven times, some lost, GPUs sometimes silent, in a session that begins between frames."""
+    rng = random.Random(seed)
+    at, seq = 0.0, 0
+    events: list[Event] = [introduced()]
+    for _ in range(150):
+        seq += 1 + (rng.random() < 0.08) * rng.randrange(1, 9)
+        at += rng.choice((0.1, 0.5, 1.0, 1.037, 2.5, 11.0))
+        rows = [
+            None if rng.random() < 0.1 else gpu_row(util_pct=rng.randrange(101), energy_mj=int(at * 7e5))
+            for _ in range(2)
+        ]
+        events.append(arrived(seq, rows, ts=T0 + at))
+    record(path, [*events, *session("train", 7.3, at - 11.7)], ended_at=T0 + at + 1)
+    return path
+
+
+@pytest.mark.parametrize("most", [7, 60, 1500])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_bins_hold_what_samples_stand_for(tmp_path: Path, seed: int, most: int) -> None:
+    """Against sums in Python: each sample counts by the time that its interval and the bin share."""
+    path = uneven(tmp_path / "run.duckdb", seed)
+    mean, highest = grid(path, "util", most=most), grid(path, "util", MAX, most=most)
+    with closing(FileSource(path)) as source:
+        span = spans.choose(source)
+    samples = query(path, "SELECT gpu_id, ts, interval_ms, util_pct FROM gpu_samples")
+    count = mean.values.shape[1]
+    assert count <= most
+    weights, sums, peaks = np.zeros((2, count)), np.zeros((2, count)), np.full((2, count), np.nan)
+    ids = sorted({row[0] for row in samples})
+    for gpu, ts, interval_ms, value in samples:
+        end = (ts - span.started_at).total_seconds()
+        begin = max(0.0, end - (interval_ms or 0.001) / 1000)
+        end = min(end, span.seconds)
+        for at in range(count):
+            shared = min(end, (at + 1) * mean.width_s) - max(begin, at * mean.width_s)
+            if shared > 5e-7:
+                row = ids.index(gpu)
+                weights[row, at] += shared
+                sums[row, at] += shared * value
+                peaks[row, at] = np.fmax(peaks[row, at], value)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(mean.values, sums / weights, rtol=2e-3, atol=0.02)
+    np.testing.assert_allclose(highest.values, peaks)
+
+
+def test_a_counter_is_what_it_grew_since_the_session_began(tmp_path: Path) -> None:
+    frames = [arrived(seq, [gpu_row(energy_mj=9_000_000_000_000 + 3_600_000 * seq)]) for seq in range(1, 61)]
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced(gpus=1), *frames, *session("train", 10.5, 60.5)])
+    found = grid(path, "energy").values[0]
+    assert found[0] == pytest.approx(0, abs=0.0011)
+    assert found[-1] == pytest.approx(0.049, abs=0.0001)  # 49 times 1 Wh, in kWh
+
+
+def test_a_gpu_goes_on_in_its_row_after_a_boot(tmp_path: Path) -> None:
+    before = [arrived(seq, [gpu_row(util_pct=10), None]) for seq in range(1, 11)]
+    after = [
+        arrived(seq - 20, [gpu_row(util_pct=90), None], life="life2", ts=T0 + seq) for seq in range(21, 31)
+    ]
+    boot = introduced(life="life2", boot_id="boot2", at=T0 + 20)
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced(), *before, boot, *after, *session("train", 0, 30)])
+    found = grid(path, "util")
+    assert [(device.node, device.gpu) for device in found.devices] == [("n1", 0), ("n1", 1)]
+    assert found.values[0][5] == 10
+    assert found.values[0][25] == 90
+    assert np.isnan(found.values[0][15])
+
+
+def test_reasons_are_drawn_by_what_they_mean(tmp_path: Path) -> None:
+    frames = [arrived(seq, [gpu_row(clock_reasons=(0x1, 0x4, 0x44)[seq // 10])]) for seq in range(1, 30)]
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced(gpus=1), *frames, *session("train", 0, 29)])
+    found = grid(path, "reasons").values[0]
+    assert (found[5], found[15], found[25]) == (0, 0.5, 1)
+    assert {"free", "capped", "slowed"} <= set(svg_texts(drawn(material(path, metric="reasons"), "svg")))
+
+
+def test_more_gpus_than_can_be_seen_are_put_together_by_node(tmp_path: Path) -> None:
+    nodes = [f"n{number:04}" for number in range(1, 66)]
+    events: list[Event] = [introduced(node, gpus=16) for node in nodes]
+    events += [
+        arrived(seq, [gpu_row(util_pct=gpu * 5) for gpu in range(16)], node=node)
+        for seq in (1, 2, 3)
+        for node in nodes
+    ]
+    path = tmp_path / "run.duckdb"
+    record(path, [*events, *session("train", 0, 3)])
+    found = grid(path, "util")
+    assert found.values.shape == (65, 3)
+    assert found.values[3][1] == pytest.approx(37.5)
+    assert grid(path, "util", MAX).values[3][1] == 75
+
+
+def test_512_gpus_are_one_image_in_a_vector_file_and_their_names_are_thinned(tmp_path: Path) -> None:
+    nodes = [f"gpu{number:03}" for number in range(1, 65)]
+    events: list[Event] = [introduced(node, gpus=8) for node in nodes]
+    events += [
+        arrived(seq, [gpu_row(util_pct=(seq * 7 + gpu) % 100) for gpu in range(8)], node=node)
+        for seq in range(1, 21)
+        for node in nodes
+    ]
+    path = tmp_path / "run.duckdb"
+    record(path, [*events, *session("train", 0, 20)])
+    data = drawn(material(path), "svg")
+    tree = ElementTree.fromstring(data)
+    assert len(list(tree.iter(f"{SVG}image"))) == 2  # it and its key
+    named = [text for text in svg_texts(data) if text in nodes]
+    assert 20 <= len(named) < 64
+    places = [
+        float(text.get("y", "") or re.findall(r"[\d.]+", text.get("transform", ""))[1])
+        for text in tree.iter(f"{SVG}text")
+        if "".join(text.itertext()).strip() in nodes
+    ]
+    assert min(b - a for a, b in pairwise(places)) > 6  # points: a line of text
+
+
+def test_fonts_travel_in_a_pdf(tmp_path: Path) -> None:
+    data = drawn(material(small(tmp_path / "run.duckdb")), "pdf")
+    assert data.startswith(b"%PDF")
+    assert b"/FontFile2" in data
+    assert b"/Type3" not in data
+
+
+def test_names_are_text_and_nothing_more(tmp_path: Path) -> None:
+    name = "<b>a $\\frac{1}{2}$ & 学習"
+    path = small(tmp_path / "run.duckdb", name=name)
+    assert name in svg_texts(drawn(material(path, name), "svg"))
+    assert drawn(material(path, name), "png")
+    assert drawn(material(path, name), "pdf")
+
+
+def test_marks_and_troubles_of_other_times_stay_out(tmp_path: Path) -> None:
+    path = small(
+        tmp_path / "run.duckdb",
+        Happened(T0 + 30, "mark", INFO, "inside", detail='{"loss": 1.5, "note": "x", "bad": NaN}'),
+        Happened(T0 + 70, "mark", INFO, "outside"),
+        arrived(71, [None, None], notes=(Note("xid", ERROR, "XID 79", 1),)),
+    )
+    made = material(path)
+    assert [(mark.at, mark.label, mark.values) for mark in made.marks] == [(30.0, "inside", {"loss": 1.5})]
+    assert made.troubles == ()
+
+
+@pytest.mark.parametrize("zone", [UTC, BERLIN, ZoneInfo("Asia/Kolkata"), ZoneInfo("America/St_Johns")])
+@pytest.mark.parametrize("seconds", [1, 59, 3600, 86_400, 40 * 86_400])
+def test_clock_ticks_are_round_local_times(zone: ZoneInfo, seconds: int) -> None:
+    began = datetime.fromisoformat("2026-03-28 22:13:07.25")  # clocks are set on the 29th in Berlin
+    ticks = clock_ticks(began, seconds, zone)
+    assert len(ticks) <= 12
+    for tick in ticks:
+        local = (began.replace(tzinfo=UTC) + timedelta(seconds=tick.at)).astimezone(zone)
+        assert 0 <= tick.at <= seconds
+        clock = tick.label.splitlines()[0]
+        if clock[2] == ":":
+            assert local.strftime("%H:%M:%S").startswith(clock)
+        else:
+            assert f"{local:%b} {local.day}" == clock
+    if seconds >= 3600:
+        assert len(ticks) >= 3
+
+
+@given(st.floats(min_value=0.2, max_value=1e7), st.integers(min_value=-12, max_value=14))
+def test_ticks_are_ordered_and_few(seconds: float, hours: int) -> None:
+    zone = timezone(timedelta(hours=hours))
+    for ticks in (
+        clock_ticks(datetime.fromisoformat("2026-01-01 05:59:59"), seconds, zone),
+        elapsed_ticks(seconds),
+    ):
+        places = [tick.at for tick in ticks]
+        assert places == sorted(set(places))
+        assert len(places) <= 12
+        assert all(0 <= place <= seconds for place in places)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0"),
+        (45, "45 s"),
+        (90, "1:30 min"),
+        (600, "10 min"),
+        (7200, "2 h"),
+        (5400, "1:30 h"),
+        (129_600, "1 d 12 h"),
+    ],
+)
+def test_short_times(seconds: float, words: str) -> None:
+    assert short_time(seconds) == words
+
+
+def test_zones_have_their_names() -> None:
+    at = datetime.fromisoformat("2026-07-01 12:00")
+    assert zone_name(at, BERLIN) == "CEST (UTC+2)"
+    assert zone_name(at, ZoneInfo("Asia/Kolkata")) == "IST (UTC+5:30)"
+    assert zone_name(at, ZoneInfo("America/Sao_Paulo")) == "UTC−3"
+    assert zone_name(at, UTC) == "UTC"
+
+
+def test_the_command_writes_each_file_whole(
+    training: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_berlin: None
+) -> None:
+    names = [str(tmp_path / f"a.{kind}") for kind in ("pdf", "png", "svg")]
+    out = [word for name in names for word in ("-o", name)]
+    assert cli.main(["plot", f"{training}:full_training", *out, "--curve", "util,cpu", "--max"]) == 0
+    assert capsys.readouterr().out.splitlines() == names
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pdf", "a.png", "a.svg"]
+    texts = svg_texts((tmp_path / "a.svg").read_bytes())
+    assert {"CPU of nodes (%)", "local time, CET (UTC+1)"} <= set(texts)
+    assert any(text.startswith("Each point is the highest value of") for text in texts)
+
+
+def test_without_a_name_the_file_is_called_after_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = small(tmp_path / "run.duckdb", name="../my run/2 (bf16)")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["plot", "--db", str(path)]) == 0
+    assert capsys.readouterr().out == "my-run-2-bf16.pdf\n"
+    assert (tmp_path / "my-run-2-bf16.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--metric", "utl"], 'there is no metric "utl"; perhaps util is meant.'),
+        (["--metric", "zzzz"], 'there is no metric "zzzz"; there are util, memutil, mem,'),
+        (["--metric", "power"], 'power was never measured in "train"'),
+        (["--metric", "util,power,diskr"], 'power and diskr were never measured in "train"'),
+        (["--curve", "reasons"], "reasons is a set of reasons and makes no curve"),
+        (["--value", "loss"], 'no mark of "train" has a value, so there is no "loss".'),
+        (["-o", "x.gif"], 'x.gif ends in ".gif"; a plot is a .pdf, .png or .svg.'),
+        (["-o", "plot"], "plot has no ending; a plot is a .pdf, .png or .svg."),
+        (["-o", "/nowhere/x.pdf"], "/nowhere/x.pdf can't be written: No such file or directory."),
+        (["evaluation"], 'has no session "evaluation"'),
+    ],
+)
+def test_mistakes_get_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    path = small(tmp_path / "run.duckdb")
+    assert cli.main(["plot", "--db", str(path), *words]) == 2
+    assert sentence in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["run.duckdb"]
+
+
+def test_an_empty_session_and_a_silent_one(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    frames = [arrived(seq, [gpu_row(util_pct=5), None]) for seq in range(1, 11)]
+    events = [*session("empty", 5, 5), *session("later", 50, 60)]
+    record(path, [introduced(), *frames, *events])
+    with pytest.raises(UserError, match=r'^"empty" has no data: it ended as it began\.$'):
+        material(path, "empty")
+    with pytest.raises(UserError, match=r'^"later" has no data: no node was measured in it\.$'):
+        material(path, "later")
+
+
+def test_what_is_there_stays_when_a_plot_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, old = small(tmp_path / "run.duckdb"), tmp_path / "old.pdf"
+    old.write_bytes(b"before")
+
+    def no_room(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", no_room)
+    assert cli.main(["plot", "--db", str(path), "-o", str(old)]) == 2
+    assert f"{old} can't be written: No space left on device." in capsys.readouterr().err
+    assert old.read_bytes() == b"before"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["old.pdf", "run.duckdb"]
+
+
+def test_a_home_that_cannot_be_written_is_no_matter(tmp_path: Path) -> None:
+    path = small(tmp_path / "run.duckdb")
+    environ = {key: value for key, value in os.environ.items() if key != "MPLCONFIGDIR"}
+    environ |= {
+        "HOME": "/proc/nowhere",
+        "XDG_CONFIG_HOME": "/proc/nowhere",
+        "XDG_CACHE_HOME": "/proc/nowhere",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "gswarm_tui", "plot", "--db", str(path), "-o", str(tmp_path / "x.png")],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path / 'x.png'}\n", "")
+
+
+def test_matplotlib_is_loaded_for_plots_only() -> None:
+    script = (
+        "import sys; from gswarm_tui import cli, commands; import gswarm_tui.commands.plot, "
+        "gswarm_tui.commands.report; print('matplotlib' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_a_session_that_runs_is_drawn_as_of_now(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    frames = [arrived(seq, [gpu_row(util_pct=5), None]) for seq in range(1, 31)]
+    record(path, [introduced(), *session("train", 0, None), *frames])
+
+    class Running(FileSource):
+        running = True
+
+    with closing(Running(path)) as source:
+        span = spans.choose(source)
+        going = spans.Span(**{**vars(span), "ended_at": None})
+        made = gather(source, going, choose_metrics(["util"]))
+    assert made.running
+    assert any("so far" in text for text in svg_texts(drawn(made, "svg")))
