@@ -1,4 +1,4 @@
-"""Reports: a page that says what the summary says, needs nothing from elsewhere, and that no name can break."""
+"""Reports: a page that says what the summary says, needs nothing from elsewhere, and no name can break it."""
 
 from __future__ import annotations
 
