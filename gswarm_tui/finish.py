@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import TextIO
 
 from gswarm_agent.frame import ERROR, WARNING
-from gswarm_agent.wire import GAVE_ALL, KEEPS
+from gswarm_agent.wire import GAVE_ALL
 from gswarm_tui import hosts, parts
 from gswarm_tui.arguments import Options
 from gswarm_tui.errors import UserError, printable
@@ -56,7 +56,6 @@ async def finish(one: Found, settings: Options, out: TextIO, *, abandon: bool = 
     await launcher.close()
     away |= await _still_kept(options, dataclasses.replace(plan, nodes=tuple(left)), known.uid)
     holding = {node: reason for node, reason in away.items() if node in known.answered}
-    _tell_kills(hub, left)
     gone = answers.keys() - away.keys() - set(left)
     _tell_gone(hub, recorder, gone & set(known.answered if known.awaited is None else known.awaited))
     _tell_holding(hub, holding, abandon)
@@ -94,19 +93,12 @@ async def _fetch(hub: Hub, nodes: Collection[str]) -> None:
     hub.flush()
 
 
-def _tell_kills(hub: Hub, nodes: Collection[str]) -> None:
-    """What agents that were killed had measured, but nobody has."""
-    for node in nodes:
-        gave_all, _, lost = hub.fleet.nodes[node].reason.removesuffix(KEEPS).partition("; ")
-        if gave_all == GAVE_ALL and lost:
-            hub.publish(Happened(hub.now(), "gap", WARNING, lost, node))
-
-
 def _tell_gone(hub: Hub, recorder: Recorder, nodes: Collection[str]) -> None:
     """Where nothing is left of an agent that wasn't seen to end, as after a reboot without ``/var/tmp``."""
     lives = recorder.resumed.lives if recorder.resumed is not None else ()
     for node in sorted(nodes):
-        last = max((life.ts_ns / 1e9 - life.offset_s for life in lives if life.node == node), default=None)
+        known = [life for life in lives if life.node == node and life.ts_ns]
+        last = max((life.ts_ns / 1e9 - life.offset_s for life in known), default=None)
         since = "" if last is None else " after this"
         said = f"nothing is left of its agent on the node: what it measured{since}, if anything, is lost"
         hub.publish(Happened(last or hub.started_at, "gap", WARNING, said, node))

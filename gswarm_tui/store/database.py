@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 MEMORY = "256MB"
 """DuckDB keeps what it has written up to this; a login node's users have to share theirs."""
 
+_MOST_LOG = 256 * 1024 * 1024
+"""So large may the write-ahead log become before queries end that keep it from being emptied."""
+
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -53,6 +56,10 @@ class StoreError(Exception):
 
 class FileInUseError(StoreError):
     """Another program has the file open."""
+
+
+class _BusyError(StoreError):
+    """A query stands in the way."""
 
 
 class DataRefusedError(Exception):
@@ -182,18 +189,18 @@ class Database:
         try:
             self._connection.execute(f"{verb} INTO {table.name} ({names}) SELECT {values} FROM incoming")  # noqa: S608
         finally:
-            self._connection.unregister("incoming")
+            # Where the statement failed this does, too, and would hide why; the next arrays take the place.
+            with contextlib.suppress(duckdb.TransactionException):
+                self._connection.unregister("incoming")
 
     def checkpoint(self) -> None:
-        """Moves the write-ahead log into the file, unless a query is looking at it. Raises StoreError."""
+        """Moves the write-ahead log into the file; later if a query looks at it. Raises StoreError."""
         if self._lending is not None:
             self._lending.settle()
-        try:
-            self._connection.execute("CHECKPOINT rec")
-        except duckdb.TransactionException:
-            return
-        except duckdb.Error as error:
-            raise self._failed(error) from error
+            if self.wal_bytes() > _MOST_LOG:
+                self._lending.stop("the recorder had to bring what it wrote into the file")
+        with contextlib.suppress(_BusyError):
+            self._execute("CHECKPOINT rec")
 
     def close(self) -> None:
         """Lets go of the file; queries end."""
@@ -217,6 +224,8 @@ class Database:
     def _execute(self, sql: str, values: list[Any] | None = None) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(sql, values).fetchall()
+        except duckdb.TransactionException as error:
+            raise _BusyError(explain(error, self.path)) from error
         except duckdb.Error as error:
             raise self._failed(error) from error
 

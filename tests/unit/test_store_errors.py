@@ -95,6 +95,7 @@ def test_a_killed_recorder_leaves_all_that_was_committed(path: Path) -> None:
         writer.process.wait()
     assert query(path, "SELECT util_pct FROM gpu_samples ORDER BY ts") == [(1,), (2,)]
     assert query(path, "SELECT ended_at FROM recordings") == [(None,)]
+    assert query(path, "SELECT last_seq FROM links") == [(2,)]
     assert query(path, "SELECT samples FROM session_summary WHERE scope = 'all'") == [(2,)]
     record(path, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=9)])])
     assert query(path, "SELECT recording_id, util_pct FROM samples ORDER BY 2") == [(1, 1), (1, 2), (2, 9)]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gswarm_agent.frame import ProcessSample
@@ -24,6 +25,9 @@ from gswarm_tui.fleet.events import (
     SessionStarted,
     SessionStopped,
 )
+from gswarm_tui.store.batch import Batch
+from gswarm_tui.store.database import Database, DataRefusedError
+from gswarm_tui.store.ledger import Ledger
 from gswarm_tui.store.recorder import Recorder
 from gswarm_tui.store.schema import SCHEMA_VERSION
 from tests.unit.store_recording import (
@@ -94,6 +98,23 @@ def test_a_frame_that_comes_twice_is_written_once(path: Path) -> None:
     )
     assert query(path, "SELECT util_pct FROM gpu_samples ORDER BY ts") == [(1,), (2,), (3,), (4,)]
     assert query(path, "SELECT life, last_seq, frames, lost_frames FROM links") == [("life1", 4, 4, 0)]
+
+
+def test_frames_and_how_far_they_go_are_committed_together_or_not_at_all(path: Path) -> None:
+    """Were what ``links`` says committed apart, a kill between the two would lose frames or repeat them."""
+    database = Database(path)
+    ledger = Ledger(database.begin_recording(INFO), 1, 1, 1)
+    tables = list(Batch(ledger, [introduced(gpus=1), arrived(1, [gpu_row()])]).columns())
+    assert [table.name for table, _ in tables] == ["nodes", "gpus", "links", "gpu_samples", "host_samples"]
+    for index, (table, _) in enumerate(tables):
+        nothing = {table.columns[0].name: np.array([None], dtype=object)}  # where NULL is refused
+        refused = [*tables[:index], (table, nothing), *tables[index + 1 :]]
+        with pytest.raises(DataRefusedError):
+            database.write(refused)
+        assert database.rows("SELECT * FROM links") == database.rows("SELECT * FROM host_samples") == []
+    database.write(tables)
+    database.close()
+    assert query(path, "SELECT last_seq, (SELECT max(seq) FROM host_samples) FROM links") == [(1, 1)]
 
 
 def test_a_hole_in_the_sequence_is_counted_and_no_sample_stands_for_it(path: Path) -> None:

@@ -1,0 +1,25 @@
+"""How long the spool lasts as it is shipped."""
+
+from __future__ import annotations
+
+from gswarm_agent.frame import Frame
+from gswarm_agent.segments import Record, pack
+from gswarm_agent.server import Limits
+from gswarm_agent.simulated import SimulatedNode
+from gswarm_agent.wire import encode
+from tests.unit.test_simulated import fleet
+
+DAY_S = 86_400
+SECOND_NS = 10**9
+
+
+def test_a_day_of_eight_gpus_at_1_hz_fits_into_the_spool() -> None:
+    (simulation,) = fleet(1)
+    node = SimulatedNode(simulation)
+    assert len(node.facts()[1]) == 8
+    size, seconds = 0, 600
+    for second in range(1, seconds + 1):
+        reading = node.read(second * SECOND_NS)
+        frame = Frame(second, second * SECOND_NS, 0.1, 0, reading.gpus, reading.host, reading.processes)
+        size += len(pack(Record(second, second * SECOND_NS, encode(frame))))
+    assert size / seconds * DAY_S < Limits().spool_mib * 1024 * 1024
