@@ -9,13 +9,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.faults.coverage import Told, wrong
-from tests.cluster.faults.witness import Count, Reading, Witness, became, count
+from tests.cluster.faults.witness import Count, Frame, Reading, Witness, became, count
 from tests.cluster.node import Node
 from tests.cluster.person import agents, ask, user_env
 from tests.cluster.running import ClusterError, wait_until
@@ -201,11 +201,11 @@ class Scene:
     def _readings(self, name: str) -> list[Reading]:
         """A node's readings at Unix times."""
         ahead = time.time() - time.monotonic()
-        return [Reading(one.pid, one.at + ahead) for one in self.witnesses[name].readings()]
+        return [replace(one, at=one.at + ahead) for one in self.witnesses[name].readings()]
 
-    def _frames(self, name: str) -> list[float]:
+    def _frames(self, name: str) -> list[Frame]:
         of_node = f"FROM host_samples JOIN nodes USING (node_id) WHERE node = '{name}'"
-        return [ts for (ts,) in ask(self.db, f"SELECT epoch(ts) {of_node} ORDER BY ts")]
+        return [Frame(*row) for row in ask(self.db, f"SELECT seq, epoch(ts) {of_node} ORDER BY ts")]
 
     def _said_lost(self, name: str) -> int:
         messages = ask(
