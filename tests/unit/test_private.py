@@ -13,6 +13,7 @@ import pytest
 
 from gswarm_agent.folder import tops
 from gswarm_tui.printing.formats import whole
+from tests.unit.store_recording import arrived, gpu_row, introduced, record
 from tests.unit.test_recover import agents_of, eventually, head
 
 SECRET = "zq7zq7zq7"
@@ -91,6 +92,18 @@ def test_nothing_listens_and_nothing_is_for_others_to_read(
             os.kill(agent, signal.SIGKILL)
     for written in (*tmp_path.rglob("*"), *folder.iterdir()):
         assert not written.is_file() or SECRET.encode() not in written.read_bytes()
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_what_a_command_writes_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced(), arrived(1, [gpu_row(), None])])
+    path.chmod(0o600)
+    for name in ("x.csv", "x.parquet"):
+        words = ["sql", "FROM samples", "--db", str(path), "-o", str(tmp_path / name)]
+        subprocess.run([sys.executable, "-m", "gswarm_tui", *words], check=True)
+    assert len(list(tmp_path.iterdir())) == 3
+    assert open_to_others(tmp_path) == []
 
 
 def test_a_file_that_is_written_follows_no_link_put_in_its_way(tmp_path: Path) -> None:
