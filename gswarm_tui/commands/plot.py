@@ -38,6 +38,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.plotting.choosing import MAX, MEAN, choose_metrics
     from gswarm_tui.plotting.figure import Page
     from gswarm_tui.plotting.material import gather
+    from gswarm_tui.printing.formats import whole
 
     files = [saving.require_suffix(Path(name).expanduser()) for name in asked.out]
     choices = choose_metrics(asked.metric, asked.heatmap, asked.curve)
@@ -50,7 +51,8 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     with look.style():
         figure = Page(material, None).draw()
     for path in files or [Path(f"{saving.file_name(span.name)}.pdf")]:
-        saving.write_whole(path, saving.content(figure, path.suffix[1:].lower(), span.name))
+        with whole(path, unlike=source.path) as part:
+            part.write_bytes(saving.content(figure, path.suffix[1:].lower(), span.name))
         print(path)
     if material.running:
         print(f"gswarm-tui: {span.name} still runs; this is how far it is.", file=sys.stderr)

@@ -30,14 +30,16 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{out} doesn't end in .html; a report is a page.")
 
-    from gswarm_tui.plotting.saving import file_name, write_whole
+    from gswarm_tui.plotting.saving import file_name
+    from gswarm_tui.printing.formats import whole
     from gswarm_tui.reporting.making import make
 
     with closing(open_source(asked.db or named.file, environ)) as source:
         span = spans.choose(source, named.name)
         report = make(source, span, datetime.now(UTC).replace(tzinfo=None), None, __version__)
     path = out or Path(f"{file_name(span.name)}.html")
-    write_whole(path, report.html().encode())
+    with whole(path, unlike=source.path) as part:
+        part.write_text(report.html(), encoding="utf-8")
     print(path)
     if report.running:
         print(f"gswarm-tui: {span.name} still runs; this is how far it is.", file=sys.stderr)

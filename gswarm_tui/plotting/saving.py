@@ -1,11 +1,9 @@
-"""Writing figures to files: whole or not at all."""
+"""Figures as files: their kinds, and what these say of themselves."""
 
 from __future__ import annotations
 
 import io
-import os
 import re
-import tempfile
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -41,24 +39,6 @@ def content(figure: Figure, kind: str, title: str, dpi: int = DPI) -> bytes:
         metadata = _METADATA[kind] | {"Title": title}
         figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
     return buffer.getvalue()
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Put a file in its place, or leave what is there. Raises UserError."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            umask = os.umask(0o077)
-            os.umask(umask)
-            Path(name).chmod(0o666 & ~umask)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise UserError(f"{path} can't be written: {error.strerror or error}.") from error
 
 
 def file_name(name: str) -> str:
