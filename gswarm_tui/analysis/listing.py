@@ -16,8 +16,10 @@ from gswarm_tui.store.source import Answer, Source
 
 @dataclass(frozen=True)
 class Entry:
-    """A span with its figures; ``whole`` is None where no GPU was sampled, ``complete`` and ``nodes`` count
-    nodes."""
+    """A span with its figures: ``whole`` is None where no GPU was sampled.
+
+    Of ``nodes`` nodes, ``complete`` cover all of it.
+    """
 
     span: Span
     whole: Figures | None
@@ -41,7 +43,7 @@ def table(found: Sequence[Entry], zone: tzinfo | None = None) -> Table:
         (
             "" if one.span.session_id is None else str(one.span.session_id),
             one.span.name,
-            f"{local(one.span.started_at, zone):%Y-%m-%d %H:%M:%S}",
+            f"{local(one.span.started_at, zone):%Y-%m-%d %H:%M}",
             lasting(one.span.seconds),
             one.span.status or DASH,
             str(one.whole.gpus) if one.whole else DASH,
@@ -53,7 +55,7 @@ def table(found: Sequence[Entry], zone: tzinfo | None = None) -> Table:
         for one in found
     ]
     names = ("id", "session", "began", "duration", "status", "GPUs", "util", "energy", "coverage", "note")
-    return Table(names, rows, frozenset({0, 3, 5, 6, 7, 8}))
+    return Table(names, rows, frozenset({0, 2, 3, 5, 6, 7, 8}))
 
 
 def partial_words(found: Sequence[Entry]) -> str:

@@ -111,8 +111,8 @@ def _bubbles(one: Figures, summary: Summary) -> str:
         return DASH if one.bubbles is None else "none: no GPU idled between two busy phases"
     longest = _maximum(summary, "bubble_longest_s", lasting)
     return (
-        f"{share(one.bubble_share)} between first and last busy: {one.bubbles:,}, together "
-        f"{lasting(one.bubble_s)}, longest {longest}"
+        f"{share(one.bubble_share)} between busy phases: {one.bubbles:,}, "
+        f"together {lasting(one.bubble_s)}, longest {longest}"
     )
 
 

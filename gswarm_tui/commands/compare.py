@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -18,7 +19,7 @@ from gswarm_tui.errors import UserError, printable
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print a comparison. Raises UserError, StoreError."""
     from gswarm_tui.printing import formats
-    from gswarm_tui.printing.table import show
+    from gswarm_tui.printing.table import show, width_of
 
     parser = CommandParser(
         "compare",
@@ -46,9 +47,8 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         if left_out:
             out.write(f"for want of width without {', '.join(left_out)}\n")
         out.write("\n")
-        for remark in compared.remarks(runs):
-            out.write(printable(remark) + "\n")
-        out.write(printable(compare.difference(runs)) + "\n")
+        for remark in (*compared.remarks(runs), compare.difference(runs)):
+            out.write(textwrap.fill(printable(remark), width_of(out) or 120) + "\n")
     return 0
 
 

@@ -65,6 +65,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             raise UserError(_nothing(source.path, span))
         listed = processes(source, span) if asked.by == PROCESS else []
         with formats.text_out(form, unlike=source.path) as out:
+            out.write(f"{printable(span.name)} · {printable(str(source.path))}\n")
             _show(summary, listed, asked.by, out, form.every)
     return 0
 
@@ -76,7 +77,7 @@ def _nothing(path: Path, span: Span) -> str:
 
 def _show(summary: Summary, listed: list[Process], by: str | None, out: TextIO, every: bool) -> None:
     span = summary.span
-    out.write(f"{printable(span.name)}\n{sheet.heading(span, len(summary.gpus), len(summary.nodes))}\n")
+    out.write(sheet.heading(span, len(summary.gpus), len(summary.nodes)) + "\n")
     if span.note:
         out.write(f"{printable(span.note)}\n")
     out.write("\n")
@@ -93,12 +94,15 @@ def _show(summary: Summary, listed: list[Process], by: str | None, out: TextIO, 
 
 
 def _lines(lines: Sequence[sheet.Line], out: TextIO) -> None:
+    """Labels and words; long ones go on below themselves, and break at commas."""
     from gswarm_tui.printing.table import width_of
 
     labels = max((len(label) for label, _ in lines), default=0) + 2
+    room = max(40, (width_of(out) or 120) - labels)
     for label, words in lines:
-        text = textwrap.fill(printable(words), max(30, (width_of(out) or 100) - labels))
-        out.write(textwrap.indent(text, " " * labels).replace(" " * labels, label.ljust(labels), 1) + "\n")
+        parts = printable(words).replace(" ", "\0").replace(",\0", ", ")
+        text = textwrap.indent(textwrap.fill(parts, room), " " * labels).replace("\0", " ")
+        out.write(label + text[len(label) :] + "\n")
 
 
 def _table(table: sheet.Table, out: TextIO, every: bool) -> None:

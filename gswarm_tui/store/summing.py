@@ -81,7 +81,7 @@ def _time(at: datetime) -> str:
 _MEMBERS = """
 members AS (
   SELECT p.session_id, p.started_at, p.until, n.node, n.node_id, g.gpu_id, g.gpu_index, g.memory_total_mib,
-         dense_rank() OVER (ORDER BY p.session_id, n.node, g.gpu_index, g.uuid) AS member
+         (dense_rank() OVER (ORDER BY p.session_id, n.node, g.gpu_index, g.uuid))::INTEGER AS member
   FROM spans p
   JOIN nodes n USING (recording_id)
   JOIN gpus g USING (node_id)
