@@ -8,6 +8,7 @@ import random
 import time
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from gswarm_tui.fleet.events import FrameArrived, Phase, RecorderStatus, weight
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import LaunchError, Retry
+from gswarm_tui.launch.process import ProcessChannel
+from gswarm_tui.launch.srun import STEPS_AT_ONCE, SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.launcher import HANDSHAKES_AT_ONCE
 from gswarm_tui.link import Link
@@ -110,6 +113,23 @@ async def test_connections_are_opened_some_at_a_time(monkeypatch: pytest.MonkeyP
     refused = await asyncio.gather(*(launcher.open(f"n{n}") for n in range(200)), return_exceptions=True)
     assert {str(error) for error in refused} == {"it refuses connections: nothing listens on its SSH port"}
     assert most == HANDSHAKES_AT_ONCE
+
+
+async def test_steps_of_a_job_are_started_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, most = 0, 0
+
+    async def begin(_command: Sequence[str]) -> ProcessChannel:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await settle()
+        now -= 1
+        raise LaunchError("srun can't be run")
+
+    monkeypatch.setattr(ProcessChannel, "start", begin)
+    launcher = SrunLauncher("4711")
+    await asyncio.gather(*(launcher.open(f"n{n}") for n in range(100)), return_exceptions=True)
+    assert most == STEPS_AT_ONCE
 
 
 def frames(first: int, count: int, *, since_s: float = -100_000.0, every_s: float = 0.1) -> list[Frame]:
