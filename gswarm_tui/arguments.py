@@ -77,9 +77,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 class CommandParser(_Parser):
-    """The options of a word that does one thing and ends; ``--db`` and ``--help`` are there already."""
+    """The options of a word that does one thing and ends; ``--db`` and ``--help`` are there already.
 
-    def __init__(self, word: str, usage: str, description: str) -> None:
+    With ``writes`` the recording may be one that isn't there yet.
+    """
+
+    def __init__(self, word: str, usage: str, description: str, *, writes: bool = False) -> None:
         super().__init__(
             prog=f"gswarm-tui {word}",
             usage=f"gswarm-tui {word} {usage}",
@@ -88,7 +91,9 @@ class CommandParser(_Parser):
             allow_abbrev=False,
             add_help=False,
         )
-        self.add_argument("--db", metavar="PATH", help="the recording (default: the newest of this folder)")
+        self._database = values.database if writes else values.file
+        usual = "made here, named after PATH" if writes else "the newest of this folder"
+        self.add_argument("--db", metavar="PATH", help=f"the recording (default: {usual})")
         self.add_argument("--help", "-h", action="help", help="show this and exit")
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
@@ -102,7 +107,7 @@ class CommandParser(_Parser):
             hint = nearest(option, known) or "; --help lists them all"
             raise UsageError(f"{self.prog} has no option {quote(option)}{hint}.")
         if namespace.db is not None:
-            namespace.db = _Layers((_flag, {"db": namespace.db})).get("db", values.file, None)
+            namespace.db = _Layers((_flag, {"db": namespace.db})).get("db", self._database, None)
         return namespace
 
 

@@ -72,21 +72,22 @@ ORDER BY place
 # was read twice there, at a shorter interval, makes another frame.
 _FRAMES = """
 WITH places AS ({places}), near AS (
-  SELECT s.*, place, memory_total_mib, (epoch_us(ts) + {interval} // 2) // {interval} AS deadline
+  SELECT ts, place, util_pct, round(100.0 * mem_used_mib / nullif(memory_total_mib, 0), 4) AS memory,
+         round(pcie_rx_mb_s::DOUBLE / 1000, 6) AS pcie_rx, round(pcie_tx_mb_s::DOUBLE / 1000, 6) AS pcie_tx,
+         round(nvlink_rx_mb_s::DOUBLE / 1000, 6) AS nvlink_rx,
+         round(nvlink_tx_mb_s::DOUBLE / 1000, 6) AS nvlink_tx,
+         (epoch_us(ts) + {interval} // 2) // {interval} AS deadline
   FROM gpu_samples s JOIN places USING (gpu_id)
   WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until})
 ), numbered AS (
   SELECT *, row_number() OVER (PARTITION BY deadline, place ORDER BY ts) AS reading FROM near
 )
 SELECT min(ts), list(place ORDER BY place),
-       list(util_pct ORDER BY place),
-       list(round(100.0 * mem_used_mib / nullif(memory_total_mib, 0), 4) ORDER BY place),
-       list(round((pcie_rx_mb_s::DOUBLE + pcie_tx_mb_s) / 1000, 6) ORDER BY place),
-       list(round(pcie_rx_mb_s::DOUBLE / 1000, 6) ORDER BY place),
-       list(round(pcie_tx_mb_s::DOUBLE / 1000, 6) ORDER BY place),
-       list(round((nvlink_rx_mb_s::DOUBLE + nvlink_tx_mb_s) / 1000, 6) ORDER BY place),
-       list(round(nvlink_rx_mb_s::DOUBLE / 1000, 6) ORDER BY place),
-       list(round(nvlink_tx_mb_s::DOUBLE / 1000, 6) ORDER BY place)
+       list(util_pct ORDER BY place), list(memory ORDER BY place),
+       list(round(pcie_rx + pcie_tx, 6) ORDER BY place),
+       list(pcie_rx ORDER BY place), list(pcie_tx ORDER BY place),
+       list(round(nvlink_rx + nvlink_tx, 6) ORDER BY place),
+       list(nvlink_rx ORDER BY place), list(nvlink_tx ORDER BY place)
 FROM numbered
 GROUP BY deadline, reading
 ORDER BY deadline, reading

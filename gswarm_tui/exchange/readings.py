@@ -1,0 +1,302 @@
+"""A JSON file of gswarm-profiler, or one that was exported, as a recording.
+
+It becomes one recording with one session. A frame is a sample of each of its GPUs, and of each of their nodes
+one without values: that the node was seen. ``gpu_memory`` is a share, so it needs the memory of the GPUs,
+which exports tell and gswarm-profiler doesn't.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_tui.errors import quote
+from gswarm_tui.exchange.foreign import Units, Values, WrongValueError, moment, read_frame
+from gswarm_tui.exchange.gswarm_json import MADE_BY
+from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
+from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.importing import Importing, mark
+from gswarm_tui.store.schema import (
+    GPU_SAMPLES,
+    GPUS,
+    HOST_SAMPLES,
+    NODES,
+    RECORDINGS,
+    SCHEMA_VERSION,
+    SESSIONS,
+    Table,
+)
+
+USUAL_INTERVAL_MS = 1000
+"""gswarm-profiler's head takes a frame a second, whatever was asked for."""
+
+ROWS_AT_ONCE = 50_000
+
+Places = npt.NDArray[np.int64]
+
+_LONGEST_TEXT = 1000
+_GPU_ID = re.compile(r"(.+):(\d{1,4}):(.*)", re.DOTALL)
+_RECORDING_TEXTS = ("host", "user_name", "slurm_job_id", "slurm_cluster", "command", "tool_version")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What was imported; ``notice`` is a sentence about what couldn't be, or empty."""
+
+    samples: int
+    gpus: int
+    notice: str
+
+
+class _Seen:
+    """When each of some things was sampled last, to tell for how long a sample stands."""
+
+    def __init__(self) -> None:
+        self._last_us = np.zeros(0, np.int64)
+
+    def intervals(self, places: Places, us: int, usual_ms: int) -> Values:
+        """The time since each one's sample before in ms; NaN after a start or a gap. Notes this one's time.
+
+        What is about the usual interval is the usual one: a frame has one time for all its GPUs.
+        """
+        if places.size and places.max() >= self._last_us.size:
+            self._last_us = np.append(self._last_us, np.zeros(places.max() + 1, np.int64))
+        before = self._last_us[places]
+        self._last_us[places] = us
+        passed = np.round((us - before) / 1000)
+        passed[np.abs(passed - usual_ms) * 5 < usual_ms] = usual_ms
+        passed[(before == 0) | (passed <= 0) | (passed > 3 * usual_ms)] = np.nan
+        return passed
+
+
+@dataclass
+class _Rows:
+    """Rows that wait to be added to a table, as pieces of columns."""
+
+    table: Table
+    pieces: dict[str, list[Any]] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, count: int, **columns: Any) -> None:
+        """More rows: arrays, or one value for all of them. All have the same columns."""
+        self.count += count
+        for name, values in columns.items():
+            self.pieces.setdefault(name, []).append(np.broadcast_to(values, count))
+
+    def flush(self, target: Importing) -> None:
+        """Adds them. Raises StoreError."""
+        if self.count:
+            target.add(self.table, {name: np.concatenate(pieces) for name, pieces in self.pieces.items()})
+        self.pieces, self.count = {}, 0
+
+
+class JsonImport:
+    """Reads one file into a recording file in the middle of an import."""
+
+    def __init__(
+        self, target: Importing, path: Path, units: Units = Units.AUTO, total_mib: int | None = None
+    ) -> None:
+        """``total_mib`` is the memory of each GPU where the file doesn't tell it."""
+        self._target = target
+        self._path = path
+        self._units = units
+        self._total_mib = total_mib
+        self._first_node, self._first_gpu = target.next_free("node_id"), target.next_free("gpu_id")
+        self._members: dict[str, Any] = {}
+        self._nodes: dict[str, dict[str, Any]] = {}
+        self._gpus: dict[str, dict[str, Any]] = {}
+        self._node_of = np.zeros(0, np.int64)
+        self._total_of = np.zeros(0)
+        self._named: tuple[list[str], Places] = ([], np.zeros(0, np.int64))
+        self._gpu_seen, self._node_seen = _Seen(), _Seen()
+        self._gpu_rows, self._host_rows = _Rows(GPU_SAMPLES), _Rows(HOST_SAMPLES)
+        self._usual_ms = USUAL_INTERVAL_MS
+        self._samples = 0
+        self._began_us, self._ended_us = 0, 0
+        self._memory_lost = False
+
+    def read(self, tell: Callable[[float], None]) -> Counted:
+        """Adds the whole file; ``tell`` hears which share is done. Raises StoreError."""
+        try:
+            size = max(1, self._path.stat().st_size)
+            with self._path.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig") as text:
+                stream = JsonStream(text)
+                try:
+                    for name, value in stream.members("frames"):
+                        if name == "frames":
+                            self._frame(value)
+                            tell(min(1.0, raw.tell() / size))
+                        else:
+                            self._member(name, value)
+                    self._finish()
+                except (WrongValueError, MalformedError) as error:
+                    raise StoreError(f"{self._path}, line {stream.line}: {error}") from error
+        except OSError as error:
+            raise StoreError(f"{self._path} can't be read: {error.strerror}") from error
+        lost = self._memory_lost and self._total_mib is None
+        notice = (
+            "gpu_memory was left out: it is a share, and the file doesn't tell the GPUs' memory; "
+            "--gpu-memory-mib tells it."
+        )
+        return Counted(self._samples, len(self._gpus), notice if lost else "")
+
+    def _member(self, name: str, value: Any) -> None:
+        if name in {"session_name", "start_time", "end_time", "made_by", "recording", "session", "devices"}:
+            self._members[name] = value
+        if name == "made_by" and str(value).startswith(MADE_BY + " "):
+            self._units = Units.DOCUMENTED
+        if name == "recording":
+            interval = _whole(_object(value, name).get("interval_ms"), "interval_ms", 10**6)
+            self._usual_ms = interval or USUAL_INTERVAL_MS
+
+    def _frame(self, frame: Any) -> None:
+        read = read_frame(frame, self._units)
+        self._began_us = min(read.us, self._began_us or read.us)
+        self._ended_us = max(read.us, self._ended_us)
+        places, answered = self._places(read.gpus), read.answered
+        places = places[answered]
+        shares, totals = read.memory_pct[answered], self._total_of[places]
+        self._memory_lost |= bool((np.isnan(totals) & ~np.isnan(shares)).any())
+        self._samples += places.size
+        self._gpu_rows.add(
+            places.size,
+            ts=np.int64(read.us),
+            gpu_id=self._first_gpu + places,
+            interval_ms=self._gpu_seen.intervals(places, read.us, self._usual_ms),
+            util_pct=np.round(read.util_pct[answered]),
+            mem_used_mib=np.round(shares / 100 * totals),
+            pcie_rx_mb_s=read.pcie_rx_mb_s[answered],
+            pcie_tx_mb_s=read.pcie_tx_mb_s[answered],
+            nvlink_rx_mb_s=read.nvlink_rx_mb_s[answered],
+            nvlink_tx_mb_s=read.nvlink_tx_mb_s[answered],
+        )
+        nodes = np.unique(self._node_of[places])
+        self._host_rows.add(
+            nodes.size,
+            ts=np.int64(read.us),
+            node_id=self._first_node + nodes,
+            interval_ms=self._node_seen.intervals(nodes, read.us, self._usual_ms),
+        )
+        if self._gpu_rows.count >= ROWS_AT_ONCE:
+            self._flush()
+
+    def _places(self, gpus: list[str]) -> Places:
+        """Where GPUs stand in the order in which they were seen first."""
+        if gpus != self._named[0]:
+            for gpu in gpus:
+                if gpu not in self._gpus:
+                    self._note(gpu)
+            order = {gpu: place for place, gpu in enumerate(self._gpus)}
+            self._named = gpus, np.array([order[gpu] for gpu in gpus], np.int64)
+        return self._named[1]
+
+    def _note(self, gpu: str) -> None:
+        """Notes a GPU that is seen for the first time, and its node."""
+        facts = _object(_object(self._members.get("devices"), "devices").get(gpu), f"devices of {quote(gpu)}")
+        parts = _GPU_ID.fullmatch(gpu)
+        if parts is None and not facts:
+            raise WrongValueError(f"{quote(gpu)} isn't hostname:index:name")
+        host, index, name = parts.groups() if parts else (gpu, "0", "")
+        node = _text(facts.get("node"), "node") or _text(host, "hostname") or "?"
+        simulated = facts.get("simulated")
+        if simulated is not None and not isinstance(simulated, bool):
+            raise WrongValueError("simulated should be true or false")
+        self._nodes.setdefault(node, {"simulated": simulated})
+        total = _whole(facts.get("memory_total_mib"), "memory_total_mib", 2**31)
+        total = self._total_mib if total is None else total
+        place = _whole(facts.get("gpu_index"), "gpu_index", 10**4)
+        number = list(self._nodes).index(node)
+        self._gpus[gpu] = {
+            "node_id": self._first_node + number,
+            "gpu_index": int(index) if place is None else place,
+            "uuid": _text(facts.get("uuid"), "uuid"),
+            "name": _text(facts.get("name"), "name") or _text(name, "name"),
+            "memory_total_mib": total,
+        }
+        self._node_of = np.append(self._node_of, number)
+        self._total_of = np.append(self._total_of, np.nan if total is None else total)
+
+    def _flush(self) -> None:
+        self._gpu_rows.flush(self._target)
+        self._host_rows.flush(self._target)
+
+    def _finish(self) -> None:
+        if not self._samples:
+            raise WrongValueError("it has no frames with values of GPUs: not a file of gswarm-profiler")
+        self._flush()
+        members = self._members
+        began = moment(members["start_time"]) if members.get("start_time") else self._began_us
+        ended = moment(members["end_time"]) if members.get("end_time") else None
+        ended = ended or self._ended_us + self._usual_ms * 1000
+        recording_id = self._target.next_free("recording_id")
+        self._add_recording(recording_id, began, ended)
+        for number, (name, facts) in enumerate(self._nodes.items(), self._first_node):
+            self._add(NODES, node_id=number, recording_id=recording_id, node=name, hostname=name, **facts)
+        for number, facts in enumerate(self._gpus.values(), self._first_gpu):
+            self._add(GPUS, gpu_id=number, **facts)
+        if "session" not in members or members["session"] is not None:
+            self._add_session(recording_id, began, ended)
+
+    def _add_recording(self, recording_id: int, began: int, ended: int) -> None:
+        told = _object(self._members.get("recording"), "recording")
+        texts = {name: _text(told.get(name), name) for name in _RECORDING_TEXTS}
+        if not told:
+            texts["command"] = "gswarm-profiler"
+        self._add(
+            RECORDINGS,
+            recording_id=recording_id,
+            started_at=moment(told["started_at"]) if told.get("started_at") else began,
+            ended_at=moment(told["ended_at"]) if told.get("ended_at") else ended,
+            interval_ms=self._usual_ms,
+            schema_version=SCHEMA_VERSION,
+            options=mark(self._path.name),
+            **texts,
+        )
+
+    def _add_session(self, recording_id: int, began: int, ended: int) -> None:
+        told = _object(self._members.get("session"), "session")
+        self._add(
+            SESSIONS,
+            session_id=self._target.next_free("session_id"),
+            recording_id=recording_id,
+            name=_text(self._members.get("session_name"), "session_name") or self._path.stem,
+            started_at=began,
+            ended_at=ended,
+            status=_text(told.get("status"), "status") or "stopped",
+            note=_text(told.get("note"), "note") or "",
+        )
+
+    def _add(self, table: Table, **row: Any) -> None:
+        self._target.add(table, {name: [value] for name, value in row.items()})
+
+
+def _object(value: Any, name: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise WrongValueError(f"{name} should be an object")
+    return value
+
+
+def _text(value: Any, name: str) -> str | None:
+    """A text of one printable line."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        raise WrongValueError(f"{name} should be a text of at most {_LONGEST_TEXT} characters")
+    return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
+
+
+def _whole(value: Any, name: str, below: int) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < below:
+        raise WrongValueError(f"{name} should be a whole number below {below}")
+    return value
