@@ -6,8 +6,10 @@ import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gswarm_agent.metrics import REASON_POWER_CAP, REASON_SW_THERMAL
 from gswarm_tui.store.batch import Columns
@@ -56,7 +58,7 @@ def kept(size: Size) -> Path:
 
 
 def make(path: Path, size: Size, seed: int = 1) -> None:
-    """Write it: one recording with the sessions ``day``, ``morning`` and ``minute``."""
+    """Write it: one recording with the sessions ``minute``, ``morning`` and ``day``, which is the newest."""
     random = np.random.default_rng(seed)
     database = Database(path)
     recording = database.begin_recording(
@@ -115,14 +117,14 @@ def _things(recording: int, size: Size) -> list[tuple[Table, Columns]]:
     ]
 
 
-def _times(seconds: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray:  # type: ignore[type-arg]
+def _times(seconds: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.datetime64(int(BEGAN * 1e6), "us") + (seconds * 1e6).astype("timedelta64[us]")
 
 
 def _samples(
-    ticks: np.ndarray,  # type: ignore[type-arg]
+    ticks: npt.NDArray[Any],
     size: Size,
-    energy: np.ndarray,  # type: ignore[type-arg]
+    energy: npt.NDArray[Any],
     random: np.random.Generator,
 ) -> list[tuple[Table, Columns]]:
     """Some seconds of all nodes, tick by tick as the recorder writes them; ``energy`` (mJ) goes on."""

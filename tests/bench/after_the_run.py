@@ -1,0 +1,81 @@
+"""What is asked after the run: a day of 64 GPUs at 1 Hz, 5.5 million GPU samples, summed up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+
+from gswarm_tui.analysis import spans
+from gswarm_tui.analysis.summary import summarize
+from gswarm_tui.store.database import RecordingInfo
+from gswarm_tui.store.recorder import Recorder
+from tests.bench.day import Size, kept
+from tests.bench.figures import Figure, Form
+
+PROGRAM = [sys.executable, "-m", "gswarm_tui"]
+
+
+def run(form: Form) -> Iterator[Figure]:
+    """Wall time and memory of the commands, and of a summary asked of a recorder that has the file open."""
+    size = Size(seconds=form.count(86_400, 600))
+    path, runs = kept(size), form.count(3, 1)
+    scanned = statistics.median(_scan(path) for _ in range(runs))
+    for what, words, goal in (
+        ("summary of a day of 64 GPUs", ["summary", "day"], 1.0),
+        ("summary of a minute of it", ["summary", "minute"], None),
+        ("sessions: a day, six hours, a minute", ["sessions"], None),
+        ("compare the day with six hours of it", ["compare", "day", "morning"], None),
+    ):
+        took, peaks = zip(*(command([*words, "--db", str(path)]) for _ in range(runs)), strict=True)
+        wall = statistics.median(took)
+        yield Figure(f"{what}, the whole command", wall, "s", goal, limit="one scan", beside=scanned)
+        yield Figure("  its memory", max(peaks), "MiB")
+    asked = statistics.median(_while_recording(path, form.folder) for _ in range(runs))
+    yield Figure("the day's summary by a recorder", asked, "s", 1.0, limit="one scan", beside=scanned)
+
+
+def command(words: list[str]) -> tuple[float, float]:
+    """Wall time [s] and most memory [MiB] of ``gswarm-tui`` with these words."""
+    began = time.monotonic()
+    process = subprocess.Popen([*PROGRAM, *words], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, words)
+    return time.monotonic() - began, used.ru_maxrss / 1024
+
+
+def _scan(path: Path) -> float:
+    """How long DuckDB takes to read the columns once and add them up by GPU."""
+    with duckdb.connect(str(path), read_only=True, config={"threads": 2}) as connection:
+        began = time.monotonic()
+        connection.execute(
+            "SELECT gpu_id, max(ts), sum(interval_ms), sum(util_pct), sum(power_w), max(mem_used_mib), "
+            "max(energy_mj), max(clock_reasons) FROM gpu_samples GROUP BY gpu_id"
+        ).fetchall()
+        return time.monotonic() - began
+
+
+def _while_recording(path: Path, folder: Path) -> float:
+    copy = folder / "recording.duckdb"
+    shutil.copy(path, copy)
+    info = RecordingInfo(time.time(), "login1", "ada", "gswarm-tui", 1000, "0.1.0")
+    recorder = Recorder(copy, info, lambda _status: None)
+    recorder.open()
+    try:
+        with closing(recorder.queries()) as source:
+            began = time.monotonic()
+            summarize(source, spans.choose(source, "day"))
+            return time.monotonic() - began
+    finally:
+        recorder.close(None)
+        copy.unlink()
