@@ -25,6 +25,9 @@ from gswarm_tui.store.database import StoreError, explain
 ROWS_AT_ONCE = 2_048
 """DuckDB's own batches have as many."""
 
+ACCEPTED_MOST = 200
+_ACCEPTED: set[str] = set()
+"""Statements that were seen to only read; looking costs more than many of them."""
 _TABLE_FUNCTIONS = {
     "duckdb_columns",
     "duckdb_constraints",
@@ -181,6 +184,8 @@ def sentence(error: duckdb.Error) -> str:
     """DuckDB's message with its hint and the line it is about, as one line without its full stop."""
     said, _, place = str(error).partition("\n\nLINE ")
     said = re.sub(r"^[A-Za-z ]+ Error: ", "", " ".join(said.split())).rstrip(".!")
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return "the query needs more memory than it may use; aggregate more, or ask for fewer rows at a time"
     if "in read-only mode" in said:
         return "nothing that is asked here can change a recording"
     if isinstance(error, duckdb.PermissionException) and (file := re.search(r'"(.*)"', said)):
@@ -192,6 +197,8 @@ def sentence(error: duckdb.Error) -> str:
 
 def _refuse_others(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
     """Lets nothing pass but queries whose functions only compute. Raises QueryError, duckdb.Error."""
+    if sql in _ACCEPTED:
+        return
     statements = duckdb.extract_statements(sql)
     if len(statements) != 1:
         raise QueryError("one statement is answered at a time" if statements else "there is no statement")
@@ -211,6 +218,9 @@ def _refuse_others(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
     for function in _table_functions(tree["statements"]):
         if function not in _TABLE_FUNCTIONS:
             raise QueryError(f"the function {function} can't be used on a recording")
+    if len(_ACCEPTED) >= ACCEPTED_MOST:
+        _ACCEPTED.clear()
+    _ACCEPTED.add(sql)
 
 
 def _table_functions(tree: Any) -> Iterator[str]:

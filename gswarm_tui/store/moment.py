@@ -20,9 +20,12 @@ from gswarm_tui.fleet.readings import ENERGY
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.playback import Columns, Machine, Playback, introduction, link_of, micros, stamp
+from gswarm_tui.store.summing import LONGEST_INTERVAL_S
 
 Places = npt.NDArray[np.intp]
 
+BLOCK_US = 3_600_000_000
+NOTHING = (0.0, 0.0, 0.0, 0.0)
 PROCESSES_S = 10.0
 """Processes that were seen this long before a time, and not since, are still shown at it."""
 
@@ -44,6 +47,7 @@ class Moments:
         self._playback = playback
         self._energy_at_first: dict[int, float] = {}
         self._ended: dict[str, Session] = {}
+        self._hours: dict[int, list[float]] = {}
 
     def fleet(self, at: float) -> Fleet:
         """The fleet as it was: nodes, links, history, sessions, happenings. Raises StoreError."""
@@ -61,7 +65,7 @@ class Moments:
         for found in newest.values():
             node = fleet.nodes[found.machine.name]
             node.frames, node.missed_ticks = found.frames, found.missed
-        fleet.energy_j = sum(self._energy_used(fleet).values())
+        fleet.energy_j = self._energy_used(newest.values())
         for session in self._sessions(now_us):
             fleet.sessions.restore(session)
         for happened in play.happened(0, now_us):
@@ -116,10 +120,8 @@ class Moments:
         for node, found in nodes:
             node_id = found.machine.node_id
             if node_id in gpus_of and node_id in hosts_of:
-                mine = gpus_of[node_id]
-                _fill_node(
-                    node, found.us, gpus.only(mine), position[gpus.ids[mine]], hosts.only(hosts_of[node_id])
-                )
+                ticks = hosts_of[node_id][hosts.us[hosts_of[node_id]] < found.us]
+                _fill_node(node, gpus, gpus_of[node_id], position, hosts, ticks)
 
     def _stretch(self, table: str, key: str, low: int, high: int) -> _Stretch:
         metrics = ", ".join(_nan_for_null(name) for name in self._playback.columns(table))
@@ -152,23 +154,24 @@ class Moments:
 
     # Energy and sessions
 
-    def _energy_used(self, fleet: Fleet) -> dict[int, float]:
-        """Joules that each of the job's GPUs had used, from its first sample on."""
+    def _energy_used(self, newest: Iterable[_Newest]) -> float:
+        """Joules that the job's GPUs had used, from their first samples on."""
+        machines = self._playback.machines.values()
         if len(self._energy_at_first) < len(self._playback.places):
-            machines = self._playback.machines.values()
-            firsts = {m.node_id: stamp(m.lives[0].first_us) for m in machines}
-            self._energy_at_first = self._energies(firsts)
-        used = {}
-        for machine in self._playback.machines.values():
-            node = fleet.nodes[machine.name]
-            if node.hello is None or len(node.gpus) != len(machine.gpu_ids):
-                continue
-            for place, gpu_id in enumerate(machine.gpu_ids):
-                first = self._energy_at_first.get(gpu_id)
-                last = float(node.gpus[place, ENERGY])
-                if first is not None and np.isfinite(last) and node.mine[place]:
-                    used[gpu_id] = (last - first if last >= first else last) / 1000
-        return used
+            firsts = {machine.node_id: stamp(machine.lives[0].first_us) for machine in machines}
+            self._energy_at_first = self._energies(firsts, "min")
+        lasts = {found.machine.node_id: stamp(found.us) for found in newest}
+        return self._growth(self._energy_at_first, self._energies(lasts, "max"))
+
+    def _growth(self, begun: Mapping[int, float], ended: Mapping[int, float]) -> float:
+        """Joules between two readings (mJ) of the job's GPUs; a counter that fell had begun anew."""
+        mine = self._mine()
+        grown = ((mj, mj - begun[gpu]) for gpu, mj in ended.items() if gpu in begun and gpu in mine)
+        return sum(used if used >= 0 else mj for mj, used in grown) / 1000
+
+    def _mine(self) -> set[int]:
+        """The job's GPUs."""
+        return {gpu for machine in self._playback.machines.values() for gpu in _granted(machine)}
 
     def _sessions(self, now_us: int) -> list[Session]:
         """The sessions that had begun, with what had been measured in them."""
@@ -188,16 +191,7 @@ class Moments:
 
     def _measured(self, row: Mapping[str, Any], until_us: int) -> Session:
         between = stamp(row["start_us"]), stamp(until_us)
-        machines = self._playback.machines.values()
-        mine = {gpu for machine in machines for gpu in _granted(machine)}
-        others = sorted(self._playback.places.keys() - mine)
-        without = "AND gpu_id NOT IN (SELECT unnest(?::INTEGER[]))" if others else ""
-        sums = self._playback.rows(
-            "SELECT sum(util_pct)::DOUBLE, count(util_pct), sum(power_w)::DOUBLE, count(power_w) "  # noqa: S608
-            f"FROM gpu_samples WHERE ts >= ? AND ts < ? {without}",
-            *between,
-            *([others] if others else []),
-        )[0]
+        sums = self._sums(row["start_us"], until_us)
         covered = self._playback.rows(
             "SELECT node_id, sum(least(interval_ms / 1000, epoch(ts - ?::TIMESTAMP)))::DOUBLE "
             "FROM host_samples WHERE ts >= ? AND ts < ? GROUP BY node_id",
@@ -213,17 +207,51 @@ class Moments:
             name=row["name"],
             started_at=row["start_us"] / 1e6,
             note=row["note"] or "",
-            util_sum=sums[0] or 0.0,
-            util_count=sums[1],
-            power_sum=sums[2] or 0.0,
-            power_count=sums[3],
-            energy_j=self._energy_between(row["start_us"], until_us, mine),
+            util_sum=sums[0],
+            util_count=round(sums[1]),
+            power_sum=sums[2],
+            power_count=round(sums[3]),
+            energy_j=self._energy_between(row["start_us"], until_us),
             covered_s=covered_s,
         )
 
-    def _energy_between(self, start_us: int, until_us: int, mine: set[int]) -> float:
+    def _sums(self, start_us: int, until_us: int) -> list[float]:
+        """Sum and count of utilisation, then of power, of the job's GPUs; whole hours are remembered."""
+        first, last = -(-start_us // BLOCK_US), until_us // BLOCK_US
+        if first >= last:
+            return self._sum(start_us, until_us)
+        blocks = range(first, last)
+        if missing := [block for block in blocks if block not in self._hours]:
+            self._hours |= self._sum_blocks(missing[0], missing[-1] + 1)
+        edges = self._sum(start_us, first * BLOCK_US), self._sum(last * BLOCK_US, until_us)
+        parts = [*edges, *(self._hours.get(block, NOTHING) for block in blocks)]
+        return [sum(numbers) for numbers in zip(*parts, strict=True)]
+
+    def _sum(self, low: int, high: int) -> list[float]:
+        rows = self._summed("0", low, high) if low < high else []
+        return next((numbers for _, *numbers in rows), list(NOTHING))
+
+    def _sum_blocks(self, first: int, last: int) -> dict[int, list[float]]:
+        found = self._summed(f"epoch_us(ts) // {BLOCK_US}", first * BLOCK_US, last * BLOCK_US)
+        return {block: list(NOTHING) for block in range(first, last)} | {
+            block: numbers for block, *numbers in found
+        }
+
+    def _summed(self, by: str, low: int, high: int) -> list[tuple[Any, ...]]:
+        others = sorted(self._playback.places.keys() - self._mine())
+        without = "AND gpu_id NOT IN (SELECT unnest(?::INTEGER[]))" if others else ""
+        return self._playback.rows(
+            f"SELECT {by} AS block, coalesce(sum(util_pct), 0)::DOUBLE, count(util_pct), "  # noqa: S608 (own names)
+            "coalesce(sum(power_w), 0)::DOUBLE, count(power_w) "
+            f"FROM gpu_samples WHERE ts >= ? AND ts < ? {without} GROUP BY block",
+            stamp(low),
+            stamp(high),
+            *([others] if others else []),
+        )
+
+    def _energy_between(self, start_us: int, until_us: int) -> float:
         """Joules that GPUs used from the last reading before a start to the last before an end."""
-        longest_us = round(max(61.0, 3 * self._playback.interval_s) * 1e6)
+        longest_us = round(max(LONGEST_INTERVAL_S, 3 * self._playback.interval_s) * 1e6)
         before = self._playback.rows(
             "SELECT node_id, max(ts) FROM host_samples WHERE ts >= ? AND ts < ? GROUP BY node_id",
             stamp(start_us - longest_us),
@@ -234,17 +262,15 @@ class Moments:
             stamp(start_us),
             stamp(until_us),
         )
-        firsts = {node_id: first for node_id, first, _ in inside} | dict(before)
-        begun = self._energies(firsts)
-        ended = self._energies({node_id: last for node_id, _, last in inside})
-        return sum(
-            (mj - begun[gpu] if mj >= begun[gpu] else mj) / 1000
-            for gpu, mj in ended.items()
-            if gpu in begun and gpu in mine
-        )
+        begun = self._energies({node: first for node, first, _ in inside}, "min")
+        begun |= self._energies(dict(before), "max")
+        return self._growth(begun, self._energies({node: last for node, _, last in inside}, "max"))
 
-    def _energies(self, times: Mapping[int, Any]) -> dict[int, float]:
-        """The energy counters (mJ) of each GPU at its node's time."""
+    def _energies(self, times: Mapping[int, Any], nearest: str) -> dict[int, float]:
+        """The energy counters (mJ) of each GPU at its node's time.
+
+        Of a GPU that didn't answer then, it is the last before it (``nearest`` "max"), or the next after it.
+        """
         found = {}
         for gpu_id, ts, energy in self._playback.rows(
             "SELECT gpu_id, ts, energy_mj::DOUBLE FROM gpu_samples "
@@ -254,6 +280,18 @@ class Moments:
             place = self._playback.places.get(gpu_id)
             if place is not None and times.get(place[0]) == ts:
                 found[gpu_id] = energy
+        silent = [gpu for gpu, (node_id, _) in self._playback.places.items() if node_id in times]
+        silent = sorted(set(silent) - found.keys())
+        if silent:
+            bound = "<=" if nearest == "max" else ">="
+            rows = self._playback.rows(
+                f"SELECT gpu_id, arg_{nearest}(energy_mj, ts)::DOUBLE FROM gpu_samples "  # noqa: S608 (own names)
+                f"WHERE energy_mj IS NOT NULL AND ts {bound} ? AND gpu_id IN (SELECT unnest(?::INTEGER[])) "
+                "GROUP BY gpu_id",
+                max(times.values()) if nearest == "max" else min(times.values()),
+                silent,
+            )
+            found |= dict(rows)
         return found
 
 
@@ -272,36 +310,35 @@ class _Stretch:
         parts = np.split(order, starts[1:]) if len(starts) else []
         return {int(owners[part[0]]): part for part in parts}
 
-    def only(self, rows: Places) -> _Stretch:
-        """These rows."""
-        return _Stretch({name: values[rows] for name, values in self._columns.items()})
-
-    def numbers(self, column: str) -> npt.NDArray[Any] | None:
-        """A column's numbers, None where the file doesn't have it."""
-        return self._columns.get(column)
+    def numbers(self, column: str, rows: Places) -> npt.NDArray[Any] | None:
+        """A column's numbers in these rows, None where the file doesn't have it."""
+        found = self._columns.get(column)
+        return None if found is None else found[rows]
 
 
-def _fill_node(node: NodeState, newest_us: int, gpus: _Stretch, position: Places, hosts: _Stretch) -> None:
-    """Fill a node's rings from its rows, those of its GPUs with their position in the node."""
+def _fill_node(  # noqa: PLR0917 - two tables, and which of their rows
+    node: NodeState, gpus: _Stretch, gpu_rows: Places, position: Places, hosts: _Stretch, host_rows: Places
+) -> None:
+    """Fill a node's rings with its rows; ``position`` is by GPU id."""
     if node.gpu_history is None or node.host_history is None:
         return
-    hosts = hosts.only(np.flatnonzero(hosts.us < newest_us)[-node.host_history.capacity :])
-    if not len(times := hosts.us):
+    host_rows = host_rows[-node.host_history.capacity :]
+    if not len(times := hosts.us[host_rows]):
         return
-    inside = np.flatnonzero((gpus.us >= times[0]) & (gpus.us <= times[-1]))
-    gpus, position = gpus.only(inside), position[inside]
-    ticks = np.searchsorted(times, gpus.us)
+    low, high = np.searchsorted(gpus.us[gpu_rows], (times[0], times[-1] + 1))
+    gpu_rows = gpu_rows[low:high]
+    ticks, places = np.searchsorted(times, gpus.us[gpu_rows]), position[gpus.ids[gpu_rows]]
     values = np.full((len(times), len(node.facts), len(GPU_COLUMNS)), np.nan, dtype=np.float32)
     for column, name in enumerate(GPU_COLUMNS):
-        if (numbers := gpus.numbers(name)) is None:
+        if (numbers := gpus.numbers(name, gpu_rows)) is None:
             continue
         if column == ENERGY:
-            node.energy_base = _first_of_each(position, numbers, len(node.facts))
-            numbers = numbers - node.energy_base[position]
-        values[ticks, position, column] = numbers
+            node.energy_base = _first_of_each(places, numbers, len(node.facts))
+            numbers = numbers - node.energy_base[places]
+        values[ticks, places, column] = numbers
     host_values = np.full((len(times), 1, len(HOST_COLUMNS)), np.nan, dtype=np.float32)
     for column, name in enumerate(HOST_COLUMNS):
-        if (numbers := hosts.numbers(name)) is not None:
+        if (numbers := hosts.numbers(name, host_rows)) is not None:
             host_values[:, 0, column] = numbers
     node.gpu_history.fill(times / 1e6, values)
     node.host_history.fill(times / 1e6, host_values)

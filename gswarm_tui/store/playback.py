@@ -36,6 +36,7 @@ from gswarm_tui.store.source import Answer
 
 Columns = dict[str, npt.NDArray[Any]]
 TURNS_MOST = 50_000
+ENDLESS_US = 1 << 62
 _NEEDED = (("recordings", "options"), ("host_samples", "seq"), ("links", "last_ts"))
 """Columns that a recording has, in this and every later version."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - DuckDB's times have no zone
@@ -185,7 +186,7 @@ class Playback:
         for row in nodes:
             node_id = row["node_id"]
             known = self.machines.get(node_id)
-            if row["boot_id"] is None or (known and len(known.lives) == len(links.get(node_id, ()))):
+            if known is not None and len(known.lives) == max(1, len(links.get(node_id, ()))):
                 continue
             machine = self._machine(row, gpus.get(node_id, []), links.get(node_id, []))
             if machine.lives:
@@ -197,7 +198,7 @@ class Playback:
     ) -> Machine:
         lives: list[Life] = []
         after = 0
-        for link in links:
+        for link in links or [{"life": "", "last_ts": ENDLESS_US, "clock_offset_s": None}]:
             first = self.rows(
                 "SELECT epoch_us(min(ts)) FROM host_samples WHERE node_id = ? AND ts > ?",
                 row["node_id"],
@@ -328,8 +329,10 @@ class Playback:
             if machine is None:
                 continue
             looked = processes.get((node_id, us))
+            life = machine.life_at(us)
             frame = Frame(
-                seq=seq,
+                # Frames of a recording that was read from elsewhere aren't numbered.
+                seq=seq or round((us - life.first_us) / (self.interval_s * 1e6)) + 1,
                 ts_ns=us * 1000,
                 late_ms=late_ms or 0.0,
                 missed=missed or 0,
@@ -338,7 +341,7 @@ class Playback:
                 processes=None if looked is None else tuple(looked),
             )
             at = us / 1e6
-            arrived.append(FrameArrived(machine.name, at, at, machine.life_at(us).name, frame))
+            arrived.append(FrameArrived(machine.name, at, at, life.name, frame))
         return arrived
 
     def _samples(self, table: str, keys: str, where: str, *values: object) -> list[tuple[Any, ...]]:
@@ -395,7 +398,7 @@ def _hello(
         simulated=bool(row["simulated"]),
         host=HostFacts(
             hostname=row["hostname"] or row["node"],
-            boot_id=row["boot_id"],
+            boot_id=row["boot_id"] or "",
             kernel=row["kernel"],
             cpu_model=row["cpu_model"],
             cpus=row["cpus"],

@@ -1,0 +1,250 @@
+"""What was recorded is played back: the same frames, and the fleet as it was at any time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gswarm_agent.frame import WARNING, Note, ProcessSample, Row
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
+from gswarm_tui.fleet.events import Event, FrameArrived, Happened, NodeIntroduced, Phase
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.playback.tape import RecordedTape
+from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.playback import require_recording
+from gswarm_tui.store.source import FileSource
+from tests.recorded import recorded
+from tests.tui.scene import BEGINNING, Scene
+from tests.unit.store_recording import arrived, gpu_row, introduced, record
+
+
+def told(made: Scene) -> None:
+    """Two minutes in which about everything happens that can."""
+    made.connect().advance(20)
+    made.hub.start_session("warm_up", started_at=made.time - 5)
+    made.forget_gpu("gpu02", 1).advance(10)
+    made.note("gpu01", Note("xid", WARNING, "XID 79: the GPU has fallen off the bus", 0)).advance(5)
+    made.hub.stop_session(made.fleet.sessions.running[0].session_id)
+    made.lose("gpu02", "connection reset by peer", "is the job over?").advance(12)
+    made.hub.start_session("train")
+    made.bring_back("gpu02").advance(20)
+    made.silence("gpu01").advance(9)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event], Fleet]:
+    """The file, what went into it, and the fleet as it was at the end."""
+    path = tmp_path_factory.mktemp("playback") / "run.duckdb"
+    scene = Scene(2, 3)
+    return path, recorded(path, scene, told), scene.fleet
+
+
+@pytest.fixture
+def tape(made: tuple[Path, list[Event], Fleet]) -> Iterator[RecordedTape]:
+    with closing(FileSource(made[0])) as source:
+        yield RecordedTape(source, 1)
+
+
+def as_kept(event: FrameArrived) -> FrameArrived:
+    """A frame without what the database doesn't keep.
+
+    That is: when it arrived, its time on the node's own clock, what is finer than a microsecond or than
+    single precision, that processes were looked for where there were none, and notes, which are events.
+    """
+    ts = round(event.ts * 1e6) / 1e6
+    frame = event.frame
+    processes = tuple(
+        ProcessSample(p.gpu, p.pid, p.user, p.command, p.rank, p.local_rank, in_sql(p.row, PROCESS_METRICS))
+        for p in frame.processes or ()
+    )
+    kept = replace(
+        frame,
+        ts_ns=round(ts * 1e6) * 1000,
+        late_ms=float(np.float32(frame.late_ms)),
+        gpus=tuple(None if row is None else in_sql(row, GPU_METRICS) for row in frame.gpus),
+        host=None if frame.host is None else in_sql(frame.host, HOST_METRICS),
+        processes=processes or None,
+        notes=(),
+    )
+    return replace(event, at=ts, ts=ts, frame=kept)
+
+
+def in_sql(row: Row, metrics: tuple[Metric, ...]) -> Row:
+    """Numbers as their columns hold them."""
+    return tuple(
+        None if value is None else float(np.float32(value)) if metric.sql == "FLOAT" else round(value)
+        for value, metric in zip(row, metrics, strict=True)
+    )
+
+
+def frames(events: list[Event]) -> list[FrameArrived]:
+    return sorted((e for e in events if isinstance(e, FrameArrived)), key=lambda e: (e.ts, e.node))
+
+
+def test_frames_are_played_back_as_they_were_recorded(
+    made: tuple[Path, list[Event], Fleet], tape: RecordedTape
+) -> None:
+    played = frames(tape.events(tape.recording.start, tape.end()))
+    assert played == [as_kept(frame) for frame in frames(made[1])]
+    assert len(played) > 100
+
+
+def test_windows_side_by_side_hold_everything_once_and_in_order(tape: RecordedTape) -> None:
+    start, end = tape.recording.start, tape.end()
+    parts: list[Event] = []
+    edges = [*np.arange(start, end, 7.3).tolist(), end]
+    for low, high in itertools.pairwise(edges):
+        parts += tape.events(low, high)
+    assert parts == tape.events(start, end)
+    assert [event.at for event in parts] == sorted(event.at for event in parts)
+
+
+def test_what_happened_is_told_once_and_by_the_recording_alone(
+    made: tuple[Path, list[Event], Fleet], tape: RecordedTape
+) -> None:
+    fleet = Fleet(tape.recording.names, tells=False)
+    for event in tape.events(tape.recording.start - 1, tape.end()):
+        fleet.apply(event)
+    happened = [e for e in made[1] if isinstance(e, Happened)]
+    assert sorted(map(repr, fleet.happened)) == sorted(map(repr, happened))
+
+
+@pytest.mark.parametrize("seconds", [3, 21, 33, 40.5, 50, 66, 70])
+def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
+    tape: RecordedTape, seconds: float
+) -> None:
+    at = BEGINNING + seconds
+    sought, played = tape.fleet(at), Fleet(tape.recording.names, tells=False)
+    for event in tape.events(tape.recording.start - 1, at):
+        played.apply(event)
+    for one, other in zip(sought.nodes.values(), played.nodes.values(), strict=True):
+        assert (one.name, one.phase, one.reason, one.remedy) == (
+            other.name,
+            other.phase,
+            other.reason,
+            other.remedy,
+        )
+        assert one.standing(at) is other.standing(at)
+        assert (one.hello, one.mine, one.frames, one.reconnects) == (
+            other.hello,
+            other.mine,
+            other.frames,
+            other.reconnects,
+        )
+        np.testing.assert_array_equal(one.gpus, other.gpus)
+        np.testing.assert_array_equal(one.host, other.host)
+        assert one.processes == other.processes
+        assert (one.gpu_history is None) is (other.gpu_history is None)
+        if one.gpu_history is not None and other.gpu_history is not None:
+            times, values = one.gpu_history.readings()
+            other_times, other_values = other.gpu_history.readings()
+            np.testing.assert_array_equal(times, other_times)
+            np.testing.assert_allclose(values, other_values, rtol=1e-6)
+    assert [repr(h) for h in sought.happened] == [repr(h) for h in played.happened]
+    assert sought.energy_j == pytest.approx(played.energy_j)
+    for session, counted in zip(
+        sought.sessions.sessions.values(), played.sessions.sessions.values(), strict=True
+    ):
+        assert (session.name, session.started_at, session.ended_at) == (
+            counted.name,
+            counted.started_at,
+            counted.ended_at,
+        )
+        assert (session.util_sum, session.util_count) == (counted.util_sum, counted.util_count)
+        assert session.energy_j == pytest.approx(counted.energy_j)
+        assert max(session.covered_s.values()) <= session.seconds(at) + 0.01
+        assert min(session.covered_s.values()) >= min(counted.covered_s.values()) - 1.01
+
+
+def test_a_lost_node_looks_lost_then_and_live_before(tape: RecordedTape) -> None:
+    assert tape.fleet(BEGINNING + 30).nodes["gpu02"].phase is Phase.LIVE
+    lost = tape.fleet(BEGINNING + 40).nodes["gpu02"]
+    assert (lost.phase, lost.reason) == (Phase.LOST, "connection reset by peer")
+    assert lost.gpu_history is not None
+    assert len(lost.gpu_history) == 35
+
+
+def test_before_anything_came_the_nodes_are_there_and_unknown(tape: RecordedTape) -> None:
+    fleet = tape.fleet(BEGINNING - 10)
+    assert [(node.name, node.hello) for node in fleet.nodes.values()] == [("gpu01", None), ("gpu02", None)]
+
+
+def test_sessions_and_what_is_worth_a_look_are_on_the_track(tape: RecordedTape) -> None:
+    track = tape.track()
+    assert [session.name for session in track.sessions] == ["warm_up", "train"]
+    assert any("XID 79" in stop.words for stop in track.stops)
+    assert not any("connected" in stop.words for stop in track.stops)
+
+
+def test_an_agent_that_began_anew_and_a_machine_with_other_gpus_are_met_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    row = gpu_row(util_pct=50)
+    first = [arrived(seq, [row, row]) for seq in (1, 2, 3)]
+    second = [arrived(seq, [row, row], life="life2", ts=T + seq) for seq in (1, 2) for T in [first[-1].ts]]
+    third = [arrived(1, [row], life="life3", ts=first[-1].ts + 10)]
+    later = first[-1].ts + 0.5
+    record(
+        path,
+        [
+            introduced(),
+            *first,
+            introduced(life="life2", at=later),
+            *second,
+            introduced(life="life3", at=later + 8, gpus=1, boot_id="boot2"),
+            *third,
+        ],
+    )
+    with closing(FileSource(path)) as source:
+        tape = RecordedTape(source, 1)
+        events = tape.events(tape.recording.start - 1, tape.end())
+    met = [e for e in events if isinstance(e, NodeIntroduced)]
+    assert [(e.hello.life, len(e.hello.gpus), e.hello.host.boot_id) for e in met] == [
+        ("life1", 2, "boot1"),
+        ("life2", 2, "boot1"),
+        ("life3", 1, "boot2"),
+    ]
+    assert [(e.life, e.frame.seq) for e in frames(events)] == [
+        ("life1", 1),
+        ("life1", 2),
+        ("life1", 3),
+        ("life2", 1),
+        ("life2", 2),
+        ("life3", 1),
+    ]
+
+
+def test_one_recording_of_several_in_a_file_is_played_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    row = gpu_row(util_pct=50)
+    record(path, [introduced(), arrived(1, [row, row])])
+    record(path, [introduced("n2", life="other"), arrived(2, [row, row], node="n2", life="other")])
+    with closing(FileSource(path)) as source:
+        for number, node in ((1, "n1"), (2, "n2")):
+            tape = RecordedTape(source, number)
+            assert [e.node for e in frames(tape.events(0, 2e9))] == [node]
+            assert list(tape.fleet(tape.end()).nodes) == [node]
+
+
+def test_another_programs_file_is_told(tmp_path: Path) -> None:
+    import duckdb
+
+    path = tmp_path / "other.duckdb"
+    duckdb.connect(str(path)).execute("CREATE TABLE t (a INTEGER)").close()
+    with closing(FileSource(path)) as source, pytest.raises(StoreError, match="is no recording"):
+        require_recording(source)
+
+
+def test_a_newer_programs_file_is_told(tmp_path: Path) -> None:
+    import duckdb
+
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced()])
+    duckdb.connect(str(path)).execute("UPDATE recordings SET schema_version = 99").close()
+    with closing(FileSource(path)) as source, pytest.raises(StoreError, match="newer gswarm-tui"):
+        require_recording(source)
