@@ -165,7 +165,6 @@ def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder
 
 async def listen(hub: Hub, recorder: Recorder | None, environ: Mapping[str, str]) -> ControlServer | None:
     """What other commands reach this one by; None where there is no private folder, which is told."""
-    from gswarm_agent.folder import FolderError
     from gswarm_agent.frame import WARNING
     from gswarm_tui.control.server import ControlServer
     from gswarm_tui.fleet.events import Happened
@@ -173,7 +172,7 @@ async def listen(hub: Hub, recorder: Recorder | None, environ: Mapping[str, str]
     try:
         control = ControlServer(hub, recorder, environ)
         await control.start()
-    except (FolderError, OSError) as error:
+    except OSError as error:
         words = f"gswarm-tui sql and mark can't reach this recording: {error}"
         hub.publish(Happened(hub.now(), "notice", WARNING, words))
         return None

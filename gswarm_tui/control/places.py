@@ -9,26 +9,25 @@ from pathlib import Path
 
 from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders
 
+SHARED = f"/tmp/gswarm-tui-heads-{os.geteuid()}"  # noqa: S108  # what is made there is private
+
 
 def tops(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The folders that hold those of heads, the preferred one first."""
     given = Path(environ.get("XDG_RUNTIME_DIR", ""))
-    shared = f"/tmp/gswarm-tui-heads-{os.geteuid()}"  # noqa: S108  # what is made there is private
-    return (f"{given}/gswarm-tui", shared) if given.is_absolute() else (shared,)
+    return (f"{given}/gswarm-tui", SHARED) if given.is_absolute() else (SHARED,)
 
 
 def make(places: Sequence[str]) -> tuple[Folder, int]:
-    """A folder for this process with its lock, which says that it runs. Raises FolderError."""
+    """A folder for this process with its lock, which says that it runs. Raises OSError."""
     remove_left(places)
-    folder = Folder.find(places, str(os.getpid()))
     try:
-        lock = folder.lock()
-    except OSError:
-        lock = None
-    if lock is None:
+        folder = Folder.find(places, str(os.getpid()))
+    except FolderError as error:
+        raise OSError(str(error)) from None
+    if (lock := folder.lock()) is None:
         folder.close()
-        raise FolderError(f"another process uses {folder.path}")
-    folder.unlink(SOCKET)
+        raise OSError(f"another process uses {folder.path}")
     return folder, lock
 
 

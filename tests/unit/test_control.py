@@ -1,0 +1,384 @@
+"""The private socket of a running head: who is answered, with what, and what is left when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_agent.folder import SOCKET
+from gswarm_tui.commands.finding import open_source, which_file
+from gswarm_tui.control import places
+from gswarm_tui.control.client import Head, RunningSource, heads, mark
+from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, MessageError, decode, encode, length
+from gswarm_tui.control.server import ControlServer
+from gswarm_tui.errors import UserError
+from gswarm_tui.fleet.events import Happened
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.hub import Hub
+from gswarm_tui.store.asking import QueryError
+from gswarm_tui.store.database import FileInUseError, StoreError
+from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.store.source import FileSource
+from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """Where nobody else's heads are."""
+    monkeypatch.setattr(places, "SHARED", str(tmp_path / "shared"))
+    (tmp_path / "run").mkdir(mode=0o700)
+    return {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "live.duckdb"
+
+
+class Running:
+    """A head without a screen: hub, recorder and its socket."""
+
+    def __init__(self, path: Path | None, environ: Mapping[str, str]) -> None:
+        self.hub = Hub(Fleet(("n1",), 1.0), clock=lambda: T0 + 60)
+        self.recorder: Recorder | None = None
+        if path is not None:
+            self.recorder = Recorder(path, INFO, lambda _status: None, commit_every_s=0.0)
+            self.recorder.open()
+            self.hub.sinks.append(self.recorder)
+        self.control = ControlServer(self.hub, self.recorder, environ)
+        self.closed = False
+
+    async def committed(self, rows: int) -> None:
+        assert self.recorder is not None
+        async with asyncio.timeout(30):
+            while self.recorder.status().rows < rows:
+                await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self.recorder is not None:
+            await asyncio.to_thread(self.recorder.close, T0 + 100)
+        await self.control.close()
+
+
+@pytest.fixture
+async def running(path: Path, environ: Mapping[str, str]) -> AsyncIterator[Running]:
+    """A head that recorded three frames."""
+    running = Running(path, environ)
+    await running.control.start()
+    assert running.recorder is not None
+    running.recorder.submit([introduced(gpus=2)])
+    running.recorder.submit([arrived(seq, [gpu_row(util_pct=seq)] * 2) for seq in (1, 2, 3)])
+    await running.committed(9)
+    yield running
+    await running.close()
+
+
+def the_head(environ: Mapping[str, str]) -> Head:
+    (head,) = heads(environ)
+    return head
+
+
+async def ask(head: Head, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    source = RunningSource(head, head.path or Path())
+    return await asyncio.to_thread(lambda: source.ask(sql, *values).rows())
+
+
+async def test_a_head_says_what_it_records(running: Running, environ: Mapping[str, str], path: Path) -> None:
+    head = await asyncio.to_thread(the_head, environ)
+    assert (head.pid, head.path, head.nodes) == (os.getpid(), path, ("n1",))
+    link = path.with_name("link.duckdb")
+    link.symlink_to(path)
+    assert head.records(path)
+    assert head.records(link)
+    assert not head.records(path.with_name("other.duckdb"))
+
+
+TYPED = """
+SELECT 1::TINYINT, 170141183460469231731687303715884105727::HUGEINT, 1.5::FLOAT, 'nan'::DOUBLE,
+       '-inf'::DOUBLE, 12.30::DECIMAL(6, 2), true, NULL, 'ü–\\x00', 'ab'::BLOB,
+       DATE '2027-01-15', TIME '10:11:12.5',
+       TIMESTAMP '2027-01-15 10:11:12.123456', TIMESTAMPTZ '2027-01-15 10:11:12+02',
+       INTERVAL '1 day 2 seconds', [1, NULL], [[1.5::DECIMAL(4, 1)]],
+       {'a': 1, 'b': [TIMESTAMP '2027-01-15']},
+       MAP {'k': DATE '2027-01-15'},
+       '550e8400-e29b-41d4-a716-446655440000'::UUID, 'x'::ENUM('x', 'y'), ?::TIMESTAMP, ?::DOUBLE
+"""
+
+
+async def test_values_come_through_as_they_are_in_a_file(
+    running: Running, environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    given = (datetime(2027, 1, 15, 3), 0.1)  # noqa: DTZ001  # as the database has them
+    assert running.recorder is not None
+    here = running.recorder.queries().ask(TYPED, *given)
+    head = await asyncio.to_thread(the_head, environ)
+    there = await asyncio.to_thread(RunningSource(head, head.path or Path()).ask, TYPED, *given)
+    assert (there.names, there.types) == (here.names, here.types)
+    (row,), (expected,) = await asyncio.to_thread(there.rows), here.rows()
+    assert math.isnan(row[3])
+    assert math.isnan(expected[3])
+    assert [type(value) for value in row] == [type(value) for value in expected]
+    assert row[:3] + row[4:] == expected[:3] + expected[4:]
+
+
+async def test_long_answers_come_in_batches_and_whole(running: Running, environ: Mapping[str, str]) -> None:
+    head = await asyncio.to_thread(the_head, environ)
+    rows = await ask(head, "SELECT i, repeat('x', 100) FROM range(50000) t(i)")
+    assert [row[0] for row in rows] == list(range(50_000))
+
+
+async def test_wide_rows_go_in_smaller_messages(
+    running: Running, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gswarm_tui.control.messages.MAX_REPLY", 100_000)
+    monkeypatch.setattr(encode, "__defaults__", (100_000,))
+    head = await asyncio.to_thread(the_head, environ)
+    assert len(await ask(head, "SELECT repeat('x', 5000) FROM range(500)")) == 500
+    with pytest.raises(QueryError, match="a row of the answer is too long"):
+        await ask(head, "SELECT repeat('x', 200000)")
+
+
+async def test_what_is_wrong_with_a_query_comes_back(running: Running, environ: Mapping[str, str]) -> None:
+    head = await asyncio.to_thread(the_head, environ)
+    with pytest.raises(QueryError, match='Did you mean "sessions"'):
+        await ask(head, "FROM sesions")
+    with pytest.raises(QueryError, match="DELETE is none of these"):
+        await ask(head, "DELETE FROM sessions")
+
+
+async def test_a_visitor_that_goes_takes_its_query_along(
+    running: Running, environ: Mapping[str, str]
+) -> None:
+    assert running.recorder is not None
+    head = await asyncio.to_thread(the_head, environ)
+    source = RunningSource(head, head.path or Path())
+    asking = asyncio.create_task(asyncio.to_thread(source.ask, "SELECT count(*) FROM range(1000000000000)"))
+    lending = running.recorder._lending
+    async with asyncio.timeout(30):
+        while not lending._out:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(source.interrupt)
+        with pytest.raises(QueryError, match=r"^the query was cancelled$"):
+            await asking
+        while lending._out:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_head_that_ends_tells_who_waits(running: Running, environ: Mapping[str, str]) -> None:
+    assert running.recorder is not None
+    head = await asyncio.to_thread(the_head, environ)
+    asking = asyncio.create_task(ask(head, "SELECT count(*) FROM range(1000000000000)"))
+    async with asyncio.timeout(30):
+        while not running.recorder._lending._out:
+            await asyncio.sleep(0.01)
+    await running.close()
+    with pytest.raises(QueryError, match="was closed before the query was answered"):
+        await asking
+    with pytest.raises(StoreError, match="ended before it had answered"):
+        await ask(head, "SELECT 1")
+
+
+async def test_a_mark_is_on_the_screen_and_in_the_file(
+    running: Running, environ: Mapping[str, str], path: Path
+) -> None:
+    head = await asyncio.to_thread(the_head, environ)
+    await asyncio.to_thread(mark, head, "epoch 3", {"loss": 1.25, "app": "bert"})
+    happened = [event for event in running.hub._waiting if isinstance(event, Happened)]
+    assert [(event.kind, event.message, event.at) for event in happened] == [("mark", "epoch 3", T0 + 60)]
+    running.hub.flush()
+    await running.close()
+    assert query(path, "SELECT message, detail->>'loss' FROM events WHERE kind = 'mark'") == [
+        ("epoch 3", "1.25")
+    ]
+
+
+async def test_a_mark_that_is_none_is_refused(running: Running, environ: Mapping[str, str]) -> None:
+    head = await asyncio.to_thread(the_head, environ)
+    with pytest.raises(QueryError, match="a mark needs a name"):
+        await asyncio.to_thread(mark, head, " ", {})
+
+
+async def test_a_head_that_records_nothing_takes_marks_and_says_so_to_queries(
+    environ: Mapping[str, str],
+) -> None:
+    running = Running(None, environ)
+    await running.control.start()
+    head = await asyncio.to_thread(the_head, environ)
+    assert head.path is None
+    with pytest.raises(QueryError, match="records nothing, so there is nothing to ask"):
+        await ask(head, "SELECT 1")
+    await asyncio.to_thread(mark, head, "here", {})
+    assert [event.message for event in running.hub._waiting if isinstance(event, Happened)] == ["here"]
+    await running.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        LENGTH.pack(MAX_REQUEST + 1),
+        LENGTH.pack(3) + b"\xc1\xc1\xc1",
+        LENGTH.pack(1) + b"\x01",
+        encode({"want": "nonsense", "version": 1}),
+        encode({"want": "query", "sql": 3, "values": [], "version": 1}),
+        encode({"want": "query", "sql": "SELECT 1", "values": [], "version": 0}),
+        encode({"want": "mark", "name": ["x"], "values": {}, "version": 1}),
+    ],
+)
+async def test_nonsense_is_no_harm(running: Running, environ: Mapping[str, str], said: bytes) -> None:
+    address = next(iter((Path(environ["XDG_RUNTIME_DIR"]) / "gswarm-tui").glob(f"*/{SOCKET}")))
+    reader, writer = await asyncio.open_unix_connection(str(address))
+    writer.write(said)
+    writer.write_eof()
+    async with asyncio.timeout(30):
+        answer = await reader.read()
+    writer.close()
+    assert not answer or "error" in decode(answer[LENGTH.size :])
+    assert await ask(await asyncio.to_thread(the_head, environ), "SELECT 1") == [(1,)]
+
+
+async def test_another_user_is_not_listened_to(
+    running: Running, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gswarm_tui.control.server.is_own", lambda _connection: False)
+    assert await asyncio.to_thread(heads, environ) == []
+    monkeypatch.undo()
+    monkeypatch.setattr("gswarm_tui.control.client.is_own", lambda _connection: False)
+    assert await asyncio.to_thread(heads, environ) == []
+
+
+async def test_others_can_not_enter_the_folder(running: Running, environ: Mapping[str, str]) -> None:
+    top = Path(environ["XDG_RUNTIME_DIR"]) / "gswarm-tui"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (top, *top.iterdir())}
+    assert set(modes.values()) == {0o700}
+    top.chmod(0o755)
+    assert await asyncio.to_thread(heads, environ) == []
+    top.chmod(0o700)
+
+
+async def test_what_a_killed_head_left_is_removed_by_the_next(environ: Mapping[str, str], path: Path) -> None:
+    code = (
+        "import sys, os, asyncio; from pathlib import Path; from tests.unit.test_control import Running\n"
+        "async def main():\n"
+        "    await Running(Path(sys.argv[1]), {'XDG_RUNTIME_DIR': sys.argv[2]}).control.start()\n"
+        "    print('listens', flush=True); await asyncio.sleep(60)\n"
+        "asyncio.run(main())"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(path), environ["XDG_RUNTIME_DIR"]],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "listens\n"
+        assert [head.pid for head in await asyncio.to_thread(heads, environ)] == [process.pid]
+        top = Path(environ["XDG_RUNTIME_DIR"]) / "gswarm-tui"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    finally:
+        process.kill()
+        process.communicate()
+    assert await asyncio.to_thread(heads, environ) == []
+    assert [folder.name for folder in top.iterdir()] == [str(process.pid)]
+    running = Running(path, environ)
+    await running.control.start()
+    assert [folder.name for folder in top.iterdir()] == [str(os.getpid())]
+    await running.close()
+    assert list(top.iterdir()) == []
+
+
+async def test_commands_ask_the_head_while_it_records_and_the_file_afterwards(
+    running: Running, environ: Mapping[str, str], path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = await asyncio.to_thread(open_source, path, environ)
+    assert isinstance(source, RunningSource)
+    rows = await asyncio.to_thread(lambda: source.ask("SELECT count(*) FROM samples").rows())
+    assert rows == [(6,)]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert await asyncio.to_thread(which_file, None, environ) == path
+    await running.close()
+    finished = await asyncio.to_thread(open_source, path, environ)
+    assert isinstance(finished, FileSource)
+    assert finished.ask("SELECT count(*) FROM samples").rows() == [(6,)]
+    finished.close()
+    with pytest.raises(UserError, match="there is no recording in"):
+        which_file(None, environ)
+
+
+async def test_a_file_that_somebody_else_holds_names_the_process(
+    running: Running, environ: Mapping[str, str], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gswarm_tui.commands.finding._PATIENCE_S", 0.0)
+    code = "from gswarm_tui.commands.finding import open_source; from pathlib import Path; import sys\n"
+    code += "try: open_source(Path(sys.argv[1]), {})\nexcept Exception as e: print(type(e).__name__, e)"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        code,
+        str(path),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "HOME": environ["HOME"]},
+    )
+    said, _ = await process.communicate()
+    assert said.decode().startswith(f"{FileInUseError.__name__} {path} is in use by ")
+    assert f"process {os.getpid()};" in said.decode()
+
+
+DATETIMES = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)).map(  # noqa: DTZ001
+    lambda moment: moment.replace(fold=0)  # which of two equal local times: not of interest here
+)
+ZONES = st.integers(-840, 840).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**200), 2**200)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+    | st.binary()
+    | st.decimals(allow_nan=False, allow_infinity=False)
+    | st.uuids()
+    | st.dates()
+    | st.times().map(lambda moment: moment.replace(fold=0))
+    | st.timedeltas()
+    | DATETIMES
+    | st.builds(lambda moment, zone: moment.replace(tzinfo=zone), DATETIMES, ZONES),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(rows=st.lists(VALUES, max_size=5))
+def test_every_value_comes_back_as_it_went(rows: list[Any]) -> None:
+    packed = encode({"rows": rows})
+    assert length(packed[: LENGTH.size], len(packed)) == len(packed) - LENGTH.size
+    assert repr(decode(packed[LENGTH.size :])["rows"]) == repr(rows)
+
+
+@given(data=st.binary(max_size=60))
+def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
+    with contextlib.suppress(MessageError):
+        assert isinstance(decode(data), dict)

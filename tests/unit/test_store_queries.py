@@ -1,0 +1,201 @@
+"""Queries while the recorder writes: their answers are whole, and recording goes on whatever they do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from gswarm_tui.fleet.events import Event, RecorderStatus, SessionStarted
+from gswarm_tui.store.asking import QueryError
+from gswarm_tui.store.database import Database
+from gswarm_tui.store.queries import Lending
+from gswarm_tui.store.recorder import Recorder
+from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
+
+GPUS = 8
+LONG = "SELECT count(*) FROM range(1000000000000)"
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.duckdb"
+
+
+@contextmanager
+def recording(path: Path) -> Iterator[tuple[Recorder, list[RecorderStatus]]]:
+    """A recorder that commits at once, closed at the end."""
+    statuses: list[RecorderStatus] = []
+    recorder = Recorder(path, INFO, statuses.append, commit_every_s=0.0, retry_every_s=0.05)
+    recorder.open()
+    try:
+        recorder.submit([introduced(gpus=GPUS), SessionStarted("s", T0, "train", T0)])
+        yield recorder, statuses
+    finally:
+        recorder.close(T0 + 10_000)
+
+
+def frame(seq: int) -> list[Event]:
+    return [arrived(seq, [gpu_row(util_pct=seq % 100)] * GPUS)]
+
+
+def test_answers_are_whole_commits_while_frames_arrive_at_speed(path: Path) -> None:
+    frames, stop = 2_000, threading.Event()
+    problems: list[str] = []
+
+    def ask(recorder: Recorder) -> None:
+        queries, before = recorder.queries(), -1
+        while not stop.is_set():
+            answer = queries.ask("SELECT count(*), count(DISTINCT ts), max(ts) FROM samples").rows()
+            ((rows, times, _),) = answer
+            if rows != times * GPUS or rows < before:
+                problems.append(f"{answer} after {before} rows")
+            before = rows
+            queries.ask("FROM session_summary").rows()
+
+    with recording(path) as (recorder, statuses):
+        asking = [threading.Thread(target=ask, args=[recorder]) for _ in range(3)]
+        for thread in asking:
+            thread.start()
+        try:
+            for seq in range(1, frames + 1):
+                recorder.submit(frame(seq))
+                if seq % 100 == 0:  # as frames come: not all at once
+                    until(lambda: statuses and statuses[-1].committed, "nothing was committed")
+                    time.sleep(0.005)
+            until(lambda: statuses[-1].committed == {("n1", "life1"): frames}, "not all was committed")
+        finally:
+            stop.set()
+            for thread in asking:
+                thread.join()
+        assert not problems
+        assert not [status.error for status in statuses if status.error]
+        assert recorder.queries().ask("SELECT count(*) FROM samples").rows() == [(frames * GPUS,)]
+    assert query(path, "SELECT count(*), sum(util_pct) FROM samples") == [
+        (frames * GPUS, GPUS * sum(seq % 100 for seq in range(1, frames + 1)))
+    ]
+
+
+def test_a_query_without_end_is_ended_by_the_end_of_the_recording(path: Path) -> None:
+    said: list[str] = []
+
+    def ask() -> None:
+        try:
+            queries.ask(LONG).rows()
+        except QueryError as error:
+            said.append(str(error))
+
+    with recording(path) as (recorder, _):
+        queries = recorder.queries()
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until(lambda: recorder._lending._out, "the query didn't begin")
+        recorder.submit(frame(1))
+        status = recorder.close(T0 + 100)
+    asking.join()
+    assert said == [f"{path} was closed before the query was answered"]
+    assert status.closed
+    assert status.error == ""
+    assert query(path, "SELECT count(*) FROM samples") == [(GPUS,)]
+
+
+def test_a_file_put_back_ends_queries_and_then_answers_again(path: Path) -> None:
+    with recording(path) as (recorder, statuses):
+        recorder.submit(frame(1))
+        until(lambda: statuses and statuses[-1].committed, "nothing was committed")
+        queries = recorder.queries()
+        answer = queries.ask("SELECT * FROM range(10000000)")
+        next(answer.batches)
+        path.unlink()
+        recorder.submit(frame(2))
+        with pytest.raises(QueryError, match="was closed before the query was answered"):
+            answer.rows()
+        until(lambda: statuses[-1].committed == {("n1", "life1"): 2}, "the file wasn't put back")
+        assert queries.ask("SELECT count(*) FROM samples").rows() == [(2 * GPUS,)]
+    assert [status.error for status in statuses if status.error] == []
+    assert query(path, "SELECT count(*) FROM samples") == [(2 * GPUS,)]
+
+
+def test_a_query_that_took_the_memory_gives_it_up_for_a_commit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert, failures = Database._insert, [duckdb.OutOfMemoryException("full")]
+
+    def full_once(self: Database, *what: object) -> None:
+        if failures and recorder._lending._out:
+            raise failures.pop()
+        insert(self, *what)  # type: ignore[arg-type]  # handed on
+
+    monkeypatch.setattr(Database, "_insert", full_once)
+    with recording(path) as (recorder, statuses):
+        until(lambda: statuses, "the node wasn't committed")
+        answer = recorder.queries().ask("SELECT * FROM range(10000000)")
+        recorder.submit(frame(1))
+        until(lambda: statuses and statuses[-1].committed, "nothing was committed")
+        with pytest.raises(QueryError, match=r"^the recorder needed the memory that the query had$"):
+            answer.rows()
+        assert not failures
+        assert [status.error for status in statuses if status.error] == []
+
+
+def test_memory_is_asked_for_only_while_queries_run(path: Path) -> None:
+    with recording(path) as (recorder, statuses):
+        ((during,),) = recorder.queries().ask("SELECT current_setting('memory_limit')").rows()
+        recorder.submit(frame(1))
+        until(lambda: statuses and statuses[-1].committed, "nothing was committed")
+        recorder._database.checkpoint()
+        ((after,),) = recorder._database._execute("SELECT current_setting('memory_limit')")
+    assert (during, after) == ("953.6 MiB", "244.1 MiB")
+
+
+def test_a_query_has_its_time(path: Path) -> None:
+    database = Database(path, lending := Lending(path, "256MB", longest_s=0.2))
+    with pytest.raises(
+        QueryError, match=r"^the query took longer than 0.2 s, the most while this is recorded$"
+    ):
+        lending.lend().answer(LONG, ())
+    assert lending.lend().answer("SELECT 1", ()).rows() == [(1,)]
+    database.close()
+    with pytest.raises(QueryError, match="isn't open now"):
+        lending.lend()
+
+
+def test_one_place_that_is_closed_leaves_the_others_alone(path: Path) -> None:
+    with recording(path) as (recorder, _):
+        closed, other = recorder.queries(), recorder.queries()
+        answer, lasting = closed.ask("SELECT * FROM range(100000)"), other.ask("SELECT * FROM range(100000)")
+        closed.close()
+        with pytest.raises(QueryError, match="cancelled"):
+            answer.rows()
+        with pytest.raises(QueryError, match="cancelled"):
+            closed.ask("SELECT 1")
+        assert len(lasting.rows()) == 100_000
+
+
+def test_a_log_that_a_query_looks_at_is_emptied_later(path: Path) -> None:
+    with recording(path) as (recorder, statuses):
+        recorder.submit(frame(1))
+        until(lambda: statuses and statuses[-1].committed, "nothing was committed")
+        answer = recorder.queries().ask("SELECT * FROM samples, range(100000)")
+        next(answer.batches)
+        recorder.submit(frame(2))
+        until(lambda: statuses[-1].committed == {("n1", "life1"): 2}, "the next frame wasn't committed")
+        recorder._database.checkpoint()
+        assert recorder._database.wal_bytes() > 0
+        answer.close()
+        recorder.submit(frame(3))
+        until(lambda: statuses[-1].committed == {("n1", "life1"): 3}, "the last frame wasn't committed")
+        recorder._database.checkpoint()
+        assert recorder._database.wal_bytes() == 0
