@@ -115,8 +115,8 @@ class Devices:
 def bins_for(span: Span, rows: int, interval_ms: int, most: int = MOST_BINS) -> tuple[int, int]:
     """How many bins, and how wide in µs: no finer than the samples, and not more than can be seen."""
     whole = max(1, round(span.seconds * 1e6))
-    count = min(most, max(FEWEST_BINS, MOST_CELLS // max(1, rows)), -(-whole // (interval_ms * 1000)))
-    width = -(-whole // max(1, count))
+    seen = min(most, max(FEWEST_BINS, MOST_CELLS // max(1, rows)))
+    width = max(interval_ms * 1000, -(-whole // seen))
     return -(-whole // width), width
 
 
