@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_agent.wire import MAGIC
+from gswarm_agent.wire import MAGIC, WIRE_VERSION
 from gswarm_tui.launch.base import LaunchError, Retry
 from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 from gswarm_tui.launch.srun import SrunLauncher
@@ -49,7 +49,7 @@ async def test_a_step_with_an_agent_that_goes_on_is_left_and_not_ended(
     srun: Path, tmp_path: Path, recording: str
 ) -> None:
     told = tmp_path / "told"
-    agent = "printf '\\000gswarm-wire-2\\n'; while true; do sleep 0.1; done"
+    agent = f"printf '\\000gswarm-wire-{WIRE_VERSION}\\n'; while true; do sleep 0.1; done"
     write(srun, f"trap 'echo SIGTERM >{told}; exit' TERM; {agent}")
     channel = await SrunLauncher("7", Bootstrap(serving=Serving(recording))).open("gpu01")
     await channel.close()
