@@ -32,7 +32,18 @@ from gswarm_tui.link import Link
 from gswarm_tui.pace import Backoff, Gate
 from gswarm_tui.store.recorder import Recorder
 from tests.unit.store_recording import INFO, gpu_row, hello, host_row, query
-from tests.unit.test_link import BEGIN, FRAME, NOW, SECOND_NS, FakeAgent, Hands, Scene, scene, settle
+from tests.unit.test_link import (
+    BEGIN,
+    FRAME,
+    NOW,
+    SECOND_NS,
+    FakeAgent,
+    FakeLauncher,
+    Hands,
+    Scene,
+    scene,
+    settle,
+)
 
 NODES = 1000
 
@@ -198,6 +209,24 @@ async def test_a_connection_begins_with_all_of_its_room() -> None:
         second.say(*frames(11, 10))
         await here.hands.turn(2)
         assert seqs(here) == list(range(1, 21))
+
+
+@pytest.mark.usefixtures("ten")
+async def test_without_a_recording_so_much_is_taken_in_a_tick_and_no_more() -> None:
+    agent, hub = FakeAgent(), Hub(Fleet(["gpu01"]), clock=lambda: BEGIN)
+    hub.links["gpu01"] = one = Link("gpu01", FakeLauncher(agent), 1000, hub.publish, times=Hands().times)
+    running = asyncio.create_task(one.run())
+    try:
+        await settle()
+        agent.greet()
+        agent.say(*frames(1, 35))
+        for taken in (10, 20, 30, 35):
+            await settle()
+            assert hub.fleet.nodes["gpu01"].frames == taken
+            hub.flush()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def test_what_waits_of_one_life_is_not_freed_by_another() -> None:
