@@ -13,9 +13,9 @@ from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import open_source, reference
+from gswarm_tui.commands.target import file_name, new_file, new_folder, size_of
 from gswarm_tui.errors import UserError, printable, quote
 from gswarm_tui.exchange import gswarm_json, tidy_csv
-from gswarm_tui.exchange.target import new_file, new_folder
 from gswarm_tui.exchange.windows import micros
 from gswarm_tui.store.dataset import Slice, write_dataset
 from gswarm_tui.store.source import Source
@@ -36,17 +36,19 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             raise UserError(f"{source.path} holds no recording.")
         kind = _format(asked)
         _check(asked, kind)
-        for span in chosen:
-            _check_samples(source, span)
-        target = asked.output or _default_name(source, chosen, named.name, kind)
-        if kind == "parquet":
-            return _parquet(source, chosen, Path(target), asked.force)
-        if target == _STDOUT:
-            _text(source, chosen, asked.table, kind, sys.stdout)
+        if not (sampled := [span for span in chosen if _has_samples(source, span)]):
+            what = f"{quote(chosen[0].name)} in {source.path}" if named.name else str(source.path)
+            raise UserError(f"{what} holds no samples, so there is nothing to export.")
+        if asked.output == _STDOUT:
+            _text(source, sampled, asked.table, kind, sys.stdout)
             return 0
-        with new_file(Path(target), force=asked.force) as out:
-            told = _text(source, chosen, asked.table, kind, out)
-        _say(f"{target}: {told}, {_size(Path(target))}")
+        target = Path(asked.output or _usual_name(source, chosen, named.name, kind)).expanduser()
+        if kind == "parquet":
+            told = _parquet(source, sampled, target, asked.force)
+        else:
+            with new_file(target, force=asked.force, unlike=source.path) as out:
+                told = _text(source, sampled, asked.table, kind, out)
+    print(printable(f"{target}: {told}, {_megabytes(target)}"))
     return 0
 
 
@@ -84,22 +86,18 @@ def _check(asked: Namespace, kind: str) -> None:
         raise UserError("Parquet is written to a folder, not to standard output; name one with -o.")
 
 
-def _check_samples(source: Source, span: Span) -> None:
+def _has_samples(source: Source, span: Span) -> bool:
     query = """
     SELECT 1 FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
     WHERE recording_id = ? AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT) LIMIT 1
     """
-    if not source.ask(query, span.recording_id, micros(span.started_at), micros(span.until)).rows():
-        raise UserError(
-            f"{quote(span.name)} in {source.path} holds no samples, so there is nothing to export."
-        )
+    asked = span.recording_id, micros(span.started_at), micros(span.until)
+    return bool(source.ask(query, *asked).rows())
 
 
-def _default_name(source: Source, chosen: Sequence[Span], name: str, kind: str) -> str:
-    """``run-train.json`` for the session ``train`` of ``run.duckdb``, in the working folder."""
-    session = chosen[0].name if name else ""
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in session)
-    return f"{source.path.stem}{'-' if safe else ''}{safe}.{kind}"
+def _usual_name(source: Source, chosen: Sequence[Span], name: str, kind: str) -> str:
+    """``train.json`` for a session of that name, ``run.json`` for all that ``run.duckdb`` holds."""
+    return f"{file_name(chosen[0].name if name else source.path.stem)}.{kind}"
 
 
 def _text(source: Source, chosen: Sequence[Span], table: str | None, kind: str, out: TextIO) -> str:
@@ -115,7 +113,7 @@ def _text(source: Source, chosen: Sequence[Span], table: str | None, kind: str, 
     return f"{written.samples:,} samples of {_gpus(written.gpus)}"
 
 
-def _parquet(source: Source, chosen: Sequence[Span], folder: Path, force: bool) -> int:
+def _parquet(source: Source, chosen: Sequence[Span], folder: Path, force: bool) -> str:
     if source.running:
         raise UserError(
             f"{source.path} is being written; Parquet is for finished recordings. JSON and CSV work now."
@@ -129,22 +127,16 @@ def _parquet(source: Source, chosen: Sequence[Span], folder: Path, force: bool) 
     source.close()
     with new_folder(folder, force=force) as part:
         samples = write_dataset(source.path, part, slices, _told)
-    _say(f"{folder}: {samples:,} GPU samples, {_size(folder)}")
-    return 0
+    return f"{samples:,} GPU samples"
 
 
 def _gpus(count: int) -> str:
     return f"{count} GPU{'' if count == 1 else 's'}"
 
 
-def _size(path: Path) -> str:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return f"{sum(file.stat().st_size for file in files) / 1e6:.1f} MB"
+def _megabytes(path: Path) -> str:
+    return f"{size_of(path) / 1e6:.1f} MB"
 
 
 def _told(share: float) -> None:
     """Nothing to show yet."""
-
-
-def _say(words: str) -> None:
-    print(printable(words))

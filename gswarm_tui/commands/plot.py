@@ -10,6 +10,7 @@ from pathlib import Path
 from gswarm_tui.analysis import spans
 from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import open_source, reference
+from gswarm_tui.commands.target import file_name
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -50,7 +51,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         material = gather(source, span, choices, values, how, all_of_them=chosen)
     with look.style():
         figure = Page(material, None).draw()
-    for path in files or [Path(f"{saving.file_name(span.name)}.pdf")]:
+    for path in files or [Path(f"{file_name(span.name)}.pdf")]:
         with whole(path, unlike=source.path) as part:
             part.write_bytes(saving.content(figure, path.suffix[1:].lower(), span.name))
         print(path)

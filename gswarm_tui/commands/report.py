@@ -12,6 +12,7 @@ from gswarm_agent import __version__
 from gswarm_tui.analysis import spans
 from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import open_source, reference
+from gswarm_tui.commands.target import file_name
 from gswarm_tui.errors import UserError
 
 
@@ -30,7 +31,6 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{out} doesn't end in .html; a report is a page.")
 
-    from gswarm_tui.plotting.saving import file_name
     from gswarm_tui.printing.formats import whole
     from gswarm_tui.reporting.making import make
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -39,8 +38,3 @@ def content(figure: Figure, kind: str, title: str, dpi: int = DPI) -> bytes:
         metadata = _METADATA[kind] | {"Title": title}
         figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
     return buffer.getvalue()
-
-
-def file_name(name: str) -> str:
-    """A session's name as that of a file, without what a shell or another system would mind."""
-    return re.sub(r"[^\w.+-]+", "-", name).strip("-.")[:80] or "session"

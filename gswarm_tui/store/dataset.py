@@ -71,7 +71,8 @@ def is_dataset(folder: Path) -> bool:
     """Whether a folder has an export and nothing else in it."""
     names = {path.name for path in folder.iterdir()}
     own = {table.name for table in SAMPLES} | {file_name(table) for table in SMALL}
-    return file_name(RECORDINGS) in names and names <= own
+    files = (path for path in folder.rglob("*") if not path.is_dir())
+    return file_name(RECORDINGS) in names <= own and all(file.suffix == ".parquet" for file in files)
 
 
 def file_name(table: Table) -> str:
