@@ -1,22 +1,36 @@
-"""Makes the pictures of this folder from the running program: ``python -m screenshots.make``.
+"""Makes the pictures of this folder from the running program: ``python -m screenshots.make [NAME ...]``.
 
 A seeded simulated fleet on a clock that stands still, so the same program gives the same bytes.
-The SVGs need no font from elsewhere; PNGs are made of them where ``rsvg-convert`` is installed.
+The SVGs need no font from elsewhere; PNGs are made of them where ``rsvg-convert`` is installed. The
+report's picture is made by Chromium where that is installed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
 
+from gswarm_agent import __version__
+from gswarm_tui.analysis import spans
+from gswarm_tui.plotting import look, saving
+from gswarm_tui.plotting.choosing import choose_metrics
+from gswarm_tui.plotting.figure import Page
+from gswarm_tui.plotting.material import gather
+from gswarm_tui.reporting.making import make
+from gswarm_tui.store.source import FileSource
 from gswarm_tui.tui.app import GswarmApp
 from tests.tui.scene import Scene, scene
+from tests.unit.plot_recording import record_training
 
 FOLDER = Path(__file__).parent
 
@@ -94,10 +108,50 @@ async def svg(shot: Shot) -> str:
     return drawn.replace("<svg ", '<svg xml:space="preserve" ', 1)
 
 
+def plot(recording: Path) -> None:
+    """The README's plot."""
+    with closing(FileSource(recording)) as source:
+        span = spans.choose(source, "full_training")
+        material = gather(source, span, choose_metrics(), ["loss"])
+    with look.style():
+        figure = Page(material, UTC).draw()
+    (FOLDER / "plot.png").write_bytes(saving.content(figure, "png", span.name, dpi=160))
+
+
+def report(recording: Path) -> None:
+    """The first screen of the README's report."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        print("no Chromium here: the report's picture is as it was")
+        return
+    with closing(FileSource(recording)) as source:
+        span = spans.choose(source, "full_training")
+        page = make(source, span, span.until, UTC, __version__)
+    path = recording.with_name("report.html")
+    path.write_text(page.html(), encoding="utf-8")
+    words = ["--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--window-size=1080,1000"]
+    words += ["--disable-background-networking", f"--user-data-dir={recording.with_name('profile')}"]
+    words += ["--no-sandbox"] * (os.geteuid() == 0)
+    picture = FOLDER / "report.png"
+    subprocess.run(
+        [browser, *words, f"--screenshot={picture}", path.as_uri()], check=True, stderr=subprocess.DEVNULL
+    )
+
+
 def main() -> None:
-    """Make them all."""
+    """Make them all, or those that are named."""
+    wanted = set(sys.argv[1:])
+    if not wanted or wanted & {"plot", "report"}:
+        with tempfile.TemporaryDirectory() as folder:
+            recording = record_training(Path(folder) / "run.duckdb")
+            for name, draw in (("plot", plot), ("report", report)):
+                if not wanted or name in wanted:
+                    draw(recording)
+                    print(name)
     converter = shutil.which("rsvg-convert")
     for shot in SHOTS:
+        if wanted and shot.name not in wanted:
+            continue
         path = FOLDER / f"{shot.name}.svg"
         path.write_text(asyncio.run(svg(shot)), encoding="utf-8")
         if converter:
