@@ -109,6 +109,7 @@ class Page:
             height / self._height,
         )
         axes = figure.add_axes(rect)
+        axes.patch.set_visible(False)  # it would cut the line of a neighbour in half
         axes.set_xlim(0, self._seconds)
         axes.set_xticks([])
         return axes
