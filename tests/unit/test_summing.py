@@ -1,0 +1,222 @@
+"""Summaries in SQL against sums in plain Python, on recordings made by the recorder."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import closing
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gswarm_agent.frame import ProcessSample
+from gswarm_tui.analysis import spans
+from gswarm_tui.analysis.summary import Figures, Summary, processes, summarize
+from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
+from gswarm_tui.store.source import FileSource
+from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, query, record
+from tests.unit.summing_oracle import Sample, Sums, p95, sum_up
+
+BEGAN, UNTIL = T0 + 4, T0 + 16
+
+
+def session(name: str = "train", began: float = BEGAN, until: float = UNTIL) -> list[Event]:
+    return [SessionStarted(name, until, name, began), SessionStopped(name, until, until)]
+
+
+def summary_of(path: Path, name: str = "") -> Summary:
+    with closing(FileSource(path)) as source:
+        return summarize(source, spans.choose(source, name))
+
+
+_SERIES = st.lists(
+    st.tuples(
+        st.integers(1, 3),  # how much higher the next frame's number is: with 1 there is no gap before it
+        st.one_of(st.none(), st.integers(0, 100)),
+        st.one_of(st.none(), st.integers(0, 5_000)),
+        st.sampled_from([True, True, True, False]),  # whether the GPU answered
+    ),
+    min_size=1,
+    max_size=16,
+)
+
+
+def played(node: str, series: Any) -> tuple[list[Event], list[Sample]]:
+    """The events of a node with one GPU, and its samples as they should be read."""
+    events: list[Event] = [introduced(node, gpus=1)]
+    samples, seq = [], 0
+    for ahead, util, energy, answered in series:
+        interval = 1.0 if seq and ahead == 1 else None
+        seq += ahead
+        power = None if util is None else util * 7.0
+        row = gpu_row(util_pct=util, power_w=power, energy_mj=energy) if answered else None
+        events.append(arrived(seq, [row], node=node))
+        if answered:
+            samples.append(Sample(T0 + seq, interval, util, power, energy))
+    return events, samples
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(_SERIES, min_size=1, max_size=12))
+def test_sums_are_those_made_sample_by_sample(all_series: list[Any]) -> None:
+    """Also with gaps, counters that begin anew, and values and GPUs that are missing now and then."""
+    events, samples = session(), {}
+    for number, series in enumerate(all_series):
+        of_node, samples[f"n{number}"] = played(f"n{number}", series)
+        events += of_node
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.duckdb"
+        record(path, events)
+        summary = summary_of(path)
+        lengths = query(path, "SELECT node, duration_s FROM session_bubbles ORDER BY ALL")
+    expected = {node: sum_up(each, BEGAN, UNTIL) for node, each in samples.items()}
+    assert {one.node for one in summary.gpus} == {node for node, one in expected.items() if one.samples}
+    for one in summary.gpus:
+        check(one, expected[one.node or ""])
+    assert lengths == sorted((node, s) for node, one in expected.items() for s in one.bubbles)
+    if summary.whole is not None:
+        check_whole(summary.whole, list(expected.values()), [s for each in samples.values() for s in each])
+
+
+def check(one: Figures, truth: Sums) -> None:
+    for field in fields(Sums):
+        if field.name != "bubbles":
+            assert getattr(one, field.name) == pytest.approx(getattr(truth, field.name)), field.name
+    if truth.busy_s is None:
+        assert (one.bubbles, one.bubble_s, one.bubble_share) == (None, None, None)
+        return
+    assert (one.bubbles, one.bubble_s) == (len(truth.bubbles), sum(truth.bubbles))
+    assert one.bubble_longest_s == (max(truth.bubbles) if truth.bubbles else None)
+    between = sum(truth.bubbles) + truth.busy_s
+    assert one.bubble_share == (pytest.approx(sum(truth.bubbles) / between) if between else None)
+
+
+def check_whole(whole: Figures, gpus: list[Sums], samples: list[Sample]) -> None:
+    inside = [one for one in samples if BEGAN <= one.ts < UNTIL]
+    util = [one.util_pct for one in inside if one.util_pct is not None]
+    assert whole.samples == len(inside)
+    assert whole.util_median_pct == (median(util) if util else None)
+    assert whole.util_p95_pct == pytest.approx(p95(util))
+    energy = [one.energy_j for one in gpus if one.energy_j is not None]
+    assert whole.energy_j == (pytest.approx(sum(energy)) if energy else None)
+    if util:
+        assert whole.bubbles == sum(len(one.bubbles) for one in gpus)
+        assert whole.busy_s == sum(one.busy_s or 0 for one in gpus)
+
+
+def test_a_node_that_was_booted_anew_is_one_node_and_its_gpus_are_the_same(tmp_path: Path) -> None:
+    busy, idle = gpu_row(util_pct=90, energy_mj=5_000), gpu_row(util_pct=0, energy_mj=1_000)
+    path = tmp_path / "run.duckdb"
+    events = [
+        introduced(),
+        *(arrived(i, [busy, busy]) for i in (1, 2, 3)),
+        introduced(at=T0 + 8, life="life2", boot_id="boot2"),
+        *(arrived(i, [idle, busy], life="life2", ts=T0 + 8 + i) for i in (1, 2)),
+        arrived(3, [replace_energy(busy, 9_000)] * 2, life="life2", ts=T0 + 11),
+        *session(began=T0 + 1, until=T0 + 12),
+    ]
+    record(path, events)
+    assert query(path, "SELECT count(*) FROM nodes") == [(2,)]
+    summary = summary_of(path)
+    whole = summary.whole
+    assert whole is not None
+    assert [one.label for one in (*summary.nodes, *summary.gpus)] == ["n1", "n1:0", "n1:1"]
+    assert (whole.gpus, whole.samples, [one.node for one in summary.covered]) == (2, 12, ["n1"])
+    # While it booted it was not measured, which is no idle time; the one measured second is.
+    assert (summary.gpus[0].bubbles, summary.gpus[0].bubble_s) == (1, 1.0)
+    assert summary.gpus[0].energy_j == pytest.approx(1.0 + 8.0)  # it used 1 J since it booted, then 8 more
+    assert summary.partial == ("n1",)
+
+
+def replace_energy(row: Any, energy_mj: int) -> Any:
+    return gpu_row(util_pct=row[0], energy_mj=energy_mj)
+
+
+def test_peaks_are_kept_of_all_of_a_node_and_of_a_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    host = {"n1": (20, 30_000), "n2": (60, 90_000)}
+    events: list[Event] = [*session()]
+    for node, (cpu, memory) in host.items():
+        events.append(introduced(node))
+        for i in range(1, 20):
+            inside = 4 <= i < 16
+            value = (80 if node == "n2" else 50) + (i if inside else 100)
+            rows = [
+                gpu_row(
+                    util_pct=50, power_w=value, mem_used_mib=value * 10, temp_c=value // 2, mem_temp_c=70
+                ),
+                gpu_row(util_pct=60, power_w=20, mem_used_mib=5, temp_c=30, mem_temp_c=71),
+            ]
+            events.append(arrived(i, rows, node=node, host=host_row(cpu_pct=cpu, memory_used_mib=memory)))
+    record(path, events)
+    summary = summary_of(path)
+    whole, second = summary.whole, summary.nodes[1]
+    assert whole is not None
+    names = ("power_max_w", "mem_used_max_mib", "mem_total_mib", "temp_max_c", "mem_temp_max_c")
+    assert [getattr(whole, name) for name in names] == [95, 950, 81_559, 47, 71]
+    assert [getattr(summary.nodes[0], name) for name in names] == [65, 650, 81_559, 32, 71]
+    assert [getattr(summary.gpus[3], name) for name in names] == [20, 5, 81_559, 30, 71]
+    hosts = ("host_cpu_max_pct", "host_memory_max_mib", "host_memory_total_mib")
+    assert [getattr(whole, name) for name in hosts] == [60, 90_000, 515_000]
+    assert [getattr(second, name) for name in hosts] == [60, 90_000, 515_000]
+    assert [getattr(summary.gpus[0], name) for name in hosts] == [None, None, None]
+
+
+def test_peaks_of_processes_are_those_within_the_session(tmp_path: Path) -> None:
+    def seen(i: int) -> tuple[ProcessSample, ...]:
+        memory = 90_000 if i < 4 else 1_000 * i
+        first = process_row(gpu_memory_mib=memory, sm_pct=i, cpu_pct=100 + i, memory_mib=i)
+        second = process_row(gpu_memory_mib=70_000)
+        return (
+            ProcessSample(0, 11, "ada", "train.py" if i > 5 else "sh", 3, 1, first),
+            ProcessSample(1, 12, "ada", "eval.py", None, None, second),
+        )
+
+    path = tmp_path / "run.duckdb"
+    row = gpu_row(util_pct=50)
+    frames = [arrived(i, [row, row], processes=seen(i) if i % 2 else None) for i in range(1, 20)]
+    record(path, [introduced(), *frames, *session()])
+    with closing(FileSource(path)) as source:
+        largest, trained = processes(source, spans.choose(source))
+    assert (largest.pid, largest.gpu_index, largest.rank, largest.gpu_memory_max_mib) == (12, 1, None, 70_000)
+    assert (trained.pid, trained.rank, trained.local_rank, trained.command) == (11, 3, 1, "train.py")
+    peaks = (trained.gpu_memory_max_mib, trained.sm_max_pct, trained.cpu_max_pct, trained.memory_max_mib)
+    assert peaks == (15_000, 15, 115, 15)
+    assert trained.sm_mean_pct == 10
+    when = [datetime.fromtimestamp(T0 + i, UTC).replace(tzinfo=None) for i in (5, 15)]
+    assert [trained.first_seen, trained.last_seen] == when
+    peaks_in_sql = query(path, "SELECT pid, rank, gpu_memory_max_mib FROM session_processes ORDER BY pid")
+    assert peaks_in_sql == [(11, 3, 15_000), (12, None, 70_000)]
+
+
+def test_gpus_of_others_are_left_out_of_everything(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    event = introduced()
+    gpus = tuple(replace(gpu, minor=gpu.index) for gpu in event.hello.gpus)
+    mine, theirs = gpu_row(util_pct=50), gpu_row(util_pct=100, power_w=900)
+    others = ProcessSample(1, 66, "eve", "theirs.py", None, None, process_row(gpu_memory_mib=9))
+    frames = [arrived(i, [mine, theirs], processes=(others,)) for i in range(1, 20)]
+    hello = replace(event, hello=replace(event.hello, gpus=gpus))
+    record(path, [hello, *frames, *session()], allocation={"n1": frozenset({0})})
+    summary = summary_of(path)
+    assert summary.whole is not None
+    assert (summary.whole.gpus, summary.whole.util_max_pct, summary.whole.power_max_w) == (1, 50, None)
+    with closing(FileSource(path)) as source:
+        assert processes(source, spans.choose(source)) == []
+
+
+def test_a_whole_recording_and_the_sessions_in_it_are_summed_up_each(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    frames = [arrived(i, [gpu_row(util_pct=i)]) for i in range(1, 20)]
+    record(path, [introduced(gpus=1), *frames, *session()], ended_at=T0 + 20)
+    samples = {name: summary_of(path, name).whole for name in ("train", "1", "recording 1")}
+    assert {name: one.samples if one else 0 for name, one in samples.items()} == {
+        "train": 12,
+        "1": 12,
+        "recording 1": 19,
+    }
