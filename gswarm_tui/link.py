@@ -20,6 +20,7 @@ from gswarm_agent.wire import (
     Bye,
     Decoder,
     JobEnds,
+    Lost,
     Message,
     Ping,
     Pong,
@@ -33,6 +34,7 @@ from gswarm_tui.clock import Offset
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
+    FramesLost,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
@@ -50,6 +52,7 @@ MOST_FORMER = 64
 """Lives that a connection may tell of before the present one. What they left is on disk then, and isn't told
 again on the next."""
 MOST_HELLOS = 32
+MOST_LOSSES = 1000
 LAST_WORDS_S = 12.0
 """An agent that was asked to stop waits ten seconds for its last frames to be on disk."""
 MOST_WAITING = 192 * 1024 * 1024
@@ -109,7 +112,7 @@ class Link:
         self._on_disk: dict[str, int] = {}
         self._speaks = False
         self._introduced: set[str] = set()
-        self._hellos = 0
+        self._hellos = self._losses = 0
         self._said_bye = False
         self._heard_at = 0.0
         self._pinged_at = 0.0
@@ -219,7 +222,7 @@ class Link:
         """One connection, from its start to its end. Returns when asked to stop, else raises LaunchError."""
         channel = await self._launcher.open(self.node)
         self._channel, self._hello, self._offset = channel, None, Offset()
-        self._speaks, self._hellos, self._haste = False, 0, None
+        self._speaks, self._hellos, self._losses, self._haste = False, 0, 0, None
         self._introduced.clear()
         self._gate.forget()
         self._again.clear()
@@ -320,8 +323,18 @@ class Link:
             self._publish(NodeIntroduced(self.node, at, message, former))
             if not former and not self._speaks:
                 self._is_live(message, at)
+        elif isinstance(message, Lost):
+            self._take_loss(message, at)
         elif isinstance(message, Pong):
             self._measure(message.clock, at)
+
+    def _take_loss(self, lost: Lost, at: float) -> None:
+        self._losses += 1
+        if self._losses > MOST_LOSSES:
+            raise WireError(f"it told more than {MOST_LOSSES} times that frames are lost")
+        self._heard[lost.life] = max(lost.seq, self._heard.get(lost.life, 0))
+        ts = lost.ts_ns / 1e9 - self._offsets.get(lost.life, self._offset.offset_s)
+        self._publish(FramesLost(self.node, at, ts, lost.life, lost.seq, lost.reason))
 
     def _check(self, hello: Hello) -> None:
         """Former lives come first, each once, then the present one, which may say hello again."""

@@ -191,7 +191,7 @@ def _hand_on(agent: int, number: int) -> None:
 def _hold(folder: Folder) -> int:
     """Stay until the agent has ended."""
     with suppress(OSError):
-        folder.lock(wait=True)
+        folder.lock(wait=True, create=False)
     return 0
 
 
@@ -200,7 +200,7 @@ def _was_killed(folder: Folder) -> bool:
     deadline = time.monotonic() + _ENDING_S
     with suppress(OSError):
         while time.monotonic() < deadline:
-            lock = folder.lock()
+            lock = folder.lock(create=False)
             if lock is not None:
                 os.close(lock)
                 return SOCKET in folder.names()

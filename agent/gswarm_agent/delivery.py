@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Callable, Deque, Iterator, List, Optional
 
 from gswarm_agent.frame import Clock, Hello
+from gswarm_agent.segments import Record
 from gswarm_agent.spool import Spool
 from gswarm_agent.wire import MAGIC, Bye, Decoder, Message, Ping, Pong, Start, encode
 
@@ -100,11 +101,20 @@ class Delivery:
             records = self._spool.read(life, self._sent, _AT_ONCE)
             if records:
                 hello = [] if self._introduced else [self._spool.hello(life)]
-                self._introduced, self._sent = True, records[-1].seq
-                return [*hello, *(record.data for record in records)]
+                self._introduced = True
+                return [*hello, *self._sending(life, records)]
+            lost = self._spool.lost_at_the_end(life, self._sent)
             self._former.popleft()
             self._introduced, self._sent = False, 0
+            if lost is not None:
+                return [encode(lost)]
         return []
+
+    def _sending(self, life: str, records: List[Record]) -> List[bytes]:
+        """Records that are sent now, after what is lost before them."""
+        lost = self._spool.lost_before(life, self._sent, records[0])
+        self._sent = records[-1].seq
+        return [*([] if lost is None else [encode(lost)]), *(record.data for record in records)]
 
     def _next_of_this_life(self, start: Start) -> List[bytes]:
         if self._hello is None:
@@ -115,6 +125,4 @@ class Delivery:
             clock = Clock(start.sent, self._received, self._wall_ns())
             hello.append(encode(replace(self._hello, clock=clock)))
         records = self._spool.read(self._hello.life, self._sent, _AT_ONCE)
-        if records:
-            self._sent = records[-1].seq
-        return [*hello, *(record.data for record in records)]
+        return [*hello, *(self._sending(self._hello.life, records) if records else [])]

@@ -127,12 +127,13 @@ class Folder:
             os.ftruncate(descriptor, 0)
         return descriptor
 
-    def lock(self, wait: bool = False) -> Optional[int]:
+    def lock(self, wait: bool = False, create: bool = True) -> Optional[int]:
         """Be the only agent here until the descriptor is closed; None where another one is.
 
-        Raises FileNotFoundError where the folder has been removed meanwhile.
+        Who only looks may not ``create`` the file: a folder that is being removed would stay.
+        Raises FileNotFoundError where it or the folder has been removed.
         """
-        descriptor = self.open(LOCK, os.O_RDWR | os.O_CREAT)
+        descriptor = self.open(LOCK, os.O_RDWR | (os.O_CREAT if create else 0))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if os.stat(LOCK, dir_fd=self._here).st_ino != os.fstat(descriptor).st_ino:
@@ -183,7 +184,7 @@ def remove_forgotten(places: Sequence[str]) -> None:
     for folder in folders(places):
         if LOCK in folder.names() and folder.untouched_s() > FORGOTTEN_S:
             with suppress(OSError):
-                lock = folder.lock()
+                lock = folder.lock(create=False)
                 if lock is not None:
                     folder.remove()
                     os.close(lock)

@@ -297,12 +297,12 @@ class Server:
             self._set_interval(message.interval_ms)
             self._introduce_to_head()
             if self._only_left:
-                self._end("; ".join(filter(None, (GAVE_ALL, self._spool.lost_to_a_kill()))), STOP_S)
+                self._end(GAVE_ALL, STOP_S)
         elif visitor is not self._head:
             return
         elif isinstance(message, Ack):
             self._spool.acknowledge(message.life, message.seq)
-            if self._ending.startswith((ASKED, GAVE_ALL)):
+            if self._ending in (ASKED, GAVE_ALL):
                 self._patience = time.monotonic() + STOP_S
         elif isinstance(message, SetInterval):
             self._set_interval(message.interval_ms)

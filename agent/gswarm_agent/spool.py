@@ -1,8 +1,9 @@
 """The spool: keeps every frame until the head says that it is on disk there.
 
 New frames wait in memory. When they are too many, or nobody is there to take them, the oldest go to segments
-on the node's disk; when there are too many of those, the oldest are dropped, and the next frame says how many
-in a note of kind "gap". What earlier lives of the agent left is delivered first.
+on the node's disk; when there are too many of those, the oldest are dropped. What never comes is told by the
+last of its numbers: how much of it the head has, only that knows. What earlier lives of the agent left is
+delivered first.
 
 Everything here runs in one thread.
 """
@@ -10,20 +11,21 @@ Everything here runs in one thread.
 from __future__ import annotations
 
 import errno
-import mmap
-import os
-import struct
 from collections import deque
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Deque, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Deque, Dict, Iterable, List, Mapping, Optional, Set
 
 from gswarm_agent.folder import Folder
-from gswarm_agent.frame import WARNING, Frame, Hello, Note
+from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.segments import Record, Segment, Shelf
-from gswarm_agent.wire import encode
+from gswarm_agent.tally import Tally
+from gswarm_agent.wire import Lost, encode
 
 MIB = 1024 * 1024
+FULL = "the spool of the node was full"
+UNREADABLE = "the spool of the node was full, or a file of it can't be read"
+ENDED = "the agent that had them ended before they were on its disk"
 _OVERHEAD = 200
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -38,43 +40,6 @@ class Waiting:
     last_ns: int
 
 
-class Tally:
-    """What was numbered and acknowledged last in a life, where it outlives even a SIGKILL: a mapped file."""
-
-    _NAME = "tally"
-    _LAYOUT = struct.Struct(">32sQQ")
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-        self._map: Optional[mmap.mmap] = None
-
-    def last(self) -> Optional[Tuple[str, int, int]]:
-        """The life before, its last sequence and the last that was acknowledged; None for a first life."""
-        content = self._folder.read(self._NAME)
-        if len(content) != self._LAYOUT.size:
-            return None
-        life, seq, acknowledged = self._LAYOUT.unpack(content)
-        return life.rstrip(b"\0").decode("ascii", "replace"), seq, acknowledged
-
-    def write(self, life: str, seq: int, acknowledged: int) -> None:
-        """Remember; costs no system call after the first."""
-        if self._map is None:
-            try:
-                self._map = self._open()
-            except OSError:  # no room: a SIGKILL will then not be told exactly
-                return
-        self._map[:] = self._LAYOUT.pack(life.encode(), seq, acknowledged)
-
-    def _open(self) -> mmap.mmap:
-        descriptor = self._folder.open(self._NAME, os.O_RDWR | os.O_CREAT)
-        try:
-            os.ftruncate(descriptor, 0)
-            os.posix_fallocate(descriptor, 0, self._LAYOUT.size)
-            return mmap.mmap(descriptor, self._LAYOUT.size)
-        finally:
-            os.close(descriptor)
-
-
 class Spool:
     """The frames of this life and of those before it, in a folder.
 
@@ -84,55 +49,31 @@ class Spool:
     def __init__(self, folder: Folder, most_memory: int = 16 * MIB, most_disk: int = 256 * MIB) -> None:
         self._shelf = Shelf(folder)
         self._tally = Tally(folder)
-        self._before = self._tally.last()
         self._most_memory = most_memory
         self._most_disk = most_disk
         self._memory: Deque[Record] = deque()
         self._memory_bytes = 0
         self._generation = 1 + max((s.generation for s in self._shelf.segments), default=0)
-        self._acknowledged: Dict[str, int] = {}
-        self._notes: List[Note] = []
-        self._dropped = self._told = 0
+        self._acknowledged: Dict[str, int] = {one.life: one.acknowledged for one in self._tally.former}
+        self._dropped: Set[str] = set()
         self.life = ""
         self._hello: Optional[Record] = None
-        self._last = 0
 
     def begin(self, hello: Hello) -> None:
         """This life begins: frames that are put from now on are of it."""
         self.life = hello.life
         self.change(hello)
-        if lost := self.lost_to_a_kill():
-            self._notes.append(Note("gap", WARNING, lost))
-        self._tally.write(self.life, 0, 0)
+        self._tally.begin(self.life)
 
     def change(self, hello: Hello) -> None:
         """This life goes on under another hello, as segments will say that are begun from now on."""
         self._hello = Record(0, 0, encode(replace(hello, clock=None)))
 
-    def lost_to_a_kill(self) -> str:
-        """What the life before numbered and nobody has, in words; empty where there is nothing."""
-        if self._before is None:
-            return ""
-        life, seq, acknowledged = self._before
-        kept = [s for s in self._shelf.segments if s.life == life]
-        there = max([acknowledged, self._acknowledged.get(life, 0), *(self._shelf.last_of(s) for s in kept)])
-        lost = seq - there
-        return f"the agent was killed, and {lost} frames that only it had are lost" if lost > 0 else ""
-
     def put(self, frame: Frame) -> None:
         """Keep a frame of this life. Raises WireError for one that can't be said."""
-        if self._dropped > self._told:
-            # In all, because the frame that told an earlier count may itself be among them.
-            text = f"{self._dropped} frames in all were dropped on the node because its spool was full"
-            self._notes.append(Note("gap", WARNING, text))
-            self._told = self._dropped
-        if self._notes:
-            frame = replace(frame, notes=(*frame.notes, *self._notes))
-            self._notes = []
         self._memory.append(Record(frame.seq, frame.ts_ns, encode(frame)))
         self._memory_bytes += len(self._memory[-1].data) + _OVERHEAD
-        self._last = frame.seq
-        self._remember()
+        self._tally.put(frame.seq, frame.ts_ns)
         if self._memory_bytes > self._most_memory:
             self._make_room()
 
@@ -142,10 +83,7 @@ class Spool:
         if self._memory_bytes > self._most_memory:
             while self._memory_bytes > self._most_memory * 3 // 4:
                 self._forget_oldest()
-                self._dropped += 1
-
-    def _remember(self) -> None:
-        self._tally.write(self.life, self._last, self._acknowledged.get(self.life, 0))
+            self._dropped.add(self.life)
 
     def _forget_oldest(self) -> None:
         self._memory_bytes -= len(self._memory.popleft().data) + _OVERHEAD
@@ -176,8 +114,7 @@ class Spool:
         return False
 
     def _drop(self, segment: Segment) -> None:
-        acknowledged = self._acknowledged.get(segment.life, 0)
-        self._dropped += sum(record.seq > acknowledged for record in self._shelf.records(segment))
+        self._dropped.add(segment.life)
         self._shelf.drop(segment)
 
     def acknowledge(self, life: str, seq: int) -> None:
@@ -191,7 +128,7 @@ class Spool:
         if life == self.life:
             while self._memory and self._memory[0].seq <= seq:
                 self._forget_oldest()
-            self._remember()
+        self._tally.acknowledge(life, seq)
 
     def resume(self, committed: Mapping[str, int]) -> None:
         """A head says what it has of each life."""
@@ -200,16 +137,18 @@ class Spool:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits, of any life."""
-        return not self._memory and not self._shelf.segments
+        """Whether nothing waits, of any life, and nothing that is lost has to be told."""
+        return not (self._memory or self._shelf.segments or self._tally.former)
 
     def waited_ns(self, now_ns: int) -> int:
         """How long the oldest frame in memory has waited; 0 where there is none."""
         return now_ns - self._memory[0].ts_ns if self._memory else 0
 
     def former_lives(self) -> List[str]:
-        """The lives before this one of which something is left, oldest first."""
-        return list(dict.fromkeys(s.life for s in self._shelf.segments if s.life != self.life))
+        """The lives before this one of which something is left or lost, oldest first."""
+        counted = [count.life for count in self._tally.former]
+        left = dict.fromkeys(s.life for s in self._shelf.segments if s.life != self.life)
+        return [*(life for life in left if life not in counted), *counted]
 
     def hello(self, life: str) -> bytes:
         """The encoded hello of a former life; empty where nothing is left of it."""
@@ -218,6 +157,19 @@ class Spool:
                 records = self._shelf.records(segment)
                 return records[0].data if records else b""
         return b""
+
+    def lost_before(self, life: str, after: int, record: Record) -> Optional[Lost]:
+        """What is lost of a life between a sequence and the record that is read next; None if nothing."""
+        if record.seq <= max(after, self._acknowledged.get(life, 0)) + 1:
+            return None
+        return Lost(life, record.seq - 1, record.ts_ns, FULL if life in self._dropped else UNREADABLE)
+
+    def lost_at_the_end(self, life: str, after: int) -> Optional[Lost]:
+        """What is lost of a former life after all that is left of it; None if nothing."""
+        count = self._tally.of(life)
+        if count is None or count.seq <= max(after, self._acknowledged.get(life, 0)):
+            return None
+        return Lost(life, count.seq, count.ts_ns, FULL if life in self._dropped else ENDED)
 
     def read(self, life: str, after: int, most: int) -> List[Record]:
         """The next frames of a life after a sequence, about ``most`` bytes of them."""
@@ -228,7 +180,6 @@ class Spool:
                 return _first(most, (r for r in self._shelf.records(segment) if r.seq > after))
             if last == 0:
                 self._shelf.drop(segment)
-                self._notes.append(Note("gap", WARNING, "a file of waiting frames on the node can't be read"))
         if life != self.life or not self._memory:
             return []
         skipped = max(0, after + 1 - self._memory[0].seq)

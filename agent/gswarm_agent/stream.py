@@ -12,9 +12,9 @@ import signal
 import threading
 from collections import deque
 from dataclasses import replace
-from typing import Callable, Deque, Optional
+from typing import Callable, Deque, List, Optional
 
-from gswarm_agent.frame import WARNING, Clock, Frame, Hello, Note
+from gswarm_agent.frame import Clock, Frame, Hello
 from gswarm_agent.hello import make_hello
 from gswarm_agent.probes.base import Probe
 from gswarm_agent.process import Signals, name_process, protect_standard_streams
@@ -23,6 +23,7 @@ from gswarm_agent.wire import (
     MAGIC,
     Bye,
     Decoder,
+    Lost,
     Message,
     Ping,
     Pong,
@@ -35,6 +36,7 @@ from gswarm_agent.wire import (
 from gswarm_agent.wire_values import WireError
 
 MOST_WAITING = 600
+UNREAD = "the node sent more than was read"
 _BATCH = 64
 _LAST_WORDS_S = 2.0
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -43,11 +45,12 @@ _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 class Outbox:
     """What waits to be written: answers first, then frames in order, the bye last. Safe between threads.
 
-    At most ``most_waiting`` frames are kept. When there are more the oldest go, and the next frame that is
-    written says how many in a note of kind "gap".
+    At most ``most_waiting`` frames of the ``life`` are kept. When there are more the oldest go, which is said
+    before the next frame that is written.
     """
 
     def __init__(self, most_waiting: int = MOST_WAITING) -> None:
+        self.life = ""
         self._most_waiting = most_waiting
         self._changed = threading.Condition()
         self._answers: Deque[Callable[[], Message]] = deque()
@@ -98,10 +101,10 @@ class Outbox:
                 self._dropped = 0
             bye = None if self._frames else self._bye
             self._closed = bye is not None
+        lost: List[Message] = []
         if dropped and frames:
-            text = f"{dropped} frames were dropped on the node because the head did not read them"
-            frames[0] = replace(frames[0], notes=(*frames[0].notes, Note("gap", WARNING, text)))
-        messages = [make() for make in answers] + list(frames) + ([bye] if bye else [])
+            lost = [Lost(self.life, frames[0].seq - 1, frames[0].ts_ns, UNREAD)]
+        messages = [make() for make in answers] + lost + list(frames) + ([bye] if bye else [])
         return b"".join(map(encode, messages))
 
 
@@ -155,6 +158,7 @@ class Conversation:
             interval_ms = clamp_interval(self._interval_ms)
             self._sampler = Sampler(probe, interval_ms, self._watch)
         hello = make_hello(facts, interval_ms, simulated)
+        self.outbox.life = hello.life
         self.outbox.put_answer(lambda: replace(hello, clock=self._clock(start.sent, self._start_received)))
         self._hello = hello
         return self._sampler

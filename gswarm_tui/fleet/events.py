@@ -77,6 +77,18 @@ class FrameArrived:
 
 
 @dataclass(frozen=True)
+class FramesLost:
+    """What isn't here of a life up to ``seq`` never comes; ``ts`` is about when, on the head's clock."""
+
+    node: str
+    at: float
+    ts: float
+    life: str
+    seq: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class SessionStarted:
     """A named interval began; ``started_at`` may lie before ``at``."""
 
@@ -128,6 +140,7 @@ Event = (
     | NodeIntroduced
     | LinkMeasured
     | FrameArrived
+    | FramesLost
     | SessionStarted
     | SessionChanged
     | SessionStopped

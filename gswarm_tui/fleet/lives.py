@@ -11,10 +11,12 @@ LIVES_KEPT = 64
 
 @dataclass(frozen=True)
 class Heard:
-    """The newest frame of one life: its number, and its time on the node's clock in Unix nanoseconds."""
+    """The newest frame of one life: its number, and its time on the node's clock in Unix nanoseconds.
+
+    The time is None where that frame is lost."""
 
     seq: int
-    ts_ns: int
+    ts_ns: int | None
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,20 @@ class Lives:
         if last is None:
             return Place(frame.seq - 1, None)
         missing = frame.seq - last.seq - 1
-        since = (frame.ts_ns - last.ts_ns) / 1e9
-        return Place(missing, since if not missing and since > 0 else None)
+        if missing or last.ts_ns is None or frame.ts_ns <= last.ts_ns:
+            return Place(missing, None)
+        return Place(0, (frame.ts_ns - last.ts_ns) / 1e9)
 
-    def remember(self, life: str, seq: int, ts_ns: int) -> None:
-        """A frame is known, here or on disk."""
+    def lose(self, life: str, seq: int) -> int:
+        """What isn't here up to a number never comes: how many frames that are."""
+        last = self._heard.get(life)
+        missing = seq - (0 if last is None else last.seq)
+        if missing > 0:
+            self.remember(life, seq, None)
+        return max(0, missing)
+
+    def remember(self, life: str, seq: int, ts_ns: int | None) -> None:
+        """A frame is known, here or on disk, or lost."""
         self._heard[life] = Heard(seq, ts_ns)
         while len(self._heard) > LIVES_KEPT:
             del self._heard[next(iter(self._heard))]

@@ -15,6 +15,7 @@ from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
+    FramesLost,
     Happened,
     LinkChanged,
     LinkMeasured,
@@ -69,6 +70,8 @@ class Fleet:
         match event:
             case FrameArrived():
                 told = self._frame(event)
+            case FramesLost():
+                told = self._lost(event)
             case NodeIntroduced():
                 told = self._introduced(event)
             case LinkChanged():
@@ -252,11 +255,12 @@ class Fleet:
         return told
 
     def _missing(self, node: NodeState, event: FrameArrived, place: Place) -> list[Happened]:
-        node.lost_frames += place.missing
-        if not place.missing or any(note.kind == "gap" for note in event.frame.notes):
-            return []
-        words = "1 frame is missing" if place.missing == 1 else f"{place.missing} frames are missing"
-        return [Happened(event.ts, "gap", WARNING, words, node.name)]
+        return _gap(node, event.ts, place.missing)
+
+    def _lost(self, event: FramesLost) -> list[Happened]:
+        """The agent knows that frames never come; how many of them aren't here, only we know."""
+        node = self.nodes[event.node]
+        return _gap(node, event.ts, node.lives.lose(event.life, event.seq), event.reason)
 
     def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> list[Happened]:
         match event:
@@ -285,6 +289,15 @@ class Fleet:
                 used_j = energy_used(readings[index - 1], values) if index else 0.0
                 whole = float(intervals[index]) if intervals[index] <= node.stale_after_s else None
                 session.add(node.name, values.astype(np.float64), used_j, whole)
+
+
+def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[Happened]:
+    if not missing:
+        return []
+    node.lost_frames += missing
+    node.version += 1
+    words = "1 frame is missing" if missing == 1 else f"{missing:,} frames are missing"
+    return [Happened(ts, "gap", WARNING, words + (f": {reason}" if reason else ""), node.name)]
 
 
 def _same_gpus(one: Hello, other: Hello) -> bool:

@@ -20,6 +20,7 @@ from gswarm_agent.frame import Row as Numbers
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
+    FramesLost,
     Happened,
     LinkChanged,
     LinkMeasured,
@@ -135,6 +136,8 @@ class Batch:
         match event:
             case FrameArrived():
                 self._frame(self._life(event.node, event.life), event)
+            case FramesLost():
+                self._lost(event)
             case NodeIntroduced():
                 node, gpus = self.ledger.introduce(event.node, event.hello, event.former)
                 self._own[event.node, event.hello.life] = self.ledger.own(event.node, event.hello.life)
@@ -166,6 +169,16 @@ class Batch:
         link["frames"] += 1
         link["lost_frames"] += frame.seq - last - 1
         self._sample(life, micros(event.ts), interval_ms, frame)
+
+    def _lost(self, event: FramesLost) -> None:
+        """They count as committed: the agent isn't to tell of them again."""
+        self.ledger.know_life(self._node(event.node), event.life)
+        life = self._life(event.node, event.life)
+        link, last = life.link, life.last_seq
+        self._committed[event.node, event.life] = max(event.seq, last)
+        if event.seq > last:
+            link["last_seq"], link["last_ts"] = event.seq, None
+            link["lost_frames"] += event.seq - last
 
     def _sample(self, node: KnownLife, ts: int, interval_ms: int | None, frame: Frame) -> None:
         gpus = _of(self._gpu_samples, node.gpu_columns, "ts", "gpu_id", "interval_ms")

@@ -139,7 +139,7 @@ class Ledger:
         if not former or now.row["boot_id"] is None:
             self.nodes[name] = node
         known = self.lives.get((name, hello.life))
-        link = _link_row(node, hello) if known is None else known.link
+        link = _link_row(node, hello.life) if known is None else known.link
         self.lives[name, hello.life] = KnownLife(
             link=link,
             node_id=node.node_id,
@@ -149,6 +149,12 @@ class Ledger:
             process_columns=hello.process_columns,
         )
         return node, new_gpus
+
+    def know_life(self, node: KnownNode, life: str) -> None:
+        """A life of a machine is spoken of that may never have said hello."""
+        key = str(node.row["node"]), life
+        if key not in self.lives:
+            self.lives[key] = KnownLife(_link_row(node, life), node.node_id)
 
     def _node_row(self, name: str) -> Row:
         node_id = self.next_node
@@ -205,10 +211,10 @@ def _host_row(hello: Hello) -> Row:
     }
 
 
-def _link_row(node: KnownNode, hello: Hello) -> Row:
+def _link_row(node: KnownNode, life: str) -> Row:
     return {
         "node_id": node.node_id,
-        "life": hello.life,
+        "life": life,
         "last_seq": None,
         "last_ts": None,
         "frames": 0,

@@ -14,7 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gswarm_agent.frame import ERROR
-from gswarm_tui.fleet.events import Event, FrameArrived, Happened, NodeIntroduced, RecorderStatus, weight
+from gswarm_tui.fleet.events import (
+    Event,
+    FrameArrived,
+    FramesLost,
+    Happened,
+    NodeIntroduced,
+    RecorderStatus,
+    weight,
+)
 from gswarm_tui.store.batch import Batch
 from gswarm_tui.store.database import MEMORY, Database, DataRefusedError, RecordingInfo, StoreError
 from gswarm_tui.store.ledger import Ledger
@@ -139,6 +147,8 @@ class Recorder:
                 if room < 0 or event.node in self._behind:
                     self._behind.add(event.node)
                     continue
+            elif isinstance(event, FramesLost) and event.node in self._behind:
+                continue
             taken.append(event)
         return taken
 

@@ -156,7 +156,7 @@ def load(file: Rows, ledger: Ledger) -> Resumed:
     on_disk = []
     for link in file.rows(
         "SELECT links.* REPLACE (epoch_us(last_ts) AS last_ts) FROM links JOIN nodes USING (node_id) "
-        "WHERE recording_id = ? ORDER BY last_ts",
+        "WHERE recording_id = ? ORDER BY last_ts NULLS FIRST",
         number,
     ):
         node = machines[link["node_id"]]

@@ -201,8 +201,8 @@ LINKS = Table(
     (
         Column("node_id", "INTEGER", "nodes.node_id"),
         Column("life", "VARCHAR", "Agent run"),
-        Column("last_seq", "BIGINT", "Last committed frame of that life; NULL before the first"),
-        Column("last_ts", "TIMESTAMP", "Time of that frame on the node's own clock (UTC)"),
+        Column("last_seq", "BIGINT", "Last frame of that life, committed or lost; NULL before the first"),
+        Column("last_ts", "TIMESTAMP", "Its time on the node's own clock (UTC); NULL where it is lost"),
         Column("frames", "BIGINT", "Frames committed"),
         Column("lost_frames", "BIGINT", "Frames missing in the sequence"),
         Column("reconnects", "INTEGER", "How often a link came back to it"),

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.wire import GAVE_ALL, Ack, Bye, JobEnds, Ping, Pong, SetInterval, Stop
+from gswarm_agent.spool import ENDED, FULL
+from gswarm_agent.wire import GAVE_ALL, Ack, Bye, JobEnds, Lost, Ping, Pong, SetInterval, Stop
 from tests.unit.agent_node import Node, disconnect, gone, hear_of, kill, lives, sequences, until
 from tests.unit.agent_process import Agent
 
@@ -179,10 +180,19 @@ def test_a_killed_agent_is_told_and_what_only_it_had_is_counted(node: Node) -> N
     second = node.attach((hello.life, last - 2))
     second.hear(Frame)
     assert hello.life not in lives(second)
-    (note,) = [n for f in second.hear(Frame) for n in f.notes if n.kind == "gap"]
-    assert note.message in {
-        f"the agent was killed, and {lost} frames that only it had are lost" for lost in (2, 3)
-    }
+    (lost,) = second.hear(Lost)
+    assert (lost.life, lost.reason) == (hello.life, ENDED)
+    assert lost.seq in {last, last + 1}
+    assert second.heard.index(lost) < second.heard.index(second.hear(Hello)[0])
+    third = node.attach()
+    assert third.hear(Lost) == [lost]
+    third.say(Ack(lost.life, lost.seq))
+    third.hear(Hello)
+    third.say(Ping(1))
+    third.hear(Pong)
+    fourth = node.attach()
+    fourth.hear(Frame)
+    assert not any(isinstance(message, Lost) for message in fourth.heard)
 
 
 def test_what_was_on_disk_survives_a_killed_agent(node: Node) -> None:
@@ -223,11 +233,8 @@ def test_a_full_spool_drops_the_oldest_and_says_how_many(node: Node) -> None:
     second.hear(Frame, 20)
     found = sequences(second, hello.life)
     assert found[0] > 8
-    notes = [n.message for m in second.heard if isinstance(m, Frame) for n in m.notes if n.kind == "gap"]
-    assert notes
-    assert all(
-        text.endswith("frames in all were dropped on the node because its spool was full") for text in notes
-    )
+    lost = second.hear(Lost)[0]
+    assert (lost.life, lost.seq, lost.reason) == (hello.life, found[0] - 1, FULL)
 
 
 def first_waiting(node: Node) -> int:
@@ -272,9 +279,12 @@ def test_what_a_kill_cost_is_told_with_what_is_left(node: Node) -> None:
     kept = node.waiting()[hello.life]
     second = node.attach(options=("--only-left",))
     hear_of(second, hello.life, kept)
-    second.say(Ack(hello.life, kept))
-    (bye,) = second.hear(Bye)
-    assert bye.reason.startswith(f"{GAVE_ALL}; the agent was killed, and ")
+    (lost,) = second.hear(Lost)
+    assert (lost.life, lost.reason) == (hello.life, ENDED)
+    assert lost.seq > kept
+    second.say(Ack(hello.life, lost.seq))
+    assert second.hear(Bye) == [Bye(GAVE_ALL)]
+    until(lambda: list(node.folder.iterdir()) == [])
 
 
 def test_without_anybody_it_ends_after_the_linger_time_and_keeps_the_frames(node: Node) -> None:

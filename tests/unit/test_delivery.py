@@ -16,7 +16,7 @@ from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import Clock, Frame, Hello
 from gswarm_agent.spool import Spool
-from gswarm_agent.wire import MAGIC, Ack, Bye, Decoder, Message, Ping, Pong, Start, encode
+from gswarm_agent.wire import MAGIC, Ack, Bye, Decoder, Lost, Message, Ping, Pong, Start, encode
 from tests.unit.test_spool import HELLO, frame
 
 STEPS = st.lists(
@@ -26,7 +26,7 @@ STEPS = st.lists(
         st.tuples(st.just("cut"), st.integers(0, 400)),
         st.tuples(st.just("commit"), st.integers(0, 10)),
         st.tuples(st.just("spill"), st.just(0)),
-        st.tuples(st.just("new life"), st.just(0)),
+        st.tuples(st.sampled_from(["new life", "kill"]), st.just(0)),
     ),
     max_size=25,
 )
@@ -38,6 +38,7 @@ class Head:
     def __init__(self) -> None:
         self.heard: dict[str, list[int]] = {}
         self.committed: dict[str, int] = {}
+        self.lost: list[int] = []
         self.life = ""
         self.decoder = Decoder()
 
@@ -57,6 +58,11 @@ class Head:
                 heard = self.heard[self.life]
                 if message.seq > max(heard, default=0):  # what comes again after a cut is known by its number
                     heard.append(message.seq)
+            elif isinstance(message, Lost):
+                heard = self.heard.setdefault(message.life, [])
+                after = max(heard, default=0)
+                self.lost += range(after + 1, message.seq + 1)
+                heard += range(after + 1, message.seq + 1)
 
     def commit(self, but: int) -> list[Ack]:
         """All but so many of the frames that were heard of each life are on disk."""
@@ -73,7 +79,7 @@ def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_nothing_is_lost_or_disordered_however_connections_and_lives_break(
+def test_all_comes_in_order_or_is_told_to_be_lost_however_connections_and_lives_break(
     steps: list[tuple[str, int]],
 ) -> None:
     with TemporaryDirectory() as place:
@@ -107,11 +113,13 @@ def test_nothing_is_lost_or_disordered_however_connections_and_lives_break(
             elif what == "spill":
                 spool.spill()
             else:
-                spool.spill()
+                if what == "new life":
+                    spool.spill()
                 spool = new_life()
                 connection = head.connect(spool)
         wanted = {life: list(range(1, count + 1)) for life, count in measured.items() if count}
         assert {life: seqs for life, seqs in head.heard.items() if seqs} == wanted
+        assert not head.lost or "kill" in dict(steps)
         assert spool.empty
         folder.close()
 

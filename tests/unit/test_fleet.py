@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gswarm_agent.frame import ERROR, INFO, WARNING, Frame, GpuFacts, Hello, HostFacts, Note, Row
+from gswarm_agent.frame import ERROR, INFO, Frame, GpuFacts, Hello, HostFacts, Note, Row
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import (
     FrameArrived,
+    FramesLost,
     LinkChanged,
     NodeIntroduced,
     Phase,
@@ -141,9 +142,22 @@ def test_a_recording_that_goes_on_misses_only_what_never_came() -> None:
 def test_a_gap_that_the_agent_tells_is_told_once() -> None:
     fleet = live(1)
     fleet.apply(frame(1, T0 + 1, None))
-    dropped = Note("gap", WARNING, "4 frames were dropped on the node")
-    assert [h.message for h in fleet.apply(frame(6, T0 + 6, None, notes=(dropped,)))] == [dropped.message]
+    lost = FramesLost("gpu01", T0 + 6, T0 + 5, "life-1", 5, "the spool of the node was full")
+    (gap,) = fleet.apply(lost)
+    assert (gap.at, gap.message) == (T0 + 5, "4 frames are missing: the spool of the node was full")
+    assert fleet.apply(lost) == fleet.apply(frame(6, T0 + 6, None)) == []
     assert fleet.nodes["gpu01"].lost_frames == 4
+
+
+def test_what_an_agent_lost_and_the_head_has_is_not_missing() -> None:
+    fleet = live(1)
+    for n in (1, 2, 3):
+        fleet.apply(frame(n, T0 + n, None))
+    assert fleet.apply(FramesLost("gpu01", T0 + 9, T0 + 3, "life-1", 3, "it was killed")) == []
+    (gap,) = fleet.apply(FramesLost("gpu01", T0 + 9, T0 + 3, "life-1", 4, "it was killed"))
+    assert gap.message == "1 frame is missing: it was killed"
+    (gap,) = fleet.apply(FramesLost("gpu01", T0 + 9, T0 + 3, "never heard", 1_200, "it was killed"))
+    assert gap.message == "1,200 frames are missing: it was killed"
 
 
 def test_frames_that_waited_on_the_node_fill_the_plots_and_are_no_fresh_data() -> None:

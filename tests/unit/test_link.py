@@ -23,6 +23,7 @@ from gswarm_agent.wire import (
     Ack,
     Bye,
     Decoder,
+    Lost,
     Message,
     Ping,
     Pong,
@@ -32,7 +33,15 @@ from gswarm_agent.wire import (
     encode,
 )
 from gswarm_tui.clock import Offset
-from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, LinkMeasured, NodeIntroduced, Phase
+from gswarm_tui.fleet.events import (
+    Event,
+    FrameArrived,
+    FramesLost,
+    LinkChanged,
+    LinkMeasured,
+    NodeIntroduced,
+    Phase,
+)
 from gswarm_tui.launch.base import LaunchError, Retry
 from gswarm_tui.link import Link, Times
 
@@ -565,3 +574,31 @@ def test_clocks_that_agree_have_no_offset_however_lopsided_the_way(
     offset = Offset()
     offset.add(*exchange(100, there, spent, back, 0.0))
     assert abs(offset.offset_s) <= 1e-8
+
+
+async def test_what_is_lost_for_good_has_the_time_of_its_own_life() -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        here.link.resume("life0", 3, 2.0)
+        agent.outgoing.put_nowait(MAGIC)
+        agent.say(Lost("life0", 9, round((BEGIN - 5) * SECOND_NS), "it was killed"))
+        agent.say(HELLO, FRAME)
+        await settle()
+        assert here.of(FramesLost) == [
+            FramesLost("gpu01", BEGIN, BEGIN - 7, "life0", 9, "it was killed"),
+        ]
+        assert here.phases()[-1] is Phase.LIVE
+        assert here.link.may_hold()
+        here.link.acknowledge("life0", 9)
+        assert Ack("life0", 9) in agent.heard
+
+
+async def test_an_agent_that_loses_without_end_is_left() -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        agent.greet()
+        agent.say(*(Lost(f"life{n}", 1, 1, "x") for n in range(1_001)))
+        await settle()
+        assert here.last_change().reason == (
+            "the agent can't be understood: it told more than 1000 times that frames are lost"
+        )

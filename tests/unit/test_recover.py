@@ -24,6 +24,7 @@ from typing import cast
 import duckdb
 import pytest
 
+from gswarm_agent.spool import ENDED
 from gswarm_tui import recover
 from gswarm_tui.arguments import UsageError, parse, parse_recover
 from gswarm_tui.errors import UserError
@@ -206,7 +207,7 @@ def test_what_a_killed_agent_alone_had_is_told_though_it_left_nothing(path: Path
     folder = next(Path("/var/tmp").glob(f"gswarm-tui-{os.geteuid()}/{uid}@*"))
 
     def numbered() -> int:
-        return int(struct.unpack(">32sQQ", (folder / "tally").read_bytes())[1])
+        return int(struct.unpack(">32sQQQ", (folder / "tally").read_bytes())[1])
 
     on_disk = len(frames_on(path))
     eventually(lambda: numbered() > on_disk + 3, "frames that only the agent has")
@@ -215,7 +216,7 @@ def test_what_a_killed_agent_alone_had_is_told_though_it_left_nothing(path: Path
     lost = numbered() - on_disk
     status, said = finished(path, uid)
     assert status == 0, said
-    assert gaps(path) == [f"the agent was killed, and {lost} frames that only it had are lost"]
+    assert gaps(path) == [f"{lost} frames are missing: {ENDED}"]
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
     eventually(lambda: agents_of(uid) == [], "the end of all that was left")
 

@@ -21,8 +21,8 @@ from gswarm_agent import segments
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import Frame, Hello, HostFacts
 from gswarm_agent.segments import Record, pack, unpack
-from gswarm_agent.spool import Spool
-from gswarm_agent.wire import MAGIC, WIRE_VERSION, Decoder, encode
+from gswarm_agent.spool import ENDED, FULL, UNREADABLE, Spool
+from gswarm_agent.wire import MAGIC, WIRE_VERSION, Decoder, Lost, encode
 
 HELLO = Hello("1", "", 1000, False, HostFacts("n1", "boot"), (), {}, (), ("load_1m",), ())
 HEADER = b"gswarm-spool %d\n" % WIRE_VERSION
@@ -46,16 +46,21 @@ def everything(spool: Spool, life: str, at_once: int = 300) -> list[Frame]:
     return found
 
 
-def notes(frames: list[Frame]) -> list[str]:
-    return [note.message for each in frames for note in each.notes]
+def dropped(spool: Spool, life: str) -> int:
+    """How many frames never come, as a head gathers that has none yet."""
+    return sum(gap.seq - after for after, gap in gaps(spool, life))
 
 
-def dropped(spool: Spool) -> int:
-    """How many frames the notes say are gone, once the dropping is over."""
-    found = everything(spool, spool.life)
-    spool.acknowledge(spool.life, found[-1].seq)
-    spool.put(frame(10**6))
-    return max(int(text.split()[0]) for text in notes(found + everything(spool, spool.life)))
+def gaps(spool: Spool, life: str) -> list[tuple[int, Lost]]:
+    """What is told to be lost of a life, each with the sequence before it."""
+    found, after = list[tuple[int, Lost]](), 0
+    while records := spool.read(life, after, 300):
+        if gap := spool.lost_before(life, after, records[0]):
+            found.append((after, gap))
+        after = records[-1].seq
+    if gap := spool.lost_at_the_end(life, after):
+        found.append((after, gap))
+    return found
 
 
 @pytest.fixture
@@ -215,16 +220,19 @@ def test_the_oldest_go_when_the_disk_bound_is_reached_and_are_counted(folder: Fo
         spool.put(frame(seq))
     found = everything(spool, "one")
     assert [each.seq for each in found] == list(range(found[0].seq, 301))
-    assert dropped(spool) == found[0].seq - 1
+    ((_, gap),) = gaps(spool, "one")
+    assert gap == Lost("one", found[0].seq - 1, 10**18 + found[0].seq, FULL)
 
 
-def test_a_drop_is_told_in_few_notes(folder: Folder) -> None:
+def test_what_a_head_has_acknowledged_is_not_lost(folder: Folder) -> None:
     spool = begun(folder, "one", memory=10_000, disk=1_000)
     for seq in range(1, 1001):
         spool.put(frame(seq))
-    told = notes(everything(spool, "one"))
-    assert len(told) < 10
-    assert told[-1].endswith("frames in all were dropped on the node because its spool was full")
+    first = spool.read("one", 0, 1)[0]
+    assert spool.lost_before("one", first.seq - 3, first) is not None
+    assert spool.lost_before("one", first.seq - 1, first) is None
+    spool.acknowledge("one", first.seq - 1)
+    assert spool.lost_before("one", 0, first) is None
 
 
 def test_frames_of_former_lives_go_first(folder: Folder) -> None:
@@ -241,7 +249,7 @@ def test_frames_of_former_lives_go_first(folder: Folder) -> None:
     assert [each.seq for each in everything(spool, "two")] == list(range(1, 51))
 
 
-def test_a_killed_life_leaves_its_count(folder: Folder) -> None:
+def test_a_killed_life_leaves_its_count_until_that_is_acknowledged(folder: Folder) -> None:
     killed = begun(folder, "one")
     for seq in range(1, 11):
         killed.put(frame(seq))
@@ -249,22 +257,64 @@ def test_a_killed_life_leaves_its_count(folder: Folder) -> None:
     again = Spool(folder)
     again.resume({"one": 6})
     again.begin(replace(HELLO, life="two"))
-    again.put(frame(1))
-    again.put(frame(2))
-    first, second = everything(again, "two")
-    assert notes([first]) == ["the agent was killed, and 4 frames that only it had are lost"]
-    assert notes([second]) == []
+    assert again.former_lives() == ["one"]
+    assert gaps(again, "one") == [(0, Lost("one", 10, 10**18 + 10, ENDED))]
+    assert again.lost_at_the_end("one", 10) is None
+    again.acknowledge("one", 9)
+    assert (again.former_lives(), again.empty) == (["one"], False)
+    again.acknowledge("one", 10)
+    assert (again.former_lives(), again.empty) == ([], True)
+    assert Spool(folder).former_lives() == []
 
 
-def test_a_life_that_ended_well_leaves_no_note(folder: Folder) -> None:
+def test_lives_that_are_killed_one_after_the_other_are_all_told(folder: Folder) -> None:
+    killed = begun(folder, "one")
+    for seq in range(1, 6):
+        killed.put(frame(seq))
+    begun(folder, "two")
+    third = begun(folder, "three")
+    third.put(frame(1))
+    last = begun(folder, "four")
+    assert [gap.seq for life in last.former_lives() for _, gap in gaps(last, life)] == [5, 1]
+    assert last.former_lives() == ["one", "three"]
+    last.acknowledge("one", 5)
+    last.put(frame(1))
+    after = begun(folder, "five")
+    assert after.former_lives() == ["three", "four"]
+
+
+def test_a_former_life_has_a_hole_and_an_end(folder: Folder, tmp_path: Path) -> None:
+    killed = begun(folder, "one")
+    for seq in range(1, 61):
+        killed.put(frame(seq))
+    killed.spill()
+    killed.put(frame(61))
+    segments_ = sorted((tmp_path / "top/rec@n1").glob("*.frames"))
+    segments_[1].write_bytes(b"?")
+    hole, after = (int(path.stem.rpartition("-")[2]) for path in segments_[1:3])
+    again = begun(folder, "two")
+    assert gaps(again, "one") == [
+        (hole - 1, Lost("one", after - 1, 10**18 + after, UNREADABLE)),
+        (60, Lost("one", 61, 10**18 + 61, ENDED)),
+    ]
+
+
+def test_a_life_that_ended_well_has_lost_nothing(folder: Folder) -> None:
     ended = begun(folder, "one")
     for seq in range(1, 11):
         ended.put(frame(seq))
     ended.acknowledge("one", 4)
     ended.spill()
     again = begun(folder, "two")
-    again.put(frame(1))
-    assert notes(everything(again, "two")) == []
+    assert gaps(again, "one") == []
+    again.acknowledge("one", 10)
+    assert again.empty
+
+
+def test_a_tally_of_another_version_is_not_believed(folder: Folder, tmp_path: Path) -> None:
+    begun(folder, "one").put(frame(1))
+    (tmp_path / "top/rec@n1/tally").write_bytes(b"?" * 48)
+    assert begun(folder, "two").former_lives() == []
 
 
 def test_files_of_others_in_the_folder_are_left_alone(folder: Folder, tmp_path: Path) -> None:
@@ -286,7 +336,7 @@ for seq in range(1, 2001):
     spool.put(frame(seq))
 left = [each.seq for each in everything(spool, "one")]
 assert left == list(range(left[0], 2001)), left
-print(len(left) > 100, left[0] - 1 - dropped(spool))
+print(len(left) > 100, left[0] - 1 - dropped(spool, "one"))
 """
 
 
@@ -337,4 +387,4 @@ def test_a_disk_that_fails_costs_only_what_memory_cannot_hold(
     found = [each.seq for each in everything(spool, "one")]
     assert found[:20] == list(range(1, 21))
     assert found[20:] == list(range(101 - len(found[20:]), 101))
-    assert dropped(spool) == 100 - len(found)
+    assert dropped(spool, "one") == 100 - len(found)

@@ -13,11 +13,13 @@ from gswarm_tui.fleet.events import (
     WAITING,
     Event,
     FrameArrived,
+    FramesLost,
     Happened,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
     Phase,
+    RecorderStatus,
     SessionChanged,
     SessionStarted,
 )
@@ -91,6 +93,30 @@ def test_what_a_former_life_on_another_boot_left_belongs_to_its_own_machine(path
         path, "SELECT boot_id, count(*) FROM samples JOIN nodes USING (node_id) GROUP BY 1 ORDER BY 1"
     )
     assert samples == [("boot1", 4), ("boot2", 2)]
+
+
+def lost(seq: int, life: str = "life1") -> FramesLost:
+    return FramesLost("n1", T0 + 50, T0 + seq, life, seq, "it was killed")
+
+
+def test_what_is_lost_is_on_disk_as_lost_and_the_frame_after_it_stands_for_no_time(path: Path) -> None:
+    leave(path, introduced(gpus=1), *frames(1, 2), lost(5))
+    resumed = go_on(path, introduced(gpus=1), lost(5), *frames(6, 7), lost(4), lost(7))
+    assert [(life.life, life.seq) for life in resumed.lives] == [("life1", 5)]
+    assert query(path, "SELECT last_seq, frames, lost_frames FROM links") == [(7, 4, 3)]
+    intervals = query(path, "SELECT seq, interval_ms FROM host_samples ORDER BY seq")
+    assert intervals == [(1, None), (2, 1000), (6, None), (7, 1000)]
+
+
+def test_an_agent_that_was_killed_before_it_was_heard_of_is_counted(path: Path) -> None:
+    statuses: list[RecorderStatus] = []
+    recorder = Recorder(path, KNOWN, statuses.append)
+    recorder.open()
+    recorder.submit([lost(9, "life0"), introduced(gpus=1), *frames(1, 2)])
+    recorder.close(T0 + 9)
+    assert statuses[-1].committed == {("n1", "life0"): 9, ("n1", "life1"): 2}
+    found = query(path, "SELECT life, last_seq, frames, lost_frames FROM links ORDER BY life")
+    assert found == [("life0", 9, 0, 9), ("life1", 2, 2, 0)]
 
 
 def test_sessions_go_on_with_what_was_measured(path: Path) -> None:

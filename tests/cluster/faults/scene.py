@@ -26,7 +26,7 @@ PATIENCE_S = 180.0
 """After a fault of a minute the next attempt to connect may be a minute away, and take its time."""
 _KILLED = 128 + signal.SIGKILL
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_LOST = re.compile(r"(\d+) frames? (?:is missing|are missing|that only it had)")
+_LOST = re.compile(r"([\d,]+) frames? (?:is|are) missing")
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Scene:
             f"WHERE node = '{name}' AND kind = 'gap' ORDER BY ts",
         )
         found = [_LOST.search(message) for (message,) in messages]
-        return sum(int(one[1]) for one in found if one is not None)
+        return sum(int(one[1].replace(",", "")) for one in found if one is not None)
 
 
 def _has(witness: Witness, readings: int) -> bool:
