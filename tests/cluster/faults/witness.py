@@ -19,7 +19,7 @@ NEAR_S = 0.5
 FIRST_LOOKS = 2
 """So often an agent reads the stand-in's GPUs before its first frame, to find out what they answer. Were it
 otherwise, the row of the fault "nothing" would tell."""
-_TALLY = struct.Struct(">32sQQ")
+_TALLY = struct.Struct(">32sQQQ")
 _TALLIES = "gswarm-tui-*/*/tally"
 
 
@@ -62,11 +62,14 @@ class Witness:
             self._cut_short.add(made[-1])
 
     def _numbered(self) -> int:
-        """The number of the last frame, as it stays in a file of the agent's when that is killed."""
+        """The number of the last frame, as it stays in a file of the agent's when that is killed.
+
+        0 where it had no number yet: agents write the file when their life begins.
+        """
         places = (Path(f"/proc/{self.node.init.pid}/root{place}") for place in ("/var/tmp", "/tmp"))
         content = b"".join(path.read_bytes() for place in places for path in place.glob(_TALLIES))
-        _, seq, _ = _TALLY.unpack(content)
-        return int(seq)
+        lives = [(life, seq) for life, seq, _, _ in _TALLY.iter_unpack(content) if life.strip(b"\0")]
+        return int(lives[-1][1]) if lives else 0
 
     def readings(self) -> list[Reading]:
         """What became frames, or should have."""
