@@ -1,4 +1,4 @@
-"""What is asked after the run: a day of 64 GPUs at 1 Hz, 5.5 million GPU samples, summed up."""
+"""What is asked after the run: a day of 64 GPUs at 1 Hz, 5.5 million GPU samples, summed up and drawn."""
 
 from __future__ import annotations
 
@@ -41,6 +41,24 @@ def run(form: Form) -> Iterator[Figure]:
         yield Figure("  its memory", max(peaks), "MiB")
     asked = statistics.median(_while_recording(path, form.folder) for _ in range(runs))
     yield Figure("the day's summary by a recorder", asked, "s", 1.0, limit="one scan", beside=scanned)
+    yield from _drawn(form, path, runs)
+
+
+def _drawn(form: Form, day: Path, runs: int) -> Iterator[Figure]:
+    """Plots and reports as commands, of the day and of an hour of 512 GPUs."""
+    hour = kept(Size(nodes=form.count(64, 4), seconds=form.count(3600, 60)))
+    for what, path, word, out, goal in (
+        ("plot of an hour of 512 GPUs", hour, "plot", "hour.pdf", 5.0),
+        ("plot of a day of 64 GPUs", day, "plot", "day.pdf", 5.0),
+        ("report of an hour of 512 GPUs", hour, "report", "hour.html", None),
+        ("report of a day of 64 GPUs", day, "report", "day.html", None),
+    ):
+        made = form.folder / out
+        words = [word, "day", "--db", str(path), "-o", str(made)]
+        took, peaks = zip(*(command(words) for _ in range(runs)), strict=True)
+        yield Figure(f"{what}, the whole command", statistics.median(took), "s", goal)
+        yield Figure("  its memory", max(peaks), "MiB")
+        yield Figure("  its file", made.stat().st_size / 1e6, "MB")
 
 
 def command(words: list[str]) -> tuple[float, float]:
