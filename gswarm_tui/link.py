@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gswarm_agent.frame import Clock, Frame, Hello
@@ -41,6 +41,7 @@ from gswarm_tui.fleet.events import (
     Phase,
     weight,
 )
+from gswarm_tui.introductions import Introductions
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean
 from gswarm_tui.pace import LONGEST_WAIT_S, Backoff, Gate, Haste
 
@@ -48,11 +49,6 @@ PING_EVERY_S = 10.0
 QUIET_S = 15.0
 QUIET_INTERVALS = 10
 HELLO_S = 60.0
-MOST_FORMER = 64
-"""Lives that a connection may tell of before the present one. What they left is on disk then, and isn't told
-again on the next."""
-MOST_HELLOS = 32
-MOST_LOSSES = 1000
 LAST_WORDS_S = 12.0
 """An agent that was asked to stop waits ten seconds for its last frames to be on disk."""
 MOST_WAITING = 192 * 1024 * 1024
@@ -111,8 +107,7 @@ class Link:
         self._heard: dict[str, int] = {}
         self._on_disk: dict[str, int] = {}
         self._speaks = False
-        self._introduced: set[str] = set()
-        self._hellos = self._losses = 0
+        self._introductions = Introductions()
         self._said_bye = False
         self._heard_at = 0.0
         self._pinged_at = 0.0
@@ -222,8 +217,7 @@ class Link:
         """One connection, from its start to its end. Returns when asked to stop, else raises LaunchError."""
         channel = await self._launcher.open(self.node)
         self._channel, self._hello, self._offset = channel, None, Offset()
-        self._speaks, self._hellos, self._losses, self._haste = False, 0, 0, None
-        self._introduced.clear()
+        self._speaks, self._introductions, self._haste = False, Introductions(), None
         self._gate.forget()
         self._again.clear()
         living = (self._read(channel), self._watch(), self._asked_again())
@@ -316,7 +310,7 @@ class Link:
                 self._gate.took(life, message.seq, weight(arrived))
                 self._publish(arrived)
         elif isinstance(message, Hello):
-            self._check(message)
+            self._introductions.hello(message, speaks=self._speaks)
             self._hello = message
             # Once the life of now speaks, it may say hello again, and no former one follows.
             former = message.clock is None and not self._speaks
@@ -329,26 +323,10 @@ class Link:
             self._measure(message.clock, at)
 
     def _take_loss(self, lost: Lost, at: float) -> None:
-        self._losses += 1
-        if self._losses > MOST_LOSSES:
-            raise WireError(f"it told more than {MOST_LOSSES} times that frames are lost")
+        self._introductions.loss()
         self._heard[lost.life] = max(lost.seq, self._heard.get(lost.life, 0))
         ts = lost.ts_ns / 1e9 - self._offsets.get(lost.life, self._offset.offset_s)
         self._publish(FramesLost(self.node, at, ts, lost.life, lost.seq, lost.reason))
-
-    def _check(self, hello: Hello) -> None:
-        """Former lives come first, each once, then the present one, which may say hello again."""
-        if self._speaks and self._hello is not None:
-            self._hellos += 1
-            if not _same_agent(self._hello, hello):
-                raise WireError("it said hello a second time, as another")
-        elif hello.life in self._introduced:
-            raise WireError("it told of one life twice")
-        self._introduced.add(hello.life)
-        if len(self._introduced) > MOST_FORMER + 1:
-            raise WireError(f"it told of more than {MOST_FORMER} former lives")
-        if self._hellos > MOST_HELLOS:
-            raise WireError(f"it said hello more than {MOST_HELLOS} times")
 
     def _is_live(self, hello: Hello, at: float) -> None:
         """All of former lives has come, and this one speaks."""
@@ -385,11 +363,6 @@ def _retry(reason: str) -> Retry:
     if reason.startswith(GAVE_ALL) and not reason.endswith(KEEPS):
         return Retry.NEVER
     return Retry.SLOWLY if reason == TAKEN_OVER else Retry.SOON
-
-
-def _same_agent(before: Hello, now: Hello) -> bool:
-    """Whether a hello that is said again differs only in what may change during an agent's life."""
-    return now == replace(before, capabilities=now.capabilities, interval_ms=now.interval_ms, clock=now.clock)
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

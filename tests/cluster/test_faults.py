@@ -11,6 +11,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.faults.suite import NODES, PARTS, SHORT, Suite, table
 
 SEED = 3
+IN_SHORT = [part for part in PARTS if part != "srun"]  # test_ways_out kills a head whose agents are steps
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def suite(machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         yield Suite(up, folder, SHORT, SEED)
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", IN_SHORT)
 def test_nothing_is_lost_and_nothing_is_there_twice(suite: Suite, part: str) -> None:
     rows = list(PARTS[part](suite))
     print(table(rows))
