@@ -98,6 +98,13 @@ class Player:
         return self._shown
 
     @property
+    def end(self) -> float:
+        """How far one can go by now."""
+        if self.tape.running:
+            self.playhead.end = max(self.playhead.end, self.tape.end())
+        return self.playhead.end
+
+    @property
     def wanted(self) -> float:
         """Where the jump under way leads; without one, where it is."""
         return self._shown if self._wanted is None else self._wanted
@@ -157,7 +164,6 @@ class Player:
 
     async def advance(self) -> None:
         """Bring the fleet to where the playhead is, or as far as was read."""
-        self.playhead.end = max(self.playhead.start, self.tape.end())
         try:
             if self._wanted is not None:
                 await self._jump()
@@ -206,12 +212,12 @@ class Player:
         if self._shown < wanted:  # reading or taking in can't keep up: no frame is passed over for that
             self.playhead.go(self._shown)
         length = max(AHEAD_S * self.playhead.speed, AHEAD_S, 2 * self.tape.interval_s)
-        if self._reading is None and self._read < self.playhead.end and self._read - self._shown < length:
+        if self._reading is None and self._read < self.end and self._read - self._shown < length:
             self._reading_to = min(self._read + length, self.playhead.end)
             call = self._in_thread(self.tape.events, self._read, self._reading_to)
             self._reading = asyncio.ensure_future(call)
             self._reading.add_done_callback(lambda _done: self._woken.set())
-        if self._shown >= self.playhead.end:
+        if self._shown >= self.end:
             self.playhead.pause()
             self.caught_up = self.tape.running
 

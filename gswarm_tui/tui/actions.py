@@ -90,6 +90,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("next_trouble", ("n",), "next trouble", "Go to the next node that isn't live", MOVING, (FLEET,)),
     Action("drop_filter", ("escape",), "all", "Drop the filter, show all nodes", MOVING, (FLEET,)),
     Action("open", ("enter",), "open", "Open what is under the cursor", MOVING, (FLEET, NODE), 5, "⏎"),
+    Action("open", ("enter",), "go there", "Go to the time of the event", MOVING, (EVENTS,), 8, "⏎"),
+    Action(
+        "open", ("enter",), "go there", "Go to its start", MOVING, (SESSIONS,), 8, "⏎", modes=(PAST, REPLAY)
+    ),
     Action("back", ("escape",), "back", "Go back", MOVING, (NODE, GPU, SESSIONS, EVENTS), 5, "esc"),
     Action("fleet", ("f",), "fleet", "Go to the fleet", MOVING),
     Action("sessions", ("S",), "sessions", "Go to the sessions", MOVING, (), 60),

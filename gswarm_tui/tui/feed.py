@@ -120,5 +120,5 @@ class PastFeed(PlayedFeed):
 def speed_words(player: Player) -> str:
     """ "paused", "4×", or that the end is reached."""
     if player.playhead.paused:
-        return "end of the recording" if player.now() >= player.playhead.end else "paused"
+        return "end of the recording" if player.now() >= player.end else "paused"
     return f"{player.playhead.speed:g}×"

@@ -168,7 +168,8 @@ class Viewer(App[str], inherit_bindings=False):
         self.theme = THEME_NAMES[(THEME_NAMES.index(known) + 1) % len(THEME_NAMES)]
 
     def say(self, sentence: str, *, wrong: bool = False) -> None:
-        """A short word to the person, gone after a few seconds."""
+        """A short word to the person in the place of the last, gone after a few seconds."""
+        self.clear_notifications()
         self.notify(clean(sentence), severity="error" if wrong else "information", timeout=4, markup=False)
 
     # Playing

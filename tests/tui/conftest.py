@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.tui.app import GswarmApp
+from gswarm_tui.tui.viewer import Viewer
 from tests.tui.scene import Scene
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -24,13 +25,13 @@ def app_on(scene: Scene, *, title: str = "job 4711 · gpu[01-04]", theme: str = 
     return GswarmApp(scene.hub, title=title, theme=theme, timezone=UTC)
 
 
-def screen_text(app: GswarmApp) -> str:
+def screen_text(app: Viewer) -> str:
     """What is on the screen, line by line, without colours and trailing spaces."""
     strips = app.screen._compositor.render_strips()
     return "\n".join(strip.text.rstrip() for strip in strips) + "\n"
 
 
-def line_with(app: GswarmApp, words: str) -> str:
+def line_with(app: Viewer, words: str) -> str:
     """The first line of the screen that holds these words."""
     lines = screen_text(app).splitlines()
     found = [line for line in lines if words in line]
@@ -39,10 +40,10 @@ def line_with(app: GswarmApp, words: str) -> str:
 
 
 @pytest.fixture
-def matches_picture(request: pytest.FixtureRequest) -> Callable[[GswarmApp, str], None]:
+def matches_picture(request: pytest.FixtureRequest) -> Callable[[Viewer, str], None]:
     """Compares the screen with tests/tui/pictures/NAME.txt; ``--new-pictures`` writes it anew."""
 
-    def compare(app: GswarmApp, name: str) -> None:
+    def compare(app: Viewer, name: str) -> None:
         path = PICTURES / f"{name}.txt"
         seen = screen_text(app)
         if request.config.getoption("--new-pictures"):

@@ -135,6 +135,10 @@ class EventsScreen(Place):
         if event.row < len(self._times):
             await self.swarm.visit(self._times[event.row])
 
+    def action_open(self) -> None:
+        """Go to the time of the event under the cursor."""
+        self.query_one(Table).choose()
+
     def action_move(self, where: str) -> None:
         """Move the cursor."""
         self.query_one(Table).move(where)

@@ -167,8 +167,12 @@ class SessionsScreen(Place):
         """Fit into the new size."""
         self.call_after_refresh(self.look)
 
+    def action_open(self) -> None:
+        """Go to the start of the session under the cursor."""
+        self.query_one(Table).choose()
+
     async def on_table_chosen(self) -> None:
-        """A second click or Enter: rename, or go to its start where it is played."""
+        """A second click: rename; where it is played, or on Enter, go to its start."""
         session = self.chosen_session()
         if self.swarm.mode == LIVE:
             self.action_rename()

@@ -1,0 +1,169 @@
+"""Looking back on a live fleet, while it and its recording go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from gswarm_tui.playback.player import Player
+from gswarm_tui.playback.playhead import Playhead
+from gswarm_tui.playback.tape import RecordedTape
+from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.tui.app import GswarmApp
+from tests.recorded import begin
+from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.scene import BEGINNING, Scene
+from tests.tui.test_replay import Clock, settle
+
+
+class Live:
+    """The app over a scene that is being recorded; what is a second old is on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.made = Scene(2, 2)
+        self.recorder: Recorder = begin(path, self.made)
+        self.clock = Clock()
+        self.app: GswarmApp = app_on(self.made)
+        self.app._past = self.past
+
+    def past(self) -> Player:
+        names = list(self.made.fleet.nodes)
+        tape = RecordedTape(self.recorder.queries(), 1, self.until, names)
+        return Player(tape, Playhead(BEGINNING, self.until(), self.until(), self.clock), self.clock)
+
+    def until(self) -> float:
+        return self.made.time - 1
+
+    async def advance(self, seconds: float, pilot: Pilot[str]) -> None:
+        """Let time pass, until it is on disk and seen."""
+        self.made.advance(seconds)
+        async with asyncio.timeout(30):
+            while (status := self.recorder.status()).waiting or not status.committed:
+                await pilot.pause(0.01)
+        self.made.hub.recorded(status)
+        self.app.look()
+        await pilot.pause()
+
+    async def press(self, pilot: Pilot[str], *keys: str) -> None:
+        for key in keys:
+            await pilot.press(key)
+            if self.app.player is not None:
+                await settle(self.app, self.app.player, pilot)
+
+
+@pytest.fixture
+async def live(tmp_path: Path) -> AsyncIterator[Live]:
+    made = Live(tmp_path / "run.duckdb")
+    yield made
+    await asyncio.to_thread(made.recorder.close, made.made.time)
+
+
+async def test_one_looks_back_while_recording_goes_on_and_returns(
+    live: Live, matches_picture: Callable[[GswarmApp, str], None]
+) -> None:
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30)) as pilot:
+        await live.advance(30, pilot)
+        await live.press(pilot, "space")
+        assert " PAST  00:00:01 ago" in line_with(live.app, "PAST")
+        assert "recording goes on" in line_with(live.app, "PAST")
+        rows = live.recorder.status().rows
+        shown = line_with(live.app, "gpu01")
+        live.made.lose("gpu02", "connection reset by peer")
+        await live.advance(20, pilot)
+        assert live.recorder.status().rows > rows
+        assert " PAST  00:00:21 ago" in line_with(live.app, "PAST")
+        assert line_with(live.app, "gpu01") == shown
+        assert "lost" not in line_with(live.app, "gpu02 ")
+        matches_picture(live.app, "past-120x30")
+        await live.press(pilot, "greater_than_sign", "greater_than_sign")
+        assert "lost" in line_with(live.app, "gpu02 ")
+        await live.press(pilot, "N")
+        await pilot.pause()
+        assert "PAST" not in screen_text(live.app)
+        assert "rec 00:00:50" in line_with(live.app, "rec")
+        assert live.app.player is None
+        assert live.app.feed.fleet is live.made.fleet
+
+
+async def test_playing_on_until_now_is_live_again(live: Live) -> None:
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30)) as pilot:
+        await live.advance(30, pilot)
+        await live.press(pilot, "space", "less_than_sign", "plus", "plus", "plus", "space")
+        async with asyncio.timeout(30):
+            while live.app.player is not None:
+                live.clock.seconds += 0.05
+                live.made.hub.flush()
+                await pilot.pause(0.01)
+        await pilot.pause()
+        assert "PAST" not in screen_text(live.app)
+
+
+async def test_a_session_started_in_the_past_is_proposed_to_begin_there(live: Live) -> None:
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30)) as pilot:
+        await live.advance(30, pilot)
+        await live.press(pilot, "space", "less_than_sign")
+        await pilot.press("s")
+        await pilot.pause()
+        assert "14:00:19" in screen_text(live.app)
+        await pilot.press("enter")
+        await live.advance(5, pilot)
+        (session,) = live.made.fleet.sessions.running
+        assert session.started_at == BEGINNING + 19
+        await live.press(pilot, "N")
+        await pilot.pause()
+        assert "● session-1 00:00:16" in screen_text(live.app)
+
+
+async def test_what_is_about_now_waits_until_one_returns(live: Live) -> None:
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30)) as pilot:
+        await live.advance(10, pilot)
+        live.made.hub.start_session("train")
+        await live.advance(10, pilot)
+        await live.press(pilot, "space", "x", "plus")
+        assert live.made.fleet.sessions.running
+        assert live.made.fleet.interval_s == 1
+        await live.press(pilot, "S", "r")
+        assert "rename" not in screen_text(live.app)
+
+
+async def test_a_time_is_looked_back_to_from_anywhere(live: Live) -> None:
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30)) as pilot:
+        await live.advance(60, pilot)
+        await live.press(pilot, "enter", "T", *"20s", "enter")
+        assert "00:00:40 ago" in line_with(live.app, "PAST")
+        assert live.app.place.PLACE == "node"
+
+
+async def test_enter_on_an_event_looks_back_to_it(live: Live) -> None:
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30)) as pilot:
+        await live.advance(20, pilot)
+        live.made.lose("gpu02", "connection reset by peer")
+        await live.advance(20, pilot)
+        await live.press(pilot, "e")
+        while "link lost" not in line_with(live.app, "▸"):
+            await live.press(pilot, "up")
+        await live.press(pilot, "enter")
+        assert "00:00:20 ago" in line_with(live.app, "PAST")
+
+
+async def test_where_nothing_is_recorded_there_is_no_past(live: Live) -> None:
+    live.app._past = None
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30), notifications=True) as pilot:
+        await live.advance(5, pilot)
+        await live.press(pilot, "space")
+        async with asyncio.timeout(30):
+            while "no past" not in screen_text(live.app):
+                await pilot.pause(0.01)
+        assert "nothing is recorded, so there is no past to look at" in screen_text(live.app)
+        assert live.app.player is None

@@ -1,0 +1,302 @@
+"""A recording in the screens: what a person sees and steers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from gswarm_agent.frame import WARNING, Note
+from gswarm_tui.playback.player import Player
+from gswarm_tui.playback.playhead import Playhead
+from gswarm_tui.playback.tape import RecordedTape
+from gswarm_tui.store.source import FileSource
+from gswarm_tui.tui.replay import ReplayApp
+from gswarm_tui.tui.viewer import Viewer
+from gswarm_tui.tui.widgets.timeline import Timeline
+from tests.recorded import recorded
+from tests.tui.conftest import line_with, screen_text
+from tests.tui.scene import BEGINNING, Scene
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def run_of_a_job(made: Scene) -> None:
+    """Two minutes: two sessions, a warning, a node lost and back."""
+    made.connect().advance(10)
+    made.hub.start_session("warm_up")
+    made.advance(20)
+    made.hub.stop_session(made.fleet.sessions.running[0].session_id)
+    made.note("gpu02", Note("xid", WARNING, "XID 92: high single-bit ECC error rate", 1)).advance(10)
+    made.hub.start_session("full_training")
+    made.advance(30)
+    made.lose("gpu03", "connection reset by peer", "is the job over? squeue tells").advance(20)
+    made.bring_back("gpu03").advance(30)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("replay") / "run.duckdb"
+    recorded(path, Scene(4, 8), run_of_a_job)
+    return path
+
+
+class Deck:
+    """The app over a recording, on a clock moved by hand."""
+
+    def __init__(self, source: FileSource, start: float = 0, end: float = 120) -> None:
+        self.clock = Clock()
+        tape = RecordedTape(source, 1)
+        self.head = Playhead(BEGINNING + start, BEGINNING + end, BEGINNING + start, self.clock)
+        self.player = Player(tape, self.head, self.clock)
+        self.app = ReplayApp(self.player, "run.duckdb", title="job 4711 · gpu[01-04]", timezone=UTC)
+
+    async def settle(self, pilot: Pilot[str]) -> None:
+        await settle(self.app, self.player, pilot)
+
+    async def play(self, pilot: Pilot[str], until: float) -> None:
+        """Let the clock run until so far from the beginning is shown; it plays already."""
+        async with asyncio.timeout(60):
+            while self.seconds < until and not self.head.paused:
+                self.clock.seconds += 0.05
+                await pilot.pause(0.005)
+        await self.settle(pilot)
+
+    async def press(self, pilot: Pilot[str], *keys: str) -> None:
+        for key in keys:
+            await pilot.press(key)
+            await self.settle(pilot)
+
+    @property
+    def seconds(self) -> float:
+        """How far from the beginning is shown."""
+        return self.player.now() - BEGINNING
+
+
+async def settle(app: Viewer, player: Player, pilot: Pilot[str]) -> None:
+    """Wait until the player is where it was told to be, and that is drawn."""
+    async with asyncio.timeout(30):
+        while player.wanted != player.now() or (
+            not player.playhead.paused and player.now() < player.playhead.at
+        ):
+            await pilot.pause(0.01)
+    app.look()
+    await pilot.pause()
+
+
+@pytest.fixture
+def deck(path: Path) -> Iterator[Deck]:
+    with closing(FileSource(path)) as source:
+        yield Deck(source)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_a_replay_looks_as_kept(
+    deck: Deck, size: tuple[int, int], matches_picture: Callable[[ReplayApp, str], None]
+) -> None:
+    async with deck.app.run_test(size=size) as pilot:
+        await deck.settle(pilot)
+        deck.player.seek(BEGINNING + 80)
+        await deck.settle(pilot)
+        matches_picture(deck.app, f"replay-{size[0]}x{size[1]}")
+
+
+async def test_it_plays_pauses_and_says_so(deck: Deck) -> None:
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        assert "REPLAY  14:00:00" in line_with(deck.app, "REPLAY")
+        assert "paused" in line_with(deck.app, "REPLAY")
+        await pilot.press("space")
+        await deck.play(pilot, 12)
+        header = line_with(deck.app, "REPLAY")
+        assert "14:00:12" in header
+        assert "1×" in header
+        assert "nodes 4/4" in line_with(deck.app, "busy")
+        assert "● warm_up 00:00:02" in screen_text(deck.app)
+        await deck.press(pilot, "space")
+        here = deck.seconds
+        deck.clock.seconds += 12
+        await deck.settle(pilot)
+        assert deck.seconds == here
+
+
+async def test_it_is_played_faster_and_slower(deck: Deck) -> None:
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        await pilot.press("space", "plus", "plus", "plus")
+        await deck.play(pilot, 40)
+        assert "10×" in line_with(deck.app, "REPLAY")
+        assert deck.clock.seconds == pytest.approx(4, rel=0.5)
+        await pilot.press(*["minus"] * 5)
+        here, then = deck.seconds, deck.clock.seconds
+        await deck.play(pilot, here + 1)
+        assert "0.25×" in line_with(deck.app, "REPLAY")
+        assert deck.clock.seconds - then == pytest.approx(4, rel=0.5)
+
+
+async def test_at_the_end_it_stays_and_says_so_and_plays_from_the_start(deck: Deck) -> None:
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        await pilot.press("space", *["plus"] * 6)
+        await deck.play(pilot, 120)
+        assert deck.seconds == 120
+        assert "end of the recording" in line_with(deck.app, "REPLAY")
+        await pilot.press("space")
+        await deck.settle(pilot)
+        assert deck.seconds < 1
+        assert not deck.head.paused
+
+
+async def test_steps_and_skips_go_forward_and_back_and_stay_within(deck: Deck) -> None:
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        seen = []
+        for key in (
+            "greater_than_sign",
+            "full_stop",
+            "full_stop",
+            "comma",
+            "less_than_sign",
+            "less_than_sign",
+        ):
+            await deck.press(pilot, key)
+            seen.append(deck.seconds)
+        assert seen == [10, 11, 12, 11, 1, 0]
+
+
+async def test_events_are_gone_to_and_told(deck: Deck) -> None:
+    async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
+        await deck.settle(pilot)
+        times = sorted({stop.at - BEGINNING for stop in deck.player.track.stops})
+        seen = []
+        for _ in times:
+            await deck.press(pilot, "w")
+            seen.append(deck.seconds)
+            if deck.seconds == 31:
+                assert "gpu02:1 XID 92" in screen_text(deck.app)
+        assert seen == pytest.approx(times)
+        await deck.press(pilot, "w")
+        async with asyncio.timeout(30):
+            while "no event after this one" not in screen_text(deck.app):
+                await pilot.pause(0.01)
+        await deck.press(pilot, "b")
+        assert deck.seconds == pytest.approx(times[-2])
+
+
+async def test_a_time_is_asked_for_and_one_that_is_not_there_is_told(deck: Deck) -> None:
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        await pilot.press("T", *"15:00", "enter")
+        await pilot.pause()
+        assert "15:00 isn't in here: it goes from 14:00:00 to 14:02:00" in screen_text(deck.app)
+        await pilot.press(*["backspace"] * 5, *"1m20s", "enter")
+        await deck.settle(pilot)
+        assert deck.seconds == 80
+        await pilot.press("T", "plus", *"5s", "enter")
+        await deck.settle(pilot)
+        assert deck.seconds == 85
+
+
+async def test_a_click_on_the_timeline_goes_there(deck: Deck) -> None:
+    async with deck.app.run_test(size=(123, 30)) as pilot:
+        await deck.settle(pilot)
+        await pilot.click(Timeline, offset=(13 + 50, 0))
+        await deck.settle(pilot)
+        assert deck.seconds == pytest.approx(60, abs=1.5)
+        await pilot.click(Timeline, offset=(13 + 99, 1))
+        await deck.settle(pilot)
+        assert deck.seconds == 120
+
+
+async def test_a_lost_node_looks_lost_only_while_it_was(deck: Deck) -> None:
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        for seconds, lost in ((60, False), (75, True), (100, False)):
+            deck.player.seek(BEGINNING + seconds)
+            await deck.settle(pilot)
+            shown = line_with(deck.app, "gpu03")
+            assert ("lost 5 s ago: connection reset by peer" in shown) is lost
+
+
+async def test_curves_reach_back_after_a_jump_as_they_would_have_live(deck: Deck) -> None:
+    async with deck.app.run_test(size=(120, 40)) as pilot:
+        await deck.settle(pilot)
+        await deck.press(pilot, "enter", "enter")
+        for _ in range(5):  # through all that happened, as it would have been seen live
+            await deck.press(pilot, "greater_than_sign")
+        played = screen_text(deck.app)
+        deck.player.seek(BEGINNING + 120)
+        await deck.settle(pilot)
+        deck.player.seek(BEGINNING + 50)
+        await deck.settle(pilot)
+        assert screen_text(deck.app) == played
+
+
+async def test_events_after_the_time_are_not_there_and_enter_goes_to_one(deck: Deck) -> None:
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        await deck.press(pilot, "e")
+        assert "XID 92" not in screen_text(deck.app)
+        deck.player.seek(BEGINNING + 120)
+        await deck.settle(pilot)
+        assert "XID 92" in screen_text(deck.app)
+        await deck.press(pilot, "home", "enter")
+        assert deck.seconds <= 1
+        assert "XID 92" not in screen_text(deck.app)
+
+
+async def test_enter_on_a_session_goes_to_its_start(deck: Deck) -> None:
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        deck.player.seek(BEGINNING + 100)
+        await deck.settle(pilot)
+        await deck.press(pilot, "S", "down", "enter")
+        assert deck.seconds == 10
+
+
+async def test_what_only_a_live_fleet_can_do_is_not_offered(deck: Deck) -> None:
+    async with deck.app.run_test(size=(120, 60)) as pilot:
+        await deck.settle(pilot)
+        await deck.press(pilot, "s", "x")
+        assert len(deck.app.screen_stack) == 1
+        assert "starts one" not in screen_text(deck.app)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        helped = screen_text(deck.app)
+        assert "Play faster" in helped
+        assert "Sample more often" not in helped
+        assert "Stop a session" not in helped
+        await pilot.press("escape", "q")
+    assert deck.app.return_value == "quit"
+
+
+async def test_a_file_that_can_not_be_read_any_more_is_told(deck: Deck) -> None:
+    class Gone(Exception):
+        pass
+
+    def gone(_at: float) -> None:
+        raise Gone("run.duckdb can't be read: its disk is gone")
+
+    deck.player._failures = (Gone,)
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        deck.player.tape.fleet = gone  # type: ignore[method-assign,assignment]
+        deck.player.seek(BEGINNING + 100)
+        async with asyncio.timeout(30):
+            while not deck.player.problem:
+                await pilot.pause(0.01)
+        await pilot.pause()
+        assert "its disk is gone" in screen_text(deck.app)
