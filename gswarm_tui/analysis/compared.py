@@ -23,7 +23,7 @@ def table(runs: Sequence[Run], zone: tzinfo | None = None) -> Table:
         ("began", lambda run: f"{local(run.summary.span.started_at, zone):%Y-%m-%d %H:%M:%S}"),
         ("nodes", lambda run: str(len(run.summary.nodes))),
         ("GPUs", lambda run: str(run.whole.gpus)),
-        ("duration", lambda run: lasting(run.seconds) + (" so far" if _runs(run) else "")),
+        ("duration", lambda run: lasting(run.seconds) + (" so far" if run.summary.running else "")),
         ("speed-up", lambda run: _times(speed_up(first.seconds, run.seconds))),
         ("efficiency", lambda run: _exact_share(_efficiency(first, run))),
         ("energy", lambda run: energy(run.whole.energy_j)),
@@ -48,16 +48,14 @@ def remarks(runs: Sequence[Run]) -> Iterator[str]:
     """What a reader of the table must know: same work, runs that go on, nodes that don't cover theirs."""
     yield "Speed-up and efficiency, T1 / (n · Tn), are for runs that do the same work."
     for run in runs:
-        if _runs(run):
+        if run.summary.running:
             yield f"{run.label} still runs: its duration, and all that is made of it, is as of now."
+        elif run.summary.span.ended_at is None:
+            yield f"{run.label} has no end: it is taken up to its last sample."
         if run.summary.partial:
             all_of_them = len(run.summary.covered)
             complete = all_of_them - len(run.summary.partial)
             yield f"{run.label} is partial: {complete} of {all_of_them} nodes cover all of it."
-
-
-def _runs(run: Run) -> bool:
-    return run.summary.span.ended_at is None
 
 
 def _efficiency(first: Run, run: Run) -> float | None:

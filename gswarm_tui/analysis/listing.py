@@ -18,10 +18,12 @@ from gswarm_tui.store.source import Answer, Source
 class Entry:
     """A span with its figures: ``whole`` is None where no GPU was sampled.
 
-    Of ``nodes`` nodes, ``complete`` cover all of it.
+    Of ``nodes`` nodes, ``complete`` cover all of it. ``status`` is empty where it has no end and isn't being
+    recorded.
     """
 
     span: Span
+    status: str
     whole: Figures | None
     nodes: int
     complete: int
@@ -33,7 +35,8 @@ def entries(source: Source, spans: Sequence[Span]) -> list[Entry]:
     for span in spans:
         summary = summarize(source, span)
         covered = len(summary.covered)
-        found.append(Entry(span, summary.whole, covered, covered - len(summary.partial)))
+        status = span.status if span.ended_at is not None or summary.running else ""
+        found.append(Entry(span, status, summary.whole, covered, covered - len(summary.partial)))
     return found
 
 
@@ -45,7 +48,7 @@ def table(found: Sequence[Entry], zone: tzinfo | None = None) -> Table:
             one.span.name,
             f"{local(one.span.started_at, zone):%Y-%m-%d %H:%M}",
             lasting(one.span.seconds),
-            one.span.status or DASH,
+            one.status or "no end",
             str(one.whole.gpus) if one.whole else DASH,
             percent(one.whole.util_mean_pct if one.whole else None),
             energy(one.whole.energy_j if one.whole else None),
@@ -97,7 +100,7 @@ def _batches(found: Sequence[Entry]) -> Iterator[list[tuple[Any, ...]]]:
 def _values(one: Entry) -> Iterator[Any]:
     span = one.span
     yield from (span.session_id, span.name, span.recording_id, span.started_at, span.ended_at, span.seconds)
-    yield from (span.status, one.nodes, one.complete)
+    yield from (one.status or None, one.nodes, one.complete)
     for name in ("gpus", "util_mean_pct", "energy_j", "energy_kwh", "coverage"):
         yield getattr(one.whole, name) if one.whole else None
     yield span.note

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
 from gswarm_tui import hosts
-from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Figures, Process, Summary
 from gswarm_tui.quantities import DASH, clock, energy, mebibytes, percent, plural, used_of, watts
 
@@ -23,14 +22,15 @@ class Table:
     right: frozenset[int]
 
 
-def heading(span: Span, gpus: int, nodes: int, zone: tzinfo | None = None) -> str:
+def heading(summary: Summary, zone: tzinfo | None = None) -> str:
     """When and how long it was and of how much, in a zone's time (None is the machine's own)."""
+    span = summary.span
     began, until = local(span.started_at, zone), local(span.until, zone)
     end = f"{until:%H:%M:%S}" if began.date() == until.date() else f"{until:%Y-%m-%d %H:%M:%S}"
     parts = [f"{began:%Y-%m-%d %H:%M:%S} to {end}", lasting(span.seconds)]
     if span.ended_at is None:
-        parts.append("still running" if span.status == "running" else "without an end")
-    parts += [plural(nodes, "node"), plural(gpus, "GPU")]
+        parts.append("still running" if summary.running else "without an end")
+    parts += [plural(len(summary.nodes), "node"), plural(len(summary.gpus), "GPU")]
     if span.job:
         parts.append(f"job {span.job}")
     return " · ".join(parts)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gswarm_tui.errors import UserError, nearest, quote
-from gswarm_tui.store.source import Source
+from gswarm_tui.errors import UserError, nearest, printable, quote
+from gswarm_tui.store.source import QueryError, Source
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ ORDER BY r.recording_id
 
 
 def sessions(source: Source) -> list[Span]:
-    """All sessions of a file, oldest first. Raises StoreError."""
-    return [Span(**row) for row in source.ask(_SESSIONS).dicts()]
+    """All sessions of a file, oldest first. Raises UserError, StoreError."""
+    return _found(source, _SESSIONS)
 
 
 def recordings(source: Source) -> list[Span]:
-    """All recordings of a file as spans. Raises StoreError."""
-    return [Span(**row) for row in source.ask(_RECORDINGS).dicts()]
+    """All recordings of a file as spans. Raises UserError, StoreError."""
+    return _found(source, _RECORDINGS)
 
 
 def choose(source: Source, wanted: str = "") -> Span:
@@ -91,6 +91,17 @@ def choose(source: Source, wanted: str = "") -> Span:
     if chosen := (named or numbered or [one for one in whole if one.name == wanted])[-1:]:
         return chosen[0]
     raise UserError(_unknown(source, wanted, found))
+
+
+def _found(source: Source, sql: str) -> list[Span]:
+    try:
+        return [Span(**row) for row in source.ask(sql).dicts()]
+    except QueryError as error:
+        tables = {name for (name,) in source.ask("SELECT table_name FROM duckdb_tables()").rows()}
+        if {"recordings", "sessions", "nodes", "gpus", "gpu_samples", "host_samples"} <= tables:
+            raise
+        words = f"{printable(str(source.path))} isn't a recording of gswarm-tui; name one with --db."
+        raise UserError(words) from error
 
 
 def _unknown(source: Source, wanted: str, found: Sequence[Span]) -> str:

@@ -105,9 +105,10 @@ class Covered:
 
 @dataclass(frozen=True)
 class Summary:
-    """``whole`` is None where no GPU was sampled in the span."""
+    """``whole`` is None where no GPU was sampled in the span; ``running`` if it is being recorded."""
 
     span: Span
+    running: bool
     whole: Figures | None
     nodes: tuple[Figures, ...]
     gpus: tuple[Figures, ...]
@@ -129,6 +130,7 @@ def summarize(source: Source, span: Span) -> Summary:
     covered = source.ask(summing.coverage(asked)).dicts()
     return Summary(
         span,
+        span.ended_at is None and source.running,
         next(iter(by_scope["all"]), None),
         tuple(by_scope["node"]),
         tuple(by_scope["gpu"]),

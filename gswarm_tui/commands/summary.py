@@ -76,10 +76,9 @@ def _nothing(path: Path, span: Span) -> str:
 
 
 def _show(summary: Summary, listed: list[Process], by: str | None, out: TextIO, every: bool) -> None:
-    span = summary.span
-    out.write(sheet.heading(span, len(summary.gpus), len(summary.nodes)) + "\n")
-    if span.note:
-        out.write(f"{printable(span.note)}\n")
+    out.write(sheet.heading(summary) + "\n")
+    if summary.span.note:
+        out.write(f"{printable(summary.span.note)}\n")
     out.write("\n")
     _lines(sheet.whole(summary), out)
     if by == PROCESS:

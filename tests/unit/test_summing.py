@@ -186,8 +186,8 @@ def test_peaks_of_processes_are_those_within_the_session(tmp_path: Path) -> None
     assert (largest.pid, largest.gpu_index, largest.rank, largest.gpu_memory_max_mib) == (12, 1, None, 70_000)
     assert (trained.pid, trained.rank, trained.local_rank, trained.command) == (11, 3, 1, "train.py")
     peaks = (trained.gpu_memory_max_mib, trained.sm_max_pct, trained.cpu_max_pct, trained.memory_max_mib)
-    assert peaks == (15_000, 15, 115, 15)
-    assert trained.sm_mean_pct == 10
+    assert peaks == (15_000, 15, 115.0, 15)
+    assert trained.sm_mean_pct == pytest.approx(10)
     when = [datetime.fromtimestamp(T0 + i, UTC).replace(tzinfo=None) for i in (5, 15)]
     assert [trained.first_seen, trained.last_seen] == when
     peaks_in_sql = query(path, "SELECT pid, rank, gpu_memory_max_mib FROM session_processes ORDER BY pid")

@@ -1,0 +1,289 @@
+"""``gswarm-tui sessions`` and ``summary`` as people see them: words, tables, data, and what went wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from gswarm_agent.frame import ProcessSample
+from gswarm_tui.analysis.sheet import heading, lasting, share
+from gswarm_tui.analysis.spans import choose
+from gswarm_tui.analysis.summary import summarize
+from gswarm_tui.cli import main
+from gswarm_tui.fleet.events import Event, SessionChanged, SessionStarted, SessionStopped
+from gswarm_tui.store.recorder import Recorder
+from tests.unit.store_recording import INFO, T0, arrived, gpu_row, host_row, introduced, process_row, record
+
+
+@pytest.fixture(autouse=True)
+def _in_tokyo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A home of one's own, and a zone that isn't UTC at that time of the year."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.chdir(tmp_path)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def frames(node: str = "n1") -> Iterator[Event]:
+    """Twenty seconds: GPU 0 is idle for two of them, GPU 1 is held down by heat, a process of each."""
+    yield introduced(node)
+    for i in range(1, 21):
+        stalled = i in (8, 9)
+        first = gpu_row(
+            util_pct=0 if stalled else 90, power_w=100 if stalled else 600, mem_used_mib=40_000 + i,
+            energy_mj=i * 500_000, temp_c=60, clock_reasons=0,
+        )  # fmt: skip
+        second = gpu_row(
+            util_pct=80, power_w=500, mem_used_mib=20_480, energy_mj=i * 500_000, temp_c=88,
+            clock_reasons=0x40 if i > 10 else 0,
+        )  # fmt: skip
+        process = ProcessSample(0, 11, "ada", "train.py", 0, 0, process_row(gpu_memory_mib=40_000, sm_pct=88))
+        host = host_row(cpu_pct=40 + i, memory_used_mib=100_000)
+        yield arrived(i, [first, second], node=node, host=host, processes=(process,))
+
+
+def session(name: str, began: float, until: float | None, note: str = "") -> Iterator[Event]:
+    yield SessionStarted(name, began, name, T0 + began)
+    if note:
+        yield SessionChanged(name, began, note=note)
+    if until is not None:
+        yield SessionStopped(name, T0 + until, T0 + until)
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    path = tmp_path / "run.duckdb"
+    events = [*frames(), *session("warm", 0, 5, "too cold"), *session("train", 5, 21)]
+    record(path, events, ended_at=T0 + 21)
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+    """What the command prints, or with a status what it complains about."""
+    assert main(list(words)) == status
+    out, err = capsys.readouterr()
+    assert (err if status == 0 else out) == ""
+    return out if status == 0 else err
+
+
+def test_sessions_are_listed_with_what_they_came_to(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heads, _, warm, train = [" ".join(line.split()) for line in said(capsys, "sessions").splitlines()]
+    assert heads == "id session began duration status GPUs util energy coverage note"
+    assert warm == "1 warm 2027-01-15 17:00 5 s stopped 2 85 % 3000 J 60 % too cold"
+    assert train == "2 train 2027-01-15 17:00 16 s stopped 2 79 % 4.44 Wh 100 %"
+
+
+def test_sessions_are_data_too(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, train = json.loads(said(capsys, "sessions", "--format", "json"))
+    assert train == {
+        "session_id": 2, "session": "train", "recording_id": 1, "started_at": "2027-01-15T08:00:05",
+        "ended_at": "2027-01-15T08:00:21", "duration_s": 16.0, "status": "stopped", "nodes": 1,
+        "complete_nodes": 1, "gpus": 2, "util_mean_pct": pytest.approx(79.375), "energy_j": 16_000.0,
+        "energy_kwh": pytest.approx(16_000 / 3.6e6), "coverage": 1.0, "note": "",
+    }  # fmt: skip
+
+
+def test_a_recording_without_sessions_says_so_and_is_summed_up_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.duckdb"
+    record(path, list(frames()), ended_at=T0 + 21)
+    first, _, _, _, whole = said(capsys, "sessions").splitlines()
+    assert first == f"{path} has no sessions. What it records:"
+    assert whole.split()[:3] == ["recording", "1", "2027-01-15"]
+    assert said(capsys, "summary").startswith(f"recording 1 · {path}\n")
+
+
+def test_several_recordings_of_a_file_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.duckdb"
+    for _ in range(2):
+        record(path, list(frames()), ended_at=T0 + 21)
+    assert [line.split()[:2] for line in said(capsys, "sessions").splitlines()[4:]] == [
+        ["recording", "1"],
+        ["recording", "2"],
+    ]
+    assert said(capsys, "summary", "recording", "1").startswith("recording 1 · ")
+
+
+def test_a_summary_begins_with_the_whole_then_nodes_and_gpus(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = said(capsys, "summary")
+    assert shown.startswith(f"""\
+train · {recording}
+2027-01-15 17:00:05 to 17:00:21 · 16 s · 1 node · 2 GPUs · job 4711
+
+utilisation  mean 79 %, median 80 %, p95 90 %, max 90 %
+busy         94 % of the measured time: busy 30 s, idle 2 s
+bubbles      6.2 % between busy phases: 1, together 2 s, longest 2 s (n1:0)
+throttled    heat 10 s (31 %)
+power        mean 519 W a GPU, max 600 W (n1:0)
+energy       4.44 Wh (16,000 J)
+GPU memory   at most 39.1 of 79.6 GiB (n1:0)
+temperature  max 88 °C (n1:1)
+hosts        CPU at most 60 %, memory at most 97.7 of 503 GiB
+coverage     100 % of the GPUs' time, 32 samples
+
+""")
+    names, _, *rows = [" ".join(line.split()) for line in shown.splitlines()[-4:]]
+    assert (
+        names
+        == "GPU util % p95 % busy bubbles W energy memory throttled coverage max W median % max % max °C"
+    )
+    assert rows == [
+        "n1:0 79 90 88 % 12 % 538 2.22 Wh 39.1 GiB 0 % 100 % 600 90 90 60",
+        "n1:1 80 80 100 % 0 % 500 2.22 Wh 20 GiB 62 % 100 % 500 80 80 88",
+    ]
+
+
+def test_a_session_that_runs_or_was_cut_off_is_summed_up_to_its_last_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.duckdb"
+    recorder = Recorder(path, INFO, lambda _status: None)
+    recorder.open()
+    recorder.submit([*frames(), *session("train", 5, None)])
+    wait_until(lambda: recorder.status().rows > 0)
+    with closing(recorder.queries()) as source:
+        summary = summarize(source, choose(source))
+    assert heading(summary, UTC).split(" · ")[:3] == [
+        "2027-01-15 08:00:05 to 08:00:20",
+        "15 s",
+        "still running",
+    ]
+    recorder.close(None)
+    assert "15 s · without an end · 1 node" in said(capsys, "summary")
+    assert "no end" in said(capsys, "sessions")
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_is_listed_is_chosen_with_by(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = said(capsys, "summary")
+    alone = said(capsys, "summary", "--by", "all")
+    assert plain.startswith(alone)
+    for by, names in (("node", ["n1"]), ("gpu", ["n1:0", "n1:1"])):
+        _, _, *rows = said(capsys, "summary", "--by", by).removeprefix(alone).strip().splitlines()
+        assert [row.split()[0] for row in rows] == names
+    _, _, row = said(capsys, "summary", "--by", "process").removeprefix(alone).strip().splitlines()
+    assert " ".join(row.split()) == "n1:0 11 0 39.1 GiB 88 – – train.py ada"
+
+
+def test_many_gpus_do_not_scroll_by_unless_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.duckdb"
+    rows = [gpu_row(util_pct=50 + i, temp_c=40) for i in range(20)]
+    record(path, [introduced(gpus=20), *(arrived(i, rows) for i in range(1, 6)), *session("train", 0, 6)])
+    shown = said(capsys, "summary")
+    assert "GPUs at the ends" in shown
+    assert "least utilised  n1:0 50 %, n1:1 51 %, n1:2 52 %" in shown
+    assert "hottest" not in shown  # all are alike
+    assert len(shown.splitlines()) < 24
+    assert len(said(capsys, "summary", "--by", "gpu").splitlines()) > 30
+
+
+def test_a_summary_is_data_with_units_in_its_names(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads(said(capsys, "summary", "warm", "--format", "json"))
+    assert [(row["scope"], row["node"], row["gpu_index"]) for row in found] == [
+        ("all", None, None),
+        ("gpu", "n1", 0),
+        ("gpu", "n1", 1),
+        ("node", "n1", None),
+    ]
+    assert {(row["session"], row["recording_id"], row["duration_s"]) for row in found} == {("warm", 1, 5.0)}
+    assert (found[0]["energy_j"], found[0]["busy_s"], found[0]["bubbles"]) == (3000.0, 6.0, 0)
+    assert said(capsys, "summary", "--by", "process", "-o", "peaks.csv") == ""
+    (row,) = csv.DictReader((tmp_path / "peaks.csv").read_text().splitlines())
+    assert (row["pid"], row["command"], row["gpu_memory_max_mib"]) == ("11", "train.py", "40000")
+
+
+def test_nodes_that_do_not_cover_it_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.duckdb"
+    row = gpu_row(util_pct=50)
+    short: list[Event] = [introduced("n2", gpus=1), *(arrived(i, [row], node="n2") for i in range(1, 6))]
+    record(path, [*frames(), *short, introduced("n3"), *session("train", 1, 21)])
+    said_of_it = " ".join(said(capsys, "summary").split())
+    assert "partial: 1 of 3 nodes cover all of it; n[2-3] cover as little as 0 %" in said_of_it
+    assert said(capsys, "sessions").splitlines()[-1] == "partial: train (1 of 3 nodes)"
+
+
+def test_a_file_without_the_views_of_today_is_read_all_the_same(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = [said(capsys, *words.split()) for words in ("sessions", "summary", "compare warm train")]
+    with duckdb.connect(str(recording)) as connection:
+        views = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+        for (view,) in views:
+            connection.execute(f"DROP VIEW {view}")
+    assert views
+    assert [said(capsys, *words.split()) for words in ("sessions", "summary", "compare warm train")] == before
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["summary", "tain"], 'has no session "tain"; perhaps train is meant.'),
+        (["summary", "--by", "gpus"], '--by: "gpus" isn\'t a way to list; perhaps gpu is meant.'),
+        (["summary", "--format", "xml"], '--format: "xml" isn\'t a format; it is one of'),
+        (["summary", "empty"], "empty of {path} holds no sample of a GPU: gswarm-tui sessions lists others."),
+        (["compare", "train"], "compare takes two runs or more, as in gswarm-tui compare a.duckdb b.duckdb."),
+        (["compare", "train", "empty"], "empty of {path} holds no sample of a GPU, so there is nothing"),
+    ],
+)
+def test_a_mistake_is_told_in_a_sentence(
+    words: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.duckdb"
+    record(path, [*frames(), *session("train", 1, 21), *session("empty", -10, -5)])
+    told = said(capsys, *words, status=2)
+    assert complaint.format(path=path) in told
+    assert told.count("\n") == 1
+
+
+def test_a_file_of_another_kind_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "notes.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE notes (text VARCHAR)")
+    for word in ("sessions", "summary"):
+        told = said(capsys, word, status=2)
+        assert told == f"gswarm-tui: {path} isn't a recording of gswarm-tui; name one with --db.\n"
+
+
+def test_shares_say_all_and_nothing_only_where_that_is_so() -> None:
+    said_of = {1.0: "100 %", 0.9999: "99.9 %", 0.5: "50 %", 0.0625: "6.2 %", 0.0001: "0.1 %", 0.0: "0 %"}
+    assert {part: share(part) for part in said_of} == said_of
+    assert share(None) == "–"
+
+
+def test_lengths_of_time_are_as_exact_as_they_are_long() -> None:
+    said_of = {
+        0.0: "0 s",
+        0.25: "0.2 s",
+        3.0: "3 s",
+        22.4: "22 s",
+        254.01: "00:04:14",
+        90_061.0: "1 d 01:01:01",
+    }
+    assert {s: lasting(s) for s in said_of} == said_of
