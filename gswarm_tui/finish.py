@@ -54,7 +54,7 @@ async def finish(one: Found, settings: Options, out: TextIO, *, abandon: bool = 
     parts.add_links(hub, launcher, options, recorder)
     await _fetch(hub, left)
     await launcher.close()
-    away |= await _still_kept(options, dataclasses.replace(plan, nodes=tuple(left)), known.uid)
+    away |= await _still_kept(hub, options, dataclasses.replace(plan, nodes=tuple(left)), known.uid)
     holding = {node: reason for node, reason in away.items() if node in known.answered}
     gone = answers.keys() - away.keys() - set(left)
     _tell_gone(hub, recorder, gone & set(known.answered if known.awaited is None else known.awaited))
@@ -116,13 +116,13 @@ def _tell_holding(hub: Hub, holding: Mapping[str, str], abandon: bool) -> None:
             hub.publish(Happened(at, WAITING, WARNING, said, node))
 
 
-async def _still_kept(options: Options, plan: Plan, uid: str) -> dict[str, str]:
+async def _still_kept(hub: Hub, options: Options, plan: Plan, uid: str) -> dict[str, str]:
     """The nodes that may not have given all that they have, and why."""
     kept: dict[str, str] = {}
     for node, answer in (await ask_all(options, plan, uid)).items() if plan.nodes else ():
         if isinstance(answer, LaunchError):
             kept[node] = f"whether it has given all isn't known: {answer.reason}"
-        elif answer.frames:
+        elif answer.frames or (answer.pid is not None and hub.links[node].may_hold()):
             kept[node] = f"it didn't give all that it has: {words(answer)}"
     return kept
 
