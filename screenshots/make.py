@@ -22,9 +22,8 @@ from pathlib import Path
 
 from gswarm_agent import __version__
 from gswarm_tui.analysis import spans
-from gswarm_tui.plotting import look, saving
 from gswarm_tui.plotting.choosing import choose_metrics
-from gswarm_tui.plotting.figure import Page
+from gswarm_tui.plotting.figure import draw
 from gswarm_tui.plotting.material import gather
 from gswarm_tui.reporting.making import make
 from gswarm_tui.store.source import FileSource
@@ -113,9 +112,7 @@ def plot(recording: Path) -> None:
     with closing(FileSource(recording)) as source:
         span = spans.choose(source, "full_training")
         material = gather(source, span, choose_metrics(), ["loss"])
-    with look.style():
-        figure = Page(material, UTC).draw()
-    (FOLDER / "plot.png").write_bytes(saving.content(figure, "png", span.name, dpi=160))
+    (FOLDER / "plot.png").write_bytes(draw(material, UTC, "png", dpi=160))
 
 
 def report(recording: Path) -> None:

@@ -11,6 +11,7 @@ from gswarm_tui.analysis import spans
 from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import open_source, reference
 from gswarm_tui.commands.target import file_name
+from gswarm_tui.errors import printable
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -35,11 +36,12 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     asked = parser.read(words)
     named = reference(asked.session)
 
-    from gswarm_tui.plotting import look, saving
+    from gswarm_tui.plotting import saving
     from gswarm_tui.plotting.choosing import MAX, MEAN, choose_metrics
-    from gswarm_tui.plotting.figure import Page
+    from gswarm_tui.plotting.figure import draw
     from gswarm_tui.plotting.material import gather
     from gswarm_tui.printing.formats import whole
+    from gswarm_tui.printing.progress import Progress
 
     files = [saving.require_suffix(Path(name).expanduser()) for name in asked.out]
     choices = choose_metrics(asked.metric, asked.heatmap, asked.curve)
@@ -48,12 +50,11 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     with closing(open_source(asked.db or named.file, environ)) as source:
         span = spans.choose(source, named.name)
         how = MAX if asked.max else MEAN
-        material = gather(source, span, choices, values, how, all_of_them=chosen)
-    with look.style():
-        figure = Page(material, None).draw()
+        with Progress(f"reading {printable(span.name)}"):
+            material = gather(source, span, choices, values, how, all_of_them=chosen)
     for path in files or [Path(f"{file_name(span.name)}.pdf")]:
-        with whole(path, unlike=source.path) as part:
-            part.write_bytes(saving.content(figure, path.suffix[1:].lower(), span.name))
+        with whole(path, unlike=source.path) as part, Progress(f"drawing {printable(path.name)}"):
+            part.write_bytes(draw(material, None, path.suffix[1:].lower()))
         print(path)
     if material.running:
         print(f"gswarm-tui: {span.name} still runs; this is how far it is.", file=sys.stderr)

@@ -13,7 +13,7 @@ from gswarm_tui.analysis import spans
 from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import open_source, reference
 from gswarm_tui.commands.target import file_name
-from gswarm_tui.errors import UserError
+from gswarm_tui.errors import UserError, printable
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -32,11 +32,13 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UserError(f"{out} doesn't end in .html; a report is a page.")
 
     from gswarm_tui.printing.formats import whole
+    from gswarm_tui.printing.progress import Progress
     from gswarm_tui.reporting.making import make
 
     with closing(open_source(asked.db or named.file, environ)) as source:
         span = spans.choose(source, named.name)
-        report = make(source, span, datetime.now(UTC).replace(tzinfo=None), None, __version__)
+        with Progress(f"reading and drawing {printable(span.name)}"):
+            report = make(source, span, datetime.now(UTC).replace(tzinfo=None), None, __version__)
     path = out or Path(f"{file_name(span.name)}.html")
     with whole(path, unlike=source.path) as part:
         part.write_text(report.html(), encoding="utf-8")

@@ -12,6 +12,7 @@ from gswarm_tui.plotting import look, panels, strip
 from gswarm_tui.plotting.choosing import MAX
 from gswarm_tui.plotting.grid import Grid
 from gswarm_tui.plotting.material import Material
+from gswarm_tui.plotting.saving import DPI, content
 from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, moment, short_time, zone_name
 
 WIDTH = 7.2
@@ -32,6 +33,12 @@ class _Block:
     at: int
     height: float
     above: float
+
+
+def draw(material: Material, zone: tzinfo | None, kind: str, *, headed: bool = True, dpi: int = DPI) -> bytes:
+    """A plot as a file of this kind: pdf, png or svg. ``zone`` None is this machine's."""
+    with look.style():
+        return content(Page(material, zone, headed=headed).draw(), kind, material.span.name, dpi)
 
 
 class Page:

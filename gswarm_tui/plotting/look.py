@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
+from matplotlib import font_manager
 
 from gswarm_tui.colours import LIGHT_COLOURS, between
-
-# Where a home folder can't be written, matplotlib says so and goes on in a temporary one: nobody has to know.
-logging.getLogger("matplotlib").setLevel(logging.ERROR)
-
-import matplotlib as mpl  # noqa: E402 (its first words come while it is imported)
-from matplotlib import font_manager  # noqa: E402
 
 INK, DIM, FAINT = LIGHT_COLOURS.text, LIGHT_COLOURS.dim, LIGHT_COLOURS.faint
 LINE = LIGHT_COLOURS.anchors[5]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from gswarm_tui.errors import UserError, quote
-from gswarm_tui.plotting import look
 
 DPI = 220
 SUFFIXES = (".pdf", ".png", ".svg")
@@ -31,10 +29,7 @@ def require_suffix(path: Path) -> Path:
 
 
 def content(figure: Figure, kind: str, title: str, dpi: int = DPI) -> bytes:
-    """A figure as a file of this kind: pdf, png or svg."""
+    """A figure as a file of this kind: pdf, png or svg; within ``look.style``."""
     buffer = io.BytesIO()
-    FigureCanvasAgg(figure)
-    with look.style():
-        metadata = _METADATA[kind] | {"Title": title}
-        figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
+    figure.savefig(buffer, format=kind, dpi=dpi, metadata=_METADATA[kind] | {"Title": title})
     return buffer.getvalue()

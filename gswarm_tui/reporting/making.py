@@ -49,8 +49,10 @@ def _plots(material: Material, zone: tzinfo | None) -> list[Plot]:
     hosts = _only(replace(material, others=(), troubles=()), *_HOSTS)
     values = tuple(value_names(material.marks)[:MOST_VALUES])
     marked = replace(_only(replace(material, others=(), troubles=())), values=values)
+    above = " Above: other sessions, marks, and what happened."
+    told = bool(material.others or material.marks or material.troubles)
     captions = (
-        (util, "util", "GPU utilisation. Above: other sessions, marks, and what happened."),
+        (util, "util", "GPU utilisation." + above * told),
         (rest, "gpus", "What the GPUs drew, held and moved."),
         (hosts, "nodes", "The nodes' own CPUs, memory and network."),
         (marked, "marks", "Values that the job gave with its marks."),

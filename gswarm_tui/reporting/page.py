@@ -114,7 +114,11 @@ class Report:
                     mebibytes(one.mem_used_max_mib),
                     f"of {mebibytes(one.mem_total_mib)}" if one.mem_total_mib else "",
                 ),
-                ("Throttled", share(part_of(throttled, one.measured_s)), "of the measured time"),
+                (
+                    "Throttled",
+                    share(part_of(throttled, one.measured_s)),
+                    "of the measured time" if throttled is not None else "not measured",
+                ),
                 ("Coverage", share(one.coverage), "of the GPU time was measured"),
             ]
         parts = (

@@ -6,8 +6,8 @@ import re
 from datetime import tzinfo
 from html import escape
 
-from gswarm_tui.plotting import look, saving
-from gswarm_tui.plotting.figure import Page
+from gswarm_tui.plotting import look
+from gswarm_tui.plotting.figure import draw
 from gswarm_tui.plotting.material import Material
 from gswarm_tui.reporting.html import Html
 
@@ -30,9 +30,7 @@ ROLES = {
 
 def inline(material: Material, zone: tzinfo | None, name: str, label: str) -> Html:
     """A plot without its headings as an element of a page; ``name`` is its own on the page."""
-    with look.style():
-        figure = Page(material, zone, headed=False).draw()
-    drawn = saving.content(figure, "svg", "").decode()
+    drawn = draw(material, zone, "svg", headed=False).decode()
     return Html(_fitted(drawn, name, label))
 
 

@@ -31,7 +31,7 @@ from gswarm_tui.errors import UserError
 from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
 from gswarm_tui.plotting import look, saving
 from gswarm_tui.plotting.choosing import MAX, MEAN, choose_metrics
-from gswarm_tui.plotting.figure import Page
+from gswarm_tui.plotting.figure import Page, draw
 from gswarm_tui.plotting.grid import Devices, Grid, grids
 from gswarm_tui.plotting.material import Material, gather
 from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, short_time, zone_name
@@ -94,9 +94,7 @@ def svg_texts(data: bytes) -> list[str]:
 
 
 def drawn(what: Material, kind: str, zone: ZoneInfo = BERLIN) -> bytes:
-    with look.style():
-        figure = Page(what, zone).draw()
-    return saving.content(figure, kind, what.span.name)
+    return draw(what, zone, kind)
 
 
 def test_a_plot_names_its_session_nodes_metrics_marks_and_times(training: Path) -> None:
@@ -133,7 +131,7 @@ def test_no_data_looks_like_no_value(tmp_path: Path) -> None:
     made = material(small(tmp_path / "run.duckdb"))
     with look.style():
         figure = Page(made, BERLIN).draw()
-    picture = Image.open(BytesIO(saving.content(figure, "png", "train"))).convert("RGB")
+        picture = Image.open(BytesIO(saving.content(figure, "png", "train"))).convert("RGB")
     (axes,) = (one for one in figure.axes if one.images and len(one.get_xlim()) and one.get_xlim()[1] == 60)
     box = axes.get_position()
 
