@@ -79,10 +79,13 @@ class _Parser(argparse.ArgumentParser):
 class CommandParser(_Parser):
     """The options of a word that does one thing and ends; ``--db`` and ``--help`` are there already.
 
-    With ``writes`` the recording may be one that isn't there yet.
+    With ``writes`` the recording may be one that isn't there yet. ``usual`` says which it is where none
+    is named.
     """
 
-    def __init__(self, word: str, usage: str, description: str, *, writes: bool = False) -> None:
+    def __init__(
+        self, word: str, usage: str, description: str, *, writes: bool = False, usual: str = ""
+    ) -> None:
         super().__init__(
             prog=f"gswarm-tui {word}",
             usage=f"gswarm-tui {word} {usage}",
@@ -92,7 +95,7 @@ class CommandParser(_Parser):
             add_help=False,
         )
         self._database = values.database if writes else values.file
-        usual = "made here, named after PATH" if writes else "the newest of this folder"
+        usual = usual or ("made here, named after PATH" if writes else "the newest of this folder")
         self.add_argument("--db", metavar="PATH", help=f"the recording (default: {usual})")
         self.add_argument("--help", "-h", action="help", help="show this and exit")
 

@@ -1,14 +1,23 @@
-"""``gswarm-tui mark``: a name and values for this moment, from anywhere in the job."""
+"""``gswarm-tui mark``: a name and values for this moment, from anywhere in the job.
+
+It is made in training loops: what needs the database is imported only where a gswarm-tui runs beside it.
+"""
 
 from __future__ import annotations
 
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gswarm_agent.mark import MarkError, send, values_of
+from gswarm_agent.mark import Marked, MarkError, Value, checked, send, values_of
 from gswarm_tui.arguments import CommandParser
-from gswarm_tui.errors import UserError
+from gswarm_tui.control import places
+from gswarm_tui.errors import UserError, quote
+
+if TYPE_CHECKING:
+    from gswarm_tui.control.client import Head
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -19,8 +28,9 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """
     parser = CommandParser(
         "mark",
-        "NAME [--value KEY=VALUE ...] [--recording ID]",
+        "NAME [--value KEY=VALUE ...] [--recording ID] [--db PATH]",
         "Mark this moment in every recording of yours that watches this machine or runs on it.",
+        usual="all of them",
     )
     parser.add_argument("name", metavar="NAME", help='what happens now, such as "epoch 3"')
     parser.add_argument(
@@ -30,10 +40,13 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         metavar="KEY=VALUE",
         help="a number or a text to keep with it: loss=1.2",
     )
-    parser.add_argument("--recording", default="", metavar="ID", help="only in the recording with this id")
+    parser.add_argument("--recording", default="", metavar="ID", help="only the recording whose id begins so")
     asked = parser.read(words)
+    heads = _heads(environ, asked.recording, asked.db)
     try:
-        marked = send(asked.name, values_of(asked.value, environ), asked.recording)
+        values = values_of(asked.value, environ)
+        checked(asked.name, values)
+        marked = _mark(asked.name, values, asked.recording if asked.db is None else heads[0].uid, heads)
     except MarkError as error:
         raise UserError(f"{error}.") from None
     for problem in marked.problems:
@@ -45,8 +58,49 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     return 1 if marked.problems else 0
 
 
+def _heads(environ: Mapping[str, str], recording: str, db: Path | None) -> list[Head]:
+    """The running heads here whose recordings are meant. Raises UserError where there is none for ``db``."""
+    found: list[Head] = []
+    if next(places.running(places.tops(environ)), None) is not None:
+        from gswarm_tui.control.client import heads
+
+        found = [one for one in heads(environ) if one.path is not None and one.uid.startswith(recording)]
+    if db is None:
+        return found
+    if chosen := [one for one in found if one.records(db)]:
+        return chosen
+    raise UserError(
+        f"no gswarm-tui that runs here records into {quote(str(db))}; on a node, name the recording by "
+        "--recording and its id."
+    )
+
+
+def _mark(name: str, values: Mapping[str, Value], recording: str, heads: Sequence[Head]) -> Marked:
+    """In the recordings of agents here, and in those of heads here that have no agent here.
+
+    Raises MarkError.
+    """
+    marked = send(name, values, recording)
+    for head in heads:
+        if head.uid in marked.recordings:
+            continue
+        from gswarm_tui.control.client import mark
+        from gswarm_tui.store.asking import QueryError
+        from gswarm_tui.store.database import StoreError
+
+        try:
+            mark(head, name, values)
+        except (QueryError, StoreError) as error:
+            marked.problems.append(str(error))
+        else:
+            marked.recordings.append(head.uid)
+    return marked
+
+
 def _nobody(recording: str) -> str:
-    which = f"the recording {recording} doesn't watch" if recording else "no recording of yours watches"
+    which = (
+        f"the recording {quote(recording)} doesn't watch" if recording else "no recording of yours watches"
+    )
     return (
         f"{which} {socket.gethostname()}; run this on a node that gswarm-tui watches, "
         "or on the machine where it runs."

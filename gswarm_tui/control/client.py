@@ -34,11 +34,13 @@ _GONE = "the gswarm-tui that records {} ended before it had answered; ask again"
 class Head:
     """A running gswarm-tui of this user on this machine; ``path`` is its recording, None without one.
 
-    ``started_at`` is Unix time in seconds, ``nodes`` are those that it watches.
+    ``uid`` is the recording's name to the agents, ``started_at`` is Unix time in seconds, ``nodes`` are those
+    that it watches.
     """
 
     pid: int
     path: Path | None
+    uid: str
     started_at: float
     nodes: tuple[str, ...]
     top: str
@@ -60,7 +62,15 @@ def heads(environ: Mapping[str, str]) -> list[Head]:
                 said = line.ask({"want": "status"})
             path = None if said["path"] is None else Path(said["path"])
             found.append(
-                Head(said["pid"], path, said["started_at"], tuple(said["nodes"]), folder.top, folder.name)
+                Head(
+                    said["pid"],
+                    path,
+                    said["uid"],
+                    said["started_at"],
+                    tuple(said["nodes"]),
+                    folder.top,
+                    folder.name,
+                )
             )
     return sorted(found, key=lambda head: -head.started_at)
 

@@ -36,6 +36,7 @@ class Recording(Protocol):
     """What is needed of a recorder here."""
 
     path: Path
+    uid: str
 
     def queries(self) -> Source:
         """Something to ask, for one visitor."""
@@ -119,6 +120,7 @@ class ControlServer:
         return {
             "pid": os.getpid(),
             "path": None if self._recording is None else str(self._recording.path),
+            "uid": "" if self._recording is None else self._recording.uid,
             "started_at": self._hub.started_at,
             "nodes": list(self._hub.fleet.nodes),
             "error": "" if recorder is None else recorder.error,

@@ -37,7 +37,8 @@ class Recorder:
     """Records events into one file; ``on_status`` is called from the writer's thread after each commit.
 
     ``what`` describes a recording that begins, or is the number of one in the file that goes on. After
-    ``open``, ``resumed`` is what is known of that one, and ``interrupted`` are others that have no end.
+    ``open``, ``uid`` is its name to the agents, ``resumed`` is what is known of one that goes on, and
+    ``interrupted`` are others that have no end.
     ``commit_every_s`` is the least time between two commits, ``retry_every_s`` the pause after a failed one,
     ``keep_bytes`` about how much memory may wait while nothing can be written. Then newer frames are refused
     if agents keep what isn't committed (``lasting``), and their nodes are in the status when they can come
@@ -58,6 +59,7 @@ class Recorder:
         keep_bytes: int = 256 * 1024 * 1024,
     ) -> None:
         self.path = path.absolute()
+        self.uid = "" if isinstance(what, int) else what.uid or ""
         self.resumed: Resumed | None = None
         self.interrupted: Sequence[Interrupted] = ()
         self._what = what
@@ -106,6 +108,7 @@ class Recorder:
         except StoreError:
             database.close()
             raise
+        self.uid = next((one.uid for one in unended if one.recording_id == what), self.uid)
         self.interrupted = [one for one in unended if one.recording_id != what]
         self._database = database
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)

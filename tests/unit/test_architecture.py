@@ -116,7 +116,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.units",
     },
     "gswarm_tui.exchange": {"gswarm_tui.analysis", "gswarm_tui.errors", "gswarm_tui.store"},
-    "gswarm_tui.commands": {"gswarm_tui"},
+    "gswarm_tui.commands": {"gswarm_agent.mark", "gswarm_tui"},
     "gswarm_tui.cli": {"gswarm_tui"},
     "gswarm_tui.__main__": {"gswarm_tui.cli"},
 }

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,11 @@ def path(tmp_path: Path) -> Path:
 class Running:
     """A head without a screen: hub, recorder and its socket."""
 
-    def __init__(self, path: Path | None, environ: Mapping[str, str]) -> None:
+    def __init__(self, path: Path | None, environ: Mapping[str, str], uid: str = "") -> None:
         self.hub = Hub(Fleet(("n1",), 1.0), clock=lambda: T0 + 60)
         self.recorder: Recorder | None = None
         if path is not None:
-            self.recorder = Recorder(path, INFO, lambda _status: None, commit_every_s=0.0)
+            self.recorder = Recorder(path, replace(INFO, uid=uid), lambda _status: None, commit_every_s=0.0)
             self.recorder.open()
             self.hub.sinks.append(self.recorder)
         self.control = ControlServer(self.hub, self.recorder, environ)

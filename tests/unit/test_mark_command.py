@@ -1,0 +1,142 @@
+"""gswarm-tui mark: each recording has the mark once, wherever it is taken, and what goes wrong is said."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent import folder
+from gswarm_agent.frame import Frame
+from gswarm_tui.commands import mark
+from gswarm_tui.control import places
+from gswarm_tui.errors import UserError
+from tests.unit.agent_node import Node
+from tests.unit.store_recording import query
+from tests.unit.test_control import Running
+from tests.unit.test_marks import hear_marks
+
+UID = "0f1e2d3c-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """A machine with nobody else's heads and agents."""
+    monkeypatch.setattr(places, "SHARED", str(tmp_path / "shared"))
+    monkeypatch.setattr(folder, "PLACES", (str(tmp_path / "var"),))
+    for name in ("run", "var"):
+        (tmp_path / name).mkdir(mode=0o700)
+    return {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path), "RANK": "2"}
+
+
+@pytest.fixture
+def watched(node: Node, environ: Mapping[str, str]) -> Node:
+    """This machine as a node, whose agents are where they usually are."""
+    node.folder = Path(folder.tops()[0])
+    return node
+
+
+@asynccontextmanager
+async def head(path: Path, environ: Mapping[str, str], uid: str) -> AsyncIterator[Running]:
+    running = Running(path, environ, uid)
+    await running.control.start()
+    try:
+        yield running
+    finally:
+        running.hub.flush()
+        await running.close()
+
+
+async def run(environ: Mapping[str, str], *words: str) -> int:
+    return await asyncio.to_thread(mark.run, words, environ)
+
+
+def marks(path: Path) -> list[tuple[object, ...]]:
+    return query(path, "SELECT mark, \"values\" ->> 'loss', \"values\" ->> 'rank' FROM marks")
+
+
+async def test_on_a_node_the_agent_takes_it(
+    watched: Node, environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = watched.attach()
+    agent.hear(Frame)
+    assert await run(environ, "epoch 3", "--value", "loss=1.2") == 0
+    (note,) = hear_marks(agent, 1)
+    assert (note.message, note.detail) == ("epoch 3", '{"loss": 1.2, "rank": 2}')
+    assert capsys.readouterr().out == "marked in 1 recording\n"
+
+
+async def test_beside_a_head_the_head_takes_it(
+    environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = tmp_path / "one.duckdb", tmp_path / "two.duckdb"
+    elsewhere = {name: value for name, value in environ.items() if name != "XDG_RUNTIME_DIR"}
+    async with head(one, environ, UID), head(two, elsewhere, "other"):
+        assert await run(environ, "both", "--value", "loss=0.1") == 0
+        assert await run(environ, "first", "--db", str(one)) == 0
+        assert await run(environ, "second", "--recording", "oth") == 0
+    assert capsys.readouterr().out == "marked in 2 recordings\n" + 2 * "marked in 1 recording\n"
+    assert marks(one) == [("both", "0.1", "2"), ("first", None, "2")]
+    assert marks(two) == [("both", "0.1", "2"), ("second", None, "2")]
+
+
+async def test_where_the_agent_and_the_head_are_of_one_recording_it_is_there_once(
+    watched: Node, environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "one.duckdb"
+    agent = watched.attach(options=("--recording", UID))
+    agent.hear(Frame)
+    async with head(path, environ, UID):
+        assert await run(environ, "once") == 0
+        assert await run(environ, "again", "--db", str(path)) == 0
+    assert [note.message for note in hear_marks(agent, 2)] == ["once", "again"]
+    assert marks(path) == []
+    assert capsys.readouterr().out == 2 * "marked in 1 recording\n"
+
+
+async def test_where_nothing_records_it_says_so(environ: Mapping[str, str], tmp_path: Path) -> None:
+    place = "run this on a node that gswarm-tui watches, or on the machine where it runs"
+    with pytest.raises(UserError, match=f"^no recording of yours watches {socket.gethostname()}; {place}.$"):
+        await run(environ, "x")
+    with pytest.raises(UserError, match=f'^the recording "abc" doesn\'t watch {socket.gethostname()}; '):
+        await run(environ, "x", "--recording", "abc")
+    path = tmp_path / "run.duckdb"
+    path.touch()
+    with pytest.raises(UserError, match="no gswarm-tui that runs here records into"):
+        await run(environ, "x", "--db", str(path))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("",), "a mark needs a name."),
+        (("x", "--value", "loss"), "'loss' isn't of the form KEY=VALUE."),
+        (("x" * 201,), "a mark's name may have 200 characters, and this one has 201."),
+        ((), "the following arguments are required: NAME."),
+    ],
+)
+async def test_a_mark_that_makes_no_sense_reaches_nobody(
+    watched: Node, environ: Mapping[str, str], words: tuple[str, ...], said: str
+) -> None:
+    agent = watched.attach()
+    agent.hear(Frame)
+    with pytest.raises(UserError) as caught:
+        await run(environ, *words)
+    assert str(caught.value) == said
+    assert await run(environ, "good") == 0
+    assert [note.message for note in hear_marks(agent, 1)] == ["good"]
+
+
+def test_without_a_head_beside_it_nothing_slow_is_loaded() -> None:
+    script = (
+        "import sys, gswarm_tui.cli, gswarm_tui.commands.mark\n"
+        "print(sorted({'duckdb', 'numpy', 'textual', 'asyncssh', 'msgpack'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
