@@ -71,11 +71,12 @@ def _told_apart(runs: Sequence[compare.Run]) -> list[compare.Run]:
         labels = [label(run) for run in runs]
         if len(set(labels)) == len(labels):
             return [replace(run, label=name) for run, name in zip(runs, labels, strict=True)]
+    labels = [_both(run) for run in runs]
     seen: Counter[str] = Counter()
     told = []
-    for one in runs:
-        seen[name := _both(one)] += 1
-        told.append(replace(one, label=f"{name} #{seen[name]}"))
+    for one, name in zip(runs, labels, strict=True):
+        seen[name] += 1
+        told.append(replace(one, label=f"{name} #{seen[name]}" if labels.count(name) > 1 else name))
     return told
 
 

@@ -1,0 +1,149 @@
+"""``gswarm-tui compare``: the formulas, what differs most, and what people see."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gswarm_tui.analysis.compare import Run, difference, efficiency, speed_up
+from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis.summary import Figures, Summary
+from gswarm_tui.cli import main
+from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
+
+
+def test_scaling_is_that_of_the_published_rapids_and_dask_figures() -> None:
+    """254.01 s on one GPU and 128.68 s on two are 98.7 %."""
+    assert speed_up(254.01, 128.68) == pytest.approx(1.974, abs=5e-4)
+    assert efficiency(254.01, 1, 128.68, 2) == pytest.approx(0.987, abs=5e-4)
+
+
+def test_efficiency_is_relative_to_any_number_of_gpus() -> None:
+    assert efficiency(100, 4, 50, 8) == 1.0
+    assert efficiency(100, 8, 125, 4) == pytest.approx(1.6)
+    assert (speed_up(10, 0), efficiency(10, 1, 0, 1)) == (None, None)
+
+
+GPU = Figures(
+    scope="gpu", node="n1", gpu_index=0, gpus=1, samples=100, coverage=1.0, util_mean_pct=90.0,
+    util_median_pct=90.0, util_p95_pct=95.0, util_max_pct=100, power_mean_w=600.0, power_max_w=700.0,
+    mem_used_max_mib=40_000, mem_total_mib=81_559, temp_max_c=60, mem_temp_max_c=70, busy_s=95.0, idle_s=5.0,
+    energy_j=60_000.0, energy_kwh=60_000 / 3.6e6, throttle_power_s=0.0, throttle_thermal_s=0.0,
+    throttle_brake_s=0.0, bubbles=5, bubble_s=5.0, bubble_share=0.05, bubble_longest_s=1.0,
+    host_cpu_max_pct=None, host_memory_max_mib=None, host_memory_total_mib=None,
+)  # fmt: skip
+
+
+def run(label: str, *changes: dict[str, Any], seconds: float = 100, **of_all: Any) -> Run:
+    """A run with a GPU for each of the changes (one like ``GPU`` without any), and of the whole of them."""
+    gpus = tuple(replace(GPU, gpu_index=i, **change) for i, change in enumerate(changes or ({},)))
+    means = [gpu.util_mean_pct or 0 for gpu in gpus]
+    usual = {"util_mean_pct": sum(means) / len(means), "gpus": len(gpus)}
+    whole = replace(GPU, scope="all", **(usual | of_all))
+    began = datetime(2026, 3, 2)  # noqa: DTZ001 (as the database has it)
+    ended = began + timedelta(seconds=seconds)
+    span = Span(1, 1, label, began, ended, ended, "stopped", "", "")
+    return Run(label, "run.duckdb", Summary(span, False, whole, (), gpus, ()), whole, {})
+
+
+def test_runs_that_differ_by_little_do_not_differ() -> None:
+    a = run("a")
+    b = run("b", seconds=107, energy_j=63_000.0, util_mean_pct=87.0, bubble_share=0.08)
+    assert difference([a, b]) == "Nothing differs more than runs of the same work usually do."
+
+
+def test_what_differs_most_is_told_with_both_values() -> None:
+    a = run("a")
+    b = run("b", bubble_share=0.35, util_mean_pct=75.0)
+    assert difference([a, b]).startswith(
+        "What differs most is bubbles: 35 % in b, 5.0 % in a; that is 6 times"
+    )
+    c = run("c", seconds=300, energy_j=180_000.0, bubble_share=0.05)
+    assert difference([a, c]).startswith("What differs most is GPU time: 00:05:00 in c, 00:01:40 in a;")
+    assert "in c, 00:01:40" in difference([a, run("d"), c])
+
+
+def test_what_differs_between_the_gpus_of_a_run_is_no_difference_of_runs() -> None:
+    spread = ({"power_mean_w": 300.0}, {"power_mean_w": 700.0})
+    a, b = run("a", *spread, power_mean_w=500.0), run("b", *spread, power_mean_w=650.0)
+    assert difference([a, b]).startswith("Nothing differs")
+    even = ({"power_mean_w": 500.0}, {"power_mean_w": 500.0})
+    a, b = run("a", *even, power_mean_w=500.0), run("b", *even, power_mean_w=650.0)
+    assert "power: 650 W in b, 500 W in a" in difference([a, b])
+
+
+def test_a_gpu_that_idles_unbalances_a_run() -> None:
+    idle = {"util_mean_pct": 0.0}
+    assert run("even", {}, {}).balance == 1.0
+    assert run("uneven", {}, {}, {}, idle).balance == pytest.approx(0.75)
+    assert run("idle", idle).balance is None
+    assert "balance: 75 % in b, 100 % in a" in difference(
+        [run("a", {}, {}, {}, {}), run("b", {}, {}, {}, idle)]
+    )
+
+
+def frames(gpus: int, seconds: int) -> Iterator[Event]:
+    yield introduced(gpus=gpus)
+    for i in range(seconds + 1):
+        row = gpu_row(util_pct=90, power_w=500, energy_mj=i * 500_000, mem_used_mib=20_000)
+        yield arrived(i + 1, [row] * gpus, ts=T0 + i)
+    yield Happened(T0 + 1, "mark", "info", "epoch 1", detail='{"loss": 3.5, "note": "x"}')
+    yield Happened(T0 + 2, "mark", "info", "epoch 2", detail=f'{{"loss": {gpus / 2}}}')
+    yield SessionStarted("s", T0, "train", T0)
+    yield SessionStopped("s", T0 + seconds, T0 + seconds)
+
+
+@pytest.fixture
+def two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    record(tmp_path / "one.duckdb", frames(1, 40), ended_at=T0 + 40)
+    record(tmp_path / "two.duckdb", frames(2, 25), ended_at=T0 + 25)
+    return tmp_path
+
+
+def test_runs_of_different_files_stand_side_by_side(
+    two_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "one.duckdb:train", "two.duckdb:train"]) == 0
+    heads, _, *rows = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    assert heads == ["one", "two"]
+    values = {" ".join(row[:-2]): tuple(row[-2:]) for row in rows[:14]}
+    assert values["file"] == ("one.duckdb", "two.duckdb")
+    assert values["GPUs"] == ("1", "2")
+    assert values["speed-up 1.00 ×"] == ("1.60", "×")
+    assert values["efficiency 100.0 %"] == ("80.0", "%")
+    assert values["energy ratio 1.00 ×"] == ("1.23", "×")
+    told = [" ".join(row) for row in rows]
+    assert "loss 0.5 1" in told
+    assert told[-2:][0].startswith("Speed-up and efficiency")
+    assert told[-1].startswith("What differs most is")
+
+
+def test_a_comparison_is_data_too(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "one.duckdb", "two.duckdb", "--format", "csv"]) == 0
+    first, second = csv.DictReader(capsys.readouterr().out.splitlines())
+    names = ("run", "duration_s", "gpus", "speed_up", "efficiency", "energy_j", "energy_ratio", "mark_loss")
+    assert [first[name] for name in names] == ["one", "40.0", "1", "1.0", "1.0", "19500.0", "1.0", "0.5"]
+    assert [second[name] for name in names][:5] == ["two", "25.0", "2", "1.6", "0.8"]
+
+
+def test_runs_of_one_name_are_told_apart(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "one.duckdb", "one.duckdb:1", "one.duckdb:recording 1"]) == 0
+    heads = capsys.readouterr().out.splitlines()[0].split("  ")
+    assert [head.strip() for head in heads if head.strip()] == [
+        "one:train #1",
+        "one:train #2",
+        "one:recording 1",
+    ]
