@@ -3,61 +3,109 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import open_source
 from gswarm_tui.errors import UserError, printable
+from gswarm_tui.printing import formats
+from gswarm_tui.printing.progress import Progress
+from gswarm_tui.store.asking import Answer, split
 
-_MOST_SQL = 16 * 1024 * 1024
+if TYPE_CHECKING:
+    from gswarm_tui.printing.formats import Form
+    from gswarm_tui.store.source import Source
+
+_MOST_SQL = 1024 * 1024
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Answer what is asked, or what is typed. Raises UserError, StoreError."""
-    from gswarm_tui.printing import formats
-    from gswarm_tui.store.asking import split
-
     parser = CommandParser(
         "sql",
         '["SELECT ..." | -f FILE | -] [options]',
-        "Ask a recording, also one that is being written, in DuckDB's SQL. Without a query\n"
-        "you are asked for one. Nothing that is asked can change the recording.",
+        "Ask a recording, also one that is being written, in DuckDB's SQL. Without a query you\n"
+        "are asked for one, with history and completion. Nothing that is asked changes anything.",
     )
     parser.add_argument(
-        "query", nargs="?", metavar="QUERY", help="one or more statements; - is standard input"
+        "query", nargs="?", metavar="QUERY", help="statements; - reads them from standard input"
     )
     parser.add_argument("--file", "-f", metavar="FILE", help="read them from a file")
     formats.add_options(parser)
     asked = parser.read(words)
     form = formats.wanted(asked)
-    text = _text(asked.query, asked.file)
+    typed = asked.query is None and asked.file is None and sys.stdin.isatty()
+    if typed and not sys.stdout.isatty():
+        raise UserError("sql needs a query here: standard output is no terminal to type one in.")
+    if typed and form.out is not None:
+        raise UserError("-o takes one answer; give its query as well.")
+    statements = [] if typed else split(_text(asked.query, asked.file))
+    if not typed and not statements:
+        raise UserError("there is no statement in what was asked.")
+    if form.out is not None and len(statements) > 1:
+        raise UserError(f"-o takes one answer, and these are {len(statements)} statements.")
     with closing(open_source(asked.db, environ)) as source:
-        if not (statements := split(text)):
-            raise UserError("there is no statement in what was asked.")
-        if form.out is not None and len(statements) > 1:
-            raise UserError(f"-o takes one answer, and these are {len(statements)} statements.")
+        if typed:
+            _converse(source, form, environ)
         for number, statement in enumerate(statements):
-            if number and form.format == "table":
+            if number:
                 print()
-            formats.write(source.ask(statement), form, unlike=source.path)
+            _answer(source, statement, form)
     return 0
+
+
+def _answer(source: Source, statement: str, form: Form, values: Iterable[object] = ()) -> None:
+    """Prints or writes an answer. Raises UserError, StoreError."""
+    with Progress(f"asking {printable(source.path.name)}") as progress:
+        answer = source.ask(statement, *values)
+        try:
+            if form.out is None:
+                first = next(answer.batches, [])
+                progress.hide()
+                answer = Answer(answer.names, answer.types, chain([first], answer.batches), answer.close)
+            formats.write(answer, form, unlike=source.path)
+        finally:
+            answer.close()
+
+
+def _converse(source: Source, form: Form, environ: Mapping[str, str]) -> None:
+    """Answer what is typed at a prompt. Raises StoreError."""
+    from gswarm_tui.shell.prompt import Prompt
+
+    state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    told = "being recorded" if source.running else "finished"
+    print(f"{printable(str(source.path))} ({told}); a query ends with a semicolon, .help tells more")
+    Prompt(
+        source,
+        lambda statement, chosen, values: _answer(source, statement, chosen, values),
+        form,
+        state / "gswarm-tui" / "sql-history",
+    ).run()
 
 
 def _text(query: str | None, file: str | None) -> str:
     """The SQL that the person gave. Raises UserError."""
     if query is not None and file is not None:
         raise UserError("sql takes a query or a file with one, not both.")
-    if file is not None and file != "-":
-        path = Path(file).expanduser()
-        try:
+    where = "standard input"
+    try:
+        if file is not None and file != "-":
+            path = Path(file).expanduser()
+            where = printable(str(path))
             with path.open(encoding="utf-8") as found:
-                return found.read(_MOST_SQL)
-        except OSError as error:
-            raise UserError(f"{printable(str(path))} can't be read: {error.strerror or error}.") from None
-        except UnicodeDecodeError:
-            raise UserError(f"{printable(str(path))} isn't a text of SQL.") from None
-    if query in (None, "-"):
-        return sys.stdin.read(_MOST_SQL)
-    return str(query)
+                text = found.read(_MOST_SQL + 1)
+        elif query in (None, "-"):
+            text = sys.stdin.read(_MOST_SQL + 1)
+        else:
+            text = str(query)
+    except OSError as error:
+        raise UserError(f"{where} can't be read: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{where} isn't text.") from None
+    if len(text) > _MOST_SQL:
+        raise UserError(f"{where} is longer than a million characters, the most for a query.")
+    return text

@@ -36,11 +36,15 @@ _COUNTED_ROWS = 1_000_000
 
 @dataclass(frozen=True)
 class Form:
-    """How an answer is wanted: its format, its file (None: standard output), and all of its rows or not."""
+    """How an answer is wanted: its format, its file (None: standard output), all of its rows or not.
+
+    With ``force`` the file takes the place of one that is there.
+    """
 
     format: str = "table"
     out: Path | None = None
     every: bool = False
+    force: bool = False
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--format", metavar="|".join(FORMATS), help="(default: by the file's suffix, else table)")
     add("--output", "-o", metavar="FILE", help="write to this file instead")
+    add("--force", action="store_true", help="replace a file that is there")
     add("--all", action="store_true", dest="every", help="show all rows, however many, in a terminal too")
 
 
@@ -63,7 +68,7 @@ def wanted(asked: argparse.Namespace) -> Form:
             raise UserError(f"{printable(str(out))} doesn't tell its format; say it with --format.")
     if chosen == "parquet" and out is None:
         raise UserError("Parquet is no text; name a file for it with -o.")
-    return Form(chosen or "table", out, asked.every)
+    return Form(chosen or "table", out, asked.every, asked.force)
 
 
 def write(answer: Answer, form: Form, *, unlike: Path | None = None) -> None:
@@ -74,6 +79,9 @@ def write(answer: Answer, form: Form, *, unlike: Path | None = None) -> None:
     if form.out is None:
         _WRITERS[form.format](answer, sys.stdout, form.every)
         return
+    if form.out.is_file() and not form.force and not _same(form.out, unlike):
+        file = printable(str(form.out))
+        raise UserError(f"{file} exists; name another file with -o, or replace it with --force.")
     with whole(form.out, unlike) as part:
         if form.format == "parquet":
             from gswarm_tui.store.parquet import write_parquet
@@ -97,7 +105,7 @@ def text_out(form: Form, unlike: Path | None = None) -> Iterator[TextIO]:
 @contextlib.contextmanager
 def whole(path: Path, unlike: Path | None = None) -> Iterator[Path]:
     """A file to write that takes the place of ``path`` once all went well. Raises UserError, StoreError."""
-    if unlike is not None and path.exists() and path.samefile(unlike):
+    if _same(path, unlike):
         raise UserError(f"{printable(str(path))} is the recording itself; name another file with -o.")
     if path.is_dir():
         raise UserError(f"{printable(str(path))} is a folder; name a file in it with -o.")
@@ -114,6 +122,10 @@ def whole(path: Path, unlike: Path | None = None) -> Iterator[Path]:
             part.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"{path} can't be written: {error.strerror or error}") from error
+
+
+def _same(path: Path, other: Path | None) -> bool:
+    return other is not None and path.exists() and path.samefile(other)
 
 
 def _write_table(answer: Answer, out: TextIO, every: bool) -> None:

@@ -13,14 +13,17 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import numpy.typing as npt
 
 from gswarm_tui.store.database import StoreError, explain
+
+T = TypeVar("T")
 
 ROWS_AT_ONCE = 2_048
 """DuckDB's own batches have as many."""
@@ -118,23 +121,45 @@ class Asked:
         """Runs it to its end: the answer by column, masked where NULL. Raises QueryError, StoreError."""
         with self._checked():
             self._run(sql, values)
-            found = dict(self._cursor.fetchnumpy())
+            found = dict(self._patiently(self._cursor.fetchnumpy))
         self.close()
         return found
 
     def _run(self, sql: str, values: Sequence[object]) -> None:
         _refuse_others(self._cursor, sql)
         self._cursor.execute("BEGIN TRANSACTION READ ONLY")
-        self._cursor.execute(sql, list(values))
+        self._patiently(lambda: self._cursor.execute(sql, list(values)))
 
     def _batches(self) -> Iterator[list[tuple[Any, ...]]]:
         rows = [()]
         while rows:
             with self._checked():
-                rows = [] if self.closed else self._cursor.fetchmany(ROWS_AT_ONCE)
+                rows = [] if self.closed else self._patiently(lambda: self._cursor.fetchmany(ROWS_AT_ONCE))
             if rows:
                 yield rows
         self.close()
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        """Calls it so that Ctrl-C ends it: DuckDB doesn't look for signals while it works or waits."""
+        if threading.current_thread() is not threading.main_thread():
+            return call()
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(call())
+            except BaseException as error:
+                done.set_exception(error)
+
+        working = threading.Thread(target=run, name="query", daemon=True)
+        working.start()
+        try:
+            return done.result()
+        except KeyboardInterrupt:
+            while working.is_alive():
+                self._cursor.interrupt()
+                working.join(0.05)
+            raise
 
     @contextlib.contextmanager
     def _checked(self) -> Iterator[None]:

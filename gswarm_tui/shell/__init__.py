@@ -1,0 +1,1 @@
+"""Asking a recording line by line in a terminal: history, completion, commands."""
