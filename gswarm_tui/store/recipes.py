@@ -48,6 +48,27 @@ GROUP BY session_id, session
 ORDER BY session_id;""",
     ),
     Recipe(
+        "Every session beside the first: speed-up, scaling efficiency, energy, idle phases",
+        """\
+SELECT session, gpus, duration_s,
+       first_value(duration_s) OVER runs / duration_s AS speed_up,
+       first_value(duration_s * gpus) OVER runs / (duration_s * gpus) AS efficiency,
+       energy_kwh / first_value(energy_kwh) OVER runs AS energy_ratio,
+       util_mean_pct, bubble_share
+FROM session_summary
+WHERE scope = 'all'
+WINDOW runs AS (ORDER BY session_id)
+ORDER BY session_id;""",
+    ),
+    Recipe(
+        "The longest bubbles: phases in which a GPU idled between two busy ones",
+        """\
+SELECT session, node, gpu_index, started_at, duration_s
+FROM session_bubbles
+ORDER BY duration_s DESC, started_at, node, gpu_index
+LIMIT 10;""",
+    ),
+    Recipe(
         "Seconds under throttle, and why",
         """\
 SELECT session, node, gpu_index, throttle_power_s, throttle_thermal_s, throttle_brake_s
@@ -87,9 +108,10 @@ LEFT JOIN gpus USING (gpu_id)
 ORDER BY events.ts;""",
     ),
     Recipe(
-        "One session's samples as a Parquet file, for pandas or polars",
+        "All samples of one session (with `-o session.parquet` a file for pandas or polars)",
         """\
-COPY (FROM session_samples WHERE session_id = 1 ORDER BY ts, node, gpu_index)
-TO 'session.parquet';""",
+FROM session_samples
+WHERE session_id = 1
+ORDER BY ts, node, gpu_index;""",
     ),
 )

@@ -7,14 +7,16 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gswarm_agent.frame import ProcessSample, Row
+from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
-from gswarm_tui.store.recipes import RECIPES
+from gswarm_tui.store.recipes import RECIPES, Recipe
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
 
 ONE_GPU = {"n1": frozenset({0})}
@@ -236,6 +238,13 @@ _ANSWERS: dict[str, list[tuple[Any, ...]]] = {
         ("train", "n1:0", 63.75, "n1:1", 20.0),
         ("all of it", "n1:0", 57.5, "n1:1", pytest.approx(29.833, abs=1e-3)),
     ],
+    "Every session beside the first: speed-up, scaling efficiency, energy, idle phases": [
+        ("train", 2, 4.0, 1.0, 1.0, 1.0, 41.875, 0.0),
+        ("all of it", 2, 10.0, 0.4, 0.4, pytest.approx(1098 / 480), pytest.approx(43.667, abs=1e-3), 0.1),
+    ],
+    "The longest bubbles: phases in which a GPU idled between two busy ones": [
+        ("all of it", "n1", 0, datetime(2027, 1, 15, 8, 0, 4), 1.0),  # noqa: DTZ001 (as it is stored)
+    ],
     "Seconds under throttle, and why": [
         ("train", "n1", 0, 0.75, 0.0, 0.0),
         ("train", "n1", 1, 2.0, 1.0, 0.0),
@@ -272,13 +281,21 @@ def test_a_recipe_gives_the_truth(recording: Path, title: str) -> None:
     assert _plain(title, query(recording, recipe.sql)) == _ANSWERS[title]
 
 
-def test_a_session_becomes_a_parquet_file(
-    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_becomes_a_parquet_file(recording: Path, tmp_path: Path) -> None:
     (recipe,) = [recipe for recipe in RECIPES if recipe.title not in _ANSWERS]
-    monkeypatch.chdir(tmp_path)
-    query(recording, recipe.sql)
-    assert query(recording, "SELECT sum(util_pct) FROM 'session.parquet'") == [(255 + 80,)]
+    words = ["sql", recipe.sql, "--db", str(recording), "-o", str(tmp_path / "session.parquet")]
+    assert main(words) == 0
+    assert query(recording, f"SELECT sum(util_pct) FROM '{tmp_path}/session.parquet'") == [(255 + 80,)]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.title)
+def test_every_recipe_is_answered_by_the_sql_command(
+    recording: Path, capsys: pytest.CaptureFixture[str], recipe: Recipe
+) -> None:
+    assert main(["sql", recipe.sql, "--db", str(recording), "--format", "json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert len(printed) == len(query(recording, recipe.sql))
+    assert printed or recipe.title in _ANSWERS
 
 
 @pytest.fixture(scope="session", params=["1.4.4", "1.2.2"])
