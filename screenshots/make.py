@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 
 from gswarm_agent import __version__
@@ -28,7 +29,9 @@ from gswarm_tui.plotting.material import gather
 from gswarm_tui.reporting.making import make
 from gswarm_tui.store.source import FileSource
 from gswarm_tui.tui.app import GswarmApp
-from tests.tui.scene import Scene, scene
+from gswarm_tui.tui.viewer import Viewer
+from tests.tui.deck import Deck
+from tests.tui.scene import BEGINNING, Scene, scene
 from tests.unit.plot_recording import record_training
 
 FOLDER = Path(__file__).parent
@@ -102,9 +105,31 @@ async def svg(shot: Shot) -> str:
             await pilot.press(key)
             await pilot.pause()
         await pilot.pause()
-        drawn = app.export_screenshot(title="gswarm-tui", simplify=True)
-    drawn = re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
-    return drawn.replace("<svg ", '<svg xml:space="preserve" ', 1)
+        return drawn(app)
+
+
+async def replay() -> str:
+    """A recording that is being played, while a node is lost."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = record_training(Path(folder) / "run.duckdb")
+        with closing(FileSource(path)) as source:
+            deck = Deck(source, end=1200, title="job 4711 · gpu[01-08]")
+            deck.app.animation_level = "none"
+            async with deck.app.run_test(size=(120, 34)) as pilot:
+                await deck.settle(pilot)
+                deck.player.seek(BEGINNING + 500)
+                await deck.settle(pilot)
+                await pilot.press("plus", "plus", "space")
+                deck.app.look()
+                await pilot.pause()
+                return drawn(deck.app)
+
+
+def drawn(app: Viewer) -> str:
+    """What is on the screen."""
+    made = app.export_screenshot(title="gswarm-tui", simplify=True)
+    made = re.sub(r"\s*@font-face \{.*?\}", "", made, flags=re.DOTALL)
+    return made.replace("<svg ", '<svg xml:space="preserve" ', 1)
 
 
 def plot(recording: Path) -> None:
@@ -146,17 +171,18 @@ def main() -> None:
                     draw(recording)
                     print(name)
     converter = shutil.which("rsvg-convert")
-    for shot in SHOTS:
-        if wanted and shot.name not in wanted:
+    terminals = {shot.name: (partial(svg, shot), shot.large) for shot in SHOTS} | {"replay": (replay, False)}
+    for name, (make_svg, large) in terminals.items():
+        if wanted and name not in wanted:
             continue
-        path = FOLDER / f"{shot.name}.svg"
-        path.write_text(asyncio.run(svg(shot)), encoding="utf-8")
+        path = FOLDER / f"{name}.svg"
+        path.write_text(asyncio.run(make_svg()), encoding="utf-8")
         if converter:
             png = path.with_suffix(".png")
             subprocess.run([converter, "--output", png, path], check=True)
-            if shot.large:
+            if large:
                 path.unlink()
-        print(shot.name)
+        print(name)
     if not converter:
         print("no rsvg-convert here: the PNGs are as they were")
 

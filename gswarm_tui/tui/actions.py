@@ -14,7 +14,8 @@ from textual.binding import Binding, BindingType
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
-PLACES = (FLEET, NODE, GPU, SESSIONS, EVENTS)
+SQL = "sql"
+PLACES = (FLEET, NODE, GPU, SESSIONS, EVENTS, SQL)
 
 LIVE, PAST, REPLAY = "live", "past", "replay"
 MODES = (LIVE, PAST, REPLAY)
@@ -87,6 +88,24 @@ ACTIONS: tuple[Action, ...] = (
     Action("move('right')", ("right", "l"), "GPU", "Go to the next GPU", MOVING, (GPU,), 58, "← →"),
     Action("move('left')", ("left", "h"), "metric", "Show the metric before", LOOKING, (NODE,)),
     Action("move('right')", ("right", "l"), "metric", "Show the next metric", LOOKING, (NODE,), 58, "← →"),
+    Action(
+        "move('left')",
+        ("left", "h"),
+        "columns",
+        "Show the columns at the left",
+        MOVING,
+        (SQL,),
+        palette=False,
+    ),
+    Action(
+        "move('right')",
+        ("right", "l"),
+        "columns",
+        "Show the columns at the right",
+        MOVING,
+        (SQL,),
+        palette=False,
+    ),
     Action("next_trouble", ("n",), "next trouble", "Go to the next node that isn't live", MOVING, (FLEET,)),
     Action("drop_filter", ("escape",), "all", "Drop the filter, show all nodes", MOVING, (FLEET,)),
     Action("open", ("enter",), "open", "Open what is under the cursor", MOVING, (FLEET, NODE), 5, "⏎"),
@@ -95,9 +114,11 @@ ACTIONS: tuple[Action, ...] = (
         "open", ("enter",), "go there", "Go to its start", MOVING, (SESSIONS,), 8, "⏎", modes=(PAST, REPLAY)
     ),
     Action("back", ("escape",), "back", "Go back", MOVING, (NODE, GPU, SESSIONS, EVENTS), 5, "esc"),
+    Action("back", ("escape",), "back", "Cancel what is asked, else go back", MOVING, (SQL,), 5, "esc"),
     Action("fleet", ("f",), "fleet", "Go to the fleet", MOVING),
     Action("sessions", ("S",), "sessions", "Go to the sessions", MOVING, (), 60),
     Action("events", ("e",), "events", "Go to the events", MOVING, (), 62),
+    Action("sql", ("Q",), "SQL", "Ask the recording in SQL", MOVING, (), 63),
     # Looking
     Action(
         "step_metric(-1)", ("left_square_bracket",), "metric", "Show the metric before", LOOKING, (FLEET,)
@@ -147,6 +168,14 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "severity", ("v",), "severity", "Show all, warnings and errors, errors only", LOOKING, (EVENTS,), 55
     ),
+    Action("ask", ("ctrl+r", "f5"), "run", "Ask it; ⏎ does, too, after a semicolon", LOOKING, (SQL,), 8),
+    Action(
+        "recipes", ("ctrl+o", "f2"), "recipes", "Show questions that have their query", LOOKING, (SQL,), 9
+    ),
+    Action(
+        "step_focus", ("tab", "shift+tab"), "editor/answer", "Go to the answer, or back", LOOKING, (SQL,), 10
+    ),
+    Action("open", ("enter",), "whole row", "Show a row whole, or ask a recipe", LOOKING, (SQL,), 11, "⏎"),
     Action("theme", ("t",), "theme", "Next theme: dark, light, 16 colours", LOOKING),
     # Playback
     Action(
@@ -233,6 +262,16 @@ _KEY_NAMES = {
     "end": "End",
     "space": "space",
 }
+
+
+_TYPED = {"space", "enter"} | {
+    name for name, shown in _KEY_NAMES.items() if not shown[0].isalpha() and len(name) > 3
+}
+
+
+def is_typed(key: str) -> bool:
+    """Whether a key belongs to the text while one is typed."""
+    return len(key) == 1 or key in _TYPED
 
 
 def key_name(key: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import datetime, tzinfo
 
+from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.fleet.since import SinceError, parse_since, split_since
 from gswarm_tui.hub import Hub
@@ -37,8 +38,11 @@ class GswarmApp(Viewer):
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
         past: Callable[[], Player] | None = None,
+        desk: Callable[[], Desk] | None = None,
     ) -> None:
-        super().__init__(LiveFeed(hub), LIVE, title=title, theme=theme, metric=metric, timezone=timezone)
+        super().__init__(
+            LiveFeed(hub), LIVE, title=title, theme=theme, metric=metric, timezone=timezone, desk=desk
+        )
         self.hub = hub
         self._past = past
 

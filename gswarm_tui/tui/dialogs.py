@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Input, OptionList
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.themes import palette
 from gswarm_tui.tui.widgets.bar import Bar, Span
 
 Answer = TypeVar("Answer")
@@ -52,6 +54,7 @@ class Dialog(ModalScreen[Answer], inherit_bindings=False):
         border: none; padding: 0; height: auto; max-height: 20; background: $background;
         text-wrap: nowrap; text-overflow: ellipsis;
     }
+    Dialog VerticalScroll { height: auto; max-height: 100%; scrollbar-size-vertical: 1; }
     """
 
     def __init__(self, title: str) -> None:
@@ -164,3 +167,21 @@ class Pick(Dialog[str]):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Take the one that was chosen."""
         self.answer(event.option.id)
+
+
+class Show(Dialog[None]):
+    """Names and texts, one below the other, whole."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,ctrl+c", "cancel")]
+
+    def __init__(self, title: str, entries: Sequence[tuple[str, str]]) -> None:
+        super().__init__(title)
+        self._entries = entries
+
+    def compose(self) -> ComposeResult:
+        """A grid of names and texts, that scrolls where it doesn't fit."""
+        grid = Table.grid(padding=(0, 2))
+        for name, text in self._entries:
+            grid.add_row(Text(clean(name), palette(self.app.theme).role("dim")), Text(clean(text)))
+        with self.box(), VerticalScroll():
+            yield Static(grid)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import tzinfo
 
+from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feed import PlayedFeed
@@ -23,9 +25,10 @@ class ReplayApp(Viewer):
         theme: str = DARK,
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
+        desk: Callable[[], Desk] | None = None,
     ) -> None:
         feed = PlayedFeed(player, file, timezone)
-        super().__init__(feed, REPLAY, title=title, theme=theme, metric=metric, timezone=timezone)
+        super().__init__(feed, REPLAY, title=title, theme=theme, metric=metric, timezone=timezone, desk=desk)
         self._first_player = player
 
     def on_mount(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import tzinfo
 from typing import ClassVar
 
 from textual.app import App
 
+from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.playback.goto import HINT, GotoError, parse_goto
 from gswarm_tui.playback.player import Player
@@ -21,6 +23,7 @@ from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.help import HelpScreen
 from gswarm_tui.tui.screens.node import NodeScreen
 from gswarm_tui.tui.screens.sessions import SessionsScreen
+from gswarm_tui.tui.screens.sql import Notebook, SqlScreen
 from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.themes import DARK, THEME_NAMES, themes
 
@@ -32,7 +35,8 @@ class Viewer(App[str], inherit_bindings=False):
     """Shows a ``feed``; with a ``player`` it is a recording's. ``run_async`` answers why it ended.
 
     ``mode`` is one of those in ``actions``. ``title`` names the job and its nodes for the header, ``metric``
-    is what the fleet shows first, ``timezone`` is for clock times (None is the machine's own).
+    is what the fleet shows first, ``timezone`` is for clock times (None is the machine's own). ``desk`` gives
+    each place that asks the recording something to ask; None where nothing is recorded.
     """
 
     BINDINGS = bindings_everywhere()
@@ -53,8 +57,11 @@ class Viewer(App[str], inherit_bindings=False):
         theme: str = DARK,
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
+        desk: Callable[[], Desk] | None = None,
     ) -> None:
         super().__init__()
+        self.desk = desk
+        self.notebook = Notebook()
         self.feed = feed
         self.mode = mode
         self.player: Player | None = None
@@ -142,6 +149,10 @@ class Viewer(App[str], inherit_bindings=False):
     def action_events(self) -> None:
         """Go to the events."""
         self._go(EventsScreen())
+
+    def action_sql(self) -> None:
+        """Go to the SQL place."""
+        self._go(SqlScreen())
 
     def action_help(self) -> None:
         """Show all keys and signs."""

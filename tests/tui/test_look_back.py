@@ -16,8 +16,8 @@ from gswarm_tui.store.recorder import Recorder
 from gswarm_tui.tui.app import GswarmApp
 from tests.recorded import begin
 from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.deck import Clock, settle
 from tests.tui.scene import BEGINNING, Scene
-from tests.tui.test_replay import Clock, settle
 
 
 class Live:

@@ -64,13 +64,18 @@ class Place(Screen[None], inherit_bindings=False):
             timeline = self.query_one(Timeline)
             if timeline.show(self.swarm.player, self.swarm.timezone):
                 self.call_after_refresh(self.look)
-            self.query_one(Footer).show_mode(self.swarm.mode)
+            self.query_one(Footer).show_mode(self.swarm.mode, typing=self.typing)
             self.draw()
 
     @property
     def lines(self) -> int:
         """How many lines there are without a timeline."""
         return self.size.height - self.query_one(Timeline).size.height
+
+    @property
+    def typing(self) -> bool:
+        """Whether letters are a text now, and no keys."""
+        return False
 
     def foot(self) -> ComposeResult:
         """The timeline, where there is one, and the keys."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from textual.events import Resize
 
-from gswarm_tui.tui.actions import LIVE, footer_of, key_name
+from gswarm_tui.tui.actions import LIVE, Action, footer_of, is_typed, key_name
 from gswarm_tui.tui.widgets.bar import Bar, Line, Span, measure
 
 
-def footer_line(place: str, cells: int, mode: str = LIVE) -> Line:
-    """The place's keys, as many as fit; help and quit are always among them."""
+def footer_line(place: str, cells: int, mode: str = LIVE, *, typing: bool = False) -> Line:
+    """The place's keys, as many as fit; help and quit are always among them.
+
+    While a text is ``typing`` only those that aren't part of it.
+    """
     entries = [
         [
-            Span(a.shown or key_name(a.keys[0]), "key", _click(a.name, everywhere=not a.places)),
+            Span(keys, "key", _click(a.name, everywhere=not a.places)),
             Span(f" {a.label}", "dim", _click(a.name, everywhere=not a.places)),
         ]
         for a in footer_of(place, mode)
+        if (keys := _keys(a, typing=typing))
     ]
     always = entries[-2:]
     room = cells - sum(measure(entry) + 2 for entry in always) - 1
@@ -28,6 +32,12 @@ def footer_line(place: str, cells: int, mode: str = LIVE) -> Line:
     for entry in always:
         line += [*entry, Span("  ")]
     return line[:-1]
+
+
+def _keys(action: Action, *, typing: bool) -> str:
+    if not typing:
+        return action.shown or key_name(action.keys[0])
+    return next((key_name(key) for key in action.keys if not is_typed(key)), "")
 
 
 def _click(name: str, *, everywhere: bool) -> str:
@@ -44,13 +54,17 @@ class Footer(Bar):
         super().__init__()
         self._place = place
         self._mode = LIVE
+        self._typing = False
 
-    def show_mode(self, mode: str) -> None:
-        """Show the keys that make sense in a mode."""
-        if mode != self._mode:
-            self._mode = mode
-            self.show(footer_line(self._place, self.size.width, mode))
+    def show_mode(self, mode: str, *, typing: bool = False) -> None:
+        """Show the keys that make sense in a mode, and while a text is typed."""
+        if (mode, typing) != (self._mode, self._typing):
+            self._mode, self._typing = mode, typing
+            self._fit(self.size.width)
 
     def on_resize(self, event: Resize) -> None:
         """Fit the keys into the width."""
-        self.show(footer_line(self._place, event.size.width, self._mode))
+        self._fit(event.size.width)
+
+    def _fit(self, cells: int) -> None:
+        self.show(footer_line(self._place, cells, self._mode, typing=self._typing))

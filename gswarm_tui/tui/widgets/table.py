@@ -101,6 +101,14 @@ class Table(ScrollView, can_focus=True, inherit_bindings=False):
     def _frozen(self) -> int:
         return sum(c.frozen for c in self.columns)
 
+    def show_columns(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+        """Show another table in the place of this one, from its beginning."""
+        self.columns, self._rows = tuple(columns), ()
+        self.cursor, self.column, self._first = 0, self._frozen, self._frozen
+        self.scroll_to(y=0, animate=False, force=True)
+        self.show(rows)
+        self.refresh()
+
     def show(self, rows: Sequence[Row]) -> None:
         """Show these rows instead; only rows that changed are drawn again."""
         before, self._rows = self._rows, rows
@@ -217,9 +225,9 @@ class Table(ScrollView, can_focus=True, inherit_bindings=False):
         for at, column in enumerate(self.columns):
             if not column.frozen and at < self._first:
                 continue
-            if column.width + 1 > room:
+            if column.width + 1 > room and (column.frozen or at > self._first or room < 2):
                 break
-            shown.append((at, column.width))
+            shown.append((at, min(column.width, room - 1)))
             room -= column.width + 1
         return [(at, width + (room if self.columns[at].grows else 0)) for at, width in shown]
 

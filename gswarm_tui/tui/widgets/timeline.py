@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
@@ -62,7 +63,7 @@ class Room:
 
 def room_of(look: Look, cells: int) -> Room:
     """How a width is divided: times stand at both sides where there is room for them."""
-    left, right = (13, 10) if cells >= NARROW else (1, 1)
+    left, right = (13, 11) if cells >= NARROW else (1, 1)
     return Room(left, max(1, cells - left - right), look.start, look.end)
 
 
@@ -82,12 +83,12 @@ def timeline_lines(look: Look, cells: int) -> tuple[Line, Line]:
             Span(f" {look.sign} ", "accent"),
             Span(f"{at:%H:%M:%S}  ", "title"),
             *upper,
-            Span(f"  {end:%H:%M:%S}", "dim"),
+            Span(f"  {end:%H:%M:%S} ", "dim"),
         ],
         [
             Span(f" {pad(whole, 10, right=True)}  ", "dim"),
             *lower,
-            Span(pad(f"{look.speed:g}×", 10, right=True), "title"),
+            Span(pad(f"{look.speed:g}× ", 11, right=True), "title"),
         ],
     )
 
@@ -107,30 +108,44 @@ def _track(look: Look, room: Room) -> list[Span]:
 
 
 def _lane(look: Look, room: Room) -> list[Span]:
-    """The sessions in one line, shorter ones on top of longer ones."""
+    """The sessions in one line, shorter ones on top of longer ones; the one played now stands out."""
     cells = [(" ", "text")] * room.cells
+    owners: list[Stretch | None] = [None] * room.cells
     inside = [s for s in look.track.sessions if s.start < look.end and (s.end or look.end) > look.start]
     for session in sorted(inside, key=lambda s: (s.end or look.end) - s.start, reverse=True):
         first, last = room.cell_of(session.start), room.cell_of(session.end or look.end)
         cells[first : last + 1] = _bar(session, last + 1 - first, look)
+        owners[first : last + 1] = [session] * (last + 1 - first)
+    at = 0
+    for owner, run in itertools.groupby(owners):
+        length = len(list(run))
+        if owner is not None:
+            _name(cells, owner, at, length, look)
+        at += length
     return _joined(cells)
 
 
+def _is_current(session: Stretch, look: Look) -> bool:
+    return session.start <= look.at and (session.end is None or look.at < session.end)
+
+
 def _bar(session: Stretch, length: int, look: Look) -> list[tuple[str, str]]:
-    """One session, "├ name ───┤", in so many cells; the one that is played now stands out."""
-    current = session.start <= look.at < (session.end or look.end + 1)
-    role = "title" if current else "dim"
+    """One session, "├──────┤", in so many cells; an end that lies outside, or is to come, is open."""
+    role, line = ("title", "dim") if _is_current(session, look) else ("dim", "faint")
     if length == 1:
         return [("┃", role)]
-    begins, ends = "├" if session.start >= look.start else "╌", "┤"
-    if session.end is None or session.end > look.end:
-        ends = "╌"
-    drawn = [(begins, role), *[("─", "dim" if current else "faint")] * (length - 2), (ends, role)]
-    name = clip(clean(session.name), length - 4)
-    if width(name) >= min(4, width(clean(session.name))) and width(name) == len(name):
-        for place, letter in enumerate(f" {name} ", start=1):
-            drawn[place] = (letter, role)
-    return drawn
+    begins = "├" if session.start >= look.start else "╌"
+    ends = "╌" if session.end is None or session.end > look.end else "┤"
+    return [(begins, role), *[("─", line)] * (length - 2), (ends, role)]
+
+
+def _name(cells: list[tuple[str, str]], session: Stretch, at: int, length: int, look: Look) -> None:
+    """Write a session's name into cells that are its own, where there is room for most of it."""
+    whole = clean(session.name)
+    name = clip(whole, length - 4)
+    if len(name) == width(name) and width(name) >= min(6, width(whole)):
+        role = "title" if _is_current(session, look) else "dim"
+        cells[at + 1 : at + 3 + len(name)] = [(letter, role) for letter in f" {name} "]
 
 
 def _joined(cells: list[tuple[str, str]]) -> list[Span]:
