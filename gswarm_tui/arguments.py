@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 
 from gswarm_agent import __version__
 from gswarm_tui import config, values
+from gswarm_tui.commands import COMMANDS
 from gswarm_tui.errors import UserError, nearest, quote
 
 T = TypeVar("T")
@@ -31,7 +32,6 @@ examples:
   gswarm-tui --launcher local                    this machine
   gswarm-tui --setup 'module load cuda/12.4' --db run.duckdb --interval 0.5
   gswarm-tui --demo 64x8                         see it without a cluster
-  gswarm-tui recover                             what was interrupted, to go on
 
 Options about recording, reaching the nodes and the screen can have defaults of
 yours: interval = 0.5 in the config file, or GSWARM_TUI_INTERVAL=0.5 in the
@@ -285,13 +285,22 @@ def _help_format(prog: str) -> argparse.HelpFormatter:
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=width)
 
 
+def _commands() -> str:
+    """A line for each word that does one thing and ends."""
+    known = [(command.word, command.help) for command in COMMANDS]
+    known.append(("recover", "list recordings that were interrupted, or go on with one"))
+    width = max(len(word) for word, _ in known) + 2
+    lines = [f"  {word:{width}}{meaning}" for word, meaning in known]
+    return "\n".join(["commands (each has its own --help):", *lines, "", ""])
+
+
 def _parser() -> _Parser:
     parser = _Parser(
         prog="gswarm-tui",
         usage="gswarm-tui [--nodes NODE ... | --job ID | --demo [NODESxGPUS]] [options]\n"
-        "       gswarm-tui recover [ID] [--finish]",
+        "       gswarm-tui COMMAND ...",
         description="Watch the GPUs of a multi-node job live, and keep every sample in a DuckDB file.",
-        epilog=_EXAMPLES,
+        epilog=_commands() + _EXAMPLES,
         formatter_class=_help_format,
         allow_abbrev=False,
         add_help=False,

@@ -20,8 +20,8 @@ class Command:
 COMMANDS = (
     Command("sql", "ask a recording in SQL, also one that is being written"),
     Command("sessions", "list the sessions of a recording"),
-    Command("summary", "sum up a session: utilisation, idle phases, energy, memory, throttling"),
-    Command("compare", "put runs side by side: speed-up, efficiency, energy, balance, bubbles"),
+    Command("summary", "sum up a session: utilisation, idle phases, energy, memory"),
+    Command("compare", "put runs side by side: speed-up, efficiency, energy, balance"),
     Command("export", "write a session as JSON, CSV or Parquet"),
     Command("import", "read an export, or a file of gswarm-profiler, into a recording", module="import_"),
     Command("mark", "mark this moment in the running recordings"),

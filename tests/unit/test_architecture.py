@@ -49,10 +49,13 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.jobend": {"gswarm_tui.hub", "gswarm_tui.slurm"},
     "gswarm_tui.lifetime": {"gswarm_tui.fleet", "gswarm_tui.hub"},
     "gswarm_tui.tui": {
+        "gswarm_agent.mark",
+        "gswarm_tui.analysis",
         "gswarm_tui.colours",
         "gswarm_tui.fleet",
         "gswarm_tui.hub",
         "gswarm_tui.playback",
+        "gswarm_tui.printing.cells",
         "gswarm_tui.quantities",
         "gswarm_tui.units",
     },
@@ -67,7 +70,12 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.units": set(),
     "gswarm_tui.values": {"gswarm_tui.errors"},
     "gswarm_tui.config": {"gswarm_tui.errors"},
-    "gswarm_tui.arguments": {"gswarm_tui.config", "gswarm_tui.errors", "gswarm_tui.values"},
+    "gswarm_tui.arguments": {
+        "gswarm_tui.commands",
+        "gswarm_tui.config",
+        "gswarm_tui.errors",
+        "gswarm_tui.values",
+    },
     "gswarm_tui.plan": {
         "gswarm_tui.arguments",
         "gswarm_tui.errors",
