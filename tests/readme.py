@@ -10,8 +10,16 @@ from pathlib import Path
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
 from gswarm_tui.store.recipes import RECIPES
-from gswarm_tui.tui.actions import ACTIONS, GROUPS, key_name
+from gswarm_tui.tui.actions import ACTIONS, GROUPS, LIVE, PAST, REPLAY, key_name
 
+MODES_IN_WORDS = {
+    (): "",
+    (LIVE,): ", live",
+    (PAST,): ", looking back",
+    (REPLAY,): ", replay",
+    (LIVE, PAST): ", while recording",
+    (PAST, REPLAY): ", replay and looking back",
+}
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -24,6 +32,7 @@ def keys() -> str:
         ):
             written = " ".join(f"`{key_name(key)}`" for key in action.keys)
             where = ", ".join(action.places) if action.places else "everywhere"
+            where += MODES_IN_WORDS[action.modes]
             lines.append(f"| {written} | {action.help} | {where} |")
     lines[2:2] = [
         "| arrows, `h` `j` `k` `l`, `PgUp` `PgDn` `Home` `End`, mouse | Move | everywhere |",
