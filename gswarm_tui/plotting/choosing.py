@@ -25,7 +25,7 @@ _KNOWN = {m.short: (m, False) for m in GPU_METRICS} | {m.short: (m, True) for m 
 _FULL = {m.name: (m, False) for m in GPU_METRICS} | {m.name: (m, True) for m in HOST_METRICS}
 
 DEFAULT_HEATMAPS = ("util",)
-DEFAULT_CURVES = ("util", "power", "mem")
+DEFAULT_CURVES = ("util", "power", "mem", "cpu")
 
 
 def choose_metrics(

@@ -66,8 +66,8 @@ class Page:
         )
 
     def _left_margin(self) -> float:
-        names = {device.node for grid in self._material.grids for device in grid.devices}
-        longest = min(18, max(map(len, names), default=0))
+        names = list(dict.fromkeys(device.node for grid in self._material.grids for device in grid.devices))
+        longest = max(map(len, panels.short_names(names).values()), default=0)
         return min(1.5, max(0.72, 0.3 + longest * _NAME_LETTER))
 
     def _layout(self) -> list[_Block]:
@@ -135,7 +135,7 @@ class Page:
         else:
             panels.draw_heatmap(axes, grid, ends, material.troubles)
             bar = figure.add_axes(self._bar_rect(top, block.height))
-            panels.draw_colour_bar(bar, grid, ends)
+            panels.draw_colour_bar(bar, grid, ends, tall=block.height > 0.6)
         if block.kind == "curve" or not choice.curve:
             self._title(axes, panels.title(grid.metric, host=grid.host), block.height)
         axes.set_xlim(0, self._seconds)
@@ -227,8 +227,8 @@ class Page:
         span = self._material.span
         end = moment(span.until, self._zone, like=span.started_at)
         words = [f"{moment(span.started_at, self._zone)} – {end}", short_time(self._seconds)]
-        if self._material.running:
-            words[1] += " so far"
+        if span.ended_at is None:
+            words[1] += " so far" if self._material.running else ", interrupted"
         if span.job:
             words.append(f"job {span.job}")
         return "  ·  ".join([*words, self._material.devices])

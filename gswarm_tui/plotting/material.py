@@ -18,7 +18,8 @@ class Material:
     """A span with a grid for each choice, and what happened in it.
 
     ``how`` says whether bins hold the mean or the largest value ("mean", "max"), ``values`` which values of
-    marks are drawn, ``devices`` what was measured: "2 nodes, 16 × NVIDIA H100".
+    marks are drawn, ``devices`` what was measured: "2 nodes, 16 × NVIDIA H100". ``running`` is false for a
+    session without an end whose recording nobody writes: it was interrupted.
     """
 
     span: Span
@@ -97,7 +98,8 @@ def _nothing(source: Source, span: Span, missing: Sequence[Choice]) -> str:
     [(frames,)] = source.ask(_FRAMES, span.recording_id, span.started_at, span.until).rows()
     if not frames:
         return f"{quote(span.name)} has no data: no node was measured in it."
-    names = " and ".join(one.metric.short for one in missing)
+    *first, last = (one.metric.short for one in missing)
+    names = f"{', '.join(first)} and {last}" if first else last
     were = "was" if len(missing) == 1 else "were"
     return (
         f"{names} {were} never measured in {quote(span.name)}; "

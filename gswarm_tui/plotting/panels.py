@@ -23,6 +23,7 @@ from gswarm_tui.units import nice_ceiling, shown_unit
 Pixels = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]
 
+LONGEST_NAME = 18
 FEW = 8
 """So many GPUs or nodes are drawn as a line each; of more, how they are spread."""
 _REASONS = {0.0: "free", 0.5: "capped", 1.0: "slowed"}
@@ -125,10 +126,11 @@ def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequenc
     row_pt = height_pt / len(gpus)
     numbered = gpus[0] is not None and row_pt >= look.SMALL * 0.95
     every = math.ceil((look.SMALL + 0.5) * len(groups) / height_pt)
+    names = short_names([node for node, _, _ in groups])
     for number, (node, first, last) in enumerate(groups):
         if number % every == 0:
             axes.annotate(
-                clipped(node, 18),
+                names[node],
                 (0, (first + last) / 2),
                 xycoords=("axes fraction", "data"),
                 xytext=(-14 if numbered else -4, 0),
@@ -157,8 +159,8 @@ def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequenc
                 )
 
 
-def draw_colour_bar(axes: Axes, grid: Grid, ends: tuple[float, float]) -> None:
-    """What the colours mean."""
+def draw_colour_bar(axes: Axes, grid: Grid, ends: tuple[float, float], *, tall: bool) -> None:
+    """What the colours mean; more of it where the bar is ``tall``."""
     low, high = ends
     bar = look.RAMP[::-1, None, :].repeat(4, axis=1)
     axes.imshow(bar, extent=(0, 1, low, high), aspect="auto", interpolation="none", gid="heat")
@@ -168,7 +170,7 @@ def draw_colour_bar(axes: Axes, grid: Grid, ends: tuple[float, float]) -> None:
     if grid.metric.unit == "bits":
         axes.set_yticks(list(_REASONS), list(_REASONS.values()))
     else:
-        axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+        axes.yaxis.set_major_locator(MaxNLocator(4 if tall else 2, steps=[1, 2, 2.5, 5, 10]))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_ylim(low, high)
     for spine in axes.spines.values():
@@ -295,6 +297,17 @@ def draw_values(axes: Axes, name: str, marks: Sequence[Mark], colour: str) -> No
     )
     axes.margins(y=0.15)
     frame(axes)
+
+
+def short_names(nodes: Sequence[str]) -> dict[str, str]:
+    """Nodes as there is room for: without a domain if they differ without it, and with their ends."""
+    hosts = {node: node.partition(".")[0] for node in nodes}
+    if len(set(hosts.values())) < len(hosts) or any(host.isdigit() or not host for host in hosts.values()):
+        hosts = {node: node for node in nodes}
+    return {
+        node: host if len(host) <= LONGEST_NAME else "…" + host[1 - LONGEST_NAME :]
+        for node, host in hosts.items()
+    }
 
 
 def clipped(text: str, most: int) -> str:

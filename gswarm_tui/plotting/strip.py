@@ -138,24 +138,29 @@ def _bracket(axes: Axes, other: Other, y: float, a_letter: float, seconds: float
 def _labels(
     axes: Axes, labels: Sequence[tuple[float, str]], y: float, a_letter: float, seconds: float
 ) -> None:
-    """Ticks, and behind each its label where the next one leaves room."""
-    axes.vlines([at for at, _ in labels], y - 0.36, y + 0.5, color=look.INK, linewidth=0.6)
-    free_from = 0.0
-    for number, (at, label) in enumerate(labels):
-        following = labels[number + 1][0] if number + 1 < len(labels) else seconds + 4 * a_letter
+    """Ticks with their labels behind them; of ticks that stand close, some labels above short ticks."""
+    shown = _with_room(labels, a_letter, seconds)
+    close = len(shown) < len(labels)
+    axes.vlines(
+        [at for at, _ in labels], y + (0.32 if close else -0.36), y + 0.5, color=look.INK, linewidth=0.6
+    )
+    for at, label in shown:
+        x, middle = (at, y - 0.1) if close else (at + a_letter * 0.5, y)
+        axes.text(x, middle, label, va="center_baseline", fontsize=look.SMALL)
+
+
+def _with_room(
+    labels: Sequence[tuple[float, str]], a_letter: float, seconds: float
+) -> list[tuple[float, str]]:
+    """The labels that can stand beside each other and don't leave the picture."""
+    found, free_from = [], 0.0
+    every = _every(labels, a_letter) if labels else 1
+    for at, label in labels[::every]:
         needed = (len(label) + 1) * a_letter
-        if at < free_from or (at + needed > following and number % _every(labels, a_letter)):
-            continue
-        if at + needed > seconds + 4 * a_letter:
-            continue
-        axes.text(
-            at + a_letter * 0.5,
-            y,
-            label,
-            va="center_baseline",
-            fontsize=look.SMALL,
-        )
-        free_from = at + needed
+        if at >= free_from and at + needed <= seconds + 4 * a_letter:
+            found.append((at, label))
+            free_from = at + needed
+    return found
 
 
 def _every(labels: Sequence[tuple[float, str]], a_letter: float) -> int:

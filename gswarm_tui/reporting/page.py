@@ -85,6 +85,9 @@ class Report:
         if self.running:
             words = f"Still running: this is how far it was at {moment(self.made_at, self.zone)}."
             parts.append(tag("p", words, class_="running"))
+        elif span.ended_at is None:
+            words = "It has no end: the recording was interrupted; gswarm-tui recover goes on with it."
+            parts.append(tag("p", words, class_="running"))
         if span.note:
             parts.append(tag("p", span.note, class_="note"))
         return tag("header", *parts)

@@ -34,9 +34,12 @@ from gswarm_tui.plotting.choosing import MAX, MEAN, choose_metrics
 from gswarm_tui.plotting.figure import Page, draw
 from gswarm_tui.plotting.grid import Devices, Grid, grids
 from gswarm_tui.plotting.material import Material, gather
+from gswarm_tui.plotting.panels import short_names
 from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, short_time, zone_name
+from gswarm_tui.store.recorder import Recorder
 from gswarm_tui.store.source import FileSource
 from tests.unit.plot_recording import record_training
+from tests.unit.store_recording import INFO as WHAT
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, query, record
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -458,16 +461,36 @@ def test_matplotlib_is_loaded_for_plots_only() -> None:
 
 
 def test_a_session_that_runs_is_drawn_as_of_now(tmp_path: Path) -> None:
-    path = tmp_path / "run.duckdb"
-    frames = [arrived(seq, [gpu_row(util_pct=5), None]) for seq in range(1, 31)]
-    record(path, [introduced(), *session("train", 0, None), *frames])
-
-    class Running(FileSource):
-        running = True
-
-    with closing(Running(path)) as source:
-        span = spans.choose(source)
-        going = spans.Span(**{**vars(span), "ended_at": None})
-        made = gather(source, going, choose_metrics(["util"]))
+    recorder = Recorder(tmp_path / "run.duckdb", WHAT, lambda _status: None)
+    recorder.open()
+    try:
+        frames = [arrived(seq, [gpu_row(util_pct=5), None]) for seq in range(1, 31)]
+        recorder.submit([introduced(), *session("train", 0, None), *frames])
+        deadline = time.monotonic() + 30
+        while recorder.status().waiting and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with closing(recorder.queries()) as source:
+            made = gather(source, spans.choose(source), choose_metrics(["util"]))
+    finally:
+        recorder.close(None)
     assert made.running
-    assert any("so far" in text for text in svg_texts(drawn(made, "svg")))
+    assert any("30 s so far" in text for text in svg_texts(drawn(made, "svg")))
+    assert any("30 s, interrupted" in text for text in svg_texts(drawn(material(recorder.path), "svg")))
+
+
+def test_nodes_without_gpus_are_drawn_by_what_they_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "run.duckdb", tmp_path / "x.svg"
+    frames = [arrived(seq, [], host=host_row(cpu_pct=5.0)) for seq in range(1, 31)]
+    record(path, [introduced(gpus=0), *session("train", 0, 30), *frames])
+    assert cli.main(["plot", "--db", str(path), "-o", str(out)]) == 0
+    assert {"CPU of nodes (%)", "train"} <= set(svg_texts(out.read_bytes()))
+
+
+def test_long_names_of_nodes_keep_what_tells_them_apart() -> None:
+    racks = [f"cluster-rack{rack}-slot{slot}.hpc.example" for rack in (1, 2) for slot in (1, 2)]
+    assert list(short_names(racks).values()) == [f"…uster-rack{r}-slot{s}" for r in (1, 2) for s in (1, 2)]
+    same = ["n1.east.example", "n1.west.example"]
+    assert list(short_names(same).values()) == same
+    assert short_names(["10.0.0.1", "10.0.0.2"])["10.0.0.2"] == "10.0.0.2"
