@@ -56,9 +56,17 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
                 "or replay it when it has ended."
             )
         player, title = open_player(source, wanted.session)
+        from gswarm_tui.analysis.desk import Desk
         from gswarm_tui.tui.replay import ReplayApp
 
-        app = ReplayApp(player, source.path.name, title=title, theme=theme, metric=settings.metric)
+        app = ReplayApp(
+            player,
+            source.path.name,
+            title=title,
+            theme=theme,
+            metric=settings.metric,
+            desk=lambda: Desk(source.aside()),
+        )
         asyncio.run(app.run_async())
     return app.return_code or 0
 

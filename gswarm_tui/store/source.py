@@ -84,8 +84,26 @@ class FileSource:
         for asked in list(self._asked):
             asked.stop("the query was cancelled")
 
+    def aside(self) -> Source:
+        """The same for another place that asks: interrupting or closing it leaves this one alone."""
+        return _Aside(self)
+
     def close(self) -> None:
         """Let go of the file."""
         self.interrupt()
         self._connection.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class _Aside(FileSource):
+    """A connection of its own to what another one opened."""
+
+    def __init__(self, opened: FileSource) -> None:
+        self.path = opened.path
+        self._connection = opened._connection.cursor()
+        self._asked = set()
+
+    def close(self) -> None:
+        """Let go of the connection; the file stays open."""
+        self.interrupt()
+        self._connection.close()

@@ -16,7 +16,14 @@ from gswarm_tui.tui.widgets.footer import footer_line
 from tests.tui.conftest import app_on
 from tests.tui.scene import scene
 
-WAYS = {"fleet": (), "node": ("enter",), "gpu": ("enter", "enter"), "sessions": ("S",), "events": ("e",)}
+WAYS = {
+    "fleet": (),
+    "node": ("enter",),
+    "gpu": ("enter", "enter"),
+    "sessions": ("S",),
+    "events": ("e",),
+    "sql": ("Q", "tab"),
+}
 
 
 @pytest.mark.parametrize("mode", MODES)

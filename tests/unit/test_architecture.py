@@ -57,6 +57,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.playback",
         "gswarm_tui.printing.cells",
         "gswarm_tui.quantities",
+        "gswarm_tui.store.recipes",
         "gswarm_tui.units",
     },
     "gswarm_tui.playback": {"gswarm_tui.fleet"},

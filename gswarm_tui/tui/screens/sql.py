@@ -1,0 +1,244 @@
+"""The recording in SQL: what is asked above, its answer below."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from textual.app import ComposeResult
+
+from gswarm_tui.analysis.desk import MOST_COUNTED, Desk, DeskError, Found
+from gswarm_tui.store.recipes import RECIPES
+from gswarm_tui.tui.actions import SQL, bindings_of
+from gswarm_tui.tui.answer import Laid, lay_out
+from gswarm_tui.tui.dialogs import Show
+from gswarm_tui.tui.format import plural
+from gswarm_tui.tui.screens.base import Place
+from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.widgets.bar import Bar, Line, Span, measure
+from gswarm_tui.tui.widgets.editor import Editor
+from gswarm_tui.tui.widgets.facts import title_line
+from gswarm_tui.tui.widgets.table import Column, Table
+
+HISTORY_KEPT = 200
+UNRECORDED = "nothing is recorded, so there is nothing to ask; without --no-record there is"
+_RECIPES = (Column("recipes", 40, left=True, grows=True),)
+
+
+@dataclass
+class Notebook:
+    """What was asked in this run of the app, oldest first, and what the place showed when it was left."""
+
+    asked: list[str] = field(default_factory=list)
+    draft: str = ""
+    answer: Laid | None = None
+    problem: str = ""
+
+    def remember(self, sql: str) -> None:
+        """Put a query behind those that were asked before."""
+        if self.asked[-1:] != [sql]:
+            self.asked = [*self.asked, sql][-HISTORY_KEPT:]
+
+
+class SqlScreen(Place):
+    """Asks the recording, in a thread; whatever happens there, the screen goes on."""
+
+    PLACE = SQL
+    BINDINGS = bindings_of(PLACE)
+    AUTO_FOCUS = "Editor"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._desk: Desk | None = None
+        self._asking = False
+        self._recipes = True
+        self._recalled: int | None = None
+
+    def compose(self) -> ComposeResult:
+        """The title, the query, a line about its answer, the answer."""
+        yield Bar(id="title")
+        yield Editor(
+            self.notebook.draft,
+            placeholder="SELECT …;   DuckDB's SQL; FROM duckdb_views() lists what there is",
+            highlight_cursor_line=False,
+        )
+        yield Bar(id="said")
+        yield Table(())
+        yield from self.foot()
+
+    @property
+    def notebook(self) -> Notebook:
+        """What was asked before."""
+        return self.swarm.notebook
+
+    @property
+    def typing(self) -> bool:
+        """Whether the query is being typed."""
+        return isinstance(self.focused, Editor)
+
+    def on_mount(self) -> None:
+        """Get something to ask, and show what was here before."""
+        super().on_mount()
+        if self.swarm.desk is not None:
+            self._desk = self.swarm.desk()
+        editor = self.query_one(Editor)
+        editor.move_cursor(editor.document.end)
+        self._show_answer() if self.notebook.answer else self._show_recipes()
+
+    def on_unmount(self) -> None:
+        """Leave nothing behind that asks; ending it may take a moment."""
+        if self._desk is not None:
+            asyncio.get_running_loop().run_in_executor(None, self._desk.close)
+
+    # What is shown
+
+    def draw(self) -> None:
+        """Keep the title and what is said as wide as the screen; the recording isn't asked again."""
+        words = "nothing is recorded" if self._desk is None else clean(self._desk.file)
+        left = [Span(" SQL", "title"), Span(f"  {words}", "dim")]
+        self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
+        self.query_one("#said", Bar).show(self._said())
+
+    def _said(self) -> Line:
+        """How the question stands, within a rule."""
+        rule = [Span("─ ", "faint"), *self._words(), Span(" ", "faint")]
+        return [*rule, Span("─" * max(0, self.size.width - measure(rule)), "faint")]
+
+    def _words(self) -> Line:
+        answer = self.notebook.answer
+        if self._asking:
+            return [Span("asking … ", "accent"), Span("esc", "key"), Span(" cancels", "dim")]
+        if self._desk is None:
+            return [Span(UNRECORDED, "warning")]
+        if self.notebook.problem:
+            return [Span("╳ ", "error"), Span(clean(self.notebook.problem), "error")]
+        if self._recipes or answer is None:
+            return [
+                Span("⏎", "key"),
+                Span(" after a semicolon runs it, ", "dim"),
+                Span("^r", "key"),
+                Span(" at once; times are UTC", "dim"),
+            ]
+        shown = len(answer.rows)
+        took = f" in {answer.seconds:.2f} s"
+        if answer.total == shown:
+            return [Span(plural(shown, "row")), Span(took, "dim")]
+        total = f"{answer.total:,}" if answer.total is not None else f"more than {MOST_COUNTED:,}"
+        return [
+            Span(f"the first {shown:,} of {total} rows"),
+            Span(f"{took}; WHERE, GROUP BY and LIMIT bring fewer", "dim"),
+        ]
+
+    def _show_answer(self) -> None:
+        answer = self.notebook.answer
+        if answer is None:
+            return
+        self._recipes = False
+        table = self.query_one(Table)
+        table.empty = "no rows" if answer.columns else ""
+        table.show_columns(answer.columns, answer.rows)
+        self.look()
+
+    def _show_recipes(self) -> None:
+        self._recipes = True
+        rows = [(Span(recipe.title),) for recipe in RECIPES]
+        self.query_one(Table).show_columns(_RECIPES, rows)
+        self.look()
+
+    # Asking
+
+    def on_editor_submitted(self) -> None:
+        """Enter after a semicolon."""
+        self.action_ask()
+
+    def action_ask(self) -> None:
+        """Ask what is typed."""
+        sql = self.query_one(Editor).text.strip()
+        if self._desk is None or self._asking or not sql:
+            return
+        self.notebook.remember(sql)
+        self._recalled, self._asking = None, True
+        self.run_worker(self._ask(self._desk, sql), group="asking")
+        self.look()
+
+    async def _ask(self, desk: Desk, sql: str) -> None:
+        try:
+            self.notebook.answer = await asyncio.to_thread(_answer, desk, sql)
+            self.notebook.problem = ""
+        except DeskError as error:
+            self.notebook.problem = str(error)
+        finally:
+            self._asking = False
+        if self.is_attached:
+            self._show_answer()
+            self.look()
+
+    def action_back(self) -> None:
+        """End what is asked; where nothing is, go back."""
+        if self._asking and self._desk is not None:
+            asyncio.get_running_loop().run_in_executor(None, self._desk.stop)
+        elif self._recipes and self.notebook.answer is not None:
+            self._show_answer()
+        else:
+            super().action_back()
+
+    # What was asked before
+
+    def on_text_area_changed(self, event: Editor.Changed) -> None:
+        """Keep what is typed for when one comes back."""
+        self.notebook.draft = event.text_area.text
+
+    def on_editor_recalled(self, event: Editor.Recalled) -> None:
+        """Go back or forth in what was asked; after the newest comes an empty query."""
+        asked, editor = self.notebook.asked, self.query_one(Editor)
+        at = (len(asked) if self._recalled is None else self._recalled) + event.by
+        if 0 <= at < len(asked):
+            self._recalled = at
+            editor.write(asked[at])
+        elif at >= len(asked) and self._recalled is not None:
+            self._recalled = None
+            editor.write("")
+
+    # The answer
+
+    def action_recipes(self) -> None:
+        """Show the recipes to choose from."""
+        self._show_recipes()
+        self.query_one(Table).focus()
+
+    def action_step_focus(self) -> None:
+        """Go from the query to the answer, or back."""
+        self.query_one(Table if self.typing else Editor).focus()
+
+    def on_descendant_focus(self) -> None:
+        """Other keys hold now."""
+        self.look()
+
+    def action_move(self, where: str) -> None:
+        """Move in the answer."""
+        self.query_one(Table).move(where)
+
+    def action_open(self) -> None:
+        """Take the recipe under the cursor, or show the row whole."""
+        self.query_one(Table).choose()
+
+    def on_table_chosen(self, event: Table.Chosen) -> None:
+        """Take a recipe and ask it, or show a row whole."""
+        if self._recipes:
+            self.query_one(Editor).write(RECIPES[event.row].sql)
+            self.action_ask()
+        elif (answer := self.notebook.answer) is not None and event.row < len(answer.rows):
+            row = answer.rows[event.row]
+            names = [column.heading for column in answer.columns]
+            self.app.push_screen(
+                Show(f"row {event.row + 1:,}", list(zip(names, (s.text for s in row), strict=True)))
+            )
+
+    def on_resize(self) -> None:
+        """Fit into the new size."""
+        self.call_after_refresh(self.look)
+
+
+def _answer(desk: Desk, sql: str) -> Laid:
+    found: Found = desk.query(sql)
+    return lay_out(found)
