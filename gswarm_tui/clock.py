@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -29,6 +30,12 @@ class Offset:
         round_trip = (arrived_ns - clock.sent) - (clock.answered - clock.received)
         offset = ((clock.received - clock.sent) + (clock.answered - arrived_ns)) / 2
         self._exchanges.append((max(0, round_trip) / 1e9, offset / 1e9))
+
+    def join(self, offset_s: float, round_trip_s: float) -> None:
+        """Take in what was known of the same clock, unless one of the two was set since then."""
+        best = min(self._exchanges, default=(math.inf, 0.0))
+        if abs(best[1] - offset_s) <= (best[0] + round_trip_s) / 2:
+            self._exchanges.append((round_trip_s, offset_s))
 
     @property
     def round_trip_s(self) -> float:

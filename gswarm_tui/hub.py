@@ -49,7 +49,7 @@ class NodeLink(Protocol):
     def acknowledge(self, life: str, seq: int) -> None:
         """Tell the agent that its frames up to this one are on disk."""
 
-    def resume(self, life: str, seq: int, offset_s: float) -> None:
+    def resume(self, life: str, seq: int, offset_s: float, round_trip_s: float) -> None:
         """A recording goes on, which has a life's frames up to this one."""
 
     def may_hold(self) -> bool:

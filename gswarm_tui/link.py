@@ -103,7 +103,7 @@ class Link:
         self._channel: Channel | None = None
         self._hello: Hello | None = None
         self._offset = Offset()
-        self._offsets: dict[str, float] = {}
+        self._offsets: dict[str, tuple[float, float]] = {}
         self._heard: dict[str, int] = {}
         self._on_disk: dict[str, int] = {}
         self._speaks = False
@@ -117,12 +117,12 @@ class Link:
         self._running = False
         self._ended = asyncio.Event()
 
-    def resume(self, life: str, seq: int, offset_s: float) -> None:
+    def resume(self, life: str, seq: int, offset_s: float, round_trip_s: float) -> None:
         """A recording goes on, which has a life's frames up to this one; oldest lives first, before ``run``.
 
-        ``offset_s`` is what that life's clock is ahead of the head's.
+        ``offset_s`` is what that life's clock is ahead of the head's, as measured in ``round_trip_s``.
         """
-        self._on_disk[life], self._offsets[life] = seq, offset_s
+        self._on_disk[life], self._offsets[life] = seq, (offset_s, round_trip_s)
 
     def may_hold(self) -> bool:
         """Whether an agent was heard that wasn't seen to end with all of its frames on disk."""
@@ -303,7 +303,7 @@ class Link:
             if self._hello is not None:
                 life = self._hello.life
                 self._heard[life] = max(message.seq, self._heard.get(life, 0))
-                offset_s = self._offsets.get(life, self._offset.offset_s)
+                offset_s = self._offset_of(life)
                 if self._haste is not None and (reason := self._haste.sees(message.ts_ns, at)):
                     raise LaunchError(reason, "look at what runs there as gswarm-agent", Retry.SLOWLY)
                 arrived = FrameArrived(self.node, at, message.ts_ns / 1e9 - offset_s, life, message)
@@ -325,7 +325,7 @@ class Link:
     def _take_loss(self, lost: Lost, at: float) -> None:
         self._introductions.loss()
         self._heard[lost.life] = max(lost.seq, self._heard.get(lost.life, 0))
-        ts = lost.ts_ns / 1e9 - self._offsets.get(lost.life, self._offset.offset_s)
+        ts = lost.ts_ns / 1e9 - self._offset_of(lost.life)
         self._publish(FramesLost(self.node, at, ts, lost.life, lost.seq, lost.reason))
 
     def _is_live(self, hello: Hello, at: float) -> None:
@@ -334,7 +334,11 @@ class Link:
         self._live_at = self._times.monotonic()
         if hello.clock is not None:
             self._haste = Haste(hello.clock.answered, at, self._interval_ms / 1000)
+            known = self._offsets.get(hello.life)
             self._measure(hello.clock, at)
+            if known is not None:  # the first exchange of a connection is often a slow one
+                self._offset.join(*known)
+                self._tell_offset(hello.life, at)
         self._change(Phase.LIVE)
         self._send(Ping(self._wall_ns()))
         self._pinged_at = self._live_at
@@ -342,8 +346,14 @@ class Link:
     def _measure(self, clock: Clock, at: float) -> None:
         self._offset.add(clock, round(at * 1e9))
         if self._speaks and self._hello is not None:
-            self._offsets[self._hello.life] = self._offset.offset_s
-            self._publish(LinkMeasured(self.node, at, self._offset.offset_s, self._offset.round_trip_s))
+            self._tell_offset(self._hello.life, at)
+
+    def _tell_offset(self, life: str, at: float) -> None:
+        offset_s, round_trip_s = self._offsets[life] = self._offset.offset_s, self._offset.round_trip_s
+        self._publish(LinkMeasured(self.node, at, offset_s, round_trip_s))
+
+    def _offset_of(self, life: str) -> float:
+        return self._offsets.get(life, (self._offset.offset_s, 0.0))[0]
 
     def _send(self, message: Message) -> None:
         if self._channel is not None:

@@ -160,7 +160,7 @@ def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder
     if recorder is not None and recorder.resumed is not None:
         for life in recorder.resumed.lives:
             if life.node in hub.links:
-                hub.links[life.node].resume(life.life, life.seq, life.offset_s)
+                hub.links[life.node].resume(life.life, life.seq, life.offset_s, life.round_trip_s)
 
 
 async def listen(hub: Hub, recorder: Recorder | None, environ: Mapping[str, str]) -> ControlServer | None:

@@ -6,6 +6,7 @@ It was interrupted if it has no end: its head was killed, or nodes couldn't be r
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -47,13 +48,17 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class LifeOnDisk:
-    """What is on disk of an agent's life: its last frame, that frame's time on the node in ns, its clock."""
+    """What is on disk of an agent's life: its last frame, that frame's time on the node in ns, its clock.
+
+    The round trip in which the clock's offset was measured is infinite where it wasn't.
+    """
 
     node: str
     life: str
     seq: int
     ts_ns: int
     offset_s: float
+    round_trip_s: float
 
 
 @dataclass(frozen=True)
@@ -164,8 +169,9 @@ def load(file: Rows, ledger: Ledger) -> Resumed:
         ledger.lives[name, life] = KnownLife(link, node.node_id, node.gpu_ids)
         ledger.nodes[name] = replace(ledger.nodes[name], life=life, was_live=True)
         if link["last_seq"] is not None:
-            ns, offset_s = (link["last_ts"] or 0) * 1000, link["clock_offset_s"] or 0.0
-            on_disk.append(LifeOnDisk(name, life, link["last_seq"], ns, offset_s))
+            ns, offset_s = (link["last_ts"] or 0) * 1000, link["clock_offset_s"]
+            clock = (0.0, math.inf) if offset_s is None else (offset_s, link["round_trip_s"] or 0.0)
+            on_disk.append(LifeOnDisk(name, life, link["last_seq"], ns, *clock))
     sessions = file.rows(_SESSIONS, number)
     names = ("session_id", "recording_id", "name", "started_at", "ended_at", "status", "note")
     ledger.sessions |= {str(row["session_id"]): {name: row[name] for name in names} for row in sessions}

@@ -36,7 +36,7 @@ class Node:
         if seq == 2:
             self.acknowledged.set()
 
-    def resume(self, life: str, seq: int, offset_s: float) -> None:
+    def resume(self, life: str, seq: int, offset_s: float, round_trip_s: float) -> None:
         return
 
     def may_hold(self) -> bool:
@@ -46,6 +46,9 @@ class Node:
         return
 
     def set_interval(self, interval_ms: int) -> None:
+        return
+
+    def set_job_end(self, ends_at: float | None) -> None:
         return
 
 

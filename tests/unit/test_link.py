@@ -400,7 +400,7 @@ async def test_a_link_that_is_to_connect_anew_does_so_at_once() -> None:
 async def test_what_a_former_life_left_comes_at_its_own_times_and_the_link_is_live_after_it() -> None:
     agent, now = FakeAgent(), round(BEGIN * SECOND_NS)
     made = Scene(agent)
-    made.link.resume("life0", 3, 100.0)  # its clock was 100 s ahead
+    made.link.resume("life0", 3, 100.0, 0.01)  # its clock was 100 s ahead
     running = asyncio.create_task(made.link.run())
     await settle()
     assert isinstance(agent.heard[0], Start)
@@ -567,6 +567,33 @@ def test_the_shortest_round_trip_of_the_last_eight_counts() -> None:
     assert offset.round_trip_s == pytest.approx(0.2)
 
 
+def test_what_was_known_of_a_clock_is_believed_unless_it_was_set() -> None:
+    for known_s, found_s in ((3.0, 3.0), (3.4, 3.45), (9.0, 3.45)):
+        offset = Offset()
+        offset.add(*exchange(0, 1.0, 0, 0.1, 3.0))  # a slow and lopsided one: 0.45 s off
+        offset.join(known_s, 0.02)
+        assert offset.offset_s == pytest.approx(found_s, abs=0.06)
+
+
+async def test_after_a_reconnect_a_slow_exchange_does_not_shift_what_waited() -> None:
+    """The node's clock is 7 s ahead; the second connection's first answer takes 2 s, all on the way there."""
+    first, second = FakeAgent(), FakeAgent()
+    ahead, now = 7 * SECOND_NS, round(BEGIN * SECOND_NS)
+    async with scene(first, second) as here:
+        first.greet(replace(HELLO, clock=Clock(now, now + ahead, now + ahead)))
+        await settle()
+        first.outgoing.put_nowait(b"")
+        await here.hands.turn(2)
+        sent = round((BEGIN + here.hands.passed) * SECOND_NS)
+        here.hands.passed += 2
+        late = sent + 2 * SECOND_NS + ahead
+        second.greet(replace(HELLO, clock=Clock(sent, late, late)))
+        second.say(replace(FRAME, ts_ns=now + ahead + SECOND_NS))
+        await settle()
+    assert here.of(FrameArrived)[0].ts == pytest.approx(BEGIN + 1, abs=0.01)
+    assert here.of(LinkMeasured)[-1].offset_s == pytest.approx(7)
+
+
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
 def test_clocks_that_agree_have_no_offset_however_lopsided_the_way(
     there: float, spent: float, back: float
@@ -579,7 +606,7 @@ def test_clocks_that_agree_have_no_offset_however_lopsided_the_way(
 async def test_what_is_lost_for_good_has_the_time_of_its_own_life() -> None:
     agent = FakeAgent()
     async with scene(agent) as here:
-        here.link.resume("life0", 3, 2.0)
+        here.link.resume("life0", 3, 2.0, 0.01)
         agent.outgoing.put_nowait(MAGIC)
         agent.say(Lost("life0", 9, round((BEGIN - 5) * SECOND_NS), "it was killed"))
         agent.say(HELLO, FRAME)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tests.cluster.faults.witness import Reading
 
-OFF_S = 0.1
+OFF_S = 0.2
 """Less than an interval, so that one frame too many or too few is noticed."""
 
 

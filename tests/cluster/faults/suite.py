@@ -156,6 +156,7 @@ class Suite:
         ):
             self._play(scene, [step for _, steps, _ in faults.values() for step in steps])
             scene.end()
+            clock.set(0)
             for node, (fault, _, may_lose) in faults.items():
                 yield Row(fault, scene.count(node), may_lose, scene.wrong_coverage(node))
 
