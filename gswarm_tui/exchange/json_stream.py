@@ -15,6 +15,7 @@ LONGEST_VALUE = 64 * 2**20
 
 _READ_AT_ONCE = 2**20
 _SPACE = " \t\n\r"
+_IN_NUMBERS = frozenset("0123456789.eE+-")
 
 
 class MalformedError(Exception):
@@ -86,21 +87,21 @@ class JsonStream:
             except RecursionError:
                 raise self._wrong("it is nested too deeply") from None
             except json.JSONDecodeError as error:
+                further = error.pos - self._at
                 if not self._more():
-                    self._at = min(error.pos, len(self._text))
-                    raise self._wrong(self._reason(error)) from None
+                    self._at += further
+                    ended = self._at >= len(self._text.rstrip()) or error.msg.startswith("Unterminated")
+                    raise self._wrong(
+                        "the file ends too early" if ended else f"not JSON: {error.msg}"
+                    ) from None
             except ValueError as error:  # a number of thousands of digits
                 raise self._wrong(str(error).partition(";")[0]) from None
             else:
+                further = end - self._at
                 # A number at the end of what is read so far may go on.
-                if end < len(self._text) or not self._more():
-                    self._at = end
+                if (end < len(self._text) and self._text[end] not in _IN_NUMBERS) or not self._more():
+                    self._at += further
                     return value
-
-    def _reason(self, error: json.JSONDecodeError) -> str:
-        return (
-            "the file ends too early" if error.pos >= len(self._text.rstrip()) else f"not JSON: {error.msg}"
-        )
 
     def _peek(self) -> str:
         while True:

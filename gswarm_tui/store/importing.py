@@ -124,7 +124,7 @@ class Importing:
             if column.name in _NUMBERED:
                 optional = (table.name, column.name) in _OPTIONAL
                 if column.name not in there:
-                    raise StoreError(f"{folder / table.name} has no column {column.name}")
+                    raise StoreError(f"{_place(folder, table)} has no column {column.name}")
                 if not self._exists(f"new_{column.name}"):
                     raise StoreError(f"{folder} has no {file_name(_NUMBERED[column.name])}")
                 chosen[column.name] = f"new_{column.name}.number"
@@ -135,7 +135,7 @@ class Importing:
             elif column.name in there and column.name not in PRIVATE:
                 chosen[column.name] = _checked(column)
             elif "NOT NULL" in column.sql:
-                raise StoreError(f"{folder / table.name} has no column {column.name}")
+                raise StoreError(f"{_place(folder, table)} has no column {column.name}")
         if table is RECORDINGS:
             chosen["options"] = literal(mark(folder.name))
             # What comes from elsewhere is over: nobody can go on with it.
@@ -148,9 +148,8 @@ class Importing:
             f"SELECT {', '.join(chosen.values())} FROM {reading} s {' '.join(joins)}"
         ).fetchall()[0][0]
         if done != total:
-            raise StoreError(
-                f"{folder / table.name}: {total - done} of {total} rows are of what isn't in the export"
-            )
+            place = _place(folder, table)
+            raise StoreError(f"{place}: {total - done} of {total} rows are of what isn't in the export")
         return int(done)
 
     def _exists(self, table: str) -> bool:
@@ -187,11 +186,15 @@ def mark(name: str) -> str:
     return json.dumps({"imported_from": name})
 
 
+def _place(folder: Path, table: Table) -> Path:
+    return folder / (table.name if table in SAMPLES else file_name(table))
+
+
 def _files(folder: Path, table: Table) -> list[Path]:
+    place = _place(folder, table)
     if table in SAMPLES:
-        return sorted((folder / table.name).rglob("*.parquet"))
-    file = folder / file_name(table)
-    return [file] if file.is_file() else []
+        return sorted(place.rglob("*.parquet"))
+    return [place] if place.is_file() else []
 
 
 def _reading(files: Sequence[Path]) -> str:

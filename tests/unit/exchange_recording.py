@@ -1,0 +1,84 @@
+"""A recording with all that an export has to carry, and what its tables hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gswarm_agent.frame import ProcessSample
+from gswarm_tui.fleet.events import Event, Happened, NodeIntroduced, SessionStarted, SessionStopped
+from gswarm_tui.store.schema import TABLES
+from tests.unit.store_recording import (
+    T0,
+    arrived,
+    gpu_row,
+    hello,
+    host_row,
+    introduced,
+    process_row,
+    query,
+    record,
+)
+
+STRANGE = "rack=1/ü %2F"
+"""A node's name that no folder could have."""
+
+
+def session(name: str, start: float, end: float, note: str = "") -> list[Event]:
+    """A session in seconds after T0."""
+    return [
+        SessionStarted(name, T0 + start, name, T0 + start, note),
+        SessionStopped(name, T0 + end, T0 + end),
+    ]
+
+
+def run(path: Path, seconds: int = 20) -> Path:
+    """Two nodes with two GPUs each: one sees all; the other never measures PCIe, and is away a while."""
+    events: list[Event] = [
+        introduced("n1"),
+        NodeIntroduced(STRANGE, T0, hello(STRANGE, capabilities={"x": "y"})),
+    ]
+    for seq in range(1, seconds + 1):
+        process = ProcessSample(
+            1, 42, "ada", 'train "x", y', 3, 1, process_row(gpu_memory_mib=800, cpu_pct=99.5)
+        )
+        rows = [
+            gpu_row(
+                util_pct=seq,
+                mem_used_mib=100 * seq,
+                pcie_rx_mb_s=2000.5,
+                pcie_tx_mb_s=500.25,
+                energy_mj=9 * seq,
+            ),
+            gpu_row(util_pct=100, nvlink_rx_mb_s=450_000, nvlink_tx_mb_s=1.5, power_w=312.25),
+        ]
+        events.append(arrived(seq, rows, "n1", host=host_row(cpu_pct=12.5), processes=(process,)))
+        if not 6 <= seq <= 10:
+            events.append(arrived(seq, [gpu_row(util_pct=7), None], STRANGE, ts=T0 + seq + 0.004))
+    events += session("train", 5, 15, "lr 3e-4, “warm”")
+    events += session("all of it", 0, seconds + 1)
+    events.append(Happened(T0 + 9, "xid", "error", "XID 79", node="n1", gpu=1, detail="off the bus"))
+    record(path, events)
+    return path
+
+
+def tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of a file with the numbers of things replaced by what they stand for, sorted."""
+    found = {}
+    for table in TABLES:
+        names = {column.name for column in table.columns} - {"uid", "options"}
+        own = names - {"recording_id", "node_id", "gpu_id", "session_id"}
+        columns = [f"t.{name}" for name in sorted(own)]
+        joins = ""
+        if "gpu_id" in names and table.name != "gpus":
+            joins += " LEFT JOIN gpus g ON g.gpu_id = t.gpu_id"
+            columns.append("g.uuid")
+        if "node_id" in names and table.name != "nodes":
+            joins += " LEFT JOIN nodes n ON n.node_id = t.node_id"
+            columns += ["n.node", "n.boot_id"]
+        if "recording_id" in names and table.name != "recordings":
+            joins += " JOIN recordings r ON r.recording_id = t.recording_id"
+            columns.append("r.started_at")
+        rows = query(path, f"SELECT {', '.join(columns)} FROM {table.name} t {joins}")
+        found[table.name] = sorted(rows, key=repr)
+    return found

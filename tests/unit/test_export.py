@@ -1,0 +1,248 @@
+"""Exports, read the way other tools read them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from gswarm_tui import cli
+from gswarm_tui.exchange import windows as windows_module
+from gswarm_tui.exchange.windows import windows
+from tests.unit.exchange_recording import STRANGE, run, session
+from tests.unit.store_recording import arrived, gpu_row, introduced, query, record
+
+H100 = "NVIDIA H100"
+
+
+@pytest.fixture
+def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return run(tmp_path / "run.duckdb")
+
+
+def exported(*words: str) -> None:
+    assert cli.main(["export", *words]) == 0
+
+
+def asked(sql: str) -> list[tuple[Any, ...]]:
+    """The rows of a query of files."""
+    return duckdb.connect().execute(sql).fetchall()
+
+
+def curves(path: Path, field: str) -> list[list[float]]:
+    """A field of each GPU over the frames, as scripts for gswarm-profiler take it from its file."""
+    frames = json.loads(path.read_text())["frames"]
+    gpus = range(len(frames[0]["gpu_id"]))
+    return [[float(frame[field][gpu]) for frame in frames] for gpu in gpus]
+
+
+def test_scripts_for_gswarm_profiler_read_the_json(recording: Path) -> None:
+    exported("run.duckdb:all of it", "-o", "x.json")
+    data = json.loads(Path("x.json").read_text())
+    gpus = [f"n1:0:{H100}", f"n1:1:{H100}", f"{STRANGE}:0:{H100}"]
+    assert data["session_name"] == "all of it"
+    assert data["start_time"] == "2027-01-15T08:00:00+00:00"
+    assert data["end_time"] == "2027-01-15T08:00:21+00:00"
+    assert [frame["frame_id"] for frame in data["frames"]] == list(range(1, 21))
+    assert all(frame["gpu_id"] == gpus for frame in data["frames"])
+    assert data["frames"][0]["time"] == "2027-01-15T08:00:01+00:00"
+    assert data["summary_by_device"] == {
+        gpus[0]: {"avg_gpu_util": 10.5, "avg_gpu_memory": pytest.approx(105000 / 81559, abs=1e-4)},
+        gpus[1]: {"avg_gpu_util": 100},
+        gpus[2]: {"avg_gpu_util": 7},
+    }
+    assert curves(Path("x.json"), "gpu_util")[0] == list(range(1, 21))
+    assert curves(Path("x.json"), "gpu_memory")[0][9] == pytest.approx(100_000 / 81559, abs=1e-4)
+    away = [math.isnan(value) for value in curves(Path("x.json"), "gpu_util")[2]]
+    assert away == [6 <= seq <= 10 for seq in range(1, 21)]
+
+
+def test_bandwidth_is_in_gb_s_and_in_the_right_direction(recording: Path) -> None:
+    exported("run.duckdb:all of it", "-o", "x.json")
+    assert curves(Path("x.json"), "dram_bandwidth_rx")[0][0] == 2.0005
+    assert curves(Path("x.json"), "dram_bandwidth_tx")[0][0] == 0.50025
+    assert curves(Path("x.json"), "dram_bandwidth")[0][0] == 2.50075
+    assert curves(Path("x.json"), "gpu_bandwidth")[1][0] == 450.0015
+    assert math.isnan(curves(Path("x.json"), "dram_bandwidth")[1][0])
+
+
+def test_what_was_never_measured_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced(), arrived(1, [gpu_row(util_pct=5), None])])
+    exported(str(path), "-o", str(tmp_path / "x.json"))
+    frame = json.loads((tmp_path / "x.json").read_text())["frames"][0]
+    assert set(frame) == {"frame_id", "time", "gpu_id", "gpu_util", "gpu_memory"}
+    assert frame["gpu_memory"] == ["NaN"]
+
+
+def test_every_sample_is_in_a_frame_at_any_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows_module, "SAMPLES_AT_ONCE", 6)
+    path = tmp_path / "run.duckdb"
+    times = [1, 2, 3, 3.25, 3.5, 3.75, 4.001, 4.999, 7, 9.4]
+    frames = [arrived(i, [gpu_row(util_pct=i), None], ts=1_800_000_000 + t) for i, t in enumerate(times, 1)]
+    record(path, [introduced(), *frames])
+    exported(str(path), "-o", str(tmp_path / "x.json"))
+    assert curves(tmp_path / "x.json", "gpu_util") == [list(range(1, 11))]
+
+
+def test_windows_meet_and_are_bounded() -> None:
+    told: list[float] = []
+    found = list(windows(1_234_567, 500_000_001, 1_000_000, 500, told.append))
+    assert found[0][0] == 1_234_567
+    assert found[-1][1] == 500_000_001
+    assert [end for _, end in found[:-1]] == [begin for begin, _ in found[1:]]
+    assert {end % 1_000_000 for _, end in found[:-1]} == {500_000}
+    assert max(end - begin for begin, end in found) == 100_000_000
+    assert told == sorted(told)
+    assert told[-1] == 1
+
+
+def test_csv_is_one_tidy_table(recording: Path) -> None:
+    exported("train", "-o", "x.csv")
+    rows = list(csv.DictReader(Path("x.csv").read_text().splitlines()))
+    assert len(rows) == query(recording, "SELECT count(*) FROM session_samples WHERE session = 'train'")[0][0]
+    first = rows[0]
+    assert (first["session"], first["node"], first["gpu_index"]) == ("train", "n1", "0")
+    assert first["time"] == "2027-01-15T08:00:05.000000Z"
+    assert (first["util_pct"], first["pcie_rx_mb_s"], first["power_w"]) == ("5", "2000.5", "")
+    assert {row["node"] for row in rows} == {"n1", STRANGE}
+
+
+@pytest.mark.parametrize(
+    ("table", "count", "wanted"),
+    [
+        ("host", 35, {"node": "n1", "cpu_pct": "12.5", "late_ms": "0.5"}),
+        ("process", 20, {"pid": "42", "command": 'train "x", y', "rank": "3", "gpu_index": "1"}),
+        ("events", 1, {"node": "n1", "gpu_index": "1", "message": "XID 79", "detail": "off the bus"}),
+    ],
+)
+def test_csv_of_other_tables(
+    recording: Path, capsys: pytest.CaptureFixture[str], table: str, count: int, wanted: dict[str, str]
+) -> None:
+    exported("--format", "csv", "--table", table, "-o", "-")
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert len([row for row in rows if row.get("kind", "xid") == "xid"]) == count
+    assert any(wanted.items() <= row.items() for row in rows)
+
+
+def test_parquet_reads_as_one_dataset(recording: Path) -> None:
+    exported("--format", "parquet")
+    files = "run.parquet/gpu_samples/**/*.parquet"
+    found = asked(f"""
+        SELECT node, recording, count(*), sum(util_pct), typeof(any_value(ts))
+        FROM read_parquet('{files}', hive_partitioning = true) GROUP BY ALL ORDER BY count(*)
+    """)
+    assert found == [(STRANGE, 1, 15, 105, "TIMESTAMP"), ("n1", 1, 40, 2210, "TIMESTAMP")]
+    joined = asked(f"""
+        SELECT count(*) FROM read_parquet('{files}') s JOIN 'run.parquet/gpus.parquet' USING (gpu_id)
+        JOIN 'run.parquet/nodes.parquet' n USING (node_id) WHERE n.recording_id = 1
+    """)
+    assert joined == [(55,)]
+    assert {path.name for path in Path("run.parquet").iterdir()} == {
+        "gpu_samples", "host_samples", "process_samples", "recordings.parquet", "nodes.parquet",
+        "gpus.parquet", "sessions.parquet", "events.parquet", "links.parquet",
+    }  # fmt: skip
+
+
+def test_a_session_takes_only_its_own_with_it(recording: Path) -> None:
+    exported("train", "--format", "parquet")
+
+    def column(sql: str) -> list[Any]:
+        return [row[0] for row in asked(sql)]
+
+    assert column("SELECT name FROM 'train.parquet/sessions.parquet'") == ["train"]
+    assert column("SELECT count(*) FROM 'train.parquet/gpu_samples/**/*.parquet'") == [25]
+    assert column("SELECT message FROM 'train.parquet/events.parquet' WHERE kind = 'xid'") == ["XID 79"]
+    private = column("SELECT column_name FROM (DESCRIBE FROM 'train.parquet/recordings.parquet')")
+    assert not {"uid", "options"} & set(private)
+
+
+def test_several_recordings_go_into_one_dataset_and_not_into_one_json(recording: Path) -> None:
+    record(recording, [introduced("n3"), arrived(1, [gpu_row(util_pct=3), gpu_row()], "n3")])
+    record(recording, [])
+    exported("--format", "parquet")
+    assert sorted(path.name for path in Path("run.parquet/gpu_samples").iterdir()) == [
+        "recording=1",
+        "recording=2",
+    ]
+    exported("recording 2", "--format", "json")
+    assert curves(Path("recording-2.json"), "gpu_util")[0] == [3]
+    assert cli.main(["export", "--format", "json"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "say in which format, with --format json, csv or parquet, or by the ending of -o."),
+        (["trian", "-o", "x.json"], 'has no session "trian"; perhaps train is meant.'),
+        (["-o", "nowhere/x.json"], "there is no folder nowhere; make it, or name another place with -o."),
+        (["-o", "x.json", "--table", "host"], "--table is for CSV; json has its own tables."),
+        (["-o", "-", "--format", "parquet"], "Parquet is written to a folder, not to standard output"),
+        (["-o", "run.duckdb", "--format", "csv", "--force"], "run.duckdb is the recording itself"),
+        (["-o", "taken.json"], "taken.json exists; name another file with -o, or replace it with --force."),
+        (
+            ["-o", "taken.json", "--format", "parquet"],
+            "taken.json is a file, and Parquet is written to a folder",
+        ),
+        (["-o", "mine", "--format", "parquet"], "mine isn't empty; name another folder with -o"),
+        (
+            ["-o", "mine", "--format", "parquet", "--force"],
+            "mine holds more than an export, so it is left alone",
+        ),
+        (["empty", "-o", "x.csv"], "run.duckdb holds no samples, so there is nothing to export."),
+        (["run.duckdb:train", "--db", "run.duckdb", "-o", "x.csv"], "leave out --db"),
+    ],
+)
+def test_mistakes_get_a_sentence_and_change_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frames = [arrived(1, [gpu_row(util_pct=5), None])]
+    record(Path("run.duckdb"), [introduced(), *frames, *session("train", 0, 9), *session("empty", 50, 60)])
+    Path("taken.json").write_text("before")
+    Path("mine").mkdir()
+    Path("mine/thesis.tex").write_text("before")
+    assert cli.main(["export", *words]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "run.duckdb", "taken.json"]
+    assert Path("taken.json").read_text() == Path("mine/thesis.tex").read_text() == "before"
+
+
+def test_force_replaces_an_older_export(recording: Path) -> None:
+    for words in (["--format", "parquet"], ["train", "-o", "x.json"]):
+        exported(*words)
+        exported(*words, "--force")
+    record(recording, [introduced("n3"), arrived(1, [gpu_row(util_pct=3), gpu_row()], "n3")])
+    exported("--format", "parquet", "--force")
+    assert Path("run.parquet/gpu_samples/recording=2").is_dir()
+    assert sorted(path.name for path in Path().iterdir()) == ["run.duckdb", "run.parquet", "x.json"]
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
+def test_what_is_there_stays_when_an_export_fails(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    exported("--format", kind)
+    before = {path: path.stat().st_mtime_ns for path in Path().rglob("*")}
+    capsys.readouterr()
+
+    def no_room(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", no_room)
+    monkeypatch.setattr(Path, "rename", no_room)
+    assert cli.main(["export", "--format", kind, "--force"]) == 1
+    assert f"run.{kind} can't be written: No space left on device.\n" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before

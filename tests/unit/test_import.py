@@ -1,0 +1,451 @@
+"""What comes into a recording file: exports as they left, and gswarm-profiler's own files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gswarm_agent.metrics import GPU_METRICS
+from gswarm_tui import cli
+from gswarm_tui.exchange.foreign import Units, WrongValueError, share, traffic
+from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
+from gswarm_tui.fleet.events import Event
+from tests.unit.exchange_recording import STRANGE, run, session, tables
+from tests.unit.store_recording import T0, arrived, introduced, query, record
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TZ", "UTC")
+
+
+def command(*words: str) -> None:
+    assert cli.main(list(words)) == 0
+
+
+def test_parquet_comes_back_as_it_left() -> None:
+    run(Path("run.duckdb"))
+    command("export", "--format", "parquet")
+    command("import", "run.parquet", "--db", "back.duckdb")
+    assert tables(Path("back.duckdb")) == tables(Path("run.duckdb"))
+    assert query(Path("back.duckdb"), "SELECT uid, options FROM recordings") == [
+        (None, '{"imported_from": "run.parquet"}')
+    ]
+
+
+def test_an_import_goes_beside_what_is_there() -> None:
+    run(Path("run.duckdb"))
+    before = tables(Path("run.duckdb"))
+    command("export", "--format", "parquet")
+    command("import", "run.parquet", "--db", "run.duckdb")
+    after = tables(Path("run.duckdb"))
+    for name, rows in before.items():
+        if name not in {"sessions", "events", "host_samples"}:  # compared below: they join by start
+            assert sorted(rows * 2, key=repr) == after[name]
+    per_recording = "SELECT recording_id, count(*) FROM samples GROUP BY ALL ORDER BY ALL"
+    assert query(Path("run.duckdb"), per_recording) == [(1, 55), (2, 55)]
+    summaries = "SELECT session, scope, node, gpu_index, util_mean_pct, coverage FROM session_summary "
+    first, second = (
+        query(Path("run.duckdb"), f"{summaries} WHERE recording_id = {number} ORDER BY ALL")
+        for number in (1, 2)
+    )
+    assert first == second
+    assert first
+
+
+@st.composite
+def events(draw: st.DrawFn) -> list[Event]:
+    """A recording of one or two nodes with any values that a wire would carry."""
+    made: list[Event] = []
+    for node in draw(st.sampled_from([("n1",), ("n1", "n2")])):
+        made.append(introduced(node, boot_id=draw(st.sampled_from(["a", "b"]))))
+        for seq in draw(st.sets(st.integers(1, 30), max_size=8).map(sorted)):
+            ts = T0 + seq + draw(st.sampled_from([0, 0.001, 0.25]))
+            made.append(arrived(seq, [draw(_ROWS), draw(st.none() | _ROWS)], node, ts=ts, host=None))
+    name = draw(st.text("abcö' \"=%/,", min_size=1, max_size=12))
+    return [*made, *session(name, 0, 40, draw(st.text("abc, \"'", max_size=9)))]
+
+
+def _value(sql: str, top: float | None) -> st.SearchStrategy[float | None]:
+    if sql == "FLOAT":
+        return st.none() | st.floats(0, top or 1e6, width=32)
+    return st.none() | st.integers(0, int(top or 255))
+
+
+_ROWS = st.tuples(*(_value(metric.sql, metric.top) for metric in GPU_METRICS))
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(recorded=events())
+def test_any_recording_comes_back_as_it_left(recorded: list[Event]) -> None:
+    for path in Path().iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    record(Path("run.duckdb"), recorded)
+    if not query(Path("run.duckdb"), "SELECT 1 FROM gpu_samples LIMIT 1"):
+        assert cli.main(["export", "--format", "parquet"]) == 2
+        return
+    command("export", "--format", "parquet")
+    command("import", "run.parquet", "--db", "back.duckdb")
+    assert tables(Path("back.duckdb")) == tables(Path("run.duckdb"))
+    command("export", "run.duckdb:1", "-o", "a.json")
+    command("import", "a.json", "--db", "json.duckdb")
+    command("export", "json.duckdb:1", "-o", "b.json")
+    assert frames("b.json") == frames("a.json")
+
+
+def frames(path: str) -> list[dict[str, Any]]:
+    """Frames without those in which no GPU has a value: they don't come back."""
+    fields = ("time", "gpu_util", "gpu_memory", "dram_bandwidth_rx", "dram_bandwidth_tx", "gpu_bandwidth_rx")
+    found = []
+    for frame in json.loads(Path(path).read_text())["frames"]:
+        kept: dict[str, list[Any]] = {gpu: [] for gpu in frame["gpu_id"]}
+        for field in (*fields[1:], "gpu_bandwidth_tx"):
+            for gpu, value in zip(frame["gpu_id"], frame.get(field, ["NaN"] * len(kept)), strict=True):
+                kept[gpu].append(value)
+        if kept := {gpu: values for gpu, values in kept.items() if set(values) != {"NaN"}}:
+            found.append(kept | {"time": frame["time"]})
+    return found
+
+
+def test_json_brings_back_what_it_holds() -> None:
+    run(Path("run.duckdb"))
+    command("export", "run.duckdb:all of it", "-o", "a.json")
+    command("import", "a.json")
+    wanted = (
+        "SELECT node, gpu_index, uuid, gpu_name, util_pct, mem_used_mib, pcie_rx_mb_s, pcie_tx_mb_s, "
+        "nvlink_rx_mb_s, nvlink_tx_mb_s, memory_total_mib FROM samples ORDER BY ALL"
+    )
+    assert query(Path("a.duckdb"), wanted) == query(Path("run.duckdb"), wanted)
+    for path in ("run.duckdb", "a.duckdb"):
+        sessions = query(
+            Path(path), "SELECT name, started_at, ended_at, status, note FROM sessions ORDER BY 1"
+        )
+        assert sessions[0] == query(Path("run.duckdb"), "SELECT name, started_at, ended_at, status, note "
+                                    "FROM sessions ORDER BY 1")[0]  # fmt: skip
+        simulated = query(Path(path), "SELECT DISTINCT simulated FROM nodes")
+        assert simulated == [(False,)]
+    command("export", "a.duckdb:all of it", "-o", "b.json")
+    assert Path("b.json").read_text() == Path("a.json").read_text()
+
+
+def test_a_whole_recording_comes_back_without_a_session() -> None:
+    run(Path("run.duckdb"))
+    command("export", "recording 1", "--db", "run.duckdb", "-o", "a.json")
+    command("import", "a.json")
+    assert query(Path("a.duckdb"), "SELECT count(*) FROM sessions") == [(0,)]
+    assert query(Path("a.duckdb"), "SELECT started_at, ended_at FROM recordings") == query(
+        Path("run.duckdb"), "SELECT started_at, ended_at FROM recordings"
+    )
+
+
+def written(**changes: Any) -> dict[str, Any]:
+    """A file as the program of gswarm-profiler writes it."""
+    gpus = ["node7:0:NVIDIA A100-SXM4-80GB", "node7:1:NVIDIA A100-SXM4-80GB"]
+    made = {
+        "summary_by_device": {gpu: {"avg_gpu_util": "0.50"} for gpu in gpus},
+        "request_time_info": [],
+        "frames": [
+            {
+                "frame_id": i + 1,
+                "time": f"2026-01-31T12:00:0{i}.250000",
+                "gpu_id": gpus,
+                "gpu_util": ["0.45", f"0.{i}0"],
+                "gpu_memory": ["0.50", "0.00"],
+                "dram_util": ["31.00"],
+                "dram_bandwidth": ["3000.0", "0.0"],
+                "dram_bandwidth_rx": ["1000.00", "0.00"],
+                "dram_bandwidth_tx": ["2000.00", "0.00"],
+                "gpu_bandwidth": [{"id1": gpus[0], "id2": gpus[1], "utilization": "600.00"}],
+            }
+            for i in range(3)
+        ],
+    }
+    return made | changes
+
+
+_SAMPLES = (
+    "SELECT epoch_us(ts), node, gpu_index, gpu_name, interval_ms, util_pct, mem_used_mib, "
+    "pcie_rx_mb_s, pcie_tx_mb_s, nvlink_rx_mb_s, power_w FROM samples ORDER BY ts, gpu_index"
+)
+
+
+def test_what_gswarm_profiler_writes_is_put_right(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("old.json").write_text(json.dumps(written(), indent=2))
+    command("import", "old.json")
+    name, sent, received = "NVIDIA A100-SXM4-80GB", pytest.approx(1.024), pytest.approx(2.048)
+    assert query(Path("old.duckdb"), _SAMPLES)[:3] == [
+        (1769860800250000, "node7", 0, name, None, 45, None, received, sent, None, None),
+        (1769860800250000, "node7", 1, name, None, 0, None, 0, 0, None, None),
+        (1769860801250000, "node7", 0, name, 1000, 45, None, received, sent, None, None),
+    ]
+    assert "gpu_memory was left out" in capsys.readouterr().out
+    assert query(Path("old.duckdb"), "SELECT name, epoch(ended_at - started_at) FROM sessions") == [
+        ("old", 3)
+    ]
+    assert query(Path("old.duckdb"), "SELECT coverage > 0.6, frames FROM session_coverage") == [(True, 3)]
+    assert query(Path("old.duckdb"), "SELECT command, simulated, options FROM recordings, nodes") == [
+        ("gswarm-profiler", None, '{"imported_from": "old.json"}')
+    ]
+
+
+def test_frames_that_the_program_wrapped_twice_are_read() -> None:
+    Path("old.json").write_text(json.dumps(written(frames=[written()["frames"]])))
+    command("import", "old.json")
+    assert query(Path("old.duckdb"), "SELECT count(*) FROM samples") == [(6,)]
+
+
+def test_a_file_as_documented_is_taken_at_its_word() -> None:
+    frame = {
+        "time": "2026-01-31T12:00:00+01:00",
+        "gpu_id": ["a:b:3:X:Y"],
+        "gpu_util": [45.2],
+        "gpu_memory": ["50%"],
+        "dram_bandwidth_rx": [2.5],
+        "dram_bandwidth_tx": ["512 KiB/s"],
+    }
+    Path("new.json").write_text(json.dumps({"session_name": "s", "frames": [frame]}))
+    command("import", "new.json", "--gpu-memory-mib", "81920")
+    found = query(Path("new.duckdb"), _SAMPLES)
+    assert found == [
+        (1769857200000000, "a:b", 3, "X:Y", None, 45, 40960, 2500, pytest.approx(0.524288), None, None)
+    ]
+
+
+def test_units_can_be_told() -> None:
+    Path("old.json").write_text(json.dumps(written()).replace('"0.45"', '"45.20"'))
+    assert cli.main(["import", "old.json"]) == 1
+    command("import", "old.json", "--units", "documented")
+    assert query(Path("old.duckdb"), _SAMPLES)[0][5:9] == (45, None, 1_000_000, 2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("value", "units", "percent"),
+    [
+        ("0.452", Units.AUTO, 45.2),
+        (45.2, Units.AUTO, 45.2),
+        ("45.2%", Units.AUTO, 45.2),
+        ("45.2", Units.DOCUMENTED, 45.2),
+        (0.452, Units.WRITTEN, 45.2),
+        ("NaN", Units.AUTO, None),
+        (float("nan"), Units.AUTO, None),
+        (None, Units.AUTO, None),
+        (" N/A ", Units.AUTO, None),
+    ],
+)
+def test_shares(value: Any, units: Units, percent: float | None) -> None:
+    assert share(value, units) == (None if percent is None else pytest.approx(percent))
+
+
+@pytest.mark.parametrize(
+    ("value", "mb_s"),
+    [
+        (2.5, 2500),
+        ("1000", 1.024),
+        ("3 MB/s", 3),
+        ("1.5GB/s", 1500),
+        ("1 GiB/s", 1073.741824),
+        ("5e2 KB/s", 0.5),
+    ],
+)
+def test_traffic(value: Any, mb_s: float) -> None:
+    assert traffic(value, Units.AUTO) == pytest.approx(mb_s)
+
+
+@pytest.mark.parametrize(
+    "value", ["fast", "1 furlong", True, [1], {}, -1, "-0.1", 1e300, 10**400, "1_0", float("inf")]
+)
+def test_values_that_cannot_be(value: Any) -> None:
+    for read in (share, traffic):
+        with pytest.raises(WrongValueError):
+            read(value, Units.AUTO)
+
+
+def frame(**changes: Any) -> str:
+    """A file of one frame with changes."""
+    return json.dumps({"frames": [written()["frames"][0] | changes]}, indent=1)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "line 1: the file ends too early"),
+        ("[1, 2]", "line 1: isn't a JSON object"),
+        ("\x7fELF", "line 1: isn't a JSON object"),
+        ('{"a": 1', "line 1: the file ends too early"),
+        (json.dumps(written(), indent=2)[:-300], "the file ends too early"),
+        ('{"frames": [{"time": 1,}]}', "line 1: not JSON"),
+        ('{\n"a": nope}', "line 2: not JSON: Expecting value"),
+        ('{"a": ' + "[" * 200_000, "line 1: it is nested too deeply"),
+        ('{"a": ' + "9" * 9000 + "}", "line 1: Exceeds the limit"),
+        ('{"a": 1} {', "line 1: there is more after the end"),
+        (
+            '{"something": "else"}',
+            "line 1: it has no frames with values of GPUs: not a file of gswarm-profiler",
+        ),
+        ('{"frames": []}', "it has no frames with values of GPUs"),
+        ('{"frames": {"a": 1}}', "a frame's gpu_id should be an array of texts"),
+        ('{"frames": [1]}', "a frame should be an object"),
+        (frame(gpu_id=3), "a frame's gpu_id should be an array of texts"),
+        (frame(gpu_id=["n:0:X", "n:0:X"]), "a frame's gpu_id has a GPU twice"),
+        (frame(gpu_id=["a", "b"]), '"a" isn\'t hostname:index:name'),
+        (frame(gpu_util=["0.1"]), "gpu_util should be an array with a value for each gpu_id"),
+        (frame(gpu_util="0.1"), "gpu_util should be an array with a value for each gpu_id"),
+        (frame(gpu_util=["0.1", "\x1b[2Jhigh"]), 'gpu_util: "\\x1b[2Jhigh" is no number'),
+        (
+            frame(gpu_util=["0.1", "1.5"]),
+            "gpu_util: 1.5 is out of range as a share from 0 to 1; --units documented",
+        ),
+        (frame(dram_bandwidth_rx=[1e9, 1]), "dram_bandwidth_rx: 1e+09 is out of range"),
+        (frame(time="yesterday"), '"yesterday" is no time as in 2026-01-31T12:00:00'),
+        (frame(time=None), "a time should be a text"),
+        (frame(time="0001-01-01T00:00:00"), "is "),
+        ('{"devices": [], ' + frame()[1:], "devices should be an object"),
+        ('{"session_name": {}, ' + frame()[1:], "session_name should be a text of at most 1000 characters"),
+        ('{"recording": {"interval_ms": -5}, ' + frame()[1:], "interval_ms should be a whole number below"),
+    ],
+)
+def test_other_files_get_a_sentence_and_leave_nothing(
+    capsys: pytest.CaptureFixture[str], content: str, sentence: str
+) -> None:
+    Path("x.json").write_text(content)
+    assert cli.main(["import", "x.json"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("gswarm-tui: x.json, line ")
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert error.isprintable() or error[:-1].isprintable()
+    assert [path.name for path in Path().iterdir()] == ["x.json"]
+
+
+def test_what_was_in_the_file_stays_when_an_import_fails() -> None:
+    run(Path("run.duckdb"))
+    before = tables(Path("run.duckdb"))
+    made = written()
+    made["frames"][2]["gpu_util"] = "?"
+    Path("x.json").write_text(json.dumps(made))
+    assert cli.main(["import", "x.json", "--db", "run.duckdb"]) == 1
+    assert tables(Path("run.duckdb")) == before
+
+
+def test_text_is_made_printable() -> None:
+    evil = written(session_name="a\x1b]0;owned\x07b")
+    for one in evil["frames"]:
+        one["gpu_id"] = ["no\nde\u202e:0:X\x1b[2J", "node:1:\ud800"]
+    Path("x.json").write_text(json.dumps(evil))
+    command("import", "x.json")
+    found = query(
+        Path("x.duckdb"), "SELECT s.name, n.node, g.name FROM sessions s, nodes n JOIN gpus g USING (node_id)"
+    )
+    assert all(text.isprintable() for row in found for text in row)
+    assert ("a ]0;owned b", "no de ", "X [2J") in found
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "frames": [{"b": [1, 2]}, 3.25, "x\\ny"], "c": {"d": null}}'])
+@pytest.mark.parametrize("at_once", [1, 2, 3, 7, 1000])
+def test_a_stream_may_be_cut_anywhere(text: str, at_once: int, tmp_path: Path) -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.rest = text
+
+        def read(self, _size: int) -> str:
+            part, self.rest = self.rest[:at_once], self.rest[at_once:]
+            return part
+
+    found = list(JsonStream(Slow()).members("frames"))  # type: ignore[arg-type]  # only reads
+    assert found == [
+        ("a", 1),
+        ("frames", {"b": [1, 2]}),
+        ("frames", 3.25),
+        ("frames", "x\ny"),
+        ("c", {"d": None}),
+    ]
+
+
+def test_a_gigantic_value_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gswarm_tui.exchange.json_stream.LONGEST_VALUE", 2**21)
+
+    class Endless:
+        def read(self, size: int) -> str:
+            return "a" * size
+
+    stream = JsonStream(Endless())  # type: ignore[arg-type]  # only reads
+    stream._text = '{"frames": ["'
+    with pytest.raises(MalformedError, match="a value is longer than 2 MiB"):
+        list(stream.members("frames"))
+
+
+def spoil(sql: str, table: str) -> None:
+    """Writes a file of the export ``run.parquet`` anew."""
+    file = f"run.parquet/{table}.parquet"
+    duckdb.sql(f"COPY ({sql.format(file=repr(file))}) TO 'spoilt.parquet'")
+    Path("spoilt.parquet").replace(file)
+
+
+@pytest.mark.parametrize(
+    ("sql", "table", "sentence"),
+    [
+        ("FROM {file} WHERE gpu_index = 0", "gpus", "rows are of what isn't in the export"),
+        (
+            "SELECT * REPLACE (7 AS node_id) FROM {file}",
+            "gpus",
+            "/gpus.parquet: 4 of 4 rows are of what isn't",
+        ),
+        ("SELECT * REPLACE (1 AS node_id) FROM {file}", "nodes", "has a node_id twice"),
+        ("SELECT * EXCLUDE gpu_id FROM {file}", "gpus", "has no column gpu_id"),
+        ("SELECT * REPLACE ('x' AS gpu_id) FROM {file}", "gpus", "Could not convert"),
+        (
+            "SELECT * REPLACE (99 AS schema_version) FROM {file}",
+            "recordings",
+            "was made by a newer gswarm-tui",
+        ),
+        ("SELECT 1 AS recording_id", "recordings", "its recordings have no schema_version"),
+        ("SELECT * REPLACE (TIMESTAMP 'infinity' AS ts) FROM {file}", "events", "ts"),
+    ],
+)
+def test_spoilt_exports_get_a_sentence_and_leave_nothing(
+    capsys: pytest.CaptureFixture[str], sql: str, table: str, sentence: str
+) -> None:
+    run(Path("run.duckdb"))
+    command("export", "--format", "parquet")
+    capsys.readouterr()
+    spoil(sql, table)
+    assert cli.main(["import", "run.parquet", "--db", "back.duckdb"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("gswarm-tui: run.parquet")
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert not Path("back.duckdb").exists()
+
+
+def test_files_of_other_kinds_get_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    run(Path("run.duckdb"))
+    command("export", "--format", "parquet")
+    part = next(Path("run.parquet/gpu_samples").rglob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:100])
+    Path("empty").mkdir()
+    Path("bytes.json").write_bytes(b'{"a": "\xff\xfe"}')
+    Path("x.csv").touch()
+    for words, status, sentence in (
+        (["run.parquet", "--db", "b.duckdb"], 1, "run.parquet can't be imported"),
+        (["empty"], 1, "empty is no export of gswarm-tui: it has no recordings.parquet"),
+        (["bytes.json"], 1, "bytes.json, line 1: it isn't text in UTF-8"),
+        (["nothing.json"], 2, "there is nothing at nothing.json"),
+        (["x.csv"], 2, "CSV holds one table only; export as JSON or Parquet to import it"),
+        (["run.duckdb"], 2, "run.duckdb is a recording already"),
+        (["bytes.json", "--gpu-memory-mib", "much"], 2, "--gpu-memory-mib: a whole number of MiB is needed"),
+    ):
+        capsys.readouterr()
+        assert cli.main(["import", *words]) == status
+        error = capsys.readouterr().err
+        assert sentence in error
+        assert error.count("\n") == 1
+    assert not list(Path().glob("b*.duckdb"))
+    assert STRANGE in {row[0] for row in query(Path("run.duckdb"), "SELECT node FROM nodes")}
