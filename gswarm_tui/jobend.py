@@ -13,8 +13,8 @@ from gswarm_tui.slurm import Job, JobEnd, SlurmError
 EVERY_S = 120.0
 """An ended job is forgotten by Slurm after five minutes, as usually configured."""
 SOONEST_S = 10.0
-GRACE_S = 60.0
-"""A job may run on for a while after its limit, and for long where a cluster allows it."""
+GRACE_S = 30.0
+"""Slurm takes about as long to end a job after its limit, and some clusters let it run on."""
 
 
 class Asked(Protocol):

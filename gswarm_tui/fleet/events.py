@@ -173,7 +173,7 @@ def weight(event: Event) -> int:
         return 500
     frame = event.frame
     width = len(next((row for row in frame.gpus if row is not None), ()))
-    texts = sum(200 + len(note.message) for note in frame.notes)
+    texts = sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
     for process in frame.processes or ():
         texts += 600 + len(process.command or "") + len(process.user or "")
     return 500 + 32 * width * len(frame.gpus) + texts

@@ -68,7 +68,7 @@ async def test_the_nearer_the_end_the_sooner_it_is_asked_again() -> None:
 async def test_a_job_that_runs_on_after_its_limit_keeps_its_agents() -> None:
     job = Job("4711", "4711", ("n1",), ends_at=0.0)
     ends, _ = await told(job, JobEnd(0, running=True), JobEnd(0, running=True))
-    assert ends == [0, GRACE_S, GRACE_S + EVERY_S / 4]
+    assert ends == [0, GRACE_S, GRACE_S * 1.5]
 
 
 async def test_while_slurm_does_not_answer_what_it_said_before_counts() -> None:

@@ -1,0 +1,46 @@
+"""The end of a job where nothing kills what SSH started on its nodes: agents end by themselves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.person import (
+    all_ended,
+    ask,
+    closed_properly,
+    measuring,
+    seated,
+    told,
+    user_env,
+    wait_seconds,
+)
+from tests.cluster.running import wait_until
+from tests.cluster.terminal import Terminal
+
+
+def test_an_agent_whose_head_was_killed_ends_with_its_job_and_keeps_what_it_has(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    db = tmp_path / "run.duckdb"
+    job = cluster.run("salloc -N1 -w gpu01 --gres=gpu:2 --no-shell").stderr.split()[-1]
+    try:
+        cluster.run(f"scontrol update JobId={job} EndTime=now+15")
+        words = ["gswarm-tui", "--job", job, "--interval", "0.5", "--db", str(db)]
+        with Terminal(words, env=user_env(cluster), size=(140, 40), folder=cluster.home) as terminal:
+            terminal.wait_for("nodes 1/1")
+            wait_seconds(terminal, 1)
+            os.kill(terminal.pid, signal.SIGKILL)
+            terminal.exit_status()
+        assert len(measuring(cluster["gpu01"])) == 1
+        wait_until(lambda: not measuring(cluster["gpu01"]), "the agent's end", timeout=60)
+        with seated(cluster) as terminal:
+            status, said = told(terminal, f"recover 1 --finish --db {db}")
+        assert status == 0, said
+        all_ended(cluster, ["gpu01"])
+    finally:
+        cluster.run(["scancel", job])
+    closed_properly(db)
+    assert ask(db, "SELECT count(*) FROM links WHERE frames = last_seq AND lost_frames = 0") == [(1,)]
