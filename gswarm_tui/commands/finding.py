@@ -15,6 +15,7 @@ from gswarm_tui.store.database import FileInUseError
 from gswarm_tui.store.source import FileSource, Source
 
 SUFFIX = ".duckdb"
+SESSION_HELP = 'name or number, "recording 1" for all of it, run.duckdb:train (default: the newest)'
 _PATIENCE_S = 1.5
 """A head that has just begun or is about to end holds its file a moment without answering for it."""
 

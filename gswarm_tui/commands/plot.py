@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gswarm_tui.analysis import spans
 from gswarm_tui.arguments import CommandParser
-from gswarm_tui.commands.finding import open_source, reference
+from gswarm_tui.commands.finding import SESSION_HELP, open_source, reference
 from gswarm_tui.commands.target import file_name
 from gswarm_tui.errors import printable
 
@@ -21,12 +21,17 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         "[SESSION] [-o FILE.pdf|png|svg ...] [--metric util,power,...]",
         "Draw a session: GPU by time as colours, curves over all GPUs, marks and what happened.",
     )
-    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its name or number")
+    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help=SESSION_HELP)
     parser.add_argument(
-        "-o", dest="out", action="append", default=[], metavar="FILE", help="a .pdf, .png or .svg"
+        "-o",
+        dest="out",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a .pdf, .png or .svg (default: SESSION.pdf here)",
     )
     for option, what in (
-        ("--metric", "metrics as heatmap and curve: util,power,mem ..."),
+        ("--metric", "metrics as heatmap and curve: util,power,mem,cpu ..."),
         ("--heatmap", "metrics as heatmaps only"),
         ("--curve", "metrics as curves only"),
         ("--value", "values of marks as curves: loss"),

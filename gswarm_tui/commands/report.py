@@ -11,7 +11,7 @@ from pathlib import Path
 from gswarm_agent import __version__
 from gswarm_tui.analysis import spans
 from gswarm_tui.arguments import CommandParser
-from gswarm_tui.commands.finding import open_source, reference
+from gswarm_tui.commands.finding import SESSION_HELP, open_source, reference
 from gswarm_tui.commands.target import file_name
 from gswarm_tui.errors import UserError, printable
 
@@ -23,8 +23,8 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         "[SESSION] [-o FILE.html]",
         "Write a session's report: one HTML page with plots, figures, events and settings.",
     )
-    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its name or number")
-    parser.add_argument("-o", dest="out", metavar="FILE", help="where to (default: named after the session)")
+    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help=SESSION_HELP)
+    parser.add_argument("-o", dest="out", metavar="FILE", help="where to (default: SESSION.html here)")
     asked = parser.read(words)
     named = reference(asked.session)
     out = None if asked.out is None else Path(asked.out).expanduser()
