@@ -17,6 +17,7 @@ from gswarm_tui.commands.target import file_name, new_file, new_folder, size_of
 from gswarm_tui.errors import UserError, printable, quote
 from gswarm_tui.exchange import gswarm_json, tidy_csv
 from gswarm_tui.exchange.windows import micros
+from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.dataset import Slice, write_dataset
 from gswarm_tui.store.source import Source
 
@@ -46,9 +47,17 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         if kind == "parquet":
             told = _parquet(source, sampled, target, asked.force)
         else:
-            with new_file(target, force=asked.force, unlike=source.path) as out:
-                told = _text(source, sampled, asked.table, kind, out)
+            with (
+                new_file(target, force=asked.force, unlike=source.path) as out,
+                _progress(target) as progress,
+            ):
+                told = _text(source, sampled, asked.table, kind, out, progress)
     print(printable(f"{target}: {told}, {_megabytes(target)}"))
+    if running := [span.name for span in sampled if span.ended_at is None]:
+        print(
+            printable(f"gswarm-tui: {', '.join(running)} hadn't ended; this is how far it is."),
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -102,31 +111,26 @@ def _usual_name(source: Source, chosen: Sequence[Span], name: str, kind: str) ->
 
 def _text(source: Source, chosen: Sequence[Span], table: str | None, kind: str, out: TextIO) -> str:
     """Write JSON or CSV; what was written in words."""
-    if kind == "csv":
-        rows = tidy_csv.write_csv(source, list(chosen), table or "gpu", out, _told)
-        return f"{rows:,} rows"
-    if len(chosen) > 1:
+    if kind == "json" and len(chosen) > 1:
         raise UserError(
             f'{source.path} holds {len(chosen)} recordings and JSON takes one; name it, as in "recording 1".'
         )
-    written = gswarm_json.write_json(source, chosen[0], out, _told)
+    with Progress(f"writing {kind.upper()}") as progress:
+        if kind == "csv":
+            return f"{tidy_csv.write_csv(source, list(chosen), table or 'gpu', out, progress.tell):,} rows"
+        written = gswarm_json.write_json(source, chosen[0], out, progress.tell)
     return f"{written.samples:,} samples of {_gpus(written.gpus)}"
 
 
 def _parquet(source: Source, chosen: Sequence[Span], folder: Path, force: bool) -> str:
-    if source.running:
-        raise UserError(
-            f"{source.path} is being written; Parquet is for finished recordings. JSON and CSV work now."
-        )
     slices = [
         Slice(span.recording_id)
         if span.session_id is None
         else Slice(span.recording_id, span.session_id, span.started_at, span.until)
         for span in chosen
     ]
-    source.close()
-    with new_folder(folder, force=force) as part:
-        samples = write_dataset(source.path, part, slices, _told)
+    with new_folder(folder, force=force) as part, Progress("writing Parquet") as progress:
+        samples = write_dataset(source, part, slices, progress.tell)
     return f"{samples:,} GPU samples"
 
 
@@ -136,7 +140,3 @@ def _gpus(count: int) -> str:
 
 def _megabytes(path: Path) -> str:
     return f"{size_of(path) / 1e6:.1f} MB"
-
-
-def _told(share: float) -> None:
-    """Nothing to show yet."""

@@ -11,6 +11,7 @@ from gswarm_tui.commands.finding import SUFFIX
 from gswarm_tui.errors import UserError, printable
 from gswarm_tui.exchange.foreign import Units
 from gswarm_tui.exchange.readings import Counted, JsonImport
+from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.importing import importing
 
 
@@ -25,11 +26,11 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if path.suffix == ".csv":
         raise UserError(f"{path}: CSV holds one table only; export as JSON or Parquet to import it.")
     db = asked.db or Path(path.resolve().stem + SUFFIX)
-    with importing(db) as target:
+    with Progress(f"reading {printable(str(path))}") as progress, importing(db) as target:
         if path.is_dir():
-            counted = Counted(target.add_dataset(path, _told), 0, "")
+            counted = Counted(target.add_dataset(path, progress.tell), 0, "")
         else:
-            counted = JsonImport(target, path, Units(asked.units), _memory(asked)).read(_told)
+            counted = JsonImport(target, path, Units(asked.units), _memory(asked)).read(progress.tell)
     gpus = f" of {counted.gpus} GPU{'' if counted.gpus == 1 else 's'}" if counted.gpus else ""
     print(printable(f"{db}: {counted.samples:,} samples{gpus} from {path}"))
     if counted.notice:
@@ -66,7 +67,3 @@ def _memory(asked: Namespace) -> int | None:
     if not asked.gpu_memory_mib.isdecimal() or not 0 < int(asked.gpu_memory_mib) < 2**31:
         raise UserError("--gpu-memory-mib: a whole number of MiB is needed, as in 81559.")
     return int(asked.gpu_memory_mib)
-
-
-def _told(share: float) -> None:
-    """Nothing to show yet."""

@@ -12,15 +12,18 @@ process samples have ``gpu_index`` too. What only serves to go on with a recordi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import duckdb
 
+from gswarm_tui.store.asking import sentence
 from gswarm_tui.store.database import StoreError, explain
+from gswarm_tui.store.parquet import write_parquet
 from gswarm_tui.store.schema import (
     EVENTS,
     GPU_SAMPLES,
@@ -34,6 +37,7 @@ from gswarm_tui.store.schema import (
     Table,
     literal,
 )
+from gswarm_tui.store.source import Source
 
 SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS)
@@ -81,42 +85,63 @@ def file_name(table: Table) -> str:
 
 
 def write_dataset(
-    path: Path, folder: Path, slices: Sequence[Slice], tell: Callable[[float], None] = lambda _share: None
+    source: Source, folder: Path, slices: Sequence[Slice], tell: Callable[[float], None] = lambda _share: None
 ) -> int:
-    """Writes a finished recording file's slices into an empty folder; how many GPU samples there are.
+    """Writes slices of a recording file into an empty folder; how many GPU samples there are.
 
-    ``tell`` hears which share is done, from 0 to 1. Raises StoreError.
+    A finished file is closed and copied by DuckDB; what is still written is asked for row by row. ``tell``
+    hears which share is done, from 0 to 1. Raises StoreError.
     """
-    connection = duckdb.connect(":memory:", config=_SETTINGS | {"temp_directory": str(folder / ".spilt")})
+    if source.running:
+
+        def copy(query: str, file: Path) -> None:
+            write_parquet(source.ask(query), file)
+
+        return _Writing(lambda query: source.ask(query).rows(), copy, folder, slices).write(tell)
+    source.close()
+    return _copy_file(source.path, folder, slices, tell)
+
+
+def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], tell: Callable[[float], None]) -> int:
+    connection = duckdb.connect(
+        ":memory:", config=_SETTINGS | {"temp_directory": str(folder.parent / "spilt")}
+    )
+
+    def ask(query: str) -> list[tuple[Any, ...]]:
+        return connection.execute(query).fetchall()
+
+    def copy(query: str, file: Path) -> None:
+        connection.execute(f"COPY ({query}) TO {literal(str(file))} (FORMAT parquet, COMPRESSION zstd)")
+
     try:
-        connection.execute(f"ATTACH {literal(str(path))} AS rec (READ_ONLY)")
+        try:
+            connection.execute(f"ATTACH {literal(str(path))} AS rec (READ_ONLY)")
+            connection.execute("USE rec")
+        except duckdb.Error as error:
+            raise StoreError(explain(error, path)) from error
+        return _Writing(ask, copy, folder, slices).write(tell)
     except duckdb.Error as error:
-        connection.close()
-        raise StoreError(explain(error, path)) from error
-    try:
-        connection.execute("USE rec")
-        return _Writing(connection, folder, slices).write(tell)
-    except duckdb.Error as error:
-        raise StoreError(f"{folder.parent} can't be written to: {_reason(error)}") from error
+        raise StoreError(f"the export can't be written: {sentence(error)}") from error
     finally:
         connection.close()
 
 
-def _reason(error: duckdb.Error) -> str:
-    return str(error).strip().splitlines()[0]
-
-
 class _Writing:
-    """The statements that write one dataset."""
+    """The statements that write one dataset: ``ask`` answers them, ``copy`` makes files of answers."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path, slices: Sequence[Slice]) -> None:
-        self._connection = connection
+    def __init__(
+        self,
+        ask: Callable[[str], list[tuple[Any, ...]]],
+        copy: Callable[[str, Path], None],
+        folder: Path,
+        slices: Sequence[Slice],
+    ) -> None:
+        self._ask = ask
+        self._copy = copy
         self._folder = folder
         self._slices = slices
 
     def write(self, tell: Callable[[float], None]) -> int:
-        for table in SMALL:
-            self._copy(self._small(table), self._folder / file_name(table))
         nodes = [(part, node) for part in self._slices for node in self._nodes(part)]
         written = 0
         for done, (part, node) in enumerate(nodes):
@@ -124,16 +149,17 @@ class _Writing:
             for table in SAMPLES:
                 count = self._samples(table, part, node)
                 written += count if table is GPU_SAMPLES else 0
+        # Last, so that what is still written has all things here that its samples are of.
+        for small in SMALL:
+            self._copy(self._small(small), self._folder / file_name(small))
         return written
 
-    def _copy(self, query: str, file: Path) -> int:
-        options = "(FORMAT parquet, COMPRESSION zstd)"
-        done = self._connection.execute(f"COPY ({query}) TO {literal(str(file))} {options}").fetchall()
-        return int(done[0][0])
-
-    def _nodes(self, part: Slice) -> Iterator[str]:
-        query = "SELECT node FROM nodes WHERE recording_id = ? GROUP BY node ORDER BY min(node_id)"
-        yield from (row[0] for row in self._connection.execute(query, [part.recording_id]).fetchall())
+    def _nodes(self, part: Slice) -> list[str]:
+        query = (
+            f"SELECT node FROM nodes WHERE recording_id = {part.recording_id} "  # noqa: S608 (own number)
+            "GROUP BY node ORDER BY min(node_id)"
+        )
+        return [row[0] for row in self._ask(query)]
 
     def _small(self, table: Table) -> str:
         ids = ", ".join(str(part.recording_id) for part in self._slices)
@@ -163,8 +189,10 @@ class _Writing:
                 f"WHERE g.node_id IN ({nodes})"
             )
         query += f" AND {part.within('s.ts')}"
-        if not self._connection.execute(f"SELECT 1 FROM ({query}) LIMIT 1").fetchall():  # noqa: S608 (as above)
+        count = int(self._ask(f"SELECT count(*) FROM ({query})")[0][0])  # noqa: S608 (as above)
+        if not count:
             return 0
         folder = self._folder / table.name / f"recording={part.recording_id}" / f"node={quote(node, safe='')}"
         folder.mkdir(parents=True)
-        return self._copy(query, folder / "part-0.parquet")
+        self._copy(query, folder / "part-0.parquet")
+        return count

@@ -12,9 +12,11 @@ import duckdb
 import pytest
 
 from gswarm_tui import cli
+from gswarm_tui.commands import export
 from gswarm_tui.exchange import windows as windows_module
 from gswarm_tui.exchange.windows import windows
-from tests.unit.exchange_recording import STRANGE, run, session
+from gswarm_tui.store.source import FileSource
+from tests.unit.exchange_recording import STRANGE, run, session, tables
 from tests.unit.store_recording import arrived, gpu_row, introduced, query, record
 
 H100 = "NVIDIA H100"
@@ -246,3 +248,23 @@ def test_what_is_there_stays_when_an_export_fails(
     assert cli.main(["export", "--format", kind, "--force"]) == 1
     assert f"run.{kind} can't be written: No space left on device.\n" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
+
+
+def test_what_is_still_written_is_exported_as_far_as_it_is(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The recorder's answers stand in for a file here: both are a Source."""
+
+    class Running(FileSource):
+        running = True
+
+    duckdb.connect(str(recording)).execute("UPDATE recordings SET ended_at = NULL").close()
+    monkeypatch.setattr(export, "open_source", lambda *_: Running(recording))
+    exported("recording 1", "-o", "run.parquet")
+    assert "recording 1 hadn't ended; this is how far it is." in capsys.readouterr().err
+    assert cli.main(["import", "run.parquet", "--db", "back.duckdb"]) == 0
+    left, back = tables(recording), tables(Path("back.duckdb"))
+    assert {name: rows for name, rows in back.items() if name != "recordings"} == {
+        name: rows for name, rows in left.items() if name != "recordings"
+    }
+    assert query(Path("back.duckdb"), "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
