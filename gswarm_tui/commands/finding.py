@@ -9,7 +9,8 @@ from pathlib import Path
 
 from gswarm_tui import parts
 from gswarm_tui.arguments import parse
-from gswarm_tui.control.client import RunningSource, heads
+from gswarm_tui.control.client import RunningSource
+from gswarm_tui.control.heads import heads
 from gswarm_tui.errors import UserError, quote
 from gswarm_tui.store.database import FileInUseError
 from gswarm_tui.store.source import FileSource, Source

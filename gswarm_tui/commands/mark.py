@@ -1,6 +1,6 @@
 """``gswarm-tui mark``: a name and values for this moment, from anywhere in the job.
 
-It is made in training loops: what needs the database is imported only where a gswarm-tui runs beside it.
+It is set in training loops: nothing slow is imported, such as the database.
 """
 
 from __future__ import annotations
@@ -9,15 +9,11 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gswarm_agent.mark import Marked, MarkError, Value, checked, send, values_of
 from gswarm_tui.arguments import CommandParser
-from gswarm_tui.control import places
+from gswarm_tui.control.heads import Head, heads, mark
 from gswarm_tui.errors import UserError, quote
-
-if TYPE_CHECKING:
-    from gswarm_tui.control.client import Head
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -42,11 +38,11 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     parser.add_argument("--recording", default="", metavar="ID", help="only the recording whose id begins so")
     asked = parser.read(words)
-    heads = _heads(environ, asked.recording, asked.db)
+    meant = _heads(environ, asked.recording, asked.db)
     try:
         values = values_of(asked.value, environ)
         checked(asked.name, values)
-        marked = _mark(asked.name, values, asked.recording if asked.db is None else heads[0].uid, heads)
+        marked = _mark(asked.name, values, asked.recording if asked.db is None else meant[0].uid, meant)
     except MarkError as error:
         raise UserError(f"{error}.") from None
     for problem in marked.problems:
@@ -60,11 +56,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _heads(environ: Mapping[str, str], recording: str, db: Path | None) -> list[Head]:
     """The running heads here whose recordings are meant. Raises UserError where there is none for ``db``."""
-    found: list[Head] = []
-    if next(places.running(places.tops(environ)), None) is not None:
-        from gswarm_tui.control.client import heads
-
-        found = [one for one in heads(environ) if one.path is not None and one.uid.startswith(recording)]
+    found = [one for one in heads(environ) if one.path is not None and one.uid.startswith(recording)]
     if db is None:
         return found
     if chosen := [one for one in found if one.records(db)]:
@@ -75,22 +67,18 @@ def _heads(environ: Mapping[str, str], recording: str, db: Path | None) -> list[
     )
 
 
-def _mark(name: str, values: Mapping[str, Value], recording: str, heads: Sequence[Head]) -> Marked:
+def _mark(name: str, values: Mapping[str, Value], recording: str, meant: Sequence[Head]) -> Marked:
     """In the recordings of agents here, and in those of heads here that have no agent here.
 
     Raises MarkError.
     """
     marked = send(name, values, recording)
-    for head in heads:
+    for head in meant:
         if head.uid in marked.recordings:
             continue
-        from gswarm_tui.control.client import mark
-        from gswarm_tui.store.asking import QueryError
-        from gswarm_tui.store.database import StoreError
-
         try:
             mark(head, name, values)
-        except (QueryError, StoreError) as error:
+        except MarkError as error:
             marked.problems.append(str(error))
         else:
             marked.recordings.append(head.uid)

@@ -20,9 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.folder import SOCKET
+from gswarm_agent.mark import MarkError
 from gswarm_tui.commands.finding import open_source, which_file
 from gswarm_tui.control import places
-from gswarm_tui.control.client import Head, RunningSource, heads, mark
+from gswarm_tui.control.client import RunningSource
+from gswarm_tui.control.heads import Head, heads, mark
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, MessageError, decode, encode, length
 from gswarm_tui.control.server import ControlServer
 from gswarm_tui.errors import UserError
@@ -213,7 +215,7 @@ async def test_a_mark_is_on_the_screen_and_in_the_file(
 
 async def test_a_mark_that_is_none_is_refused(running: Running, environ: Mapping[str, str]) -> None:
     head = await asyncio.to_thread(the_head, environ)
-    with pytest.raises(QueryError, match="a mark needs a name"):
+    with pytest.raises(MarkError, match="a mark needs a name"):
         await asyncio.to_thread(mark, head, " ", {})
 
 
@@ -263,7 +265,7 @@ async def test_another_user_is_not_listened_to(
     monkeypatch.setattr("gswarm_tui.control.server.is_own", lambda _connection: False)
     assert await asyncio.to_thread(heads, environ) == []
     monkeypatch.undo()
-    monkeypatch.setattr("gswarm_tui.control.client.is_own", lambda _connection: False)
+    monkeypatch.setattr("gswarm_tui.control.heads.is_own", lambda _connection: False)
     assert await asyncio.to_thread(heads, environ) == []
 
 
