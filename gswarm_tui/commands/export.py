@@ -47,11 +47,8 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         if kind == "parquet":
             told = _parquet(source, sampled, target, asked.force)
         else:
-            with (
-                new_file(target, force=asked.force, unlike=source.path) as out,
-                _progress(target) as progress,
-            ):
-                told = _text(source, sampled, asked.table, kind, out, progress)
+            with new_file(target, force=asked.force, unlike=source.path) as out:
+                told = _text(source, sampled, asked.table, kind, out)
     print(printable(f"{target}: {told}, {_megabytes(target)}"))
     if running := [span.name for span in sampled if span.ended_at is None]:
         print(
