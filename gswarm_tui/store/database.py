@@ -27,6 +27,7 @@ from gswarm_tui.store.schema import (
     literal,
     upgrade_statements,
 )
+from gswarm_tui.store.scratch import Scratch
 from gswarm_tui.store.views import view_statements
 
 if TYPE_CHECKING:
@@ -38,13 +39,13 @@ MEMORY = "256MB"
 _MOST_LOG = 256 * 1024 * 1024
 """So large may the write-ahead log become before queries end that keep it from being emptied."""
 
+_MOST_SPILT = 4 * 1024**3
+
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "threads": 2,
     "memory_limit": MEMORY,
-    # Queries on what is being recorded must not fill the disk that it goes to.
-    "temp_directory": "",
     # The recorder checkpoints between commits: a checkpoint that fails in a commit takes that with it.
     "wal_autocheckpoint": "1TB",
 }
@@ -92,6 +93,8 @@ class Database:
         """Opens the file, or makes it with the schema. Raises StoreError."""
         self.path = path
         self._lending = lending
+        # Only queries need it; the recording may be on the same disk.
+        self._scratch = Scratch(_MOST_SPILT)
         self._connection = self._connect()
         self._inode = _inode(path)
         self._broken = False
@@ -102,7 +105,7 @@ class Database:
             raise StoreError(f"there is no folder {path.parent}; make it, or name another file with --db")
         if path.is_fifo():  # DuckDB would wait for its other end for ever
             raise StoreError(f"{path} is a pipe; name another file with --db")
-        connection = duckdb.connect(":memory:", config=_SETTINGS)
+        connection = duckdb.connect(":memory:", config=_SETTINGS | self._scratch.settings())
         try:
             # An existing file keeps its version: DuckDB refuses to attach one with a lower.
             options = "" if path.exists() else f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
@@ -208,6 +211,7 @@ class Database:
             self._lending.withdraw(f"{self.path} was closed before the query was answered")
         with contextlib.suppress(duckdb.Error):
             self._connection.close()
+        self._scratch.remove()
 
     def bytes(self) -> int:
         """Size of the file with its write-ahead log."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +11,7 @@ import numpy.typing as npt
 from gswarm_tui.store.asking import Answer, Asked, QueryError
 from gswarm_tui.store.database import StoreError, explain
 from gswarm_tui.store.reader import open_for_reading
+from gswarm_tui.store.scratch import Scratch
 
 __all__ = ["Answer", "FileSource", "QueryError", "Source"]
 
@@ -51,16 +50,9 @@ class FileSource:
         self.path = path
         self._connection = open_for_reading(path)
         self._asked: set[Asked] = set()
-        self._scratch = tempfile.mkdtemp(prefix="gswarm-tui-")
-        free = shutil.disk_usage(self._scratch).free
-        for name, value in {
-            "memory_limit": MEMORY,
-            "threads": THREADS,
-            "temp_directory": self._scratch,
-            "max_temp_directory_size": f"{free // 2} bytes",
-            "enable_external_access": False,
-            "lock_configuration": True,
-        }.items():
+        self._scratch = Scratch()
+        limits = {"memory_limit": MEMORY, "threads": THREADS, **self._scratch.settings()}
+        for name, value in (limits | {"enable_external_access": False, "lock_configuration": True}).items():
             self._connection.execute(f"SET {name} = ?", [value])
 
     def ask(self, sql: str, *values: object) -> Answer:
@@ -92,7 +84,7 @@ class FileSource:
         """Let go of the file."""
         self.interrupt()
         self._connection.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.remove()
 
 
 class _Aside(FileSource):

@@ -257,13 +257,13 @@ def test_more_than_fits_into_memory_is_sorted_out_of_a_file(
     path = tmp_path / "run.duckdb"
     record(path, EVENTS)
     source = FileSource(path)
-    scratch = [folder for folder in tmp_path.iterdir() if folder.is_dir()]
     answer = source.ask("SELECT i, md5(i::VARCHAR) AS m FROM range(3000000) t(i) ORDER BY m DESC, i")
     assert next(answer.batches)[0][1].startswith("ffff")
-    assert any(list(folder.iterdir()) for folder in scratch)
+    (scratch,) = [folder for folder in tmp_path.iterdir() if folder.is_dir()]
+    assert list(scratch.iterdir())
     answer.close()
     source.close()
-    assert not any(folder.exists() for folder in scratch)
+    assert not scratch.exists()
 
 
 def test_statements_are_told_apart() -> None:
