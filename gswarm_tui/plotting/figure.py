@@ -19,7 +19,7 @@ WIDTH = 7.2
 _RIGHT, _BAR = 0.6, 0.075
 _HEAD, _FOOT = 0.44, 0.5
 _ELAPSED = 0.3
-_TITLE, _CLOSE = 0.26, 0.06
+_TITLE, _CLOSE = 0.26, 0.08
 _CURVE, _VALUES = 0.78, 0.62
 _A_ROW, _LOWEST, _HIGHEST, _ROWS_AN_INCH = 0.098, 0.34, 3.5, 200
 _NAME_LETTER = look.SMALL * 0.6 / 72
@@ -77,7 +77,7 @@ class Page:
             if choice.curve:
                 blocks.append(_Block("curve", at, _CURVE, _TITLE))
             if choice.heatmap:
-                rows = len(grid.devices)
+                rows = len({device.node for device in grid.devices}) if grid.crowded else len(grid.devices)
                 most = _HIGHEST / max(1, heatmaps) ** 0.5
                 height = max(_LOWEST, min(most, rows * _A_ROW), rows / _ROWS_AN_INCH)
                 blocks.append(_Block("heatmap", at, height, _CLOSE if choice.curve else _TITLE))
@@ -133,7 +133,8 @@ class Page:
         if block.kind == "curve":
             panels.draw_curve(axes, grid, ends, "node" if grid.host else "GPU")
         else:
-            panels.draw_heatmap(axes, grid, ends, material.troubles)
+            shown = grid.by_node(material.how) if grid.crowded else grid
+            panels.draw_heatmap(axes, shown, ends, material.troubles)
             bar = figure.add_axes(self._bar_rect(top, block.height))
             panels.draw_colour_bar(bar, grid, ends, tall=block.height > 0.6)
         if block.kind == "curve" or not choice.curve:
@@ -216,12 +217,9 @@ class Page:
             va="top",
         )
         figure.text(left, 1 - 0.33 / height, self._subtitle(), fontsize=look.USUAL, color=look.DIM, va="top")
-        width = material.grids[0].width_s
-        each = f"{width:.0f} s" if width >= 10 else f"{width:.2g} s"
-        words = f"Each point is the {'highest value' if material.how == MAX else 'mean'} of {each}"
-        if any(_has_gaps(grid) for grid in material.grids):
-            words += "; hatched where there is no data"
-        figure.text(left, 0.07 / height, words + ".", fontsize=look.SMALL - 0.5, color=look.DIM, va="bottom")
+        figure.text(
+            left, 0.07 / height, reading(material), fontsize=look.SMALL - 0.5, color=look.DIM, va="bottom"
+        )
 
     def _subtitle(self) -> str:
         span = self._material.span
@@ -232,6 +230,19 @@ class Page:
         if span.job:
             words.append(f"job {span.job}")
         return "  ·  ".join([*words, self._material.devices])
+
+
+def reading(material: Material) -> str:
+    """How the points of a plot are to be read, in a sentence; nothing where no metric is drawn."""
+    if not material.grids:
+        return ""
+    width, what = material.grids[0].width_s, "highest value" if material.how == MAX else "mean"
+    words = f"Each point is the {what} of {f'{width:.0f}' if width >= 10 else f'{width:.2g}'} s"
+    if any(grid.crowded for grid in material.grids):
+        words += f", a row the {what} of a node's GPUs"
+    if any(_has_gaps(grid) for grid in material.grids):
+        words += "; hatched where there is no data"
+    return words + "."
 
 
 def _has_gaps(grid: Grid) -> bool:

@@ -58,6 +58,11 @@ class Grid:
         """Whether there is any value."""
         return bool(np.isfinite(self.values).any())
 
+    @property
+    def crowded(self) -> bool:
+        """Whether it has more GPUs than can be seen as a row each."""
+        return not self.host and len(self.devices) > MOST_ROWS
+
     def by_node(self, how: str) -> Grid:
         """The same with a row for each node: the mean, or the largest, of its GPUs."""
         starts = [
@@ -66,7 +71,7 @@ class Grid:
             if not row or self.devices[row - 1].node != device.node
         ]
         known = np.isfinite(self.values)
-        if how == MAX:
+        if how == MAX or self.metric.unit == "bits":
             values = np.fmax.reduceat(self.values, starts, axis=0)
         else:
             counts = np.add.reduceat(known, starts, axis=0, dtype=np.int32)
@@ -146,8 +151,7 @@ def grids(
     made = []
     for metric, found in zip(metrics, values, strict=True):
         shown = found * np.float32(shown_unit(metric).factor)
-        grid = Grid(metric, devices.host, tuple(devices.all), span.started_at, width / 1e6, shown)
-        made.append(grid.by_node(how) if len(devices.all) > MOST_ROWS and not devices.host else grid)
+        made.append(Grid(metric, devices.host, tuple(devices.all), span.started_at, width / 1e6, shown))
     return made
 
 

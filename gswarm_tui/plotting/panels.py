@@ -84,8 +84,8 @@ def draw_heatmap(axes: Axes, grid: Grid, ends: tuple[float, float], troubles: Se
     places = {(device.node, device.gpu): row + 0.5 for row, device in enumerate(grid.devices)}
     groups = _groups(grid)
     places |= {(node, None): (first + last) / 2 for node, first, last in groups}
-    serious = [t for t in troubles if t.severity == ERROR and (t.node, t.gpu) in places]
-    points = [(t.at, places[t.node, t.gpu]) for t in serious]
+    serious = [t for t in troubles if t.severity == ERROR and (t.node, None) in places]
+    points = [(t.at, places.get((t.node, t.gpu), places[t.node, None])) for t in serious]
     axes.plot(
         [x for x, _ in points],
         [y for _, y in points],

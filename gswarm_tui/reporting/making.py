@@ -7,6 +7,7 @@ from datetime import datetime, tzinfo
 
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.plotting.choosing import Choice, metric_named
+from gswarm_tui.plotting.figure import reading
 from gswarm_tui.plotting.happenings import value_names
 from gswarm_tui.plotting.material import Material, gather
 from gswarm_tui.reporting import vector
@@ -58,7 +59,7 @@ def _plots(material: Material, zone: tzinfo | None) -> list[Plot]:
         (marked, "marks", "Values that the job gave with its marks."),
     )
     return [
-        Plot(vector.inline(part, zone, name, caption), f"{caption} {_reading(part)}".strip())
+        Plot(vector.inline(part, zone, name, caption), f"{caption} {reading(part)}".strip())
         for part, name, caption in captions
         if part.grids or part.values
     ]
@@ -73,10 +74,3 @@ def _only(material: Material, *shorts: str) -> Material:
     return replace(
         material, choices=tuple(choice for choice, _ in kept), grids=tuple(grid for _, grid in kept)
     )
-
-
-def _reading(material: Material) -> str:
-    if not material.grids:
-        return ""
-    width = material.grids[0].width_s
-    return f"Each point is the mean of {f'{width:.0f}' if width >= 10 else f'{width:.2g}'} s."

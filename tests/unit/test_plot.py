@@ -249,9 +249,11 @@ def test_more_gpus_than_can_be_seen_are_put_together_by_node(tmp_path: Path) -> 
     path = tmp_path / "run.duckdb"
     record(path, [*events, *session("train", 0, 3)])
     found = grid(path, "util")
-    assert found.values.shape == (65, 3)
-    assert found.values[3][1] == pytest.approx(37.5)
-    assert grid(path, "util", MAX).values[3][1] == 75
+    assert found.values.shape == (65 * 16, 3)
+    assert found.by_node(MEAN).values[3].tolist() == [37.5] * 3
+    assert found.by_node(MAX).values[3].tolist() == [75] * 3
+    texts = svg_texts(drawn(material(path), "svg"))
+    assert any("a row the mean of a node's GPUs" in text for text in texts)
 
 
 def test_512_gpus_are_one_image_in_a_vector_file_and_their_names_are_thinned(tmp_path: Path) -> None:
