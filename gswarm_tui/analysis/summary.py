@@ -11,6 +11,7 @@ from gswarm_tui.analysis.spans import Span
 from gswarm_tui.fleet.order import natural
 from gswarm_tui.store import summing
 from gswarm_tui.store.source import Answer, Source
+from gswarm_tui.store.spanning import Spans, one_span
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -175,8 +176,8 @@ def _place(one: Figures) -> tuple[Any, ...]:
     return natural(one.node or ""), -1 if one.gpu_index is None else one.gpu_index
 
 
-def _spans(span: Span) -> summing.Spans:
-    return summing.one_span(span.recording_id, span.started_at, span.until)
+def _spans(span: Span) -> Spans:
+    return one_span(span.recording_id, span.started_at, span.until)
 
 
 def _made(kind: type[T], row: Mapping[str, Any]) -> T:

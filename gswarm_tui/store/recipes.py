@@ -23,7 +23,7 @@ RECIPES = (
         """\
 SELECT session, node, gpu_index,
        util_mean_pct, util_p95_pct, util_max_pct,
-       power_mean_w, power_p95_w, power_max_w, mem_used_max_mib
+       power_mean_w, power_max_w, mem_used_max_mib
 FROM session_summary
 WHERE scope = 'gpu'
 ORDER BY session_id, node, gpu_index;""",

@@ -15,6 +15,8 @@ from gswarm_agent.frame import GpuFacts
 from gswarm_tui.fleet.events import WAITING
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.ledger import KnownLife, KnownNode, Ledger, Row
+from gswarm_tui.store.spanning import session_spans
+from gswarm_tui.store.summing import energy
 
 
 class Rows(Protocol):
@@ -91,13 +93,14 @@ ORDER BY r.recording_id
 """  # noqa: S608 (a name of this project only)
 
 _SESSIONS = """
+WITH used AS ({used})
 SELECT s.session_id, s.name, epoch_us(s.started_at) AS started_at, epoch_us(s.ended_at) AS ended_at,
        s.status, s.note, s.recording_id,
        sum(x.util_pct) AS util_sum, count(x.util_pct) AS util_count,
        sum(x.power_w) AS power_sum, count(x.power_w) AS power_count,
-       (SELECT energy_j FROM session_summary y
-        WHERE y.session_id = s.session_id AND y.scope = 'all') AS energy_j
+       y.energy_j
 FROM sessions s
+LEFT JOIN used y ON y.session_id = s.session_id
 LEFT JOIN (SELECT * FROM session_samples JOIN gpus g USING (gpu_id) WHERE g.allocated IS NOT FALSE) x
   ON x.session_id = s.session_id
 WHERE s.recording_id = ?
@@ -172,7 +175,7 @@ def load(file: Rows, ledger: Ledger) -> Resumed:
             ns, offset_s = (link["last_ts"] or 0) * 1000, link["clock_offset_s"]
             clock = (0.0, math.inf) if offset_s is None else (offset_s, link["round_trip_s"] or 0.0)
             on_disk.append(LifeOnDisk(name, life, link["last_seq"], ns, *clock))
-    sessions = file.rows(_SESSIONS, number)
+    sessions = file.rows(_SESSIONS.format(used=energy(session_spans(number))), number)
     names = ("session_id", "recording_id", "name", "started_at", "ended_at", "status", "note")
     ledger.sessions |= {str(row["session_id"]): {name: row[name] for name in names} for row in sessions}
     begun = file.rows("SELECT epoch_us(started_at) AS at FROM recordings WHERE recording_id = ?", number)

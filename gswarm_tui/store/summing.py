@@ -1,96 +1,22 @@
 """SQL that sums up spans of time: sessions in the views, any span for the commands. Only text, made once.
 
-Statements begin with a relation ``spans`` (session_id, recording_id, started_at, until). They are shaped by
-what they cost on millions of samples: one pass groups the samples by GPU and utilisation, whose few cells
-hold exact quantiles; one pass orders them for what depends on the sample before (energy, idle phases); nodes
-and the whole are made of these, not of samples.
+Statements are shaped by what they cost on millions of samples: one pass groups the samples by GPU and
+utilisation, whose few cells hold exact quantiles; one pass orders them for what depends on the sample before
+(energy, idle phases); nodes and the whole are made of these, not of samples.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-
 from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_POWER_CAP, REASON_SW_THERMAL
 from gswarm_tui.fleet.node import STALE_INTERVALS
 from gswarm_tui.fleet.totals import BUSY_FROM_PCT
+from gswarm_tui.store.spanning import MEMBERS, Spans
 
 LONGEST_INTERVAL_S = 61
 """A sample before a span is looked for this far back: a little more than the longest interval."""
 
 _BUSY = f"util_pct >= {BUSY_FROM_PCT:g}"
 _IDLE = f"util_pct < {BUSY_FROM_PCT:g}"
-
-
-@dataclass(frozen=True)
-class Spans:
-    """The relation ``spans``, and what is true of the times of all samples in it, as constants if it can be.
-
-    Constants let DuckDB pass over stored samples far from them.
-    """
-
-    relation: str
-    began: datetime | None = None
-    until: datetime | None = None
-
-    @property
-    def inside(self) -> str:
-        """A condition on the time of a sample ``s`` of a member ``m``: the span holds it."""
-        if self.began is None or self.until is None:
-            return "s.ts >= m.started_at AND s.ts < m.until"
-        return f"s.ts >= {_time(self.began)} AND s.ts < {_time(self.until)}"
-
-    def around_begin(self, before_s: int, after_s: int) -> str:
-        """The same: it is from some time before the span to some time after its begin."""
-        if self.began is None or self.until is None:
-            return (
-                f"s.ts >= m.started_at - INTERVAL {before_s} SECOND "
-                f"AND s.ts < least(m.until, m.started_at + INTERVAL {after_s} SECOND)"
-            )
-        first = self.began - timedelta(seconds=before_s)
-        last = min(self.until, self.began + timedelta(seconds=after_s))
-        return f"s.ts >= {_time(first)} AND s.ts < {_time(last)}"
-
-
-def one_span(recording_id: int, began: datetime, until: datetime) -> Spans:
-    """A single span of a recording."""
-    relation = (
-        f"spans AS (SELECT 0 AS session_id, {recording_id:d} AS recording_id, "
-        f"{_time(began)} AS started_at, {_time(until)} AS until)"
-    )
-    return Spans(relation, began, until)
-
-
-SESSION_SPANS = Spans("""
-spans AS (
-  SELECT e.session_id, e.recording_id, e.started_at,
-         coalesce(e.ended_at, r.ended_at, (
-           SELECT max(h.ts) + INTERVAL 1 MICROSECOND
-           FROM host_samples h JOIN nodes n USING (node_id) WHERE n.recording_id = e.recording_id
-         )) AS until
-  FROM sessions e
-  JOIN recordings r USING (recording_id)
-)""")
-"""All sessions; one that runs goes up to the newest sample."""
-
-
-def _time(at: datetime) -> str:
-    return f"TIMESTAMP '{at.isoformat(sep=' ')}'"
-
-
-_MEMBERS = """
-members AS (
-  SELECT p.session_id, p.started_at, p.until, n.node, n.node_id, g.gpu_id, g.gpu_index, g.memory_total_mib,
-         (dense_rank() OVER (ORDER BY p.session_id, n.node, g.gpu_index, g.uuid))::INTEGER AS member
-  FROM spans p
-  JOIN nodes n USING (recording_id)
-  JOIN gpus g USING (node_id)
-  WHERE g.allocated IS NOT FALSE
-), named AS (
-  SELECT member, session_id, node, gpu_index, max(gpu_id) AS gpu_id, max(node_id) AS node_id
-  FROM members
-  GROUP BY ALL
-)"""  # A GPU of a node that was booted anew has a new row, and is the same member.
 
 
 def _throttle(metric: str, bits: int) -> str:
@@ -260,7 +186,7 @@ def summary(spans: Spans) -> str:
     in a gap is not idle. Its share is of all measured time between the first and the last busy sample.
     """
     relations = (
-        spans.relation, _MEMBERS, _cells(spans), _LEVELS, _sums(), _phases(spans), _entries(spans), _USED,
+        spans.relation, MEMBERS, _cells(spans), _LEVELS, _sums(), _phases(spans), _entries(spans), _USED,
         _hosts(spans),
     )  # fmt: skip
     return f"""
@@ -290,29 +216,12 @@ LEFT JOIN hosts h ON h.session_id = u.session_id AND h.node IS NOT DISTINCT FROM
 """  # noqa: S608 (own names and numbers)
 
 
-def power_quantiles(spans: Spans) -> str:
-    """A statement for median and p95 of power_w, by GPU, node and span as in ``summary``.
-
-    They take every sample's value to be sorted; who doesn't ask for them shouldn't wait for them.
-    """
-    return f"""
-WITH {spans.relation},{_MEMBERS}
-SELECT n.session_id, n.node, n.gpu_id, median(s.power_w) AS power_median_w,
-       quantile_cont(s.power_w, 0.95) AS power_p95_w
-FROM gpu_samples s
-JOIN members m USING (gpu_id)
-JOIN named n USING (member)
-WHERE {spans.inside}
-GROUP BY GROUPING SETS ((n.session_id), (n.session_id, n.node), (n.session_id, n.node, n.gpu_id))
-"""  # noqa: S608 (own names and numbers)
-
-
 def bubbles(spans: Spans) -> str:
     """A statement for one row a bubble: a phase of idle samples between two busy ones of a GPU.
 
     It lasts as long as its samples stand for: time in a gap is not idle.
     """
-    relations = (spans.relation, _MEMBERS, _cells(spans), _phases(spans))
+    relations = (spans.relation, MEMBERS, _cells(spans), _phases(spans))
     return f"""
 WITH {",".join(relations)}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index,
@@ -326,7 +235,7 @@ WHERE b.bubble
 def processes(spans: Spans) -> str:
     """A statement for one row a process and GPU: what is kept of it, its peaks. Raw command lines."""
     return f"""
-WITH {spans.relation},{_MEMBERS}
+WITH {spans.relation},{MEMBERS}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index, s.pid, max(s.rank) AS rank,
        max(s.local_rank) AS local_rank, arg_max(s.user_name, s.ts) AS user_name,
        arg_max(s.command, s.ts) AS command, min(s.ts) AS first_seen, max(s.ts) AS last_seen,
@@ -374,4 +283,37 @@ SELECT session_id, recording_id, node, started_at, ended_at, duration_s, frames,
        duration_s - stands_for_s <= greatest(1, {STALE_INTERVALS} * interval_s)
          AND (frames > 0 OR duration_s < interval_s) AS complete
 FROM counted
+"""  # noqa: S608 (own names and numbers)
+
+
+def energy(spans: Spans) -> str:
+    """A statement for each span's energy_j in little memory, however long it is.
+
+    Counters are followed minute by minute, so what one that begins anew twice in a minute counted between is
+    passed over; ``summary`` follows every sample.
+    """
+    return f"""
+WITH {spans.relation},{MEMBERS},{_entries(spans)}, minutes AS (
+  SELECT m.member, epoch_us(s.ts) // 60000000 AS minute, arg_min(s.energy_mj, s.ts) AS first_mj,
+         arg_max(s.energy_mj, s.ts) AS last_mj, max(s.energy_mj) AS top_mj
+  FROM gpu_samples s
+  JOIN members m USING (gpu_id)
+  WHERE {spans.inside} AND s.energy_mj IS NOT NULL
+  GROUP BY m.member, minute
+), steps AS (
+  SELECT member, first_mj,
+         CASE WHEN last_mj < top_mj THEN top_mj + last_mj ELSE last_mj END - first_mj AS grew_mj,
+         lag(last_mj) OVER (PARTITION BY member ORDER BY minute) AS before_mj
+  FROM minutes
+), grown AS (
+  SELECT member, sum(grew_mj + CASE WHEN before_mj IS NULL THEN 0 WHEN first_mj < before_mj THEN first_mj
+                                    ELSE first_mj - before_mj END) / 1000 AS grown_j
+  FROM steps
+  GROUP BY member
+)
+SELECT n.session_id, sum(g.grown_j + coalesce(e.entry_j, 0)) AS energy_j
+FROM grown g
+JOIN named n USING (member)
+LEFT JOIN entries e USING (member)
+GROUP BY n.session_id
 """  # noqa: S608 (own names and numbers)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from gswarm_tui.fleet.totals import BUSY_FROM_PCT
 from gswarm_tui.store.schema import literal
-from gswarm_tui.store.summing import SESSION_SPANS, bubbles, coverage, power_quantiles, processes, summary
+from gswarm_tui.store.spanning import SESSION_SPANS
+from gswarm_tui.store.summing import bubbles, coverage, processes, summary
 
 _SAMPLES = """
 SELECT n.recording_id, n.node, g.gpu_index, g.uuid, g.name AS gpu_name, g.node_id,
@@ -33,7 +34,6 @@ JOIN sessions e USING (session_id)
 
 _SESSION_SUMMARY = f"""
 WITH summed AS ({summary(SESSION_SPANS).strip()}),
-quantiles AS ({power_quantiles(SESSION_SPANS).strip()}),
 partial AS (
   SELECT session_id, CASE WHEN NOT bool_and(complete)
       THEN format('partial: {{}} of {{}} nodes', count(*) FILTER (complete), count(*)) END AS words
@@ -41,13 +41,10 @@ partial AS (
   GROUP BY session_id
 )
 SELECT s.session_id, e.name AS session, e.recording_id, s.* EXCLUDE (session_id),
-       q.power_median_w, q.power_p95_w,
        CASE WHEN s.scope = 'all' THEN p.words END AS partial
 FROM summed s
 JOIN sessions e USING (session_id)
 LEFT JOIN partial p USING (session_id)
-LEFT JOIN quantiles q ON q.session_id = s.session_id AND q.node IS NOT DISTINCT FROM s.node
-  AND q.gpu_id IS NOT DISTINCT FROM s.gpu_id
 """  # noqa: S608 (numbers and names of this project only)
 
 _SESSION_BUBBLES = f"""
@@ -94,7 +91,7 @@ _VIEWS = {
     "session_summary": (
         _SESSION_SUMMARY,
         "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Means, "
-        "median, p95 and max are over all samples of single GPUs. Times are summed over GPUs; busy is "
+        "median, p95 and maxima are over all samples of single GPUs. Times are summed over GPUs; busy is "
         f"util_pct >= {BUSY_FROM_PCT:g}. Energy is the growth of the energy counters. Coverage is the share "
         "of the session's GPU time that samples stand for; partial says where nodes don't cover all of it. "
         "Bubbles are explained at session_bubbles; bubble_share is of the measured time between the first "

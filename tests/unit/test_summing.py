@@ -19,6 +19,8 @@ from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.summary import Figures, Summary, processes, summarize
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.source import FileSource
+from gswarm_tui.store.spanning import session_spans
+from gswarm_tui.store.summing import energy
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, query, record
 from tests.unit.summing_oracle import Sample, Sums, p95, sum_up
 
@@ -50,14 +52,14 @@ def played(node: str, series: Any) -> tuple[list[Event], list[Sample]]:
     """The events of a node with one GPU, and its samples as they should be read."""
     events: list[Event] = [introduced(node, gpus=1)]
     samples, seq = [], 0
-    for ahead, util, energy, answered in series:
+    for ahead, util, counted, answered in series:
         interval = 1.0 if seq and ahead == 1 else None
         seq += ahead
         power = None if util is None else util * 7.0
-        row = gpu_row(util_pct=util, power_w=power, energy_mj=energy) if answered else None
+        row = gpu_row(util_pct=util, power_w=power, energy_mj=counted) if answered else None
         events.append(arrived(seq, [row], node=node))
         if answered:
-            samples.append(Sample(T0 + seq, interval, util, power, energy))
+            samples.append(Sample(T0 + seq, interval, util, power, counted))
     return events, samples
 
 
@@ -135,6 +137,22 @@ def test_a_node_that_was_booted_anew_is_one_node_and_its_gpus_are_the_same(tmp_p
 
 def replace_energy(row: Any, energy_mj: int) -> Any:
     return gpu_row(util_pct=row[0], energy_mj=energy_mj)
+
+
+def test_energy_in_little_memory_is_that_of_the_summary(tmp_path: Path) -> None:
+    """Over minutes, a counter that begins anew within one and between two, a reading without it, a gap."""
+    path = tmp_path / "run.duckdb"
+    counted = {1: 500, 4: 600, 30: 5_000, 50: 100, 59: 200, 61: 300, 119: 4_000, 121: 50, 150: None, 170: 70}
+    frames = [arrived(i, [gpu_row(energy_mj=mj), None]) for i, mj in counted.items()]
+    frames += [arrived(i, [None, gpu_row(energy_mj=i * 10)], node="n2") for i in range(1, 180)]
+    sessions = [*session("a", T0 + 4, T0 + 171), *session("b", T0 + 30, T0 + 60), *session("c", T0, T0 + 1)]
+    record(path, [introduced(), introduced("n2"), *frames, *sessions], ended_at=T0 + 200)
+    little = dict(query(path, energy(session_spans(1))))
+    whole = dict(query(path, "SELECT session_id, energy_j FROM session_summary WHERE scope = 'all'"))
+    assert little[1] == pytest.approx((4_400 + 100 + 100 + 100 + 3_700 + 50 + 20 + 1_670) / 1000)
+    assert {key: little.get(key) for key in (1, 2)} == {key: pytest.approx(whole[key]) for key in (1, 2)}
+    assert whole.get(3) is None
+    assert query(path, energy(session_spans(2))) == []
 
 
 def test_peaks_are_kept_of_all_of_a_node_and_of_a_gpu(tmp_path: Path) -> None:
