@@ -16,6 +16,7 @@ import duckdb
 
 from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.summary import summarize
+from gswarm_tui.commands.target import size_of
 from gswarm_tui.store.database import RecordingInfo
 from gswarm_tui.store.recorder import Recorder
 from tests.bench.day import Size, kept
@@ -42,6 +43,7 @@ def run(form: Form) -> Iterator[Figure]:
     asked = statistics.median(_while_recording(path, form.folder) for _ in range(runs))
     yield Figure("the day's summary by a recorder", asked, "s", 1.0, limit="one scan", beside=scanned)
     yield from _drawn(form, path, runs)
+    yield from _elsewhere(form, path)
 
 
 def _drawn(form: Form, day: Path, runs: int) -> Iterator[Figure]:
@@ -59,6 +61,20 @@ def _drawn(form: Form, day: Path, runs: int) -> Iterator[Figure]:
         yield Figure(f"{what}, the whole command", statistics.median(took), "s", goal)
         yield Figure("  its memory", max(peaks), "MiB")
         yield Figure("  its file", made.stat().st_size / 1e6, "MB")
+
+
+def _elsewhere(form: Form, day: Path) -> Iterator[Figure]:
+    """Exports of the day, and imports of them."""
+    for kind, goal in (("parquet", 10.0), ("csv", None), ("json", 100.0)):
+        made, back = form.folder / f"day.{kind}", form.folder / f"{kind}.duckdb"
+        wall, peak = command(["export", "day", "--db", str(day), "-o", str(made)])
+        yield Figure(f"export of a day of 64 GPUs as {kind}, the whole command", wall, "s", goal)
+        yield Figure("  its memory", peak, "MiB")
+        yield Figure("  its size", size_of(made) / 1e6, "MB")
+        if kind != "csv":
+            wall, peak = command(["import", str(made), "--db", str(back)])
+            yield Figure("  the import of it, the whole command", wall, "s")
+            yield Figure("  its memory", peak, "MiB")
 
 
 def command(words: list[str]) -> tuple[float, float]:
