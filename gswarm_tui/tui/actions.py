@@ -14,8 +14,9 @@ from textual.binding import Binding, BindingType
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"
-SQL = "sql"
-PLACES = (FLEET, NODE, GPU, SESSIONS, EVENTS, SQL)
+SQL, SESSION, COMPARISON = "sql", "session", "comparison"
+PLACES = (FLEET, NODE, GPU, SESSIONS, EVENTS, SQL, SESSION, COMPARISON)
+_SHEETS = (SQL, SESSION, COMPARISON)
 
 LIVE, PAST, REPLAY = "live", "past", "replay"
 MODES = (LIVE, PAST, REPLAY)
@@ -94,7 +95,7 @@ ACTIONS: tuple[Action, ...] = (
         "columns",
         "Show the columns at the left",
         MOVING,
-        (SQL,),
+        _SHEETS,
         palette=False,
     ),
     Action(
@@ -103,17 +104,25 @@ ACTIONS: tuple[Action, ...] = (
         "columns",
         "Show the columns at the right",
         MOVING,
-        (SQL,),
+        _SHEETS,
         palette=False,
     ),
     Action("next_trouble", ("n",), "next trouble", "Go to the next node that isn't live", MOVING, (FLEET,)),
     Action("drop_filter", ("escape",), "all", "Drop the filter, show all nodes", MOVING, (FLEET,)),
     Action("open", ("enter",), "open", "Open what is under the cursor", MOVING, (FLEET, NODE), 5, "⏎"),
     Action("open", ("enter",), "go there", "Go to the time of the event", MOVING, (EVENTS,), 8, "⏎"),
+    Action("open", ("enter",), "open", "Open the session", MOVING, (SESSIONS,), 8, "⏎"),
+    Action("open", ("enter",), "go there", "Go to its start, or to the event", MOVING, (SESSION,), 8, "⏎"),
     Action(
-        "open", ("enter",), "go there", "Go to its start", MOVING, (SESSIONS,), 8, "⏎", modes=(PAST, REPLAY)
+        "back",
+        ("escape",),
+        "back",
+        "Go back",
+        MOVING,
+        (NODE, GPU, SESSIONS, EVENTS, SESSION, COMPARISON),
+        5,
+        "esc",
     ),
-    Action("back", ("escape",), "back", "Go back", MOVING, (NODE, GPU, SESSIONS, EVENTS), 5, "esc"),
     Action("back", ("escape",), "back", "Cancel what is asked, else go back", MOVING, (SQL,), 5, "esc"),
     Action("fleet", ("f",), "fleet", "Go to the fleet", MOVING),
     Action("sessions", ("S",), "sessions", "Go to the sessions", MOVING, (), 60),
@@ -159,8 +168,16 @@ ACTIONS: tuple[Action, ...] = (
         55,
     ),
     Action("zoom", ("z",), "zoom", "Change how large a GPU is drawn", LOOKING, (FLEET,)),
-    Action("step_view(1)", ("tab",), "view", "Show the next view of this place", LOOKING, (NODE, GPU), 56),
-    Action("step_view(-1)", ("shift+tab",), "view", "Show the view before", LOOKING, (NODE, GPU)),
+    Action(
+        "step_view(1)",
+        ("tab",),
+        "view",
+        "Show the next view of this place",
+        LOOKING,
+        (NODE, GPU, SESSION),
+        56,
+    ),
+    Action("step_view(-1)", ("shift+tab",), "view", "Show the view before", LOOKING, (NODE, GPU, SESSION)),
     Action(
         "step_span", ("z",), "time", "Plot a longer time, then the shortest again", LOOKING, (NODE, GPU), 57
     ),
@@ -211,6 +228,9 @@ ACTIONS: tuple[Action, ...] = (
         "rename", ("r",), "rename", "Give the session another name", RECORDING, (SESSIONS,), 22, modes=(LIVE,)
     ),
     Action("note", ("n",), "note", "Write a note to the session", RECORDING, (SESSIONS,), 24, modes=(LIVE,)),
+    Action("pick", ("p",), "pick", "Pick the session to compare it, or drop it", RECORDING, (SESSIONS,), 26),
+    Action("compare", ("c",), "compare", "Compare the sessions that are picked", RECORDING, (SESSIONS,), 27),
+    Action("compare", ("c",), "compare", "Compare it with another session", RECORDING, (SESSION,), 9),
     # Program
     Action("faster", ("plus",), "faster", "Sample more often", PROGRAM, modes=(LIVE,)),
     Action("slower", ("minus",), "slower", "Sample less often", PROGRAM, modes=(LIVE,)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import tzinfo
 from typing import ClassVar
 
@@ -10,6 +10,7 @@ from textual.app import App
 
 from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.fleet.order import Order
+from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.playback.goto import HINT, GotoError, parse_goto
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import bindings_everywhere, possible
@@ -17,11 +18,13 @@ from gswarm_tui.tui.commands import Palette, SwarmCommands
 from gswarm_tui.tui.dialogs import Ask, Field
 from gswarm_tui.tui.feed import Feed
 from gswarm_tui.tui.screens.base import Place
+from gswarm_tui.tui.screens.comparison import ComparisonScreen
 from gswarm_tui.tui.screens.events import EventsScreen
 from gswarm_tui.tui.screens.fleet import FleetScreen
 from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.help import HelpScreen
 from gswarm_tui.tui.screens.node import NodeScreen
+from gswarm_tui.tui.screens.session import SessionScreen
 from gswarm_tui.tui.screens.sessions import SessionsScreen
 from gswarm_tui.tui.screens.sql import Notebook, SqlScreen
 from gswarm_tui.tui.text import clean
@@ -149,6 +152,14 @@ class Viewer(App[str], inherit_bindings=False):
     def action_events(self) -> None:
         """Go to the events."""
         self._go(EventsScreen())
+
+    def show_session(self, session: Session) -> None:
+        """Go to a session."""
+        self._go(SessionScreen(session))
+
+    def show_comparison(self, sessions: Sequence[Session]) -> None:
+        """Show sessions beside the first of them."""
+        self._go(ComparisonScreen(sessions))
 
     def action_sql(self) -> None:
         """Go to the SQL place."""

@@ -23,6 +23,8 @@ WAYS = {
     "sessions": ("S",),
     "events": ("e",),
     "sql": ("Q", "tab"),
+    "session": ("S", "enter"),
+    "comparison": ("S", "p", "p", "c"),
 }
 
 
@@ -36,7 +38,10 @@ def test_no_key_is_bound_twice_in_a_place(place: str, mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", PLACES)
 async def test_every_action_of_a_place_can_be_run_and_is_bound_to_its_keys(place: str, mode: str) -> None:
-    app = app_on(scene(2, 2, 5))
+    made = scene(2, 2, 5)
+    made.hub.start_session("one")
+    made.hub.start_session("two")
+    app = app_on(made)
     app.mode = mode
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press(*WAYS[place])

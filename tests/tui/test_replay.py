@@ -200,12 +200,12 @@ async def test_events_after_the_time_are_not_there_and_enter_goes_to_one(deck: D
         assert "XID 92" not in screen_text(deck.app)
 
 
-async def test_enter_on_a_session_goes_to_its_start(deck: Deck) -> None:
+async def test_enter_in_a_session_goes_to_its_start(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         deck.player.seek(BEGINNING + 100)
         await deck.settle(pilot)
-        await deck.press(pilot, "S", "down", "enter")
+        await deck.press(pilot, "S", "down", "enter", "enter")
         assert deck.seconds == 10
 
 

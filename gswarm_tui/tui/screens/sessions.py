@@ -10,7 +10,7 @@ from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_tui.fleet.node import stale_after_s
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.tui.actions import LIVE, SESSIONS, bindings_of
+from gswarm_tui.tui.actions import SESSIONS, bindings_of
 from gswarm_tui.tui.dialogs import Ask, Field
 from gswarm_tui.tui.format import DASH, clock, energy, percent, plural, watts
 from gswarm_tui.tui.screens.base import Place
@@ -85,6 +85,7 @@ class SessionsScreen(Place):
     def __init__(self) -> None:
         super().__init__()
         self._shown: list[Session] = []
+        self._picked: set[str] = set()
         self._trends = Trends()
         self._drawn: tuple[object, ...] = ()
 
@@ -112,7 +113,11 @@ class SessionsScreen(Place):
         ]
         self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
         table = self.query_one(Table)
-        table.show(session_rows(self._shown, self.fleet, now, self.swarm.timezone))
+        rows = session_rows(self._shown, self.fleet, now, self.swarm.timezone)
+        for at, session in enumerate(self._shown):
+            if session.session_id in self._picked:
+                rows[at] = (Span("✓", "accent"), *rows[at][1:])
+        table.show(rows)
         names = [session.session_id for session in self._shown]
         if before is not None and before.session_id in names:
             table.move_to(names.index(before.session_id))
@@ -168,16 +173,33 @@ class SessionsScreen(Place):
         self.call_after_refresh(self.look)
 
     def action_open(self) -> None:
-        """Go to the start of the session under the cursor."""
+        """Open the session under the cursor."""
         self.query_one(Table).choose()
 
-    async def on_table_chosen(self) -> None:
-        """A second click: rename; where it is played, or on Enter, go to its start."""
+    def on_table_chosen(self) -> None:
+        """Enter, or a second click: open it."""
         session = self.chosen_session()
-        if self.swarm.mode == LIVE:
-            self.action_rename()
-        elif session is not None:
-            await self.swarm.visit(session.started_at)
+        if session is not None:
+            self.swarm.show_session(session)
+
+    def action_pick(self) -> None:
+        """Pick the session under the cursor for a comparison, or drop it."""
+        session = self.chosen_session()
+        if session is not None:
+            self._picked ^= {session.session_id}
+            self.query_one(Table).move("down")
+            self.look()
+
+    def action_compare(self) -> None:
+        """Compare the picked sessions, the one under the cursor last if only one other is."""
+        chosen = self.chosen_session()
+        picked = [s for s in self._shown if s.session_id in self._picked]
+        if len(picked) == 1 and chosen is not None and chosen not in picked:
+            picked.append(chosen)
+        if len(picked) > 1:
+            self.swarm.show_comparison(sorted(picked, key=lambda s: s.started_at))
+        else:
+            self.swarm.say("p picks a session; pick two or more, then compare them")
 
     def action_rename(self) -> None:
         """Ask for another name."""

@@ -102,12 +102,16 @@ class Table(ScrollView, can_focus=True, inherit_bindings=False):
         return sum(c.frozen for c in self.columns)
 
     def show_columns(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-        """Show another table in the place of this one, from its beginning."""
-        self.columns, self._rows = tuple(columns), ()
-        self.cursor, self.column, self._first = 0, self._frozen, self._frozen
-        self.scroll_to(y=0, animate=False, force=True)
+        """Show another table in the place of this one; one with the same columns stays where it was."""
+        if [c.heading for c in columns] != [c.heading for c in self.columns]:
+            self._rows, self.cursor = (), 0
+            self.columns = tuple(columns)
+            self.column = self._first = self._frozen
+            self.scroll_to(y=0, animate=False, force=True)
+        if tuple(columns) != self.columns or not self._rows:
+            self.columns = tuple(columns)
+            self.refresh()
         self.show(rows)
-        self.refresh()
 
     def show(self, rows: Sequence[Row]) -> None:
         """Show these rows instead; only rows that changed are drawn again."""

@@ -1,0 +1,81 @@
+"""Sessions side by side, with what differs most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+
+from gswarm_tui.analysis import compared
+from gswarm_tui.analysis.compare import Run, difference
+from gswarm_tui.analysis.desk import Desk
+from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.tui.actions import COMPARISON, bindings_of
+from gswarm_tui.tui.screens.computed import Computed
+from gswarm_tui.tui.screens.session import named
+from gswarm_tui.tui.sheets import show_sheet, told
+from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.widgets.bar import Bar, Span
+from gswarm_tui.tui.widgets.facts import title_line
+from gswarm_tui.tui.widgets.lines import Canvas
+from gswarm_tui.tui.widgets.table import Table
+
+
+class ComparisonScreen(Computed[list[Run]]):
+    """Sessions beside the first of them."""
+
+    PLACE = COMPARISON
+    BINDINGS = bindings_of(PLACE)
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        super().__init__()
+        self._sessions = tuple(sessions)
+
+    def compose(self) -> ComposeResult:
+        """Title, what differs most, the table, what its reader must know."""
+        yield Bar(id="title")
+        yield Canvas(id="difference")
+        yield Table(())
+        yield Canvas(id="remarks")
+        yield from self.foot()
+
+    def compute(self, desk: Desk) -> list[Run]:
+        """Sum up each of them."""
+        return desk.runs([named(session) for session in self._sessions])
+
+    def goes_on(self, result: list[Run]) -> bool:
+        """Whether any of them is still being recorded."""
+        return any(run.summary.running for run in result)
+
+    def draw(self) -> None:
+        """Show what is known."""
+        super().draw()
+        names = ", ".join(clean(session.name) for session in self._sessions[1:])
+        left = [Span(f" {clean(self._sessions[0].name)}", "title"), Span(f" beside {names}", "text")]
+        if words := self.how_it_stands():
+            left.append(Span(f"  {words}", "dim"))
+        self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
+        difference_of, remarks = self.query_one("#difference", Canvas), self.query_one("#remarks", Canvas)
+        table, cells = self.query_one(Table), self.size.width
+        if self.result is None:
+            table.display = remarks.display = False
+            difference_of.show([(Span(""),), *self.in_its_place()])
+            return
+        table.display = remarks.display = True
+        difference_of.show([(Span(""),), *told(difference(self.result), cells, "accent"), (Span(""),)])
+        made = compared.table(self.result, self.swarm.timezone)
+        last = told(" ".join(compared.remarks(self.result)), cells, "dim")
+        room = self.lines - 2 - len(difference_of.lines) - len(last)
+        table.styles.height = min(room, len(made.rows) + 1 + (room > len(made.rows) + 1))
+        show_sheet(table, made)
+        remarks.show(last)
+
+    # What people do
+
+    def on_resize(self) -> None:
+        """Fit into the new size."""
+        self.call_after_refresh(self.look)
+
+    def action_move(self, where: str) -> None:
+        """Move in the table."""
+        self.query_one(Table).move(where)

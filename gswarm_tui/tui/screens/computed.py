@@ -1,0 +1,95 @@
+"""What places have in common that show something computed from the recording: in a thread, now and then."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from gswarm_tui.analysis.desk import Desk, DeskError
+from gswarm_tui.tui.screens.base import Place
+from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.widgets.bar import Span
+from gswarm_tui.tui.widgets.lines import Spans
+
+T = TypeVar("T")
+
+AGAIN_S = 10.0
+"""What goes on is computed anew so often, if that takes no more than a twentieth of the time."""
+SHARE = 20.0
+
+
+class Computed(Place, Generic[T]):
+    """Shows a ``result``, None until it is there; ``problem`` says why it isn't.
+
+    A subclass overrides ``compute``, which runs in a thread, and ``goes_on``; its ``draw`` calls this one's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.result: T | None = None
+        self.problem = ""
+        self.computing = False
+        self._desk: Desk | None = None
+        self._as_of = 0.0
+        self._took_s = 0.0
+
+    @abstractmethod
+    def compute(self, desk: Desk) -> T:
+        """What is shown; takes a while. Raises DeskError."""
+
+    @abstractmethod
+    def goes_on(self, result: T) -> bool:
+        """Whether it will be another one later."""
+
+    def on_mount(self) -> None:
+        """Get something to ask."""
+        super().on_mount()
+        if self.swarm.desk is None:
+            self.problem = "nothing is recorded, so there is nothing to sum up"
+        else:
+            self._desk = self.swarm.desk()
+
+    def on_unmount(self) -> None:
+        """Leave nothing behind that asks; ending it may take a moment."""
+        if self._desk is not None:
+            asyncio.get_running_loop().run_in_executor(None, self._desk.close)
+
+    def draw(self) -> None:
+        """Compute it where it isn't there yet, or is of some time ago."""
+        if self._desk is None or self.computing:
+            return
+        old = self.feed.now() - self._as_of >= max(AGAIN_S, SHARE * self._took_s)
+        fresh = not old and self._as_of > 0 and self.feed.now() >= self._as_of
+        finished = self.result is not None and not self.goes_on(self.result)
+        if not finished and not fresh:
+            self.computing, self._as_of = True, self.feed.now()
+            self.run_worker(self._compute(self._desk), group="computing")
+
+    async def _compute(self, desk: Desk) -> None:
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        try:
+            self.result = await asyncio.to_thread(self.compute, desk)
+            self.problem = ""
+        except DeskError as error:
+            self.problem = str(error)
+        finally:
+            self.computing = False
+        self._took_s = clock() - begun
+        self.look()
+
+    def how_it_stands(self) -> str:
+        """For the end of a rule: whether it is being computed, or of when it is."""
+        if self.computing:
+            return "computing …" if self.result is None else "computing anew …"
+        if self.result is not None and self.goes_on(self.result):
+            return f"as of {datetime.fromtimestamp(self._as_of, self.swarm.timezone):%H:%M:%S}"
+        return ""
+
+    def in_its_place(self) -> list[Spans]:
+        """What stands where the result would be."""
+        if self.problem:
+            return [(Span(f" {clean(self.problem)}", "warning"),)]
+        return [(Span(" computing …", "dim"),)]

@@ -1,0 +1,173 @@
+"""One session: what it came to, its nodes, GPUs and processes, and what happened in it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+
+from gswarm_tui.analysis import sheet
+from gswarm_tui.analysis.desk import Desk, Dossier, Named
+from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.tui.actions import SESSION, bindings_of
+from gswarm_tui.tui.dialogs import Pick
+from gswarm_tui.tui.screens.computed import Computed
+from gswarm_tui.tui.screens.events import EVENT_TABLE, event_row
+from gswarm_tui.tui.sheets import labelled, show_sheet, told
+from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.widgets.bar import Bar, Span
+from gswarm_tui.tui.widgets.facts import title_line
+from gswarm_tui.tui.widgets.lines import Canvas, Spans
+from gswarm_tui.tui.widgets.table import Table
+from gswarm_tui.tui.widgets.views import ViewBar
+
+ALL, NODES, GPUS, PROCESSES, EVENTS = "summary", "nodes", "GPUs", "processes", "events"
+TABLE_LEAST = 5
+"""Lines of a table below the summary; with less room it is left to its own view."""
+
+
+def named(session: Session) -> Named:
+    """What tells a session of the fleet from all others of the recording."""
+    return Named(session.name, session.started_at)
+
+
+class SessionScreen(Computed[Dossier]):
+    """A session of the fleet, by its id, as the recording has it."""
+
+    PLACE = SESSION
+    BINDINGS = bindings_of(PLACE)
+    VIEWS: ClassVar = (ALL, NODES, GPUS, PROCESSES, EVENTS)
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def compose(self) -> ComposeResult:
+        """Title, views, the summary in lines, a table."""
+        yield Bar(id="title")
+        yield ViewBar(self.VIEWS)
+        yield Canvas(id="summary")
+        yield Table(())
+        yield from self.foot()
+
+    @property
+    def session(self) -> Session:
+        """The session as the fleet has it now, or had it last."""
+        return self.fleet.sessions.sessions.get(self._session.session_id, self._session)
+
+    @property
+    def view(self) -> str:
+        """The view that is shown."""
+        return self.query_one(ViewBar).picked
+
+    def compute(self, desk: Desk) -> Dossier:
+        """Ask for all of it at once."""
+        return desk.dossier(named(self._session))
+
+    def goes_on(self, result: Dossier) -> bool:
+        """Whether it is still being recorded."""
+        return result.summary.running
+
+    def chosen_session(self) -> Session | None:
+        """The session that keys mean here."""
+        return self.session
+
+    def draw(self) -> None:
+        """Show what is known."""
+        super().draw()
+        session = self.session
+        standing = Span("● running", "good") if session.running else Span("○ ended", "dim")
+        left = [Span(f" {clean(session.name)}", "title"), Span("  "), standing]
+        self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
+        self.query_one(ViewBar).tell(self.how_it_stands())
+        canvas, table = self.query_one("#summary", Canvas), self.query_one(Table)
+        if self.result is None or self.result.summary.whole is None:
+            words = told(f"{session.name} holds no sample of a GPU yet", self.size.width, "warning")
+            canvas.display, table.display = True, False
+            canvas.show(words if self.result is not None else self.in_its_place())
+            return
+        lines = self._summary(self.result)
+        canvas.display = self.view == ALL
+        canvas.show(lines)
+        room = self.lines - 3 - len(lines)
+        table.display = self.view != ALL or room >= TABLE_LEAST
+        self._fill(table, self.result)
+
+    def _summary(self, dossier: Dossier) -> list[Spans]:
+        summary, cells = dossier.summary, self.size.width
+        lines = told(sheet.heading(summary, self.swarm.timezone), cells, "dim")
+        lines += told(summary.span.note, cells) if summary.span.note else []
+        lines += [(Span(""),), *labelled(sheet.whole(summary), cells)]
+        ends = sheet.extremes(summary.gpus)
+        lines += [(Span(""),), *labelled(ends, cells)] if len(summary.gpus) > 2 and ends else []
+        return [*lines, (Span(""),)]
+
+    def _fill(self, table: Table, dossier: Dossier) -> None:
+        summary = dossier.summary
+        several = len(summary.nodes) > 1
+        if self.view == EVENTS:
+            table.empty = "nothing happened in it"
+            rows = [event_row(event, self.swarm.timezone) for event in dossier.events]
+            table.show_columns(EVENT_TABLE, rows)
+        elif self.view == PROCESSES:
+            table.empty = "no process on its GPUs"
+            show_sheet(table, sheet.process_table(dossier.processes))
+        elif self.view == NODES or (self.view == ALL and several):
+            show_sheet(table, sheet.figures_table(summary.nodes))
+        else:
+            show_sheet(table, sheet.figures_table(summary.gpus))
+
+    # What people do
+
+    def on_resize(self) -> None:
+        """Fit into the new size."""
+        self.call_after_refresh(self.look)
+
+    def on_view_bar_picked(self) -> None:
+        """Show the view."""
+        self.look()
+        self.call_after_refresh(self.look)
+
+    def action_step_view(self, by: int) -> None:
+        """Show the next view."""
+        self.query_one(ViewBar).step(by)
+
+    def action_move(self, where: str) -> None:
+        """Move in the table; where there is none, in the summary."""
+        table = self.query_one(Table)
+        if table.display:
+            table.move(where)
+        elif where in SCROLLED:
+            self.query_one("#summary", Canvas).scroll_relative(y=SCROLLED[where], animate=False)
+
+    async def action_open(self) -> None:
+        """Go to the time of an event, else to where the session starts."""
+        at = self.session.started_at
+        row = self.query_one(Table).cursor
+        if self.view == EVENTS and self.result is not None and row < len(self.result.events):
+            at = self.result.events[row].at
+        await self.swarm.visit(at)
+
+    async def on_table_chosen(self) -> None:
+        """A second click."""
+        await self.action_open()
+
+    def action_compare(self) -> None:
+        """Ask for another session, and show both side by side."""
+        others = [
+            s for s in self.fleet.sessions.sessions.values() if s.session_id != self._session.session_id
+        ]
+        if not others:
+            self.swarm.say("there is no other session to compare it with")
+            return
+        options = [(s.session_id, s.name) for s in others]
+        self.app.push_screen(Pick(f"compare {self.session.name} with which session?", options), self._compare)
+
+    def _compare(self, other: str | None) -> None:
+        session = self.fleet.sessions.sessions.get(other or "")
+        if session is not None:
+            self.swarm.show_comparison([self.session, session])
+
+
+SCROLLED = {"up": -1, "down": 1, "page_up": -10, "page_down": 10, "first": -999, "last": 999}
+"""Lines that a key scrolls by."""

@@ -1,0 +1,57 @@
+"""Tables and lines that analyses made, as the screen's own. Names in them come from people and nodes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from gswarm_tui.analysis import sheet
+from gswarm_tui.tui.format import DASH
+from gswarm_tui.tui.text import clean, width
+from gswarm_tui.tui.widgets.bar import Span
+from gswarm_tui.tui.widgets.lines import Spans
+from gswarm_tui.tui.widgets.table import Column, Row, Table
+
+WIDEST = 40
+SPARE_MOST = 2
+"""Cells that numbers stand further apart where there is room."""
+LABELS = 16
+"""Cells of the labels before words."""
+
+
+def show_sheet(table: Table, made: sheet.Table) -> None:
+    """Show it; the cursor stays where it was if it is the same table with other numbers."""
+    texts = [[clean(cell) for cell in row] for row in made.rows]
+    widths = [
+        min(WIDEST, max([width(clean(name)), 1, *(width(row[at]) for row in texts)]))
+        for at, name in enumerate(made.names)
+    ]
+    last = len(made.names) - 1
+    spare = max(0, min(SPARE_MOST, (table.size.width - 2 - sum(widths)) // len(widths) - 1))
+    columns = tuple(
+        Column(
+            clean(name),
+            widths[at] + (spare if at in made.right else 0),
+            left=at not in made.right,
+            frozen=at == 0,
+            grows=at == last and at not in made.right,
+        )
+        for at, name in enumerate(made.names)
+    )
+    rows: list[Row] = [tuple(Span(cell, "dim" if cell == DASH else "text") for cell in row) for row in texts]
+    table.show_columns(columns, rows)
+
+
+def labelled(lines: Iterable[sheet.Line], cells: int) -> list[Spans]:
+    """Labels, and their words beside them, on as many lines as these need."""
+    shown: list[Spans] = []
+    for label, words in lines:
+        parts = textwrap.wrap(clean(words), max(20, cells - LABELS - 2)) or [""]
+        for at, part in enumerate(parts):
+            shown.append((Span(f" {clean(label) if at == 0 else '':<{LABELS}}", "dim"), Span(part)))
+    return shown
+
+
+def told(words: str, cells: int, role: str = "text") -> list[Spans]:
+    """A sentence on as many lines as it needs."""
+    return [(Span(f" {line}", role),) for line in textwrap.wrap(clean(words), max(20, cells - 2))]
