@@ -43,7 +43,7 @@ class Lengths:
 
 
 SHORT = Lengths(long_cut=20, heads_down=(), at_random=12)
-"""Without what takes long and is part of the rest: a head that is killed and gone on with is in two others."""
+"""Without what takes long: a head that is killed and gone on with is in other parts, too."""
 LONG = Lengths(long_cut=60, heads_down=(0.2, 3, 20), at_random=300)
 
 
