@@ -145,7 +145,7 @@ class Report:
                 found.append(tag("dl", *listed, class_="facts"))
             rows = figures_table(gpus)
             if len(gpus) > OPEN_UP_TO:
-                rows = tag("details", tag("summary", f"All {len(gpus)} GPUs"), rows)
+                rows = tag("details", tag("summary", f"All {len(gpus)} GPUs"), rows, class_="all")
             found.append(rows)
         return found
 
