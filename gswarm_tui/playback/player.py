@@ -63,7 +63,7 @@ class Player:
 
     ``flushed`` are called after each tick, as a hub's are. ``clock`` is the playhead's. ``fleet`` is another
     one after a jump. ``caught_up`` tells that playing reached the present of a recording that grows. Of the
-    ``failures`` that reading may raise, ``problem`` tells the last until it works.
+    ``failures`` that reading may raise, ``problem`` tells the last until one goes on.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class Player:
 
     def seek(self, at: float) -> None:
         """Go to a time."""
+        self.problem = ""
         self.playhead.go(at)
         self._wanted = self.playhead.within(at)
         self._woken.set()
@@ -132,6 +133,7 @@ class Player:
 
     def toggle(self) -> None:
         """Play if it is paused, else pause; at the end, from the start, or on with what is live."""
+        self.problem = ""
         if not self.playhead.paused:
             self.playhead.pause()
             self.playhead.go(self._shown)
@@ -169,10 +171,10 @@ class Player:
                 await self._jump()
             await self._look_along()
             await self._play()
-            self.problem = ""
         except self._failures as error:
-            self.problem, self._wanted = str(error), None
+            self.problem, self._wanted, self._reading = str(error), None, None
             self.playhead.pause()
+            self.playhead.go(self._shown)
 
     async def _jump(self) -> None:
         """Go where is wanted last; wishes that came while it was built are answered by the next."""

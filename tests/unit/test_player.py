@@ -1,0 +1,204 @@
+"""The player, on a tape in memory and a clock moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gswarm_tui.fleet.events import Event, Happened
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.playback.player import AHEAD_S, Player
+from gswarm_tui.playback.playhead import Playhead
+from gswarm_tui.playback.track import Track
+
+
+class Broken(Exception):
+    """The tape can't be read."""
+
+
+class MemoryTape:
+    """An event a second, from 0 to ``last``; remembers what was asked of it."""
+
+    interval_s = 1.0
+
+    def __init__(self, last: float = 100, *, running: bool = False) -> None:
+        self.last = last
+        self.running = running
+        self.asked: list[tuple[float, ...]] = []
+        self.broken = False
+
+    def end(self) -> float:
+        return self.last
+
+    def events(self, since: float, until: float) -> list[Event]:
+        self._ask(since, until)
+        return [told(at) for at in range(int(since) + 1, int(until) + 1)]
+
+    def fleet(self, at: float) -> Fleet:
+        self._ask(at)
+        fleet = Fleet(["n1"], tells=False)
+        for second in range(int(at) + 1):
+            fleet.apply(told(second))
+        return fleet
+
+    def track(self) -> Track:
+        return Track()
+
+    def _ask(self, *times: float) -> None:
+        if self.broken:
+            raise Broken("its disk is gone")
+        self.asked.append(times)
+
+
+def told(at: int) -> Happened:
+    return Happened(float(at), "mark", "info", f"second {at}")
+
+
+async def at_once(call: Callable[..., Any], *values: object) -> Any:
+    return call(*values)
+
+
+class Desk:
+    """A player and its clock."""
+
+    def __init__(self, tape: MemoryTape, at: float = 0) -> None:
+        self.tape = tape
+        self.seconds = 0.0
+        self.head = Playhead(0, tape.last, at, self.clock)
+        self.player = Player(tape, self.head, self.clock, at_once, (Broken,))
+
+    def clock(self) -> float:
+        return self.seconds
+
+    async def pass_time(self, seconds: float, step: float = 0.1) -> None:
+        for _ in range(round(seconds / step)):
+            self.seconds += step
+            await self.player.advance()
+            for _ in range(3):  # what is read meanwhile has its turn
+                await asyncio.sleep(0)
+
+    @property
+    def shown(self) -> list[int]:
+        """The seconds that the fleet was told of."""
+        return [int(one.at) for one in self.player.fleet.happened]
+
+
+async def desk(tape: MemoryTape | None = None, at: float = 0) -> Desk:
+    made = Desk(tape or MemoryTape(), at)
+    await made.player.advance()
+    return made
+
+
+async def test_nothing_is_read_while_it_is_paused() -> None:
+    made = await desk()
+    await made.pass_time(5)
+    assert made.tape.asked == [(0,)]
+    assert made.shown == [0]
+
+
+@pytest.mark.parametrize("speed", [0, 3, 6])
+async def test_it_shows_every_event_once_whatever_the_speed(speed: int) -> None:
+    made = await desk()
+    made.player.toggle()
+    made.head.change_speed(speed)
+    await made.pass_time(500 / made.head.speed)
+    assert made.shown == list(range(101))
+    assert made.player.now() == 100
+
+
+async def test_it_reads_a_little_ahead_and_no_more() -> None:
+    made = await desk()
+    made.player.toggle()
+    await made.pass_time(10)
+    furthest = max(until for _, until in (pair for pair in made.tape.asked if len(pair) == 2))
+    assert made.player.now() < furthest <= made.player.now() + 2 * AHEAD_S + 0.2
+
+
+async def test_a_short_way_forward_is_played_and_a_long_one_or_one_back_built_anew() -> None:
+    made = await desk(at=10)
+    first = made.player.fleet
+    made.player.skip(10)
+    await made.player.advance()
+    assert made.player.fleet is first
+    assert made.shown == list(range(21))
+    made.player.skip(-10)
+    await made.player.advance()
+    assert made.player.fleet is not first
+    assert made.shown == list(range(11))
+    second = made.player.fleet
+    made.player.seek(90)
+    await made.player.advance()
+    assert made.player.fleet is not second
+    assert made.shown == list(range(91))
+
+
+async def test_wishes_add_up_and_only_the_last_is_carried_out() -> None:
+    made = await desk(at=50)
+    for _ in range(3):
+        made.player.skip(-10)
+    await made.player.advance()
+    assert made.tape.asked == [(50,), (20,)]
+    assert made.player.now() == 20
+
+
+async def test_it_plays_on_after_a_jump_without_counting_the_time_that_took() -> None:
+    made = await desk()
+    made.player.toggle()
+    await made.pass_time(2)
+    made.player.seek(60)
+    made.seconds += 5  # while the fleet is built
+    await made.player.advance()
+    assert made.player.now() == pytest.approx(60, abs=0.2)
+    await made.pass_time(3)
+    assert made.player.now() == pytest.approx(63, abs=0.5)
+    assert made.shown[-1] in {62, 63}
+
+
+async def test_a_step_stays_there() -> None:
+    made = await desk()
+    made.player.toggle()
+    await made.pass_time(5)
+    here = made.player.now()
+    made.player.step(1)
+    await made.pass_time(5)
+    assert made.player.now() == here + 1
+
+
+async def test_at_the_end_it_pauses_and_plays_from_the_start() -> None:
+    made = await desk(at=99)
+    made.player.toggle()
+    await made.pass_time(3)
+    assert made.head.paused
+    assert made.player.now() == 100
+    made.player.toggle()
+    await made.player.advance()
+    assert made.player.now() < 1
+
+
+async def test_one_that_grows_is_caught_up_with() -> None:
+    made = await desk(MemoryTape(20, running=True), at=20)
+    made.tape.last = 22
+    assert made.player.end == 22
+    made.player.toggle()
+    await made.pass_time(1)
+    assert not made.player.caught_up
+    await made.pass_time(2)
+    assert made.player.caught_up
+    assert made.shown == list(range(23))
+
+
+async def test_what_can_not_be_read_is_told_until_it_can() -> None:
+    made = await desk()
+    made.player.toggle()
+    made.tape.broken = True
+    await made.pass_time(3)
+    assert made.player.problem == "its disk is gone"
+    assert made.head.paused
+    made.tape.broken = False
+    made.player.seek(30)
+    await made.player.advance()
+    assert made.player.problem == ""
+    assert made.player.now() == 30
