@@ -7,8 +7,9 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from gswarm_tui.errors import UserError
 from gswarm_tui.hub import Hub
-from gswarm_tui.slurm import Job, JobEnd, SlurmError
+from gswarm_tui.slurm import Job, JobEnd
 
 EVERY_S = 120.0
 """An ended job is forgotten by Slurm after five minutes, as usually configured."""
@@ -21,7 +22,7 @@ class Asked(Protocol):
     """What is needed of Slurm; `gswarm_tui.slurm.Slurm` is the real one."""
 
     def end_of(self, job_id: str) -> JobEnd | None:
-        """When a job ends or ended. Raises SlurmError."""
+        """When a job ends or ended. Raises UserError."""
 
 
 async def follow(
@@ -29,7 +30,7 @@ async def follow(
 ) -> None:
     """Tell the links when their job ends, and when that changes: it was extended, or ended early.
 
-    Runs until it is cancelled. While Slurm can't be asked, what it said before counts.
+    Runs until it is cancelled. While Slurm can't be asked or understood, what it said before counts.
     """
     told = job.ends_at
     if told is not None:
@@ -37,7 +38,7 @@ async def follow(
     while True:
         try:
             end = await asyncio.to_thread(slurm.end_of, job.label)
-        except SlurmError:
+        except UserError:
             end = None
         if end is not None:
             at = max(end.at, hub.now() + GRACE_S) if end.running else end.at

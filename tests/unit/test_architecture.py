@@ -46,7 +46,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "gswarm_tui.introductions": set(),
     "gswarm_tui.pace": {"gswarm_tui.launch"},
-    "gswarm_tui.jobend": {"gswarm_tui.hub", "gswarm_tui.slurm"},
+    "gswarm_tui.jobend": {"gswarm_tui.errors", "gswarm_tui.hub", "gswarm_tui.slurm"},
     "gswarm_tui.lifetime": {"gswarm_tui.fleet", "gswarm_tui.hub"},
     "gswarm_tui.tui": {
         "gswarm_agent.mark",

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from gswarm_agent.wire import Ack, Bye, JobEnds
+from gswarm_tui.errors import UserError
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
@@ -21,7 +22,7 @@ JOB = Job("4711", "4711", ("n1",), ends_at=1_000.0)
 class Scontrol:
     """Says one thing after the other."""
 
-    def __init__(self, *answers: JobEnd | SlurmError | None) -> None:
+    def __init__(self, *answers: JobEnd | UserError | None) -> None:
         self.answers = list(answers)
 
     def end_of(self, job_id: str) -> JobEnd | None:
@@ -29,12 +30,12 @@ class Scontrol:
         if not self.answers:
             raise asyncio.CancelledError
         answer = self.answers.pop(0)
-        if isinstance(answer, SlurmError):
+        if isinstance(answer, UserError):
             raise answer
         return answer
 
 
-async def told(job: Job, *answers: JobEnd | SlurmError | None) -> tuple[list[float], Sequence[float]]:
+async def told(job: Job, *answers: JobEnd | UserError | None) -> tuple[list[float], Sequence[float]]:
     """What the links are told, and how long is waited before each further question."""
     now, ends, pauses = [0.0], list[float](), list[float]()
 
@@ -72,7 +73,8 @@ async def test_a_job_that_runs_on_after_its_limit_keeps_its_agents() -> None:
 
 
 async def test_while_slurm_does_not_answer_what_it_said_before_counts() -> None:
-    ends, _ = await told(JOB, SlurmError("Slurm didn't answer."), None, JobEnd(1_000, running=True))
+    answers = SlurmError("Slurm didn't answer."), UserError("a node list can't be read."), None
+    ends, _ = await told(JOB, *answers, JobEnd(1_000, running=True))
     assert ends == [1_000]
 
 
