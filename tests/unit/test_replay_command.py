@@ -1,0 +1,106 @@
+"""``gswarm-tui replay``: what is played, and what can't be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from gswarm_tui.commands.replay import Wanted, open_player, read, run
+from gswarm_tui.errors import UserError
+from gswarm_tui.fleet.events import SessionStarted, SessionStopped
+from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.source import FileSource
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
+
+ROW = gpu_row(util_pct=50)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A recording of 100 s with a session of 20 s, and one in which nothing was measured."""
+    path = tmp_path / "run.duckdb"
+    events = [introduced(), *(arrived(seq, [ROW, ROW]) for seq in range(1, 91))]
+    sessions = [
+        SessionStarted("a", T0 + 30, "train", T0 + 30),
+        SessionStopped("a", T0 + 50, T0 + 50),
+        SessionStarted("b", T0 + 95, "nothing", T0 + 95),
+        SessionStopped("b", T0 + 97, T0 + 97),
+    ]
+    record(path, [*events, *sessions])
+    return path
+
+
+@pytest.fixture
+def source(path: Path) -> Iterator[FileSource]:
+    with closing(FileSource(path)) as source:
+        yield source
+
+
+@pytest.mark.parametrize(
+    ("words", "db", "wanted"),
+    [
+        ([], None, Wanted(None, "")),
+        (["train"], None, Wanted(None, "train")),
+        (["run.duckdb"], None, Wanted(Path("run.duckdb"), "")),
+        (["run.duckdb", "train"], None, Wanted(Path("run.duckdb"), "train")),
+        (["run.duckdb:train"], None, Wanted(Path("run.duckdb"), "train")),
+        (["train"], Path("run.duckdb"), Wanted(Path("run.duckdb"), "train")),
+    ],
+)
+def test_a_recording_and_a_session_are_named_in_several_ways(
+    words: list[str], db: Path | None, wanted: Wanted
+) -> None:
+    assert read(words, db) == wanted
+
+
+def test_a_file_may_have_any_name(tmp_path: Path, path: Path) -> None:
+    other = path.rename(tmp_path / "run.db")
+    assert read([str(other), "train"], None) == Wanted(other, "train")
+
+
+@pytest.mark.parametrize(
+    "words", [["a.duckdb", "b.duckdb"], ["a.duckdb:one", "two"], ["one", "two"], ["a.duckdb", "b", "c"]]
+)
+def test_more_than_one_of_either_is_told(words: list[str]) -> None:
+    with pytest.raises(UserError, match="one recording and one session"):
+        read(words, None)
+
+
+def test_a_whole_recording_plays_from_its_beginning(source: FileSource) -> None:
+    player, title = open_player(source, "")
+    assert (player.playhead.start, player.playhead.end) == (T0, T0 + 100)
+    assert not player.playhead.paused
+    assert title == "job 4711 · n1"
+
+
+@pytest.mark.parametrize("name", ["train", "1"])
+def test_a_session_plays_from_its_beginning_with_a_margin(source: FileSource, name: str) -> None:
+    player, _ = open_player(source, name)
+    assert player.playhead.at == pytest.approx(T0 + 30, abs=1)
+    assert (player.playhead.start, player.playhead.end) == (T0 + 25, T0 + 55)
+
+
+def test_a_session_without_samples_is_told(source: FileSource) -> None:
+    with pytest.raises(UserError, match=r"nothing in .*run\.duckdb holds no samples"):
+        open_player(source, "nothing")
+
+
+def test_a_session_that_is_not_there_is_told(source: FileSource) -> None:
+    with pytest.raises(UserError, match='no session "trian"; perhaps train is meant'):
+        open_player(source, "trian")
+
+
+def test_another_programs_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "other.duckdb"
+    duckdb.connect(str(path)).execute("CREATE TABLE t (a INTEGER)").close()
+    with closing(FileSource(path)) as source, pytest.raises(StoreError, match="no recording of gswarm-tui"):
+        open_player(source, "")
+
+
+def test_without_a_terminal_nothing_is_played(path: Path) -> None:
+    with pytest.raises(UserError, match="terminal"):
+        run([str(path)], {})
