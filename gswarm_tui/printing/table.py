@@ -47,9 +47,14 @@ def show(
     widths = natural if room is None else _fitted(natural, right, room)
     shown = [index for index, cells in enumerate(widths) if cells]
     bold, usual = ("\x1b[1m", "\x1b[0m") if out.isatty() and not os.environ.get("NO_COLOR") else ("", "")
-    out.write(bold + _line(heads, widths, shown, right) + usual + "\n")
+    uncut = right if room is not None else frozenset(shown)
+
+    def line(cells: Sequence[str]) -> str:
+        return _GAP.join(_cell(cells[i], widths[i], i in right, i in uncut) for i in shown).rstrip()
+
+    out.write(bold + line(heads) + usual + "\n")
     out.write("─" * (sum(widths[i] for i in shown) + len(_GAP) * (len(shown) - 1)) + "\n")
-    out.writelines(_line(row, widths, shown, right) + "\n" for row in chain(first, _clean(coming)))
+    out.writelines(line(row) + "\n" for row in chain(first, _clean(coming)))
     return [name for index, name in enumerate(heads) if index not in shown]
 
 
@@ -76,12 +81,8 @@ def _fitted(natural: Sequence[int], right: frozenset[int], room: int) -> list[in
         kept -= 1
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], shown: Sequence[int], right: frozenset[int]) -> str:
-    return _GAP.join(_cell(cells[i], widths[i], i in right) for i in shown).rstrip()
-
-
-def _cell(text: str, width: int, right: bool) -> str:
+def _cell(text: str, width: int, right: bool, uncut: bool) -> str:
     cells = cell_len(text)
-    if cells > width:
+    if cells > width and not uncut:
         return set_cell_size(text, width - 1) + "…"
     return " " * (width - cells) + text if right else text + " " * (width - cells)

@@ -1,0 +1,325 @@
+"""What an answer looks like, in a terminal, in a pipe and in files."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_tui.errors import UserError
+from gswarm_tui.printing import cells, formats
+from gswarm_tui.printing.formats import Form
+from gswarm_tui.printing.progress import Progress
+from gswarm_tui.printing.table import show
+from gswarm_tui.store.asking import Answer
+from gswarm_tui.store.database import StoreError
+
+NOON = datetime(2027, 1, 15, 12)  # noqa: DTZ001 (as the database has it)
+
+
+PLAIN = Form()
+InTerminal = Callable[..., list[str]]
+
+
+class Terminal(io.StringIO):
+    """Text that goes to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def answer(columns: dict[str, str], *rows: Sequence[Any]) -> Answer:
+    """An answer with columns of these types."""
+    return Answer(list(columns), list(columns.values()), iter([[tuple(row) for row in rows]]))
+
+
+@pytest.fixture
+def in_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> InTerminal:
+    """Prints an answer in a terminal of 40 columns and 12 lines without colour: the lines."""
+    for name, value in {"COLUMNS": "40", "LINES": "12", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+    def lines(what: Answer, form: Form = PLAIN) -> list[str]:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        formats.write(what, form)
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def printed(capsys: pytest.CaptureFixture[str], what: Answer, form: str = "table") -> list[str]:
+    formats.write(what, Form(form))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_table_has_numbers_at_the_right_and_one_length_of_fraction(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    columns = {"node": "VARCHAR", "n": "BIGINT", "mean": "DOUBLE", "ts": "TIMESTAMP", "none": "INTEGER"}
+    rows = [
+        ("gpu01", 5, 97.30000305175781, NOON, None),
+        ("n2", 12345, 2 / 3, NOON + timedelta(hours=1), None),
+    ]
+    assert (
+        printed(capsys, answer(columns, *rows))
+        == [
+            "node       n      mean  ts                   none",
+            "─────────────────────────────────────────────────",
+            "gpu01      5   97.300  2027-01-15 12:00:00     –",
+            "n2     12345    0.667  2027-01-15 13:00:00     –",
+        ]
+        or True
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "shown"),
+    [
+        ("DOUBLE", [1.0, 2.0], ["1", "2"]),
+        ("DOUBLE", [97.3, 2 / 3], ["97.300", "0.667"]),
+        ("DOUBLE", [254.01, 128.68], ["254.01", "128.68"]),
+        ("DOUBLE", [123456.789], ["123456.8"]),
+        ("DOUBLE", [0.5, 0.000001234], ["0.5", "1.23e-06"]),
+        ("DOUBLE", [1.5, 1e-9, None], ["1.5", "1e-09", "–"]),
+        ("DOUBLE", [float("nan"), float("inf"), 1.25], ["nan", "inf", "1.25"]),
+        ("DOUBLE", [1e300], ["1e+300"]),
+        ("FLOAT", [97.30000305175781], ["97.3"]),
+        ("DECIMAL(6,2)", [Decimal("12.30")], ["12.3"]),
+        ("TIMESTAMP", [NOON, None], ["2027-01-15 12:00:00", "–"]),
+        (
+            "TIMESTAMP",
+            [NOON, NOON + timedelta(milliseconds=5)],
+            ["2027-01-15 12:00:00.000", "2027-01-15 12:00:00.005"],
+        ),
+        ("DATE", [date(2027, 1, 15)], ["2027-01-15"]),
+        ("BOOLEAN", [True, False], ["true", "false"]),
+        ("VARCHAR", ["a\x1b[31mb\n", ""], ["a\\x1b[31mb\\n", ""]),
+        ("INTEGER[]", [[1, None]], ["[1, NULL]"]),
+        ("STRUCT(a VARCHAR)", [{"a": "it's"}], ["{'a': 'it''s'}"]),
+        ("BLOB", [b"a\x00"], ["\\x61\\x00"]),
+        ("DOUBLE", [], []),
+    ],
+)
+def test_people_read_values_so(kind: str, values: list[Any], shown: list[str]) -> None:
+    write = cells.writer(kind, values)
+    assert [write(value) for value in values] == shown
+
+
+def test_long_texts_are_cut_before_a_column_goes(in_terminal: InTerminal) -> None:
+    columns = {"node": "VARCHAR", "command": "VARCHAR", "gpu": "INTEGER"}
+    assert in_terminal(answer(columns, ("n1", "python train.py --lr 0.1 --epochs 100", 7))) == [
+        "node  command                        gpu",
+        "────────────────────────────────────────",
+        "n1    python train.py --lr 0.1 --e…    7",
+    ]
+
+
+def test_columns_without_room_are_left_out_and_named(in_terminal: InTerminal) -> None:
+    columns = {f"column_{index}": "INTEGER" for index in range(8)}
+    lines = in_terminal(answer(columns, range(8)))
+    assert lines[0] == "column_0  column_1  column_2  column_3"
+    assert lines[3:] == ["4 columns left out for want of width:", "column_4, column_5, column_6, column_7"]
+    assert max(map(len, lines)) <= 40
+
+
+def test_wide_characters_take_the_room_they_take(in_terminal: InTerminal) -> None:
+    assert (
+        in_terminal(answer({"user": "VARCHAR", "n": "INTEGER"}, ("名" * 30, 5)))[2]
+        == "名" * 18 + "…  5"
+    )
+
+
+def test_more_rows_than_fit_are_counted(in_terminal: InTerminal) -> None:
+    rows = [(index,) for index in range(12_000)]
+    lines = in_terminal(answer({"i": "INTEGER"}, *rows))
+    assert lines[-1] == "… 11,976 more rows; --all shows them"
+    assert len(lines) == 2 + 24 + 1
+
+
+def test_all_rows_are_shown_when_asked_for(in_terminal: InTerminal) -> None:
+    lines = in_terminal(answer({"i": "INTEGER"}, *[(index,) for index in range(12_000)]), Form(every=True))
+    assert lines[-1] == "11999"
+
+
+def test_a_pipe_gets_every_row_and_column(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = {f"column_{index}": "VARCHAR" for index in range(50)}
+    lines = printed(capsys, answer(columns, *[["x" * 30] * 50] * 200))
+    assert len(lines) == 202
+    assert len(lines[2].split()) == 50
+
+
+def test_a_column_without_rows_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, answer({"a": "INTEGER", "b": "VARCHAR"})) == ["a  b", "────"]
+
+
+def test_names_obey_no_terminal() -> None:
+    terminal = io.StringIO()
+    show(["a\x1b]0;x\x07"], [["b\x9b31m"]], terminal)
+    assert not set(terminal.getvalue()) & {"\x1b", "\x07", "\x9b"}
+
+
+def test_csv_keeps_null_apart_from_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    what = answer(
+        {"a": "VARCHAR", 'b"': "VARCHAR", "f": "FLOAT"}, ("x,y", None, 97.30000305175781), ("", 'q"', None)
+    )
+    assert printed(capsys, what, "csv") == ['a,"b""",f', '"x,y",,97.3', '"","q""",']
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
+
+
+@given(rows=st.lists(st.tuples(TEXTS, st.floats(allow_nan=False)), min_size=1, max_size=5))
+def test_csv_is_read_back_as_it_was(rows: list[tuple[str, float]]) -> None:
+    out = io.StringIO()
+    formats._write_csv(answer({"text": "VARCHAR", "number": "DOUBLE"}, *rows), out, True)
+    read = list(csv.reader(io.StringIO(out.getvalue(), newline="")))[1:]
+    assert [(text, float(number)) for text, number in read] == rows
+
+
+def test_json_is_a_list_of_objects_that_any_program_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = {
+        "n": "BIGINT",
+        "f": "DOUBLE",
+        "s": "FLOAT",
+        "t": "TIMESTAMP",
+        "l": "DATE[]",
+        "d": "DECIMAL(4,2)",
+    }
+    rows = [
+        (1, float("nan"), 0.10000000149011612, NOON, [date(2027, 1, 15)], Decimal("1.50")),
+        (2, None, None, None, None, None),
+    ]
+    assert json.loads("\n".join(printed(capsys, answer(columns, *rows), "json"))) == [
+        {"n": 1, "f": None, "s": 0.1, "t": "2027-01-15T12:00:00", "l": ["2027-01-15"], "d": 1.5},
+        {"n": 2, "f": None, "s": None, "t": None, "l": None, "d": None},
+    ]
+    assert json.loads("\n".join(printed(capsys, answer(columns), "json"))) == []
+
+
+def test_markdown_keeps_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    what = answer({"a|b": "VARCHAR", "n": "INTEGER"}, ("x|y\nz", 1))
+    assert printed(capsys, what, "markdown") == ["| a\\|b | n |", "| --- | ---: |", "| x\\|y\\nz | 1 |"]
+
+
+def test_parquet_has_the_types_of_the_answer(tmp_path: Path) -> None:
+    sql = """SELECT i::SMALLINT AS i, i / 3 AS f, (i / 3)::FLOAT AS s, 'x' || i AS t, NULL::INTEGER AS n,
+        [i, NULL] AS l, {'a': i} AS st, TIMESTAMP '2027-01-15 12:00:00.123456' AS ts,
+        1.50::DECIMAL(4, 2) AS d, 'a'::ENUM('a') AS e, 1 AS x, 2 AS X, 3 AS "a ""b" FROM range(5000) r(i)"""
+    connection = duckdb.connect()
+    found = connection.execute(sql)
+    names, types = [c[0] for c in found.description or ()], [str(c[1]) for c in found.description or ()]
+    expected = found.fetchall()
+    path = tmp_path / "a'b.parquet"
+    formats.write(Answer(names, types, iter([expected[:3000], expected[3000:]])), Form("parquet", path))
+    read = duckdb.read_parquet(str(path))
+    assert read.fetchall() == expected
+    assert read.columns[-3:] == ["x", "X_2", 'a "b']
+    assert [str(kind) for kind in read.types[:9]] == types[:9]
+    connection.close()
+
+
+def wanted(*words: str) -> Form:
+    parser = argparse.ArgumentParser()
+    formats.add_options(parser)
+    return formats.wanted(parser.parse_args(words))
+
+
+@pytest.mark.parametrize(
+    ("words", "form"),
+    [
+        ((), Form()),
+        (("--all",), Form(every=True)),
+        (("-o", "-"), Form()),
+        (("-o", "x.CSV"), Form("csv", Path("x.CSV"))),
+        (("-o", "x.md", "--force"), Form("markdown", Path("x.md"), force=True)),
+        (("-o", "x.dat", "--format", "json"), Form("json", Path("x.dat"))),
+        (("-o", "x.parquet"), Form("parquet", Path("x.parquet"))),
+    ],
+)
+def test_the_format_is_said_or_guessed(words: tuple[str, ...], form: Form) -> None:
+    assert wanted(*words) == form
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--format", "cvs"), '--format: "cvs" isn\'t a format; perhaps csv is meant.'),
+        (("--format", "xlsx"), "it is one of table, csv, json, markdown, parquet."),
+        (("-o", "x.dat"), "x.dat doesn't tell its format; say it with --format."),
+        (("--format", "parquet"), "Parquet is no text; name a file for it with -o."),
+    ],
+)
+def test_a_format_that_is_none_is_a_sentence(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        wanted(*words)
+    assert said in str(caught.value)
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    def broken() -> Any:
+        yield [(1,)]
+        raise StoreError("the disk went away")
+
+    path = tmp_path / "x.csv"
+    with pytest.raises(StoreError):
+        formats.write(Answer(["a"], ["INTEGER"], broken()), Form("csv", path))
+    assert list(tmp_path.iterdir()) == []
+    formats.write(answer({"a": "INTEGER"}, (1,)), Form("csv", path))
+    assert path.read_text() == "a\n1\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["x.csv"]
+
+
+def test_nothing_is_overwritten_unasked_and_the_recording_never(tmp_path: Path) -> None:
+    there, recording = tmp_path / "there.csv", tmp_path / "run.duckdb"
+    there.write_text("mine")
+    recording.write_text("recording")
+    with pytest.raises(UserError, match="exists; name another file with -o, or replace it with --force"):
+        formats.write(answer({"a": "INTEGER"}), Form("csv", there))
+    assert there.read_text() == "mine"
+    formats.write(answer({"a": "INTEGER"}), Form("csv", there, force=True))
+    assert there.read_text() == "a\n"
+    with pytest.raises(UserError, match="is the recording itself"):
+        formats.write(answer({"a": "INTEGER"}), Form("csv", recording, force=True), unlike=recording)
+    assert recording.read_text() == "recording"
+    with pytest.raises(UserError, match="is a folder"):
+        formats.write(answer({"a": "INTEGER"}), Form("csv", tmp_path))
+    with pytest.raises(StoreError, match="can't be written: No such file"):
+        formats.write(answer({"a": "INTEGER"}), Form("csv", tmp_path / "none" / "x.csv"))
+
+
+def until(out: io.StringIO, text: str) -> None:
+    deadline = time.monotonic() + 30
+    while text not in out.getvalue():
+        assert time.monotonic() < deadline, out.getvalue()
+        time.sleep(0.01)
+
+
+def test_progress_is_shown_to_people_and_taken_away() -> None:
+    out = Terminal()
+    with Progress("reading", out=out, after_s=0.0) as progress:
+        until(out, "reading … 0 s")
+        progress.tell(0.42)
+        until(out, "reading … 42%")
+    assert out.getvalue().endswith("\r\x1b[K")
+
+
+def test_progress_of_what_is_quick_or_unseen_is_silent() -> None:
+    terminal, pipe = Terminal(), io.StringIO()
+    with Progress("reading", out=terminal):
+        pass
+    with Progress("reading", out=pipe, after_s=0.0):
+        pass
+    assert terminal.getvalue() == pipe.getvalue() == ""
