@@ -49,17 +49,25 @@ def one_span(recording_id: int, began: datetime, until: datetime) -> Spans:
 
 
 def session_spans(recording_id: int | None = None) -> Spans:
-    """The sessions of a recording, or of all; one that runs goes up to the newest sample."""
+    """The sessions of a recording, or of all; one that runs goes up to the newest sample.
+
+    The newest samples are in a single row's map, because DuckDB plans joins by how many rows it expects:
+    with a row each it holds samples in memory instead of sessions.
+    """
     which = "" if recording_id is None else f"WHERE e.recording_id = {recording_id:d}"
     return Spans(f"""
-spans AS (
+newest AS (
+  SELECT map(list(recording_id), list(ts)) AS of_recording
+  FROM (
+    SELECT n.recording_id, max(h.ts) + INTERVAL 1 MICROSECOND AS ts
+    FROM host_samples h JOIN nodes n USING (node_id) GROUP BY n.recording_id
+  )
+), spans AS (
   SELECT e.session_id, e.recording_id, e.started_at,
-         coalesce(e.ended_at, r.ended_at, (
-           SELECT max(h.ts) + INTERVAL 1 MICROSECOND
-           FROM host_samples h JOIN nodes n USING (node_id) WHERE n.recording_id = e.recording_id
-         )) AS until
+         coalesce(e.ended_at, r.ended_at, map_extract(of_recording, e.recording_id)[1]) AS until
   FROM sessions e
   JOIN recordings r USING (recording_id)
+  CROSS JOIN newest
   {which}
 )""")  # noqa: S608 (own names and a number)
 
