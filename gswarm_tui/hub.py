@@ -9,9 +9,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from gswarm_agent.frame import INFO
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
+    Happened,
     LinkChanged,
     NodeIntroduced,
     Phase,
@@ -192,6 +194,11 @@ class Hub:
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or rewrite its note."""
         self.publish(SessionChanged(session_id, self.now(), name, note))
+
+    def mark(self, name: str, detail: str, *, at: float | None = None) -> None:
+        """Mark this moment, or one in the past; ``detail`` has values as a JSON object."""
+        now = self.now()
+        self.publish(Happened(now if at is None else min(at, now), "mark", INFO, name, detail=detail))
 
     def stop_all_sessions(self) -> None:
         """End every running session, as before the recording closes."""

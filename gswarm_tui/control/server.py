@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from gswarm_agent import __version__
-from gswarm_agent.frame import INFO
 from gswarm_agent.mark import MarkError, checked
 from gswarm_agent.visitor import is_own
 from gswarm_tui.control import places
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, VERSION, MessageError, decode, encode, length
-from gswarm_tui.fleet.events import Happened
 from gswarm_tui.hub import Hub
 from gswarm_tui.store.asking import Answer, QueryError
 from gswarm_tui.store.database import StoreError
@@ -129,7 +127,7 @@ class ControlServer:
     def _mark(self, request: dict[str, Any]) -> dict[str, Any]:
         """Sets a mark now. Raises MarkError."""
         name, detail = checked(request.get("name"), request.get("values"))
-        self._hub.publish(Happened(self._hub.now(), "mark", INFO, name, detail=detail))
+        self._hub.mark(name, detail)
         return {"recorded": self._recording is not None}
 
     async def _query(

@@ -231,6 +231,16 @@ ACTIONS: tuple[Action, ...] = (
     Action("pick", ("p",), "pick", "Pick the session to compare it, or drop it", RECORDING, (SESSIONS,), 26),
     Action("compare", ("c",), "compare", "Compare the sessions that are picked", RECORDING, (SESSIONS,), 27),
     Action("compare", ("c",), "compare", "Compare it with another session", RECORDING, (SESSION,), 9),
+    Action(
+        "mark",
+        ("M",),
+        "mark",
+        "Mark a moment, now or in the past, with values",
+        RECORDING,
+        (),
+        66,
+        modes=_RECORDED,
+    ),
     # Program
     Action("faster", ("plus",), "faster", "Sample more often", PROGRAM, modes=(LIVE,)),
     Action("slower", ("minus",), "slower", "Sample less often", PROGRAM, modes=(LIVE,)),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable
 from datetime import datetime, tzinfo
 
+from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.fleet.since import SinceError, parse_since, split_since
 from gswarm_tui.hub import Hub
+from gswarm_tui.playback.errors import UnreadableError
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import LIVE, PAST
 from gswarm_tui.tui.dialogs import Ask, Confirm, Field, Pick
@@ -25,8 +28,8 @@ class GswarmApp(Viewer):
     """The terminal app over a hub.
 
     It never starts or stops links or the recorder: whoever made them does, after it ended. ``past`` makes a
-    player of what is recorded already, in any thread; it raises one of its ``failures``, whose text is a
-    sentence, where that can't be read. None is for a run that isn't recorded.
+    player of what is recorded already, in any thread; it raises UnreadableError where that can't be read.
+    None is for a run that isn't recorded.
     """
 
     def __init__(
@@ -86,7 +89,11 @@ class GswarmApp(Viewer):
         if self._past is None:
             self.say("nothing is recorded, so there is no past to look at", wrong=True)
             return False
-        player = await asyncio.to_thread(self._past)
+        try:
+            player = await asyncio.to_thread(self._past)
+        except UnreadableError as error:
+            self.say(str(error), wrong=True)
+            return False
         self.begin_playing(player)
         await player.ready()
         self.feed, self.mode = PastFeed(player, self.hub, self.timezone), PAST
@@ -151,7 +158,7 @@ class GswarmApp(Viewer):
         except SinceError as wrong:
             return str(wrong)
         if at < self.hub.started_at:
-            return f"recording began {clock(now - self.hub.started_at)} ago, a session can't begin before it"
+            return f"recording began {clock(now - self.hub.started_at)} ago; nothing is known of before"
         return ""
 
     def _start_session(self, answer: tuple[str, ...] | None) -> None:
@@ -198,6 +205,38 @@ class GswarmApp(Viewer):
         self.say(f"stopped {session.name} after {clock(session.seconds(self.hub.now()))}")
         self.look()
 
+    # Marks
+
+    def action_mark(self) -> None:
+        """Ask for a mark's name and values, and set it."""
+        self.push_screen(
+            Ask(
+                "mark a moment",
+                [
+                    Field("name", "", 'what happens: "epoch 3"', self._wrong_name),
+                    Field("values", "", "loss=1.2 acc=0.9, or none", self._wrong_values),
+                    Field("at", self._start_proposed(), "now, 30s, 2m, 14:05", self._wrong_since),
+                ],
+            ),
+            self._mark,
+        )
+
+    def _wrong_name(self, text: str) -> str:
+        return _wrong(lambda: checked(text, {}))
+
+    def _wrong_values(self, text: str) -> str:
+        return _wrong(lambda: checked("mark", _values(text)))
+
+    def _mark(self, answer: tuple[str, ...] | None) -> None:
+        if answer is None:
+            return
+        name, detail = checked(answer[0], _values(answer[1]))
+        self.hub.mark(name, detail, at=parse_since(answer[2], self.hub.now(), self.timezone))
+        self.say(
+            f"marked {name}" if self.hub.recorder else f"marked {name}; nothing is recorded, so it stays here"
+        )
+        self.look()
+
     # The end
 
     async def action_quit(self) -> None:
@@ -223,3 +262,20 @@ class GswarmApp(Viewer):
         """End all sessions and the app without a question, as when the terminal was closed or on SIGTERM."""
         self.hub.stop_all_sessions()
         super().request_quit(reason)
+
+
+def _values(text: str) -> dict[str, Value]:
+    """The values of ``loss=1.2 note="two words"``. Raises MarkError."""
+    try:
+        return values_of(shlex.split(text), {})
+    except ValueError:
+        raise MarkError("a quotation mark is missing") from None
+
+
+def _wrong(made: Callable[[], object]) -> str:
+    """Why a mark can't be made so, empty if it can."""
+    try:
+        made()
+    except MarkError as error:
+        return str(error)
+    return ""

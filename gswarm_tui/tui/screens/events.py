@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, tzinfo
 from itertools import islice
 
@@ -38,6 +39,8 @@ def event_row(event: Happened, zone: tzinfo | None) -> Row:
     message = clean(event.message)
     if event.kind == "link_lost" and event.detail:
         message += f" · {clean(event.detail)}"
+    if event.kind == "mark" and (values := mark_values(event.detail)):
+        message += f" · {clean(values)}"
     return (
         Span(f"{datetime.fromtimestamp(event.at, zone):%H:%M:%S}", "dim"),
         Span(glyph, role),
@@ -46,6 +49,15 @@ def event_row(event: Happened, zone: tzinfo | None) -> Row:
         Span(clean(event.kind).replace("_", " "), "dim"),
         Span(message, role if event.severity == ERROR else "text"),
     )
+
+
+def mark_values(detail: str | None) -> str:
+    """A mark's values as they are written: "loss=1.2 acc=0.9". What is no such object has none."""
+    try:
+        values = json.loads(detail or "{}")
+    except (ValueError, RecursionError):
+        return ""
+    return " ".join(f"{name}={value}" for name, value in values.items()) if isinstance(values, dict) else ""
 
 
 class EventsScreen(Place):

@@ -1,0 +1,75 @@
+"""Marks that a person sets, and where they are seen."""
+
+from __future__ import annotations
+
+import json
+
+from textual.pilot import Pilot
+
+from gswarm_agent.frame import INFO
+from gswarm_tui.fleet.events import Happened
+from gswarm_tui.tui.app import GswarmApp
+from tests.tui.conftest import app_on, line_with, screen_text
+from tests.tui.scene import scene
+
+
+async def fill_in(app: GswarmApp, pilot: Pilot[str], *texts: str) -> None:
+    """Write into the lines of the dialog in front, and accept them."""
+    for number, text in enumerate(texts):
+        app.screen.query_one(f"#field-{number}").value = text  # type: ignore[attr-defined]  # an Input
+    await pilot.press("enter")
+    await pilot.pause()
+
+
+async def test_a_mark_with_values_is_set_now_and_seen_among_the_events() -> None:
+    made = scene(2, 2, 20)
+    app = app_on(made)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("M")
+        await fill_in(app, pilot, "epoch 3", "loss=1.25 acc=0.9 note='two words'")
+        mark = made.fleet.happened[-1]
+        assert (mark.kind, mark.message, mark.at) == ("mark", "epoch 3", made.time)
+        assert json.loads(mark.detail or "") == {"loss": 1.25, "acc": 0.9, "note": "two words"}
+        await pilot.press("e")
+        await pilot.pause()
+        assert "epoch 3 · loss=1.25 acc=0.9 note=two words" in line_with(app, "mark")
+
+
+async def test_a_mark_can_be_set_in_the_past() -> None:
+    made = scene(2, 2, 60)
+    app = app_on(made)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("M")
+        await fill_in(app, pilot, "checkpoint", "", "30s")
+        assert made.fleet.happened[-1].at == made.time - 30
+
+
+async def test_what_cannot_be_a_mark_is_told_in_the_dialog() -> None:
+    made = scene(1, 1, 5)
+    app = app_on(made)
+    before = made.fleet.happened_count
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("M")
+        await fill_in(app, pilot, " ")
+        assert "a mark needs a name" in screen_text(app)
+        await fill_in(app, pilot, "epoch", "loss")
+        assert "'loss' isn't of the form KEY=VALUE" in screen_text(app)
+        await fill_in(app, pilot, "epoch", "note='two")
+        assert "a quotation mark is missing" in screen_text(app)
+        await fill_in(app, pilot, "epoch", "", "2h")
+        assert "recording began 00:00:05 ago" in screen_text(app)
+        await pilot.press("escape")
+        assert made.fleet.happened_count == before
+
+
+async def test_values_that_are_none_are_shown_as_nothing() -> None:
+    made = scene(1, 1, 5)
+    for detail in (None, "", "[1, 2]", "{", "[" * 5000):
+        made.hub.publish(Happened(made.time, "mark", INFO, "[b]odd[/b]\x1b[2J", detail=detail))
+    made.advance(1)
+    app = app_on(made)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("e")
+        await pilot.pause()
+        lines = [line for line in screen_text(app).splitlines() if "odd" in line]
+        assert [line.split("mark", 1)[1].strip() for line in lines] == ["[b]odd[/b]�[2J"] * 5
