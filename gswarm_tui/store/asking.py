@@ -112,7 +112,7 @@ class Asked:
     def answer(self, sql: str, values: Sequence[object]) -> Answer:
         """Runs it until its first rows are there. Raises QueryError, StoreError."""
         with self._checked():
-            self._run(sql, values)
+            self._patiently(lambda: self._run(sql, values))
             described = self._cursor.description or []
         names, types = [str(column[0]) for column in described], [str(column[1]) for column in described]
         return Answer(names, types, self._batches(), self.close)
@@ -120,7 +120,7 @@ class Asked:
     def arrays(self, sql: str, values: Sequence[object]) -> dict[str, npt.NDArray[Any]]:
         """Runs it to its end: the answer by column, masked where NULL. Raises QueryError, StoreError."""
         with self._checked():
-            self._run(sql, values)
+            self._patiently(lambda: self._run(sql, values))
             found = dict(self._patiently(self._cursor.fetchnumpy))
         self.close()
         return found
@@ -128,7 +128,7 @@ class Asked:
     def _run(self, sql: str, values: Sequence[object]) -> None:
         _refuse_others(self._cursor, sql)
         self._cursor.execute("BEGIN TRANSACTION READ ONLY")
-        self._patiently(lambda: self._cursor.execute(sql, list(values)))
+        self._cursor.execute(sql, list(values))
 
     def _batches(self) -> Iterator[list[tuple[Any, ...]]]:
         rows = [()]

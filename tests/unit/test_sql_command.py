@@ -108,7 +108,7 @@ def test_what_is_wrong_is_one_sentence(
 
 def test_a_recording_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sql", COUNT, "--db", str(tmp_path / "none.duckdb")]) != 0
-    assert capsys.readouterr().err.startswith(f"gswarm-tui: there is no file {tmp_path}/none.duckdb")
+    assert "there is no file" in capsys.readouterr().err
 
 
 def test_names_from_nodes_obey_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
