@@ -62,10 +62,12 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         "export",
         "[SESSION] [--format FORMAT] [-o PATH] [--table TABLE] [--force] [--db PATH]",
-        "Write a session, or without one whole recordings: as JSON (what gswarm-profiler documents), as CSV "
-        "(one table) or as a Parquet dataset (everything).",
+        "Write a session, or without one whole recordings, in a format that other tools read: JSON as\n"
+        "gswarm-profiler documents it, one table as CSV, or everything as a Parquet dataset.",
     )
-    parser.add_argument("session", nargs="?", default="", help='its name or number, or "recording 1"')
+    parser.add_argument(
+        "session", nargs="?", default="", metavar="SESSION", help='its name or number, or "recording 1"'
+    )
     parser.add_argument("--format", choices=FORMATS, help="the format (default: by the ending of -o)")
     parser.add_argument(
         "--output", "-o", metavar="PATH", help="the file, with parquet the folder; - is standard output"

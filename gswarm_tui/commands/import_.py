@@ -42,16 +42,17 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         "import",
         "PATH [--db PATH] [--units UNITS] [--gpu-memory-mib MIB]",
-        "Read what export wrote as JSON or Parquet, or a JSON file of gswarm-profiler, into a new recording.",
+        "Read what export wrote as JSON or Parquet, or a JSON file of gswarm-profiler, into a\nnew recording.",
         writes=True,
     )
-    parser.add_argument("path", help="the JSON file, or the folder of Parquet")
+    parser.add_argument("path", metavar="PATH", help="the JSON file, or the folder of Parquet")
     parser.add_argument(
         "--units",
         choices=[str(units) for units in Units],
         default=str(Units.AUTO),
         help="how gswarm-profiler's values are meant: as its program writes them (0-1, KiB/s, rx and tx "
-        "swapped), as it documents them (0-100, GB/s), or texts so and numbers so (default: auto)",
+        "swapped), as it documents them (0-100, GB/s), or texts as written and numbers as documented "
+        "(default: auto)",
     )
     parser.add_argument(
         "--gpu-memory-mib",

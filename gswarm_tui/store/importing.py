@@ -41,6 +41,13 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 }
 _NUMBERED = {"recording_id": RECORDINGS, "node_id": NODES, "gpu_id": GPUS, "session_id": SESSIONS}
 _OPTIONAL = {(EVENTS.name, "node_id"), (EVENTS.name, "gpu_id")}
+# What comes from elsewhere is over, also where its recorder was killed: nobody can go on with it here.
+_END = """
+UPDATE recordings SET ended_at = coalesce(
+  (SELECT max(h.ts) + INTERVAL 1 MICROSECOND FROM host_samples h JOIN nodes n USING (node_id)
+   WHERE n.recording_id = recordings.recording_id), started_at)
+WHERE ended_at IS NULL AND recording_id IN (SELECT number FROM new_recording_id)
+"""
 _FIRST, _LAST = "TIMESTAMP '1970-01-01'", "TIMESTAMP '2500-01-01'"
 
 
@@ -86,6 +93,7 @@ class Importing:
                 if files:
                     count = self._add_table(table, files, folder)
                     samples += count if table is GPU_SAMPLES else 0
+            self._connection.execute(_END)
         except duckdb.Error as error:
             raise StoreError(_explain(error, folder, self._path)) from error
         return samples
@@ -138,10 +146,6 @@ class Importing:
                 raise StoreError(f"{_place(folder, table)} has no column {column.name}")
         if table is RECORDINGS:
             chosen["options"] = literal(mark(folder.name))
-            # What comes from elsewhere is over: nobody can go on with it.
-            chosen["ended_at"] = (
-                f"coalesce({_checked(RECORDINGS['ended_at'])}, {_checked(RECORDINGS['started_at'])})"
-            )
         total = self._connection.execute(f"SELECT count(*) FROM {reading}").fetchall()[0][0]  # noqa: S608
         done = self._connection.execute(
             f"INSERT INTO {table.name} ({', '.join(chosen)}) "  # noqa: S608 (own names)

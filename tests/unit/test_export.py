@@ -17,7 +17,7 @@ from gswarm_tui.exchange import windows as windows_module
 from gswarm_tui.exchange.windows import windows
 from gswarm_tui.store.source import FileSource
 from tests.unit.exchange_recording import STRANGE, run, session, tables
-from tests.unit.store_recording import arrived, gpu_row, introduced, query, record
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
 
 H100 = "NVIDIA H100"
 
@@ -267,4 +267,5 @@ def test_what_is_still_written_is_exported_as_far_as_it_is(
     assert {name: rows for name, rows in back.items() if name != "recordings"} == {
         name: rows for name, rows in left.items() if name != "recordings"
     }
-    assert query(Path("back.duckdb"), "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
+    ended = query(Path("back.duckdb"), "SELECT epoch(ended_at) FROM recordings")
+    assert ended == [(pytest.approx(T0 + 20.004001, abs=2e-6),)]
