@@ -24,6 +24,7 @@ SHELL = ["bash", "--norc", "--noprofile"]
 PROMPT = "login$"
 _TERMINAL = "GSWARM_TEST_TERMINAL"
 _STATUS = re.compile(r"^status (\d+)", re.MULTILINE)
+_GRANTED = re.compile(r"Granted job allocation (\d+)\n(?:.*\n)*?\S.*[#$]$", re.MULTILINE)
 _CLOCK = re.compile(r"rec (\d+):(\d+):(\d+)")
 _AGENT = "GSWARM-NEED"  # stands in the program text that a node's Python is started with
 
@@ -56,12 +57,22 @@ def allocated(cluster: Cluster, options: str, size: tuple[int, int] = (140, 40))
     """The same inside an allocation, which ends with it."""
     with seated(cluster, size) as terminal:
         terminal.type(f"salloc {options}")
-        terminal.wait_for("Granted job allocation")
+        wait_granted(terminal)
         terminal.type("clear")
         terminal.wait_gone("Granted")
         yield terminal
         terminal.type("clear; exit")
         terminal.wait_for("Relinquishing job allocation")
+
+
+def wait_granted(terminal: Terminal) -> str:
+    """Wait until salloc's shell asks for a command; the job's number.
+
+    What is typed before it does can get lost: the shell takes the terminal over then.
+    """
+    found = _GRANTED.search(terminal.wait_for(_GRANTED))
+    assert found is not None
+    return found[1]
 
 
 def start(terminal: Terminal, options: str) -> None:

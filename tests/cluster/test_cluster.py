@@ -12,6 +12,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.kinds import REPOSITORY
+from tests.cluster.person import wait_granted
 from tests.cluster.running import wait_until
 from tests.cluster.standin import Process, Scenario
 from tests.cluster.terminal import Terminal
@@ -34,7 +35,7 @@ def test_an_allocation_has_its_nodes_and_steps_on_them(cluster: Cluster) -> None
 def test_a_user_types_salloc_in_a_terminal(cluster: Cluster) -> None:
     with Terminal(["bash", "--norc"], env=cluster.env()) as terminal:
         terminal.type("salloc -N2 -w gpu02,gpu03 --gres=gpu:8")
-        terminal.wait_for("Granted job allocation")
+        wait_granted(terminal)
         terminal.type("echo on $(scontrol show hostnames)")
         terminal.wait_for("on gpu02 gpu03")
         terminal.type("exit")

@@ -23,6 +23,7 @@ from tests.cluster.person import (
     start,
     told,
     user_env,
+    wait_granted,
     wait_seconds,
 )
 from tests.cluster.terminal import Terminal
@@ -150,11 +151,10 @@ def test_the_job_ends_and_salloc_hangs_up(cluster: Cluster, tmp_path: Path) -> N
     db = tmp_path / "job.duckdb"
     with seated(cluster) as terminal:
         terminal.type(f"salloc -N2 -w {','.join(NODES)}")
-        granted = re.search(r"Granted job allocation (\d+)", terminal.wait_for("Granted job allocation"))
-        assert granted is not None
+        job = wait_granted(terminal)
         start(terminal, f"--interval {INTERVAL_S} --db {db}")
         terminal.wait_for("nodes 2/2")
-        cluster.run(["scancel", granted[1]])
+        cluster.run(["scancel", job])
         status, said = outcome(terminal)
         assert status == 0, said
         assert re.search(r"job.duckdb: [\d,]+ rows in .* MB", said), said
