@@ -42,7 +42,7 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         "import",
         "PATH [--db PATH] [--units UNITS] [--gpu-memory-mib MIB]",
-        "Read what export wrote as JSON or Parquet, or a JSON file of gswarm-profiler, into a\nnew recording.",
+        "Read what export wrote as JSON or Parquet, or gswarm-profiler's JSON, into a new recording.",
         writes=True,
     )
     parser.add_argument("path", metavar="PATH", help="the JSON file, or the folder of Parquet")
