@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
@@ -29,10 +29,14 @@ class Entry:
     complete: int
 
 
-def entries(source: Source, spans: Sequence[Span]) -> list[Entry]:
-    """Sum up each span, one after the other, so that memory stays bounded. Raises StoreError."""
-    found = []
+def entries(source: Source, spans: Sequence[Span], done: Callable[[float], None]) -> list[Entry]:
+    """Sum up each span, one after the other, so that memory stays bounded. Raises StoreError.
+
+    ``done`` is told the share that is done, from 0 to 1.
+    """
+    found: list[Entry] = []
     for span in spans:
+        done(len(found) / len(spans))
         summary = summarize(source, span)
         covered = len(summary.covered)
         status = span.status if span.ended_at is not None or summary.running else ""

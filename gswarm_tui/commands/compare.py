@@ -19,6 +19,7 @@ from gswarm_tui.errors import UserError, printable
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print a comparison. Raises UserError, StoreError."""
     from gswarm_tui.printing import formats
+    from gswarm_tui.printing.progress import Progress
     from gswarm_tui.printing.table import show, width_of
 
     parser = CommandParser(
@@ -37,7 +38,12 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     form = formats.wanted(asked)
     if len(asked.runs) < 2:
         raise UserError("compare takes two runs or more, as in gswarm-tui compare a.duckdb b.duckdb.")
-    runs = _told_apart([_run(reference(word), asked.db, environ) for word in asked.runs])
+    found = []
+    with Progress("summing up the runs") as progress:
+        for number, word in enumerate(asked.runs):
+            progress.tell(number / len(asked.runs))
+            found.append(_run(reference(word), asked.db, environ))
+    runs = _told_apart(found)
     if form.format != "table":
         formats.write(compared.answer(runs), form)
         return 0

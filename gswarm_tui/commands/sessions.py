@@ -14,6 +14,7 @@ from gswarm_tui.errors import UserError, printable
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the sessions of a recording. Raises UserError, StoreError."""
     from gswarm_tui.printing import formats
+    from gswarm_tui.printing.progress import Progress
     from gswarm_tui.printing.table import show
 
     parser = CommandParser("sessions", "[--db PATH]", "List the sessions of a recording.")
@@ -25,7 +26,8 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         listed = found or spans.recordings(source)
         if not listed:
             raise UserError(f"{printable(str(source.path))} holds no recording.")
-        entries = listing.entries(source, listed)
+        with Progress(f"summing up {printable(str(source.path))}") as progress:
+            entries = listing.entries(source, listed, progress.tell)
         if form.format != "table":
             formats.write(listing.answer(entries if found else []), form, unlike=source.path)
             return 0

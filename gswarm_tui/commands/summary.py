@@ -30,6 +30,7 @@ _FEW_NODES, _FEW_GPUS = 24, 16
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print a summary. Raises UserError, StoreError."""
     from gswarm_tui.printing import formats
+    from gswarm_tui.printing.progress import Progress
 
     parser = CommandParser(
         "summary",
@@ -52,18 +53,21 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     named = reference(" ".join(asked.session))
     with closing(open_source(asked.db or named.file, environ)) as source:
         span = spans.choose(source, named.name)
+        doing = f"summing up {printable(span.name)}"
         if form.format != "table":
-            answer = (
-                processes_answer(source, span)
-                if asked.by == PROCESS
-                else figures_answer(source, span, asked.by or "")
-            )
+            with Progress(doing):
+                answer = (
+                    processes_answer(source, span)
+                    if asked.by == PROCESS
+                    else figures_answer(source, span, asked.by or "")
+                )
             formats.write(answer, form, unlike=source.path)
             return 0
-        summary = summarize(source, span)
+        with Progress(doing):
+            summary = summarize(source, span)
+            listed = processes(source, span) if asked.by == PROCESS else []
         if summary.whole is None:
             raise UserError(_nothing(source.path, span))
-        listed = processes(source, span) if asked.by == PROCESS else []
         with formats.text_out(form, unlike=source.path) as out:
             out.write(f"{printable(span.name)} · {printable(str(source.path))}\n")
             _show(summary, listed, asked.by, out, form.every)
