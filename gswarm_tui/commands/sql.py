@@ -14,7 +14,8 @@ from gswarm_tui.commands.finding import open_source
 from gswarm_tui.errors import UserError, printable
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.store.asking import Answer, split
+from gswarm_tui.store.asking import Answer, QueryError, split
+from gswarm_tui.store.database import StoreError
 
 if TYPE_CHECKING:
     from gswarm_tui.printing.formats import Form
@@ -48,43 +49,61 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UserError("there is no statement in what was asked.")
     if form.out is not None and len(statements) > 1:
         raise UserError(f"-o takes one answer, and these are {len(statements)} statements.")
-    with closing(open_source(asked.db, environ)) as source:
+    with closing(_Asking(open_source(asked.db, environ), environ)) as asking:
         if typed:
-            _converse(source, form, environ)
+            _converse(asking, form, environ)
         for number, statement in enumerate(statements):
             if number:
                 print()
-            _answer(source, statement, form)
+            asking.answer(statement, form)
     return 0
 
 
-def _answer(source: Source, statement: str, form: Form, values: Iterable[object] = ()) -> None:
-    """Prints or writes an answer. Raises UserError, StoreError."""
-    with Progress(f"asking {printable(source.path.name)}") as progress:
-        answer = source.ask(statement, *values)
+class _Asking:
+    """Asks a recording, also when that ends meanwhile: then its file."""
+
+    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
+        self.source = source
+        self._environ = environ
+
+    def answer(self, statement: str, form: Form, values: Iterable[object] = ()) -> None:
+        """Prints or writes an answer. Raises UserError, StoreError."""
+        with Progress(f"asking {printable(self.source.path.name)}") as progress:
+            answer = self._begun(statement, list(values))
+            try:
+                if form.out is None:
+                    first = next(answer.batches, [])
+                    progress.hide()
+                    answer = Answer(answer.names, answer.types, chain([first], answer.batches), answer.close)
+                formats.write(answer, form, unlike=self.source.path)
+            finally:
+                answer.close()
+
+    def _begun(self, statement: str, values: Sequence[object]) -> Answer:
         try:
-            if form.out is None:
-                first = next(answer.batches, [])
-                progress.hide()
-                answer = Answer(answer.names, answer.types, chain([first], answer.batches), answer.close)
-            formats.write(answer, form, unlike=source.path)
-        finally:
-            answer.close()
+            return self.source.ask(statement, *values)
+        except QueryError:
+            raise
+        except StoreError:
+            if not self.source.running:
+                raise
+        self.source.close()
+        self.source = open_source(self.source.path, self._environ)
+        return self.source.ask(statement, *values)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.source.close()
 
 
-def _converse(source: Source, form: Form, environ: Mapping[str, str]) -> None:
+def _converse(asking: _Asking, form: Form, environ: Mapping[str, str]) -> None:
     """Answer what is typed at a prompt. Raises StoreError."""
     from gswarm_tui.shell.prompt import Prompt
 
     state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    told = "being recorded" if source.running else "finished"
-    print(f"{printable(str(source.path))} ({told}); a query ends with a semicolon, .help tells more")
-    Prompt(
-        source,
-        lambda statement, chosen, values: _answer(source, statement, chosen, values),
-        form,
-        state / "gswarm-tui" / "sql-history",
-    ).run()
+    told = "being recorded" if asking.source.running else "finished"
+    print(f"{printable(str(asking.source.path))} ({told}); a query ends with a semicolon, .help tells more")
+    Prompt(asking.source, asking.answer, form, state / "gswarm-tui" / "sql-history").run()
 
 
 def _text(query: str | None, file: str | None) -> str:

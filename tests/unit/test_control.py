@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from gswarm_agent.folder import SOCKET
 from gswarm_agent.mark import MarkError
 from gswarm_tui.commands.finding import open_source, which_file
+from gswarm_tui.commands.sql import _Asking
 from gswarm_tui.control import places
 from gswarm_tui.control.client import RunningSource
 from gswarm_tui.control.heads import Head, heads, mark
@@ -31,6 +32,7 @@ from gswarm_tui.errors import UserError
 from gswarm_tui.fleet.events import Happened
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
+from gswarm_tui.printing.formats import Form
 from gswarm_tui.store.asking import QueryError
 from gswarm_tui.store.database import FileInUseError, StoreError
 from gswarm_tui.store.recorder import Recorder
@@ -329,6 +331,18 @@ async def test_commands_ask_the_head_while_it_records_and_the_file_afterwards(
     finished.close()
     with pytest.raises(UserError, match="there is no recording in"):
         which_file(None, environ)
+
+
+async def test_a_prompt_goes_on_with_the_file_when_the_recording_ends(
+    running: Running, environ: Mapping[str, str], path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asking = _Asking(await asyncio.to_thread(open_source, path, environ), environ)
+    for _ in range(2):
+        await asyncio.to_thread(asking.answer, "SELECT count(*) AS n FROM samples", Form("csv"))
+        assert capsys.readouterr().out == "n\n6\n"
+        await running.close()
+    assert isinstance(asking.source, FileSource)
+    asking.close()
 
 
 async def test_a_file_that_somebody_else_holds_names_the_process(
