@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
+import pytest
 from textual.pilot import Pilot
 
 from gswarm_agent.frame import INFO
 from gswarm_tui.fleet.events import Happened
 from gswarm_tui.tui.app import GswarmApp
+from gswarm_tui.tui.widgets.bar import Span
+from gswarm_tui.tui.widgets.curve import Window
+from gswarm_tui.tui.widgets.marks import Mark, marks_in, overlay
 from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.scene import scene
 
@@ -73,3 +78,37 @@ async def test_values_that_are_none_are_shown_as_nothing() -> None:
         await pilot.pause()
         lines = [line for line in screen_text(app).splitlines() if "odd" in line]
         assert [line.split("mark", 1)[1].strip() for line in lines] == ["[b]odd[/b]�[2J"] * 5
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"), [(("enter", "enter"), "gpu"), (("enter",), "node"), (("S",), "sessions")]
+)
+async def test_marks_stand_in_plots_where_they_happened(
+    keys: tuple[str, ...], name: str, matches_picture: Callable[[GswarmApp, str], None]
+) -> None:
+    made = scene(2, 4, 30)
+    made.hub.start_session("train", started_at=made.time - 25)
+    made.hub.mark("epoch 1", "{}")
+    made.advance(15)
+    made.hub.mark("epoch 2", "{}")
+    made.advance(10)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press(*keys)
+        await pilot.pause()
+        matches_picture(app, f"marks-{name}-120x40")
+
+
+def test_a_name_never_covers_what_is_plotted() -> None:
+    lines = [(Span("util  98 %"), Span(" " * 10)), (Span("⠉" * 20),)]
+    marks = [Mark(0.0, "first"), Mark(0.55, "second"), Mark(0.6, "third"), Mark(0.95, "last")]
+    shown = ["".join(span.text for span in line) for line in overlay(lines, marks, 0, 20)]
+    assert shown == ["util  98 %  third   ", "⠉" * 20]
+
+
+def test_only_marks_of_the_time_that_is_plotted_are_drawn() -> None:
+    happened = [
+        Happened(at, kind, INFO, f"{kind} {at:g}")
+        for at, kind in ((9.0, "mark"), (10.0, "mark"), (15.0, "xid"), (14.0, "mark"), (20.0, "mark"))
+    ]
+    assert marks_in(happened, Window(10, 20, 5)) == [Mark(0.0, "mark 10"), Mark(0.4, "mark 14")]

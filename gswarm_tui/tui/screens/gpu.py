@@ -12,8 +12,10 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.actions import GPU, bindings_of
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.widgets.bar import Bar
+from gswarm_tui.tui.widgets.curve import window
 from gswarm_tui.tui.widgets.facts import gpu_title
 from gswarm_tui.tui.widgets.lines import Canvas, Spans
+from gswarm_tui.tui.widgets.marks import marks_in
 from gswarm_tui.tui.widgets.metric_list import NARROW, metric_lines
 from gswarm_tui.tui.widgets.plot import GAP, beside, curve_width, panel
 from gswarm_tui.tui.widgets.process_table import PROCESS_TABLE, process_rows
@@ -126,6 +128,8 @@ class GpuScreen(Place):
             return []
         columns, rows = grid(cells, height)
         width = (cells - GAP * (columns - 1)) // columns
+        bins = curve_width(width) * 2
+        marks = marks_in(self.fleet.happened, window(now, self._trends.span_s, bins))
         lines: list[Spans] = []
         for row in range(rows):
             names = PLOTTED[row * columns : (row + 1) * columns]
@@ -133,8 +137,9 @@ class GpuScreen(Place):
             tall = height // rows + (row < height % rows)
             panels = []
             for name in names:
-                plot = self._trends.gpu(node, self.gpu, GPU_BY_NAME[name], curve_width(width) * 2, now)
-                panels.append(panel(plot, width, tall, self._trends.span_s if lowest else None))
+                plot = self._trends.gpu(node, self.gpu, GPU_BY_NAME[name], bins, now)
+                axis = self._trends.span_s if lowest else None
+                panels.append(panel(plot, width, tall, axis, marks=marks))
             lines += beside(panels)
         return lines
 

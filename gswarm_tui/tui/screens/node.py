@@ -16,11 +16,21 @@ from gswarm_tui.tui.format import quantity
 from gswarm_tui.tui.ramp import is_logarithmic
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.widgets.bar import Bar, Span
+from gswarm_tui.tui.widgets.curve import window
 from gswarm_tui.tui.widgets.facts import node_title
 from gswarm_tui.tui.widgets.gpu_table import column_of, gpu_columns, gpu_rows, metric_at
 from gswarm_tui.tui.widgets.host_panel import host_height, host_lines
 from gswarm_tui.tui.widgets.lines import Canvas, Spans
-from gswarm_tui.tui.widgets.plot import band, band_bins, band_width, bands_axis, curve_width, panel
+from gswarm_tui.tui.widgets.marks import Mark, marks_in, overlay
+from gswarm_tui.tui.widgets.plot import (
+    LABEL_WIDTH,
+    band,
+    band_bins,
+    band_width,
+    bands_axis,
+    curve_width,
+    panel,
+)
 from gswarm_tui.tui.widgets.process_table import PROCESS_TABLE, process_rows
 from gswarm_tui.tui.widgets.table import MARK, Table
 from gswarm_tui.tui.widgets.trends import Trends
@@ -175,10 +185,10 @@ class NodeScreen(Place):
             return []
         if not self._band:
             row = min(self.query_one("#gpus", Table).cursor, len(node.facts) - 1)
-            plot = self._trends.gpu(node, row, self._metric, curve_width(cells) * 2, now)
-            return panel(
-                plot.named(f"GPU {node.facts[row].index}, {plot.label}"), cells, room, self._trends.span_s
-            )
+            bins = curve_width(cells) * 2
+            plot = self._trends.gpu(node, row, self._metric, bins, now)
+            named = plot.named(f"GPU {node.facts[row].index}, {plot.label}")
+            return panel(named, cells, room, self._trends.span_s, marks=self._marks(bins, now))
         lines: list[Spans] = []
         bins = band_width(cells) * band_bins(self._band)
         cursor = self.query_one("#gpus", Table).cursor
@@ -186,7 +196,12 @@ class NodeScreen(Place):
             mark = MARK if row == cursor else ""
             plot = self._trends.gpu(node, row, self._metric, bins, now)
             lines += band(plot.named(f"{mark} {facts.index}"), cells, self._band)
+        marks = self._marks(bins, now)
+        lines = overlay(lines, marks, LABEL_WIDTH + 1, band_width(cells), titled=False)
         return [*lines, bands_axis(self._trends.span_s, cells)]
+
+    def _marks(self, bins: int, now: float) -> list[Mark]:
+        return marks_in(self.fleet.happened, window(now, self._trends.span_s, bins))
 
     def _scale(self, node: NodeState) -> str:
         """The plotted metric and its scale in words, as bands have no room for it."""

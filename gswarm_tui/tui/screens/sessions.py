@@ -16,8 +16,10 @@ from gswarm_tui.tui.format import DASH, clock, energy, percent, plural, watts
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.text import clean, clip, width
 from gswarm_tui.tui.widgets.bar import Bar, Span
+from gswarm_tui.tui.widgets.curve import Window
 from gswarm_tui.tui.widgets.facts import joined, title_line
 from gswarm_tui.tui.widgets.lines import Canvas
+from gswarm_tui.tui.widgets.marks import marks_in
 from gswarm_tui.tui.widgets.plot import GAP, beside, curve_width, panel
 from gswarm_tui.tui.widgets.table import Column, Row, Table
 from gswarm_tui.tui.widgets.trends import Trends
@@ -134,7 +136,8 @@ class SessionsScreen(Place):
             self.query_one(Table).styles.height = "1fr"
             return
         second = int(now) if session.running else None
-        drawn = (session.session_id, session.name, second, self.size, self.lines, len(self._shown))
+        marked = sum(one.kind == "mark" for one in self.fleet.happened)
+        drawn = (session.session_id, session.name, second, self.size, self.lines, len(self._shown), marked)
         if drawn == self._drawn:
             return
         self._drawn = drawn
@@ -145,11 +148,12 @@ class SessionsScreen(Place):
         room = self.lines - table.heading_height - CHROME
         height = max(PLOTS_LEAST, min(PLOTS_MOST, room - len(self._shown)))
         table.styles.height = min(len(self._shown), room - height) + table.heading_height
+        marks = marks_in(self.fleet.happened, Window(session.started_at, session.started_at + span, bins))
         panels = []
         for name in PLOTTED:
             plot = self._trends.session(self.fleet, session, GPU_BY_NAME[name], bins, now)
             named = plot.named(f"{plot.label}, mean of all GPUs")
-            panels.append(panel(named, cells, height, span, last))
+            panels.append(panel(named, cells, height, span, last, marks=marks))
         rule = "─" * self.size.width
         name = f" {clip(clean(session.name), self.size.width - 4)} "
         heading = (Span("─", "faint"), Span(name, "dim"), Span(rule[1 + width(name) :], "faint"))

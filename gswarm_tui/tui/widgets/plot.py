@@ -6,6 +6,7 @@ of a column is the ramp's colour of its value, its height says the same without 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from gswarm_tui.tui.ramp import UNMEASURED, buckets
 from gswarm_tui.tui.widgets.bar import Span
 from gswarm_tui.tui.widgets.curve import block_area, braille_curve, runs, time_axis
 from gswarm_tui.tui.widgets.lines import Spans, ink
+from gswarm_tui.tui.widgets.marks import Mark, overlay
 
 LABEL_WIDTH = 6
 GAP = 2
@@ -41,7 +43,15 @@ class Plot:
         return replace(self, label=label)
 
 
-def panel(plot: Plot, width: int, height: int, span_s: float | None = None, last: str = "now") -> list[Spans]:
+def panel(
+    plot: Plot,
+    width: int,
+    height: int,
+    span_s: float | None = None,
+    last: str = "now",
+    *,
+    marks: Sequence[Mark] = (),
+) -> list[Spans]:
     """A title line, the curve with its scale at the left, with ``span_s`` the time axis: ``height`` lines."""
     curve_height = max(1, height - 1 - (span_s is not None))
     columns = curve_width(width)
@@ -49,6 +59,7 @@ def panel(plot: Plot, width: int, height: int, span_s: float | None = None, last
     for at, text in enumerate(braille_curve(plot.levels, curve_height)):
         edge = plot.top if at == 0 else ("log" if plot.logarithmic else "0") if at == curve_height - 1 else ""
         lines.append((Span(f"{edge:>{LABEL_WIDTH}} ", "dim"), *_coloured(text[:columns], plot.levels, 2)))
+    lines = overlay(lines, marks, LABEL_WIDTH + 1, columns)
     if span_s is not None:
         lines.append((Span(" " * (LABEL_WIDTH + 1) + time_axis(span_s, columns, last), "dim"),))
     return lines
