@@ -180,7 +180,8 @@ async def listen(hub: Hub, recorder: Recorder | None, environ: Mapping[str, str]
 
 
 def look_back(hub: Hub, recorder: Recorder) -> Player:
-    """A player of what is on disk of a recording that goes on, at its newest. Raises StoreError."""
+    """A player of what is on disk of a recording that goes on, at its newest. Raises UnreadableError."""
+    from gswarm_tui.playback.errors import UnreadableError
     from gswarm_tui.playback.player import Player
     from gswarm_tui.playback.playhead import Playhead
     from gswarm_tui.playback.tape import RecordedTape
@@ -189,7 +190,10 @@ def look_back(hub: Hub, recorder: Recorder) -> Player:
     def until() -> float:
         return hub.now() - max(ON_DISK_S, 1.5 * hub.fleet.interval_s)
 
-    tape = RecordedTape(recorder.queries(), recorder.recording_id, until, list(hub.fleet.nodes))
+    try:
+        tape = RecordedTape(recorder.queries(), recorder.recording_id, until, list(hub.fleet.nodes))
+    except StoreError as error:
+        raise UnreadableError(str(error)) from error
     playhead = Playhead(hub.started_at, until(), until(), time.monotonic)
     return Player(tape, playhead, time.monotonic, failures=(StoreError,))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from gswarm_tui.playback.errors import UnreadableError
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.playhead import Playhead
 from gswarm_tui.playback.tape import RecordedTape
@@ -79,6 +80,9 @@ async def test_one_looks_back_while_recording_goes_on_and_returns(
         assert " PAST  00:00:21 ago" in line_with(live.app, "PAST")
         assert line_with(live.app, "gpu01") == shown
         assert "lost" not in line_with(live.app, "gpu02 ")
+        live.made.recording(rows=299, file_bytes=133_000)
+        live.app.look()
+        await pilot.pause()
         matches_picture(live.app, "past-120x30")
         await live.press(pilot, "greater_than_sign", "greater_than_sign")
         assert "lost" in line_with(live.app, "gpu02 ")
@@ -166,4 +170,19 @@ async def test_where_nothing_is_recorded_there_is_no_past(live: Live) -> None:
             while "no past" not in screen_text(live.app):
                 await pilot.pause(0.01)
         assert "nothing is recorded, so there is no past to look at" in screen_text(live.app)
+        assert live.app.player is None
+
+
+async def test_a_past_that_can_not_be_read_is_told_and_the_screen_stays_live(live: Live) -> None:
+    def past() -> Player:
+        raise UnreadableError("run.duckdb isn't open now; ask again in a moment")
+
+    live.app._past = past
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30), notifications=True) as pilot:
+        await live.advance(5, pilot)
+        await live.press(pilot, "space")
+        async with asyncio.timeout(30):
+            while "isn't open now" not in screen_text(live.app):
+                await pilot.pause(0.01)
         assert live.app.player is None

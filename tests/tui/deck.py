@@ -1,0 +1,76 @@
+"""The app over a recording, on a clock moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC
+
+from textual.pilot import Pilot
+
+from gswarm_tui.playback.player import Player
+from gswarm_tui.playback.playhead import Playhead
+from gswarm_tui.playback.tape import RecordedTape
+from gswarm_tui.store.source import FileSource
+from gswarm_tui.tui.replay import ReplayApp
+from gswarm_tui.tui.viewer import Viewer
+from tests.tui.scene import BEGINNING
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Deck:
+    """The app over a recording, on a clock moved by hand."""
+
+    def __init__(
+        self,
+        source: FileSource,
+        start: float = 0,
+        end: float = 120,
+        *,
+        title: str = "job 4711 · gpu[01-04]",
+    ) -> None:
+        self.clock = Clock()
+        tape = RecordedTape(source, 1)
+        self.head = Playhead(BEGINNING + start, BEGINNING + end, BEGINNING + start, self.clock)
+        self.player = Player(tape, self.head, self.clock)
+        self.app = ReplayApp(self.player, "run.duckdb", title=title, timezone=UTC)
+
+    async def settle(self, pilot: Pilot[str]) -> None:
+        await settle(self.app, self.player, pilot)
+
+    async def play(self, pilot: Pilot[str], until: float) -> None:
+        """Let the clock run until so far from the beginning is shown; it plays already."""
+        async with asyncio.timeout(60):
+            while self.seconds < until and not self.head.paused:
+                self.clock.seconds += 0.05
+                await pilot.pause(0.005)
+        await self.settle(pilot)
+
+    async def press(self, pilot: Pilot[str], *keys: str) -> None:
+        for key in keys:
+            await pilot.press(key)
+            await self.settle(pilot)
+
+    @property
+    def seconds(self) -> float:
+        """How far from the beginning is shown."""
+        return self.player.now() - BEGINNING
+
+
+async def settle(app: Viewer, player: Player, pilot: Pilot[str]) -> None:
+    """Wait until the player is where it was told to be, and that is drawn."""
+    async with asyncio.timeout(30):
+        while player.wanted != player.now() or (
+            not player.playhead.paused and player.now() < player.playhead.at
+        ):
+            await pilot.pause(0.01)
+    app.look()
+    await pilot.pause()
