@@ -21,7 +21,6 @@ from urllib.parse import quote
 
 import duckdb
 
-from gswarm_tui.store.asking import sentence
 from gswarm_tui.store.database import StoreError, explain
 from gswarm_tui.store.parquet import write_parquet
 from gswarm_tui.store.schema import (
@@ -121,7 +120,7 @@ def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], tell: Callable
             raise StoreError(explain(error, path)) from error
         return _Writing(ask, copy, folder, slices).write(tell)
     except duckdb.Error as error:
-        raise StoreError(f"the export can't be written: {sentence(error)}") from error
+        raise StoreError(explain(error, Path("the export"))) from error
     finally:
         connection.close()
 
