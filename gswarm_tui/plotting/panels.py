@@ -24,6 +24,7 @@ Pixels = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]
 
 LONGEST_NAME = 18
+MOST_POINTS = 1500
 FEW = 8
 """So many GPUs or nodes are drawn as a line each; of more, how they are spread."""
 _REASONS = {0.0: "free", 0.5: "capped", 1.0: "slowed"}
@@ -290,8 +291,8 @@ def draw_values(axes: Axes, name: str, marks: Sequence[Mark], colour: str) -> No
         [value for _, value in found],
         color=colour,
         marker="o",
-        markersize=2.6 if len(found) <= 60 else 1.2,
-        linewidth=0.7,
+        markersize=2.6 if len(found) <= 60 else 1.2 if len(found) <= MOST_POINTS else 0,
+        linewidth=0.7 if len(found) <= MOST_POINTS else 0.3,
         zorder=3,
         clip_on=False,
     )

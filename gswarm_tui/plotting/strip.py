@@ -16,6 +16,7 @@ LANE_IN = 0.135
 MOST_SESSION_LANES = 5
 MOST_LINES = 60
 _LONGEST = 26
+_PLACES = 2000
 _LETTER_PT = look.SMALL * 0.56
 
 
@@ -104,7 +105,7 @@ def draw(axes: Axes, found: Sequence[Lane], seconds: float, width_in: float) -> 
         for severity in {severity for _, severity in lane.ticks}:
             times = [when for when, of in lane.ticks if of == severity]
             colour = look.SEVERITY.get(severity, look.DIM)
-            axes.vlines(times, y - 0.36, y + 0.36, color=colour, linewidth=1.0)
+            axes.vlines(_apart(times, seconds), y - 0.36, y + 0.36, color=colour, linewidth=1.0)
         if lane.ticks:
             axes.annotate(
                 f"× {len(lane.ticks)}",
@@ -141,12 +142,16 @@ def _labels(
     """Ticks with their labels behind them; of ticks that stand close, some labels above short ticks."""
     shown = _with_room(labels, a_letter, seconds)
     close = len(shown) < len(labels)
-    axes.vlines(
-        [at for at, _ in labels], y + (0.32 if close else -0.36), y + 0.5, color=look.INK, linewidth=0.6
-    )
+    times = _apart([at for at, _ in labels], seconds)
+    axes.vlines(times, y + (0.32 if close else -0.36), y + 0.5, color=look.INK, linewidth=0.6)
     for at, label in shown:
         x, middle = (at, y - 0.1) if close else (at + a_letter * 0.5, y)
         axes.text(x, middle, label, va="center_baseline", fontsize=look.SMALL)
+
+
+def _apart(times: Sequence[float], seconds: float) -> list[float]:
+    """Of times that can't be told apart in the picture, one each."""
+    return list({round(at / max(seconds, 1e-9) * _PLACES): at for at in times}.values())
 
 
 def _with_room(

@@ -42,6 +42,7 @@ class Facts:
     others: list[Row]
     other_count: int
     marks: list[Row]
+    mark_count: int
 
 
 _NODES = """
@@ -65,7 +66,6 @@ _MARKS = """
 SELECT e.ts, coalesce(n.node, '') AS node, coalesce(e.message, '') AS message, e.detail
 FROM events e LEFT JOIN nodes n USING (node_id)
 WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP AND e.kind = 'mark'
-ORDER BY e.ts
 """
 # A frame stands for the time since the one before it; between them, and at both ends, may be nothing.
 _GAPS = f"""
@@ -90,6 +90,7 @@ def facts(source: Source, span: Span) -> Facts:
     recording = source.ask("FROM recordings WHERE recording_id = ?", span.recording_id).dicts()[0]
     within = (span.recording_id, span.started_at, span.until)
     [(trouble_count, other_count)] = source.ask(_COUNTS, *within).rows()
+    [(mark_count,)] = source.ask(f"SELECT count(*) FROM ({_MARKS})", *within).rows()  # noqa: S608 (own names)
     troubles, others = (
         source.ask(f"FROM ({_EVENTS}) WHERE {which} ORDER BY ts LIMIT {MOST_EVENTS}", *within).dicts()
         for which in ("severity <> 'info'", "severity = 'info'")
@@ -110,5 +111,6 @@ def facts(source: Source, span: Span) -> Facts:
         trouble_count=trouble_count,
         others=others,
         other_count=other_count,
-        marks=source.ask(_MARKS, *within).dicts(),
+        marks=source.ask(f"FROM ({_MARKS}) ORDER BY ts LIMIT {MOST_MARKS}", *within).dicts(),
+        mark_count=mark_count,
     )

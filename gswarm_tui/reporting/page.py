@@ -15,7 +15,7 @@ from gswarm_tui.analysis.sheet import extremes, part_of, process_table, share, t
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.plotting.timescale import moment, short_time, zone_name
 from gswarm_tui.quantities import DASH, energy, mebibytes, plural, watts
-from gswarm_tui.reporting.facts import MOST_GAPS, MOST_MARKS, MOST_PROCESSES, Facts
+from gswarm_tui.reporting.facts import MOST_GAPS, MOST_PROCESSES, Facts
 from gswarm_tui.reporting.figures import DEFINITIONS, figures_table, number
 from gswarm_tui.reporting.html import Html, cell, join, table, tag
 
@@ -241,11 +241,11 @@ class Report:
             return []
         rows = [
             [self._time(row["ts"]), cell(row["message"], "text"), row["node"], _values(row["detail"])]
-            for row in marks[:MOST_MARKS]
+            for row in marks
         ]
         found = [tag("h2", "Marks"), table(["time", "mark", "from", "values"], rows)]
-        if (more := len(marks) - MOST_MARKS) > 0:
-            found.append(tag("p", f"And {more} more.", class_="dim"))
+        if (more := self.facts.mark_count - len(marks)) > 0:
+            found.append(tag("p", f"And {more:,} more.", class_="dim"))
         return found
 
     def _settings(self) -> list[Html]:

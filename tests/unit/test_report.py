@@ -211,6 +211,18 @@ def test_names_from_anywhere_stay_text(tmp_path: Path) -> None:
     assert HOSTILE in page.table("what and why")[0]["what and why"]
 
 
+def test_of_many_marks_the_first_are_listed_and_all_counted(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    marks = [Happened(T0 + 0.01 * n, "mark", INFO, f"request {n}", detail='{"ms": 5}') for n in range(2500)]
+    frames = [arrived(seq, [gpu_row(util_pct=40)]) for seq in range(1, 31)]
+    record(path, [introduced(gpus=1), *frames, *marks], ended_at=T0 + 30)
+    written = report(path)
+    page = Page(written)
+    assert [row["mark"] for row in page.table("mark", "values")] == [f"request {n}" for n in range(200)]
+    assert "And 2,300 more." in page.said("p")
+    assert len(written) < 1_000_000
+
+
 def test_a_whole_recording_and_one_gpu_that_measures_little(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     frames = [arrived(seq, [gpu_row(util_pct=40)]) for seq in range(1, 31)]
