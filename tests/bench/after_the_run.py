@@ -17,8 +17,10 @@ import duckdb
 from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.summary import summarize
 from gswarm_tui.commands.target import size_of
+from gswarm_tui.playback.tape import RecordedTape
 from gswarm_tui.store.database import RecordingInfo
 from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.store.source import FileSource
 from tests.bench.day import Size, kept
 from tests.bench.figures import Figure, Form
 
@@ -42,8 +44,22 @@ def run(form: Form) -> Iterator[Figure]:
         yield Figure("  its memory", max(peaks), "MiB")
     asked = statistics.median(_while_recording(path, form.folder) for _ in range(runs))
     yield Figure("the day's summary by a recorder", asked, "s", 1.0, limit="one scan", beside=scanned)
+    yield from _sought(path)
     yield from _drawn(form, path, runs)
     yield from _elsewhere(form, path)
+
+
+def _sought(path: Path) -> Iterator[Figure]:
+    """Going to times of a replay: the fleet as it was, with an hour of history."""
+    with closing(FileSource(path)) as source:
+        tape = RecordedTape(source, 1)
+        took = []
+        for share in (0.5, 0.95, 0.2, 0.75, 0.4, 0.99, 0.6):
+            began = time.monotonic()
+            tape.fleet(tape.recording.start + share * (tape.end() - tape.recording.start))
+            took.append(1000 * (time.monotonic() - began))
+    yield Figure("replay: going to another time of a day of 64 GPUs", statistics.median(took), "ms", 200)
+    yield Figure("  the slowest of seven, the first among them", max(took), "ms")
 
 
 def _drawn(form: Form, day: Path, runs: int) -> Iterator[Figure]:
