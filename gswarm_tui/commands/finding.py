@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gswarm_tui import parts
 from gswarm_tui.arguments import parse
+from gswarm_tui.control import notes
 from gswarm_tui.control.client import RunningSource
 from gswarm_tui.control.heads import heads
 from gswarm_tui.errors import UserError, quote
@@ -72,5 +73,7 @@ def open_source(db: Path | None, environ: Mapping[str, str]) -> Source:
             return FileSource(path)
         except FileInUseError:
             if time.monotonic() > deadline:
+                if said := notes.elsewhere(path, environ):
+                    raise FileInUseError(said) from None
                 raise
         time.sleep(0.1)

@@ -102,7 +102,7 @@ def _converse(asking: _Asking, form: Form, environ: Mapping[str, str]) -> None:
 
     state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     told = "being recorded" if asking.source.running else "finished"
-    print(f"{printable(str(asking.source.path))} ({told}); a query ends with a semicolon, .help tells more")
+    print(f"{printable(asking.source.path.name)} ({told}). A query ends with a semicolon; .help tells more.")
     Prompt(asking.source, asking.answer, form, state / "gswarm-tui" / "sql-history").run()
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from gswarm_agent import __version__
 from gswarm_agent.mark import MarkError, checked
 from gswarm_agent.visitor import is_own
-from gswarm_tui.control import places
+from gswarm_tui.control import notes, places
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, VERSION, MessageError, decode, encode, length
 from gswarm_tui.hub import Hub
 from gswarm_tui.store.asking import Answer, QueryError
@@ -47,6 +47,7 @@ class ControlServer:
         self._hub = hub
         self._recording = recording
         self._folder, self._lock = places.make(places.tops(environ))
+        self._note = None if recording is None else notes.leave(recording.path, environ)
         self._server: asyncio.Server | None = None
         self._visits: set[asyncio.Task[None]] = set()
         # Its own threads: those that everyone shares are few, and closing the recording needs one.
@@ -68,6 +69,8 @@ class ControlServer:
         if self._visits:
             await asyncio.wait(self._visits, timeout=PATIENCE_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._note is not None:
+            self._note.unlink(missing_ok=True)
         self._folder.remove()
         self._folder.close()
         os.close(self._lock)

@@ -23,7 +23,7 @@ from gswarm_agent.folder import SOCKET
 from gswarm_agent.mark import MarkError
 from gswarm_tui.commands.finding import open_source, which_file
 from gswarm_tui.commands.sql import _Asking
-from gswarm_tui.control import places
+from gswarm_tui.control import notes, places
 from gswarm_tui.control.client import RunningSource
 from gswarm_tui.control.heads import Head, heads, mark
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, MessageError, decode, encode, length
@@ -47,7 +47,11 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str
     """Where nobody else's heads are."""
     monkeypatch.setattr(places, "SHARED", str(tmp_path / "shared"))
     (tmp_path / "run").mkdir(mode=0o700)
-    return {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)}
+    return {
+        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "HOME": str(tmp_path),
+    }
 
 
 @pytest.fixture
@@ -284,7 +288,8 @@ async def test_what_a_killed_head_left_is_removed_by_the_next(environ: Mapping[s
     code = (
         "import sys, os, asyncio; from pathlib import Path; from tests.unit.test_control import Running\n"
         "async def main():\n"
-        "    await Running(Path(sys.argv[1]), {'XDG_RUNTIME_DIR': sys.argv[2]}).control.start()\n"
+        "    places = {'XDG_RUNTIME_DIR': sys.argv[2], 'XDG_STATE_HOME': sys.argv[2] + '/state'}\n"
+        "    await Running(Path(sys.argv[1]), places).control.start()\n"
         "    print('listens', flush=True); await asyncio.sleep(60)\n"
         "asyncio.run(main())"
     )
@@ -363,6 +368,32 @@ async def test_a_file_that_somebody_else_holds_names_the_process(
     said, _ = await process.communicate()
     assert said.decode().startswith(f"{FileInUseError.__name__} {path} is in use by ")
     assert f"process {os.getpid()};" in said.decode()
+
+
+async def test_a_file_that_another_machine_records_names_it(
+    environ: Mapping[str, str], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "login2")
+    running = Running(path, environ)
+    assert notes.elsewhere(path, environ) == ""
+    monkeypatch.setattr("socket.gethostname", lambda: "login1")
+    assert notes.elsewhere(path, environ) == (
+        f"{path} is being recorded by gswarm-tui on login2, process {os.getpid()}; "
+        "run this command there, or when that has ended"
+    )
+    assert notes.elsewhere(path.with_name("other.duckdb"), environ) == ""
+    await running.close()
+    assert notes.elsewhere(path, environ) == ""
+
+
+def test_notes_of_what_was_killed_are_removed_by_the_next(environ: Mapping[str, str], path: Path) -> None:
+    first = notes.leave(path, environ)
+    assert first is not None
+    left = first.with_name(first.name.replace(str(os.getpid()), "4194305"))  # more than a pid can be
+    first.rename(left)
+    assert notes.leave(path, environ) == first
+    assert not left.exists()
+    assert first.stat().st_mode & 0o777 == 0o600
 
 
 DATETIMES = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)).map(  # noqa: DTZ001
