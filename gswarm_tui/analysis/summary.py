@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.fleet.order import natural
@@ -13,10 +13,7 @@ from gswarm_tui.store import summing
 from gswarm_tui.store.source import Answer, Source
 from gswarm_tui.store.spanning import Spans, one_span
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -182,4 +179,5 @@ def _spans(span: Span) -> Spans:
 
 def _made(kind: type[T], row: Mapping[str, Any]) -> T:
     """A dataclass of the row's columns that it has."""
-    return kind(**{field.name: row[field.name] for field in fields(kind)})
+    columns: Any = kind
+    return kind(**{field.name: row[field.name] for field in fields(columns)})
