@@ -29,8 +29,9 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     parser = CommandParser(
         "sql",
         '["SELECT ..." | -f FILE | -] [options]',
-        "Ask a recording, also one that is being written, in DuckDB's SQL. Without a query you\n"
-        "are asked for one, with history and completion. Nothing that is asked changes anything.",
+        "Ask a recording, also one that is being written, in DuckDB's SQL. Without a\n"
+        "query you are asked for one, with history and completion. Nothing that is\n"
+        "asked changes a recording.",
     )
     parser.add_argument(
         "query", nargs="?", metavar="QUERY", help="statements; - reads them from standard input"

@@ -50,7 +50,11 @@ class Form:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The flags that ``wanted`` reads."""
     add = parser.add_argument
-    add("--format", metavar="|".join(FORMATS), help="(default: by the file's suffix, else table)")
+    add(
+        "--format",
+        metavar="|".join(FORMATS),
+        help="how it is written (default: by the file's suffix, else table)",
+    )
     add("--output", "-o", metavar="FILE", help="write to this file instead")
     add("--force", action="store_true", help="replace a file that is there")
     add("--all", action="store_true", dest="every", help="show all rows, however many, in a terminal too")
