@@ -18,6 +18,15 @@ STALE_INTERVALS = 3
 UNHEALTHY_S = 30.0
 
 
+@dataclass(frozen=True)
+class Rings:
+    """A node's history; ``energy_base`` is where its energy counts from (mJ)."""
+
+    gpus: History
+    host: History
+    energy_base: Floats | None
+
+
 class Standing(enum.Enum):
     """How a node looks to a person: its link's phase, and whether its data is fresh.
 
@@ -124,3 +133,8 @@ class NodeState:
         if self.gpu_history is not None and self.host_history is not None:
             self.gpu_history.append(ts, self.for_history(values))
             self.host_history.append(ts, host[np.newaxis, :])
+
+    def take(self, rings: Rings) -> None:
+        """Have this history instead."""
+        self.gpu_history, self.host_history, self.energy_base = rings.gpus, rings.host, rings.energy_base
+        self.version += 1

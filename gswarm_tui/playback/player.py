@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
 from gswarm_tui.fleet.events import Event
+from gswarm_tui.fleet.node import Rings
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.playhead import Playhead
 from gswarm_tui.playback.track import Track
@@ -40,7 +41,10 @@ class Tape(Protocol):
         """What happened after a time, up to and with another, in order."""
 
     def fleet(self, at: float) -> Fleet:
-        """The fleet as it was at a time, a new one."""
+        """The fleet as it was at a time, a new one; of its history at least what is shown first."""
+
+    def rings(self, at: float) -> Mapping[str, Rings]:
+        """All of the history that its nodes had then, by name."""
 
     def track(self) -> Track:
         """What there is along it."""
@@ -152,12 +156,15 @@ class Player:
         """Play until cancelled."""
         while True:
             await self.advance()
-            self._opened.set()
-            for callback in list(self.flushed):
-                callback()
+            self._tell()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), self._pause())
             self._woken.clear()
+
+    def _tell(self) -> None:
+        self._opened.set()
+        for callback in list(self.flushed):
+            callback()
 
     def _pause(self) -> float:
         if self.playhead.paused:
@@ -184,12 +191,23 @@ class Player:
                 events = await self._in_thread(self.tape.events, self._shown, at)
                 for event in events:
                     self.fleet.apply(event)
+                self._shown = self._read = at
             else:
                 self.fleet = await self._in_thread(self.tape.fleet, at)
-            self._shown = self._read = at
+                self._shown = self._read = at
+                self._tell()
+                await self._complete(at)
             if self._wanted == at:
                 self._wanted = None
         self.playhead.go(self._shown)
+
+    async def _complete(self, at: float) -> None:
+        """The fleet is seen already: give it the rest of its history, unless one wants to go on."""
+        if self._wanted != at:
+            return
+        rings = await self._in_thread(self.tape.rings, at)
+        for name, ring in rings.items():
+            self.fleet.nodes[name].take(ring)
 
     async def _drop_reading(self) -> None:
         self._waiting.clear()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gswarm_agent.frame import INFO
 from gswarm_tui.fleet.events import Event, Happened
+from gswarm_tui.fleet.node import Rings
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.track import KINDS, MARK, Stop, Stretch, Track
 from gswarm_tui.store.moment import Moments
@@ -43,9 +44,13 @@ class RecordedTape:
         return self.recording.events(since, until)
 
     def fleet(self, at: float) -> Fleet:
-        """The fleet as it was at a time, a new one. Raises StoreError."""
+        """The fleet as it was at a time, a new one with the last minutes of history. Raises StoreError."""
         self._learn()
         return self._moments.fleet(at)
+
+    def rings(self, at: float) -> dict[str, Rings]:
+        """All of the history that its nodes had then, by name. Raises StoreError."""
+        return self._moments.rings(at)
 
     def track(self) -> Track:
         """Its sessions, warnings, errors and marks. Raises StoreError."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, Phase
-from gswarm_tui.fleet.node import NodeState
+from gswarm_tui.fleet.node import NodeState, Rings
 from gswarm_tui.fleet.readings import ENERGY
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
@@ -26,6 +26,8 @@ Places = npt.NDArray[np.intp]
 
 BLOCK_US = 3_600_000_000
 NOTHING = (0.0, 0.0, 0.0, 0.0)
+RECENT_S = 300.0
+"""So much history a fleet has at once: what the first screen shows of it."""
 PROCESSES_S = 10.0
 """Processes that were seen this long before a time, and not since, are still shown at it."""
 
@@ -50,15 +52,12 @@ class Moments:
         self._hours: dict[int, list[float]] = {}
 
     def fleet(self, at: float) -> Fleet:
-        """The fleet as it was: nodes, links, history, sessions, happenings. Raises StoreError."""
+        """The fleet as it was: nodes, links, sessions, happenings, the last minutes. Raises StoreError."""
         play, now_us = self._playback, micros(at)
-        fleet = Fleet(play.names, play.interval_s, play.allocation, tells=False)
         newest = self._newest(now_us)
-        for found in newest.values():
-            for event in introduction(found.machine, found.machine.life_at(found.us)):
-                fleet.apply(event)
+        fleet = self._introduced(newest)
         self._link(fleet, now_us)
-        self._fill(fleet, newest, now_us)
+        self._fill(fleet, {name: (found, found.us - 1) for name, found in newest.items()}, now_us, RECENT_S)
         for frame in self._last_frames(newest, now_us):
             fleet.resume([(frame.node, frame.life, frame.frame.seq - 1, 0)])
             fleet.apply(frame)
@@ -70,6 +69,27 @@ class Moments:
             fleet.sessions.restore(session)
         for happened in play.happened(0, now_us):
             fleet.apply(happened)
+        return fleet
+
+    def rings(self, at: float) -> dict[str, Rings]:
+        """All of the history that each node had then, by name. Raises StoreError."""
+        now_us = micros(at)
+        newest = self._newest(now_us)
+        fleet = self._introduced(newest)
+        self._fill(fleet, {name: (found, found.us) for name, found in newest.items()}, now_us, np.inf)
+        return {
+            node.name: Rings(node.gpu_history, node.host_history, node.energy_base)
+            for node in fleet.nodes.values()
+            if node.gpu_history is not None and node.host_history is not None
+        }
+
+    def _introduced(self, newest: Mapping[str, _Newest]) -> Fleet:
+        """A fleet that has met these machines, and knows nothing else."""
+        play = self._playback
+        fleet = Fleet(play.names, play.interval_s, play.allocation, tells=False)
+        for found in newest.values():
+            for event in introduction(found.machine, found.machine.life_at(found.us)):
+                fleet.apply(event)
         return fleet
 
     def _newest(self, now_us: int) -> dict[str, _Newest]:
@@ -103,24 +123,25 @@ class Moments:
 
     # The last minutes
 
-    def _fill(self, fleet: Fleet, newest: Mapping[str, _Newest], now_us: int) -> None:
-        """Give every node its history before its newest frame: one query for all GPUs, one for hosts."""
-        nodes = [(fleet.nodes[name], found) for name, found in newest.items()]
-        rings = [node.gpu_history.capacity for node, _ in nodes if node.gpu_history is not None]
+    def _fill(
+        self, fleet: Fleet, until: Mapping[str, tuple[_Newest, int]], now_us: int, longest_s: float
+    ) -> None:
+        """Give nodes their history up to a time of each: one query for all GPUs, one for hosts."""
+        nodes = [(fleet.nodes[name], found.machine.node_id, us) for name, (found, us) in until.items()]
+        rings = [node.gpu_history.capacity for node, *_ in nodes if node.gpu_history is not None]
         if not rings:
             return
-        low_us = now_us - round(max(rings) * self._playback.interval_s * 1e6)
+        low_us = now_us - round(min(max(rings) * self._playback.interval_s, longest_s) * 1e6)
         gpus = self._stretch("gpu_samples", "gpu_id", low_us, now_us)
         hosts = self._stretch("host_samples", "node_id", low_us, now_us)
-        width = max([*self._playback.places, *gpus.ids.tolist(), 0]) + 1
+        width = max([*self._playback.places, int(gpus.ids.max(initial=0))]) + 1
         owner, position = np.full(width, -1, dtype=np.int64), np.zeros(width, dtype=np.int64)
         for gpu_id, (node_id, place) in self._playback.places.items():
             owner[gpu_id], position[gpu_id] = node_id, place
         gpus_of, hosts_of = gpus.split(owner[gpus.ids]), hosts.split(hosts.ids)
-        for node, found in nodes:
-            node_id = found.machine.node_id
+        for node, node_id, us in nodes:
             if node_id in gpus_of and node_id in hosts_of:
-                ticks = hosts_of[node_id][hosts.us[hosts_of[node_id]] < found.us]
+                ticks = hosts_of[node_id][hosts.us[hosts_of[node_id]] <= us]
                 _fill_node(node, gpus, gpus_of[node_id], position, hosts, ticks)
 
     def _stretch(self, table: str, key: str, low: int, high: int) -> _Stretch:

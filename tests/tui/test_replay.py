@@ -63,12 +63,12 @@ async def test_it_plays_pauses_and_says_so(deck: Deck) -> None:
         assert "paused" in line_with(deck.app, "REPLAY")
         await pilot.press("space")
         await deck.play(pilot, 12)
-        header = line_with(deck.app, "REPLAY")
-        assert "14:00:12" in header
-        assert "1×" in header
+        assert "1×" in line_with(deck.app, "REPLAY")
         assert "nodes 4/4" in line_with(deck.app, "busy")
-        assert "● warm_up 00:00:02" in screen_text(deck.app)
         await deck.press(pilot, "space")
+        assert 12 <= deck.seconds < 15
+        assert f"14:00:{int(deck.seconds)}" in line_with(deck.app, "REPLAY")
+        assert f"● warm_up 00:00:0{int(deck.seconds) - 10}" in screen_text(deck.app)
         here = deck.seconds
         deck.clock.seconds += 12
         await deck.settle(pilot)

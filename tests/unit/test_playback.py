@@ -162,6 +162,19 @@ def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
         assert min(session.covered_s.values()) >= min(counted.covered_s.values()) - 1.01
 
 
+def test_the_whole_history_is_the_one_of_a_fleet_that_is_young(tape: RecordedTape) -> None:
+    at = BEGINNING + 66
+    fleet, rings = tape.fleet(at), tape.rings(at)
+    assert rings.keys() == fleet.nodes.keys()
+    for name, ring in rings.items():
+        known = fleet.nodes[name].gpu_history
+        assert known is not None
+        times, values = ring.gpus.readings()
+        known_times, known_values = known.readings()
+        np.testing.assert_array_equal(times, known_times)
+        np.testing.assert_array_equal(values, known_values)
+
+
 def test_a_lost_node_looks_lost_then_and_live_before(tape: RecordedTape) -> None:
     assert tape.fleet(BEGINNING + 30).nodes["gpu02"].phase is Phase.LIVE
     lost = tape.fleet(BEGINNING + 40).nodes["gpu02"]
