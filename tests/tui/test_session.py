@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC
@@ -14,7 +15,8 @@ from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.store.source import FileSource
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.screens.computed import Computed
-from tests.recorded import recorded
+from tests.recorded import begin, recorded
+from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.scene import Scene
 from tests.tui.test_sql import job
 
@@ -64,3 +66,117 @@ async def test_a_session_and_a_comparison_look_as_kept(
         await pilot.press("c", "enter")
         await computed(app, pilot)
         matches_picture(app, f"comparison-{name}")
+
+
+async def test_a_running_session_is_computed_anew_now_and_then(tmp_path: Path) -> None:
+    made = Scene(2, 2)
+    recorder = begin(tmp_path / "run.duckdb", made)
+    app = GswarmApp(made.hub, timezone=UTC, desk=lambda: Desk(recorder.queries()))
+
+    async def on_disk() -> None:
+        """Wait until all frames so far are."""
+        async with asyncio.timeout(30):
+            while sum(recorder.status().committed.values()) < sum(made._seq.values()):
+                await asyncio.sleep(0.01)
+
+    try:
+        async with app.run_test(size=(120, 40)) as pilot:
+            made.connect().advance(5)
+            made.hub.start_session("train")
+            made.advance(10)
+            await on_disk()
+            await pilot.press("S", "enter")
+            await computed(app, pilot)
+            assert "● running" in screen_text(app)
+            assert "still running" in screen_text(app)
+            assert "as of 14:00:15" in screen_text(app)
+            assert "44 samples" in line_with(app, "coverage   ")
+            made.advance(5)
+            await on_disk()
+            await computed(app, pilot)
+            assert "44 samples" in line_with(app, "coverage   "), "not each second"
+            made.advance(6)
+            await on_disk()
+            app.look()
+            await computed(app, pilot)
+            assert "as of 14:00:26" in screen_text(app)
+            assert "44 samples" not in line_with(app, "coverage   ")
+            made.hub.stop_session("id-1")
+            made.advance(12)
+            await on_disk()
+            app.look()
+            await computed(app, pilot)
+            assert "○ ended" in screen_text(app)
+            assert "as of" not in screen_text(app)
+    finally:
+        await asyncio.to_thread(recorder.close, made.time)
+
+
+async def test_a_session_without_samples_and_one_that_is_not_on_disk_say_so(tmp_path: Path) -> None:
+    made = Scene(1, 1)
+    path = tmp_path / "run.duckdb"
+
+    def nothing(made: Scene) -> None:
+        made.hub.start_session("[b]empty[/b]\x1b")
+        made.advance(5)
+
+    recorded(path, made, nothing)
+    made.hub.start_session("late")
+    with closing(FileSource(path)) as source:
+        app = GswarmApp(made.hub, timezone=UTC, desk=lambda: Desk(source.aside()))
+        async with app.run_test(size=(100, 30)) as pilot:
+            await pilot.press("S", "enter")
+            await computed(app, pilot)
+            assert "late isn't on disk yet" in screen_text(app)
+            await pilot.press("escape", "down", "enter")
+            await computed(app, pilot)
+            assert "[b]empty[/b]� holds no sample of a GPU" in screen_text(app)
+            await pilot.press("c", "enter")
+            await computed(app, pilot)
+            assert "isn't on disk yet" in screen_text(app) or "nothing to compare" in screen_text(app)
+
+
+async def test_without_a_recording_a_session_has_no_summary() -> None:
+    made = Scene(1, 1).connect()
+    made.hub.start_session("train")
+    app = app_on(made.advance(5))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("S", "enter")
+        await pilot.pause()
+        assert "nothing is recorded, so there is nothing to sum up" in screen_text(app)
+
+
+async def test_sessions_are_picked_and_compared_from_the_list(app: GswarmApp) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("S", "c")
+        await pilot.pause()
+        assert [n.message for n in app._notifications] == [
+            "p picks a session; pick two or more, then compare them"
+        ]
+        await pilot.press("p")
+        await pilot.pause()
+        assert "✓ full_training" in screen_text(app)
+        assert "warm_up" in line_with(app, "▸")
+        await pilot.press("c")
+        await computed(app, pilot)
+        assert "warm_up beside full_training" in screen_text(app)
+        assert "What differs most is" in screen_text(app)
+        assert "1.00 ×" in line_with(app, "speed-up")
+
+
+async def test_nodes_and_processes_have_views_of_their_own(app: GswarmApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("S", "enter")
+        await computed(app, pilot)
+        assert "busy " not in screen_text(app).splitlines()[-4]
+        await pilot.press("tab")
+        await pilot.pause()
+        assert [line.split()[0] for line in screen_text(app).splitlines()[3:7]] == [
+            "▸gpu01",
+            "gpu02",
+            "gpu03",
+            "gpu04",
+        ]
+        await pilot.press("tab", "tab", "G")
+        await pilot.pause()
+        assert "python train.py" in screen_text(app)

@@ -14,6 +14,7 @@ from gswarm_tui.tui.answer import Laid, lay_out
 from gswarm_tui.tui.dialogs import Show
 from gswarm_tui.tui.format import plural
 from gswarm_tui.tui.screens.base import Place
+from gswarm_tui.tui.sheets import told
 from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.widgets.bar import Bar, Line, Span, measure
 from gswarm_tui.tui.widgets.editor import Editor
@@ -97,12 +98,14 @@ class SqlScreen(Place):
         words = "nothing is recorded" if self._desk is None else clean(self._desk.file)
         left = [Span(" SQL", "title"), Span(f"  {words}", "dim")]
         self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
-        self.query_one("#said", Bar).show(self._said())
+        self.query_one("#said", Bar).show(*self._said())
 
-    def _said(self) -> Line:
-        """How the question stands, within a rule."""
-        rule = [Span("─ ", "faint"), *self._words(), Span(" ", "faint")]
-        return [*rule, Span("─" * max(0, self.size.width - measure(rule)), "faint")]
+    def _said(self) -> list[Line]:
+        """How the question stands, within a rule; what went wrong above it, on as many lines as it needs."""
+        words = self._words()
+        wrong = told(f"╳ {self.notebook.problem}", self.size.width, "error") if not words else []
+        rule = [Span("─ ", "faint"), *words, Span(" ", "faint")] if words else []
+        return [*wrong, [*rule, Span("─" * max(0, self.size.width - measure(rule)), "faint")]]
 
     def _words(self) -> Line:
         answer = self.notebook.answer
@@ -111,7 +114,7 @@ class SqlScreen(Place):
         if self._desk is None:
             return [Span(UNRECORDED, "warning")]
         if self.notebook.problem:
-            return [Span("╳ ", "error"), Span(clean(self.notebook.problem), "error")]
+            return []
         if self._recipes or answer is None:
             return [
                 Span("⏎", "key"),

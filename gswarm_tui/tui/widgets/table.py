@@ -19,6 +19,8 @@ Row = tuple[Span, ...]
 """One span a column, of text that is already safe."""
 
 MARK = "▸"
+CUT_LEAST = 12
+"""A column of text is shown cut short in no fewer cells than this."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,8 @@ class Table(ScrollView, can_focus=True, inherit_bindings=False):
             self.pick_column(self.column + by)
             return
         shown = self._layout()
-        at_end = by > 0 and bool(shown) and shown[-1][0] == len(self.columns) - 1
+        last = len(self.columns) - 1
+        at_end = by > 0 and bool(shown) and shown[-1][0] == last and shown[-1][1] >= self.columns[last].width
         if not at_end:
             self._first = max(self._frozen, min(self._first + by, len(self.columns) - 1))
             self.refresh()
@@ -225,14 +228,16 @@ class Table(ScrollView, can_focus=True, inherit_bindings=False):
     def _layout(self) -> list[tuple[int, int]]:
         """The columns in view and their widths."""
         room = self.size.width - 1
-        shown = []
+        shown: list[tuple[int, int]] = []
         for at, column in enumerate(self.columns):
             if not column.frozen and at < self._first:
                 continue
-            if column.width + 1 > room and (column.frozen or at > self._first or room < 2):
+            first = at == self._first and not column.frozen
+            least = 1 if first else CUT_LEAST if column.left and not column.frozen else column.width
+            if room <= min(column.width, least):
                 break
             shown.append((at, min(column.width, room - 1)))
-            room -= column.width + 1
+            room -= shown[-1][1] + 1
         return [(at, width + (room if self.columns[at].grows else 0)) for at, width in shown]
 
     def on_resize(self) -> None:
