@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -140,10 +141,15 @@ class Asked:
         self.close()
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        """Calls it so that Ctrl-C ends it: DuckDB doesn't look for signals while it works or waits."""
-        if threading.current_thread() is not threading.main_thread():
+        """Calls it so that Ctrl-C ends it: DuckDB doesn't look for signals while it works or waits.
+
+        The cursor must not be closed under a thread that uses it, so nothing is raised before that has ended.
+        """
+        main = threading.current_thread() is threading.main_thread()
+        if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             return call()
         done: Future[T] = Future()
+        cancelled = threading.Event()
 
         def run() -> None:
             try:
@@ -151,15 +157,19 @@ class Asked:
             except BaseException as error:
                 done.set_exception(error)
 
-        working = threading.Thread(target=run, name="query", daemon=True)
-        working.start()
+        working = threading.Thread(target=run, name="query")
+        signal.signal(signal.SIGINT, lambda *_: cancelled.set())
         try:
-            return done.result()
-        except KeyboardInterrupt:
+            working.start()
             while working.is_alive():
-                self._cursor.interrupt()
+                if cancelled.is_set():
+                    self._cursor.interrupt()
                 working.join(0.05)
-            raise
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if cancelled.is_set():
+            raise KeyboardInterrupt
+        return done.result()
 
     @contextlib.contextmanager
     def _checked(self) -> Iterator[None]:
