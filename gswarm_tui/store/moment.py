@@ -19,7 +19,8 @@ from gswarm_tui.fleet.node import NodeState, Rings
 from gswarm_tui.fleet.readings import ENERGY
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.store.playback import Columns, Machine, Playback, introduction, link_of, micros, stamp
+from gswarm_tui.store.machines import Machine, introduction
+from gswarm_tui.store.playback import Columns, Playback, link_of, micros, stamp
 from gswarm_tui.store.summing import LONGEST_INTERVAL_S
 
 Places = npt.NDArray[np.intp]

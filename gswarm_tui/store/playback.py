@@ -7,15 +7,15 @@ none, attempts to connect between a loss and the next connection, and later hell
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from gswarm_agent.frame import WARNING, Frame, GpuFacts, Hello, HostFacts, ProcessSample
+from gswarm_agent.frame import WARNING, Frame, ProcessSample
 from gswarm_agent.frame import Row as Numbers
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import (
@@ -23,19 +23,20 @@ from gswarm_tui.fleet.events import (
     FrameArrived,
     Happened,
     LinkChanged,
-    LinkMeasured,
-    NodeIntroduced,
     Phase,
     SessionStarted,
     SessionStopped,
 )
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.machines import Life, Machine, hello_of, introduction
 from gswarm_tui.store.schema import SCHEMA_VERSION
 from gswarm_tui.store.source import Answer
 
 Columns = dict[str, npt.NDArray[Any]]
 TURNS_MOST = 50_000
+PROCESSES_US = 10_000_000
+"""Processes that weren't seen for so long have ended; nodes look every few seconds."""
 ENDLESS_US = 1 << 62
 _NEEDED = (("recordings", "options"), ("host_samples", "seq"), ("links", "last_ts"))
 """Columns that a recording has, in this and every later version."""
@@ -52,38 +53,6 @@ class Source(Protocol):
 
     def arrays(self, sql: str, *values: object) -> Columns:
         """The same by column. Raises StoreError."""
-
-
-@dataclass(frozen=True)
-class Life:
-    """An agent's run on a machine, and when its first and last frame were read (Unix microseconds)."""
-
-    name: str
-    first_us: int
-    last_us: int
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A node as it was at one boot with its GPUs; ``hello`` lacks the life, ``lives`` are in order."""
-
-    node_id: int
-    name: str
-    hello: Hello
-    gpu_ids: tuple[int, ...]
-    granted: frozenset[int] | None
-    offset_s: float
-    round_trip_s: float | None
-    lives: tuple[Life, ...]
-
-    def life_at(self, us: int) -> Life:
-        """The agent's run that a frame of that time belongs to."""
-        return next((life for life in self.lives if us <= life.last_us), self.lives[-1])
-
-    def hello_of(self, life: Life) -> Hello:
-        """What that run's agent said of itself."""
-        known = self.hello
-        return Hello(**(vars(known) | {"life": life.name}))
 
 
 def stamp(us: int) -> datetime:
@@ -213,7 +182,7 @@ class Playback:
         return Machine(
             node_id=row["node_id"],
             name=row["node"],
-            hello=_hello(row, gpus, self.interval_s, self._columns),
+            hello=hello_of(row, gpus, self.interval_s, self._columns),
             gpu_ids=tuple(gpu["gpu_id"] for gpu in gpus),
             granted=granted if any(gpu["allocated"] is not None for gpu in gpus) else None,
             offset_s=newest["clock_offset_s"] or 0.0,
@@ -314,13 +283,15 @@ class Playback:
                     rows = gpus[node_id, row[0]] = [None] * len(self.machines[node_id].gpu_ids)
                 rows[position] = row[2:]
         processes: dict[tuple[int, int], list[ProcessSample]] = {}
+        seen: dict[int, list[int]] = {}
         names = "gpu_id, pid, user_name, command, rank, local_rank"
         for us, gpu_id, pid, user, command, rank, local, *numbers in self._samples(
-            "process_samples", names, within, *between
+            "process_samples", names, within, stamp(low - PROCESSES_US), stamp(high)
         ):
             if (place := self.places.get(gpu_id)) is not None:
                 sample = ProcessSample(place[1], pid, user, command, rank, local, tuple(numbers))
                 processes.setdefault((place[0], us), []).append(sample)
+                seen.setdefault(place[0], []).append(us)
         arrived = []
         for us, node_id, seq, late_ms, missed, *host in self._samples(
             "host_samples", "node_id, seq, late_ms, missed", within, *between
@@ -329,6 +300,8 @@ class Playback:
             if machine is None:
                 continue
             looked = processes.get((node_id, us))
+            if looked is None and not _recent(seen.get(node_id, ()), us):
+                looked = []
             life = machine.life_at(us)
             frame = Frame(
                 # Frames of a recording that was read from elsewhere aren't numbered.
@@ -346,7 +319,7 @@ class Playback:
 
     def _samples(self, table: str, keys: str, where: str, *values: object) -> list[tuple[Any, ...]]:
         columns = ", ".join(("epoch_us(ts)", keys, *self._columns[table]))
-        return self.rows(f"SELECT {columns} FROM {table} WHERE {where} ORDER BY ts", *values)  # noqa: S608
+        return self.rows(f"SELECT {columns} FROM {table} WHERE {where} ORDER BY ts, rowid", *values)  # noqa: S608
 
 
 def require_recording(source: Source) -> None:
@@ -365,13 +338,10 @@ def _nodes_of(options: str | None) -> tuple[str, ...]:
     return tuple(name for name in found if isinstance(name, str))
 
 
-def introduction(machine: Machine, life: Life) -> list[Event]:
-    """An agent's hello, and what is known of its clock."""
-    at = life.first_us / 1e6
-    said: list[Event] = [NodeIntroduced(machine.name, at, machine.hello_of(life))]
-    if machine.round_trip_s is not None:
-        said.append(LinkMeasured(machine.name, at, machine.offset_s, machine.round_trip_s))
-    return said
+def _recent(times: Sequence[int], us: int) -> bool:
+    """Whether one of these times, which are in order, lies shortly before this one."""
+    place = bisect_right(times, us)
+    return place > 0 and times[place - 1] > us - PROCESSES_US
 
 
 def link_of(happened: Happened) -> LinkChanged | None:
@@ -383,47 +353,3 @@ def link_of(happened: Happened) -> LinkChanged | None:
     if happened.kind == "link_lost":
         return LinkChanged(happened.node, happened.at, Phase.LOST, happened.message, happened.detail or "")
     return None
-
-
-def _hello(
-    row: Mapping[str, Any],
-    gpus: Sequence[Mapping[str, Any]],
-    interval_s: float,
-    columns: Mapping[str, tuple[str, ...]],
-) -> Hello:
-    return Hello(
-        agent_version=row["agent_version"] or "",
-        life="",
-        interval_ms=round(interval_s * 1000),
-        simulated=bool(row["simulated"]),
-        host=HostFacts(
-            hostname=row["hostname"] or row["node"],
-            boot_id=row["boot_id"] or "",
-            kernel=row["kernel"],
-            cpu_model=row["cpu_model"],
-            cpus=row["cpus"],
-            memory_total_mib=row["memory_total_mib"],
-            driver_version=row["driver_version"],
-            cuda_version=row["cuda_version"],
-        ),
-        gpus=tuple(
-            GpuFacts(
-                index=gpu["gpu_index"],
-                uuid=gpu["uuid"],
-                name=gpu["name"],
-                pci_bus_id=gpu["pci_bus_id"],
-                # Of the minor only this is kept: whether the job was granted it.
-                minor=None if gpu["allocated"] is None else gpu["gpu_index"],
-                memory_total_mib=gpu["memory_total_mib"],
-                power_limit_w=gpu["power_limit_w"],
-                sm_clock_max_mhz=gpu["sm_clock_max_mhz"],
-                mem_clock_max_mhz=gpu["mem_clock_max_mhz"],
-                mig=bool(gpu["mig"]),
-            )
-            for gpu in gpus
-        ),
-        capabilities=json.loads(row["capabilities"] or "{}"),
-        gpu_columns=columns["gpu_samples"],
-        host_columns=columns["host_samples"],
-        process_columns=columns["process_samples"],
-    )

@@ -11,7 +11,7 @@ import pytest
 
 from gswarm_tui.commands.replay import Wanted, open_player, read, run
 from gswarm_tui.errors import UserError
-from gswarm_tui.fleet.events import SessionStarted, SessionStopped
+from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.database import StoreError
 from gswarm_tui.store.source import FileSource
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
@@ -23,8 +23,8 @@ ROW = gpu_row(util_pct=50)
 def path(tmp_path: Path) -> Path:
     """A recording of 100 s with a session of 20 s, and one in which nothing was measured."""
     path = tmp_path / "run.duckdb"
-    events = [introduced(), *(arrived(seq, [ROW, ROW]) for seq in range(1, 91))]
-    sessions = [
+    events: list[Event] = [introduced(), *(arrived(seq, [ROW, ROW]) for seq in range(1, 91))]
+    sessions: list[Event] = [
         SessionStarted("a", T0 + 30, "train", T0 + 30),
         SessionStopped("a", T0 + 50, T0 + 50),
         SessionStarted("b", T0 + 95, "nothing", T0 + 95),
