@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC
@@ -23,6 +23,7 @@ from pathlib import Path
 
 from gswarm_agent import __version__
 from gswarm_tui.analysis import spans
+from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.plotting.choosing import choose_metrics
 from gswarm_tui.plotting.figure import draw
 from gswarm_tui.plotting.material import gather
@@ -95,6 +96,14 @@ SHOTS = (
 )
 
 
+ASKED = {
+    "sql": ("Q", "ctrl+o", "enter", "tab"),
+    "session": ("S", "down", "enter"),
+    "comparison": ("S", "p", "p", "c"),
+}
+"""The keys that lead to places which ask the recording."""
+
+
 async def svg(shot: Shot) -> str:
     """One picture."""
     app = GswarmApp(shot.scene().hub, title=shot.title, theme=shot.theme, timezone=UTC)
@@ -106,6 +115,27 @@ async def svg(shot: Shot) -> str:
             await pilot.pause()
         await pilot.pause()
         return drawn(app)
+
+
+async def asked(*keys: str) -> str:
+    """A place that asks the recording, near its end; the keys lead there."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = record_training(Path(folder) / "run.duckdb")
+        with closing(FileSource(path)) as source:
+            deck = Deck(source, end=1200, title="job 4711 · gpu[01-08]")
+            deck.app.animation_level = "none"
+            deck.app.desk = lambda: Desk(source.aside(), clock=lambda: 0.0)
+            async with deck.app.run_test(size=(120, 34)) as pilot:
+                await deck.settle(pilot)
+                deck.player.seek(BEGINNING + 1195)
+                await deck.settle(pilot)
+                for key in keys:
+                    await deck.press(pilot, key)
+                    asking = [w for w in deck.app.workers if w.group in {"asking", "computing"}]
+                    if asking:  # of none it would wait for all, and the player never ends
+                        await deck.app.workers.wait_for_complete(asking)
+                    await pilot.pause()
+                return drawn(deck.app)
 
 
 async def replay() -> str:
@@ -171,7 +201,11 @@ def main() -> None:
                     draw(recording)
                     print(name)
     converter = shutil.which("rsvg-convert")
-    terminals = {shot.name: (partial(svg, shot), shot.large) for shot in SHOTS} | {"replay": (replay, False)}
+    terminals: dict[str, tuple[Callable[[], Coroutine[None, None, str]], bool]] = {
+        shot.name: (partial(svg, shot), shot.large) for shot in SHOTS
+    }
+    terminals |= {name: (partial(asked, *keys), False) for name, keys in ASKED.items()}
+    terminals["replay"] = (replay, False)
     for name, (make_svg, large) in terminals.items():
         if wanted and name not in wanted:
             continue
