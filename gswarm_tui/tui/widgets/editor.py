@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
@@ -80,5 +81,6 @@ class Editor(TextArea):
         colours = palette(self.app.theme)
         for token in _TOKENS.finditer(line.plain):
             if token.lastgroup in ("key", "dim"):
-                line.stylize(colours.role(token.lastgroup), token.start(), token.end())
+                ink = Style(color=colours.role(token.lastgroup).color)
+                line.stylize(ink, token.start(), token.end())
         return line
