@@ -11,6 +11,7 @@ import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -252,7 +253,14 @@ class Database:
         elif inode != self._inode:
             raise StoreError(f"{self.path} was replaced by another file; move that one away")
 
-    def _put_back(self) -> None:
+    def step_aside(self) -> None:
+        """Where another file has its place, goes on as a new one beside that. Raises StoreError."""
+        if _inode(self.path) not in (None, self._inode):
+            numbered = (self.path.with_stem(f"{self.path.stem}-{number}") for number in count(2))
+            free = next(path for path in numbered if not path.exists())
+            self._put_back(free)
+
+    def _put_back(self, to: Path | None = None) -> None:
         """A deleted file is still whole in this connection: writes it anew. Raises StoreError."""
         rescue = _rescue(self.path)
         options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
@@ -261,7 +269,7 @@ class Database:
             self._connection.execute(f"ATTACH {literal(str(rescue))} AS rescue {options}")
             self._connection.execute("COPY FROM DATABASE rec TO rescue")
             self._connection.execute("DETACH rescue")
-            rescue.rename(self.path)
+            rescue.rename(to or self.path)
         except (duckdb.Error, OSError) as error:
             with contextlib.suppress(duckdb.Error):
                 self._connection.execute("DETACH rescue")
@@ -271,6 +279,7 @@ class Database:
         self.close()
         with contextlib.suppress(OSError):
             self._wal.unlink()  # it belongs to the deleted file
+        self.path = to or self.path
         self._inode, self._broken = _inode(self.path), True
         self._reopen()
 

@@ -262,6 +262,11 @@ class Recorder:
             self._tell()
 
     def _finish(self, ended_at: float | None) -> None:
+        try:
+            self._database.step_aside()
+        except StoreError as error:
+            _LOG.warning("%s", error)
+        self.path = self._database.path
         self._drain()
         try:
             if not self._error and ended_at is not None:

@@ -222,6 +222,30 @@ print(recorder.close(T0 + 99).error or "no error", flush=True)
     assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3],)]
 
 
+def test_a_recording_whose_place_stays_taken_ends_in_a_file_beside(path: Path) -> None:
+    then = """
+input()
+recorder.submit([arrived(3, [gpu_row(util_pct=3)])])
+while not status[-1].error:
+    time.sleep(0.01)
+told = recorder.close(T0 + 99)
+print(told.error or "no error", flush=True)
+print(told.path, flush=True)
+"""
+    beside = path.with_stem(f"{path.stem}-2")
+    with Writer(path, then) as writer:
+        assert writer.line() == "committed"
+        path.unlink()
+        path.write_text("mine")
+        writer.say()
+        assert writer.line() == "no error"
+        assert writer.line() == str(beside)
+    assert path.read_text() == "mine"
+    assert query(beside, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3],)]
+    assert query(beside, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
+    assert {file.name for file in path.parent.iterdir()} == {path.name, beside.name}
+
+
 def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
     path.write_text("my thesis " * 100)
     assert refusal(path) == f"{path} is not a DuckDB file; name another file with --db"
