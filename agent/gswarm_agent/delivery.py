@@ -10,6 +10,7 @@ from gswarm_agent.frame import Clock, Hello
 from gswarm_agent.segments import Record
 from gswarm_agent.spool import Spool
 from gswarm_agent.wire import MAGIC, Bye, Decoder, Message, Ping, Pong, Start, encode
+from gswarm_agent.wire_packing import Packer
 
 _AT_ONCE = 256 * 1024
 
@@ -24,6 +25,7 @@ class Delivery:
         self._spool = spool
         self._wall_ns = wall_ns
         self._decoder = Decoder()
+        self._packer = Packer()
         self._answers: Deque[Callable[[], Message]] = deque()
         self._start: Optional[Start] = None
         self._received = 0
@@ -83,17 +85,17 @@ class Delivery:
 
     def take(self) -> bytes:
         """The next bytes to send; empty where there is nothing to say now."""
-        parts = [] if self._greeted else [MAGIC]
+        magic = b"" if self._greeted else MAGIC
         self._greeted = True
         if self._ended:
             return b""
-        parts += [encode(self._answers.popleft()()) for _ in range(len(self._answers))]
+        parts = [encode(self._answers.popleft()()) for _ in range(len(self._answers))]
         if self._bye is not None:
             self._ended = True
             parts.append(encode(self._bye))
         elif self._start is not None:
             parts += self._next_former() or self._next_of_this_life(self._start)
-        return b"".join(parts)
+        return magic + self._packer.pack(b"".join(parts))
 
     def _next_former(self) -> List[bytes]:
         while self._former:

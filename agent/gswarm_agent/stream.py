@@ -33,6 +33,7 @@ from gswarm_agent.wire import (
     clip_text,
     encode,
 )
+from gswarm_agent.wire_packing import Packer
 from gswarm_agent.wire_values import WireError
 
 MOST_WAITING = 600
@@ -244,11 +245,12 @@ def _read(conversation: Conversation, wire_in: int, signals: Signals) -> None:
 
 
 def _write(outbox: Outbox, conversation: Conversation, wire_out: int) -> None:
+    packer = Packer()
     try:
         while not outbox.closed:
             outbox.wait()
             try:
-                data = memoryview(outbox.take())
+                data = memoryview(packer.pack(outbox.take()))
             except WireError as error:
                 conversation.end(f"the agent failed: {error}")
                 continue

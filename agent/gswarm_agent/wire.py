@@ -3,7 +3,7 @@
 A stream begins with ``MAGIC``; whatever a login shell printed before it is noise. Then each message is four
 bytes of length, big-endian, and a msgpack array whose first element is the message's tag. The hello
 describes the columns once; frames carry plain arrays. Floats travel in single precision; counters and times
-are integers and exact.
+are integers and exact. In place of messages there may be packed stretches of them; see ``wire_packing``.
 
 Everything that comes from the other side is untrusted: sizes and shapes are checked, text is made printable,
 and the first thing that doesn't fit raises ``WireError``, after which the stream is of no use.
@@ -11,13 +11,13 @@ and the first thing that doesn't fit raises ``WireError``, after which the strea
 
 from __future__ import annotations
 
-import struct
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type, Union
 
 import msgpack
 
 from gswarm_agent.frame import Clock, Frame, Hello, Row
+from gswarm_agent.wire_packing import LENGTH, PACKED, Unpacker
 from gswarm_agent.wire_values import (
     MAX_LIVES,
     MAX_NOTES,
@@ -45,7 +45,6 @@ TAKEN_OVER = "another head took over"
 JOB_ENDED = "the agent ended because the job ended"
 GAVE_ALL = "the agent gave all that was left"
 KEEPS = "; frames that it could not send wait on its disk"
-_LENGTH = struct.Struct(">I")
 
 
 @dataclass(frozen=True)
@@ -206,7 +205,7 @@ def encode(message: Message) -> bytes:
         raise WireError(f"a message can't be said: {error}") from None
     if len(packed) > MAX_MESSAGE:
         raise WireError(f"a message of {len(packed)} bytes is larger than the {MAX_MESSAGE} allowed")
-    return _LENGTH.pack(len(packed)) + packed
+    return LENGTH.pack(len(packed)) + packed
 
 
 def clip_text(text: str, longest: int = MAX_TEXT) -> str:
@@ -227,6 +226,22 @@ class _Parts:
         return part
 
 
+def _cut(buffer: bytearray) -> Optional[Tuple[bool, bytes]]:
+    """Takes the first message or packed stretch, and whether it is packed; None while it isn't whole."""
+    if len(buffer) < LENGTH.size:
+        return None
+    (word,) = LENGTH.unpack_from(buffer)
+    length = word & ~PACKED
+    if length > MAX_MESSAGE:
+        raise WireError(f"a message of {length} bytes is larger than the {MAX_MESSAGE} allowed")
+    end = LENGTH.size + length
+    if len(buffer) < end:
+        return None
+    body = bytes(buffer[LENGTH.size : end])
+    del buffer[:end]
+    return bool(word & PACKED), body
+
+
 class Decoder:
     """Turns bytes, in pieces of any size, into messages; knows the hello so that frames can be checked.
 
@@ -235,6 +250,8 @@ class Decoder:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._unpacked = bytearray()
+        self._unpacker = Unpacker()
         self._started = False
         self._hello: Optional[Hello] = None
         self.noise = b""
@@ -249,16 +266,17 @@ class Decoder:
         self._buffer += data
         if not self._started and not self._find_magic():
             return
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAX_MESSAGE:
-                raise WireError(f"a message of {length} bytes is larger than the {MAX_MESSAGE} allowed")
-            end = _LENGTH.size + length
-            if len(self._buffer) < end:
-                return
-            packed = bytes(self._buffer[_LENGTH.size : end])
-            del self._buffer[:end]
-            yield self._decode(packed)
+        while (piece := _cut(self._buffer)) is not None:
+            is_packed, body = piece
+            if not is_packed:
+                yield self._decode(body)
+                continue
+            self._unpacked += self._unpacker.unpack(body)
+            while (piece := _cut(self._unpacked)) is not None:
+                is_packed, body = piece
+                if is_packed:
+                    raise WireError("a packed stretch lies in another")
+                yield self._decode(body)
 
     def _find_magic(self) -> bool:
         at = self._buffer.find(MAGIC)

@@ -21,6 +21,7 @@ SPOKEN_BY_ALL = {
     "gswarm_agent.metrics",
     "gswarm_agent.redact",
     "gswarm_agent.wire",
+    "gswarm_agent.wire_packing",
     "gswarm_agent.wire_values",
 }
 
@@ -31,6 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_agent.frame": set(),
     "gswarm_agent.metrics": set(),
     "gswarm_agent.wire": set(),
+    "gswarm_agent.wire_packing": set(),
     "gswarm_agent.wire_values": set(),
     "gswarm_tui": set(),
     "gswarm_tui.fleet": {"gswarm_tui.errors"},
@@ -196,13 +198,14 @@ def test_a_module_knows_only_what_its_room_may_know(name: str) -> None:
 def test_what_all_speak_is_known_in_one_order() -> None:
     own = {
         name: {used for used in imported(MODULES[f"gswarm_agent.{name}"]) if used in MODULES}
-        for name in ("metrics", "frame", "wire_values", "wire")
+        for name in ("metrics", "frame", "wire_values", "wire_packing", "wire")
     }
     assert own == {
         "metrics": set(),
         "frame": set(),
         "wire_values": {"gswarm_agent.frame"},
-        "wire": {"gswarm_agent.frame", "gswarm_agent.wire_values"},
+        "wire_packing": {"gswarm_agent.wire_values"},
+        "wire": {"gswarm_agent.frame", "gswarm_agent.wire_packing", "gswarm_agent.wire_values"},
     }
 
 
