@@ -136,10 +136,7 @@ def test_columns_without_room_are_left_out_and_named(in_terminal: InTerminal) ->
 
 
 def test_wide_characters_take_the_room_they_take(in_terminal: InTerminal) -> None:
-    assert (
-        in_terminal(answer({"user": "VARCHAR", "n": "INTEGER"}, ("名" * 30, 5)))[2]
-        == "名" * 18 + "…  5"
-    )
+    assert in_terminal(answer({"user": "VARCHAR", "n": "INTEGER"}, ("名" * 30, 5)))[2] == "名" * 18 + "…  5"
 
 
 def test_more_rows_than_fit_are_counted(in_terminal: InTerminal) -> None:
