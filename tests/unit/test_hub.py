@@ -101,6 +101,17 @@ def test_without_a_recorder_what_was_shown_is_acknowledged() -> None:
     assert link.acknowledged == [("life", 2)]
 
 
+def test_with_a_recorder_nothing_is_acknowledged_before_the_commit() -> None:
+    made, _ = hub("n1")
+    made.links["n1"] = link = Link("n1")
+    made.recorder = RecorderStatus("f", 0, 0, 1, {})
+    made.publish(FrameArrived("n1", 1.0, 1.0, "life", Frame(1, 1, 0.0, 0, (), None)))
+    made.flush()
+    assert link.acknowledged == []
+    made.recorded(RecorderStatus("f", 1, 1, 0, {("n1", "life"): 1}))
+    assert link.acknowledged == [("life", 1)]
+
+
 def test_nodes_that_may_hold_frames_are_named() -> None:
     made, _ = hub("n1", "n2")
     made.links.update({name: Link(name) for name in ("n1", "n2")})
