@@ -102,7 +102,7 @@ async def show(found: Sequence[Found], unreadable: Sequence[str], settings: Opti
             "go on with one by gswarm-tui recover ID; with --finish it is only completed and closed", file=out
         )
     else:
-        print("there is nothing to recover", file=out)
+        print(f"{'apart from that, ' if unreadable else ''}there is nothing to recover", file=out)
     return 0
 
 

@@ -322,6 +322,12 @@ async def test_the_list_says_what_cannot_go_on_and_why(tmp_path: Path) -> None:
     out = StringIO()
     await recover.show([], [], SETTINGS, out)
     assert out.getvalue() == "there is nothing to recover\n"
+    out = StringIO()
+    await recover.show([], ["run.duckdb is in use"], SETTINGS, out)
+    assert out.getvalue().splitlines() == [
+        "not looked at: run.duckdb is in use",
+        "apart from that, there is nothing to recover",
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
