@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import cached_property
 
 from gswarm_agent.frame import Frame, Hello
 
@@ -74,6 +75,16 @@ class FrameArrived:
     ts: float
     life: str
     frame: Frame
+
+    @cached_property
+    def weight(self) -> int:
+        """About how many bytes it holds in memory; the link and the recorder ask for it again and again."""
+        frame = self.frame
+        width = len(next((row for row in frame.gpus if row is not None), ()))
+        texts = sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
+        for process in frame.processes or ():
+            texts += 600 + len(process.command or "") + len(process.user or "")
+        return 500 + 32 * width * len(frame.gpus) + texts
 
 
 @dataclass(frozen=True)
@@ -169,11 +180,4 @@ class RecorderStatus:
 
 def weight(event: Event) -> int:
     """About how many bytes an event holds in memory."""
-    if not isinstance(event, FrameArrived):
-        return 500
-    frame = event.frame
-    width = len(next((row for row in frame.gpus if row is not None), ()))
-    texts = sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
-    for process in frame.processes or ():
-        texts += 600 + len(process.command or "") + len(process.user or "")
-    return 500 + 32 * width * len(frame.gpus) + texts
+    return event.weight if isinstance(event, FrameArrived) else 500

@@ -120,6 +120,10 @@ class NodeState:
         """How long without a frame makes it unhealthy, whatever its link says."""
         return max(UNHEALTHY_S, self.stale_after_s)
 
+    def own(self, values: Floats) -> Floats:
+        """The rows of a reading that are of the job's GPUs."""
+        return values if all(self.mine) else values[np.array(self.mine, dtype=bool)]
+
     def for_history(self, values: Floats) -> Floats:
         """The reading with its energy counted from the link's first, so that single precision holds it."""
         if self.energy_base is None:

@@ -17,10 +17,9 @@ _MOST = 1e15
 
 def gpu_values(hello: Hello, frame: Frame) -> Floats:
     """Shape (GPUs, GPU metrics), NaN where a GPU or a metric had no answer."""
-    values = np.full((len(hello.gpus), len(hello.gpu_columns)), np.nan)
-    for position, row in enumerate(frame.gpus):
-        if row is not None:
-            values[position] = np.array(row, dtype=np.float64)
+    unanswered = (None,) * len(hello.gpu_columns)
+    rows = [unanswered if row is None else row for row in frame.gpus]
+    values = np.array(rows, dtype=np.float64).reshape(len(rows), len(unanswered))
     values[np.abs(values) > _MOST] = np.nan
     return values if hello.gpu_columns == GPU_COLUMNS else _renamed(values, hello.gpu_columns, GPU_COLUMNS)
 

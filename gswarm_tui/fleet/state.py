@@ -209,15 +209,15 @@ class Fleet:
         self, node: NodeState, event: FrameArrived, hello: Hello, values: Floats, place: Place
     ) -> list[Happened]:
         """A reading after all that are known: what the node shows from now on."""
-        frame, own = event.frame, np.array(node.mine, dtype=bool)
-        used_j = energy_used(node.gpus[own], values[own])
+        frame, own = event.frame, node.own(values)
+        used_j = energy_used(node.own(node.gpus), own)
         host = host_values(hello, frame)
         node.gpus, node.host, node.last_ts = values, host, event.ts
         if frame.processes is not None and node.hello and hello.process_columns == node.hello.process_columns:
             node.processes = frame.processes
         node.keep(event.ts, values, host)
         self.energy_j += used_j
-        self.sessions.add(node.name, event.ts, values[own], used_j, place.interval_s)
+        self.sessions.add(node.name, event.ts, own, used_j, place.interval_s)
         told = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
         return told + self._throttling.look(event.node, event.ts, hello.gpus, values[:, REASONS])
 
@@ -226,14 +226,13 @@ class Fleet:
 
         The energy from the reading before it to the one after it is divided anew.
         """
-        own = np.array(node.mine, dtype=bool)
-        self.sessions.add(node.name, event.ts, values[own], 0.0, place.interval_s)
+        self.sessions.add(node.name, event.ts, node.own(values), 0.0, place.interval_s)
         if node.gpu_history is None:
             return
         before, after, after_ts = node.gpu_history.around(event.ts)
-        reading = node.for_history(values)
-        first, second = energy_used(before[own], reading[own]), energy_used(reading[own], after[own])
-        second -= energy_used(before[own], after[own])
+        before, reading, after = map(node.own, (before, node.for_history(values), after))
+        first, second = energy_used(before, reading), energy_used(reading, after)
+        second -= energy_used(before, after)
         self.sessions.add_energy(event.ts, first)
         self.sessions.add_energy(after_ts, second)
         self.energy_j += first + second

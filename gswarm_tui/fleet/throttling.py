@@ -32,26 +32,26 @@ class ThrottleWatch:
     """Remembers each GPU's reasons; an episode ends half a minute after the last, lest it flood."""
 
     def __init__(self) -> None:
-        self._episodes: dict[tuple[str, str], tuple[float, float, int]] = {}
+        self._episodes: dict[str, dict[str, tuple[float, float, int]]] = {}
 
     def look(self, node: str, ts: float, gpus: Sequence[GpuFacts], reasons: Floats) -> list[Happened]:
         """What began or ended with this reading; ``reasons`` has one bit mask a GPU, NaN where unknown."""
         now = np.where(np.isfinite(reasons), reasons, 0).astype(np.int64) & WATCHED
-        if not self._episodes and not now.any():
+        episodes = self._episodes.setdefault(node, {})
+        if not episodes and not now.any():
             return []
         told = []
         for gpu, bits in zip(gpus, now.tolist(), strict=True):
-            key = (node, gpu.uuid)
-            episode = self._episodes.get(key)
+            episode = episodes.get(gpu.uuid)
             if bits:
                 if episode is None or bits & ~episode[2]:
                     severity = WARNING if bits & HARMFUL else INFO
                     words = f"throttled: {reason_names(bits)}"
                     told.append(Happened(ts, "throttle", severity, words, node, gpu.index))
                 began = ts if episode is None else episode[0]
-                self._episodes[key] = (began, ts, bits | (episode[2] if episode else 0))
+                episodes[gpu.uuid] = (began, ts, bits | (episode[2] if episode else 0))
             elif episode is not None and ts - episode[1] > QUIET_S:
-                del self._episodes[key]
+                del episodes[gpu.uuid]
                 words = f"no longer throttled, after {max(1, episode[1] - episode[0]):.0f} s"
                 told.append(Happened(ts, "throttle_end", INFO, words, node, gpu.index))
         return told

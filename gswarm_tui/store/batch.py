@@ -8,7 +8,7 @@ The work for a frame is a few list operations; numbers become arrays once for th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,23 +53,20 @@ def micros(seconds: float) -> int:
 
 @dataclass
 class _Samples:
-    """Rows of one table that have the same columns: keys in ``keys``, numbers in ``rows``."""
+    """Rows of one table that have the same columns: what is in ``keys``, in that order, and numbers."""
 
     names: tuple[str, ...]
-    keys: dict[str, list[Any]]
+    key_names: tuple[str, ...]
+    keys: list[tuple[Any, ...]] = field(default_factory=list)
     rows: list[Numbers] = field(default_factory=list)
-
-    def add_keys(self, *values: Any) -> None:
-        """The keys of one more row, in their order."""
-        for key, value in zip(self.keys.values(), values, strict=True):
-            key.append(value)
 
     def columns(self, table: Table) -> Columns:
         """All rows as arrays; numbers that the table has no column for are left out."""
         known = {column.name for column in table.columns}
         numbers = np.array(self.rows, dtype=np.float64).reshape(len(self.rows), len(self.names))
         columns = {name: numbers[:, i] for i, name in enumerate(self.names) if name in known}
-        return columns | {name: _array(table, name, values) for name, values in self.keys.items()}
+        keys = zip(self.key_names, zip(*self.keys, strict=True), strict=True)
+        return columns | {name: _array(table, name, values) for name, values in keys}
 
 
 class Batch:
@@ -182,20 +179,16 @@ class Batch:
 
     def _sample(self, node: KnownLife, ts: int, interval_ms: int | None, frame: Frame) -> None:
         gpus = _of(self._gpu_samples, node.gpu_columns, "ts", "gpu_id", "interval_ms")
-        answered = len(gpus.rows)
         for gpu_id, row in zip(node.gpu_ids, frame.gpus, strict=True):
             if row is not None:
                 gpus.rows.append(row)
-                gpus.keys["gpu_id"].append(gpu_id)
-        answered = len(gpus.rows) - answered
-        gpus.keys["ts"].extend([ts] * answered)
-        gpus.keys["interval_ms"].extend([interval_ms] * answered)
+                gpus.keys.append((ts, gpu_id, interval_ms))
 
         host = _of(
             self._host_samples, node.host_columns, "ts", "node_id", "seq", "interval_ms", "late_ms", "missed"
         )
         host.rows.append(frame.host if frame.host is not None else (None,) * len(node.host_columns))
-        host.add_keys(ts, node.node_id, frame.seq, interval_ms, frame.late_ms, frame.missed)
+        host.keys.append((ts, node.node_id, frame.seq, interval_ms, frame.late_ms, frame.missed))
 
         if not frame.processes:
             return
@@ -203,7 +196,7 @@ class Batch:
         processes = _of(self._process_samples, node.process_columns, *keys)
         for p in frame.processes:
             processes.rows.append(p.row)
-            processes.add_keys(ts, node.gpu_ids[p.gpu], p.pid, p.rank, p.local_rank, p.user, p.command)
+            processes.keys.append((ts, node.gpu_ids[p.gpu], p.pid, p.rank, p.local_rank, p.user, p.command))
 
     def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> None:
         if isinstance(event, SessionStarted):
@@ -254,17 +247,18 @@ class Batch:
 def _of(tables: dict[tuple[str, ...], _Samples], names: tuple[str, ...], *keys: str) -> _Samples:
     samples = tables.get(names)
     if samples is None:
-        samples = tables[names] = _Samples(names, {key: [] for key in keys})
+        samples = tables[names] = _Samples(names, keys)
     return samples
 
 
-def _array(table: Table, name: str, values: list[Any]) -> npt.NDArray[Any]:
+def _array(table: Table, name: str, values: Sequence[Any]) -> npt.NDArray[Any]:
     match table[name].type:
         case "TIMESTAMP":
             return np.array(values, dtype="datetime64[us]")
         case "VARCHAR":
-            clean = [v if v is None else v.encode("utf-8", "replace").decode() for v in values]
-            return np.array(clean, dtype=object)
+            # Most are said again in every frame, so each is made clean once.
+            clean = {v: v if v is None else v.encode("utf-8", "replace").decode() for v in set(values)}
+            return np.array([clean[v] for v in values], dtype=object)
         case "BOOLEAN":
             return np.array(values, dtype=object)
         case _:
