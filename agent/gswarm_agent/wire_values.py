@@ -32,6 +32,7 @@ MAX_LIVES = 16
 MAX_TEXT = 4096
 MAX_SINGLE = 3.4028234663852886e38
 _MAX_INTEGER = 2**63 - 1
+_NUMBER_KINDS = frozenset({int, float, type(None)})
 
 
 class WireError(Exception):
@@ -80,15 +81,13 @@ def read_array(value: Any, what: str, longest: int, exactly: Optional[int] = Non
 
 def _row(value: Any, width: int, what: str) -> Row:
     row = read_array(value, what, MAX_COLUMNS, width)
-    for number in row:
-        if number is None:
-            continue
-        kind = type(number)
-        if kind is int:
-            if not -_MAX_INTEGER <= number <= 2 * _MAX_INTEGER + 1:
-                raise malformed(what)
-        elif kind is not float or not -MAX_SINGLE <= number <= MAX_SINGLE:
-            raise malformed(what)
+    if not _NUMBER_KINDS.issuperset(map(type, row)):
+        raise malformed(what)
+    # The head does this most of all, and needs no loop: if a sum of magnitudes is in bounds, each of them is.
+    # A sum that is no number is not.
+    if not sum(map(abs, filter(None, row))) <= MAX_SINGLE:
+        for number in filter(None, row):
+            _number(number, what)
     return tuple(row)
 
 
