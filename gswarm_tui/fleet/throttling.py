@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from gswarm_agent.frame import INFO, WARNING, GpuFacts
 from gswarm_agent.metrics import (
@@ -36,12 +35,12 @@ class ThrottleWatch:
 
     def look(self, node: str, ts: float, gpus: Sequence[GpuFacts], reasons: Floats) -> list[Happened]:
         """What began or ended with this reading; ``reasons`` has one bit mask a GPU, NaN where unknown."""
-        now = np.where(np.isfinite(reasons), reasons, 0).astype(np.int64) & WATCHED
+        now = [int(mask) & WATCHED if math.isfinite(mask) else 0 for mask in reasons.tolist()]
         episodes = self._episodes.setdefault(node, {})
-        if not episodes and not now.any():
+        if not episodes and not any(now):
             return []
         told = []
-        for gpu, bits in zip(gpus, now.tolist(), strict=True):
+        for gpu, bits in zip(gpus, now, strict=True):
             episode = episodes.get(gpu.uuid)
             if bits:
                 if episode is None or bits & ~episode[2]:
