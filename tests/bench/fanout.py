@@ -32,10 +32,12 @@ def run(form: Form) -> Iterator[Figure]:
     limit = f"ssh … python3 -c 'import nvitop, msgpack', {nodes} at once"
     yield Figure(f"fan-out: command to first frame of {nodes} sshd, agent sent", warm[0], "s",
                  limit=limit, beside=peer)  # fmt: skip
-    for what, (took_s, cpu_ms), share in (("", first, 1.0), (", agents serving", again, 0.5)):
+    for what, (took_s, start_ms, cpu_ms), share in (("", first, 1.0), (", agents serving", again, 0.5)):
         yield Figure(f"fan-out: command to first frame of {nodes} sshd{what}", took_s, "s", share * peer,
                      limit=limit, beside=peer)  # fmt: skip
-        yield Figure(f"fan-out: client CPU{what}", cpu_ms, "ms a node", 3)
+        yield Figure(f"fan-out: client CPU to start, whatever the nodes{what}", start_ms, "ms")
+        yield Figure(f"fan-out: client CPU after its start{what}", cpu_ms / nodes, "ms a node")
+        yield Figure(f"fan-out: client CPU{what}", (start_ms + cpu_ms) / nodes, "ms a node", 3)
 
 
 def _servers(stack: ExitStack, folder: Path, nodes: int) -> Path:
@@ -80,8 +82,8 @@ def _parallel_ssh(config: Path, names: Sequence[str]) -> float:
 
 def _ours(
     config: Path, names: Sequence[str], recording: str, folder: Path, *, stop: bool = False
-) -> tuple[float, float]:
-    """Seconds from the start of a client process to the first frame of every node, and its CPU ms a node."""
+) -> tuple[float, float, float]:
+    """Seconds from a client's start to the first frame of every node; its CPU ms to start, and after that."""
     words = [sys.executable, "-m", "tests.bench.fanout", str(config), recording, str(int(stop)), *names]
     began = time.monotonic()
     client = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
@@ -91,17 +93,19 @@ def _ours(
     client.communicate()
     if not line:
         raise RuntimeError("the client found no frames")
-    return took, 1000 * float(line) / len(names)
+    start_s, all_s = map(float, line.split())
+    return took, 1000 * start_s, 1000 * (all_s - start_s)
 
 
 async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) -> None:
-    """Connect to all nodes and print the CPU seconds used when each has sent a frame."""
+    """Connect to all nodes; print the CPU seconds used before that and when each has sent a frame."""
     from gswarm_tui.fleet.state import Fleet
     from gswarm_tui.hub import Hub
     from gswarm_tui.launch.bootstrap import Bootstrap, Serving
     from gswarm_tui.launch.ssh import SshLauncher, SshSettings
     from gswarm_tui.link import Link
 
+    start_s = time.process_time()
     hub = Hub(Fleet(names, 1.0))
     launcher = SshLauncher(SshSettings("", config, ""), Bootstrap("", "", Serving(recording)))
     for name in names:
@@ -112,7 +116,7 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
         if time.monotonic() > deadline:
             raise TimeoutError(next(str(n.reason) for n in hub.fleet.nodes.values() if not n.frames))
         await asyncio.sleep(0.005)
-    print(time.process_time(), flush=True)
+    print(start_s, time.process_time(), flush=True)
     if stop or not recording:
         await hub.stop_links()
     running.cancel()
