@@ -359,7 +359,10 @@ _REASONS = (
         "is in use by another program; end that, or name another file with --db",
     ),
     (r"already attached|Unique file handle", "is already open in this program"),
-    (r"not a valid DuckDB database", "is not a DuckDB file; name another file with --db"),
+    (
+        r"not a valid DuckDB database|Extension .* not found|Cannot launch in-memory database",
+        "is not a DuckDB file; name another file with --db",
+    ),
     (
         r"can only read|newer version|storage version greater",
         "was made by a newer DuckDB; update duckdb, or name another file with --db",

@@ -252,6 +252,13 @@ def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
     assert path.read_text() == "my thesis " * 100
 
 
+@pytest.mark.parametrize("start", [b"SQLite format 3\0", b"PAR1"], ids=["sqlite", "parquet"])
+def test_what_duckdb_would_open_by_other_means_is_no_recording(tmp_path: Path, start: bytes) -> None:
+    path = tmp_path / "other.db"
+    path.write_bytes(start.ljust(8192, b"\0"))
+    assert refusal(path) == f"{path} is not a DuckDB file; name another file with --db"
+
+
 def test_a_database_of_something_else_is_left_alone(path: Path) -> None:
     with duckdb.connect(str(path)) as connection:
         connection.execute("CREATE TABLE recordings (artist VARCHAR); CREATE TABLE songs (title VARCHAR)")
