@@ -14,10 +14,13 @@ import duckdb
 import numpy.typing as npt
 
 from gswarm_tui.store.asking import Answer, Asked, QueryError
+from gswarm_tui.store.ceiling import Ceiling
 
 AT_ONCE = 8
 LONGEST_S = 600.0
 MEMORY = "1GB"
+HEADROOM = 3 * 1024**3
+"""What all queries together may allocate, DuckDB's own blocks included."""
 _CANCELLED = "the query was cancelled"
 
 
@@ -36,6 +39,7 @@ class Lending:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._out: dict[Asked, threading.Timer] = {}
         self._room = threading.BoundedSemaphore(AT_ONCE)
+        self._ceiling = Ceiling(HEADROOM)
 
     def serve(self, connection: duckdb.DuckDBPyConnection) -> None:
         """From now on there is this connection; it is given over to be used here alone."""
@@ -68,12 +72,14 @@ class Lending:
                     raise QueryError(f"{self.path} isn't open now; ask again in a moment")
                 if not self._out:
                     self._connection.execute(f"SET memory_limit = '{MEMORY}'")
+                    self._ceiling.set()
                 cursor = self._connection.cursor()
                 cursor.execute("USE rec")
                 asked = Asked(cursor, self.path, self._ended)
                 words = f"the query took longer than {self._longest_s:g} s, the most while this is recorded"
                 self._out[asked] = timer = threading.Timer(self._longest_s, asked.stop, [words])
         except BaseException:
+            self._lift()
             self._room.release()
             raise
         timer.daemon = True
@@ -89,7 +95,13 @@ class Lending:
     def _ended(self, asked: Asked) -> None:
         with self._lock:
             self._out.pop(asked).cancel()
+        self._lift()
         self._room.release()
+
+    def _lift(self) -> None:
+        with self._lock:
+            if not self._out:
+                self._ceiling.lift()
 
 
 class Queries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -158,6 +159,23 @@ def test_memory_is_asked_for_only_while_queries_run(path: Path) -> None:
         recorder._database.checkpoint()
         ((after,),) = recorder._database._execute("SELECT current_setting('memory_limit')")
     assert (during, after) == ("953.6 MiB", "244.1 MiB")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SELECT len(range(1000000000))", "SELECT len(repeat('x', 4000000000))", "SELECT range(2000000000)"],
+)
+def test_a_value_that_is_larger_than_may_be_ends_its_query_alone(path: Path, sql: str) -> None:
+    """Such a value isn't in DuckDB's blocks, and its own bound doesn't know of it."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    with recording(path) as (recorder, statuses):
+        with pytest.raises(QueryError, match="memory"):
+            recorder.queries().ask(sql).rows()
+        assert resource.getrlimit(resource.RLIMIT_AS) == limit
+        recorder.submit(frame(1))
+        until(lambda: statuses and statuses[-1].committed, "nothing was committed")
+        assert recorder.queries().ask("SELECT count(*) FROM gpu_samples").rows() == [(GPUS,)]
+    assert [status.error for status in statuses if status.error] == []
 
 
 def test_a_query_has_its_time(path: Path) -> None:
