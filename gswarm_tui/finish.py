@@ -15,7 +15,7 @@ from gswarm_agent.wire import GAVE_ALL
 from gswarm_tui import hosts, parts
 from gswarm_tui.arguments import Options
 from gswarm_tui.errors import UserError, printable
-from gswarm_tui.fleet.events import ABANDONED, WAITING, Happened, Phase
+from gswarm_tui.fleet.events import ABANDONED, WAITING, Happened, Phase, left_nothing
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import LaunchError
 from gswarm_tui.launch.waiting import NodeStatus
@@ -94,14 +94,12 @@ async def _fetch(hub: Hub, nodes: Collection[str]) -> None:
 
 
 def _tell_gone(hub: Hub, recorder: Recorder, nodes: Collection[str]) -> None:
-    """Where nothing is left of an agent that wasn't seen to end, as after a reboot without ``/var/tmp``."""
-    lives = recorder.resumed.lives if recorder.resumed is not None else ()
-    for node in sorted(nodes):
-        known = [life for life in lives if life.node == node and life.ts_ns]
-        last = max((life.ts_ns / 1e9 - life.offset_s for life in known), default=None)
-        since = "" if last is None else " after this"
-        said = f"nothing is left of its agent on the node: what it measured{since}, if anything, is lost"
-        hub.publish(Happened(last or hub.started_at, "gap", WARNING, said, node))
+    """Where nothing is left of an agent that wasn't seen to end."""
+    resumed = recorder.resumed
+    lives, accounted = ((), frozenset[str]()) if resumed is None else (resumed.lives, resumed.accounted)
+    for node in sorted(set(nodes) - accounted):
+        last = max((life.last_at for life in lives if life.node == node and life.ts_ns), default=None)
+        hub.publish(left_nothing(node, last, hub.started_at))
 
 
 def _tell_holding(hub: Hub, holding: Mapping[str, str], abandon: bool) -> None:

@@ -97,6 +97,9 @@ def go_on(hub: Hub, options: Options, plan: Plan, path: Path, recording_id: int)
         for session in resumed.sessions:
             hub.fleet.sessions.restore(session)
         hub.fleet.resume((life.node, life.life, life.seq, life.ts_ns) for life in resumed.lives)
+        for life in resumed.lives if lasting(options) else ():
+            if life.ts_ns and life.node not in resumed.accounted:
+                hub.fleet.leave_off(life.node, life.life, life.last_at)
     return recorder
 
 

@@ -32,6 +32,7 @@ from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval, run_until
 from gswarm_agent.spool import MIB, Spool
 from gswarm_agent.visitor import STATUS, Visitor, is_own
 from gswarm_agent.wire import (
+    ENDED_BY,
     GAVE_ALL,
     JOB_ENDED,
     KEEPS,
@@ -252,7 +253,7 @@ class Server:
 
     def _hear_signal(self) -> None:
         for number in self._signals.take():
-            self._end(f"the agent was ended by {signal.Signals(number).name}", SIGNAL_S)
+            self._end(f"{ENDED_BY}{signal.Signals(number).name}", SIGNAL_S)
 
     def _hear(self, visitor: Visitor) -> None:
         try:

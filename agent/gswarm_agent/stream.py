@@ -20,6 +20,7 @@ from gswarm_agent.probes.base import Probe
 from gswarm_agent.process import Signals, name_process, protect_standard_streams
 from gswarm_agent.sampler import Sampler, SystemWatch, Watch, clamp_interval, run_until_stopped
 from gswarm_agent.wire import (
+    ENDED_BY,
     MAGIC,
     Bye,
     Decoder,
@@ -233,7 +234,7 @@ def _read(conversation: Conversation, wire_in: int, signals: Signals) -> None:
     while conversation.ended is None:
         ready, _, _ = select.select([wire_in, signals.reading], [], [])
         for number in signals.take():
-            conversation.end(f"the agent was ended by {signal.Signals(number).name}")
+            conversation.end(f"{ENDED_BY}{signal.Signals(number).name}")
             return
         if wire_in not in ready:
             continue

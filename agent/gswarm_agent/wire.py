@@ -43,6 +43,7 @@ MAX_PARTS = 16 * 1024
 """Lists and maps in a message. An empty one is a byte on the wire and sixty in memory."""
 TAKEN_OVER = "another head took over"
 JOB_ENDED = "the agent ended because the job ended"
+ENDED_BY = "the agent was ended by "
 GAVE_ALL = "the agent gave all that was left"
 KEEPS = "; frames that it could not send wait on its disk"
 

@@ -10,12 +10,14 @@ import enum
 from dataclasses import dataclass
 from functools import cached_property
 
-from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.frame import WARNING, Frame, Hello
 
 WAITING = "waiting"
 """The kind of event that says which nodes may hold frames when a recording is left open."""
 ABANDONED = "abandoned"
 """The kind of event that says which nodes may hold frames that a closed recording was not to wait for."""
+LEFT_NOTHING = "nothing is left of the agent that it had"
+"""How the message of a gap begins whose size nobody knows."""
 
 
 class Phase(enum.Enum):
@@ -144,6 +146,16 @@ class Happened:
     node: str | None = None
     gpu: int | None = None
     detail: str | None = None
+
+
+def left_nothing(node: str, last_at: float | None, now: float) -> Happened:
+    """Of an agent that wasn't seen to end nothing is left, as after a reboot without ``/var/tmp``.
+
+    ``last_at`` is the time of its newest frame that came, None where none did.
+    """
+    since = "" if last_at is None else " after this"
+    words = f"{LEFT_NOTHING}: what it measured{since}, if anything, is lost"
+    return Happened(now if last_at is None else last_at, "gap", WARNING, words, node)
 
 
 Event = (

@@ -55,6 +55,8 @@ class NodeState:
     job was granted it, True where that isn't known; ``own_memory_mib`` is the device memory of those.
     ``former`` is the hello of an agent run before this one, of which frames still come. ``last_ts`` is the
     time of the newest reading, ``last_arrival`` when a fresh one came: what waited on the node isn't fresh.
+    ``left_off`` is the life that measured when the recording was interrupted, and the time of its newest
+    frame, until the node has said what became of it.
     """
 
     name: str
@@ -66,6 +68,7 @@ class NodeState:
     hello: Hello | None = None
     former: Hello | None = None
     lives: Lives = field(default_factory=Lives)
+    left_off: tuple[str, float] | None = None
     interval_s: float = 1.0
     gpus: Floats = field(default_factory=lambda: np.empty((0, len(GPU_COLUMNS))))
     host: Floats = field(default_factory=lambda: np.full(len(HOST_COLUMNS), np.nan))

@@ -24,6 +24,7 @@ from gswarm_tui.fleet.events import (
     SessionChanged,
     SessionStarted,
     SessionStopped,
+    left_nothing,
 )
 from gswarm_tui.fleet.history import Floats, History
 from gswarm_tui.fleet.lives import Place
@@ -116,6 +117,14 @@ class Fleet:
             if name in self.nodes:
                 self.nodes[name].lives.remember(life, seq, ts_ns)
 
+    def leave_off(self, name: str, life: str, last_at: float) -> None:
+        """A recording goes on that was interrupted while this life of a node measured.
+
+        If the node has nothing to say of it, what it measured since its newest frame is told as lost.
+        """
+        if name in self.nodes:
+            self.nodes[name].left_off = life, last_at
+
     def _link(self, event: LinkChanged) -> list[Happened]:
         node = self.nodes[event.node]
         before = node.phase
@@ -139,6 +148,7 @@ class Fleet:
     def _introduced(self, event: NodeIntroduced) -> list[Happened]:
         node, hello = self.nodes[event.node], event.hello
         known = node.hello
+        untold = self._untold(node, hello.life, of_now=not event.former)
         if event.former:
             node.former = hello
             if known is None:
@@ -154,7 +164,14 @@ class Fleet:
         ]
         if known is not None and known.host.boot_id != hello.host.boot_id:
             told.append(Happened(event.at, "reboot", WARNING, "the node was booted anew", event.node))
-        return told
+        return untold + told
+
+    def _untold(self, node: NodeState, life: str, *, of_now: bool) -> list[Happened]:
+        """The node spoke of a life. Former ones come first, so one that it has left out by now is gone."""
+        if node.left_off is None or (life != node.left_off[0] and not of_now):
+            return []
+        (left, last_at), node.left_off = node.left_off, None
+        return [] if life == left else [left_nothing(node.name, last_at, last_at)]
 
     def _adopt(self, node: NodeState, hello: Hello) -> None:
         """Show the node as this hello describes it; other GPUs begin with an empty history."""
@@ -259,6 +276,7 @@ class Fleet:
     def _lost(self, event: FramesLost) -> list[Happened]:
         """The agent knows that frames never come; how many of them aren't here, only we know."""
         node = self.nodes[event.node]
+        self._untold(node, event.life, of_now=False)
         return _gap(node, event.ts, node.lives.lose(event.life, event.seq), event.reason)
 
     def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> list[Happened]:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gswarm_agent.frame import GpuFacts
-from gswarm_tui.fleet.events import WAITING
+from gswarm_agent.wire import ENDED_BY, GAVE_ALL, JOB_ENDED, KEEPS
+from gswarm_tui.fleet.events import LEFT_NOTHING, WAITING
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.ledger import KnownLife, KnownNode, Ledger, Row
 from gswarm_tui.store.spanning import session_spans
 from gswarm_tui.store.summing import energy
+
+MILLISECOND = 1e-3
 
 
 class Rows(Protocol):
@@ -62,13 +65,22 @@ class LifeOnDisk:
     offset_s: float
     round_trip_s: float
 
+    @property
+    def last_at(self) -> float:
+        """The head's Unix time of its last frame."""
+        return self.ts_ns / 1e9 - self.offset_s
+
 
 @dataclass(frozen=True)
 class Resumed:
-    """What the rest of the head has to know of a recording that goes on."""
+    """What the rest of the head has to know of a recording that goes on.
+
+    ``accounted`` are the nodes whose last agent was seen to end and kept nothing, or was told as gone.
+    """
 
     started_at: float
     lives: tuple[LifeOnDisk, ...]
+    accounted: frozenset[str]
     sessions: tuple[Session, ...]
     rows: int
 
@@ -106,6 +118,15 @@ LEFT JOIN (SELECT * FROM session_samples JOIN gpus g USING (gpu_id) WHERE g.allo
 WHERE s.recording_id = ?
 GROUP BY ALL
 ORDER BY s.session_id
+"""
+
+_ACCOUNTS = """
+SELECT node, max(epoch_us(ts)) / 1e6 AS at FROM events e JOIN nodes n USING (node_id)
+WHERE n.recording_id = $1
+  AND (kind = 'gap' AND starts_with(message, $2)
+       OR kind = 'link_lost' AND NOT suffix(message, $3)
+          AND (starts_with(message, $4) OR starts_with(message, $5) OR starts_with(message, $6)))
+GROUP BY node
 """
 
 _ROWS = """
@@ -182,9 +203,21 @@ def load(file: Rows, ledger: Ledger) -> Resumed:
     return Resumed(
         started_at=begun[0]["at"] / 1e6,
         lives=tuple(on_disk),
+        accounted=_accounted(file, number, on_disk),
         sessions=tuple(_session(row, file) for row in sessions),
         rows=file.rows(_ROWS, number)[0]["rows"],
     )
+
+
+def _accounted(file: Rows, number: int, lives: Sequence[LifeOnDisk]) -> frozenset[str]:
+    """The nodes of which it is known what became of their last agent's frames."""
+    newest = {life.node: life.last_at for life in lives}
+    told = file.rows(_ACCOUNTS, number, LEFT_NOTHING, KEEPS, JOB_ENDED, ENDED_BY, GAVE_ALL)
+    found = {row["node"] for row in told if row["at"] > newest.get(row["node"], 0.0) - MILLISECOND}
+    for one in interrupted(file):
+        if one.recording_id == number and one.awaited is not None:
+            found |= set(one.nodes) - set(one.awaited)
+    return frozenset(found)
 
 
 def _facts(gpu: Row) -> GpuFacts:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gswarm_agent.frame import ERROR, INFO, Frame, GpuFacts, Hello, HostFacts, Note, Row
+from gswarm_agent.frame import ERROR, INFO, WARNING, Frame, GpuFacts, Hello, HostFacts, Note, Row
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import (
     FrameArrived,
@@ -137,6 +137,40 @@ def test_a_recording_that_goes_on_misses_only_what_never_came() -> None:
     assert fleet.apply(frame(7, T0, None)) == []
     assert fleet.apply(frame(8, T0 + 1, None)) == []
     assert [h.message for h in fleet.apply(frame(10, T0 + 3, None))] == ["1 frame is missing"]
+
+
+def interrupted_while_life_0_measured() -> Fleet:
+    fleet = Fleet(["gpu01"])
+    fleet.resume([("gpu01", "life-0", 7, int(T0 * 1e9))])
+    fleet.leave_off("gpu01", "life-0", T0)
+    return fleet
+
+
+def test_an_agent_of_which_the_node_knows_nothing_any_more_is_told_once() -> None:
+    fleet = interrupted_while_life_0_measured()
+    (gap,) = fleet.apply(NodeIntroduced("gpu01", T0 + 8, hello()))
+    assert (gap.at, gap.kind, gap.severity, gap.message) == (
+        T0,
+        "gap",
+        WARNING,
+        "nothing is left of the agent that it had: what it measured after this, if anything, is lost",
+    )
+    assert fleet.apply(NodeIntroduced("gpu01", T0 + 9, hello(life="life-2"))) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        NodeIntroduced("gpu01", T0 + 8, hello(life="life-0")),
+        NodeIntroduced("gpu01", T0 + 8, hello(life="life-0"), former=True),
+        FramesLost("gpu01", T0 + 8, T0, "life-0", 7, "it was killed"),
+    ],
+)
+def test_an_agent_that_the_node_still_knows_is_not_told_as_gone(said: NodeIntroduced | FramesLost) -> None:
+    fleet = interrupted_while_life_0_measured()
+    assert fleet.apply(NodeIntroduced("gpu01", T0 + 8, hello(life="between"), former=True)) == []
+    assert fleet.apply(said) == []
+    assert fleet.apply(NodeIntroduced("gpu01", T0 + 8, hello())) == []
 
 
 def test_a_gap_that_the_agent_tells_is_told_once() -> None:

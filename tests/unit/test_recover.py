@@ -228,10 +228,25 @@ def test_an_agent_of_which_nothing_is_left_at_all_is_told(path: Path) -> None:
     status, said = finished(path, uid)
     assert status == 0, said
     assert gaps(path) == [
-        "nothing is left of its agent on the node: what it measured after this, if anything, is lost"
+        "nothing is left of the agent that it had: what it measured after this, if anything, is lost"
     ]
     at_the_end = "SELECT abs(epoch(e.ts - (SELECT max(ts) FROM host_samples))) < 0.001 FROM events e"
     assert query(path, f"{at_the_end} WHERE kind = 'gap'") == [(True,)]
+
+
+def test_going_on_tells_an_agent_of_which_nothing_is_left(path: Path) -> None:
+    uid = killed_head(path)
+    killed_agent(uid)
+    shutil.rmtree(next(Path("/var/tmp").glob(f"gswarm-tui-{os.geteuid()}/{uid}@*")))
+    before = len(frames_on(path))
+    with head("recover", uid[:8], "--db", str(path)) as running:
+        eventually(lambda: running.rows() > 0, "what is on disk")
+        known = running.rows()
+        eventually(lambda: running.rows() > known + 10, "frames of the next agent")
+    assert len(frames_on(path)) > before
+    assert gaps(path) == [
+        "nothing is left of the agent that it had: what it measured after this, if anything, is lost"
+    ]
 
 
 def leave(path: Path, uid: str, options: str = "{}", node: str = "n1") -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gswarm_agent.frame import WARNING
+from gswarm_agent.frame import ERROR, WARNING
+from gswarm_agent.wire import ENDED_BY, GAVE_ALL, JOB_ENDED, KEEPS
 from gswarm_tui.fleet.events import (
     WAITING,
     Event,
@@ -22,6 +23,7 @@ from gswarm_tui.fleet.events import (
     RecorderStatus,
     SessionChanged,
     SessionStarted,
+    left_nothing,
 )
 from gswarm_tui.store.database import StoreError
 from gswarm_tui.store.reader import ReadOnly
@@ -164,6 +166,38 @@ def test_which_nodes_a_recording_waits_for_is_known_as_long_as_nothing_came_afte
     assert left() == (("n1", "n2"), ("n2",))
     go_on(path, introduced("n1", gpus=1), *frames(5, 10), ended_at=None)
     assert left() == (("n1", "n2"), None)
+
+
+def left_by_agent(path: Path, *events: Event) -> frozenset[str]:
+    leave(path, introduced(gpus=1), LinkMeasured("n1", T0, 0.25, 0.001), *frames(1, 4), *events)
+    return go_on(path).accounted
+
+
+def test_an_agent_may_have_measured_on_when_its_head_was_killed(path: Path) -> None:
+    gap = Happened(T0 + 4, "gap", WARNING, "3 frames are missing", "n1")
+    assert left_by_agent(path, gap) == frozenset()
+
+
+@pytest.mark.parametrize("reason", [JOB_ENDED, f"{ENDED_BY}SIGTERM", GAVE_ALL])
+def test_an_agent_that_was_seen_to_end_has_measured_nothing_more(path: Path, reason: str) -> None:
+    assert left_by_agent(path, Happened(T0 + 5, "link_lost", ERROR, reason, "n1")) == {"n1"}
+
+
+def test_an_agent_that_ended_before_the_newest_frame_is_not_the_last(path: Path) -> None:
+    assert left_by_agent(path, Happened(T0 + 1, "link_lost", ERROR, JOB_ENDED, "n1")) == frozenset()
+
+
+def test_an_agent_that_kept_frames_is_not_done_with(path: Path) -> None:
+    assert left_by_agent(path, Happened(T0 + 5, "link_lost", ERROR, JOB_ENDED + KEEPS, "n1")) == frozenset()
+
+
+def test_an_agent_that_left_nothing_is_told_by_one_head_only(path: Path) -> None:
+    assert left_by_agent(path, left_nothing("n1", T0 + 4 - 0.25, T0)) == {"n1"}
+
+
+def test_a_node_that_the_recording_was_not_left_open_for_has_given_all(path: Path) -> None:
+    waits = Happened(T0 + 9, WAITING, WARNING, "it may hold frames", "n2")
+    assert left_by_agent(path, introduced("n2", gpus=1), waits) == {"n1"}
 
 
 def test_links_of_a_file_made_before_lives_are_kept(path: Path) -> None:
