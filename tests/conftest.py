@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,17 @@ def umask() -> Iterator[None]:
     os.umask(before)
     yield
     os.umask(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def runtime_folder() -> Iterator[None]:
+    """What a test starts finds, and is found by, no gswarm-tui that somebody runs on this machine.
+
+    The path is short: that of a socket in it may have no more than 107 characters.
+    """
+    with tempfile.TemporaryDirectory(prefix="gswarm-run-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 @dataclass(frozen=True)
 class Login:
-    """The login node: the machine's files and processes; network, host name and /run of its own."""
+    """The login node: the machine's files and processes; network, host name, /run and heads of its own."""
 
     root: Path
 

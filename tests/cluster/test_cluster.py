@@ -10,6 +10,7 @@ import sys
 import asyncssh
 import pytest
 
+from gswarm_tui.control.places import SHARED
 from tests.cluster.cluster import Cluster
 from tests.cluster.kinds import REPOSITORY
 from tests.cluster.person import wait_granted
@@ -108,6 +109,11 @@ def test_nodes_that_ssh_must_not_trust_or_cannot_enter(cluster: Cluster) -> None
 def test_a_login_shell_has_environment_modules(cluster: Cluster) -> None:
     said = ssh(cluster, "gpu03", "bash -lc 'module load cuda/12.4; echo $CUDA_VERSION'")
     assert said.stdout.split() == ["12.4"], said.stderr
+
+
+def test_who_watches_on_the_machine_itself_is_not_found_at_the_login_node(cluster: Cluster) -> None:
+    said = cluster.run(["stat", "-c", "%m %a", SHARED])
+    assert said.stdout.split() == [SHARED, "700"], "a file system of its own"
 
 
 def test_nodes_share_the_home_folder_and_nothing_else(cluster: Cluster) -> None:
