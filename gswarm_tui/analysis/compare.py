@@ -82,13 +82,17 @@ _TELLING = 2.0
 
 @dataclass(frozen=True)
 class _Quantity:
-    """Something that runs differ in; ``of_gpu`` gives it for one GPU, whose spread is usual, too."""
+    """Something that runs differ in; ``of_gpu`` gives it for one GPU, whose spread is usual, too.
+
+    What ``adds_up`` grows as long as a run goes on.
+    """
 
     name: str
     of: Callable[[Run], float | None]
     shown: Callable[[float | None], str]
     relative: bool
     of_gpu: Callable[[Figures], float | None] | None = None
+    adds_up: bool = False
 
 
 def _util(one: Figures) -> float | None:
@@ -100,8 +104,10 @@ def _throttled(one: Figures) -> float | None:
 
 
 _QUANTITIES = (
-    _Quantity("GPU time", lambda run: run.seconds * run.whole.gpus, lambda s: clock(s or 0), True),
-    _Quantity("energy", lambda run: run.whole.energy_j, energy, True),
+    _Quantity(
+        "GPU time", lambda run: run.seconds * run.whole.gpus, lambda s: clock(s or 0), True, adds_up=True
+    ),
+    _Quantity("energy", lambda run: run.whole.energy_j, energy, True, adds_up=True),
     _Quantity("mean utilisation", lambda run: _util(run.whole), share, False, _util),
     _Quantity("balance", lambda run: run.balance, share, False),
     _Quantity("bubbles", lambda run: run.whole.bubble_share, share, False, lambda one: one.bubble_share),
@@ -126,7 +132,9 @@ def difference(runs: Sequence[Run]) -> str:
         (times, quantity, run)
         for run in runs[1:]
         for quantity in _QUANTITIES
-        if (times := _times_usual(quantity, runs[0], run)) is not None and times >= _TELLING
+        if not (quantity.adds_up and (run.summary.running or runs[0].summary.running))
+        and (times := _times_usual(quantity, runs[0], run)) is not None
+        and times >= _TELLING
     ]
     if not found:
         return "Nothing differs more than runs of the same work usually do."

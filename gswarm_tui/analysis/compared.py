@@ -24,10 +24,10 @@ def table(runs: Sequence[Run], zone: tzinfo | None = None) -> Table:
         ("nodes", lambda run: str(len(run.summary.nodes))),
         ("GPUs", lambda run: str(run.whole.gpus)),
         ("duration", lambda run: lasting(run.seconds) + (" so far" if run.summary.running else "")),
-        ("speed-up", lambda run: _times(speed_up(first.seconds, run.seconds))),
+        ("speed-up", lambda run: _times(_speed_up(first, run))),
         ("efficiency", lambda run: _exact_share(_efficiency(first, run))),
         ("energy", lambda run: energy(run.whole.energy_j)),
-        ("energy ratio", lambda run: _times(part_of(run.whole.energy_j, first.whole.energy_j))),
+        ("energy ratio", lambda run: _times(_energy_ratio(first, run))),
         ("power a GPU", lambda run: watts(run.whole.power_mean_w)),
         ("utilisation", lambda run: percent(run.whole.util_mean_pct)),
         ("busy", lambda run: share(part_of(run.whole.busy_s, run.whole.measured_s))),
@@ -49,7 +49,7 @@ def remarks(runs: Sequence[Run]) -> Iterator[str]:
     yield "Speed-up and efficiency, T1 / (n · Tn), are for runs that do the same work."
     for run in runs:
         if run.summary.running:
-            yield f"{run.label} still runs: its duration, and all that is made of it, is as of now."
+            yield f"{run.label} still runs: its figures are as of now, and its work can't be compared yet."
         elif run.summary.span.ended_at is None:
             yield f"{run.label} has no end: it is taken up to its last sample."
         if run.summary.partial:
@@ -58,7 +58,22 @@ def remarks(runs: Sequence[Run]) -> Iterator[str]:
             yield f"{run.label} is partial: {complete} of {all_of_them} nodes cover all of it."
 
 
+def _over(*runs: Run) -> bool:
+    """Whether none of them still runs: only then may they have done the same work."""
+    return not any(run.summary.running for run in runs)
+
+
+def _speed_up(first: Run, run: Run) -> float | None:
+    return speed_up(first.seconds, run.seconds) if _over(first, run) else None
+
+
+def _energy_ratio(first: Run, run: Run) -> float | None:
+    return part_of(run.whole.energy_j, first.whole.energy_j) if _over(first, run) else None
+
+
 def _efficiency(first: Run, run: Run) -> float | None:
+    if not _over(first, run):
+        return None
     return efficiency(first.seconds, first.whole.gpus, run.seconds, run.whole.gpus)
 
 
@@ -95,11 +110,11 @@ _COLUMNS: dict[str, tuple[str, Callable[[Run, Run], Any]]] = {
     "nodes": ("INTEGER", lambda run, _: len(run.summary.nodes)),
     "complete_nodes": ("INTEGER", lambda run, _: len(run.summary.covered) - len(run.summary.partial)),
     "gpus": ("INTEGER", lambda run, _: run.whole.gpus),
-    "speed_up": ("DOUBLE", lambda run, first: speed_up(first.seconds, run.seconds)),
+    "speed_up": ("DOUBLE", lambda run, first: _speed_up(first, run)),
     "efficiency": ("DOUBLE", lambda run, first: _efficiency(first, run)),
     "energy_j": ("DOUBLE", lambda run, _: run.whole.energy_j),
     "energy_kwh": ("DOUBLE", lambda run, _: run.whole.energy_kwh),
-    "energy_ratio": ("DOUBLE", lambda run, first: part_of(run.whole.energy_j, first.whole.energy_j)),
+    "energy_ratio": ("DOUBLE", lambda run, first: _energy_ratio(first, run)),
     "power_mean_w": ("DOUBLE", lambda run, _: run.whole.power_mean_w),
     "util_mean_pct": ("DOUBLE", lambda run, _: run.whole.util_mean_pct),
     "busy_share": ("DOUBLE", lambda run, _: part_of(run.whole.busy_s, run.whole.measured_s)),

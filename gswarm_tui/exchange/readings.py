@@ -269,12 +269,17 @@ class JsonImport:
             name=_text(self._members.get("session_name"), "session_name") or self._path.stem,
             started_at=began,
             ended_at=ended,
-            status=_text(told.get("status"), "status") or "stopped",
+            status=_ended(_text(told.get("status"), "status")),
             note=_text(told.get("note"), "note") or "",
         )
 
     def _add(self, table: Table, **row: Any) -> None:
         self._target.add(table, {name: [value] for name, value in row.items()})
+
+
+def _ended(status: str | None) -> str:
+    """How a session ended: one that still ran when it was exported ends with the export."""
+    return "ended" if status == "running" else status or "stopped"
 
 
 def _object(value: Any, name: str) -> Mapping[str, Any]:

@@ -42,11 +42,17 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 _NUMBERED = {"recording_id": RECORDINGS, "node_id": NODES, "gpu_id": GPUS, "session_id": SESSIONS}
 _OPTIONAL = {(EVENTS.name, "node_id"), (EVENTS.name, "gpu_id")}
 # What comes from elsewhere is over, also where its recorder was killed: nobody can go on with it here.
-_END = """
+_END_RECORDINGS = """
 UPDATE recordings SET ended_at = coalesce(
   (SELECT max(h.ts) + INTERVAL 1 MICROSECOND FROM host_samples h JOIN nodes n USING (node_id)
    WHERE n.recording_id = recordings.recording_id), started_at)
 WHERE ended_at IS NULL AND recording_id IN (SELECT number FROM new_recording_id)
+"""
+_END_SESSIONS = """
+UPDATE sessions SET ended_at = greatest(sessions.started_at, r.ended_at), status = 'ended'
+FROM recordings r
+WHERE r.recording_id = sessions.recording_id AND sessions.ended_at IS NULL
+  AND r.recording_id IN (SELECT number FROM new_recording_id)
 """
 _FIRST, _LAST = "TIMESTAMP '1970-01-01'", "TIMESTAMP '2500-01-01'"
 
@@ -93,7 +99,8 @@ class Importing:
                 if files:
                     count = self._add_table(table, files, folder)
                     samples += count if table is GPU_SAMPLES else 0
-            self._connection.execute(_END)
+            self._connection.execute(_END_RECORDINGS)
+            self._connection.execute(_END_SESSIONS)
         except duckdb.Error as error:
             raise StoreError(_explain(error, folder, self._path)) from error
         return samples

@@ -102,6 +102,11 @@ sums AS (
 )"""  # noqa: S608 (own names and numbers)
 
 
+def _grown(before: str, after: str) -> str:
+    """The growth from one reading of a counter to the next, none if it fell, as live figures have it."""
+    return f"CASE WHEN {after} < {before} THEN 0 ELSE {after} - {before} END"
+
+
 def _phases(spans: Spans) -> str:
     """Idle phases, known by the busy sample before them; with busy_before NULL all other samples."""
     return f"""
@@ -116,8 +121,7 @@ ordered AS (
 ), phases AS (
   SELECT member, CASE WHEN {_IDLE} THEN busy_before END AS busy_before,
          max(ts) AS last_idle, sum(interval_ms) / 1000 AS phase_s,
-         sum(CASE WHEN energy_mj < energy_before_mj THEN energy_mj ELSE energy_mj - energy_before_mj END)
-           / 1000 AS used_j
+         sum({_grown("energy_before_mj", "energy_mj")}) / 1000 AS used_j
   FROM ordered
   GROUP BY ALL
 ), lasts AS (
@@ -141,7 +145,7 @@ edges AS (
   GROUP BY ALL
 ), entries AS (
   SELECT a.member,
-         CASE WHEN a.first_mj < b.last_mj THEN a.first_mj ELSE a.first_mj - b.last_mj END / 1000 AS entry_j
+         {_grown("b.last_mj", "a.first_mj")} / 1000 AS entry_j
   FROM edges a
   JOIN edges b ON b.member = a.member AND b.early AND NOT a.early
   WHERE epoch(a.first_ts - b.last_ts) < 1.5 * a.interval_ms / 1000
@@ -289,25 +293,26 @@ FROM counted
 def energy(spans: Spans) -> str:
     """A statement for each span's energy_j in little memory, however long it is.
 
-    Counters are followed minute by minute, so what one that begins anew twice in a minute counted between is
-    passed over; ``summary`` follows every sample.
+    Counters are followed minute by minute: of one that begins anew it is never more, and less only where it
+    passes what it had counted, or begins anew again, in the same minute. ``summary`` follows every sample.
     """
     return f"""
 WITH {spans.relation},{MEMBERS},{_entries(spans)}, minutes AS (
   SELECT m.member, epoch_us(s.ts) // 60000000 AS minute, arg_min(s.energy_mj, s.ts) AS first_mj,
-         arg_max(s.energy_mj, s.ts) AS last_mj, max(s.energy_mj) AS top_mj
+         arg_max(s.energy_mj, s.ts) AS last_mj, max(s.energy_mj) AS top_mj, min(s.energy_mj) AS bottom_mj,
+         arg_max(s.ts, s.energy_mj) AS top_ts, arg_min(s.ts, s.energy_mj) AS bottom_ts
   FROM gpu_samples s
   JOIN members m USING (gpu_id)
   WHERE {spans.inside} AND s.energy_mj IS NOT NULL
   GROUP BY m.member, minute
 ), steps AS (
   SELECT member, first_mj,
-         CASE WHEN last_mj < top_mj THEN top_mj + last_mj ELSE last_mj END - first_mj AS grew_mj,
+         CASE WHEN top_ts < bottom_ts THEN (top_mj - first_mj) + (last_mj - bottom_mj)
+              ELSE top_mj - bottom_mj END AS grew_mj,
          lag(last_mj) OVER (PARTITION BY member ORDER BY minute) AS before_mj
   FROM minutes
 ), grown AS (
-  SELECT member, sum(grew_mj + CASE WHEN before_mj IS NULL THEN 0 WHEN first_mj < before_mj THEN first_mj
-                                    ELSE first_mj - before_mj END) / 1000 AS grown_j
+  SELECT member, sum(grew_mj + coalesce({_grown("before_mj", "first_mj")}, 0)) / 1000 AS grown_j
   FROM steps
   GROUP BY member
 )

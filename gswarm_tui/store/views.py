@@ -92,8 +92,9 @@ _VIEWS = {
         _SESSION_SUMMARY,
         "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Means, "
         "median, p95 and maxima are over all samples of single GPUs. Times are summed over GPUs; busy is "
-        f"util_pct >= {BUSY_FROM_PCT:g}. Energy is the growth of the energy counters. Coverage is the share "
-        "of the session's GPU time that samples stand for; partial says where nodes don't cover all of it. "
+        f"util_pct >= {BUSY_FROM_PCT:g}. Energy is the growth of the energy counters; a step in which "
+        "one fell, as after a driver's reload, counts as nothing. Coverage is the share of the "
+        "session's GPU time that samples stand for; partial says where nodes don't cover all of it. "
         "Bubbles are explained at session_bubbles; bubble_share is of the measured time between the first "
         "and the last busy sample. The host's columns are NULL for a GPU.",
     ),

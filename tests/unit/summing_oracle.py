@@ -80,8 +80,7 @@ def _energy_j(ordered: Sequence[Sample], began: float, until: float) -> float | 
         if before is not None and before.energy_mj is not None and one.ts >= began:
             neighbours = one.interval_s is not None and one.ts - before.ts < 1.5 * one.interval_s
             if before.ts >= began or neighbours:
-                grew = one.energy_mj - before.energy_mj
-                used.append(grew if grew >= 0 else one.energy_mj)
+                used.append(max(0, one.energy_mj - before.energy_mj))
         before = one
     return sum(used) / 1000 if used else None
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gswarm_tui.analysis.compare import Run, difference, efficiency, speed_up
+from gswarm_tui.analysis.compared import answer, remarks, table
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Figures, Summary
 from gswarm_tui.cli import main
@@ -78,6 +79,20 @@ def test_what_differs_between_the_gpus_of_a_run_is_no_difference_of_runs() -> No
     even = ({"power_mean_w": 500.0}, {"power_mean_w": 500.0})
     a, b = run("a", *even, power_mean_w=500.0), run("b", *even, power_mean_w=650.0)
     assert "power: 650 W in b, 500 W in a" in difference([a, b])
+
+
+def test_a_run_that_goes_on_has_no_speed_up_yet() -> None:
+    a, b = run("a"), run("b", seconds=2, energy_j=900.0)
+    b = replace(b, summary=replace(b.summary, running=True))
+    rows = {row[0]: row[1:] for row in table([a, b]).rows}
+    assert [rows[name] for name in ("speed-up", "efficiency", "energy ratio")] == [
+        ("1.00 ×", "–"), ("100.0 %", "–"), ("1.00 ×", "–"),
+    ]  # fmt: skip
+    assert not {"speed-up", "efficiency", "energy ratio"} & {row[0] for row in table([b, a]).rows}
+    assert "b still runs: its figures are as of now, and its work can't be compared yet." in remarks([a, b])
+    assert difference([a, b]).startswith("Nothing differs")
+    (row,) = [row for row in answer([a, b]).dicts() if row["run"] == "b"]
+    assert [row[name] for name in ("speed_up", "efficiency", "energy_ratio")] == [None] * 3
 
 
 def test_a_gpu_that_idles_unbalances_a_run() -> None:

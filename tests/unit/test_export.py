@@ -258,14 +258,22 @@ def test_what_is_still_written_is_exported_as_far_as_it_is(
     class Running(FileSource):
         running = True
 
-    duckdb.connect(str(recording)).execute("UPDATE recordings SET ended_at = NULL").close()
+    connection = duckdb.connect(str(recording))
+    connection.execute("UPDATE recordings SET ended_at = NULL")
+    connection.execute("UPDATE sessions SET ended_at = NULL, status = 'running' WHERE session_id = 1")
+    connection.close()
     monkeypatch.setattr(export, "open_source", lambda *_: Running(recording))
     exported("recording 1", "-o", "run.parquet")
     assert "recording 1 hadn't ended; this is how far it is." in capsys.readouterr().err
     assert cli.main(["import", "run.parquet", "--db", "back.duckdb"]) == 0
     left, back = tables(recording), tables(Path("back.duckdb"))
-    assert {name: rows for name, rows in back.items() if name != "recordings"} == {
-        name: rows for name, rows in left.items() if name != "recordings"
+    over = {"recordings", "sessions"}
+    assert {name: rows for name, rows in back.items() if name not in over} == {
+        name: rows for name, rows in left.items() if name not in over
     }
+    (session,) = query(
+        Path("back.duckdb"), "SELECT status, epoch(ended_at) FROM sessions ORDER BY session_id LIMIT 1"
+    )
+    assert session == ("ended", pytest.approx(T0 + 20.004001, abs=2e-6))
     ended = query(Path("back.duckdb"), "SELECT epoch(ended_at) FROM recordings")
     assert ended == [(pytest.approx(T0 + 20.004001, abs=2e-6),)]
