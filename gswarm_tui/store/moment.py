@@ -20,8 +20,8 @@ from gswarm_tui.fleet.readings import ENERGY
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.machines import Machine, introduction
+from gswarm_tui.store.metering import Meter
 from gswarm_tui.store.playback import Columns, Playback, link_of, micros, stamp
-from gswarm_tui.store.summing import LONGEST_INTERVAL_S
 
 Places = npt.NDArray[np.intp]
 
@@ -48,7 +48,7 @@ class Moments:
 
     def __init__(self, playback: Playback) -> None:
         self._playback = playback
-        self._energy_at_first: dict[int, float] = {}
+        self._meter = Meter(playback)
         self._ended: dict[str, Session] = {}
         self._hours: dict[int, list[float]] = {}
 
@@ -65,7 +65,7 @@ class Moments:
         for found in newest.values():
             node = fleet.nodes[found.machine.name]
             node.frames, node.missed_ticks = found.frames, found.missed
-        fleet.energy_j = self._energy_used(newest.values())
+        fleet.energy_j = self._meter.used({found.machine.node_id: found.us for found in newest.values()})
         for session in self._sessions(now_us):
             fleet.sessions.restore(session)
         for happened in play.happened(0, now_us):
@@ -174,26 +174,7 @@ class Moments:
             for name, frame in frames.items()
         ]
 
-    # Energy and sessions
-
-    def _energy_used(self, newest: Iterable[_Newest]) -> float:
-        """Joules that the job's GPUs had used, from their first samples on."""
-        machines = self._playback.machines.values()
-        if len(self._energy_at_first) < len(self._playback.places):
-            firsts = {machine.node_id: stamp(machine.lives[0].first_us) for machine in machines}
-            self._energy_at_first = self._energies(firsts, "min")
-        lasts = {found.machine.node_id: stamp(found.us) for found in newest}
-        return self._growth(self._energy_at_first, self._energies(lasts, "max"))
-
-    def _growth(self, begun: Mapping[int, float], ended: Mapping[int, float]) -> float:
-        """Joules between two readings (mJ) of the job's GPUs; a counter that fell had begun anew."""
-        mine = self._mine()
-        grown = ((mj, mj - begun[gpu]) for gpu, mj in ended.items() if gpu in begun and gpu in mine)
-        return sum(used if used >= 0 else mj for mj, used in grown) / 1000
-
-    def _mine(self) -> set[int]:
-        """The job's GPUs."""
-        return {gpu for machine in self._playback.machines.values() for gpu in _granted(machine)}
+    # Sessions
 
     def _sessions(self, now_us: int) -> list[Session]:
         """The sessions that had begun, with what had been measured in them."""
@@ -233,7 +214,7 @@ class Moments:
             util_count=round(sums[1]),
             power_sum=sums[2],
             power_count=round(sums[3]),
-            energy_j=self._energy_between(row["start_us"], until_us),
+            energy_j=self._meter.between(row["start_us"], until_us),
             covered_s=covered_s,
         )
 
@@ -260,7 +241,7 @@ class Moments:
         }
 
     def _summed(self, by: str, low: int, high: int) -> list[tuple[Any, ...]]:
-        others = sorted(self._playback.places.keys() - self._mine())
+        others = sorted(self._playback.places.keys() - self._meter.mine())
         without = "AND gpu_id NOT IN (SELECT unnest(?::INTEGER[]))" if others else ""
         return self._playback.rows(
             f"SELECT {by} AS block, coalesce(sum(util_pct), 0)::DOUBLE, count(util_pct), "  # noqa: S608 (own names)
@@ -270,51 +251,6 @@ class Moments:
             stamp(high),
             *([others] if others else []),
         )
-
-    def _energy_between(self, start_us: int, until_us: int) -> float:
-        """Joules that GPUs used from the last reading before a start to the last before an end."""
-        longest_us = round(max(LONGEST_INTERVAL_S, 3 * self._playback.interval_s) * 1e6)
-        before = self._playback.rows(
-            "SELECT node_id, max(ts) FROM host_samples WHERE ts >= ? AND ts < ? GROUP BY node_id",
-            stamp(start_us - longest_us),
-            stamp(start_us),
-        )
-        inside = self._playback.rows(
-            "SELECT node_id, min(ts), max(ts) FROM host_samples WHERE ts >= ? AND ts < ? GROUP BY node_id",
-            stamp(start_us),
-            stamp(until_us),
-        )
-        begun = self._energies({node: first for node, first, _ in inside}, "min")
-        begun |= self._energies(dict(before), "max")
-        return self._growth(begun, self._energies({node: last for node, _, last in inside}, "max"))
-
-    def _energies(self, times: Mapping[int, Any], nearest: str) -> dict[int, float]:
-        """The energy counters (mJ) of each GPU at its node's time.
-
-        Of a GPU that didn't answer then, it is the last before it (``nearest`` "max"), or the next after it.
-        """
-        found = {}
-        for gpu_id, ts, energy in self._playback.rows(
-            "SELECT gpu_id, ts, energy_mj::DOUBLE FROM gpu_samples "
-            "WHERE energy_mj IS NOT NULL AND ts IN (SELECT unnest(?::TIMESTAMP[]))",
-            sorted(set(times.values())),
-        ):
-            place = self._playback.places.get(gpu_id)
-            if place is not None and times.get(place[0]) == ts:
-                found[gpu_id] = energy
-        silent = [gpu for gpu, (node_id, _) in self._playback.places.items() if node_id in times]
-        silent = sorted(set(silent) - found.keys())
-        if silent:
-            bound = "<=" if nearest == "max" else ">="
-            rows = self._playback.rows(
-                f"SELECT gpu_id, arg_{nearest}(energy_mj, ts)::DOUBLE FROM gpu_samples "  # noqa: S608 (own names)
-                f"WHERE energy_mj IS NOT NULL AND ts {bound} ? AND gpu_id IN (SELECT unnest(?::INTEGER[])) "
-                "GROUP BY gpu_id",
-                max(times.values()) if nearest == "max" else min(times.values()),
-                silent,
-            )
-            found |= dict(rows)
-        return found
 
 
 class _Stretch:
@@ -372,11 +308,6 @@ def _first_of_each(position: Places, numbers: npt.NDArray[Any], gpus: int) -> np
     seen, where = np.unique(position, return_index=True)
     first[seen] = np.nan_to_num(numbers[where])
     return first
-
-
-def _granted(machine: Machine) -> list[int]:
-    pairs = zip(machine.gpu_ids, machine.hello.gpus, strict=True)
-    return [gpu_id for gpu_id, gpu in pairs if machine.granted is None or gpu.index in machine.granted]
 
 
 def _nan_for_null(metric: str) -> str:

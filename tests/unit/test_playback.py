@@ -13,7 +13,15 @@ import pytest
 
 from gswarm_agent.frame import WARNING, Note, ProcessSample, Row
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
-from gswarm_tui.fleet.events import Event, FrameArrived, Happened, NodeIntroduced, Phase
+from gswarm_tui.fleet.events import (
+    Event,
+    FrameArrived,
+    Happened,
+    NodeIntroduced,
+    Phase,
+    SessionStarted,
+    SessionStopped,
+)
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.tape import RecordedTape
 from gswarm_tui.store.database import StoreError
@@ -21,7 +29,7 @@ from gswarm_tui.store.playback import require_recording
 from gswarm_tui.store.source import FileSource
 from tests.recorded import recorded
 from tests.tui.scene import BEGINNING, Scene
-from tests.unit.store_recording import arrived, gpu_row, introduced, record
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
 
 def told(made: Scene) -> None:
@@ -281,3 +289,22 @@ def test_a_newer_programs_file_is_told(tmp_path: Path) -> None:
     duckdb.connect(str(path)).execute("UPDATE recordings SET schema_version = 99").close()
     with closing(FileSource(path)) as source, pytest.raises(StoreError, match="newer gswarm-tui"):
         require_recording(source)
+
+
+def test_energy_at_a_time_is_the_live_one_also_when_counters_begin_anew(tmp_path: Path) -> None:
+    """With the agent, to a count that is passed again soon: nothing of the fall shows in the end."""
+    path, counted = tmp_path / "run.duckdb", [500, 900, 1_500, 600, 800, 2_900]
+    events: list[Event] = [introduced(gpus=1)]
+    for i, mj in enumerate(counted, 1):
+        life = "life1" if i < 4 else "life2"
+        if i == 4:
+            events.append(introduced(at=T0 + 4, gpus=1, life=life))
+        events.append(arrived(i if i < 4 else i - 3, [gpu_row(energy_mj=mj)], life=life, ts=T0 + i))
+    record(path, [*events, SessionStarted("s", T0 + 1, "s", T0 + 2), SessionStopped("s", T0 + 6.5, T0 + 6.5)])
+    with closing(FileSource(path)) as source:
+        tape = RecordedTape(source, 1)
+        for seconds, used, of_session in ((3, 1.0, 1.0), (4, 1.0, 1.0), (6, 3.3, 3.3), (7, 3.3, 3.3)):
+            fleet = tape.fleet(T0 + seconds)
+            assert fleet.energy_j == pytest.approx(used)
+            (session,) = fleet.sessions.sessions.values()
+            assert session.energy_j == pytest.approx(of_session)

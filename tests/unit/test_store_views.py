@@ -232,7 +232,7 @@ _ANSWERS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "What each session cost: duration, energy, busy share, and how much of it was really measured": [
         ("train", 2, 4.0, pytest.approx(478 / 3.6e6), 0.875, 1.0),
-        ("all of it", 2, 10.0, pytest.approx((998 + 100) / 3.6e6), 0.9, 0.5),
+        ("all of it", 2, 10.0, pytest.approx((998 + 98) / 3.6e6), 0.9, 0.5),
     ],
     "The busiest and the idlest GPU of each session": [
         ("train", "n1:0", 63.75, "n1:1", 20.0),
