@@ -76,10 +76,11 @@ def _recover(words: Sequence[str]) -> int:
     from gswarm_tui import recover
 
     settings = parse([], os.environ)
-    found, unreadable = recover.find(parts.working_folder(), asked.db, settings.db)
+    where = parts.working_folder(), asked.db, settings.db
+    found, unreadable = recover.find(*where)
     if not asked.recording:
         return asyncio.run(recover.show(found, unreadable, settings, sys.stdout))
-    chosen = recover.choose(found, unreadable, asked.recording)
+    chosen = recover.choose(found, unreadable, asked.recording, recover.files(*where))
     if asked.finish:
         _prepare(os.environ)
         from gswarm_tui.finish import finish

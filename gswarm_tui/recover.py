@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +20,7 @@ from gswarm_tui.remember import recall
 from gswarm_tui.store.database import StoreError
 from gswarm_tui.store.files import is_own
 from gswarm_tui.store.reader import ReadOnly
-from gswarm_tui.store.resume import Interrupted, interrupted
+from gswarm_tui.store.resume import Interrupted, closed, interrupted
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,7 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
     """
     found: list[Found] = []
     unreadable: list[str] = []
-    here = {path.resolve() for path in folder.glob("*.duckdb")}
-    if usual is not None and usual.exists():
-        here.add(usual.resolve())
-    for path in [db] if db is not None else sorted(here):
+    for path in files(folder, db, usual):
         if db is None and not is_own(path):
             unreadable.append(f"others may have written {path}; name it with --db if you trust them")
             continue
@@ -72,8 +70,23 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
     return found, unreadable
 
 
-def choose(found: Sequence[Found], unreadable: Sequence[str], wanted: str) -> Found:
-    """The recording whose uid begins so, or that has this number. Raises UserError."""
+def files(folder: Path, db: Path | None, usual: Path | None = None) -> list[Path]:
+    """The file that was named, or those of a folder and a usual one."""
+    if db is not None:
+        return [db]
+    here = {path.resolve() for path in folder.glob("*.duckdb")}
+    if usual is not None and usual.exists():
+        here.add(usual.resolve())
+    return sorted(here)
+
+
+def choose(
+    found: Sequence[Found], unreadable: Sequence[str], wanted: str, looked_at: Sequence[Path] = ()
+) -> Found:
+    """The recording whose uid begins so, or that has this number; of a closed one it says so.
+
+    Raises UserError.
+    """
     matching = [one for one in found if one.interrupted.uid.startswith(wanted)]
     matching = matching or [one for one in found if str(one.interrupted.recording_id) == wanted]
     if len(matching) == 1:
@@ -82,6 +95,10 @@ def choose(found: Sequence[Found], unreadable: Sequence[str], wanted: str) -> Fo
         raise UserError(
             f"{len(matching)} interrupted recordings begin with {quote(wanted)}; give more of the ID."
         )
+    for path in filter(is_own, looked_at):
+        with contextlib.suppress(StoreError), ReadOnly(path) as file:
+            if any(uid.startswith(wanted) for uid in closed(file)):
+                raise UserError(f"recording {quote(wanted)} in {path} is closed: it needs no recovery.")
     also = f" ({unreadable[0]})" if unreadable else ""
     raise UserError(
         f"no interrupted recording here has the ID {quote(wanted)}; gswarm-tui recover lists them, "
@@ -126,16 +143,17 @@ async def _waiting_lines(one: Found, settings: Options) -> list[str]:
     by_words: dict[str, list[str]] = {}
     for node, answer in answers.items():
         by_words.setdefault(words(answer), []).append(node)
-    return [f"{hosts.fold(nodes)}: {words}" for words, nodes in by_words.items()]
+    return [f"{hosts.fold(nodes)}: {words(answers[nodes[0]], len(nodes))}" for nodes in by_words.values()]
 
 
-def words(answer: NodeStatus | LaunchError) -> str:
-    """What a node answered, as a clause."""
+def words(answer: NodeStatus | LaunchError, of_nodes: int = 1) -> str:
+    """What a node answered, or each of some, as a clause."""
     if isinstance(answer, LaunchError):
         return f"couldn't be asked, {answer.reason}"
     wait = "1 frame waits" if answer.frames == 1 else f"{answer.frames:,} frames wait"
-    frames = wait if answer.frames else "nothing waits"
-    return frames + (", and its agent still measures" if answer.pid is not None else "")
+    frames = wait + (" on each" if of_nodes > 1 else "") if answer.frames else "nothing waits"
+    measure = "its agent still measures" if of_nodes == 1 else "their agents still measure"
+    return frames + (f", and {measure}" if answer.pid is not None else "")
 
 
 async def ask_all(options: Options, plan: Plan, uid: str) -> dict[str, NodeStatus | LaunchError]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, Hello, Note
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
+from gswarm_agent.wire import GAVE_ALL, KEEPS
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -137,7 +138,9 @@ class Fleet:
             if event.reason == node.lost_told:
                 return []
             node.lost_told = event.reason
-            return [Happened(event.at, "link_lost", ERROR, event.reason, event.node, detail=event.remedy)]
+            as_asked = event.reason.startswith(GAVE_ALL) and not event.reason.endswith(KEEPS)
+            severity = INFO if as_asked else ERROR
+            return [Happened(event.at, "link_lost", severity, event.reason, event.node, detail=event.remedy)]
         if event.phase is Phase.LIVE and before is not Phase.LIVE:
             node.lost_told = ""
             words = "connected again" if node.frames else "connected"

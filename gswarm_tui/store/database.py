@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from gswarm_tui.store.batch import Columns, micros
+from gswarm_tui.store.holder import in_use
 from gswarm_tui.store.schema import (
     RECORDINGS,
     SCHEMA_VERSION,
@@ -348,12 +349,9 @@ def _size(path: Path) -> int:
         return 0
 
 
+_HELD = r"Conflicting lock is held in (\S+) \(PID (\d+)"
 _LOCKED = "Could not set lock|Conflicting lock"
 _REASONS = (
-    (
-        r"Conflicting lock is held in (?P<program>\S+) \(PID (?P<pid>\d+)",
-        "is in use by {program}, process {pid}; end that, or name another file with --db",
-    ),
     (
         _LOCKED,
         "is in use by another program; end that, or name another file with --db",
@@ -389,7 +387,9 @@ def not_opened(error: Exception, path: Path) -> StoreError:
 def explain(error: Exception, path: Path) -> str:
     """DuckDB's error as one sentence about the file."""
     text = str(error)
+    if held := re.search(_HELD, text, re.IGNORECASE):
+        return f"{path} {in_use(held[1], int(held[2]))}"
     for pattern, sentence in _REASONS:
-        if found := re.search(pattern, text, re.IGNORECASE):
-            return f"{path} " + sentence.format(**found.groupdict())
+        if re.search(pattern, text, re.IGNORECASE):
+            return f"{path} {sentence}"
     return f"{path} can't be used: {text.strip().splitlines()[0]}"

@@ -140,10 +140,7 @@ SELECT (SELECT count(*) FROM samples WHERE recording_id = $1)
 
 def interrupted(file: Rows) -> list[Interrupted]:
     """The recordings in a file that have no end; none in another program's file. Raises StoreError."""
-    columns = (
-        "SELECT 1 FROM duckdb_columns() WHERE table_name = 'recordings' AND column_name = 'schema_version'"
-    )
-    if not file.rows(columns):
+    if not _is_ours(file):
         return []
     return [
         Interrupted(
@@ -161,6 +158,19 @@ def interrupted(file: Rows) -> list[Interrupted]:
         )
         for row in file.rows(_INTERRUPTED)
     ]
+
+
+def closed(file: Rows) -> list[str]:
+    """The uids of the recordings in a file that have an end. Raises StoreError."""
+    rows = file.rows("SELECT * FROM recordings WHERE ended_at IS NOT NULL") if _is_ours(file) else []
+    return [row["uid"] for row in rows if row.get("uid")]
+
+
+def _is_ours(file: Rows) -> bool:
+    columns = (
+        "SELECT 1 FROM duckdb_columns() WHERE table_name = 'recordings' AND column_name = 'schema_version'"
+    )
+    return bool(file.rows(columns))
 
 
 def _object(text: str | None) -> Mapping[str, Any]:

@@ -120,7 +120,8 @@ def test_one_user_watches_the_same_nodes_twice(cluster: Cluster, tmp_path: Path)
         status, said = told(second, f"{words} --db {first_db}")
         assert status == 1
         in_use = (
-            rf"gswarm-tui: {first_db} is in use by .*process \d+; end that, or name another file with --db"
+            rf"gswarm-tui: {first_db} is in use by gswarm-tui, process \d+; "
+            "`gswarm-tui sql` asks it while it records; end that, or name another file with --db"
         )
         assert re.fullmatch(in_use, said), said
         start(second, f"{words} --db {second_db}")

@@ -198,7 +198,8 @@ def test_one_file_takes_recordings_in_turn(cluster: Cluster, terminal: Terminal,
         status, said = told(other, f"--nodes gpu02 --db {db}")
     assert status == 1
     assert re.fullmatch(
-        rf"gswarm-tui: {db} is in use by \S*python\S*, process \d+; end that, or name another file with --db",
+        rf"gswarm-tui: {db} is in use by gswarm-tui, process \d+; `gswarm-tui sql` asks it while it records; "
+        "end that, or name another file with --db",
         said,
     )
     assert leave(terminal)[0] == 0

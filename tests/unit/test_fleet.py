@@ -8,6 +8,7 @@ import pytest
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, Frame, GpuFacts, Hello, HostFacts, Note, Row
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.wire import GAVE_ALL, KEEPS
 from gswarm_tui.fleet.events import (
     FrameArrived,
     FramesLost,
@@ -87,6 +88,12 @@ def test_a_node_goes_from_connecting_to_live_to_stale_to_lost() -> None:
     told = fleet.apply(LinkChanged("gpu01", T0 + 12, Phase.LIVE))
     assert [h.message for h in told] == ["connected again"]
     assert node.reason == ""
+
+
+@pytest.mark.parametrize(("reason", "severity"), [(GAVE_ALL, INFO), (GAVE_ALL + KEEPS, ERROR)])
+def test_an_agent_that_gave_all_as_it_was_asked_to_is_no_error(reason: str, severity: str) -> None:
+    (told,) = live().apply(LinkChanged("gpu01", T0 + 1, Phase.LOST, reason))
+    assert (told.kind, told.severity) == ("link_lost", severity)
 
 
 def test_missing_frames_are_told_and_counted() -> None:

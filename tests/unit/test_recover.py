@@ -29,6 +29,7 @@ from gswarm_tui import recover
 from gswarm_tui.arguments import UsageError, parse, parse_recover
 from gswarm_tui.errors import UserError
 from gswarm_tui.finish import finish
+from gswarm_tui.launch.waiting import FramesWaiting, NodeStatus
 from gswarm_tui.plan import Plan
 from gswarm_tui.remember import recall, remember
 from gswarm_tui.slurm import Job
@@ -290,6 +291,19 @@ def test_a_node_that_never_answered_keeps_no_recording_open(path: Path) -> None:
         0,
         f"{path}: recording abd2-0 is closed; 0 frames came from its nodes\n"
         f"{AWAY[:-1]}, and it never answered while this was recorded\n",
+    )
+    again = finished(path, "abd2-0")
+    assert again == (2, f'gswarm-tui: recording "abd2-0" in {path} is closed: it needs no recovery.\n')
+
+
+def test_what_waits_on_each_of_several_nodes_is_no_sum() -> None:
+    assert (
+        recover.words(NodeStatus(7, (FramesWaiting("a", 27, 0.0, 1.0),)), 2)
+        == "27 frames wait on each, and their agents still measure"
+    )
+    assert (
+        recover.words(NodeStatus(7, (FramesWaiting("a", 1, 0.0, 1.0),)))
+        == "1 frame waits, and its agent still measures"
     )
 
 

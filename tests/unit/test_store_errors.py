@@ -16,6 +16,7 @@ import duckdb
 import pytest
 
 from gswarm_tui.store.database import FileInUseError, StoreError, explain
+from gswarm_tui.store.holder import in_use
 from gswarm_tui.store.reader import open_for_reading
 from gswarm_tui.store.recorder import Recorder
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query, record
@@ -356,3 +357,32 @@ def test_a_file_open_in_this_program_is_said_to_be_so(path: Path) -> None:
         assert refusal(path) == f"{path} is already open in this program"
     finally:
         recorder.close(1.9e9)
+
+
+@pytest.mark.parametrize(
+    ("words", "clause"),
+    [
+        (
+            ["/env/bin/python3", "/env/bin/gswarm-tui", "--db", "run.duckdb"],
+            "is in use by gswarm-tui, process 7; `gswarm-tui sql` asks it while it records; "
+            "end that, or name another file with --db",
+        ),
+        (
+            ["python3", "-m", "gswarm_tui", "recover", "abc"],
+            "is in use by gswarm-tui, process 7; `gswarm-tui sql` asks it while it records; "
+            "end that, or name another file with --db",
+        ),
+        (
+            ["python3", "look.py", "--file", "gswarm-tui"],
+            "is in use by python3.11, process 7; end that, or name another file with --db",
+        ),
+    ],
+)
+def test_a_gswarm_tui_that_has_the_file_is_named_and_can_be_asked(
+    words: list[str], clause: str, tmp_path: Path
+) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cmdline").write_text("\0".join([*words, ""]))
+    assert in_use("python3.11", 7, tmp_path) == clause
+    gone = "is in use by python3.11, process 8; end that, or name another file with --db"
+    assert in_use("python3.11", 8, tmp_path) == gone
