@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,8 +90,8 @@ class CommandParser(_Parser):
     ) -> None:
         super().__init__(
             prog=f"gswarm-tui {word}",
-            usage=f"gswarm-tui {word} {usage}",
-            description=description,
+            usage=_wrapped_usage(f"gswarm-tui {word} {usage}"),
+            description=textwrap.fill(description, _width()),
             formatter_class=_help_format,
             allow_abbrev=False,
             add_help=False,
@@ -280,9 +282,21 @@ def _variable(key: str) -> str:
     return ENVIRONMENT_PREFIX + key.upper()
 
 
+def _width() -> int:
+    """Columns that help may take: the terminal's, within reason."""
+    return max(40, min(shutil.get_terminal_size().columns, 100))
+
+
+def _wrapped_usage(usage: str) -> str:
+    """Lines as wide as help is, under argparse's "usage: "; an option stays with its value."""
+    indent, kept = " " * len("usage: "), "\x00"
+    whole = re.sub(r"\[[^\]]*\]", lambda option: option[0].replace(" ", kept), usage)
+    lines = textwrap.wrap(whole, _width() - len(indent), break_long_words=False, break_on_hyphens=False)
+    return f"\n{indent}".join(lines).replace(kept, " ")
+
+
 def _help_format(prog: str) -> argparse.HelpFormatter:
-    width = min(shutil.get_terminal_size().columns, 100)
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=width)
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=_width())
 
 
 def _commands() -> str:

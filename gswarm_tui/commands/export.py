@@ -18,6 +18,7 @@ from gswarm_tui.errors import UserError, printable, quote
 from gswarm_tui.exchange import gswarm_json, tidy_csv
 from gswarm_tui.exchange.windows import micros
 from gswarm_tui.printing.progress import Progress
+from gswarm_tui.quantities import file_size
 from gswarm_tui.store.dataset import Slice, write_dataset
 from gswarm_tui.store.source import Source
 
@@ -49,7 +50,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         else:
             with new_file(target, force=asked.force, unlike=source.path) as out:
                 told = _text(source, sampled, asked.table, kind, out)
-    print(printable(f"{target}: {told}, {_megabytes(target)}"))
+    print(printable(f"{target}: {told}, {_size(target)}"))
     if running := [span.name for span in sampled if span.ended_at is None]:
         print(
             printable(f"gswarm-tui: {', '.join(running)} hadn't ended; this is how far it is."),
@@ -137,5 +138,5 @@ def _gpus(count: int) -> str:
     return f"{count} GPU{'' if count == 1 else 's'}"
 
 
-def _megabytes(path: Path) -> str:
-    return f"{size_of(path) / 1e6:.1f} MB"
+def _size(path: Path) -> str:
+    return file_size(size_of(path))

@@ -13,6 +13,10 @@ from gswarm_tui.store.asking import Answer, QueryError
 from gswarm_tui.store.database import StoreError
 
 
+class _UnansweredError(StoreError):
+    """The connection ended, with no word of why."""
+
+
 class RunningSource:
     """A recording that is being written, which its head answers for: a connection for each query."""
 
@@ -28,9 +32,15 @@ class RunningSource:
     def ask(self, sql: str, *values: object) -> Answer:
         """The answer to one statement that reads. Raises QueryError, StoreError."""
         try:
+            return self._ask(sql, values)
+        except _UnansweredError:  # it changes nothing to ask that again
+            return self._ask(sql, values)
+
+    def _ask(self, sql: str, values: tuple[object, ...]) -> Answer:
+        try:
             line = reach(self._head, None)
         except OSError:
-            raise StoreError(gone(self.path)) from None
+            raise StoreError(gone(self._head)) from None
         with self._lock:
             self._lines.add(line)
 
@@ -60,7 +70,7 @@ class RunningSource:
         except (OSError, MessageError):
             if line.cancelled:
                 raise QueryError("the query was cancelled") from None
-            raise StoreError(gone(self.path)) from None
+            raise _UnansweredError(gone(self._head)) from None
         _raise_error(said)
         return said
 

@@ -75,9 +75,14 @@ def heads(environ: Mapping[str, str]) -> list[Head]:
     return sorted(found, key=lambda head: -head.started_at)
 
 
-def gone(path: Path | None) -> str:
-    """What to say where a head ended meanwhile."""
-    return f"the gswarm-tui that records {path or 'nothing'} ended before it had answered; ask again"
+def gone(head: Head) -> str:
+    """What to say where a head didn't answer: whether it runs is looked up."""
+    named = f"the gswarm-tui that records {head.path or 'nothing'}"
+    try:
+        reach(head, PATIENCE_S).close()
+    except OSError:
+        return f"{named} ended before it had answered; ask again"
+    return f"{named} closed the connection without an answer; ask again"
 
 
 def mark(head: Head, name: str, values: Mapping[str, int | float | str]) -> None:
@@ -86,7 +91,7 @@ def mark(head: Head, name: str, values: Mapping[str, int | float | str]) -> None
         with contextlib.closing(reach(head, PATIENCE_S)) as line:
             said = line.ask({"want": "mark", "name": name, "values": dict(values)})
     except (OSError, MessageError):
-        raise MarkError(gone(head.path)) from None
+        raise MarkError(gone(head)) from None
     if "error" in said:
         raise MarkError(str(said["error"]))
 
@@ -97,7 +102,7 @@ def reach(head: Head, patience_s: float | None) -> Line:
         if folder.name == head.name:
             with contextlib.suppress(OSError):
                 return Line(connect(folder), patience_s)
-    raise ConnectionRefusedError(gone(head.path))
+    raise ConnectionRefusedError("it has ended")
 
 
 class Line:

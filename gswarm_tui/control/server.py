@@ -24,10 +24,15 @@ from gswarm_tui.store.source import Source
 
 PATIENCE_S = 10.0
 """Within this a visitor has to say what it wants."""
-MOST_VISITORS = 16
+MOST_QUERIES = 16
+"""Those that run and those that wait until they may."""
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
+
+
+class PatienceError(Exception):
+    """A visitor that came and asked for nothing."""
 
 
 class Recording(Protocol):
@@ -50,8 +55,10 @@ class ControlServer:
         self._note = None if recording is None else notes.leave(recording.path, environ)
         self._server: asyncio.Server | None = None
         self._visits: set[asyncio.Task[None]] = set()
-        # Its own threads: those that everyone shares are few, and closing the recording needs one.
-        self._threads = ThreadPoolExecutor(MOST_VISITORS, "query")
+        self._queries = 0
+        # Its own threads: those that everyone shares are few, and closing the recording needs one. A query
+        # needs one that works on it and one that ends it.
+        self._threads = ThreadPoolExecutor(2 * MOST_QUERIES, "query")
 
     async def start(self) -> None:
         """Begin to listen. Raises OSError."""
@@ -80,20 +87,23 @@ class ControlServer:
             return
         self._visits.add(visit)
         try:
-            if is_own(writer.get_extra_info("socket")) and len(self._visits) <= MOST_VISITORS:
+            if is_own(writer.get_extra_info("socket")):
                 await self._visit(reader, writer)
-        except (OSError, MessageError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # whoever it was is gone, or doesn't speak this
-        except Exception:
+        except (OSError, asyncio.IncompleteReadError):
+            _LOG.debug("a visitor left", exc_info=True)
+        except asyncio.CancelledError:
+            self._refuse(writer, "the running gswarm-tui ended before it had answered; ask again")
+        except (MessageError, PatienceError) as error:
+            self._refuse(writer, f"the running gswarm-tui closed the connection: {error}")
+        except Exception as error:
             _LOG.exception("a visit failed")
+            self._refuse(writer, f"the running gswarm-tui failed to answer ({type(error).__name__})")
         finally:
             self._visits.discard(visit)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            head = await reader.readexactly(LENGTH.size)
-            request = decode(await reader.readexactly(length(head, MAX_REQUEST)))
+        request = await self._request(reader)
         try:
             if request.get("want") != "status" and request.get("version") != VERSION:
                 raise QueryError(
@@ -111,6 +121,33 @@ class ControlServer:
         except (QueryError, StoreError, MarkError) as error:
             kind = "query" if isinstance(error, (QueryError, MarkError)) else "store"
             await self._send(writer, {"error": str(error), "kind": kind})
+
+    @staticmethod
+    async def _request(reader: asyncio.StreamReader) -> dict[str, Any]:
+        """What is wanted. Raises MessageError, asyncio.IncompleteReadError, PatienceError."""
+
+        async def read() -> dict[str, Any]:
+            head = await reader.readexactly(LENGTH.size)
+            return decode(await reader.readexactly(length(head, MAX_REQUEST)))
+
+        reading = asyncio.create_task(read())
+        try:
+            # In two parts: where this process or the machine stalls, the first may be over before the visitor
+            # could ask, or before what it asked was read.
+            for _ in range(2):
+                await asyncio.wait((reading,), timeout=PATIENCE_S / 2)
+            if not reading.done():
+                raise PatienceError(f"nothing was asked within {PATIENCE_S:g} s")
+            return reading.result()
+        finally:
+            reading.cancel()
+
+    @staticmethod
+    def _refuse(writer: asyncio.StreamWriter, why: str) -> None:
+        """The last words to a visitor, which needn't be listening."""
+        _LOG.warning("%s", why)
+        with contextlib.suppress(OSError, RuntimeError):
+            writer.write(encode({"error": why, "kind": "store"}))
 
     async def _send(self, writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
         writer.write(encode(message))
@@ -142,7 +179,13 @@ class ControlServer:
             raise QueryError("this gswarm-tui records nothing, so there is nothing to ask")
         if not isinstance(sql, str) or not isinstance(values, list):
             raise QueryError("a query is SQL and values")
+        if self._queries >= MOST_QUERIES:
+            _LOG.warning("a query was refused: %d run or wait already", self._queries)
+            raise QueryError(
+                f"{self._queries} queries run or wait already; ask again when one of them has ended"
+            )
         queries = self._recording.queries()
+        self._queries += 1
         gone = asyncio.create_task(self._interrupt_when_gone(reader, queries))
         try:
             answer = await self._in_thread(lambda: queries.ask(sql, *values))
@@ -154,17 +197,19 @@ class ControlServer:
             await self._send(writer, {"end": True})
         finally:
             gone.cancel()
-            await asyncio.to_thread(queries.close)
+            try:
+                await self._in_thread(queries.close)
+            finally:
+                self._queries -= 1
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    @staticmethod
-    async def _interrupt_when_gone(reader: asyncio.StreamReader, queries: Source) -> None:
+    async def _interrupt_when_gone(self, reader: asyncio.StreamReader, queries: Source) -> None:
         """A visitor that says more, or nothing any more, has gone."""
         with contextlib.suppress(OSError):
             await reader.read(1)
-        await asyncio.to_thread(queries.close)
+        await self._in_thread(queries.close)
 
 
 def _next(answer: Answer) -> list[bytes]:

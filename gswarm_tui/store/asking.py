@@ -245,10 +245,12 @@ def _refuse_others(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
             "PIVOT needs the values that become columns: PIVOT … ON column IN ('a', 'b') USING …"
         )
     elif kind != duckdb.StatementType.SELECT:
-        raise QueryError(f"{_READS}, and {kind.name.replace('_', ' ')} is none of these")
+        raise QueryError(f"{_READS}, and {_name(statement, kind)} is none of these")
     found = cursor.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
     tree = json.loads(found[0][0])
     if tree["error"]:
+        if kind == duckdb.StatementType.EXPLAIN:
+            raise QueryError("only queries that read can be explained or analysed")
         raise QueryError(f"{_READS}: {tree['error_message'].rstrip('!')}")
     for function in _table_functions(tree["statements"]):
         if function not in _TABLE_FUNCTIONS:
@@ -256,6 +258,12 @@ def _refuse_others(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
     if len(_ACCEPTED) >= ACCEPTED_MOST:
         _ACCEPTED.clear()
     _ACCEPTED.add(sql)
+
+
+def _name(statement: str, kind: duckdb.StatementType) -> str:
+    """What a statement is called; DuckDB takes some for other kinds than their first word says."""
+    word = re.match(r"\s*(VACUUM|ANALYZE|(?:FORCE\s+)?CHECKPOINT)\b", statement, re.IGNORECASE)
+    return word[1].upper() if word else kind.name.replace("_", " ")
 
 
 def _table_functions(tree: Any) -> Iterator[str]:

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -105,6 +106,11 @@ def the_head(environ: Mapping[str, str]) -> Head:
     return head
 
 
+def the_socket(environ: Mapping[str, str]) -> Path:
+    (address,) = (Path(environ["XDG_RUNTIME_DIR"]) / "gswarm-tui").glob(f"*/{SOCKET}")
+    return address
+
+
 async def ask(head: Head, sql: str, *values: object) -> list[tuple[Any, ...]]:
     source = RunningSource(head, head.path or Path())
     return await asyncio.to_thread(lambda: source.ask(sql, *values).rows())
@@ -169,8 +175,15 @@ async def test_what_is_wrong_with_a_query_comes_back(running: Running, environ: 
     head = await asyncio.to_thread(the_head, environ)
     with pytest.raises(QueryError, match='Did you mean "sessions"'):
         await ask(head, "FROM sesions")
-    with pytest.raises(QueryError, match="DELETE is none of these"):
-        await ask(head, "DELETE FROM sessions")
+    for statement, name in (
+        ("DELETE FROM sessions", "DELETE"),
+        ("vacuum", "VACUUM"),
+        ("checkpoint", "CHECKPOINT"),
+    ):
+        with pytest.raises(QueryError, match=f"{name} is none of these"):
+            await ask(head, statement)
+    with pytest.raises(QueryError, match=r"^only queries that read can be explained or analysed$"):
+        await ask(head, "EXPLAIN ANALYZE DELETE FROM sessions")
 
 
 async def test_a_visitor_that_goes_takes_its_query_along(
@@ -203,6 +216,94 @@ async def test_a_head_that_ends_tells_who_waits(running: Running, environ: Mappi
         await asking
     with pytest.raises(StoreError, match="ended before it had answered"):
         await ask(head, "SELECT 1")
+
+
+@pytest.mark.parametrize("asked", ["meanwhile", "afterwards"])
+async def test_what_is_asked_when_the_head_stalled_is_answered(
+    running: Running, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    monkeypatch.setattr("gswarm_tui.control.server.PATIENCE_S", 0.2)
+    reader, writer = await asyncio.open_unix_connection(str(the_socket(environ)))
+    async with asyncio.timeout(30):
+        while not running.control._visits:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if asked == "meanwhile":
+            writer.write(encode({"want": "status"}))
+        time.sleep(0.5)  # the stall: longer than the patience
+        if asked == "afterwards":
+            for _ in range(4):
+                await asyncio.sleep(0)
+            writer.write(encode({"want": "status"}))
+        answer = await reader.read()
+    writer.close()
+    assert decode(answer[LENGTH.size :])["pid"] == os.getpid()
+
+
+async def test_who_asks_for_nothing_is_told_why_the_connection_ends(
+    running: Running,
+    environ: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("gswarm_tui.control.server.PATIENCE_S", 0.1)
+    reader, writer = await asyncio.open_unix_connection(str(the_socket(environ)))
+    async with asyncio.timeout(30):
+        answer = await reader.read()
+    writer.close()
+    said = "the running gswarm-tui closed the connection: nothing was asked within 0.1 s"
+    assert decode(answer[LENGTH.size :])["error"] == said
+    assert said in caplog.text
+
+
+async def test_too_many_queries_at_once_are_refused_with_a_reason(
+    running: Running,
+    environ: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("gswarm_tui.control.server.MOST_QUERIES", 0)
+    head = await asyncio.to_thread(the_head, environ)
+    with pytest.raises(QueryError, match="0 queries run or wait already; ask again when one"):
+        await ask(head, "SELECT 1")
+    assert "a query was refused" in caplog.text
+
+
+async def test_a_failure_inside_is_told_and_not_taken_for_an_end(
+    running: Running, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert running.recorder is not None
+
+    def failing() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(running.recorder, "queries", failing)
+    head = await asyncio.to_thread(the_head, environ)
+    with pytest.raises(StoreError, match=r"^the running gswarm-tui failed to answer \(MemoryError\)$"):
+        await ask(head, "SELECT 1")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_connection_that_breaks_is_tried_once_more(
+    running: Running, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    head = await asyncio.to_thread(the_head, environ)
+    asked, query_ = 0, running.control._query
+
+    async def breaking(*visit: Any) -> None:
+        nonlocal asked
+        asked += 1
+        if asked <= times:
+            raise ConnectionResetError
+        await query_(*visit)
+
+    monkeypatch.setattr(running.control, "_query", breaking)
+    if times == 1:
+        assert await ask(head, "SELECT 1") == [(1,)]
+    else:
+        with pytest.raises(StoreError, match="closed the connection without an answer; ask again"):
+            await ask(head, "SELECT 1")
+    assert asked == 2
 
 
 async def test_a_mark_is_on_the_screen_and_in_the_file(
@@ -254,8 +355,7 @@ async def test_a_head_that_records_nothing_takes_marks_and_says_so_to_queries(
     ],
 )
 async def test_nonsense_is_no_harm(running: Running, environ: Mapping[str, str], said: bytes) -> None:
-    address = next(iter((Path(environ["XDG_RUNTIME_DIR"]) / "gswarm-tui").glob(f"*/{SOCKET}")))
-    reader, writer = await asyncio.open_unix_connection(str(address))
+    reader, writer = await asyncio.open_unix_connection(str(the_socket(environ)))
     writer.write(said)
     writer.write_eof()
     async with asyncio.timeout(30):
