@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gswarm_tui import config
 from gswarm_tui.arguments import Options, parse
 from gswarm_tui.cli import main
+from gswarm_tui.commands import WORDS
 from gswarm_tui.errors import UserError
 from gswarm_tui.values import DemoSize
 
@@ -289,6 +290,18 @@ def test_help_shows_every_option_and_stays_in_80_columns(
     shown = capsys.readouterr().out
     for key in (*config.KEYS, "nodes", "job", "demo", "config", "version", "help", "no_record"):
         assert f"--{key.replace('_', '-')}" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("word", [*WORDS, "recover"])
+def test_help_of_each_command_stays_in_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([word, "--help"])
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: gswarm-tui {word}")
     assert max(map(len, shown.splitlines())) <= 80
 
 
