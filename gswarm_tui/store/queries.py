@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import numpy.typing as npt
 
-from gswarm_tui.store.asking import Answer, Asked, QueryError
+from gswarm_tui.store.asking import Answer, Asked, QueryError, sentence
 from gswarm_tui.store.ceiling import Ceiling
 
 AT_ONCE = 8
@@ -77,13 +77,16 @@ class Lending:
                 cursor.execute("USE rec")
                 asked = Asked(cursor, self.path, self._ended)
                 words = f"the query took longer than {self._longest_s:g} s, the most while this is recorded"
-                self._out[asked] = timer = threading.Timer(self._longest_s, asked.stop, [words])
-        except BaseException:
+                timer = threading.Timer(self._longest_s, asked.stop, [words])
+                timer.daemon = True
+                timer.start()
+                self._out[asked] = timer
+        except BaseException as error:
             self._lift()
             self._room.release()
+            if isinstance(error, duckdb.Error):
+                raise QueryError(f"{self.path} can't be asked now: {sentence(error)}") from error
             raise
-        timer.daemon = True
-        timer.start()
         return asked
 
     def settle(self) -> None:
