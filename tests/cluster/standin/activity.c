@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { MIB = 1048576, PROCESS_DETAIL_V1 = 1 << 24 | 24, POLL_MS = 10 };
+enum { MIB = 1048576, PROCESS_DETAIL_V1 = 1 << 24 | 24 };
 static const unsigned NO_INSTANCE = 0xFFFFFFFF;
 static const int64_t SAMPLE_PERIOD_US = 166667; /* the driver takes about six samples a second */
 
@@ -26,7 +26,7 @@ static int belongs(const Target *target, const Process *process, char type)
 
 static int list_processes(const Target *target, char type, unsigned *count, ProcessInfo *infos)
 {
-    const Gpu *gpu = &target->gpu;
+    const Gpu *gpu = target->gpu;
     unsigned room = infos != NULL ? *count : 0;
     *count = 0;
     for (int i = 0; i < gpu->processes; i++) {
@@ -182,15 +182,17 @@ static int next_event(const Scenario *system, EventSet *set, EventData *data)
 int nvmlEventSetWait_v2(EventSet *set, EventData *data, unsigned timeout_ms)
 {
     int64_t deadline = monotonic_ns() + (int64_t)timeout_ms * 1000000;
+    int watch __attribute__((cleanup(end_watch))) = watch_changes();
     for (;;) {
-        Scenario system;
+        Scenario *system __attribute__((cleanup(let_go))) = NULL;
         int verdict = enter(__func__, &system);
         if (verdict != OK)
             return verdict;
-        if (next_event(&system, set, data))
+        if (next_event(system, set, data))
             return OK;
-        if (monotonic_ns() >= deadline)
+        int64_t left_ns = deadline - monotonic_ns();
+        if (left_ns <= 0)
             return TIMEOUT;
-        sleep_ms(POLL_MS);
+        await_change(watch, (int)(left_ns / 1000000) + 1);
     }
 }

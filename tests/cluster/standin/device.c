@@ -218,10 +218,10 @@ typedef struct {
 
 static int memory(const Target *target, MemoryV2 *memory)
 {
-    const int64_t *level = target->gpu.level;
+    const int64_t *level = target->gpu->level;
     int64_t total = target->mig ? target->mig->total_mib : level[L_memory_total_mib];
     int64_t used = target->mig ? target->mig->used_mib : level[L_memory_used_mib];
-    int64_t reserved = target->mig ? 0 : level_or(&target->gpu, L_memory_reserved_mib, 0);
+    int64_t reserved = target->mig ? 0 : level_or(target->gpu, L_memory_reserved_mib, 0);
     if (total == ABSENT || used == ABSENT)
         return NOT_SUPPORTED;
     *memory = (MemoryV2){MEMORY_V2, (uint64_t)total * MIB, (uint64_t)reserved * MIB,

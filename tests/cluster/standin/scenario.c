@@ -3,11 +3,13 @@
 #include "standin.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,9 +30,12 @@ static const struct {
     TEXT(name), TEXT(serial), TEXT(part_number), TEXT(vbios), TEXT(pci_bus_id),
 };
 
+enum { UNWATCHED_MS = 10 };
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static Scenario current;
+static Scenario *current; /* holds itself */
 static struct stat seen;
+static char scenario_path[4096], journal_path[4096];
 static int state = DRIVER_NOT_LOADED, users;
 static Slot slots[MAX_GPUS][1 + MAX_MIGS];
 
@@ -208,16 +213,15 @@ static int parse_line(Scenario *into, const char *key, const char *rest)
     return 1;
 }
 
-static int read_scenario(FILE *file, const char *path)
+static int read_scenario(FILE *file, const char *path, Scenario *into)
 {
     char line[512];
-    memset(&current, 0, sizeof current);
     for (int number = 1; fgets(line, sizeof line, file) != NULL; number++) {
         line[strcspn(line, "\n")] = '\0';
         char *rest = strchr(line, ' ');
         if (rest != NULL)
             *rest++ = '\0';
-        if (!parse_line(&current, line, rest ? rest : "")) {
+        if (!parse_line(into, line, rest ? rest : "")) {
             fprintf(stderr, "NVML stand-in: %s:%d: cannot read this \"%s\" line\n", path, number, line);
             return UNKNOWN;
         }
@@ -225,30 +229,90 @@ static int read_scenario(FILE *file, const char *path)
     return OK;
 }
 
-/* Brings current up to date with the file. Called with the lock held. */
-static int refresh(void)
+/* Where the scenario and the journal are; it stays so, and calls are to cost little. */
+__attribute__((constructor)) static void find_paths(void)
 {
-    char path[4096], host[256] = "";
+    char host[256] = "";
     const char *named = getenv("GSWARM_STANDIN_SCENARIO");
     gethostname(host, sizeof host - 1);
     if (named != NULL && *named != '\0')
-        snprintf(path, sizeof path, "%s", named);
+        snprintf(scenario_path, sizeof scenario_path, "%s", named);
     else
-        snprintf(path, sizeof path, "%s/%s.scenario", SCENARIOS, host);
+        snprintf(scenario_path, sizeof scenario_path, "%s/%s.scenario", SCENARIOS, host);
+    snprintf(journal_path, sizeof journal_path, "%s/%s.journal", SCENARIOS, host);
+}
 
+static void drop(Scenario *scenario)
+{
+    if (scenario != NULL && --scenario->holders == 0)
+        free(scenario);
+}
+
+/* Brings current up to date with the file. Called with the lock held. */
+static int refresh(void)
+{
     struct stat status;
-    if (stat(path, &status) != 0)
+    if (stat(scenario_path, &status) != 0)
         return DRIVER_NOT_LOADED;
     if (state != DRIVER_NOT_LOADED && status.st_ino == seen.st_ino && status.st_size == seen.st_size &&
         status.st_mtim.tv_sec == seen.st_mtim.tv_sec && status.st_mtim.tv_nsec == seen.st_mtim.tv_nsec)
         return state;
-    FILE *file = fopen(path, "re");
+    FILE *file = fopen(scenario_path, "re");
     if (file == NULL)
         return DRIVER_NOT_LOADED;
+    Scenario *next = calloc(1, sizeof *next);
     fstat(fileno(file), &seen);
-    state = read_scenario(file, path);
+    state = next == NULL ? OUT_OF_MEMORY : read_scenario(file, scenario_path, next);
     fclose(file);
+    if (next != NULL) {
+        next->holders = 1;
+        drop(current);
+        current = next;
+    }
     return state;
+}
+
+void let_go(Scenario **scenario)
+{
+    pthread_mutex_lock(&lock);
+    drop(*scenario);
+    pthread_mutex_unlock(&lock);
+}
+
+void let_go_of(Target *target)
+{
+    let_go(&target->scenario);
+}
+
+int watch_changes(void)
+{
+    char folder[sizeof scenario_path];
+    strcpy(folder, scenario_path);
+    char *end = strrchr(folder, '/');
+    if (end != NULL)
+        *end = '\0';
+    int watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (watch >= 0 && inotify_add_watch(watch, end != NULL ? folder : ".", IN_MOVED_TO | IN_CLOSE_WRITE) < 0) {
+        close(watch);
+        return -1;
+    }
+    return watch;
+}
+
+void await_change(int watch, int milliseconds)
+{
+    char seen_events[4096];
+    if (watch < 0)
+        sleep_ms(milliseconds < UNWATCHED_MS ? milliseconds : UNWATCHED_MS);
+    else if (poll(&(struct pollfd){.fd = watch, .events = POLLIN}, 1, milliseconds) > 0)
+        while (read(watch, seen_events, sizeof seen_events) > 0)
+            ;
+}
+
+void end_watch(int *watch)
+{
+    if (*watch >= 0)
+        close(*watch);
 }
 
 /* ---- calls */
@@ -258,7 +322,7 @@ int attach_user(void)
     pthread_mutex_lock(&lock);
     int verdict = refresh();
     if (verdict == OK)
-        verdict = rule_for(&current.answers, "nvmlInit", OK);
+        verdict = rule_for(&current->answers, "nvmlInit", OK);
     if (verdict == OK)
         users++;
     pthread_mutex_unlock(&lock);
@@ -275,16 +339,18 @@ int detach_user(void)
     return verdict;
 }
 
-int enter(const char *function, Scenario *system)
+int enter(const char *function, Scenario **system)
 {
     pthread_mutex_lock(&lock);
     int delay = 0;
     int verdict = users > 0 ? refresh() : UNINITIALIZED;
     if (verdict == OK) {
-        delay = rule_for(&current.delays, function, 0);
-        verdict = rule_for(&current.answers, function, OK);
-        if (system != NULL)
+        delay = rule_for(&current->delays, function, 0);
+        verdict = rule_for(&current->answers, function, OK);
+        if (system != NULL) {
             *system = current;
+            current->holders++;
+        }
     }
     pthread_mutex_unlock(&lock);
     sleep_ms(delay);
@@ -307,17 +373,15 @@ static int verdict_on(const Gpu *gpu, const Mig *mig, const char *function, int 
 /* Adds a line to the host's journal, where a test has begun one: who read GPU 0's power, and when. */
 static void note_reading(int gpu, const char *function)
 {
-    char path[4096], host[256] = "", line[64];
+    char line[64];
     if (gpu != 0 || strcmp(function, "nvmlDeviceGetPowerUsage") != 0)
         return;
-    gethostname(host, sizeof host - 1);
-    snprintf(path, sizeof path, "%s/%s.journal", SCENARIOS, host);
-    int file = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    int file = open(journal_path, O_WRONLY | O_APPEND | O_CLOEXEC);
     if (file < 0)
         return;
     int length = snprintf(line, sizeof line, "%d %lld\n", (int)getpid(), (long long)monotonic_ns());
     if (write(file, line, (size_t)length) != length)
-        fprintf(stderr, "NVML stand-in: %s: a reading is not in the journal\n", path);
+        fprintf(stderr, "NVML stand-in: %s: a reading is not in the journal\n", journal_path);
     close(file);
 }
 
@@ -328,15 +392,17 @@ int aim(Handle handle, const char *function, int accepts, Target *target)
 
     pthread_mutex_lock(&lock);
     int verdict = users > 0 ? refresh() : UNINITIALIZED;
-    if (verdict == OK && (offset >= sizeof slots || index >= current.gpus || mig >= current.gpu[index].migs))
+    if (verdict == OK && (offset >= sizeof slots || index >= current->gpus || mig >= current->gpu[index].migs))
         verdict = INVALID_ARGUMENT;
     if (verdict == OK) {
         note_reading(index, function);
         target->index = index;
-        target->gpu = current.gpu[index];
-        target->mig = mig < 0 ? NULL : &target->gpu.mig[mig];
-        delay = rule_for(&target->gpu.delays, function, 0);
-        verdict = verdict_on(&target->gpu, target->mig, function, accepts);
+        target->scenario = current;
+        current->holders++;
+        target->gpu = &current->gpu[index];
+        target->mig = mig < 0 ? NULL : &target->gpu->mig[mig];
+        delay = rule_for(&target->gpu->delays, function, 0);
+        verdict = verdict_on(target->gpu, target->mig, function, accepts);
     }
     pthread_mutex_unlock(&lock);
     sleep_ms(delay);

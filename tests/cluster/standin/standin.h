@@ -109,7 +109,9 @@ typedef struct {
     Rules answers, delays;
 } Gpu;
 
+/* A scenario as it was read. Calls that run share it, and the last to let go of one that isn't current frees it. */
 typedef struct {
+    int holders;
     char driver_version[80], nvml_version[80];
     int cuda_version, gpus;
     Rules answers, delays;
@@ -121,11 +123,12 @@ typedef struct {
     char unused;
 } Slot, *Handle;
 
-/* One call's view of its device: a copy, so that the scenario may change while the call runs. */
+/* One call's view of its device, which stays the same when the scenario changes while the call runs. */
 typedef struct {
     int index;
-    const Mig *mig; /* into gpu, NULL for the GPU itself */
-    Gpu gpu;
+    const Mig *mig; /* of gpu, NULL for the GPU itself */
+    const Gpu *gpu;
+    Scenario *scenario;
 } Target;
 
 enum { GPU_ONLY = 0, GPU_OR_MIG = 1 };
@@ -133,8 +136,17 @@ enum { GPU_ONLY = 0, GPU_OR_MIG = 1 };
 /* Starts a call on a device: current scenario, its delay, its fault. What is not OK is the call's answer. */
 int aim(Handle handle, const char *function, int accepts, Target *target);
 
-/* Starts a call without a device; system, where not NULL, gets the scenario. */
-int enter(const char *function, Scenario *system);
+/* Starts a call without a device; system, where not NULL, gets the scenario, to be let go of. */
+int enter(const char *function, Scenario **system);
+
+void let_go(Scenario **scenario);
+void let_go_of(Target *target);
+
+/* A watch over the folder where scenarios are replaced, -1 where there can be none; what may have changed since it
+ * began, or so many milliseconds, end a wait on it. */
+int watch_changes(void);
+void await_change(int watch, int milliseconds);
+void end_watch(int *watch);
 
 /* The answer or delay in ms that a rule gives for name, or fallback. */
 int rule_for(const Rules *rules, const char *name, int fallback);
@@ -149,10 +161,10 @@ int64_t unix_us(void);
 void sleep_ms(int milliseconds);
 
 #define AIM(handle, accepts)                                                                                \
-    Target target;                                                                                          \
+    Target target __attribute__((cleanup(let_go_of))) = {0};                                                \
     int verdict = aim((handle), __func__, (accepts), &target);                                              \
     if (verdict != OK)                                                                                      \
         return verdict;                                                                                     \
-    const Gpu *gpu = &target.gpu
+    const Gpu *gpu = target.gpu
 
 #endif

@@ -43,7 +43,7 @@ static int text(const char *from, char *into, unsigned size)
 }
 
 #define ENTER                                                                                               \
-    Scenario system;                                                                                        \
+    Scenario *system __attribute__((cleanup(let_go))) = NULL;                                               \
     int verdict = enter(__func__, &system);                                                                 \
     if (verdict != OK)                                                                                      \
     return verdict
@@ -51,19 +51,19 @@ static int text(const char *from, char *into, unsigned size)
 int nvmlSystemGetDriverVersion(char *version, unsigned size)
 {
     ENTER;
-    return text(system.driver_version, version, size);
+    return text(system->driver_version, version, size);
 }
 
 int nvmlSystemGetNVMLVersion(char *version, unsigned size)
 {
     ENTER;
-    return text(system.nvml_version, version, size);
+    return text(system->nvml_version, version, size);
 }
 
 int nvmlSystemGetCudaDriverVersion(int *version)
 {
     ENTER;
-    *version = system.cuda_version;
+    *version = system->cuda_version;
     return OK;
 }
 
@@ -87,7 +87,7 @@ int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size)
 int nvmlDeviceGetCount_v2(unsigned *count)
 {
     ENTER;
-    *count = (unsigned)system.gpus;
+    *count = (unsigned)system->gpus;
     return OK;
 }
 
@@ -104,17 +104,17 @@ static int open_gpu(const Scenario *system, int index, const char *function, Han
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle *handle)
 {
     ENTER;
-    return index < (unsigned)system.gpus ? open_gpu(&system, (int)index, __func__, handle) : INVALID_ARGUMENT;
+    return index < (unsigned)system->gpus ? open_gpu(system, (int)index, __func__, handle) : INVALID_ARGUMENT;
 }
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, Handle *handle)
 {
     ENTER;
-    for (int i = 0; i < system.gpus; i++) {
-        if (strcmp(system.gpu[i].uuid, uuid) == 0)
-            return open_gpu(&system, i, __func__, handle);
-        for (int j = 0; j < system.gpu[i].migs; j++)
-            if (strcmp(system.gpu[i].mig[j].uuid, uuid) == 0) {
+    for (int i = 0; i < system->gpus; i++) {
+        if (strcmp(system->gpu[i].uuid, uuid) == 0)
+            return open_gpu(system, i, __func__, handle);
+        for (int j = 0; j < system->gpu[i].migs; j++)
+            if (strcmp(system->gpu[i].mig[j].uuid, uuid) == 0) {
                 *handle = handle_of(i, j);
                 return OK;
             }
@@ -128,9 +128,9 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, Handle *handle)
     unsigned asked[3], own[3];
     if (sscanf(bus_id, "%x:%x:%x", &asked[0], &asked[1], &asked[2]) != 3)
         return INVALID_ARGUMENT;
-    for (int i = 0; i < system.gpus; i++)
-        if (sscanf(system.gpu[i].pci_bus_id, "%x:%x:%x", &own[0], &own[1], &own[2]) == 3 &&
+    for (int i = 0; i < system->gpus; i++)
+        if (sscanf(system->gpu[i].pci_bus_id, "%x:%x:%x", &own[0], &own[1], &own[2]) == 3 &&
             memcmp(asked, own, sizeof own) == 0)
-            return open_gpu(&system, i, __func__, handle);
+            return open_gpu(system, i, __func__, handle);
     return NOT_FOUND;
 }
