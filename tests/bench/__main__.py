@@ -28,6 +28,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the simulated nodes")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave recordings and plots there")
+    parser.add_argument("--minutes", type=float, metavar="N", help="how long the soak goes on, else an hour")
     asked = parser.parse_args()
     unknown = set(asked.names) - set(BENCHES)
     if unknown:
@@ -35,10 +36,10 @@ def main() -> int:
     print(f"seed {asked.seed}, {platform.machine()}, Python {platform.python_version()}", file=sys.stderr)
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
-        _run(asked.names or USUAL, Form(asked.smoke, asked.seed, asked.keep.absolute()))
+        _run(asked.names or USUAL, Form(asked.smoke, asked.seed, asked.keep.absolute(), asked.minutes))
     else:
         with tempfile.TemporaryDirectory(prefix="gswarm-bench-") as folder:
-            _run(asked.names or USUAL, Form(asked.smoke, asked.seed, Path(folder)))
+            _run(asked.names or USUAL, Form(asked.smoke, asked.seed, Path(folder), asked.minutes))
     return 0
 
 

@@ -9,11 +9,15 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Form:
-    """How a bench is run: ``smoke`` only shows that it works, with little load and for a short time."""
+    """How a bench is run: ``smoke`` only shows that it works, with little load and for a short time.
+
+    ``minutes`` is how long the soak goes on, None for its own time.
+    """
 
     smoke: bool
     seed: int
     folder: Path
+    minutes: float | None = None
 
     def seconds(self, full: float) -> float:
         """How long to measure."""

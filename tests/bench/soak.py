@@ -1,149 +1,166 @@
-"""The app for an hour with links failing at random: what it costs must not grow.
+"""The app for an hour with 512 GPUs whose links fail at random: what it costs must not grow.
 
-``python -m tests.bench soak`` watches it from outside; run by itself, this module is the app that is
-watched, with the simulated nodes' connections cut by chance.
+Every ten seconds its CPU, memory, file and lag are looked at from outside; the figures compare the run's end
+with its beginning, and a plot and a table of all that was seen are left beside the recording.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
+import csv
+import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
-from gswarm_tui import cli, parts
-from gswarm_tui.arguments import Options
-from gswarm_tui.launch.base import Channel, Launcher
-from gswarm_tui.plan import Plan
+from tests.bench.curves import Curve, draw_over_time
 from tests.bench.figures import Figure, Form
+from tests.bench.nodes import Nodes
 from tests.bench.processes import InTerminal, cpu_s, rss_mib
 from tests.bench.screen import key_to_paint
+from tests.bench.watched import Reader, in_terminal
 
 NODES, GPUS = 64, 8
-CUT_EVERY_S = 20.0
-"""Each connection lives for so long on the average."""
+LINKS_LIVE_S = 20.0
+EVERY_S = 10.0
+WARM_UP_S = 60.0
 
 
 @dataclass(frozen=True)
-class Minute:
-    """What a stretch of the run cost: percent of a core, MiB, bytes of the file, ms from key to paint."""
+class Look:
+    """What ten seconds cost, ``minute`` minutes after the warm-up.
 
+    ``file_mb`` is the recording with its write-ahead log, ``frames`` what came a second, ``on_disk_s`` and
+    ``painted_s`` the median ages of readings when they are on disk and on the screen.
+    """
+
+    minute: float
     cpu_pct: float
     rss_mib: float
-    file_bytes: int
+    file_mb: float
+    frames: float
+    on_disk_s: float
+    painted_s: float
     key_ms: float
 
 
+@dataclass(frozen=True)
+class Rule:
+    """When a column is flat: its last quarter's median is at most ``factor`` of the first quarter's.
+
+    Where ``settles``, the quarter before the last is compared instead: history fills for up to 40 minutes.
+    """
+
+    column: str
+    name: str
+    unit: str
+    factor: float
+    settles: bool = False
+
+
+RULES = (
+    Rule("cpu_pct", "CPU", "% of a core", 1.1),
+    Rule("rss_mib", "memory", "MiB", 1.02, settles=True),
+    Rule("growth", "file growth", "MB a minute", 1.1),
+    Rule("on_disk_s", "reading to disk", "s", 1.1),
+    Rule("painted_s", "reading to screen", "s", 1.1),
+    Rule("key_ms", "key to paint", "ms", 1.1),
+)
+
+
 def run(form: Form) -> Iterator[Figure]:
-    """First and last quarter of the run beside each other."""
-    minutes, stretch_s = form.count(60, 4), 60.0 if not form.smoke else 1.0
-    path = form.folder / "soak.duckdb"
-    size = f"{form.count(NODES, 2)}x{GPUS}"
-    words = [sys.executable, "-m", "tests.bench.soak", str(form.seed), size, str(path)]
-    with InTerminal(words) as app:
+    """Each column's last quarter, beside the one that it must not have outgrown."""
+    minutes = form.minutes or (0.25 if form.smoke else 60.0)
+    nodes = form.count(NODES, 2)
+    path, journal = form.folder / "soak.duckdb", form.folder / "soak.jsonl"
+    words = ["--demo", f"{nodes}x{GPUS}", "--db", str(path)]
+    with (
+        Nodes(form.folder / "soak-nodes", nodes, GPUS, form.seed) as served,
+        in_terminal(journal, served.folder, words, lives_s=LINKS_LIVE_S, seed=form.seed) as app,
+    ):
         app.wait_for("sim")
-        time.sleep(form.seconds(60))
-        seen = list(_watch(app, path, minutes, stretch_s))
-    quarter = max(1, len(seen) // 4)
-    first, last = seen[:quarter], seen[-quarter:]
-    shown = (
-        ("CPU", "% of a core", "cpu_pct"),
-        ("memory", "MiB", "rss_mib"),
-        ("key to paint", "ms", "key_ms"),
+        time.sleep(form.seconds(WARM_UP_S))
+        seen = list(_looks(app, path, Reader(journal, app), minutes, form.seconds(EVERY_S)))
+    _write(seen, form.folder / "soak.csv")
+    picture = form.folder / "soak.png"
+    _draw(seen, picture)
+    print(f"the plot is {picture}", file=sys.stderr)
+    for rule in RULES:
+        yield from _judged(rule, seen, minutes)
+
+
+def _looks(app: InTerminal, path: Path, reader: Reader, minutes: float, every_s: float) -> Iterator[Look]:
+    start = time.monotonic()
+    while (began := time.monotonic()) - start < 60 * minutes:
+        before = cpu_s(app.pid)
+        key_ms = 1000 * key_to_paint(app, round((began - start) / every_s))
+        time.sleep(max(0.0, began + every_s - time.monotonic()))
+        took = time.monotonic() - began
+        lags = reader.lags(reader.read())
+        held = sum(part.stat().st_size for part in path.parent.glob(path.name + "*"))
+        look = Look(
+            minute=(time.monotonic() - start) / 60,
+            cpu_pct=100 * (cpu_s(app.pid) - before) / took,
+            rss_mib=rss_mib(app.pid),
+            file_mb=held / 1e6,
+            frames=lags.frames_a_s,
+            on_disk_s=lags.on_disk_s,
+            painted_s=lags.painted_s,
+            key_ms=key_ms,
+        )
+        print("  ".join(f"{name} {value:.4g}" for name, value in asdict(look).items()), file=sys.stderr)
+        yield look
+
+
+def _column(seen: Sequence[Look], name: str) -> list[float]:
+    if name != "growth":
+        return [getattr(look, name) for look in seen]
+    minutes, held = _column(seen, "minute"), _column(seen, "file_mb")
+    return list(np.diff(held) / np.diff(minutes)) or [0.0]
+
+
+def _judged(rule: Rule, seen: Sequence[Look], minutes: float) -> Iterator[Figure]:
+    """A file grows in steps, at checkpoints, so its quarters are compared by their means."""
+    middle: Callable[[Sequence[float]], float] = (
+        statistics.fmean if rule.column == "growth" else statistics.median
     )
-    for what, unit, name in shown:
-        begin, end = (float(np.mean([getattr(m, name) for m in part])) for part in (first, last))
-        yield Figure(f"soak of {minutes} min, {what} in its last quarter", end, unit, 1.1 * begin,
-                     limit="first quarter", beside=begin)  # fmt: skip
-    growth = np.diff([minute.file_bytes for minute in seen])
-    half = len(growth) // 2
-    early, late = float(np.mean(growth[:half])), float(np.mean(growth[half:]))
+    values = _column(seen, rule.column)
+    quarter = max(1, len(values) // 4)
+    last = middle(values[-quarter:])
+    first = middle(values[-2 * quarter : -quarter] or values if rule.settles else values[:quarter])
+    each = (seen[-1].minute - seen[0].minute) / max(1, len(seen) - 1)
+    slope = _slope(values[-quarter:]) / each * 60 if each else 0.0
     yield Figure(
-        f"soak of {minutes} min, file a minute in its second half", late / 1e6, "MB", 1.1 * early / 1e6,
-        limit="first half", beside=early / 1e6,
+        f"{rule.name}, last quarter of {minutes:g} min ({slope:+.3g} an hour in it; worst {max(values):.3g})",
+        last, rule.unit, rule.factor * first,
+        limit="quarter before" if rule.settles else "first quarter", beside=first,
     )  # fmt: skip
 
 
-def _watch(app: InTerminal, path: Path, minutes: int, stretch_s: float) -> Iterator[Minute]:
-    for number in range(minutes):
-        began, before = time.monotonic(), cpu_s(app.pid)
-        keys = [1000 * key_to_paint(app, key) for key in range(4)]
-        time.sleep(max(0.0, began + stretch_s - time.monotonic()))
-        cpu = 100 * (cpu_s(app.pid) - before) / (time.monotonic() - began)
-        held = sum(part.stat().st_size for part in path.parent.glob(path.name + "*"))
-        minute = Minute(cpu, rss_mib(app.pid), held, float(np.median(keys)))
-        print(
-            f"{number + 1:3d} min  {minute.cpu_pct:5.1f} %  {minute.rss_mib:6.1f} MiB  "
-            f"{minute.file_bytes / 1e6:7.1f} MB  {minute.key_ms:5.1f} ms",
-            file=sys.stderr,
-        )
-        yield minute
+def _slope(values: Sequence[float]) -> float:
+    """How much more each value is than the one before, as the median of all pairs of them (Theil and Sen)."""
+    pairs = [(b - a) / (j - i) for i, a in enumerate(values) for j, b in enumerate(values) if j > i]
+    return statistics.median(pairs) if pairs else 0.0
 
 
-class Cutting:
-    """A launcher whose connections break by chance; the nodes behind it go on."""
-
-    def __init__(self, launcher: Launcher, rng: random.Random) -> None:
-        self._launcher, self._rng = launcher, rng
-
-    async def open(self, node: str) -> Channel:
-        """A connection that will break."""
-        return Cut(await self._launcher.open(node), self._rng.expovariate(1 / CUT_EVERY_S))
-
-    async def close(self) -> None:
-        """End what was started."""
-        await self._launcher.close()
+def _write(seen: Sequence[Look], path: Path) -> None:
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, [field.name for field in fields(Look)])
+        table.writeheader()
+        table.writerows(asdict(look) for look in seen)
 
 
-class Cut:
-    """A channel that ends after a while."""
-
-    def __init__(self, channel: Channel, lives_s: float) -> None:
-        self._channel = channel
-        self._until = time.monotonic() + lives_s
-
-    async def read(self) -> bytes:
-        """What comes, until it is cut."""
-        try:
-            async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
-                return await self._channel.read()
-        except TimeoutError:
-            return b""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        self._channel.write(data)
-
-    def stderr(self) -> bytes:
-        """What the agent complained of."""
-        return self._channel.stderr()
-
-    async def explain_end(self) -> str:
-        """Why it ended."""
-        return "the bench cut the connection"
-
-    async def close(self) -> None:
-        """End it."""
-        await self._channel.close()
-
-
-def app(seed: str, size: str, path: str) -> int:
-    """The app as people run it, but for the cuts."""
-    make = parts.make_launcher
-    rng = random.Random(seed)
-
-    def cutting(options: Options, plan: Plan, recording: str, *, only_left: bool = False) -> Launcher:
-        return Cutting(make(options, plan, recording, only_left=only_left), rng)
-
-    parts.make_launcher = cutting
-    words: Sequence[str] = ["--demo", size, "--db", path]
-    return cli.main(words)
-
-
-if __name__ == "__main__":
-    sys.exit(app(*sys.argv[1:]))
+def _draw(seen: Sequence[Look], path: Path) -> None:
+    minutes = _column(seen, "minute")
+    curves = [
+        Curve("CPU, % of a core", minutes, _column(seen, "cpu_pct")),
+        Curve("memory, MiB", minutes, _column(seen, "rss_mib")),
+        Curve("recording with its log, MB", minutes, _column(seen, "file_mb")),
+        Curve("reading to disk, s", minutes, _column(seen, "on_disk_s")),
+        Curve("reading to screen, s", minutes, _column(seen, "painted_s")),
+        Curve("key to paint, ms", minutes, _column(seen, "key_ms")),
+    ]
+    draw_over_time(curves, "minutes", path)

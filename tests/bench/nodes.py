@@ -1,0 +1,289 @@
+"""Many nodes in one process, with the agent's own sampler, spool and delivery: they outlive their links.
+
+``python -m tests.bench.nodes FOLDER NODES GPUS SEED READINGS`` listens on a socket ``FOLDER/NAME`` for each
+node. With READINGS above 0 each node measures so many times beforehand and repeats them, which is cheaper
+than to simulate anew; the counters fall where it begins again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import random
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from gswarm_agent.delivery import Delivery
+from gswarm_agent.folder import Folder
+from gswarm_agent.frame import GpuFacts, HostFacts
+from gswarm_agent.hello import make_hello
+from gswarm_agent.probes.base import Probe, Reading
+from gswarm_agent.sampler import Sampler, SystemWatch
+from gswarm_agent.simulated import SimulatedNode, Simulation
+from gswarm_agent.spool import Spool
+from gswarm_agent.wire import Ack, SetInterval, Start, Stop
+from gswarm_tui.launch.base import LaunchError, allow_many_files
+from gswarm_tui.launch.simulated import simulated_names
+from tests.bench.processes import cpu_s
+
+_CHUNK = 65536
+
+
+class Repeated:
+    """A probe that says again and again what another one read in so many seconds."""
+
+    def __init__(self, probe: Probe, readings: int) -> None:
+        self._facts = probe.facts()
+        self._readings = itertools.cycle([probe.read((60 + tick) * 10**9) for tick in range(readings)])
+
+    def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
+        """The other one's."""
+        return self._facts
+
+    def read(self, now_ns: int) -> Reading:
+        """The next one."""
+        return next(self._readings)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _Node:
+    """A node: a life that samples, and the head that it has."""
+
+    def __init__(self, folder: Path, name: str, probe: Probe) -> None:
+        self._top, self._name, self._probe = folder, name, probe
+        self._watch = SystemWatch()
+        self._lives = 0
+        self._spool: Spool | None = None
+        self._folder: Folder | None = None
+        self.sampler: Sampler | None = None
+        self.connection: socket.socket | None = None
+        self._delivery: Delivery | None = None
+        self._unsent = memoryview(b"")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(folder / name))
+        self.listener.listen()
+
+    def _begin(self) -> Spool:
+        self._lives += 1
+        self._folder = Folder(str(self._top / "spools"), f"{self._name}-{self._lives}", create=True)
+        return Spool(self._folder)
+
+    def accept(self) -> None:
+        """A head comes; the one before is gone."""
+        connection, _ = self.listener.accept()
+        connection.setblocking(False)
+        if self._spool is None:
+            self._spool = self._begin()
+        self.connection, self._delivery = connection, Delivery(self._spool, self._watch.wall_ns)
+        self._unsent = memoryview(b"")
+
+    def receive(self) -> bool:
+        """Take in what the head says; whether it is still there."""
+        assert self.connection is not None
+        assert self._delivery is not None
+        assert self._spool is not None
+        try:
+            data = self.connection.recv(_CHUNK)
+        except OSError:
+            data = b""
+        for message in self._delivery.receive(data):
+            if isinstance(message, Start):
+                self._delivery.start(message)
+                if self.sampler is None:
+                    self.sampler = Sampler(self._probe, message.interval_ms, self._watch)
+                    hello = make_hello(self._probe.facts(), message.interval_ms, simulated=True)
+                    self._spool.begin(hello)
+                    self._hello = hello
+                self._delivery.introduce(self._hello)
+            elif isinstance(message, Ack):
+                self._spool.acknowledge(message.life, message.seq)
+            elif isinstance(message, SetInterval) and self.sampler is not None:
+                self.sampler.set_interval(message.interval_ms)
+                self._hello = replace(self._hello, interval_ms=message.interval_ms)
+            elif isinstance(message, Stop):
+                self._delivery.end("the agent was asked to stop")
+                self._end_life()
+        return bool(data)
+
+    def _end_life(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+        self._spool = self.sampler = None
+
+    def sample(self) -> None:
+        """Take the sample that is due."""
+        if self.sampler is not None and self._spool is not None:
+            self._spool.put(self.sampler.take())
+
+    def send(self) -> bool:
+        """Send what can be sent; whether the connection is of use. More goes with the next tick."""
+        if self.connection is None or self._delivery is None:
+            return False
+        try:
+            while True:
+                if not self._unsent:
+                    self._unsent = memoryview(self._delivery.take())
+                    if not self._unsent:
+                        return not self._delivery.ended
+                self._unsent = self._unsent[self.connection.send(self._unsent) :]
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def leave(self) -> None:
+        """The head is gone."""
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = self._delivery = None
+
+
+def serve(folder: Path, nodes: int, gpus: int, seed: int, readings: int) -> None:
+    """Be these nodes until this is ended."""
+    allow_many_files()
+    (folder / "spools").mkdir(mode=0o700)
+    origin_ns = time.monotonic_ns() - 40 * 10**9
+    fleet = []
+    with selectors.DefaultSelector() as selector:
+        for index, name in enumerate(simulated_names(nodes)):
+            simulated = SimulatedNode(
+                Simulation(name, index, nodes, gpus, seed, 0 if readings else origin_ns)
+            )
+            node = _Node(folder, name, Repeated(simulated, readings) if readings else simulated)
+            fleet.append(node)
+            selector.register(node.listener, selectors.EVENT_READ, _accepting(selector, node))
+        print("ready", flush=True)
+        while True:
+            for key, _ in selector.select(_until_next(fleet)):
+                key.data()
+            now = time.monotonic_ns()
+            for node in fleet:
+                if node.sampler is not None and node.sampler.due <= now:
+                    node.sample()
+                    if not node.send():
+                        _leave(selector, node)
+
+
+def _until_next(fleet: Sequence[_Node]) -> float | None:
+    due = min((node.sampler.due for node in fleet if node.sampler is not None), default=None)
+    return None if due is None else max(0.0, (due - time.monotonic_ns()) / 1e9)
+
+
+def _accepting(selector: selectors.BaseSelector, node: _Node) -> Callable[[], None]:
+    def hear() -> None:
+        if not (node.receive() and node.send()):
+            _leave(selector, node)
+
+    def accept() -> None:
+        _leave(selector, node)
+        node.accept()
+        assert node.connection is not None
+        selector.register(node.connection, selectors.EVENT_READ, hear)
+
+    return accept
+
+
+def _leave(selector: selectors.BaseSelector, node: _Node) -> None:
+    if node.connection is not None:
+        selector.unregister(node.connection)
+        node.leave()
+
+
+class Nodes:
+    """The process that is the nodes, from its start until the end of the block."""
+
+    def __init__(self, folder: Path, nodes: int, gpus: int, seed: int, *, readings: int = 0) -> None:
+        self.folder, self.nodes = folder, nodes
+        folder.mkdir()
+        words = map(str, (folder, nodes, gpus, seed, readings))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.nodes", *words], stdout=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Self:
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
+            self._process.wait()
+            raise RuntimeError("the nodes did not begin")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate()
+
+    def cpu_s(self) -> float:
+        """CPU seconds that they have used."""
+        return cpu_s(self._process.pid)
+
+
+class ToNodes:
+    """A launcher that reaches them by links which break by chance, after so long on the average.
+
+    See ``Launcher``.
+    """
+
+    def __init__(self, folder: Path, lives_s: float = math.inf, rng: random.Random | None = None) -> None:
+        self._folder, self._lives_s, self._rng = folder, lives_s, rng or random.Random()
+
+    async def open(self, node: str) -> Channel:
+        """A connection that will break, unless links live for ever."""
+        try:
+            reader, writer = await asyncio.open_unix_connection(self._folder / node, limit=_CHUNK)
+        except OSError as error:
+            raise LaunchError(f"the bench's nodes are gone: {error.strerror}") from None
+        lives_s = None if math.isinf(self._lives_s) else self._rng.expovariate(1 / self._lives_s)
+        return Channel(reader, writer, lives_s)
+
+    async def close(self) -> None:
+        """The nodes go on."""
+
+
+class Channel:
+    """A connection that ends after a while; see ``gswarm_tui.launch.base.Channel``."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lives_s: float | None
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._until = None if lives_s is None else time.monotonic() + lives_s
+
+    async def read(self) -> bytes:
+        """What comes, until it is cut."""
+        if self._until is None:
+            return await self._reader.read(_CHUNK)
+        try:
+            async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
+                return await self._reader.read(_CHUNK)
+        except TimeoutError:
+            return b""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if not self._writer.is_closing():
+            self._writer.write(data)
+
+    def stderr(self) -> bytes:
+        """It has none."""
+        return b""
+
+    async def explain_end(self) -> str:
+        """Why it ended."""
+        return "the bench cut the connection"
+
+    async def close(self) -> None:
+        """End it."""
+        self._writer.close()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -1,0 +1,180 @@
+"""The app as people run it, on the bench's nodes, with a journal of how old readings are when they arrive.
+
+``python -m tests.bench.watched JOURNAL FOLDER LIVES SEED WORD …`` runs it with these words of a command line.
+FOLDER has the sockets of the nodes, and links to them live for LIVES seconds on the average.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from operator import itemgetter
+from pathlib import Path
+from unittest.mock import patch
+
+from gswarm_tui import cli, parts
+from gswarm_tui.arguments import Options
+from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus
+from gswarm_tui.hub import Hub
+from gswarm_tui.launch.base import Launcher
+from gswarm_tui.plan import Plan
+from gswarm_tui.store.recorder import Recorder
+from tests.bench.nodes import ToNodes
+from tests.bench.processes import InTerminal
+
+PROBED = 16
+"""So many nodes, spread over the fleet, tell how old readings get."""
+FRESH_S = 30.0
+"""Readings that are older when they come have waited on their node for a link."""
+PAUSE_S = 0.05
+"""The paint of a tick is over when nothing is written for so long."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tick of the hub at a monotonic time, or a commit.
+
+    ``frames`` came so far; ``ages_s`` are those of the probed nodes' readings when the screen is told of
+    them, or when they are on disk.
+    """
+
+    at: float
+    on_disk: bool
+    frames: int
+    ages_s: list[float]
+
+
+class Journal:
+    """A sink that writes down how old readings are; it looks at a few nodes."""
+
+    def __init__(self, path: Path, nodes: Sequence[str], now: Callable[[], float]) -> None:
+        self._file = path.open("w", buffering=1)
+        self._now = now
+        self._unsaved: dict[str, deque[tuple[str, int, float]]] = {
+            node: deque() for node in nodes[:: max(1, len(nodes) // PROBED)]
+        }
+        self._frames = 0
+
+    def submit(self, events: Sequence[Event]) -> None:
+        """The hub ticked."""
+        now, ages = self._now(), []
+        for event in events:
+            if isinstance(event, FrameArrived):
+                self._frames += 1
+                if (unsaved := self._unsaved.get(event.node)) is not None and now - event.ts < FRESH_S:
+                    unsaved.append((event.life, event.frame.seq, event.ts))
+                    ages.append(now - event.ts)
+        self._write(ages, on_disk=False)
+
+    def committed(self, status: RecorderStatus) -> None:
+        """The recorder has committed."""
+        now, ages = self._now(), []
+        for node, unsaved in self._unsaved.items():
+            while unsaved and status.committed.get((node, unsaved[0][0]), 0) >= unsaved[0][1]:
+                ages.append(now - unsaved.popleft()[2])
+        self._write(ages, on_disk=True)
+
+    def _write(self, ages: list[float], *, on_disk: bool) -> None:
+        if ages:
+            entry = Entry(time.monotonic(), on_disk, self._frames, [round(age, 4) for age in ages])
+            self._file.write(json.dumps(asdict(entry)) + "\n")
+
+
+@dataclass(frozen=True)
+class Lags:
+    """What a stretch of the journal says: medians [s] from a reading to disk and to its paint.
+
+    ``worst_on_disk_s`` is the longest, ``frames_a_s`` how many frames came. NaN where there was nothing.
+    """
+
+    on_disk_s: float
+    worst_on_disk_s: float
+    painted_s: float
+    frames_a_s: float
+
+
+class Reader:
+    """Reads a journal while it is written."""
+
+    def __init__(self, path: Path, app: InTerminal) -> None:
+        self._file, self._app = path.open(), app
+        self._part = ""
+
+    def read(self) -> list[Entry]:
+        """What was written since the last time."""
+        *lines, self._part = (self._part + self._file.read()).split("\n")
+        return [Entry(**json.loads(line)) for line in lines]
+
+    def lags(self, entries: Sequence[Entry]) -> Lags:
+        """What they say. A reading is painted when what was written after its tick is written."""
+        ticks = [entry for entry in entries if not entry.on_disk]
+        painted = []
+        for tick, after in itertools.pairwise(ticks):
+            if (done := _paint_ends(self._app.writes, tick.at, after.at)) is not None:
+                painted += [age + done - tick.at for age in tick.ages_s]
+        kept = [age for entry in entries if entry.on_disk for age in entry.ages_s]
+        span = ticks[-1].at - ticks[0].at if len(ticks) > 1 else 0.0
+        rate = (ticks[-1].frames - ticks[0].frames) / span if span else 0.0
+        return Lags(_median(kept), max(kept, default=math.nan), _median(painted), rate)
+
+
+def _paint_ends(writes: Sequence[tuple[float, int]], since: float, until: float) -> float | None:
+    """When the first burst of writes in a stretch was over; None where nothing was written in it."""
+    index = bisect_left(writes, since, key=itemgetter(0))
+    if index == len(writes) or writes[index][0] >= until:
+        return None
+    while index + 1 < len(writes) and writes[index + 1][0] < min(until, writes[index][0] + PAUSE_S):
+        index += 1
+    return writes[index][0]
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else math.nan
+
+
+def in_terminal(
+    journal: Path, nodes: Path, words: Sequence[str], *, lives_s: float = math.inf, seed: int = 0
+) -> InTerminal:
+    """The app in a terminal of 200×60."""
+    own = map(str, (journal, nodes, lives_s, seed))
+    return InTerminal([sys.executable, "-m", "tests.bench.watched", *own, *words])
+
+
+def main(journal: Path, nodes: Path, lives_s: float, seed: str, words: Sequence[str]) -> int:
+    """Run the app."""
+    add = parts.add_links
+    rng = random.Random(seed)
+
+    def launcher(options: Options, plan: Plan, recording: str, *, only_left: bool = False) -> Launcher:
+        return ToNodes(nodes, lives_s, rng)
+
+    def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder | None) -> None:
+        add(hub, launcher, options, recorder)
+        noted, recorded = Journal(journal, list(hub.fleet.nodes), hub.now), hub.recorded
+
+        def told(status: RecorderStatus) -> None:
+            noted.committed(status)
+            recorded(status)
+
+        hub.sinks.append(noted)
+        patches.enter_context(patch.object(hub, "recorded", told))
+
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(parts, "make_launcher", launcher))
+        patches.enter_context(patch.object(parts, "add_links", add_links))
+        return cli.main(words)
+
+
+if __name__ == "__main__":
+    _, to, sockets, lives, seeded, *rest = sys.argv
+    sys.exit(main(Path(to), Path(sockets), float(lives), seeded, rest))
