@@ -13,6 +13,7 @@ from gswarm_tui.launch.base import LaunchError, allow_many_files, check_name, cl
 from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, greet
 from gswarm_tui.launch.ssh.attempt import Attempt, KnownHosts
 from gswarm_tui.launch.ssh.channel import SshChannel
+from gswarm_tui.launch.ssh.configuration import Configuration
 from gswarm_tui.launch.ssh.failures import explain, explain_refusal
 from gswarm_tui.launch.ssh.settings import SshSettings
 
@@ -35,6 +36,7 @@ class SshLauncher:
         allow_many_files()
         self._settings = settings or SshSettings()
         self._bootstrap = bootstrap or Bootstrap()
+        self._configuration = Configuration()
         self._known = KnownHosts()
         self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
@@ -79,9 +81,8 @@ class SshLauncher:
         if port:
             given["port"] = port
         try:
-            options = attempt.options = await asyncssh.SSHClientConnectionOptions.construct(
-                host=host,
-                config=self._settings.config_files(),
+            options = attempt.options = await self._configured(
+                host,
                 client_factory=lambda: attempt,
                 known_hosts=attempt.trusted_keys,
                 login_timeout=LOGIN_S,
@@ -109,6 +110,18 @@ class SshLauncher:
             raise await explain_refusal(attempt) from None
         except (asyncssh.Error, OSError, ValueError) as error:
             raise explain(error, attempt) from None
+
+    async def _configured(self, host: str, **given: object) -> asyncssh.SSHClientConnectionOptions:
+        """What the configuration says about a host, and what is given. Raises OSError, ValueError."""
+        options: asyncssh.SSHClientConnectionOptions
+        construct = asyncssh.SSHClientConnectionOptions.construct
+        paths = self._settings.config_files()
+        try:
+            with self._configuration.about(host, paths) as shorter:
+                options = await construct(host=host, config=shorter, **given)
+        except (OSError, ValueError):  # told with the file and the line that a person can look at
+            options = await construct(host=host, config=paths, **given)
+        return options
 
     async def _jump(self, jump: str, through: tuple[str, ...]) -> asyncssh.SSHClientConnection:
         """The shared connection to the last of some jump hosts, ``[user@]host[:port],…``."""
