@@ -73,9 +73,16 @@ def number(value: float) -> str:
 
 def markdown(figures: Iterable[Figure]) -> str:
     """The table of all figures."""
-    head = ("figure", "measured", "goal", "", "beside it")
-    rows: list[Sequence[str]] = [head, *(figure.cells() for figure in figures)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    lines.insert(1, "-|-".join("-" * width for width in widths))
-    return "\n".join(f"| {line} |" if index != 1 else f"|-{line}-|" for index, line in enumerate(lines))
+    return table(("figure", "measured", "goal", "", "beside it"), [figure.cells() for figure in figures])
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table whose columns line up as text, too."""
+    lines = [head, *rows]
+    widths = [max(len(row[column]) for row in lines) for column in range(len(head))]
+    texts = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in lines
+    ]
+    texts.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(texts)

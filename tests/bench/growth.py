@@ -1,34 +1,60 @@
-"""How cost grows with GPUs and with the rate: the whole app in a terminal, as a table and as a plot."""
+"""How cost grows with GPUs and with the rate: hub and recorder, and the whole app, as a table and as a plot.
+
+Links, hub, recorder and screen are real; the nodes repeat what they measured beforehand, in another process
+of this machine. Where they can't keep up, or the head can't, the row says so and tells no number.
+"""
 
 from __future__ import annotations
 
+import csv
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from matplotlib.figure import Figure as Drawing
+import duckdb
 
-from tests.bench.figures import Figure, Form
-from tests.bench.processes import InTerminal, rss_mib, share_of_a_core
-from tests.bench.start import PROGRAM
+from tests.bench.curves import Curve, Panel, draw_panels
+from tests.bench.figures import Figure, Form, number, table
+from tests.bench.headless import Headless
+from tests.bench.nodes import Nodes
+from tests.bench.processes import InTerminal, cpu_s, rss_mib
+from tests.bench.watched import Reader, in_terminal
 
 GPUS_A_NODE = 8
 SIZES = (8, 64, 512, 4096, 8192)
-RATES_HZ = (1, 2, 5, 10)
-MOST_SAMPLES_A_S = 8192
-"""Larger products of GPUs and rate than this are more than one simulating machine gives."""
+RATES_HZ = (1, 4, 10)
+READINGS = 20
+MEASURED_S = 10.0
+ENOUGH = 0.97
+"""A run in which fewer of the frames came than this isn't one at its rate."""
+BUSY_PCT = 85.0
+"""What uses more of a core than this is what didn't keep up."""
+ENOUGH_SAMPLES = 50_000
+"""The size of a file with fewer says nothing about each: an empty one has 2.6 MB."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run: what it watched, and percent of a core and MiB that the head needed."""
+    """One run: what it watched and what the head needed, NaN where it wasn't one at its rate.
 
+    ``bytes_a_sample`` is of the closed file, ``on_disk_s`` and ``painted_s`` are median ages of readings.
+    ``problem`` says who didn't keep up.
+    """
+
+    screen: bool
     gpus: int
     hertz: int
-    cpu_pct: float
-    rss_mib: float
+    cpu_pct: float = math.nan
+    rss_mib: float = math.nan
+    bytes_a_sample: float = math.nan
+    on_disk_s: float = math.nan
+    painted_s: float = math.nan
+    nodes_cpu_pct: float = math.nan
+    problem: str = ""
 
     @property
     def samples_a_s(self) -> int:
@@ -37,47 +63,133 @@ class Point:
 
 
 def run(form: Form) -> Iterator[Figure]:
-    """Every size at 1 Hz, and every rate at the sizes that fit; the figure is the cost of one more sample."""
-    sizes, rates = (SIZES[:2], RATES_HZ[::3]) if form.smoke else (SIZES, RATES_HZ)
-    points = [
-        _measured(form, gpus, hertz)
-        for gpus in sizes
-        for hertz in rates
-        if hertz == 1 or gpus * hertz <= MOST_SAMPLES_A_S
+    """Every size at every rate, without and with the screen; the figures are how steep the growth is."""
+    points = []
+    for gpus in SIZES[:2] if form.smoke else SIZES:
+        nodes = gpus // GPUS_A_NODE
+        folder = form.folder / f"growth-{gpus}"
+        with Nodes(folder, nodes, GPUS_A_NODE, form.seed, readings=form.count(READINGS, 3)) as served:
+            for hertz in RATES_HZ[:1] if form.smoke else RATES_HZ:
+                for screen in (False, True):
+                    points.append(_measured(form, served, hertz, screen=screen))
+                    print("  ".join(cell for cell in next(_rows(points[-1:])) if cell), file=sys.stderr)
+    _leave(points, form.folder)
+    yield from _figures(points)
+
+
+def _measured(form: Form, served: Nodes, hertz: int, *, screen: bool) -> Point:
+    gpus = served.nodes * GPUS_A_NODE
+    name = f"growth-{gpus}-{hertz}-{'app' if screen else 'headless'}"
+    path, journal = form.folder / f"{name}.duckdb", form.folder / f"{name}.jsonl"
+    head: AbstractContextManager[InTerminal | Headless]
+    if screen:
+        words = ["--demo", f"{served.nodes}x{GPUS_A_NODE}", "--interval", str(1 / hertz), "--db", str(path)]
+        head = in_terminal(journal, served.folder, words)
+    else:
+        head = Headless(journal, served.folder, served.nodes, 1000 // hertz, path)
+    with head as app:
+        reader = Reader(journal, app.writes)
+        _wait_for(reader, served.nodes)
+        time.sleep(form.seconds(min(8.0, 2 + gpus / 1000)))
+        reader.read()
+        began, head_s, nodes_s = time.monotonic(), cpu_s(app.pid), served.cpu_s()
+        time.sleep(form.seconds(MEASURED_S))
+        took = time.monotonic() - began
+        head_pct = 100 * (cpu_s(app.pid) - head_s) / took
+        nodes_pct = 100 * (served.cpu_s() - nodes_s) / took
+        memory, lags = rss_mib(app.pid), reader.lags(reader.read())
+    came = lags.frames_a_s / (served.nodes * hertz)
+    if came < ENOUGH:
+        slow = "the head" if head_pct > BUSY_PCT else "the nodes" if nodes_pct > BUSY_PCT else "the machine"
+        return Point(screen, gpus, hertz, problem=f"{slow} can't: {100 * came:.0f} % of the frames came")
+    return Point(
+        screen, gpus, hertz, head_pct, memory, _bytes_a_sample(path), lags.on_disk_s, lags.painted_s,
+        nodes_pct,
+    )  # fmt: skip
+
+
+def _wait_for(reader: Reader, frames: int, timeout_s: float = 120.0) -> None:
+    """Wait until so many frames came."""
+    deadline = time.monotonic() + timeout_s
+    while all(entry.frames < frames for entry in reader.read()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not all nodes sent a frame within {timeout_s:g} s")
+        time.sleep(0.2)
+
+
+def _bytes_a_sample(path: Path) -> float:
+    with duckdb.connect(str(path), read_only=True) as connection:
+        found = connection.execute("SELECT count(*) FROM gpu_samples").fetchone()
+    samples = found[0] if found else 0
+    return path.stat().st_size / samples if samples >= ENOUGH_SAMPLES else math.nan
+
+
+def _figures(points: Sequence[Point]) -> Iterator[Figure]:
+    """Cost at the ends beside proportion: at most as many times the CPU as there are samples."""
+    good = {(p.screen, p.gpus, p.hertz): p for p in points if not p.problem}
+    for screen, what in ((False, "hub + recorder"), (True, "whole app")):
+        for low, high in (((8, 1), (64, 1)), ((512, 1), (8192, 1)), ((512, 1), (512, 10))):
+            one, other = good.get((screen, *low)), good.get((screen, *high))
+            if one is not None and other is not None:
+                times = other.samples_a_s / one.samples_a_s
+                yield Figure(
+                    f"{what}, {low[0]:,} GPUs at {low[1]} Hz → {high[0]:,} at {high[1]} Hz",
+                    other.cpu_pct / one.cpu_pct, "× the CPU", times, limit="× the samples:", beside=times,
+                )  # fmt: skip
+
+
+_HEAD = (
+    "what", "GPUs", "Hz", "samples/s", "% of a core", "µs/sample", "MiB", "B/sample", "to disk", "painted",
+    "nodes",
+)  # fmt: skip
+
+
+def _rows(points: Sequence[Point]) -> Iterator[Sequence[str]]:
+    for p in points:
+        what = "whole app" if p.screen else "hub + recorder"
+        begin = what, f"{p.gpus:,}", f"{p.hertz}", f"{p.samples_a_s:,}"
+        if p.problem:
+            yield *begin, p.problem, "", "", "", "", "", ""
+            continue
+        yield (
+            *begin, number(p.cpu_pct), number(1e4 * p.cpu_pct / p.samples_a_s), number(p.rss_mib),
+            number(p.bytes_a_sample) if p.bytes_a_sample > 0 else "", f"{p.on_disk_s:.2f} s", f"{p.painted_s:.2f} s" if p.screen else "",
+            f"{p.nodes_cpu_pct:.0f} %",
+        )  # fmt: skip
+
+
+def _leave(points: Sequence[Point], folder: Path) -> None:
+    """The table on standard output, and as ``growth.csv`` with ``growth.png`` and ``growth.svg``."""
+    with (folder / "growth.csv").open("w", newline="") as file:
+        written = csv.DictWriter(file, [field.name for field in fields(Point)])
+        written.writeheader()
+        written.writerows(asdict(point) for point in points)
+    print(table(_HEAD, list(_rows(points))), end="\n\n")
+    failed = [f"{p.gpus:,} GPUs at {p.hertz} Hz" for p in points if p.problem]
+    below = f"without {', '.join(dict.fromkeys(failed))}, which this machine can't do" if failed else ""
+    for kind in ("png", "svg"):
+        draw_panels(_panels(points), folder / f"growth.{kind}", below=below)
+    print(f"the plot is {folder / 'growth.png'}, and growth.svg beside it", file=sys.stderr)
+
+
+def _panels(points: Sequence[Point]) -> list[Panel]:
+    whole, recording = ([p for p in points if p.screen is screen] for screen in (True, False))
+    load, gpus = "GPU-samples a second", "GPUs"
+    return [
+        Panel("CPU of links, hub and recorder, % of a core", load, _curves(recording, load, "cpu_pct"), True),
+        Panel("CPU of the whole app at 200×60, % of a core", load, _curves(whole, load, "cpu_pct"), True),
+        Panel("memory of the whole app, MiB", gpus, _curves(whole, gpus, "rss_mib")),
+        Panel("from a reading to the disk, median s", load, _curves(whole, load, "on_disk_s")),
+        Panel("from a reading to the screen, median s", load, _curves(whole, load, "painted_s")),
+        Panel("closed file, bytes a GPU-sample", load, _curves(whole, load, "bytes_a_sample")),
     ]
-    picture = form.folder / "growth.svg"
-    _draw(points, picture)
-    print(f"the plot is {picture}", file=sys.stderr)
-    smallest = points[0]
-    for point in points:
-        more = point.samples_a_s - smallest.samples_a_s
-        each = f", {1e4 * (point.cpu_pct - smallest.cpu_pct) / more:.2f} µs a sample" if more else ""
-        what = f"whole app, {point.gpus:,} GPUs at {point.hertz} Hz"
-        yield Figure(what, point.cpu_pct, f"% of a core, {point.rss_mib:.0f} MiB{each}")
 
 
-def _draw(points: Sequence[Point], path: Path) -> None:
-    """Percent of a core and MiB over GPU-samples a second, a line a rate, both axes logarithmic."""
-    figure = Drawing(figsize=(9, 4), layout="constrained")
-    for place, (name, unit) in enumerate((("cpu_pct", "% of a core"), ("rss_mib", "MiB")), 1):
-        axes = figure.add_subplot(1, 2, place, xscale="log", yscale="log")
-        for hertz in sorted({point.hertz for point in points}):
-            chosen = [point for point in points if point.hertz == hertz]
-            axes.plot(
-                [point.samples_a_s for point in chosen], [getattr(point, name) for point in chosen],
-                marker="o", label=f"{hertz} Hz",
-            )  # fmt: skip
-        axes.set(xlabel="GPU-samples a second", ylabel=unit)
-        axes.grid(True, which="major", alpha=0.3)
-    axes.legend(title="rate")
-    figure.savefig(path)
-
-
-def _measured(form: Form, gpus: int, hertz: int) -> Point:
-    size = f"{gpus // GPUS_A_NODE}x{GPUS_A_NODE}"
-    path = form.folder / f"growth-{size}-{hertz}.duckdb"
-    command = [*PROGRAM, "--demo", size, "--interval", str(1 / hertz), "--db", str(path)]
-    with InTerminal(command, folder=form.folder) as app:
-        app.wait_for("sim")
-        time.sleep(form.seconds(8))
-        return Point(gpus, hertz, share_of_a_core(app.pid, form.seconds(20)), rss_mib(app.pid))
+def _curves(points: Sequence[Point], over: str, name: str) -> list[Curve]:
+    """A curve for each rate."""
+    curves = []
+    for hertz in sorted({p.hertz for p in points}):
+        chosen = [p for p in points if p.hertz == hertz]
+        x = [p.gpus if over == "GPUs" else p.samples_a_s for p in chosen]
+        curves.append(Curve(f"{hertz} Hz", x, [getattr(p, name) for p in chosen]))
+    return curves

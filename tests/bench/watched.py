@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 from gswarm_tui import cli, parts
 from gswarm_tui.arguments import Options
-from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus
+from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, Phase, RecorderStatus
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Launcher
 from gswarm_tui.plan import Plan
@@ -34,8 +34,6 @@ from tests.bench.processes import InTerminal
 
 PROBED = 16
 """So many nodes, spread over the fleet, tell how old readings get."""
-FRESH_S = 30.0
-"""Readings that are older when they come have waited on their node for a link."""
 PAUSE_S = 0.05
 """The paint of a tick is over when nothing is written for so long."""
 
@@ -55,14 +53,18 @@ class Entry:
 
 
 class Journal:
-    """A sink that writes down how old readings are; it looks at a few nodes."""
+    """A sink that writes down how old readings are; it looks at a few nodes.
+
+    Readings that waited on their node for a link are left out.
+    """
 
     def __init__(self, path: Path, nodes: Sequence[str], now: Callable[[], float]) -> None:
-        self._file = path.open("w", buffering=1)
+        self._file = path.open("a", buffering=1)
         self._now = now
         self._unsaved: dict[str, deque[tuple[str, int, float]]] = {
             node: deque() for node in nodes[:: max(1, len(nodes) // PROBED)]
         }
+        self._live_since: dict[str, float] = {}
         self._frames = 0
 
     def submit(self, events: Sequence[Event]) -> None:
@@ -71,9 +73,12 @@ class Journal:
         for event in events:
             if isinstance(event, FrameArrived):
                 self._frames += 1
-                if (unsaved := self._unsaved.get(event.node)) is not None and now - event.ts < FRESH_S:
+                unsaved = self._unsaved.get(event.node)
+                if unsaved is not None and event.ts >= self._live_since.get(event.node, math.inf):
                     unsaved.append((event.life, event.frame.seq, event.ts))
                     ages.append(now - event.ts)
+            elif isinstance(event, LinkChanged) and event.phase is Phase.LIVE:
+                self._live_since[event.node] = event.at
         self._write(ages, on_disk=False)
 
     def committed(self, status: RecorderStatus) -> None:
@@ -104,10 +109,11 @@ class Lags:
 
 
 class Reader:
-    """Reads a journal while it is written."""
+    """Reads a journal while it is written; ``writes`` are the terminal's, with their times."""
 
-    def __init__(self, path: Path, app: InTerminal) -> None:
-        self._file, self._app = path.open(), app
+    def __init__(self, path: Path, writes: Sequence[tuple[float, int]]) -> None:
+        path.touch()
+        self._file, self._writes = path.open(), writes
         self._part = ""
 
     def read(self) -> list[Entry]:
@@ -120,7 +126,7 @@ class Reader:
         ticks = [entry for entry in entries if not entry.on_disk]
         painted = []
         for tick, after in itertools.pairwise(ticks):
-            if (done := _paint_ends(self._app.writes, tick.at, after.at)) is not None:
+            if (done := _paint_ends(self._writes, tick.at, after.at)) is not None:
                 painted += [age + done - tick.at for age in tick.ages_s]
         kept = [age for entry in entries if entry.on_disk for age in entry.ages_s]
         span = ticks[-1].at - ticks[0].at if len(ticks) > 1 else 0.0

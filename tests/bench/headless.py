@@ -1,0 +1,84 @@
+"""Links, hub and recorder on the bench's nodes, and no screen, in a process of their own.
+
+``python -m tests.bench.headless JOURNAL FOLDER NODES INTERVAL_MS PATH`` records into PATH until SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+from gswarm_tui.clock import steady_wall
+from gswarm_tui.fleet.events import RecorderStatus
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.hub import Hub
+from gswarm_tui.launch.base import allow_many_files
+from gswarm_tui.launch.simulated import simulated_names
+from gswarm_tui.link import Link, Times
+from gswarm_tui.store.database import RecordingInfo
+from gswarm_tui.store.recorder import Recorder
+from tests.bench.nodes import ToNodes
+from tests.bench.watched import Journal
+
+
+class Headless:
+    """The process, ended and its recording closed at the end of the block."""
+
+    def __init__(self, journal: Path, folder: Path, nodes: int, interval_ms: int, path: Path) -> None:
+        words = map(str, (journal, folder, nodes, interval_ms, path))
+        self._process = subprocess.Popen([sys.executable, "-m", "tests.bench.headless", *words])
+        self.pid = self._process.pid
+        self.writes: list[tuple[float, int]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+
+async def _record(journal: Path, folder: Path, nodes: int, interval_ms: int, path: Path) -> None:
+    allow_many_files()
+    names = simulated_names(nodes)
+    hub = Hub(Fleet(names, interval_ms / 1000), clock=steady_wall())
+    noted, loop = Journal(journal, names, hub.now), asyncio.get_running_loop()
+
+    def committed(status: RecorderStatus) -> None:
+        noted.committed(status)
+        hub.recorded(status)
+
+    def told(status: RecorderStatus) -> None:
+        loop.call_soon_threadsafe(committed, status)
+
+    info = RecordingInfo(time.time(), "bench", "bench", "bench", interval_ms, "bench")
+    recorder = Recorder(path, info, told)
+    recorder.open()
+    hub.recorder = recorder.status()
+    hub.sinks += [recorder, noted]
+    launcher, times = ToNodes(folder), Times(wall=hub.now)
+    for name in names:
+        hub.links[name] = Link(name, launcher, interval_ms, hub.publish, of_nodes=nodes, times=times)
+    asked = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, asked.set)
+    running = asyncio.create_task(hub.run())
+    await asked.wait()
+    await hub.stop_links()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    recorder.close(time.time(), 60)
+
+
+if __name__ == "__main__":
+    first, second, *numbers, last = sys.argv[1:]
+    asyncio.run(_record(Path(first), Path(second), int(numbers[0]), int(numbers[1]), Path(last)))
