@@ -25,9 +25,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves over the same axes, both logarithmic; NaN isn't drawn.
+    """Curves over a logarithmic axis; NaN isn't drawn.
 
-    With ``in_proportion`` a line of slope 1 leads to the highest point.
+    With ``in_proportion`` the other axis is logarithmic, too, and a line of slope 1 leads to the point with
+    the highest load; else it begins at zero.
     """
 
     title: str
@@ -54,17 +55,21 @@ def draw_panels(panels: Sequence[Panel], path: Path, *, below: str = "") -> None
     rows = math.ceil(len(panels) / 3)
     figure = Figure(figsize=(13, 3.8 * rows + 0.4), layout="constrained")
     for place, panel in enumerate(panels, 1):
-        axes = figure.add_subplot(rows, 3, place, xscale="log", yscale="log")
+        axes = figure.add_subplot(rows, 3, place, xscale="log")
         for curve, colour in zip(panel.curves, COLOURS, strict=False):
             _draw(axes, curve, colour)
         if panel.in_proportion:
             _draw_proportion(axes, panel.curves)
+            axes.set_yscale("log")
+            axes.yaxis.set_minor_formatter(_between)
+        else:
+            axes.set_ylim(0, None)
         _dress(axes, panel.title)
         axes.margins(x=0.18)
         axes.set_xlabel(panel.x_name, fontsize=8)
         axes.xaxis.set_major_formatter(_plain)
+        axes.xaxis.set_minor_formatter("")
         axes.yaxis.set_major_formatter(_plain)
-        axes.yaxis.set_minor_formatter(_between)
     if below:
         figure.supxlabel(below, fontsize=8, color=ASIDE)
     figure.savefig(path, dpi=150)
@@ -110,7 +115,7 @@ def _draw_proportion(axes: Axes, curves: Sequence[Curve]) -> None:
 def _dress(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=9, color=INK)
     axes.grid(True, color=GRID, linewidth=0.5)
-    axes.tick_params(labelsize=8, colors=INK)
+    axes.tick_params(which="both", labelsize=8, colors=INK)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 

@@ -139,8 +139,8 @@ def _figures(points: Sequence[Point]) -> Iterator[Figure]:
 
 
 _HEAD = (
-    "what", "GPUs", "Hz", "samples/s", "% of a core", "µs/sample", "MiB", "B/sample", "to disk", "painted",
-    "nodes",
+    "what", "GPUs", "Hz", "samples/s", "% of a core", "µs/sample", "MiB", "B/sample", "to disk, s",
+    "painted, s", "nodes' %",
 )  # fmt: skip
 
 
@@ -151,11 +151,15 @@ def _rows(points: Sequence[Point]) -> Iterator[Sequence[str]]:
         if p.problem:
             yield *begin, p.problem, "", "", "", "", "", ""
             continue
+        each_us = 1e4 * p.cpu_pct / p.samples_a_s
         yield (
-            *begin, number(p.cpu_pct), number(1e4 * p.cpu_pct / p.samples_a_s), number(p.rss_mib),
-            number(p.bytes_a_sample) if p.bytes_a_sample > 0 else "", f"{p.on_disk_s:.2f} s", f"{p.painted_s:.2f} s" if p.screen else "",
-            f"{p.nodes_cpu_pct:.0f} %",
+            *begin, number(p.cpu_pct), number(each_us), number(p.rss_mib), _told(p.bytes_a_sample),
+            _told(p.on_disk_s), _told(p.painted_s), f"{p.nodes_cpu_pct:.0f}",
         )  # fmt: skip
+
+
+def _told(value: float) -> str:
+    return "" if math.isnan(value) else number(value)
 
 
 def _leave(points: Sequence[Point], folder: Path) -> None:

@@ -1,8 +1,8 @@
 """Many nodes in one process, with the agent's own sampler, spool and delivery: they outlive their links.
 
 ``python -m tests.bench.nodes FOLDER NODES GPUS SEED READINGS`` listens on a socket ``FOLDER/NAME`` for each
-node. With READINGS above 0 each node measures so many times beforehand and repeats them, which is cheaper
-than to simulate anew; the counters fall where it begins again.
+node. With READINGS above 0 some nodes measure so many times beforehand, a second apart, and all repeat that,
+which is cheaper than to simulate anew; counters fall where they begin again.
 """
 
 from __future__ import annotations
@@ -34,15 +34,20 @@ from gswarm_tui.launch.base import LaunchError, allow_many_files
 from gswarm_tui.launch.simulated import simulated_names
 from tests.bench.processes import cpu_s
 
+RECORDED = 64
+"""So many nodes measure beforehand; the others say the same, at other times."""
+UNDER_WAY_NS = 60 * 10**9
+"""The simulated job is past its warm-up when it is first seen."""
 _CHUNK = 65536
 
 
 class Repeated:
-    """A probe that says again and again what another one read in so many seconds."""
+    """A probe with another one's facts that says the same readings again and again, from the ``first`` on."""
 
-    def __init__(self, probe: Probe, readings: int) -> None:
+    def __init__(self, probe: Probe, readings: Sequence[Reading], first: int) -> None:
         self._facts = probe.facts()
-        self._readings = itertools.cycle([probe.read((60 + tick) * 10**9) for tick in range(readings)])
+        at = first % len(readings)
+        self._readings = itertools.cycle([*readings[at:], *readings[:at]])
 
     def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
         """The other one's."""
@@ -152,14 +157,18 @@ def serve(folder: Path, nodes: int, gpus: int, seed: int, readings: int) -> None
     """Be these nodes until this is ended."""
     allow_many_files()
     (folder / "spools").mkdir(mode=0o700)
-    origin_ns = time.monotonic_ns() - 40 * 10**9
+    origin_ns = 0 if readings else time.monotonic_ns() - UNDER_WAY_NS
+    recorded: list[list[Reading]] = []
     fleet = []
     with selectors.DefaultSelector() as selector:
         for index, name in enumerate(simulated_names(nodes)):
-            simulated = SimulatedNode(
-                Simulation(name, index, nodes, gpus, seed, 0 if readings else origin_ns)
-            )
-            node = _Node(folder, name, Repeated(simulated, readings) if readings else simulated)
+            simulated = SimulatedNode(Simulation(name, index, nodes, gpus, seed, origin_ns))
+            probe: Probe = simulated
+            if readings:
+                if index < RECORDED:
+                    recorded.append([simulated.read(UNDER_WAY_NS + n * 10**9) for n in range(readings)])
+                probe = Repeated(simulated, recorded[index % RECORDED], index // RECORDED)
+            node = _Node(folder, name, probe)
             fleet.append(node)
             selector.register(node.listener, selectors.EVENT_READ, _accepting(selector, node))
         print("ready", flush=True)
