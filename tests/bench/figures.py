@@ -21,7 +21,7 @@ class Form:
 
     def seconds(self, full: float) -> float:
         """How long to measure."""
-        return min(2.0, full) if self.smoke else full
+        return min(1.0, full) if self.smoke else full
 
     def count(self, full: int, smoke: int) -> int:
         """How many to measure with."""

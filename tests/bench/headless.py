@@ -1,6 +1,7 @@
-"""Links, hub and recorder on the bench's nodes, and no screen, in a process of their own.
+"""Links, hub and recorder and no screen, in a process of their own.
 
-``python -m tests.bench.headless JOURNAL FOLDER NODES INTERVAL_MS PATH`` records into PATH until SIGTERM.
+``python -m tests.bench.headless JOURNAL WHERE INTERVAL_MS PATH NODE …`` records nodes until SIGTERM. WHERE is
+the folder with the sockets of the bench's nodes, or an SSH configuration that knows the nodes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -17,8 +19,7 @@ from gswarm_tui.clock import steady_wall
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.launch.base import allow_many_files
-from gswarm_tui.launch.simulated import simulated_names
+from gswarm_tui.launch.base import Launcher, allow_many_files
 from gswarm_tui.link import Link, Times
 from gswarm_tui.store.database import RecordingInfo
 from gswarm_tui.store.recorder import Recorder
@@ -29,8 +30,10 @@ from tests.bench.watched import Journal
 class Headless:
     """The process, ended and its recording closed at the end of the block."""
 
-    def __init__(self, journal: Path, folder: Path, nodes: int, interval_ms: int, path: Path) -> None:
-        words = map(str, (journal, folder, nodes, interval_ms, path))
+    def __init__(
+        self, journal: Path, where: Path, names: Sequence[str], interval_ms: int, path: Path
+    ) -> None:
+        words = map(str, (journal, where, interval_ms, path, *names))
         self._process = subprocess.Popen([sys.executable, "-m", "tests.bench.headless", *words])
         self.pid = self._process.pid
         self.writes: list[tuple[float, int]] = []
@@ -48,9 +51,17 @@ class Headless:
             raise
 
 
-async def _record(journal: Path, folder: Path, nodes: int, interval_ms: int, path: Path) -> None:
+def _launcher(where: Path) -> Launcher:
+    if where.is_dir():
+        return ToNodes(where)
+    from gswarm_tui.launch.bootstrap import Bootstrap, Serving
+    from gswarm_tui.launch.ssh import SshLauncher, SshSettings
+
+    return SshLauncher(SshSettings("", str(where), ""), Bootstrap("", "", Serving("")))
+
+
+async def _record(journal: Path, where: Path, interval_ms: int, path: Path, names: Sequence[str]) -> None:
     allow_many_files()
-    names = simulated_names(nodes)
     hub = Hub(Fleet(names, interval_ms / 1000), clock=steady_wall())
     noted, loop = Journal(journal, names, hub.now), asyncio.get_running_loop()
 
@@ -66,9 +77,9 @@ async def _record(journal: Path, folder: Path, nodes: int, interval_ms: int, pat
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks += [recorder, noted]
-    launcher, times = ToNodes(folder), Times(wall=hub.now)
+    launcher, times = _launcher(where), Times(wall=hub.now)
     for name in names:
-        hub.links[name] = Link(name, launcher, interval_ms, hub.publish, of_nodes=nodes, times=times)
+        hub.links[name] = Link(name, launcher, interval_ms, hub.publish, of_nodes=len(names), times=times)
     asked = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, asked.set)
     running = asyncio.create_task(hub.run())
@@ -76,9 +87,10 @@ async def _record(journal: Path, folder: Path, nodes: int, interval_ms: int, pat
     await hub.stop_links()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+    await launcher.close()
     recorder.close(time.time(), 60)
 
 
 if __name__ == "__main__":
-    first, second, *numbers, last = sys.argv[1:]
-    asyncio.run(_record(Path(first), Path(second), int(numbers[0]), int(numbers[1]), Path(last)))
+    _, to, source, every, database, *nodes = sys.argv
+    asyncio.run(_record(Path(to), Path(source), int(every), Path(database), nodes))

@@ -96,12 +96,13 @@ class _Node:
         """Take in what the head says; whether it is still there."""
         assert self.connection is not None
         assert self._delivery is not None
-        assert self._spool is not None
         try:
             data = self.connection.recv(_CHUNK)
         except OSError:
             data = b""
         for message in self._delivery.receive(data):
+            if self._spool is None:  # this life was asked to stop
+                break
             if isinstance(message, Start):
                 self._delivery.start(message)
                 if self.sampler is None:

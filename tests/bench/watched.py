@@ -121,6 +121,14 @@ class Reader:
         *lines, self._part = (self._part + self._file.read()).split("\n")
         return [Entry(**json.loads(line)) for line in lines]
 
+    def wait_for(self, frames: int, timeout_s: float = 120.0) -> None:
+        """Wait until so many frames came."""
+        deadline = time.monotonic() + timeout_s
+        while all(entry.frames < frames for entry in self.read()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not all nodes sent a frame within {timeout_s:g} s")
+            time.sleep(0.2)
+
     def lags(self, entries: Sequence[Entry]) -> Lags:
         """What they say. A reading is painted when what was written after its tick is written."""
         ticks = [entry for entry in entries if not entry.on_disk]

@@ -1,0 +1,172 @@
+"""Where one machine ends: what a node costs its head, measured, and how many nodes a core and the rest carry.
+
+Two heads record half of the nodes each, and what they export is read as one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from gswarm_tui.launch.simulated import simulated_names
+from tests.bench.figures import Figure, Form
+from tests.bench.growth import GPUS_A_NODE, READINGS, measured
+from tests.bench.headless import Headless
+from tests.bench.nodes import Nodes
+from tests.bench.processes import rss_mib, share_of_a_core
+from tests.bench.start import PROGRAM
+from tests.bench.watched import Reader
+from tests.unit import sshd
+
+CORE_PCT = 80.0
+"""So much of a core may be used before frames wait for it."""
+MEMORY_MIB = 16 * 1024
+DISK_BYTES = 1e12
+DAY_S = 86_400
+WIRE_BYTES = 58 * GPUS_A_NODE
+"""A frame of eight GPUs with all metrics; the agent's bench measures it."""
+PACKET_BYTES = 120
+"""Ethernet, IP, TCP with time stamps, and an SSH packet's own, twice: the frame and what acknowledges it."""
+LINE_BYTES_A_S = 1e9 / 8
+DISK_BYTES_A_SAMPLE = 26
+"""Of a closed recording; the bench of the disk measures it."""
+
+
+LEAST = 1e-9
+"""Where a machine is too noisy to tell a difference, it isn't below zero."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What heads cost at 1 Hz: percent of a core and MiB, without any node and for each."""
+
+    fixed_pct: float
+    node_pct: float
+    fixed_mib: float
+    node_mib: float
+
+
+def run(form: Form) -> Iterator[Figure]:
+    """The cost of a node, where one head ends, and that two are one to a query."""
+    yield from _two_as_one(form)
+    ssh_pct, ssh_mib = _over_ssh(form)
+    yield Figure("SSH: CPU for each frame", 1e4 * ssh_pct, "µs")
+    yield Figure("SSH: memory for each node", 1024 * ssh_mib, "KiB")
+    for screen in (False,) if form.smoke else (False, True):
+        what = "whole app" if screen else "hub + recorder"
+        cost = _cost(form, screen=screen)
+        node_pct, node_mib = cost.node_pct + ssh_pct, cost.node_mib + ssh_mib
+        yield Figure(f"{what}: CPU for each frame, with SSH", 1e4 * node_pct, "µs")
+        yield Figure(f"{what}: memory for each node, with SSH", 1024 * node_mib, "KiB")
+        yield Figure(
+            f"{what}: one core, {CORE_PCT:.0f} % used", (CORE_PCT - cost.fixed_pct) / node_pct, "nodes"
+        )
+        yield Figure(f"{what}: 16 GiB of memory", (MEMORY_MIB - cost.fixed_mib) / node_mib, "nodes")
+    frame = WIRE_BYTES + PACKET_BYTES
+    yield Figure(
+        f"a line of 1 Gbit/s is used up, at {frame} bytes a frame, by", LINE_BYTES_A_S / frame, "nodes"
+    )
+    a_day = DISK_BYTES_A_SAMPLE * GPUS_A_NODE * DAY_S
+    each = f"{DISK_BYTES_A_SAMPLE} bytes a GPU-sample"
+    yield Figure(f"1 TB of disk is used up in a day, at {each}, by", DISK_BYTES / a_day, "nodes")
+    yield Figure(f"a day of 10,000 nodes, at {each}", 10_000 * a_day / 1e12, "TB")
+
+
+def _cost(form: Form, *, screen: bool) -> Cost:
+    """A line through a small and a large fleet."""
+    points = []
+    few, many = form.count(64, 2), form.count(1024, 4)
+    for nodes in (few, many):
+        folder = form.folder / f"past-{nodes}-{int(screen)}"
+        readings = form.count(READINGS, 3)
+        with Nodes(folder, nodes, GPUS_A_NODE, form.seed, readings=readings) as served:
+            points.append(measured(form, served, 1, screen=screen))
+    low, high = points
+    if problem := low.problem or high.problem:
+        raise RuntimeError(f"{many} nodes at 1 Hz: {problem}")
+    node_pct = max(LEAST, (high.cpu_pct - low.cpu_pct) / (many - few))
+    node_mib = max(LEAST, (high.rss_mib - low.rss_mib) / (many - few))
+    return Cost(low.cpu_pct - few * node_pct, node_pct, low.rss_mib - few * node_mib, node_mib)
+
+
+def _over_ssh(form: Form) -> tuple[float, float]:
+    """Percent of a core that a frame a second costs more over SSH than over a local socket, and MiB a node.
+
+    Agents are real ones, without GPUs, on a server of this machine.
+    """
+    hertz, many = 5, form.count(20, 2)
+    folder = form.folder / "past-ssh"
+    folder.mkdir()
+    with ExitStack() as stack:
+        config = _configured(stack, folder)
+        names = [f"gpu{index:02d}" for index in range(many)]
+        served = stack.enter_context(Nodes(folder / "nodes", many, 1, form.seed, readings=2))
+        one = _needed(form, folder / "one", config, names[:1], hertz)
+        by_ssh = _needed(form, folder / "ssh", config, names, hertz)
+        by_socket = _needed(form, folder / "socket", served.folder, simulated_names(many), hertz)
+    pct = (by_ssh[0] - by_socket[0]) / (many * hertz)
+    return max(LEAST, pct), max(LEAST, (by_ssh[1] - one[1]) / (many - 1))
+
+
+def _needed(form: Form, to: Path, where: Path, names: Sequence[str], hertz: int) -> tuple[float, float]:
+    """Percent of a core and MiB of a head without a screen."""
+    journal = to.with_suffix(".jsonl")
+    with Headless(journal, where, names, 1000 // hertz, to.with_suffix(".duckdb")) as head:
+        Reader(journal, head.writes).wait_for(3 * len(names))
+        return share_of_a_core(head.pid, form.seconds(10)), rss_mib(head.pid)
+
+
+def _configured(stack: ExitStack, folder: Path) -> Path:
+    """A server, and a configuration that calls it by the names of many nodes."""
+    server = stack.enter_context(sshd.running(folder, MaxStartups="200"))
+    server.trust()
+    config = folder / "ssh_config"
+    config.write_text(
+        f"Host gpu*\n  HostName 127.0.0.1\n  Port {server.port}\n  IdentityFile {server.user_key}\n"
+        f"  IdentityAgent none\n  UserKnownHostsFile {server.known_hosts}\n"
+    )
+    return config
+
+
+def _two_as_one(form: Form) -> Iterator[Figure]:
+    """Two heads at once, and what the datasets of both say of all nodes, beside what was recorded."""
+    nodes = form.count(64, 2)
+    names, half = simulated_names(nodes), nodes // 2
+    paths = [form.folder / "rack1.duckdb", form.folder / "rack2.duckdb"]
+    with ExitStack() as stack:
+        served = stack.enter_context(
+            Nodes(form.folder / "past-racks", nodes, GPUS_A_NODE, form.seed, readings=READINGS)
+        )
+        for path, called in zip(paths, (names[:half], names[half:]), strict=True):
+            journal = path.with_suffix(".jsonl")
+            head = stack.enter_context(Headless(journal, served.folder, called, 1000, path))
+            Reader(journal, head.writes).wait_for(half)
+        time.sleep(form.seconds(10))
+    recorded = 0
+    for path in paths:
+        subprocess.run(
+            [*PROGRAM, "export", "--db", path, "--format", "parquet", "-o", path.with_suffix(".parquet")],
+            check=True, stdout=sys.stderr,
+        )  # fmt: skip
+        recorded += _asked(str(path), "SELECT count(*), 0 FROM gpu_samples")[0]
+    found, nodes_found = _asked(
+        ":memory:",
+        "SELECT count(*), count(DISTINCT node) FROM read_parquet("
+        f"'{form.folder}/rack*.parquet/gpu_samples/**/*.parquet', hive_partitioning = true)",
+    )
+    yield Figure("two heads, exported and read as one", found, "GPU samples", recorded, at_least=True,
+                 limit="recorded", beside=recorded)  # fmt: skip
+    yield Figure("two heads, exported and read as one", nodes_found, "nodes", nodes, at_least=True)
+
+
+def _asked(path: str, sql: str) -> tuple[int, int]:
+    with duckdb.connect(path) as connection:
+        first, second = connection.execute(sql).fetchall()[0]
+    return int(first), int(second)
