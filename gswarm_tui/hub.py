@@ -138,8 +138,11 @@ class Hub:
         async with asyncio.TaskGroup() as tasks:
             for link in self.links.values():
                 tasks.create_task(self._keep(link), name=f"link {link.node}")
-            while True:
-                await asyncio.sleep(min(FLUSH_LONGEST_S, self.fleet.interval_s))
+            clock = asyncio.get_running_loop().time
+            due = clock()
+            while True:  # by deadlines: were the time that a tick takes added, some second would have none
+                due = max(due + min(FLUSH_LONGEST_S, self.fleet.interval_s), clock())
+                await asyncio.sleep(due - clock())
                 self.flush()
 
     async def _keep(self, link: NodeLink) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from datetime import tzinfo
 from typing import ClassVar
 
+from rich.console import RenderableType
 from textual.app import App
+from textual.screen import Screen
 
 from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.fleet.order import Order
@@ -27,6 +29,7 @@ from gswarm_tui.tui.screens.node import NodeScreen
 from gswarm_tui.tui.screens.session import SessionScreen
 from gswarm_tui.tui.screens.sessions import SessionsScreen
 from gswarm_tui.tui.screens.sql import Notebook, SqlScreen
+from gswarm_tui.tui.terminal import Terminal
 from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.themes import DARK, THEME_NAMES, themes
 
@@ -74,6 +77,7 @@ class Viewer(App[str], inherit_bindings=False):
         self._first_metric = metric
         self._look_posted = False
         self._looked_at = 0.0
+        self._terminal = Terminal()
         for each in themes():
             self.register_theme(each)
 
@@ -84,6 +88,7 @@ class Viewer(App[str], inherit_bindings=False):
     def on_mount(self) -> None:
         """Show the theme, and ages as they grow."""
         self.theme = self._first_theme
+        self.app_resume_signal.subscribe(self, lambda _: self._terminal.forget())
         self.set_interval(LOOK_EVERY_S, self._look_for_ages)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -97,8 +102,8 @@ class Viewer(App[str], inherit_bindings=False):
             self.call_later(self.look)
 
     def _look_for_ages(self) -> None:
-        """Ages grow though nothing comes; a look at the same second would change nothing."""
-        if self.feed.now() - self._looked_at >= LOOK_EVERY_S / 2:
+        """Ages grow though nothing comes; where ticks come, these look."""
+        if self.feed.now() - self._looked_at >= 1.5 * LOOK_EVERY_S:
             self.look()
 
     def look(self) -> None:
@@ -107,6 +112,14 @@ class Viewer(App[str], inherit_bindings=False):
         self._looked_at = self.feed.now()
         if self.screen_stack:
             self.place.look()
+
+    def on_resize(self) -> None:
+        """The terminal moved what is on it about as it likes."""
+        self._terminal.forget()
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        """Write what Textual drew, as far as it isn't on the terminal already."""
+        super()._display(screen, self._terminal.changes(renderable))
 
     # Places
 

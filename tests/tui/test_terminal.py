@@ -1,0 +1,163 @@
+"""What is written to the terminal: after any frames it shows the last one, and nothing is written twice."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+from rich.segment import Segment
+from rich.style import Style
+from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual.geometry import Region
+from textual.strip import Strip
+
+from gswarm_tui.tui.terminal import Terminal
+
+WIDE, HIGH, CUT = 12, 3, 5
+CONSOLE = Console(color_system="truecolor", force_terminal=True)
+STYLES = [
+    None,
+    Style.parse("#d8dde6 on #0f1217"),
+    Style.parse("#8992a1 on #0f1217"),
+    Style.parse("bold red on #1b1d33"),
+    Style.parse("underline #d8dde6 on #0f1217"),
+    Style.parse("reverse"),
+]
+
+
+class Cell(NamedTuple):
+    """A cell as an eye sees it."""
+
+    text: str
+    attributes: frozenset[str]
+    colour: str
+    ground: str
+
+
+def seen(text: str, attributes: frozenset[str], colour: str, ground: str) -> Cell:
+    """Of a blank, bold and the colour can't be seen."""
+    if text == " ":
+        attributes &= {"4", "7"}
+        colour = colour if attributes else ""
+    return Cell(text, attributes, colour, ground)
+
+
+class Screen:
+    """A terminal that knows what is needed here: cursor, colours and letters."""
+
+    def __init__(self) -> None:
+        self.lines = [[Cell("?", frozenset(), "", "")] * WIDE for _ in range(HIGH)]
+
+    def take(self, text: str) -> None:
+        x = y = 0
+        attributes, colour, ground = frozenset[str](), "39", "49"
+        for code, letter in re.findall(r"\x1b\[([0-9;]*[A-Za-z])|(.)", text, re.DOTALL):
+            if letter:
+                if cell_len(letter) == 0:
+                    self.lines[y][x - 1] = self.lines[y][x - 1]._replace(
+                        text=self.lines[y][x - 1].text + letter
+                    )
+                    continue
+                self.lines[y][x] = seen(letter, attributes, colour, ground)
+                if cell_len(letter) == 2:
+                    self.lines[y][x + 1] = seen("", attributes, colour, ground)
+                x += cell_len(letter)
+            elif code[-1] == "H":
+                y, x = (int(number) - 1 for number in code[:-1].split(";"))
+            elif code[-1] == "C":
+                x += int(code[:-1])
+            else:
+                assert code[-1] == "m", code
+                for part in re.findall(r"[34]8;2;\d+;\d+;\d+|\d+", code[:-1]):
+                    if part == "0":
+                        attributes, colour, ground = frozenset(), "39", "49"
+                    elif part in ("1", "4", "7"):
+                        attributes |= {part}
+                    elif part[0] == "3":
+                        colour = part
+                    else:
+                        ground = part
+        assert (attributes, colour, ground) == (frozenset(), "39", "49"), "colours are left behind"
+
+
+def shown(strips: list[Strip]) -> list[list[Cell]]:
+    """What a screen with these lines looks like, by Textual's own account of their styles."""
+    lines = []
+    for strip in strips:
+        screen = Screen()
+        screen.take("\x1b[1;1H" + strip.render(CONSOLE))
+        lines.append(screen.lines[0])
+    return lines
+
+
+@st.composite
+def strips(draw: st.DrawFn, width: int) -> Strip:
+    segments, left = [], width
+    while left:
+        text = draw(st.text("ab  ─▄é中", min_size=1, max_size=left))
+        while cell_len(text) > left:
+            text = text[:-1]
+        if not text:
+            text = " " * left
+        segments.append(Segment(text, draw(st.sampled_from(STYLES))))
+        left -= cell_len(text)
+    return Strip(segments, width)
+
+
+frames = st.lists(st.tuples(strips(CUT), strips(WIDE - CUT)), min_size=HIGH, max_size=HIGH)
+
+
+def layout(frame: list[tuple[Strip, Strip]]) -> CompositorUpdate:
+    return LayoutUpdate(list(frame), Region(0, 0, WIDE, HIGH))
+
+
+def chops(frame: list[tuple[Strip, Strip]], spans: list[tuple[int, int, int]]) -> CompositorUpdate:
+    return ChopsUpdate([{0: left, CUT: right} for left, right in frame], spans, [[CUT, WIDE]] * HIGH)
+
+
+EVERYWHERE = [(y, 0, WIDE) for y in range(HIGH)]
+
+
+@given(st.lists(frames, min_size=1, max_size=4))
+def test_after_any_frames_the_terminal_shows_the_last(drawn: list[list[tuple[Strip, Strip]]]) -> None:
+    terminal, screen = Terminal(), Screen()
+    for number, frame in enumerate(drawn):
+        update = chops(frame, EVERYWHERE) if number else layout(frame)
+        screen.take(terminal.frame(update, CONSOLE) or "")
+        assert screen.lines == shown([Strip.join(pair) for pair in frame])
+    assert terminal.frame(chops(drawn[-1], EVERYWHERE), CONSOLE) == ""
+
+
+@given(frames, frames)
+def test_only_the_part_that_textual_drew_is_looked_at(
+    before: list[tuple[Strip, Strip]], after: list[tuple[Strip, Strip]]
+) -> None:
+    terminal, screen = Terminal(), Screen()
+    screen.take(terminal.frame(layout(before), CONSOLE) or "")
+    screen.take(terminal.frame(chops(after, [(1, CUT + 1, WIDE)]), CONSOLE) or "")
+    want = [Strip.join(pair) for pair in before]
+    want[1] = Strip.join([before[1][0], after[1][1]])
+    assert screen.lines == shown(want)
+
+
+def test_a_number_that_changes_takes_a_few_bytes() -> None:
+    plain, other = STYLES[1], STYLES[2]
+    terminal = Terminal()
+    frame = [(Strip([Segment("util ", other)]), Strip([Segment("  73 % ", plain)]))] * HIGH
+    terminal.frame(layout(frame), CONSOLE)
+    frame[1] = (frame[1][0], Strip([Segment("  75 % ", plain)]))
+    text = terminal.frame(chops(frame, EVERYWHERE), CONSOLE)
+    assert text == "\x1b[2;9H\x1b[38;2;216;221;230;48;2;15;18;23m5\x1b[0m"
+
+
+def test_what_was_forgotten_is_written_again() -> None:
+    terminal, screen = Terminal(), Screen()
+    frame = [(Strip([Segment("gpu01", None)]), Strip([Segment("  98   ", STYLES[3])]))] * HIGH
+    terminal.frame(layout(frame), CONSOLE)
+    terminal.forget()
+    screen.take(terminal.frame(chops(frame, EVERYWHERE), CONSOLE) or "")
+    assert screen.lines == shown([Strip.join(pair) for pair in frame])
