@@ -169,7 +169,7 @@ PROCESS_METRICS: Tuple[Metric, ...] = (
            "/proc/PID/stat utime + stime",
            "CPU time of the process; 100 is one core"),
     Metric("memory_mib", "memory", "rss", "MiB", GAUGE, "UINTEGER",
-           "/proc/PID/statm resident",
+           "/proc/PID/stat rss",
            "Resident host memory of the process"),
     Metric("read_mb_s", "read", "read", "MB/s", RATE, "FLOAT",
            "/proc/PID/io read_bytes",

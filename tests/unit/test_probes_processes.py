@@ -201,12 +201,12 @@ class Folder:
     def put(
         self, *, started: int, ticks: int, resident_pages: int, io: tuple[int, int] | None, command: bytes
     ) -> None:
-        rest = ["S", *["0"] * 10, str(ticks), "0", *["0"] * 6, str(started), "0"]
+        rest = ["S", *["0"] * 10, str(ticks), "0", *["0"] * 6, str(started), "0", str(resident_pages), "0"]
         (self.path / "stat").write_text(f"7 (a) b) {' '.join(rest)}\n")
-        (self.path / "statm").write_text(f"999 {resident_pages} 1 1 0 1 0\n")
         (self.path / "cmdline").write_bytes(command)
-        (self.path / "io").unlink(missing_ok=True)
-        if io is not None:
+        if io is None:
+            (self.path / "io").unlink(missing_ok=True)
+        else:
             (self.path / "io").write_text(f"rchar: 1\nread_bytes: {io[0]}\nwrite_bytes: {io[1]}\n")
 
     def environ(self, text: bytes) -> None:

@@ -87,11 +87,11 @@ def test_sectors_become_bytes() -> None:
     st.text(st.characters(exclude_characters="\0"), max_size=20), st.integers(0, 2**40), st.integers(0, 2**60)
 )
 def test_a_command_name_may_hold_anything(name: str, ticks: int, started: int) -> None:
-    before = " ".join(["S", *["0"] * 10, str(ticks), "7", *["0"] * 6, str(started), "0", "0"])
+    before = " ".join(["S", *["0"] * 10, str(ticks), "7", *["0"] * 6, str(started), "0", "5", "0"])
     stat = procfs.parse_process_stat(
         b"123 (" + name.encode("utf-8", "surrogatepass") + b") " + before.encode() + b"\n"
     )
-    assert stat == (ticks + 7, started)
+    assert stat == (ticks + 7, started, 5)
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0"), min_size=1), min_size=1))

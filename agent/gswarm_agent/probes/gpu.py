@@ -62,7 +62,7 @@ class Gpu:
         self.pcie_meter: Optional[Callable[[], Optional[Tuple[float, float]]]] = None
         self.pcie_counted_at = time.monotonic()
         self._nvml = nvml
-        self._calls = calls(nvml.api)
+        self._calls = calls(nvml)
         self._pcie = pcie_counts(nvml.api)
         self._fields: List[FieldSum] = [*self._pcie, *field_sums(nvml)]
         self._sources: List[Source] = [*self._calls, *self._fields]
@@ -149,6 +149,8 @@ class Gpu:
             self.handle = self._nvml.api.nvmlDeviceGetHandleByIndex(self.index)
         except self._nvml.Error as error:
             raise _LostError(reason_of(error.value)) from None
+        for call in self._calls:
+            call.aim(self.handle)
         for _ in range(STRIKES):
             codes = self._ask([None] * len(GPU_COLUMNS), 0, everything=True)
             failed = _failure(codes)
@@ -189,14 +191,7 @@ class Gpu:
                 self._ask_fields(wanted, values, now_ns, codes)
         for call in self._calls:
             if everything or call.reason is None:
-                try:
-                    answers = call.ask(self.handle)
-                except self._nvml.Error as error:
-                    codes[call] = self._alive(error.value)
-                else:
-                    codes[call] = SUCCESS
-                    for position, answer in zip(call.positions, answers):
-                        values[position] = answer
+                codes[call] = self._alive(call.ask(values))
         return codes
 
     def _ask_fields(

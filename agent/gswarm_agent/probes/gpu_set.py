@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, Note, Row
 from gswarm_agent.probes.gpu import Gpu
@@ -82,11 +82,9 @@ class GpuSet:
                 found.update({f"gpu{index}.{name}": reason for index, reason in reasons.items()})
         return found
 
-    def start(self, now_ns: int) -> None:
-        """Begin to read all GPUs."""
-        begun = time.monotonic_ns()
-        # A rate is only as good as its times, and the last GPU is read some milliseconds after the first.
-        self._lanes.start(lambda index: self._gpus[index].read(now_ns + time.monotonic_ns() - begun))
+    def start(self, now_ns: Callable[[], int]) -> None:
+        """Begin to read all GPUs; ``now_ns`` is asked for each the time that its rates are taken at."""
+        self._lanes.start(lambda index: self._gpus[index].read(now_ns()))
 
     def gather(self, until: float, patience: float) -> Tuple[Optional[Row], ...]:
         """The rows that are there by ``until`` (time.monotonic()), None for the other GPUs."""
@@ -104,13 +102,17 @@ class GpuSet:
                 notes.append(gpu.notes.popleft())
         return notes
 
-    def close(self, processes_ended: bool = True) -> None:
-        """End the threads and let go of the driver, unless one of them hangs inside it."""
+    def close(self) -> None:
+        """End the threads, but don't wait long for one that hangs.
+
+        The driver itself lets go of a process that ends. To be told so it would need all threads out of it.
+        """
         until = time.monotonic() + _CLOSE_S
-        threads = [self._lanes, self.processes, self._xids, *self._meters, *self._guards.values()]
-        ended = [t.close(max(0.0, until - time.monotonic())) for t in threads if t is not None]
-        if self._nvml is not None and all(ended) and processes_ended:
-            self._nvml.close()
+        if self._xids is not None:
+            self._xids.close()
+        for thread in (self._lanes, self.processes, *self._meters, *self._guards.values()):
+            if thread is not None:
+                thread.close(max(0.0, until - time.monotonic()))
 
     def _open(self, nvml: Nvml, start_s: float) -> None:
         self._nvml = nvml

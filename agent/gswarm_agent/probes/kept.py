@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Optional
 
 _CHUNK = 65536
+_SHORT = 2048
+"""The kernel answers at least this much of a file that has more (a page, less a line that didn't fit)."""
 
 
 class KeptFile:
@@ -16,13 +18,13 @@ class KeptFile:
         self.path = path
         self._descriptor: Optional[int] = None
 
-    def read(self) -> bytes:
-        """All of its text. Raises OSError; the next read opens it again."""
+    def read(self, most: int = _CHUNK * _CHUNK) -> bytes:
+        """Its text, all of it or about the ``most`` bytes. Raises OSError; the next read opens it again."""
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            text = chunk = os.pread(self._descriptor, _CHUNK, 0)
-            while chunk:
+            text = chunk = os.pread(self._descriptor, min(_CHUNK, most), 0)
+            while len(chunk) >= _SHORT and len(text) < most:
                 chunk = os.pread(self._descriptor, _CHUNK, len(text))
                 text += chunk
         except OSError as error:

@@ -13,8 +13,9 @@ SUCCESS = 0
 NOT_SUPPORTED = 3
 FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
+NOT_FOUND = 6
+_INSUFFICIENT_SIZE = 7
 _TIMEOUT = 10
-_NOT_FOUND = 6
 ALL_LINKS = 0xFFFFFFFF
 
 UNSUPPORTED = {
@@ -55,6 +56,9 @@ UNSIGNED_INT = 1
 Field = Tuple[int, int]
 """A field id and its scope."""
 
+Function = Callable[..., int]
+"""A function of the library itself; returns nvmlReturn_t."""
+
 
 class NvmlError(Exception):
     """NVML can't be used at all; the message says why, in one sentence."""
@@ -63,6 +67,68 @@ class NvmlError(Exception):
 def reason_of(code: int) -> str:
     """One clause for an nvmlReturn_t code."""
     return UNSUPPORTED.get(code) or _SENTENCES.get(code) or f"NVML error {code}"
+
+
+class Query:
+    """A prepared call of one function for one device; the answer is written into memory that is kept for it.
+
+    pynvml's own takes several times as long: it makes the structures anew and each access to them is checked.
+    ``layout`` is the answer's (see ``struct``), ``constants`` are what the function takes between the device
+    and the answer, ``version`` is what a structure that has one begins with.
+    """
+
+    def __init__(
+        self, function: Function, layout: str, constants: Sequence[int] = (), version: Optional[int] = None
+    ) -> None:
+        self._function = function
+        self._layout = struct.Struct(layout)
+        self._answer = ctypes.create_string_buffer(self._layout.size)
+        if version is not None:
+            struct.pack_into("=I", self._answer, 0, version)
+        self._constants = [ctypes.c_uint(constant) for constant in constants]
+        self._arguments: Tuple[Any, ...] = ()
+
+    def aim(self, handle: Any) -> None:
+        """Ask this device from now on."""
+        self._arguments = (handle, *self._constants, self._answer)
+
+    def ask(self) -> int:
+        """The call's nvmlReturn_t."""
+        return self._function(*self._arguments)
+
+    @property
+    def answer(self) -> Tuple[int, ...]:
+        """What the last call that was a SUCCESS answered."""
+        return self._layout.unpack(self._answer)
+
+
+class ListQuery:
+    """A call that answers with a list of structures, into memory that grows with what there is.
+
+    ``layout`` is a structure's (see ``struct``). ``call`` is given a pointer to the number of structures
+    that the memory holds, and the memory; it returns nvmlReturn_t.
+    """
+
+    _MOST = 1 << 16
+
+    def __init__(self, layout: str) -> None:
+        self._layout = struct.Struct(layout)
+        self._count = ctypes.c_uint()
+        self._memory = ctypes.create_string_buffer(32 * self._layout.size)
+
+    def ask(self, call: Callable[[Any, Any], int]) -> Tuple[int, List[Tuple[int, ...]]]:
+        """The call's nvmlReturn_t and, where it is SUCCESS, the list."""
+        room = len(self._memory) // self._layout.size
+        self._count.value = room
+        code = call(ctypes.byref(self._count), self._memory)
+        if code == _INSUFFICIENT_SIZE and room < self._count.value <= self._MOST:
+            # Twice what there is now: others may come before the next call.
+            self._memory = ctypes.create_string_buffer(2 * self._count.value * self._layout.size)
+            return self.ask(call)
+        if code != SUCCESS:
+            return code, []
+        size = min(room, self._count.value) * self._layout.size
+        return code, list(self._layout.iter_unpack(memoryview(self._memory)[:size]))
 
 
 class FieldAnswer(NamedTuple):
@@ -74,10 +140,7 @@ class FieldAnswer(NamedTuple):
 
 
 class FieldQuery:
-    """A prepared nvmlDeviceGetFieldValues call, which answers many fields at once.
-
-    pynvml's own takes five times as long: it makes the structures anew and each access to them is checked.
-    """
+    """A prepared nvmlDeviceGetFieldValues call, which answers many fields at once."""
 
     # nvmlFieldValue_t: fieldId, scopeId, timestamp, latencyUsec, valueType, nvmlReturn, value (a union).
     _LAYOUT = struct.Struct("=IIqqIIQ")
@@ -88,7 +151,7 @@ class FieldQuery:
         for i, (field, scope) in enumerate(fields):
             self._LAYOUT.pack_into(self._buffer, i * self._LAYOUT.size, field, scope, 0, 0, 0, 0, 0)
 
-    def ask(self, function: Callable[..., int], handle: Any) -> Tuple[int, List[FieldAnswer]]:
+    def ask(self, function: Function, handle: Any) -> Tuple[int, List[FieldAnswer]]:
         """The call's nvmlReturn_t and the answers in the order of the fields."""
         code = function(handle, self._count, self._buffer)
         return code, [
@@ -112,8 +175,8 @@ class Nvml:
     def __init__(self, api: Any) -> None:
         self.api = api
         self.Error = api.NVMLError
-        library = ctypes.CDLL("libnvidia-ml.so.1")  # the one that pynvml has loaded
-        self._get_fields: Optional[Callable[..., int]] = getattr(library, "nvmlDeviceGetFieldValues", None)
+        self._library = ctypes.CDLL("libnvidia-ml.so.1")  # the one that pynvml has loaded
+        self._get_fields = self.function("nvmlDeviceGetFieldValues")
         self.driver_version = self.maybe(api.nvmlSystemGetDriverVersion)
         cuda = self.maybe(api.nvmlSystemGetCudaDriverVersion)
         self.cuda_version = None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}"
@@ -138,10 +201,16 @@ class Nvml:
         except self.Error:
             return None
 
+    def function(self, name: str) -> Function:
+        """A function of the library by its name; where it has none, what answers FUNCTION_NOT_FOUND."""
+        return getattr(self._library, name) if self.has(name) else _not_found
+
+    def has(self, name: str) -> bool:
+        """Whether the library has a function."""
+        return hasattr(self._library, name)
+
     def ask_fields(self, handle: Any, query: FieldQuery) -> Tuple[int, List[FieldAnswer]]:
         """The call's nvmlReturn_t and, where it is SUCCESS, the answers."""
-        if self._get_fields is None:
-            return FUNCTION_NOT_FOUND, []
         return query.ask(self._get_fields, handle)
 
     def count(self) -> int:
@@ -160,13 +229,9 @@ class Nvml:
         """Whether waiting ended without an event."""
         return bool(error.value == _TIMEOUT)
 
-    def is_empty(self, error: Any) -> bool:
-        """Whether the answer is that there is nothing."""
-        return bool(error.value == _NOT_FOUND)
 
-    def close(self) -> None:
-        """Let go of the library. No other thread may be inside it."""
-        self.maybe(self.api.nvmlShutdown)
+def _not_found(*_arguments: Any) -> int:
+    return FUNCTION_NOT_FOUND
 
 
 def handle_address(handle: Any) -> int:

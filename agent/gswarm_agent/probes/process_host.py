@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import Number
+from gswarm_agent.probes.kept import KeptFile
 from gswarm_agent.probes.procfs import (
+    ProcessStat,
     parse_command,
     parse_process_io,
     parse_process_stat,
@@ -21,9 +24,13 @@ _LONGEST_COMMAND = 16 * 1024
 """Bytes that are looked at; a process may have megabytes."""
 _ALL_COMMANDS = MAX_MESSAGE // 8
 """Characters that are told of all processes together; each takes four bytes at most."""
+_KEPT_OPEN = 64
+"""Processes whose files stay open, three each: a process may have few descriptors."""
 _MB = 10**6
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+Usage = Tuple[Optional[Number], Optional[Number], Optional[Number], Optional[Number]]
 
 
 class HostSide(NamedTuple):
@@ -36,7 +43,7 @@ class HostSide(NamedTuple):
     command: Optional[str]
     rank: Optional[int]
     local_rank: Optional[int]
-    usage: Tuple[Optional[Number], Optional[Number], Optional[Number], Optional[Number]]
+    usage: Usage
 
 
 UNKNOWN = HostSide(None, None, None, None, (None, None, None, None))
@@ -44,23 +51,87 @@ UNKNOWN = HostSide(None, None, None, None, (None, None, None, None))
 
 
 class _Known:
-    """What doesn't change about one process, and its rates."""
+    """One process: what doesn't change about it, its files and its rates."""
 
-    def __init__(self, folder: Path, started: int, user: Optional[str]) -> None:
-        self.started = started
-        self.user = user
-        # Closed to all but the owner and root, and only the names of ranks are looked at.
-        self.rank, self.local_rank = parse_ranks(_content(folder / "environ") or b"")
-        self._cmdline = b""
+    def __init__(self, folder: Path) -> None:
+        self.user: Optional[str] = None
+        self.rank: Optional[int] = None
+        self.local_rank: Optional[int] = None
+        self.stat: Optional[ProcessStat] = None
+        self._folder = folder
+        self._stat, self._cmdline, self._io = (KeptFile(folder / name) for name in ("stat", "cmdline", "io"))
+        self._words = b""
         self._command: Optional[str] = None
-        self.cpu, self.read, self.written = Rate(), Rate(), Rate()
+        self._cpu, self._read, self._written = Rate(), Rate(), Rate()
 
-    def command(self, cmdline: bytes) -> Optional[str]:
+    def meet(self, users: Users) -> None:
+        """Look at it for the first time. Raises OSError, and as ``parse_process_stat``."""
+        self.stat = parse_process_stat(self._stat.read())
+        status = _content(self._folder / "status")
+        self.user = None if status is None else users.name(parse_process_uid(status))
+        # Closed to all but the owner and root, and only the names of ranks are looked at.
+        self.rank, self.local_rank = parse_ranks(_content(self._folder / "environ") or b"")
+
+    def goes_on(self) -> bool:
+        """Look at it again; False when the process has ended and its pid may be another's."""
+        before = self.stat
+        try:
+            self.stat = parse_process_stat(self._stat.read())
+        except (OSError, ValueError, LookupError):
+            return False
+        return before is not None and before.started == self.stat.started
+
+    def command(self, longest: int) -> Optional[str]:
         """Its command line, which changes when it renames itself (workers of Ray and vLLM do)."""
-        if cmdline != self._cmdline:
-            self._cmdline = cmdline
-            self._command = parse_command(cmdline)
-        return self._command
+        try:
+            words = self._cmdline.read(_LONGEST_COMMAND)
+        except OSError:
+            words = b""
+        if words != self._words:
+            self._words = words
+            command = parse_command(words)
+            self._command = None if command is None else clip_text(command)
+        return None if self._command is None else self._command[:longest]
+
+    def usage(self, now_ns: int) -> Usage:
+        """What it uses, by the last look at it and the one before."""
+        cpu, _, resident = self.stat or ProcessStat(0, 0, 0)
+        return (
+            _scaled(self._cpu.update(cpu, now_ns), 100 / _TICKS_PER_SECOND),
+            resident * _PAGE >> 20,
+            *self._disk(now_ns),
+        )
+
+    def _disk(self, now_ns: int) -> Tuple[Optional[float], Optional[float]]:
+        try:
+            read, written = parse_process_io(self._io.read())
+        except OSError:  # closed to all but the owner and root
+            return None, None
+        rates = self._read.update(read, now_ns), self._written.update(written, now_ns)
+        return _scaled(rates[0], 1 / _MB), _scaled(rates[1], 1 / _MB)
+
+    def close(self) -> None:
+        """Close its files; they are opened again where that is needed."""
+        for file in (self._stat, self._cmdline, self._io):
+            file.close()
+
+
+class Users:
+    """The names of users, each asked for once."""
+
+    def __init__(self) -> None:
+        self._names: Dict[int, str] = {}
+
+    def name(self, uid: int) -> str:
+        """A user's name, or the number where there is none."""
+        if uid not in self._names:
+            import pwd
+
+            try:
+                self._names[uid] = clip_text(pwd.getpwuid(uid).pw_name)
+            except KeyError:
+                self._names[uid] = str(uid)
+        return self._names[uid]
 
 
 class ProcessTable:
@@ -69,7 +140,7 @@ class ProcessTable:
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._known: Dict[int, _Known] = {}
-        self._users: Dict[int, str] = {}
+        self._users = Users()
 
     def look(self, pids: Sequence[int], now_ns: int) -> Dict[int, HostSide]:
         """The host's side of each process; those asked about before and not now are forgotten.
@@ -78,57 +149,34 @@ class ProcessTable:
         """
         before, self._known = self._known, {}
         longest = _ALL_COMMANDS // max(1, len(pids))
-        return {pid: self._look(pid, before.get(pid), now_ns, longest) for pid in set(pids)}
+        sides = {pid: self._look(pid, before.pop(pid, None), now_ns, longest) for pid in set(pids)}
+        for gone in before.values():
+            gone.close()
+        for known in islice(self._known.values(), _KEPT_OPEN, None):
+            known.close()
+        return sides
 
     def _look(self, pid: int, known: Optional[_Known], now_ns: int, longest: int) -> HostSide:
-        folder = self._proc / str(pid)
+        if known is None or not known.goes_on():
+            if known is not None:
+                known.close()
+            known = _Known(self._proc / str(pid))
         try:
-            stat = parse_process_stat(_content(folder / "stat") or b"")
-            if known is None or known.started != stat.started:
-                known = _Known(folder, stat.started, self._user(folder))
-            resident = int((_content(folder / "statm") or b"").split()[1]) * _PAGE >> 20
-        except (ValueError, LookupError):
+            if known.stat is None:
+                known.meet(self._users)
+            side = HostSide(
+                known.user, known.command(longest), known.rank, known.local_rank, known.usage(now_ns)
+            )
+        except (OSError, ValueError, LookupError):
+            known.close()
             return UNKNOWN
         self._known[pid] = known
-        command = known.command(_content(folder / "cmdline", _LONGEST_COMMAND) or b"")
-        io = _content(folder / "io")  # closed to all but the owner and root
-        read, written = (None, None) if io is None else parse_process_io(io)
-        return HostSide(
-            known.user,
-            None if command is None else clip_text(command[:longest]),
-            known.rank,
-            known.local_rank,
-            (
-                _scaled(known.cpu.update(stat.cpu, now_ns), 100 / _TICKS_PER_SECOND),
-                resident,
-                _scaled(known.read.update(read, now_ns), 1 / _MB),
-                _scaled(known.written.update(written, now_ns), 1 / _MB),
-            ),
-        )
-
-    def _user(self, folder: Path) -> Optional[str]:
-        status = _content(folder / "status")
-        if status is None:
-            return None
-        uid = parse_process_uid(status)
-        if uid not in self._users:
-            self._users[uid] = _user_name(uid)
-        return self._users[uid]
+        return side
 
 
-def _user_name(uid: int) -> str:
-    import pwd
-
+def _content(path: Path) -> Optional[bytes]:
     try:
-        return clip_text(pwd.getpwuid(uid).pw_name)
-    except KeyError:
-        return str(uid)
-
-
-def _content(path: Path, most: int = -1) -> Optional[bytes]:
-    try:
-        with path.open("rb") as file:
-            return file.read(most)
+        return path.read_bytes()
     except OSError:  # it ended, or it is another user's
         return None
 

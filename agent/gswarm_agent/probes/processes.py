@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
-import logging
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 from gswarm_agent.frame import INFO, WARNING, Note, ProcessSample
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.lane import Lanes
-from gswarm_agent.probes.nvml import FUNCTION_NOT_FOUND, HANGS, UNSUPPORTED, Nvml, reason_of
+from gswarm_agent.probes.nvml import (
+    FUNCTION_NOT_FOUND,
+    HANGS,
+    NOT_FOUND,
+    SUCCESS,
+    UNSUPPORTED,
+    ListQuery,
+    Nvml,
+    reason_of,
+)
 from gswarm_agent.probes.process_host import ProcessTable
 from gswarm_agent.wire_values import MAX_PROCESSES
 
@@ -33,26 +43,34 @@ class Lister(Protocol):
         """The processes on a GPU by pid; none when the GPU doesn't answer."""
 
 
+_LISTINGS = ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v3")
+_PROCESS = "=I4xQ8x"  # nvmlProcessInfo_t: pid, usedGpuMemory, and its instance
+_SAMPLE = "=I4xQI12x"  # nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil, and other units' shares
+_NOT_AVAILABLE = 2**64 - 1
+
+
 class NvmlLister:
     """GPU processes straight from NVML, of drivers since 510."""
 
     def __init__(self, nvml: Nvml) -> None:
-        self._nvml = nvml
+        # A process that computes and draws is in both lists, each time with all of its memory.
+        self._listings = [nvml.function(name) for name in _LISTINGS]
+        self._utilization = nvml.function("nvmlDeviceGetProcessUtilization")
+        self._processes: Dict[int, ListQuery] = {}
+        self._samples: Dict[int, ListQuery] = {}
 
     def on(self, gpu: Gpu) -> Dict[int, GpuShare]:
         """See Lister."""
-        api = self._nvml.api
-        held: Dict[int, Optional[int]] = {}
-        # A process that computes and draws is in both lists, each time with all of its memory.
-        computing = api.nvmlDeviceGetComputeRunningProcesses_v3
-        drawing = api.nvmlDeviceGetGraphicsRunningProcesses_v3
-        for listing in (drawing, computing):
-            for process in self._nvml.maybe(listing, gpu.handle) or ():
-                held[process.pid] = process.usedGpuMemory
+        # Each GPU has its own memory: another thread may be in a call for another GPU.
+        query = self._processes.setdefault(gpu.index, ListQuery(_PROCESS))
+        held: Dict[int, int] = {}
+        for listing in self._listings:
+            _, processes = query.ask(partial(listing, gpu.handle))
+            held.update((process[0], process[1]) for process in processes)
         busy = self._busy(gpu) if held else {}
         return {
             pid: GpuShare(
-                None if memory is None else memory >> 20,
+                None if memory == _NOT_AVAILABLE else memory >> 20,
                 None if busy is None else busy.get(pid, 0),
             )
             for pid, memory in held.items()
@@ -60,12 +78,12 @@ class NvmlLister:
 
     def _busy(self, gpu: Gpu) -> Optional[Dict[int, int]]:
         """SM percent of those that ran a kernel in the last second, None when the GPU doesn't tell."""
-        since = time.time_ns() // 1000 - _SECOND_US
-        try:
-            samples = self._nvml.api.nvmlDeviceGetProcessUtilization(gpu.handle, since)
-        except self._nvml.Error as error:
-            return {} if self._nvml.is_empty(error) else None
-        return {s.pid: s.smUtil for s in sorted(samples, key=lambda s: int(s.timeStamp))}
+        query = self._samples.setdefault(gpu.index, ListQuery(_SAMPLE))
+        since = ctypes.c_ulonglong(time.time_ns() // 1000 - _SECOND_US)
+        code, samples = query.ask(lambda count, memory: self._utilization(gpu.handle, memory, count, since))
+        if code not in (SUCCESS, NOT_FOUND):
+            return None
+        return {pid: sm for pid, _, sm in sorted(samples, key=lambda sample: sample[1])}
 
 
 class NvitopLister:
@@ -91,11 +109,15 @@ class NvitopLister:
 
 
 def best_lister(nvml: Nvml) -> Lister:
-    """nvitop where it can be imported, which takes tens of milliseconds; else NVML itself."""
+    """NVML itself; for drivers that are too old for that nvitop, which takes long to import."""
+    if any(nvml.has(name) for name in _LISTINGS):
+        return NvmlLister(nvml)
     try:
         nvitop = importlib.import_module("nvitop")
     except ImportError:
         return NvmlLister(nvml)
+    import logging
+
     # Standard error is for sentences to the user; what a driver lacks is in the capabilities.
     logging.getLogger("nvitop").setLevel(logging.CRITICAL + 1)
     return NvitopLister(nvitop)

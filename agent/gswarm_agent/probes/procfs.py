@@ -97,16 +97,17 @@ def parse_net_dev(text: bytes) -> Dict[str, Tuple[int, int]]:
 
 
 class ProcessStat(NamedTuple):
-    """/proc/PID/stat: CPU time and start time in clock ticks."""
+    """/proc/PID/stat: CPU time and start time in clock ticks, resident memory in pages."""
 
     cpu: int
     started: int
+    resident: int
 
 
 def parse_process_stat(text: bytes) -> ProcessStat:
     """/proc/PID/stat. The command in parentheses may itself hold parentheses and spaces."""
-    fields = text[text.rindex(b")") + 1 :].split()
-    return ProcessStat(int(fields[11]) + int(fields[12]), int(fields[19]))
+    fields = text[text.rindex(b")") + 1 :].split(None, 22)
+    return ProcessStat(int(fields[11]) + int(fields[12]), int(fields[19]), int(fields[21]))
 
 
 def parse_process_io(text: bytes) -> Tuple[int, int]:

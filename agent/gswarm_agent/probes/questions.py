@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import Number
 from gswarm_agent.metrics import GPU_COLUMNS
-from gswarm_agent.probes.nvml import ALL_LINKS, UNSIGNED_INT, Field, FieldAnswer, Nvml
+from gswarm_agent.probes.nvml import ALL_LINKS, SUCCESS, UNSIGNED_INT, Field, FieldAnswer, Nvml, Query
 from gswarm_agent.probes.rates import SECOND_NS, Rate, Unwrapped
 
 _KIB_TO_MB = 1024 / 10**6
@@ -38,11 +38,29 @@ class Source:
 
 
 class Call(Source):
-    """A function of NVML that answers one or two columns for a device handle."""
+    """A function of NVML that answers one or two columns for a device.
 
-    def __init__(self, ask: Callable[[Any], Tuple[Optional[Number], ...]], *columns: str) -> None:
+    ``convert`` makes the column's value of what was answered.
+    """
+
+    def __init__(
+        self, query: Query, *columns: str, convert: Optional[Callable[[int], Optional[Number]]] = None
+    ) -> None:
         super().__init__(*columns)
-        self.ask = ask
+        self._query = query
+        self._convert = convert
+
+    def aim(self, handle: Any) -> None:
+        """Ask this device from now on."""
+        self._query.aim(handle)
+
+    def ask(self, values: List[Optional[Number]]) -> int:
+        """The call's nvmlReturn_t; where that is SUCCESS, the columns' values are filled in."""
+        code = self._query.ask()
+        if code == SUCCESS:
+            for position, number in zip(self.positions, self._query.answer):
+                values[position] = number if self._convert is None else self._convert(number)
+        return code
 
 
 class FieldSum(Source):
@@ -117,49 +135,48 @@ class PcieCount(FieldSum):
         self._unwrapped.reset()
 
 
-def calls(api: Any) -> List[Call]:
+_NUMBER, _LONG_NUMBER = "=I", "=Q"
+_UTILIZATION = "=II"  # nvmlUtilization_t: gpu, memory
+_MEMORY, _MEMORY_V2 = "=16xQ", "=32xQ"  # nvmlMemory_t, nvmlMemory_v2_t: used, which comes last
+
+
+def calls(nvml: Nvml) -> List[Call]:
     """The questions that take a call each."""
+    api = nvml.api
 
-    def utilisation(h: Any) -> Tuple[Number, Number]:
-        rates = api.nvmlDeviceGetUtilizationRates(h)
-        return rates.gpu, rates.memory
+    def query(name: str, *constants: int, layout: str = _NUMBER) -> Query:
+        return Query(nvml.function(name), layout, constants)
 
-    def memory(h: Any) -> Tuple[Number]:
+    def memory() -> Query:
         # The first version counts the driver's reserve as used, but drivers before 510 have only that one.
-        try:
-            info = api.nvmlDeviceGetMemoryInfo(h, version=api.nvmlMemory_v2)
-        except api.NVMLError_FunctionNotFound:
-            info = api.nvmlDeviceGetMemoryInfo(h)
-        return (info.used >> 20,)
+        if nvml.has("nvmlDeviceGetMemoryInfo_v2"):
+            newer = nvml.function("nvmlDeviceGetMemoryInfo_v2")
+            return Query(newer, _MEMORY_V2, version=api.nvmlMemory_v2)
+        return query("nvmlDeviceGetMemoryInfo", layout=_MEMORY)
 
-    def clock_reasons(h: Any) -> Tuple[Number]:
-        try:
-            return (api.nvmlDeviceGetCurrentClocksEventReasons(h),)
-        except api.NVMLError_FunctionNotFound:  # the name before driver 535
-            return (api.nvmlDeviceGetCurrentClocksThrottleReasons(h),)
+    def ecc(kind: int) -> Query:
+        return query("nvmlDeviceGetTotalEccErrors", kind, api.NVML_VOLATILE_ECC, layout=_LONG_NUMBER)
 
-    def pstate(h: Any) -> Tuple[Optional[Number]]:
-        state = api.nvmlDeviceGetPerformanceState(h)
-        return (state if state != api.NVML_PSTATE_UNKNOWN else None,)
-
-    def ecc(kind: int) -> Callable[[Any], Tuple[Number]]:
-        return lambda h: (api.nvmlDeviceGetTotalEccErrors(h, kind, api.NVML_VOLATILE_ECC),)
-
-    def clock(kind: int) -> Callable[[Any], Tuple[Number]]:
-        return lambda h: (api.nvmlDeviceGetClockInfo(h, kind),)
-
+    reasons, before_535 = (
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+    )
     return [
-        Call(utilisation, "util_pct", "mem_util_pct"),
-        Call(memory, "mem_used_mib"),
-        Call(lambda h: (api.nvmlDeviceGetPowerUsage(h) / 1000,), "power_w"),
-        Call(lambda h: (api.nvmlDeviceGetTemperature(h, api.NVML_TEMPERATURE_GPU),), "temp_c"),
-        Call(clock(api.NVML_CLOCK_SM), "sm_clock_mhz"),
-        Call(clock(api.NVML_CLOCK_MEM), "mem_clock_mhz"),
-        Call(lambda h: (api.nvmlDeviceGetTotalEnergyConsumption(h),), "energy_mj"),
-        Call(clock_reasons, "clock_reasons"),
+        Call(query("nvmlDeviceGetUtilizationRates", layout=_UTILIZATION), "util_pct", "mem_util_pct"),
+        Call(memory(), "mem_used_mib", convert=lambda used: used >> 20),
+        Call(query("nvmlDeviceGetPowerUsage"), "power_w", convert=lambda milliwatts: milliwatts / 1000),
+        Call(query("nvmlDeviceGetTemperature", api.NVML_TEMPERATURE_GPU), "temp_c"),
+        Call(query("nvmlDeviceGetClockInfo", api.NVML_CLOCK_SM), "sm_clock_mhz"),
+        Call(query("nvmlDeviceGetClockInfo", api.NVML_CLOCK_MEM), "mem_clock_mhz"),
+        Call(query("nvmlDeviceGetTotalEnergyConsumption", layout=_LONG_NUMBER), "energy_mj"),
+        Call(query(reasons if nvml.has(reasons) else before_535, layout=_LONG_NUMBER), "clock_reasons"),
         Call(ecc(api.NVML_MEMORY_ERROR_TYPE_CORRECTED), "ecc_corrected"),
         Call(ecc(api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED), "ecc_uncorrected"),
-        Call(pstate, "pstate"),
+        Call(
+            query("nvmlDeviceGetPerformanceState"),
+            "pstate",
+            convert=lambda state: None if state == api.NVML_PSTATE_UNKNOWN else state,
+        ),
     ]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Sequence
 
 from gswarm_agent.frame import ERROR, Note
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.nvml import UNSUPPORTED, Nvml, handle_address, reason_of
 
-_WAIT_MS = 250
+_WAIT_MS = 5000
 _PAUSE_S = 1.0
 
 # Those that end jobs most often, from NVIDIA's "XID Errors" documentation.
@@ -56,22 +56,13 @@ class XidWatch:
         self._ended = threading.Event()
         self._gpus: Dict[int, Gpu] = {}
         self._events: Any = None
-        self._thread: Optional[threading.Thread] = None
         self._register(gpus)
         if self._gpus:
-            self._thread = threading.Thread(target=self._work, name="xid", daemon=True)
-            self._thread.start()
+            threading.Thread(target=self._work, name="xid", daemon=True).start()
 
-    def close(self, timeout: float) -> bool:
-        """End the thread; False when it is still waiting after the time."""
+    def close(self) -> None:
+        """End the thread as soon as its wait has ended, which nobody should wait for."""
         self._ended.set()
-        if self._thread is not None:
-            self._thread.join(timeout)
-            if self._thread.is_alive():
-                return False
-        if self._events is not None:
-            self._nvml.maybe(self._nvml.api.nvmlEventSetFree, self._events)
-        return True
 
     def _register(self, gpus: Sequence[Gpu]) -> None:
         api = self._nvml.api
