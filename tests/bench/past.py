@@ -61,7 +61,8 @@ def run(form: Form) -> Iterator[Figure]:
     yield Figure("SSH: memory for each node", 1024 * ssh_mib, "KiB")
     for screen in (False,) if form.smoke else (False, True):
         what = "whole app" if screen else "hub + recorder"
-        cost = _cost(form, screen=screen)
+        if (cost := _cost(form, screen=screen)) is None:
+            continue
         node_pct, node_mib = cost.node_pct + ssh_pct, cost.node_mib + ssh_mib
         yield Figure(f"{what}: CPU for each frame, with SSH", 1e4 * node_pct, "µs")
         yield Figure(f"{what}: memory for each node, with SSH", 1024 * node_mib, "KiB")
@@ -79,8 +80,8 @@ def run(form: Form) -> Iterator[Figure]:
     yield Figure(f"a day of 10,000 nodes, at {each}", 10_000 * a_day / 1e12, "TB")
 
 
-def _cost(form: Form, *, screen: bool) -> Cost:
-    """A line through a small and a large fleet."""
+def _cost(form: Form, *, screen: bool) -> Cost | None:
+    """A line through a small and a large fleet; None where this machine can't have the large one."""
     points = []
     few, many = form.count(64, 2), form.count(1024, 4)
     for nodes in (few, many):
@@ -90,7 +91,8 @@ def _cost(form: Form, *, screen: bool) -> Cost:
             points.append(measured(form, served, 1, screen=screen))
     low, high = points
     if problem := low.problem or high.problem:
-        raise RuntimeError(f"{many} nodes at 1 Hz: {problem}")
+        print(f"nothing can be told of {many} nodes at 1 Hz here: {problem}", file=sys.stderr)
+        return None
     node_pct = max(LEAST, (high.cpu_pct - low.cpu_pct) / (many - few))
     node_mib = max(LEAST, (high.rss_mib - low.rss_mib) / (many - few))
     return Cost(low.cpu_pct - few * node_pct, node_pct, low.rss_mib - few * node_mib, node_mib)
