@@ -62,7 +62,7 @@ def _command(word: str, words: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        from gswarm_tui.store.database import StoreError  # only now: a mark needs no database and is quick
+        from gswarm_tui.store.errors import StoreError  # only now: a mark needs no database and is quick
 
         if not isinstance(error, StoreError):
             raise
@@ -102,7 +102,7 @@ async def _watch(
 ) -> int:
     """Run the app until it is left; ``chosen`` is the recording to go on with."""
     from gswarm_tui.lifetime import Lifetime
-    from gswarm_tui.store.database import StoreError
+    from gswarm_tui.store.errors import StoreError
 
     theme = parts.choose_theme(options, os.environ)
     hub = parts.make_hub(options, plan)

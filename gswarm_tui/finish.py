@@ -21,7 +21,7 @@ from gswarm_tui.launch.base import LaunchError
 from gswarm_tui.launch.waiting import NodeStatus
 from gswarm_tui.plan import Plan
 from gswarm_tui.recover import Found, ask_all, short_id, words
-from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.recorder import Recorder
 
 QUIET_S = 30.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import os
 import shlex
@@ -44,7 +43,8 @@ def make_hub(options: Options, plan: Plan) -> Hub:
 
 def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> Recorder:
     """An open recorder of a new recording. Raises StoreError, UserError."""
-    from gswarm_tui.store.database import FileInUseError, RecordingInfo
+    from gswarm_tui.store.database import RecordingInfo
+    from gswarm_tui.store.errors import FileInUseError
     from gswarm_tui.store.files import default_paths, is_own
 
     job = plan.job
@@ -109,6 +109,8 @@ def lasting(options: Options) -> bool:
 
 
 def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInfo | int) -> Recorder:
+    import asyncio
+
     from gswarm_tui.store.recorder import Recorder
 
     loop = asyncio.get_running_loop()
@@ -188,7 +190,7 @@ def look_back(hub: Hub, recorder: Recorder) -> Player:
     from gswarm_tui.playback.player import Player
     from gswarm_tui.playback.playhead import Playhead
     from gswarm_tui.playback.tape import RecordedTape
-    from gswarm_tui.store.database import StoreError
+    from gswarm_tui.store.errors import StoreError
 
     def until() -> float:
         return hub.now() - max(ON_DISK_S, 1.5 * hub.fleet.interval_s)

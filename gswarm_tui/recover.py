@@ -17,7 +17,7 @@ from gswarm_tui.launch.base import Asking, LaunchError, clean
 from gswarm_tui.launch.waiting import NodeStatus, ask_status
 from gswarm_tui.plan import Plan
 from gswarm_tui.remember import recall
-from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.files import is_own
 from gswarm_tui.store.reader import ReadOnly
 from gswarm_tui.store.resume import Interrupted, closed, interrupted

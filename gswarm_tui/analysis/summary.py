@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from gswarm_tui.analysis.spans import Span
-from gswarm_tui.fleet.order import natural
+from gswarm_tui.fleet.names import natural
 from gswarm_tui.store import summing
 from gswarm_tui.store.source import Answer, Source
 from gswarm_tui.store.spanning import Spans, one_span

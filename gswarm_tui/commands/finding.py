@@ -13,7 +13,7 @@ from gswarm_tui.control import notes
 from gswarm_tui.control.client import RunningSource
 from gswarm_tui.control.heads import heads
 from gswarm_tui.errors import UserError, quote
-from gswarm_tui.store.database import FileInUseError
+from gswarm_tui.store.errors import FileInUseError
 from gswarm_tui.store.source import FileSource, Source
 
 SUFFIX = ".duckdb"

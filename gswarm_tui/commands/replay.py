@@ -18,7 +18,7 @@ from gswarm_tui.arguments import CommandParser, parse
 from gswarm_tui.commands.finding import Reference, open_source, reference
 from gswarm_tui.errors import UserError
 from gswarm_tui.plan import require_terminal
-from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.source import FileSource
 
 if TYPE_CHECKING:

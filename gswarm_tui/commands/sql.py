@@ -15,7 +15,7 @@ from gswarm_tui.errors import UserError, printable
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.asking import Answer, QueryError, split
-from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.errors import StoreError
 
 if TYPE_CHECKING:
     from gswarm_tui.printing.formats import Form

@@ -11,8 +11,8 @@ from typing import TextIO
 
 from gswarm_tui.errors import UserError, printable
 from gswarm_tui.printing.formats import whole
-from gswarm_tui.store.database import StoreError
 from gswarm_tui.store.dataset import is_dataset
+from gswarm_tui.store.errors import StoreError
 
 
 @contextlib.contextmanager

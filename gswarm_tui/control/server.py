@@ -19,7 +19,7 @@ from gswarm_tui.control import notes, places
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, VERSION, MessageError, decode, encode, length
 from gswarm_tui.hub import Hub
 from gswarm_tui.store.asking import Answer, QueryError
-from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.source import Source
 
 PATIENCE_S = 10.0

@@ -21,7 +21,7 @@ from gswarm_tui.errors import quote
 from gswarm_tui.exchange.foreign import Units, Values, WrongValueError, moment, read_frame
 from gswarm_tui.exchange.gswarm_json import MADE_BY
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
-from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.importing import Importing, mark
 from gswarm_tui.store.schema import (
     GPU_SAMPLES,

@@ -13,8 +13,8 @@ from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.history import Floats, History
 from gswarm_tui.fleet.lives import Lives
 from gswarm_tui.fleet.readings import ENERGY
+from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 
-STALE_INTERVALS = 3
 UNHEALTHY_S = 30.0
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 import math
-import re
 from collections.abc import Sequence
 
+from gswarm_tui.fleet.names import natural
 from gswarm_tui.fleet.node import NodeState, Standing
 
 
@@ -28,12 +28,6 @@ _WORST_FIRST = (
     Standing.LIVE,
     Standing.ENDED,
 )
-
-
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """A key that sorts gpu9 before gpu10."""
-    parts = re.findall(r"[0-9]+|[^0-9]+", name)
-    return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts)
 
 
 def ordered(nodes: Sequence[NodeState], order: Order, now: float, means: Sequence[float]) -> list[NodeState]:

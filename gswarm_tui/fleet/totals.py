@@ -9,9 +9,7 @@ import numpy as np
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
-
-BUSY_FROM_PCT = 20.0
-"""A GPU is busy from this utilisation on; below it an idle phase may begin (Omnistat's threshold)."""
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 
 UTIL = GPU_COLUMNS.index("util_pct")
 MEMORY = GPU_COLUMNS.index("mem_used_mib")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gswarm_tui.analysis.sheet import part_of, throttled_s
 from gswarm_tui.analysis.summary import Figures
-from gswarm_tui.fleet.totals import BUSY_FROM_PCT
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.quantities import DASH
 from gswarm_tui.reporting.html import Cell, Html, cell, table
 

@@ -1,4 +1,4 @@
-"""The DuckDB file itself: opening it, its schema, writing one transaction, and errors as sentences.
+"""The DuckDB file itself: opening it, its schema, writing one transaction.
 
 Facts this rests on, measured with DuckDB 2.0: a failed commit leaves nothing behind; a failed checkpoint
 invalidates the attached file until it is attached again; a deleted file can still be copied from the
@@ -8,7 +8,6 @@ connection that has it open.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from gswarm_tui.store.batch import Columns, micros
-from gswarm_tui.store.holder import in_use
+from gswarm_tui.store.errors import StoreError, explain, not_opened
 from gswarm_tui.store.schema import (
     RECORDINGS,
     SCHEMA_VERSION,
@@ -51,14 +50,6 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     # The recorder checkpoints between commits: a checkpoint that fails in a commit takes that with it.
     "wal_autocheckpoint": "1TB",
 }
-
-
-class StoreError(Exception):
-    """The file can't be read or written; the message is one sentence that says why and what to do."""
-
-
-class FileInUseError(StoreError):
-    """Another program has the file open."""
 
 
 class _BusyError(StoreError):
@@ -347,49 +338,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-_HELD = r"Conflicting lock is held in (\S+) \(PID (\d+)"
-_LOCKED = "Could not set lock|Conflicting lock"
-_REASONS = (
-    (
-        _LOCKED,
-        "is in use by another program; end that, or name another file with --db",
-    ),
-    (r"already attached|Unique file handle", "is already open in this program"),
-    (
-        r"not a valid DuckDB database|Extension .* not found|Cannot launch in-memory database",
-        "is not a DuckDB file; name another file with --db",
-    ),
-    (
-        r"can only read|newer version|storage version greater",
-        "was made by a newer DuckDB; update duckdb, or name another file with --db",
-    ),
-    (r"No space left|quota exceeded", "can't be written because its disk is full; free some space"),
-    (r"File too large", "can't grow because of a limit on the size of files (ulimit -f)"),
-    (
-        r"Read-only file system|Permission denied|Operation not permitted",
-        "can't be written because its folder is read-only for you; name another file with --db",
-    ),
-    (
-        r"No such file",
-        "can't be written because its folder isn't there; make it, or name another file with --db",
-    ),
-    (r"Is a directory", "is a folder; name a file with --db"),
-)
-
-
-def not_opened(error: Exception, path: Path) -> StoreError:
-    """Why DuckDB didn't open the file."""
-    return (FileInUseError if re.search(_LOCKED, str(error)) else StoreError)(explain(error, path))
-
-
-def explain(error: Exception, path: Path) -> str:
-    """DuckDB's error as one sentence about the file."""
-    text = str(error)
-    if held := re.search(_HELD, text, re.IGNORECASE):
-        return f"{path} {in_use(held[1], int(held[2]))}"
-    for pattern, sentence in _REASONS:
-        if re.search(pattern, text, re.IGNORECASE):
-            return f"{path} {sentence}"
-    return f"{path} can't be used: {text.strip().splitlines()[0]}"

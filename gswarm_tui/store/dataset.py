@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import duckdb
 
-from gswarm_tui.store.database import StoreError, explain
+from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.parquet import write_parquet
 from gswarm_tui.store.schema import (
     EVENTS,

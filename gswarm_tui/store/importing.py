@@ -16,8 +16,9 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_tui.store.database import Database, StoreError, explain
+from gswarm_tui.store.database import Database
 from gswarm_tui.store.dataset import PRIVATE, SAMPLES, SMALL, file_name
+from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.schema import (
     EVENTS,
     GPU_SAMPLES,

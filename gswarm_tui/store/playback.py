@@ -28,7 +28,7 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
 )
 from gswarm_tui.fleet.state import EVENTS_KEPT
-from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.machines import Life, Machine, hello_of, introduction
 from gswarm_tui.store.schema import SCHEMA_VERSION
 from gswarm_tui.store.source import Answer

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
-import numpy.typing as npt
 
 from gswarm_tui.store.asking import Answer, Asked, QueryError, sentence
 from gswarm_tui.store.ceiling import Ceiling
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 AT_ONCE = 8
 LONGEST_S = 600.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import duckdb
 
-from gswarm_tui.store.database import StoreError, explain, not_opened
+from gswarm_tui.store.errors import StoreError, explain, not_opened
 
 
 def open_for_reading(path: Path) -> duckdb.DuckDBPyConnection:

@@ -24,7 +24,8 @@ from gswarm_tui.fleet.events import (
     weight,
 )
 from gswarm_tui.store.batch import Batch
-from gswarm_tui.store.database import MEMORY, Database, DataRefusedError, RecordingInfo, StoreError
+from gswarm_tui.store.database import MEMORY, Database, DataRefusedError, RecordingInfo
+from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.ledger import Ledger
 from gswarm_tui.store.queries import Lending, Queries
 from gswarm_tui.store.resume import Interrupted, Resumed, interrupted, load

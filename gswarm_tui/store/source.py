@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import duckdb
-import numpy.typing as npt
 
 from gswarm_tui.store.asking import Answer, Asked, QueryError
-from gswarm_tui.store.database import StoreError, explain
+from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.reader import open_for_reading
 from gswarm_tui.store.scratch import Scratch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["Answer", "FileSource", "QueryError", "Source"]
 

@@ -8,8 +8,7 @@ utilisation, whose few cells hold exact quantiles; one pass orders them for what
 from __future__ import annotations
 
 from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_POWER_CAP, REASON_SW_THERMAL
-from gswarm_tui.fleet.node import STALE_INTERVALS
-from gswarm_tui.fleet.totals import BUSY_FROM_PCT
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT, STALE_INTERVALS
 from gswarm_tui.store.spanning import MEMBERS, Spans
 
 LONGEST_INTERVAL_S = 61

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gswarm_tui.fleet.totals import BUSY_FROM_PCT
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.store.schema import literal
 from gswarm_tui.store.spanning import SESSION_SPANS
 from gswarm_tui.store.summing import bubbles, coverage, processes, summary

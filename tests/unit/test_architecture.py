@@ -222,6 +222,17 @@ def test_without_the_screen_nothing_loads_textual() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_what_only_asks_a_recording_loads_neither_arrays_nor_an_event_loop() -> None:
+    words = [f"gswarm_tui.commands.{word}" for word in ("sql", "sessions", "summary", "compare")]
+    script = (
+        "import importlib, sys\n"
+        f"for name in {words!r}: importlib.import_module(name)\n"
+        "print(sorted({'asyncio', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def pythons() -> list[str]:
     """This Python, and the oldest that the agent has to run on where it is installed."""
     found = [sys.executable]

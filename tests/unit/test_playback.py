@@ -24,7 +24,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.tape import RecordedTape
-from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.playback import require_recording
 from gswarm_tui.store.source import FileSource
 from tests.recorded import recorded

@@ -12,7 +12,7 @@ import pytest
 from gswarm_tui.commands.replay import Wanted, open_player, read, run
 from gswarm_tui.errors import UserError
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
-from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.source import FileSource
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gswarm_tui.store.database import FileInUseError, StoreError, explain
+from gswarm_tui.store.errors import FileInUseError, StoreError, explain
 from gswarm_tui.store.holder import in_use
 from gswarm_tui.store.reader import open_for_reading
 from gswarm_tui.store.recorder import Recorder

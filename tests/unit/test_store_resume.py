@@ -25,7 +25,7 @@ from gswarm_tui.fleet.events import (
     SessionStarted,
     left_nothing,
 )
-from gswarm_tui.store.database import StoreError
+from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.reader import ReadOnly
 from gswarm_tui.store.recorder import Recorder
 from gswarm_tui.store.resume import Resumed, interrupted

@@ -1,0 +1,62 @@
+"""What goes wrong with a recording file, as sentences. Quick to import, because all that reads needs it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gswarm_tui.store.holder import in_use
+
+
+class StoreError(Exception):
+    """The file can't be read or written; the message is one sentence that says why and what to do."""
+
+
+class FileInUseError(StoreError):
+    """Another program has the file open."""
+
+
+_HELD = r"Conflicting lock is held in (\S+) \(PID (\d+)"
+_LOCKED = "Could not set lock|Conflicting lock"
+_REASONS = (
+    (
+        _LOCKED,
+        "is in use by another program; end that, or name another file with --db",
+    ),
+    (r"already attached|Unique file handle", "is already open in this program"),
+    (
+        r"not a valid DuckDB database|Extension .* not found|Cannot launch in-memory database",
+        "is not a DuckDB file; name another file with --db",
+    ),
+    (
+        r"can only read|newer version|storage version greater",
+        "was made by a newer DuckDB; update duckdb, or name another file with --db",
+    ),
+    (r"No space left|quota exceeded", "can't be written because its disk is full; free some space"),
+    (r"File too large", "can't grow because of a limit on the size of files (ulimit -f)"),
+    (
+        r"Read-only file system|Permission denied|Operation not permitted",
+        "can't be written because its folder is read-only for you; name another file with --db",
+    ),
+    (
+        r"No such file",
+        "can't be written because its folder isn't there; make it, or name another file with --db",
+    ),
+    (r"Is a directory", "is a folder; name a file with --db"),
+)
+
+
+def not_opened(error: Exception, path: Path) -> StoreError:
+    """Why DuckDB didn't open the file."""
+    return (FileInUseError if re.search(_LOCKED, str(error)) else StoreError)(explain(error, path))
+
+
+def explain(error: Exception, path: Path) -> str:
+    """DuckDB's error as one sentence about the file."""
+    text = str(error)
+    if held := re.search(_HELD, text, re.IGNORECASE):
+        return f"{path} {in_use(held[1], int(held[2]))}"
+    for pattern, sentence in _REASONS:
+        if re.search(pattern, text, re.IGNORECASE):
+            return f"{path} {sentence}"
+    return f"{path} can't be used: {text.strip().splitlines()[0]}"
