@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import platform
 import random
 import sys
@@ -17,6 +18,7 @@ USUAL = ("start", "fanout", "agent", "throughput", "screen", "after_the_run", "p
 LONG = ("growth", "soak")
 """A quarter of an hour and an hour; they run when they are named."""
 BENCHES = (*USUAL, *LONG)
+BUSY_LOAD = 0.5
 
 
 def main() -> int:
@@ -33,7 +35,7 @@ def main() -> int:
     unknown = set(asked.names) - set(BENCHES)
     if unknown:
         parser.error(f"there is no bench {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
-    print(f"seed {asked.seed}, {platform.machine()}, Python {platform.python_version()}", file=sys.stderr)
+    print(_conditions(asked.seed), end="\n\n", flush=True)
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
         _run(asked.names or USUAL, Form(asked.smoke, asked.seed, asked.keep.absolute(), asked.minutes))
@@ -41,6 +43,13 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="gswarm-bench-") as folder:
             _run(asked.names or USUAL, Form(asked.smoke, asked.seed, Path(folder), asked.minutes))
     return 0
+
+
+def _conditions(seed: int) -> str:
+    """What a run can be repeated by, and whether the machine is quiet enough to believe it."""
+    load = os.getloadavg()[0]
+    told = f"seed {seed}, {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    return told + (f"; other things run here (load {load:.1f}): mind the ratios" if load > BUSY_LOAD else "")
 
 
 def _run(names: list[str] | tuple[str, ...], form: Form) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,13 +52,13 @@ class Figure:
         return self.measured >= self.goal if self.at_least else self.measured <= self.goal
 
     def cells(self) -> tuple[str, str, str, str, str]:
-        """What the table shows of it."""
+        """What the table shows of it, but for what the peer is called."""
         goal = "" if self.goal is None else f"{'≥' if self.at_least else '≤'} {number(self.goal)}"
         met = {None: "", True: "met", False: "MISSED"}[self.met]
         beside = ""
         if self.beside is not None:
             ratio = f" ({self.measured / self.beside:.2f} ×)" if self.beside else ""
-            beside = f"{self.limit} {number(self.beside)}{ratio}"
+            beside = f"{number(self.beside)}{ratio}"
         return self.what, f"{number(self.measured)} {self.unit}", goal, met, beside
 
 
@@ -71,9 +72,23 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+_WIDEST = 46
+"""Of a figure's name in the table, whose rows are to fit 120 columns; the rest of it goes on below."""
+
+
 def markdown(figures: Iterable[Figure]) -> str:
-    """The table of all figures."""
-    return table(("figure", "measured", "goal", "", "beside it"), [figure.cells() for figure in figures])
+    """The table of all figures; what stands beside them is named below it, by number."""
+    rows: list[Sequence[str]] = []
+    limits: dict[str, int] = {}
+    for figure in figures:
+        what, *cells, beside = figure.cells()
+        if beside:
+            beside += f" [{limits.setdefault(figure.limit, len(limits) + 1)}]"
+        first, *more = textwrap.wrap(what, _WIDEST, subsequent_indent="  ")
+        rows.append((first, *cells, beside))
+        rows += [(part, "", "", "", "") for part in more]
+    shown = table(("figure", "measured", "goal", "", "beside it"), rows)
+    return "\n".join([shown, "", *(f"[{index}] {limit}" for limit, index in limits.items())]).rstrip()
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,12 +1,14 @@
 """Links, hub and recorder and no screen, in a process of their own.
 
 ``python -m tests.bench.headless JOURNAL WHERE INTERVAL_MS PATH NODE …`` records nodes until SIGTERM. WHERE is
-the folder with the sockets of the bench's nodes, or an SSH configuration that knows the nodes.
+the folder with the sockets of the bench's nodes, or an SSH configuration: then each node is an agent of its
+own that simulates.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from gswarm_tui.clock import steady_wall
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.launch.base import Launcher, allow_many_files
+from gswarm_tui.launch.base import Channel, Launcher, allow_many_files
 from gswarm_tui.link import Link, Times
 from gswarm_tui.store.database import RecordingInfo
 from gswarm_tui.store.recorder import Recorder
@@ -51,13 +53,23 @@ class Headless:
             raise
 
 
-def _launcher(where: Path) -> Launcher:
-    if where.is_dir():
-        return ToNodes(where)
-    from gswarm_tui.launch.bootstrap import Bootstrap, Serving
-    from gswarm_tui.launch.ssh import SshLauncher, SshSettings
+class _BySsh:
+    """A launcher of simulated nodes, each an agent of its own behind SSH; see ``Launcher``."""
 
-    return SshLauncher(SshSettings("", str(where), ""), Bootstrap("", "", Serving("")))
+    def __init__(self, configuration: Path, names: Sequence[str]) -> None:
+        from gswarm_tui.launch.ssh import SshLauncher, SshSettings
+
+        self._launcher = SshLauncher(SshSettings("", str(configuration), ""))
+        self._index = {name: index for index, name in enumerate(names)}
+
+    async def open(self, node: str) -> Channel:
+        """Start it."""
+        simulation = {"node": node, "index": self._index[node], "nodes": len(self._index)}
+        return await self._launcher.open(node, "stream", "--simulate", json.dumps(simulation))
+
+    async def close(self) -> None:
+        """Let go of what is shared."""
+        await self._launcher.close()
 
 
 async def _record(journal: Path, where: Path, interval_ms: int, path: Path, names: Sequence[str]) -> None:
@@ -77,7 +89,8 @@ async def _record(journal: Path, where: Path, interval_ms: int, path: Path, name
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks += [recorder, noted]
-    launcher, times = _launcher(where), Times(wall=hub.now)
+    times = Times(wall=hub.now)
+    launcher: Launcher = ToNodes(where) if where.is_dir() else _BySsh(where, names)
     for name in names:
         hub.links[name] = Link(name, launcher, interval_ms, hub.publish, of_nodes=len(names), times=times)
     asked = asyncio.Event()

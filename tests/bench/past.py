@@ -101,7 +101,7 @@ def _cost(form: Form, *, screen: bool) -> Cost | None:
 def _over_ssh(form: Form) -> tuple[float, float]:
     """Percent of a core that a frame a second costs more over SSH than over a local socket, and MiB a node.
 
-    Agents are real ones, without GPUs, on a server of this machine.
+    Behind SSH each node is an agent of its own, on a server of this machine.
     """
     hertz, many = 5, form.count(20, 2)
     folder = form.folder / "past-ssh"
@@ -109,7 +109,7 @@ def _over_ssh(form: Form) -> tuple[float, float]:
     with ExitStack() as stack:
         config = _configured(stack, folder)
         names = [f"gpu{index:02d}" for index in range(many)]
-        served = stack.enter_context(Nodes(folder / "nodes", many, 1, form.seed, readings=2))
+        served = stack.enter_context(Nodes(folder / "nodes", many, GPUS_A_NODE, form.seed))
         one = _needed(form, folder / "one", config, names[:1], hertz)
         by_ssh = _needed(form, folder / "ssh", config, names, hertz)
         by_socket = _needed(form, folder / "socket", served.folder, simulated_names(many), hertz)
@@ -122,7 +122,7 @@ def _needed(form: Form, to: Path, where: Path, names: Sequence[str], hertz: int)
     journal = to.with_suffix(".jsonl")
     with Headless(journal, where, names, 1000 // hertz, to.with_suffix(".duckdb")) as head:
         Reader(journal, head.writes).wait_for(3 * len(names))
-        return share_of_a_core(head.pid, form.seconds(10)), rss_mib(head.pid)
+        return share_of_a_core(head.pid, form.seconds(20)), rss_mib(head.pid)
 
 
 def _configured(stack: ExitStack, folder: Path) -> Path:

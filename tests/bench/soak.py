@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.bench.curves import Curve, draw_over_time
-from tests.bench.figures import Figure, Form
+from tests.bench.figures import Figure, Form, number, table
 from tests.bench.nodes import Nodes
 from tests.bench.processes import InTerminal, cpu_s, rss_mib
 from tests.bench.screen import key_to_paint
@@ -71,6 +71,33 @@ RULES = (
 )
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What became of a column: ``before`` and ``last`` quarter, ``slope`` an hour in the last, ``worst``."""
+
+    rule: Rule
+    before: float
+    last: float
+    slope: float
+    worst: float
+
+    def row(self) -> tuple[str, ...]:
+        """All of it as text."""
+        values = number(self.before), number(self.last), f"{self.slope:+.3g}", number(self.worst)
+        return f"{self.rule.name}, {self.rule.unit}", *values
+
+    def figure(self) -> Figure:
+        """Whether it is flat."""
+        limit = "the quarter before" if self.rule.settles else "the first quarter"
+        return Figure(
+            f"soak: {self.rule.name} in the last quarter", self.last, self.rule.unit,
+            self.rule.factor * self.before, limit=limit, beside=self.before,
+        )  # fmt: skip
+
+
+_HEAD = ("column", "to compare with", "last quarter", "an hour in it", "worst")
+
+
 def run(form: Form) -> Iterator[Figure]:
     """Each column's last quarter, beside the one that it must not have outgrown."""
     minutes = form.minutes or (0.25 if form.smoke else 60.0)
@@ -88,8 +115,10 @@ def run(form: Form) -> Iterator[Figure]:
     picture = form.folder / "soak.png"
     _draw(seen, picture)
     print(f"the plot is {picture}", file=sys.stderr)
-    for rule in RULES:
-        yield from _judged(rule, seen, minutes)
+    judged = [_judged(rule, seen) for rule in RULES]
+    print(table(_HEAD, [each.row() for each in judged]), end="\n\n")
+    for each in judged:
+        yield each.figure()
 
 
 def _looks(app: InTerminal, path: Path, reader: Reader, minutes: float, every_s: float) -> Iterator[Look]:
@@ -122,22 +151,18 @@ def _column(seen: Sequence[Look], name: str) -> list[float]:
     return list(np.diff(held) / np.diff(minutes)) or [0.0]
 
 
-def _judged(rule: Rule, seen: Sequence[Look], minutes: float) -> Iterator[Figure]:
+def _judged(rule: Rule, seen: Sequence[Look]) -> Judged:
     """A file grows in steps, at checkpoints, so its quarters are compared by their means."""
     middle: Callable[[Sequence[float]], float] = (
         statistics.fmean if rule.column == "growth" else statistics.median
     )
     values = _column(seen, rule.column)
     quarter = max(1, len(values) // 4)
-    last = middle(values[-quarter:])
-    first = middle(values[-2 * quarter : -quarter] or values if rule.settles else values[:quarter])
+    last = values[-quarter:]
+    before = (values[-2 * quarter : -quarter] or values) if rule.settles else values[:quarter]
     each = (seen[-1].minute - seen[0].minute) / max(1, len(seen) - 1)
-    slope = _slope(values[-quarter:]) / each * 60 if each else 0.0
-    yield Figure(
-        f"{rule.name}, last quarter of {minutes:g} min ({slope:+.3g} an hour in it; worst {max(values):.3g})",
-        last, rule.unit, rule.factor * first,
-        limit="quarter before" if rule.settles else "first quarter", beside=first,
-    )  # fmt: skip
+    slope = _slope(last) / each * 60 if each else 0.0
+    return Judged(rule, middle(before), middle(last), slope, max(values))
 
 
 def _slope(values: Sequence[float]) -> float:
