@@ -31,6 +31,7 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
 )
 from gswarm_tui.store.ledger import KnownLife, KnownNode, Ledger, Row
+from gswarm_tui.store.precision import sample_us
 from gswarm_tui.store.schema import (
     EVENTS,
     GPU_SAMPLES,
@@ -165,7 +166,7 @@ class Batch:
         link["last_seq"], link["last_ts"] = frame.seq, frame.ts_ns // 1000
         link["frames"] += 1
         link["lost_frames"] += frame.seq - last - 1
-        self._sample(life, micros(event.ts), interval_ms, frame)
+        self._sample(life, sample_us(event.ts, frame.late_ms), interval_ms, frame)
 
     def _lost(self, event: FramesLost) -> None:
         """They count as committed: the agent isn't to tell of them again."""

@@ -18,6 +18,7 @@ import duckdb
 
 from gswarm_tui.store.batch import Columns, micros
 from gswarm_tui.store.errors import StoreError, explain, not_opened
+from gswarm_tui.store.precision import rounded
 from gswarm_tui.store.schema import (
     RECORDINGS,
     SCHEMA_VERSION,
@@ -180,8 +181,9 @@ class Database:
         names = ", ".join(incoming)
         values = ", ".join(f"TRY_CAST({name} AS {table[name].type})" for name in incoming)
         verb = "INSERT OR REPLACE" if table.keyed else "INSERT"
+        kept = {n: rounded(part) if table[n].type == "FLOAT" else part for n, part in incoming.items()}
         # DuckDB reads the arrays where they lie; only this connection sees them.
-        self._connection.register("incoming", incoming)
+        self._connection.register("incoming", kept)
         try:
             self._connection.execute(f"{verb} INTO {table.name} ({names}) SELECT {values} FROM incoming")  # noqa: S608
         finally:

@@ -57,9 +57,19 @@ class Table:
 
 
 def _metrics(metrics: tuple[Metric, ...]) -> tuple[Column, ...]:
-    return tuple(Column(m.name, m.sql, f"{m.meaning} [{m.unit}]; NULL where not measured") for m in metrics)
+    return tuple(
+        Column(m.name, m.sql, f"{m.meaning} [{m.unit}]{_digits(m)}; NULL where not measured") for m in metrics
+    )
 
 
+def _digits(metric: Metric) -> str:
+    return ", whole from 100 on, else with three digits" if metric.sql == "FLOAT" else ""
+
+
+_WHEN = (
+    "Time of the reading on the recorder's clock (UTC), to the millisecond; "
+    "that of its deadline if it began less than 5 ms after it"
+)
 _INTERVAL = Column(
     "interval_ms",
     "UINTEGER",
@@ -134,7 +144,7 @@ GPU_SAMPLES = Table(
     "gpu_samples",
     "One row for each GPU and frame in which the GPU answered",
     (
-        Column("ts", "TIMESTAMP NOT NULL", "Time of the reading on the recorder's clock (UTC)"),
+        Column("ts", "TIMESTAMP NOT NULL", _WHEN),
         Column("gpu_id", "INTEGER NOT NULL", "gpus.gpu_id"),
         _INTERVAL,
         *_metrics(GPU_METRICS),
@@ -144,7 +154,7 @@ HOST_SAMPLES = Table(
     "host_samples",
     "One row for each frame of a node",
     (
-        Column("ts", "TIMESTAMP NOT NULL", "Time of the reading on the recorder's clock (UTC)"),
+        Column("ts", "TIMESTAMP NOT NULL", _WHEN),
         Column("node_id", "INTEGER NOT NULL", "nodes.node_id"),
         Column("seq", "BIGINT", "Number of the frame in its agent's life, from 1"),
         _INTERVAL,
@@ -157,7 +167,7 @@ PROCESS_SAMPLES = Table(
     "process_samples",
     "One row for each process on each GPU, in frames that looked at processes",
     (
-        Column("ts", "TIMESTAMP NOT NULL", "Time of the reading on the recorder's clock (UTC)"),
+        Column("ts", "TIMESTAMP NOT NULL", _WHEN),
         Column("gpu_id", "INTEGER NOT NULL", "gpus.gpu_id"),
         Column("pid", "BIGINT", "Process id on the node"),
         Column("rank", "INTEGER", "Rank in the job, NULL if not told"),

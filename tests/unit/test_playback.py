@@ -62,11 +62,11 @@ def tape(made: tuple[Path, list[Event], Fleet]) -> Iterator[RecordedTape]:
 def as_kept(event: FrameArrived) -> FrameArrived:
     """A frame without what the database doesn't keep.
 
-    That is: when it arrived, its time on the node's own clock, what is finer than a microsecond or than
-    single precision, that processes were looked for where there were none, and notes, which are events.
+    That is: when it arrived, its time on the node's own clock, by how little it missed its deadline, digits
+    beyond three below 100, that processes were looked for where there were none, and notes, which are events.
     """
-    ts = round(event.ts * 1e6) / 1e6
     frame = event.frame
+    ts = round(event.ts - frame.late_ms / 1000, 3)
     processes = tuple(
         ProcessSample(p.gpu, p.pid, p.user, p.command, p.rank, p.local_rank, in_sql(p.row, PROCESS_METRICS))
         for p in frame.processes or ()
@@ -74,7 +74,7 @@ def as_kept(event: FrameArrived) -> FrameArrived:
     kept = replace(
         frame,
         ts_ns=round(ts * 1e6) * 1000,
-        late_ms=float(np.float32(frame.late_ms)),
+        late_ms=rounded(frame.late_ms),
         gpus=tuple(None if row is None else in_sql(row, GPU_METRICS) for row in frame.gpus),
         host=None if frame.host is None else in_sql(frame.host, HOST_METRICS),
         processes=processes or None,
@@ -86,9 +86,14 @@ def as_kept(event: FrameArrived) -> FrameArrived:
 def in_sql(row: Row, metrics: tuple[Metric, ...]) -> Row:
     """Numbers as their columns hold them."""
     return tuple(
-        None if value is None else float(np.float32(value)) if metric.sql == "FLOAT" else round(value)
+        None if value is None else rounded(value) if metric.sql == "FLOAT" else round(value)
         for value, metric in zip(row, metrics, strict=True)
     )
+
+
+def rounded(value: float) -> float:
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return float(np.float32(round(value, digits)))
 
 
 def frames(events: list[Event]) -> list[FrameArrived]:

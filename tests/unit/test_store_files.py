@@ -42,7 +42,8 @@ def test_every_metric_has_its_column_with_its_type_and_unit(tmp_path: Path) -> N
         for metric in metrics:
             kind, comment = columns[metric.name]
             assert kind == metric.sql
-            assert comment == f"{metric.meaning} [{metric.unit}]; NULL where not measured"
+            digits = ", whole from 100 on, else with three digits" if kind == "FLOAT" else ""
+            assert comment == f"{metric.meaning} [{metric.unit}]{digits}; NULL where not measured"
 
 
 def test_every_table_view_and_column_explains_itself(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_frame_is_found_again_with_its_values(path: Path) -> None:
     gpus = [
-        gpu_row(util_pct=97, mem_used_mib=40_000, power_w=512.5, energy_mj=2**40 + 1, clock_reasons=4),
+        gpu_row(util_pct=97, mem_used_mib=40_000, power_w=512.4, energy_mj=2**40 + 1, clock_reasons=4),
         gpu_row(util_pct=3),
     ]
     record(path, [introduced(), arrived(1, gpus, host=host_row(cpu_pct=12.5, load_1m=3))])
@@ -71,7 +71,7 @@ def test_a_frame_is_found_again_with_its_values(path: Path) -> None:
         "SELECT ts, node, gpu_index, util_pct, power_w, energy_mj, clock_reasons FROM samples ORDER BY 3",
     )
     assert samples == [
-        (at(T0 + 1), "n1", 0, 97, 512.5, 2**40 + 1, 4),
+        (at(T0 + 1), "n1", 0, 97, 512.0, 2**40 + 1, 4),
         (at(T0 + 1), "n1", 1, 3, None, None, None),
     ]
     hosts = query(path, "SELECT ts, seq, late_ms, cpu_pct, load_1m, memory_used_mib FROM host_samples")

@@ -1,0 +1,42 @@
+"""What of a sample is kept: digits that a reading has, and times as regular as the schedule."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_tui.store.precision import rounded, sample_us
+
+T0 = 1_800_000_000
+
+
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+def test_numbers_are_whole_from_100_on_and_have_three_digits_below(precision: type) -> None:
+    values = np.array([0, 0.004, 5.237, 9.996, 41.37, -41.37, 99.96, 120.3, 690.47, 186_423.7], precision)
+    expected = [0, 0, 5.24, 10, 41.4, -41.4, 100, 120, 690, 186_424]
+    np.testing.assert_array_equal(rounded(values), np.array(expected, precision))
+
+
+def test_what_is_no_number_or_beyond_the_column_stays_so_without_a_warning() -> None:
+    values = rounded(np.array([np.nan, np.inf, -np.inf, 1e308]))
+    np.testing.assert_array_equal(values, [np.nan, np.inf, -np.inf, 1e308])
+
+
+@given(st.floats(-1e6, 1e6))
+def test_rounding_never_moves_a_number_by_more_than_half_a_percent_or_half_a_hundredth(value: float) -> None:
+    assert abs(rounded(np.array([value]))[0] - value) <= max(abs(value) * 0.005001, 0.005001)
+
+
+def test_a_reading_in_time_has_the_time_of_its_deadline_and_a_late_one_its_own() -> None:
+    assert sample_us(T0 + 0.00031, 0.31) == T0 * 10**6
+    assert sample_us(T0 + 0.0049, 4.9) == T0 * 10**6
+    assert sample_us(T0 + 0.4003, 400.3) == T0 * 10**6 + 400_000
+
+
+@pytest.mark.parametrize("late_ms", [math.nan, math.inf, -1.0, -1e300])
+def test_a_lateness_that_cannot_be_moves_nothing(late_ms: float) -> None:
+    assert sample_us(T0 + 0.25, late_ms) == T0 * 10**6 + 250_000
