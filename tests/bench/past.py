@@ -59,7 +59,7 @@ def run(form: Form) -> Iterator[Figure]:
     ssh_pct, ssh_mib = _over_ssh(form)
     yield Figure("SSH: CPU for each frame", 1e4 * ssh_pct, "µs")
     yield Figure("SSH: memory for each node", 1024 * ssh_mib, "KiB")
-    for screen in (False,) if form.smoke else (False, True):
+    for screen in () if form.smoke else (False, True):
         what = "whole app" if screen else "hub + recorder"
         if (cost := _cost(form, screen=screen)) is None:
             continue
@@ -83,11 +83,10 @@ def run(form: Form) -> Iterator[Figure]:
 def _cost(form: Form, *, screen: bool) -> Cost | None:
     """A line through a small and a large fleet; None where this machine can't have the large one."""
     points = []
-    few, many = form.count(64, 2), form.count(1024, 4)
+    few, many = 64, 1024
     for nodes in (few, many):
         folder = form.folder / f"past-{nodes}-{int(screen)}"
-        readings = form.count(READINGS, 3)
-        with Nodes(folder, nodes, GPUS_A_NODE, form.seed, readings=readings) as served:
+        with Nodes(folder, nodes, GPUS_A_NODE, form.seed, readings=READINGS) as served:
             points.append(measured(form, served, 1, screen=screen))
     low, high = points
     if problem := low.problem or high.problem:
@@ -114,7 +113,7 @@ def _over_ssh(form: Form) -> tuple[float, float]:
         by_ssh = _needed(form, folder / "ssh", config, names, hertz)
         by_socket = _needed(form, folder / "socket", served.folder, simulated_names(many), hertz)
     pct = (by_ssh[0] - by_socket[0]) / (many * hertz)
-    return max(LEAST, pct), max(LEAST, (by_ssh[1] - one[1]) / (many - 1))
+    return max(0.0, pct), max(0.0, (by_ssh[1] - one[1]) / (many - 1))
 
 
 def _needed(form: Form, to: Path, where: Path, names: Sequence[str], hertz: int) -> tuple[float, float]:

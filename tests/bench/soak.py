@@ -25,7 +25,7 @@ from tests.bench.watched import Reader, in_terminal
 
 NODES, GPUS = 64, 8
 LINKS_LIVE_S = 120.0
-EVERY_S = 10.0
+EVERY_S, EVERY_S_SMOKE = 10.0, 2.5
 WARM_UP_S = 60.0
 
 
@@ -100,8 +100,8 @@ _HEAD = ("column", "to compare with", "last quarter", "an hour in it", "worst")
 
 def run(form: Form) -> Iterator[Figure]:
     """Each column's last quarter, beside the one that it must not have outgrown."""
-    minutes = form.minutes or (0.25 if form.smoke else 60.0)
-    nodes = form.count(NODES, 2)
+    minutes = form.minutes or (0.08 if form.smoke else 60.0)
+    nodes, every_s = form.count(NODES, 2), EVERY_S_SMOKE if form.smoke else EVERY_S
     path, journal = form.folder / "soak.duckdb", form.folder / "soak.jsonl"
     words = ["--demo", f"{nodes}x{GPUS}", "--db", str(path)]
     with (
@@ -110,7 +110,7 @@ def run(form: Form) -> Iterator[Figure]:
     ):
         app.wait_for("sim")
         time.sleep(form.seconds(WARM_UP_S))
-        seen = list(_looks(app, path, Reader(journal, app.writes), minutes, form.seconds(EVERY_S)))
+        seen = list(_looks(app, path, Reader(journal, app.writes), minutes, every_s))
     _write(seen, form.folder / "soak.csv")
     picture = form.folder / "soak.png"
     _draw(seen, picture)

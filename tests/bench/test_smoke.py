@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from tests.bench.__main__ import USUAL
+from tests.bench.__main__ import BENCHES
 from tests.bench.figures import Figure, markdown
 from tests.unit.sshd import SSHD
 
 
-@pytest.mark.parametrize("name", USUAL)
+@pytest.mark.parametrize("name", BENCHES)
 def test_a_bench_finds_figures(name: str) -> None:
-    if name == "fanout" and SSHD is None:
+    if name in ("fanout", "past") and SSHD is None:
         pytest.skip("needs an OpenSSH server")
     command = [sys.executable, "-m", "tests.bench", name, "--smoke", "--seed", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
