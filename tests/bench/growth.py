@@ -127,7 +127,8 @@ def _figures(points: Sequence[Point]) -> Iterator[Figure]:
                 times = other.samples_a_s / one.samples_a_s
                 yield Figure(
                     f"{what}, {low[0]:,} GPUs at {low[1]} Hz → {high[0]:,} at {high[1]} Hz",
-                    other.cpu_pct / one.cpu_pct, "× the CPU", times, limit="so many times the samples", beside=times,
+                    other.cpu_pct / one.cpu_pct, "× the CPU", times,
+                    limit="so many times the samples", beside=times,
                 )  # fmt: skip
 
 
