@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import groupby
-from operator import itemgetter
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -193,28 +191,17 @@ class _Pen:
             self._parts.append(f"\x1b[{x - column}C")
         elif (line, column) != (y, x):
             self._parts.append(f"\x1b[{y + 1};{x + 1}H")
-        for ink, cells in groupby(zip(chars, inks, strict=True), itemgetter(1)):
-            self._take(ink)
-            self._parts += (char for char, _ in cells)
-        self._at = (y, x + len(chars))
-
-    def _take(self, ink: Ink) -> None:
-        """Draw with this ink from now on."""
-        old = self._ink
-        attributes, colour = ink.attributes, ink.colour
-        if attributes is None:  # a blank: what can't be seen on it stays as it is
-            attributes = "" if _SEEN_ON_BLANKS & set(old.attributes or "") else old.attributes
-        if attributes == old.attributes:
-            codes = []
-        else:
-            codes, old = ["0", attributes or ""], _PLAIN
-        colour = old.colour if colour is None else colour
-        codes += (
-            new or "" for new, known in ((colour, old.colour), (ink.ground, old.ground)) if new != known
-        )
-        if words := ";".join(filter(None, codes)):
-            self._parts.append(f"\x1b[{words}m")
-        self._ink = Ink(attributes, colour, ink.ground)
+        start, end = 0, len(chars)
+        while start < end:
+            ink, stop = inks[start], start + 1
+            while stop < end and inks[stop] is ink:
+                stop += 1
+            if ink is not self._ink:
+                told, self._ink = _change(self._ink, ink)
+                self._parts.append(told)
+            self._parts += chars[start:stop]
+            start = stop
+        self._at = (y, x + end)
 
     def text(self) -> str:
         """All that was written, and the terminal's own colours again."""
@@ -251,3 +238,17 @@ def _inks(style: Style | None, system: ColorSystem) -> tuple[Ink, Ink]:
     )
     ink = Ink(attributes, colour, ground)
     return ink, ink if _SEEN_ON_BLANKS & set(attributes) else Ink(None, None, ground)
+
+
+@lru_cache(maxsize=4096)
+def _change(old: Ink, ink: Ink) -> tuple[str, Ink]:
+    """What makes a pen draw with another ink, and how it draws then."""
+    attributes = ink.attributes
+    if attributes is None:  # a blank: what can't be seen on it stays as it is
+        attributes = "" if _SEEN_ON_BLANKS & set(old.attributes or "") else old.attributes
+    codes = [] if attributes == old.attributes else ["0", attributes or ""]
+    known = _PLAIN if codes else old
+    colour = known.colour if ink.colour is None else ink.colour
+    codes += [colour or ""] * (colour != known.colour) + [ink.ground] * (ink.ground != known.ground)
+    told = ";".join(filter(None, codes))
+    return f"\x1b[{told}m" if told else "", Ink(attributes, colour, ink.ground)
