@@ -7,6 +7,7 @@ to open its file anew.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 AT_ONCE = 8
 LONGEST_S = 600.0
 MEMORY = "1GB"
+WRITTEN_MEMORY = "32MB"
+"""So much of what is in the file already is kept in memory; DuckDB itself keeps all, up to its bound."""
 HEADROOM = 3 * 1024**3
 """What all queries together may allocate, DuckDB's own blocks included."""
 _CANCELLED = "the query was cancelled"
@@ -29,13 +32,22 @@ _CANCELLED = "the query was cancelled"
 class Lending:
     """Cursors of the recorder's connection, lent to whoever asks while there is one.
 
-    ``usual_memory`` is the connection's bound without queries, ``longest_s`` the time that a query may take
-    until its last row is fetched. All methods may be called from any thread.
+    ``usual_memory`` is the connection's bound without queries, ``written_memory`` what it may keep of what is
+    in the file, ``longest_s`` the time that a query may take until its last row is fetched. All methods may
+    be called from any thread.
     """
 
-    def __init__(self, path: Path, usual_memory: str, longest_s: float = LONGEST_S) -> None:
+    def __init__(
+        self,
+        path: Path,
+        usual_memory: str,
+        longest_s: float = LONGEST_S,
+        *,
+        written_memory: str = WRITTEN_MEMORY,
+    ) -> None:
         self.path = path
         self._usual_memory = usual_memory
+        self._written_memory = written_memory
         self._longest_s = longest_s
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
@@ -92,9 +104,12 @@ class Lending:
         return asked
 
     def settle(self) -> None:
-        """Give back the memory that queries needed, where none runs."""
+        """Give back the memory that queries needed, and most of what is in the file, where none runs."""
         with self._lock:
             if self._connection is not None and not self._out:
+                # A bound that is lowered makes DuckDB forget; what it can't is more than that and stays.
+                with suppress(duckdb.OutOfMemoryException):
+                    self._connection.execute(f"SET memory_limit = '{self._written_memory}'")
                 self._connection.execute(f"SET memory_limit = '{self._usual_memory}'")
 
     def _ended(self, asked: Asked) -> None:

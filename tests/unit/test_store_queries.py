@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pytest
 
 from gswarm_tui.fleet.events import Event, RecorderStatus, SessionStarted
@@ -17,6 +18,7 @@ from gswarm_tui.store.asking import QueryError
 from gswarm_tui.store.database import Database
 from gswarm_tui.store.queries import Lending
 from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.store.schema import GPU_SAMPLES
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
 GPUS = 8
@@ -217,3 +219,26 @@ def test_a_log_that_a_query_looks_at_is_emptied_later(path: Path) -> None:
         until(lambda: statuses[-1].committed == {("n1", "life1"): 3}, "the last frame wasn't committed")
         recorder._database.checkpoint()
         assert recorder._database.wal_bytes() == 0
+
+
+def test_what_is_in_the_file_is_not_kept_in_memory_too(path: Path) -> None:
+    database = Database(path, Lending(path, "256MB", written_memory="4MB"))
+    rows = 200_000
+    random = np.random.default_rng(1)
+    columns = {
+        "ts": np.arange(rows).astype("datetime64[us]"),
+        "gpu_id": np.arange(rows) % 64,
+        "power_w": random.random(rows).astype(np.float32) * 700,
+        "pcie_tx_mb_s": random.random(rows).astype(np.float32) * 9000,
+        "nvlink_tx_mb_s": random.random(rows).astype(np.float32) * 90_000,
+    }
+    for _ in range(5):
+        database.write([(GPU_SAMPLES, columns)])
+        database.checkpoint()
+    database.checkpoint()
+    held = database.rows(
+        "SELECT sum(memory_usage_bytes) AS bytes FROM duckdb_memory() WHERE tag = 'BASE_TABLE'"
+    )
+    database.close()
+    assert path.stat().st_size > 8_000_000
+    assert held[0]["bytes"] <= 4_000_000
