@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from gswarm_agent import __version__
 
+TYPE_CHECKING = False  # that of typing takes as long to import as all that joins an agent
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from socket import socket
+    from typing import Any
 
     from gswarm_agent.folder import Folder
     from gswarm_agent.probes.base import Probe
@@ -43,9 +45,9 @@ class OptionError(Exception):
     """A command line that makes no sense; the message says why."""
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    arguments: List[str] = list(sys.argv[1:] if argv is None else argv)
+    arguments: list[str] = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
         print(f"gswarm-agent {__version__}")
         return 0
@@ -70,9 +72,9 @@ def _refuse(problem: str) -> int:
     return 2
 
 
-def _parse(command: str, words: List[str], allowed: str) -> Dict[str, str]:
+def _parse(command: str, words: list[str], allowed: str) -> dict[str, str]:
     """Options by their names; those that are followed by a value are the rule."""
-    options: Dict[str, str] = {}
+    options: dict[str, str] = {}
     rest = list(words)
     while rest:
         name = rest.pop(0)
@@ -82,7 +84,7 @@ def _parse(command: str, words: List[str], allowed: str) -> Dict[str, str]:
     return options
 
 
-def _probe_maker(options: Dict[str, str]) -> Callable[[], Probe]:
+def _probe_maker(options: dict[str, str]) -> Callable[[], Probe]:
     if "--simulate" not in options:
         return _node_probe
     from gswarm_agent.simulated import SimulatedNode, parse_simulation
@@ -94,14 +96,14 @@ def _probe_maker(options: Dict[str, str]) -> Callable[[], Probe]:
     return lambda: SimulatedNode(simulation)
 
 
-def _stream(options: Dict[str, str]) -> int:
+def _stream(options: dict[str, str]) -> int:
     make_probe = _probe_maker(options)
     from gswarm_agent.stream import stream
 
     return stream(make_probe, "--simulate" in options)
 
 
-def _attach(options: Dict[str, str]) -> int:
+def _attach(options: dict[str, str]) -> int:
     from gswarm_agent.attach import attach
     from gswarm_agent.folder import is_plain
 
@@ -132,7 +134,7 @@ def _number(name: str, text: str) -> float:
     return number
 
 
-def _status(options: Dict[str, str]) -> int:
+def _status(options: dict[str, str]) -> int:
     import json
 
     from gswarm_agent.status import status
@@ -146,11 +148,11 @@ def _status(options: Dict[str, str]) -> int:
     return 0
 
 
-def _mark(words: List[str]) -> int:
+def _mark(words: list[str]) -> int:
     from gswarm_agent.mark import MarkError, send, values_of
 
-    names: List[str] = []
-    values: List[str] = []
+    names: list[str] = []
+    values: list[str] = []
     folder = ""
     rest = list(words)
     while rest:
@@ -178,7 +180,7 @@ def _mark(words: List[str]) -> int:
     return 1 if marked.problems or not marked.recordings else 0
 
 
-def _simulate(_options: Dict[str, str]) -> int:
+def _simulate(_options: dict[str, str]) -> int:
     from gswarm_agent.simulated_host import serve
 
     return serve()
@@ -190,7 +192,7 @@ def _node_probe() -> Probe:
     return NodeProbe()
 
 
-def _once(options: Dict[str, str]) -> int:
+def _once(options: dict[str, str]) -> int:
     """Read twice, a second apart, because rates need two readings; print the second."""
     import json
     import time
@@ -205,7 +207,7 @@ def _once(options: Dict[str, str]) -> int:
     reading = probe.read(time.monotonic_ns())
     probe.close()
 
-    def named(columns: Sequence[str], row: Optional[Sequence[Any]]) -> Optional[Dict[str, Any]]:
+    def named(columns: Sequence[str], row: Sequence[Any] | None) -> dict[str, Any] | None:
         return None if row is None else dict(zip(columns, row))
 
     answer = {
@@ -229,7 +231,7 @@ def _once(options: Dict[str, str]) -> int:
 
 _FLAGS = ("--hold", "--only-left", "--for-head")
 _LIMITS = {"--linger": "linger", "--memory-mib": "memory_mib", "--spool-mib": "spool_mib"}
-_COMMANDS: Dict[str, Tuple[str, Callable[[Dict[str, str]], int]]] = {
+_COMMANDS: dict[str, tuple[str, Callable[[dict[str, str]], int]]] = {
     "attach": (
         "--recording --node --linger --memory-mib --spool-mib --folder --hold --only-left --simulate",
         _attach,

@@ -1,22 +1,27 @@
 """Attach: joins standard input and output to the recording's agent on this node, and starts it if need be.
 
 The agent is a daemon made by two forks of this process: no second Python has to start before the first frame.
-Everything here is loaded quickly for the same reason; what the agent needs is imported by the agent.
+Nothing that takes long is imported for the same reason, and ``socket``, ``threading``, ``typing`` and
+``contextlib`` do: longer than Python's own start. What the agent needs is imported by the agent.
 """
 
 from __future__ import annotations
 
+import _socket
+import _thread
 import os
-import signal
-import socket
-import struct
 import sys
-import threading
 import time
-from contextlib import suppress
-from typing import Callable, NoReturn, Sequence, Tuple
 
 from gswarm_agent.folder import LOG, SOCKET, Folder, FolderError, tops
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+    Serve = Callable[[Folder, socket.socket], None]
 
 READY, BUSY = b"ready", b"busy"
 _PATIENCE_S = 20.0
@@ -24,8 +29,6 @@ _LAST_WORDS_S = 2.0
 _AGAIN_S = 0.02
 _ENDING_S = 0.5
 _CHUNK = 65536
-
-Serve = Callable[[Folder, socket.socket], None]
 
 
 def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
@@ -41,27 +44,32 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
         print(f"gswarm-agent: {error}", file=sys.stderr)
         return 1
     if hold:
+        import signal
+
         agent = peer_pid(connection)
         signal.signal(signal.SIGTERM, lambda number, _frame: _hand_on(agent, number))
-    heading = threading.Thread(target=_relay_in, args=(connection, hold), daemon=True)
-    heading.start()
-    with suppress(OSError):
+    heading = _thread.allocate_lock()
+    heading.acquire()
+    _thread.start_new_thread(_relay_in, (connection, heading, hold))
+    try:
         while True:
             data = connection.recv(_CHUNK)
             if not data:
                 break
             _write(1, data)
+    except OSError:  # the agent or the head is gone
+        pass
     connection.close()
     if hold and started:
         return _hold(folder)
-    if heading.is_alive() and _was_killed(folder):
+    if heading.locked() and _was_killed(folder):
         said = _last_line(folder.read(LOG))
         print("the agent on this node was killed" + (f": {said}" if said else ""), file=sys.stderr)
         return 1
     return 0
 
 
-def _reach(name: str, places: Sequence[str], serve: Serve) -> Tuple[socket.socket, Folder, bool]:
+def _reach(name: str, places: Sequence[str], serve: Serve) -> tuple[_socket.socket, Folder, bool]:
     """A connection to the agent, its folder, and whether it was started for this."""
     started = False
     deadline = time.monotonic() + _PATIENCE_S
@@ -84,9 +92,9 @@ def _reach(name: str, places: Sequence[str], serve: Serve) -> Tuple[socket.socke
         time.sleep(_AGAIN_S)
 
 
-def connect(folder: Folder) -> socket.socket:
-    """A connection to the agent that serves a folder. Raises OSError."""
-    connection = socket.socket(socket.AF_UNIX)
+def connect(folder: Folder) -> _socket.socket:
+    """A connection to who serves a folder. Raises OSError."""
+    connection = _socket.socket(_socket.AF_UNIX)
     try:
         connection.connect(folder.address())
     except OSError:
@@ -95,10 +103,12 @@ def connect(folder: Folder) -> socket.socket:
     return connection
 
 
-def peer_pid(connection: socket.socket) -> int:
+def peer_pid(connection: _socket.socket) -> int:
     """The process at the other end of a connection."""
+    import struct
+
     layout = struct.Struct("3i")
-    pid, _, _ = layout.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size))
+    pid, _, _ = layout.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, layout.size))
     return int(pid)
 
 
@@ -142,9 +152,10 @@ def _become_agent(folder: Folder, serve: Serve, writing: int) -> NoReturn:
 
         traceback.print_exc()
     finally:
-        with suppress(BaseException):
+        try:
             sys.stderr.flush()
-        os._exit(status)
+        finally:
+            os._exit(status)
 
 
 def _leave_streams(folder: Folder, writing: int) -> None:
@@ -155,11 +166,15 @@ def _leave_streams(folder: Folder, writing: int) -> None:
         os.dup2(source, descriptor)
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         if int(name) > 2 and int(name) not in kept:
-            with suppress(OSError):
+            try:
                 os.close(int(name))
+            except OSError:  # the one that the folder was listed by
+                pass
 
 
 def _listen(folder: Folder) -> socket.socket:
+    import socket
+
     folder.unlink(SOCKET)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(folder.address())
@@ -168,43 +183,55 @@ def _listen(folder: Folder) -> socket.socket:
     return listener
 
 
-def _relay_in(connection: socket.socket, hold: bool) -> None:
-    with suppress(OSError):
+def _relay_in(connection: _socket.socket, heading: _thread.LockType, hold: bool) -> None:
+    """Hand on what the head says; ``heading`` is locked until it has ended."""
+    try:
         while True:
             data = os.read(0, _CHUNK)
             if not data:
                 break
             connection.sendall(data)
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_WR)
+    except OSError:  # the agent is gone
+        pass
+    try:
+        connection.shutdown(_socket.SHUT_WR)
+    except OSError:
+        pass
     # The agent closes its side now. Where nobody reads what it said before, there is no use in waiting.
     time.sleep(_LAST_WORDS_S)
     if not hold:
         os._exit(0)
+    heading.release()
 
 
 def _hand_on(agent: int, number: int) -> None:
-    with suppress(ProcessLookupError):
+    try:
         os.kill(agent, number)
+    except ProcessLookupError:
+        pass
 
 
 def _hold(folder: Folder) -> int:
     """Stay until the agent has ended."""
-    with suppress(OSError):
+    try:
         folder.lock(wait=True, create=False)
+    except OSError:  # it took its folder along
+        pass
     return 0
 
 
 def _was_killed(folder: Folder) -> bool:
     """Whether the agent has ended without taking its socket along."""
     deadline = time.monotonic() + _ENDING_S
-    with suppress(OSError):
+    try:
         while time.monotonic() < deadline:
             lock = folder.lock(create=False)
             if lock is not None:
                 os.close(lock)
                 return SOCKET in folder.names()
             time.sleep(_AGAIN_S)
+    except OSError:  # it took its folder along
+        pass
     return False
 
 

@@ -2,7 +2,8 @@
 
 Everything is opened by descriptor, relative to a folder that was checked, and no symbolic link is followed,
 so that nobody who can write to the folder above can lead the agent elsewhere. Which folder it is doesn't
-depend on the environment: every way in to a node has to end at the same agent.
+depend on the environment: every way in to a node has to end at the same agent. It is in the way of the first
+frame, so nothing is imported that takes long.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import fcntl
 import os
 import stat
 import time
-from contextlib import suppress
-from typing import Iterator, List, Optional, Sequence, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 PLACES = ("/var/tmp", "/tmp")  # noqa: S108  # the first may outlive a reboot; what is made there is private
 LOCK, SOCKET, LOG = "lock", "serve", "log"
@@ -25,7 +28,7 @@ class FolderError(Exception):
     """There is no folder that only this user can enter; the message says why."""
 
 
-def tops(given: str = "") -> Tuple[str, ...]:
+def tops(given: str = "") -> tuple[str, ...]:
     """The folders that hold those of recordings, the preferred one first."""
     return (given,) if given else tuple(f"{place}/gswarm-tui-{os.geteuid()}" for place in PLACES)
 
@@ -35,11 +38,13 @@ def is_plain(name: str) -> bool:
     return name.isascii() and name[:1] not in (*".:-", "") and all(c.isalnum() or c in "._:-" for c in name)
 
 
-def open_private(path: str, above: Optional[int] = None, create: bool = False) -> int:
+def open_private(path: str, above: int | None = None, create: bool = False) -> int:
     """A descriptor of a folder that is this user's own and closed to all others. Raises OSError."""
     if create:
-        with suppress(FileExistsError):
+        try:
             os.mkdir(path, 0o700, dir_fd=above)
+        except FileExistsError:
+            pass
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, dir_fd=above)
     found = os.fstat(descriptor)
@@ -71,7 +76,7 @@ class Folder:
     @classmethod
     def find(cls, places: Sequence[str], name: str) -> Folder:
         """The folder where there is one, else a new one in the first place that allows it."""
-        problems: List[str] = []
+        problems: list[str] = []
         for create in (False, True):
             for top in places:
                 try:
@@ -85,7 +90,7 @@ class Folder:
         raise FolderError("there is no private folder for the agent: " + "; ".join(problems))
 
     @property
-    def descriptors(self) -> Tuple[int, int]:
+    def descriptors(self) -> tuple[int, int]:
         """What has to stay open while this is used."""
         return self._above, self._here
 
@@ -94,7 +99,7 @@ class Folder:
         os.close(self._here)
         os.close(self._above)
 
-    def names(self) -> List[str]:
+    def names(self) -> list[str]:
         """What is in it, sorted."""
         return sorted(os.listdir(self._here))
 
@@ -113,8 +118,10 @@ class Folder:
 
     def unlink(self, name: str) -> None:
         """Remove a file that may be gone already."""
-        with suppress(FileNotFoundError):
+        try:
             os.unlink(name, dir_fd=self._here)
+        except FileNotFoundError:
+            pass
 
     def address(self) -> str:
         """The address of the socket, short enough for one whatever the folder is called."""
@@ -127,7 +134,7 @@ class Folder:
             os.ftruncate(descriptor, 0)
         return descriptor
 
-    def lock(self, wait: bool = False, create: bool = True) -> Optional[int]:
+    def lock(self, wait: bool = False, create: bool = True) -> int | None:
         """Be the only agent here until the descriptor is closed; None where another one is.
 
         Who only looks may not ``create`` the file: a folder that is being removed would stay.
@@ -150,8 +157,10 @@ class Folder:
         """Remove it with everything in it; only its only agent may."""
         for name in self.names():
             self.unlink(name)
-        with suppress(OSError):
+        try:
             os.rmdir(self.name, dir_fd=self._above)
+        except OSError:
+            pass
 
     def untouched_s(self) -> float:
         """Seconds since anything in it changed."""
@@ -171,20 +180,24 @@ def folders(places: Sequence[str]) -> Iterator[Folder]:
         finally:
             os.close(descriptor)
         for name in names:
-            with suppress(OSError):
+            try:
                 folder = Folder(top, name)
-                try:
-                    yield folder
-                finally:
-                    folder.close()
+            except OSError:
+                continue
+            try:
+                yield folder
+            finally:
+                folder.close()
 
 
 def remove_forgotten(places: Sequence[str]) -> None:
     """Remove what recordings left behind for which nobody came back in a week."""
     for folder in folders(places):
         if LOCK in folder.names() and folder.untouched_s() > FORGOTTEN_S:
-            with suppress(OSError):
+            try:
                 lock = folder.lock(create=False)
                 if lock is not None:
                     folder.remove()
                     os.close(lock)
+            except OSError:  # another one was quicker
+                pass

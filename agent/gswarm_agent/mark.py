@@ -10,7 +10,7 @@ import math
 from contextlib import suppress
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
-from gswarm_agent.attach import connect
+from gswarm_agent.calling import connect
 from gswarm_agent.folder import SOCKET, Folder, folders, tops
 
 Value = Union[int, float, str]

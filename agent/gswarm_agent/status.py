@@ -6,7 +6,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Dict, List
 
-from gswarm_agent.attach import connect, peer_pid
+from gswarm_agent.attach import peer_pid
+from gswarm_agent.calling import connect
 from gswarm_agent.folder import LOCK, Folder, folders, tops
 from gswarm_agent.spool import Spool
 from gswarm_agent.visitor import STATUS

@@ -21,8 +21,9 @@ _PYTHON_REMEDY = "load one with --setup 'module load python', or name one with -
 
 # What the shell runs. It must hold no single quote, backslash pair, exclamation mark or line break, so that
 # it means the same inside single quotes of every login shell: sh, bash, zsh, csh and fish.
-# Arguments: the first stage, the Pythons to try, then the first stage's own; base64 where they could hold
-# anything. The setup isn't among them, because every user of a node sees all arguments: it is asked for.
+# Arguments: the Pythons to try, after "=" in base64 if they hold unusual characters; the first stage in hex,
+# which Python decodes before another program would have started; then the first stage's own. The setup isn't
+# among them, because every user of a node sees all arguments: it is asked for.
 _SETUP = (
     "exec 3>&1 1>&2; echo GSWARM-SETUP >&3; IFS= read -r setup; "
     "failed() { s=$?; echo GSWARM-FAIL setup $s >&3; exit $s; }; trap failed EXIT; "
@@ -30,14 +31,15 @@ _SETUP = (
     "trap - EXIT; exec 1>&3 3>&-; "
 )
 _RUN = (
-    'stage=$(printf %s "$1" | base64 -d); pythons=$(printf %s "$2" | base64 -d); shift 2; '
+    'case $1 in =*) pythons=$(printf %s "${1#=}" | base64 -d);; *) pythons=$1;; esac; shift; '
     "set -f; IFS=:; "
     'for python in $pythons; do command -v "$python" >/dev/null 2>&1 || continue; '
-    's=0; "$python" -I -c "$stage" "$@" || s=$?; '
+    's=0; "$python" -I -c "import sys; exec(bytes.fromhex(sys.argv.pop(1)))" "$@" || s=$?; '
     "case $s in 64|126|127) ;; *) exit $s;; esac; done; "
     "echo GSWARM-FAIL python; exit 3"
 )
 _OTHER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 8, -1))
+_USUAL = re.compile(r"[\w./:+-]+", re.ASCII)
 _SAID = re.compile(rb"GSWARM-(SETUP|NEED|OLD|FAIL)(?: ([^\n]*))?\n")
 
 
@@ -76,10 +78,12 @@ class Bootstrap:
         """The argument list that finds or fetches the agent on a node and runs it there."""
         bundle = own_bundle()
         script = ["bash", "-l", "-c", _SETUP + _RUN] if self.setup else ["sh", "-c", _RUN]
-        stage = bundle.files["gswarm_agent/stage0.py"].decode()
+        stage = bundle.files["gswarm_agent/stage0.py"]
         pythons = [self.agent_python] if self.agent_python else [sys.executable, "python3", *_OTHER_PYTHONS]
-        coded = [base64.b64encode(text.encode()).decode() for text in (stage, ":".join(pythons))]
-        return [*script, "gswarm-agent", *coded, bundle.bundle_id, bundle.package_id, *arguments]
+        named = ":".join(pythons)
+        if not _USUAL.fullmatch(named):
+            named = "=" + base64.b64encode(named.encode()).decode()
+        return [*script, "gswarm-agent", named, stage.hex(), bundle.bundle_id, bundle.package_id, *arguments]
 
     def command_line(self, *arguments: str) -> str:
         """The same for a login shell of any kind: each word in single quotes."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import gswarm_agent
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.spool import ENDED, FULL
 from gswarm_agent.wire import GAVE_ALL, Ack, Bye, JobEnds, Lost, Ping, Pong, SetInterval, Stop
@@ -552,3 +553,17 @@ def test_status_is_json_for_people_and_for_the_head(node: Node) -> None:
         json.loads(subprocess.run([*words, "--recording", "other"], capture_output=True, check=True).stdout)
         == []
     )
+
+
+def test_what_joins_an_agent_loads_nothing_that_takes_longer_than_python_itself() -> None:
+    slow = {"contextlib", "dataclasses", "hashlib", "socket", "threading", "typing"}
+    script = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(Path(gswarm_agent.__file__).parents[1])!r})\n"
+        "import gswarm_agent.stage0, gswarm_agent.__main__, gswarm_agent.attach\n"
+        f"print(sorted({slow!r} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import base64
 import hashlib
 import os
 import shutil
@@ -206,7 +205,7 @@ def test_a_head_that_goes_away_in_the_middle_leaves_nothing_half_written(cache: 
 
 
 def test_a_python_that_is_too_old_says_its_version_and_nothing_else(cache: Path) -> None:
-    old = STAGE0.replace("import zlib\n", "import zlib\nsys.version_info = (3, 6, 8, 'final', 0)\n", 1)
+    old = STAGE0.replace("import sys\n", "import sys\nsys.version_info = (3, 6, 8, 'final', 0)\n", 1)
     said = subprocess.run([sys.executable, "-I", "-c", old, "x", "y"], capture_output=True, check=False)
     assert (said.stdout, said.returncode) == (b"GSWARM-OLD 3.6.8\n", 64)
 
@@ -218,4 +217,4 @@ def test_every_python_runs_what_travels(cache: Path, python: str) -> None:
 
 def test_stage_0_can_be_read_by_the_first_pythons_3() -> None:
     ast.parse(STAGE0, feature_version=(3, 4))
-    assert len(base64.b64encode(STAGE0.encode())) < 16 * 1024
+    assert len(STAGE0.encode().hex()) < 16 * 1024

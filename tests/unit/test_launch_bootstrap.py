@@ -65,6 +65,12 @@ async def test_any_login_shell_will_do(shell: str) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+async def test_any_login_shell_will_do_for_a_python_of_any_name(shell: str, tmp_path: Path) -> None:
+    python = stand_in(tmp_path / "it's a `python` & $HOME", f'exec {sys.executable} "$@"')
+    await speaks(shell, Bootstrap(agent_python=str(python)))
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 async def test_any_login_shell_will_do_for_a_setup_of_any_text(shell: str, home: Path) -> None:
     setup = f"cat > {home}/said <<'END'\n{AWKWARD}\nEND\n"
     await speaks(shell, Bootstrap(setup=setup))
