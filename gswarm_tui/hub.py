@@ -1,4 +1,4 @@
-"""The hub: the only consumer of links. Every event goes to the fleet at once and to the sinks once a tick."""
+"""The hub: the only consumer of links. Events go to the fleet in order, and to the sinks once a tick."""
 
 from __future__ import annotations
 
@@ -89,6 +89,7 @@ class Hub:
         self._clock = clock
         self._new_id = new_id
         self._waiting: list[Event] = []
+        self._frames: list[FrameArrived] = []
         self._acknowledged: dict[tuple[str, str], int] = {}
         self._reconnecting: set[str] = set()
 
@@ -97,15 +98,29 @@ class Hub:
         return self._clock()
 
     def publish(self, event: Event) -> None:
-        """Take in one event from a link or a person."""
+        """Take in one event from a link or a person.
+
+        The fleet knows of frames from the next flush, or the next event of another kind.
+        """
+        if isinstance(event, FrameArrived):
+            self._frames.append(event)
+            self._waiting.append(event)
+            return
+        self._take_frames()
         if isinstance(event, NodeIntroduced):
             self._reconnecting.discard(event.node)
         told = self.fleet.apply(event)
         self._waiting.append(event)
         self._waiting.extend(t for t in told if t is not event)
 
+    def _take_frames(self) -> None:
+        if self._frames:
+            frames, self._frames = self._frames, []
+            self._waiting.extend(self.fleet.take(frames))
+
     def flush(self) -> None:
         """Hand everything since the last flush to the sinks, then tell the screens."""
+        self._take_frames()
         self._waiting.extend(self.fleet.tick(self.now()))
         events, self._waiting = self._waiting, []
         if events:

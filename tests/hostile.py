@@ -110,7 +110,7 @@ class HostileNode:
     def _frame(self, said: Hello, now: float) -> Frame:
         choose, gpus = self._rng.choice, range(len(said.gpus))
         self._later += choose((1, 1, 2**40))
-        return Frame(
+        return said.tables.frame(
             seq=self._later,
             ts_ns=choose((*WHOLE, round(now * 1e9) + self._later)),
             late_ms=choose((0.0, -1.0, 3.4e38)),

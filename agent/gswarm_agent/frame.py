@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Mapping, Optional, Tuple, Union
+from functools import cached_property, lru_cache
+from typing import FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-Number = Union[int, float]
-Row = Tuple[Optional[Number], ...]
-"""One row of numbers in the order of its table's columns; None where the machine has no answer."""
+from gswarm_agent import block
+from gswarm_agent.block import Block, Layout
+from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+
+Number = block.Number
+Row = block.Row
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ class Hello:
 
     ``life`` names one run of an agent: sequence numbers start at 1 in each. ``capabilities`` maps what could
     not be measured (a metric's name, or "gpu", "gpu3.power_w", "processes") to the reason in one sentence.
-    ``*_columns`` describe the rows of every frame that follows.
+    ``*_columns`` describe the rows of every frame that follows; ``exact_columns`` are those of them, in any
+    table, that are held in double precision.
     """
 
     agent_version: str
@@ -72,6 +77,12 @@ class Hello:
     host_columns: Tuple[str, ...]
     process_columns: Tuple[str, ...]
     clock: Optional[Clock] = None
+    exact_columns: FrozenSet[str] = EXACT_COLUMNS
+
+    @cached_property
+    def tables(self) -> Tables:
+        """How the blocks of its frames are laid out."""
+        return tables(self.gpu_columns, self.host_columns, self.process_columns, self.exact_columns)
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,43 @@ class ProcessSample:
     rank: Optional[int]
     local_rank: Optional[int]
     row: Row
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes on a node's GPUs, by column: fields as in ``ProcessSample``, ``numbers`` are the rows."""
+
+    gpus: Tuple[int, ...]
+    pids: Tuple[int, ...]
+    users: Tuple[Optional[str], ...]
+    commands: Tuple[Optional[str], ...]
+    ranks: Tuple[Optional[int], ...]
+    local_ranks: Tuple[Optional[int], ...]
+    numbers: Block
+
+    @classmethod
+    def of(cls, layout: Layout, samples: Sequence[ProcessSample]) -> Processes:
+        """These processes."""
+        return cls(
+            gpus=tuple(p.gpu for p in samples),
+            pids=tuple(p.pid for p in samples),
+            users=tuple(p.user for p in samples),
+            commands=tuple(p.command for p in samples),
+            ranks=tuple(p.rank for p in samples),
+            local_ranks=tuple(p.local_rank for p in samples),
+            numbers=layout.block([p.row for p in samples]),
+        )
+
+    def __len__(self) -> int:
+        """How many they are."""
+        return len(self.pids)
+
+    @cached_property
+    def samples(self) -> Tuple[ProcessSample, ...]:
+        """One by one, for people to look at."""
+        texts = self.users, self.commands
+        columns = (self.gpus, self.pids, *texts, self.ranks, self.local_ranks, self.numbers.rows)
+        return tuple(ProcessSample(*values) for values in zip(*columns))
 
 
 INFO = "info"
@@ -116,15 +164,59 @@ class Frame:
 
     ``ts_ns`` is the node's Unix time of the reading; ``late_ms`` how long after its deadline the tick
     began, ``missed`` how many deadlines were passed over since the frame before. ``gpus`` has a row for each
-    GPU of the hello, None for a GPU that didn't answer. ``processes`` is None on ticks that don't look at
-    processes.
+    GPU of the hello, without any answer for a GPU that gave none, ``host`` has one. ``processes`` is None on
+    ticks that don't look at processes.
     """
 
     seq: int
     ts_ns: int
     late_ms: float
     missed: int
-    gpus: Tuple[Optional[Row], ...]
-    host: Optional[Row]
-    processes: Optional[Tuple[ProcessSample, ...]] = None
+    gpus: Block
+    host: Block
+    processes: Optional[Processes] = None
     notes: Tuple[Note, ...] = field(default=())
+
+
+class Tables(NamedTuple):
+    """How the three tables of a frame are laid out."""
+
+    gpus: Layout
+    host: Layout
+    processes: Layout
+
+    def frame(
+        self,
+        seq: int,
+        ts_ns: int,
+        late_ms: float,
+        missed: int,
+        *,
+        gpus: Sequence[Optional[Row]],
+        host: Optional[Row],
+        processes: Optional[Sequence[ProcessSample]] = None,
+        notes: Tuple[Note, ...] = (),
+    ) -> Frame:
+        """A frame of plain rows, None for what gave no answer."""
+        return Frame(
+            seq=seq,
+            ts_ns=ts_ns,
+            late_ms=late_ms,
+            missed=missed,
+            gpus=self.gpus.block(gpus),
+            host=self.host.block([host]),
+            processes=None if processes is None else Processes.of(self.processes, processes),
+            notes=notes,
+        )
+
+
+@lru_cache(maxsize=16)
+def tables(
+    gpus: Tuple[str, ...], host: Tuple[str, ...], processes: Tuple[str, ...], exact: FrozenSet[str]
+) -> Tables:
+    """The layouts of columns. Nodes of one version share them, and what is one object is soon compared."""
+    return Tables(Layout(gpus, exact), Layout(host, exact), Layout(processes, exact))
+
+
+TABLES = tables(GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, EXACT_COLUMNS)
+"""The tables of the catalogue."""

@@ -11,7 +11,7 @@ Rates in MB/s count 10**6 bytes; memory in MiB counts 2**20.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Optional, Tuple
+from typing import Dict, FrozenSet, Optional, Tuple
 
 GAUGE = "gauge"
 COUNTER = "counter"
@@ -183,6 +183,10 @@ PROCESS_METRICS: Tuple[Metric, ...] = (
 GPU_COLUMNS: Tuple[str, ...] = tuple(m.name for m in GPU_METRICS)
 HOST_COLUMNS: Tuple[str, ...] = tuple(m.name for m in HOST_METRICS)
 PROCESS_COLUMNS: Tuple[str, ...] = tuple(m.name for m in PROCESS_METRICS)
+EXACT_COLUMNS: FrozenSet[str] = frozenset(
+    m.name for m in (*GPU_METRICS, *HOST_METRICS, *PROCESS_METRICS) if m.kind == COUNTER or m.unit == "bits"
+)
+"""What has to be exact beyond the 24 bits of single precision."""
 
 GPU_BY_NAME: Dict[str, Metric] = {m.name: m for m in GPU_METRICS}
 GPU_BY_SHORT: Dict[str, Metric] = {m.short: m for m in GPU_METRICS}

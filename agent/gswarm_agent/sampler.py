@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Callable, Optional, Protocol, Tuple
 
-from gswarm_agent.frame import Frame
+from gswarm_agent.frame import TABLES, Frame
 from gswarm_agent.probes.base import Probe
 
 MIN_INTERVAL_MS = 100
@@ -177,7 +177,7 @@ class Sampler:
         late_ms, missed = self._schedule.serve(monotonic_ns, wall_ns)
         reading = self._probe.read(monotonic_ns)
         self._seq += 1
-        return Frame(
+        return TABLES.frame(
             seq=self._seq,
             ts_ns=wall_ns,
             late_ms=late_ms,

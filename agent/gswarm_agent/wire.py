@@ -2,8 +2,8 @@
 
 A stream begins with ``MAGIC``; whatever a login shell printed before it is noise. Then each message is four
 bytes of length, big-endian, and a msgpack array whose first element is the message's tag. The hello
-describes the columns once; frames carry plain arrays. Floats travel in single precision; counters and times
-are integers and exact. In place of messages there may be packed stretches of them; see ``wire_packing``.
+describes the columns once; frames carry a block of numbers for each table, see ``wire_frames``. In place of
+messages there may be packed stretches of them; see ``wire_packing``.
 
 Everything that comes from the other side is untrusted: sizes and shapes are checked, text is made printable,
 and the first thing that doesn't fit raises ``WireError``, after which the stream is of no use.
@@ -16,26 +16,24 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type, U
 
 import msgpack
 
-from gswarm_agent.frame import Clock, Frame, Hello, Row
+from gswarm_agent.frame import Clock, Frame, Hello
+from gswarm_agent.wire_frames import frame_body, read_frame
 from gswarm_agent.wire_packing import LENGTH, PACKED, Unpacker
 from gswarm_agent.wire_values import (
     MAX_LIVES,
-    MAX_NOTES,
     MAX_PROCESSES,
-    MAX_SINGLE,
     MAX_TEXT,
     WireError,
     malformed,
     optional,
     read_array,
     read_clock,
-    read_frame,
     read_hello,
     read_integer,
     read_text,
 )
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
@@ -160,11 +158,6 @@ _SIMPLE: Dict[int, Tuple[Type[Any], Callable[[List[Any]], Message]]] = {
 _TAGS: Dict[Type[Any], int] = {kind: tag for tag, (kind, _) in _SIMPLE.items()}
 
 
-def _sendable(row: Row) -> List[Optional[Union[int, float]]]:
-    """The row without numbers that are none: a slip in a probe must not cost the node its link."""
-    return [None if type(n) is float and not -MAX_SINGLE <= n <= MAX_SINGLE else n for n in row]
-
-
 def _body(message: Message) -> List[Any]:
     if isinstance(message, Hello):
         return [
@@ -176,25 +169,16 @@ def _body(message: Message) -> List[Any]:
             astuple(message.host),
             [astuple(gpu) for gpu in message.gpus],
             dict(message.capabilities),
-            [message.gpu_columns, message.host_columns, message.process_columns],
+            [
+                message.gpu_columns,
+                message.host_columns,
+                message.process_columns,
+                sorted(message.exact_columns),
+            ],
             None if message.clock is None else astuple(message.clock),
         ]
     if isinstance(message, Frame):
-        processes = message.processes
-        return [
-            _FRAME,
-            message.seq,
-            message.ts_ns,
-            message.late_ms,
-            message.missed,
-            [None if row is None else _sendable(row) for row in message.gpus],
-            None if message.host is None else _sendable(message.host),
-            processes
-            and [
-                (p.gpu, p.pid, p.user, p.command, p.rank, p.local_rank, _sendable(p.row)) for p in processes
-            ],
-            [(n.kind, n.severity, n.message, n.gpu, n.ts_ns, n.detail) for n in message.notes[-MAX_NOTES:]],
-        ]
+        return [_FRAME, *frame_body(message)]
     return [_TAGS[type(message)], *astuple(message)]
 
 
@@ -297,7 +281,7 @@ class Decoder:
             body = msgpack.unpackb(
                 packed,
                 max_str_len=4 * MAX_TEXT,
-                max_bin_len=0,
+                max_bin_len=MAX_MESSAGE,
                 max_ext_len=0,
                 max_array_len=MAX_PROCESSES,
                 list_hook=parts,

@@ -10,19 +10,8 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Type, TypeVar
 
-from gswarm_agent.frame import (
-    ERROR,
-    INFO,
-    WARNING,
-    Clock,
-    Frame,
-    GpuFacts,
-    Hello,
-    HostFacts,
-    Note,
-    ProcessSample,
-    Row,
-)
+from gswarm_agent.block import MAX_SINGLE
+from gswarm_agent.frame import Clock, GpuFacts, Hello, HostFacts
 
 MAX_GPUS = 256
 MAX_COLUMNS = 512
@@ -30,9 +19,7 @@ MAX_PROCESSES = 4096
 MAX_NOTES = 1024
 MAX_LIVES = 16
 MAX_TEXT = 4096
-MAX_SINGLE = 3.4028234663852886e38
-_MAX_INTEGER = 2**63 - 1
-_NUMBER_KINDS = frozenset({int, float, type(None)})
+MAX_INTEGER = 2**63 - 1
 
 
 class WireError(Exception):
@@ -47,7 +34,7 @@ def malformed(what: str) -> WireError:
     return WireError(f"malformed {what}")
 
 
-def read_integer(value: Any, what: str, low: int = 0, high: int = _MAX_INTEGER) -> int:
+def read_integer(value: Any, what: str, low: int = 0, high: int = MAX_INTEGER) -> int:
     """A whole number between two bounds, both included."""
     if type(value) is not int or not low <= value <= high:
         raise malformed(what)
@@ -66,7 +53,8 @@ def optional(check: Callable[..., _T], value: Any, what: str) -> Optional[_T]:
     return None if value is None else check(value, what)
 
 
-def _number(value: Any, what: str) -> float:
+def read_number(value: Any, what: str) -> float:
+    """A number that single precision holds."""
     if type(value) not in (int, float) or not -MAX_SINGLE <= value <= MAX_SINGLE:
         raise malformed(what)
     return float(value)
@@ -77,18 +65,6 @@ def read_array(value: Any, what: str, longest: int, exactly: Optional[int] = Non
     if type(value) is not list or len(value) > longest or (exactly is not None and len(value) != exactly):
         raise malformed(what)
     return value
-
-
-def _row(value: Any, width: int, what: str) -> Row:
-    row = read_array(value, what, MAX_COLUMNS, width)
-    if not _NUMBER_KINDS.issuperset(map(type, row)):
-        raise malformed(what)
-    # The head does this most of all, and needs no loop: if a sum of magnitudes is in bounds, each of them is.
-    # A sum that is no number is not.
-    if not sum(map(abs, filter(None, row))) <= MAX_SINGLE:
-        for number in filter(None, row):
-            _number(number, what)
-    return tuple(row)
 
 
 def _flag(value: Any, what: str) -> bool:
@@ -103,7 +79,7 @@ _FACT_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "bool": _flag,
     "Optional[str]": partial(optional, read_text),
     "Optional[int]": partial(optional, read_integer),
-    "Optional[float]": partial(optional, _number),
+    "Optional[float]": partial(optional, read_number),
 }
 
 
@@ -121,7 +97,7 @@ def read_hello(body: List[Any]) -> Hello:
         raise malformed("hello capabilities")
     named = [
         tuple(read_text(name, "hello column") for name in read_array(table, "hello columns", MAX_COLUMNS))
-        for table in read_array(columns, "hello columns", 3, 3)
+        for table in read_array(columns, "hello columns", 4, 4)
     ]
     return Hello(
         agent_version=read_text(version, "hello version"),
@@ -136,6 +112,7 @@ def read_hello(body: List[Any]) -> Hello:
         gpu_columns=named[0],
         host_columns=named[1],
         process_columns=named[2],
+        exact_columns=frozenset(named[3]),
         clock=None if clock is None else read_clock(clock),
     )
 
@@ -145,54 +122,4 @@ def read_clock(value: Any) -> Clock:
     sent, received, answered = read_array(value, "clock", 3, 3)
     return Clock(
         read_integer(sent, "clock"), read_integer(received, "clock"), read_integer(answered, "clock")
-    )
-
-
-def read_frame(body: List[Any], hello: Optional[Hello]) -> Frame:
-    """A frame from the parts of its message, in the shape that the hello before it described."""
-    if hello is None:
-        raise WireError("a frame came before the hello")
-    seq, ts_ns, late_ms, missed, gpus, host, processes, notes = body
-    width = len(hello.gpu_columns)
-    return Frame(
-        seq=read_integer(seq, "frame seq", 1),
-        ts_ns=read_integer(ts_ns, "frame time"),
-        late_ms=_number(late_ms, "frame lateness"),
-        missed=read_integer(missed, "frame missed"),
-        gpus=tuple(
-            None if row is None else _row(row, width, "frame gpus")
-            for row in read_array(gpus, "frame gpus", MAX_GPUS, len(hello.gpus))
-        ),
-        host=None if host is None else _row(host, len(hello.host_columns), "frame host"),
-        processes=None
-        if processes is None
-        else tuple(_process(p, hello) for p in read_array(processes, "frame processes", MAX_PROCESSES)),
-        notes=tuple(_note(n, hello) for n in read_array(notes, "frame notes", MAX_NOTES)),
-    )
-
-
-def _process(value: Any, hello: Hello) -> ProcessSample:
-    gpu, pid, user, command, rank, local_rank, row = read_array(value, "process", 7, 7)
-    return ProcessSample(
-        gpu=read_integer(gpu, "process gpu", 0, len(hello.gpus) - 1),
-        pid=read_integer(pid, "process pid"),
-        user=optional(read_text, user, "process user"),
-        command=optional(read_text, command, "process command"),
-        rank=optional(read_integer, rank, "process rank"),
-        local_rank=optional(read_integer, local_rank, "process rank"),
-        row=_row(row, len(hello.process_columns), "process row"),
-    )
-
-
-def _note(value: Any, hello: Hello) -> Note:
-    kind, severity, message, gpu, ts_ns, detail = read_array(value, "note", 6, 6)
-    if severity not in (INFO, WARNING, ERROR):
-        raise malformed("note severity")
-    return Note(
-        kind=read_text(kind, "note kind"),
-        severity=severity,
-        message=read_text(message, "note message"),
-        gpu=None if gpu is None else read_integer(gpu, "note gpu", 0, len(hello.gpus) - 1),
-        ts_ns=optional(read_integer, ts_ns, "note time"),
-        detail=optional(read_text, detail, "note detail"),
     )

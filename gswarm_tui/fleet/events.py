@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from gswarm_agent.frame import WARNING, Frame, Hello
 
@@ -81,12 +82,14 @@ class FrameArrived:
     @cached_property
     def weight(self) -> int:
         """About how many bytes it holds in memory; the link and the recorder ask for it again and again."""
-        frame = self.frame
-        width = len(next((row for row in frame.gpus if row is not None), ()))
-        texts = sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
-        for process in frame.processes or ():
-            texts += 600 + len(process.command or "") + len(process.user or "")
-        return 500 + 32 * width * len(frame.gpus) + texts
+        frame, processes = self.frame, self.frame.processes
+        held = 1000 + len(frame.gpus.data) + len(frame.host.data)
+        held += sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
+        if processes is not None:
+            texts = chain(processes.users, processes.commands)
+            held += 300 * len(processes) + len(processes.numbers.data)
+            held += sum(map(len, filter(None, texts)))
+        return held
 
 
 @dataclass(frozen=True)

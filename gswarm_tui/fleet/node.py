@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gswarm_agent.frame import GpuFacts, Hello, ProcessSample
+from gswarm_agent.frame import GpuFacts, Hello, Processes, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.history import Floats, History
 from gswarm_tui.fleet.lives import Lives
-from gswarm_tui.fleet.readings import ENERGY
+from gswarm_tui.fleet.readings import ENERGY, Reading
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 
 UNHEALTHY_S = 30.0
@@ -55,6 +55,7 @@ class NodeState:
     job was granted it, True where that isn't known; ``own_memory_mib`` is the device memory of those.
     ``former`` is the hello of an agent run before this one, of which frames still come. ``last_ts`` is the
     time of the newest reading, ``last_arrival`` when a fresh one came: what waited on the node isn't fresh.
+    ``looked`` is what the last look at processes found, None before it and where it is of other GPUs.
     ``left_off`` is the life that measured when the recording was interrupted, and the time of its newest
     frame, until the node has said what became of it.
     """
@@ -77,7 +78,7 @@ class NodeState:
     energy_base: Floats | None = None
     gpu_history: History | None = None
     host_history: History | None = None
-    processes: tuple[ProcessSample, ...] = ()
+    looked: Processes | None = None
     last_ts: float | None = None
     last_arrival: float | None = None
     frames: int = 0
@@ -92,6 +93,11 @@ class NodeState:
     unhealthy_told: bool = False
     late_told: float = 0.0
     lost_told: str = ""
+
+    @property
+    def processes(self) -> tuple[ProcessSample, ...]:
+        """The processes on its GPUs at the last look at them."""
+        return self.looked.samples if self.looked is not None else ()
 
     @property
     def facts(self) -> tuple[GpuFacts, ...]:
@@ -135,11 +141,11 @@ class NodeState:
         kept[:, ENERGY] -= self.energy_base
         return kept
 
-    def keep(self, ts: float, values: Floats, host: Floats) -> None:
+    def keep(self, ts: float, reading: Reading) -> None:
         """Add a reading to the history."""
         if self.gpu_history is not None and self.host_history is not None:
-            self.gpu_history.append(ts, self.for_history(values))
-            self.host_history.append(ts, host[np.newaxis, :])
+            self.gpu_history.append(ts, self.for_history(reading.gpus))
+            self.host_history.append(ts, reading.host[np.newaxis, :])
 
     def take(self, rings: Rings) -> None:
         """Have this history instead."""

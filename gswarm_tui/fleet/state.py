@@ -27,10 +27,10 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     left_nothing,
 )
-from gswarm_tui.fleet.history import Floats, History
+from gswarm_tui.fleet.history import History
 from gswarm_tui.fleet.lives import Place
 from gswarm_tui.fleet.node import UNHEALTHY_S, NodeState
-from gswarm_tui.fleet.readings import energy_used, gpu_values, host_values
+from gswarm_tui.fleet.readings import Reading, energy_used, readings
 from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
@@ -71,7 +71,7 @@ class Fleet:
         """Take in one event; answers what is worth a line in the events pane and a row in the database."""
         match event:
             case FrameArrived():
-                told = self._frame(event)
+                return self.take((event,))
             case FramesLost():
                 told = self._lost(event)
             case NodeIntroduced():
@@ -87,6 +87,13 @@ class Fleet:
             case Happened():
                 told = [event]
         return self._told(told if self._tells else [one for one in told if one is event])
+
+    def take(self, frames: Sequence[FrameArrived]) -> list[Happened]:
+        """Take in frames, as ``apply`` does one after the other; many at once cost much less."""
+        told: list[Happened] = []
+        for event, reading in zip(frames, readings([event.frame for event in frames]), strict=True):
+            told += self._frame(event, reading)
+        return self._told(told if self._tells else [])
 
     def tick(self, now: float) -> list[Happened]:
         """Look at the clock: nodes whose data went stale, or is missing for long, since the last look."""
@@ -180,7 +187,7 @@ class Fleet:
         """Show the node as this hello describes it; other GPUs begin with an empty history."""
         same = node.hello is not None and _same_gpus(node.hello, hello)
         if not (same and node.hello and node.hello.process_columns == hello.process_columns):
-            node.processes = ()  # they are of the GPUs and columns of before
+            node.looked = None  # they are of the GPUs and columns of before
         node.hello = hello
         node.interval_s = hello.interval_ms / 1000
         node.version += 1
@@ -204,7 +211,7 @@ class Fleet:
         a_tick = max(1, len(self.nodes) * max(gpus, 1) * len(GPU_COLUMNS) * 4)
         return int(min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // a_tick)))
 
-    def _frame(self, event: FrameArrived) -> list[Happened]:
+    def _frame(self, event: FrameArrived, reading: Reading) -> list[Happened]:
         node, frame = self.nodes[event.node], event.frame
         hello = node.hello
         if node.former is not None and node.former.life == event.life:
@@ -213,50 +220,48 @@ class Fleet:
             return []
         node.frames += 1
         node.version += 1
-        values = gpu_values(hello, frame)
         told = self._missing(node, event, place)
         told += [_from_note(event, hello, note) for note in frame.notes]
         if not _same_gpus(hello, node.hello):
             own = np.array(self._granted(node.name, hello), dtype=bool)
-            self.sessions.add(node.name, event.ts, values[own], 0.0, place.interval_s)
+            self.sessions.add(node.name, event.ts, reading.gpus[own], 0.0, place.interval_s)
         elif node.last_ts is not None and event.ts < node.last_ts:
-            self._late(node, event, values, host_values(hello, frame), place)
+            self._late(node, event, reading, place)
         else:
-            told += self._newest(node, event, hello, values, place)
+            told += self._newest(node, event, hello, reading, place)
         return told
 
     def _newest(
-        self, node: NodeState, event: FrameArrived, hello: Hello, values: Floats, place: Place
+        self, node: NodeState, event: FrameArrived, hello: Hello, reading: Reading, place: Place
     ) -> list[Happened]:
         """A reading after all that are known: what the node shows from now on."""
-        frame, own = event.frame, node.own(values)
+        frame, own = event.frame, node.own(reading.gpus)
         used_j = energy_used(node.own(node.gpus), own)
-        host = host_values(hello, frame)
-        node.gpus, node.host, node.last_ts = values, host, event.ts
+        node.gpus, node.host, node.last_ts = reading.gpus, reading.host, event.ts
         if frame.processes is not None and node.hello and hello.process_columns == node.hello.process_columns:
-            node.processes = frame.processes
-        node.keep(event.ts, values, host)
+            node.looked = frame.processes
+        node.keep(event.ts, reading)
         self.energy_j += used_j
         self.sessions.add(node.name, event.ts, own, used_j, place.interval_s)
         told = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
-        return told + self._throttling.look(event.node, event.ts, hello.gpus, values[:, REASONS])
+        return told + self._throttling.look(event.node, event.ts, hello.gpus, reading.gpus[:, REASONS])
 
-    def _late(self, node: NodeState, event: FrameArrived, values: Floats, host: Floats, place: Place) -> None:
+    def _late(self, node: NodeState, event: FrameArrived, reading: Reading, place: Place) -> None:
         """A reading before the newest: it fills the history and its sessions, and nothing else.
 
         The energy from the reading before it to the one after it is divided anew.
         """
-        self.sessions.add(node.name, event.ts, node.own(values), 0.0, place.interval_s)
+        self.sessions.add(node.name, event.ts, node.own(reading.gpus), 0.0, place.interval_s)
         if node.gpu_history is None:
             return
         before, after, after_ts = node.gpu_history.around(event.ts)
-        before, reading, after = map(node.own, (before, node.for_history(values), after))
-        first, second = energy_used(before, reading), energy_used(reading, after)
+        before, now, after = map(node.own, (before, node.for_history(reading.gpus), after))
+        first, second = energy_used(before, now), energy_used(now, after)
         second -= energy_used(before, after)
         self.sessions.add_energy(event.ts, first)
         self.sessions.add_energy(after_ts, second)
         self.energy_j += first + second
-        node.keep(event.ts, values, host)
+        node.keep(event.ts, reading)
 
     def _fresh(self, node: NodeState, event: FrameArrived) -> list[Happened]:
         """A reading of just now: the node is well, and how well it keeps its times is of interest."""
@@ -321,7 +326,7 @@ def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[Hap
 
 
 def _same_gpus(one: Hello, other: Hello) -> bool:
-    return [g.uuid for g in one.gpus] == [g.uuid for g in other.gpus]
+    return one is other or [g.uuid for g in one.gpus] == [g.uuid for g in other.gpus]
 
 
 def _from_note(event: FrameArrived, hello: Hello, note: Note) -> Happened:

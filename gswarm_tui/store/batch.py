@@ -3,20 +3,15 @@
 Only ``Happened`` becomes a row of ``events``: what a link, a frame or a session means to people is the
 fleet's to say, once, for the screen and the file alike.
 
-The work for a frame is a few list operations; numbers become arrays once for the whole fleet.
+The work for a frame is a few list operations; its blocks become arrays once for the whole fleet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from gswarm_agent.frame import Frame
-from gswarm_agent.frame import Row as Numbers
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -32,6 +27,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.store.ledger import KnownLife, KnownNode, Ledger, Row
 from gswarm_tui.store.precision import sample_us
+from gswarm_tui.store.samples import Columns, Keys, Samples, array
 from gswarm_tui.store.schema import (
     EVENTS,
     GPU_SAMPLES,
@@ -44,30 +40,14 @@ from gswarm_tui.store.schema import (
     Table,
 )
 
-Columns = dict[str, npt.NDArray[Any]]
+_GPU_KEYS = Keys(("ts", "interval_ms"), ("gpu_id",), if_answered=True)
+_HOST_KEYS = Keys(("ts", "node_id", "seq", "interval_ms", "late_ms", "missed"))
+_PROCESS_KEYS = Keys(("ts",), ("gpu_id", "pid", "rank", "local_rank", "user_name", "command"))
 
 
 def micros(seconds: float) -> int:
     """Unix seconds as the microseconds that are stored."""
     return round(seconds * 1e6)
-
-
-@dataclass
-class _Samples:
-    """Rows of one table that have the same columns: what is in ``keys``, in that order, and numbers."""
-
-    names: tuple[str, ...]
-    key_names: tuple[str, ...]
-    keys: list[tuple[Any, ...]] = field(default_factory=list)
-    rows: list[Numbers] = field(default_factory=list)
-
-    def columns(self, table: Table) -> Columns:
-        """All rows as arrays; numbers that the table has no column for are left out."""
-        known = {column.name for column in table.columns}
-        numbers = np.array(self.rows, dtype=np.float64).reshape(len(self.rows), len(self.names))
-        columns = {name: numbers[:, i] for i, name in enumerate(self.names) if name in known}
-        keys = zip(self.key_names, zip(*self.keys, strict=True), strict=True)
-        return columns | {name: _array(table, name, values) for name, values in keys}
 
 
 class Batch:
@@ -81,17 +61,16 @@ class Batch:
         self._gpus: list[Row] = []
         self._sessions: dict[int, Row] = {}
         self._events: list[Row] = []
-        self._gpu_samples: dict[tuple[str, ...], _Samples] = {}
-        self._host_samples: dict[tuple[str, ...], _Samples] = {}
-        self._process_samples: dict[tuple[str, ...], _Samples] = {}
+        self._gpu_samples = Samples(GPU_SAMPLES, _GPU_KEYS)
+        self._host_samples = Samples(HOST_SAMPLES, _HOST_KEYS)
+        self._process_samples = Samples(PROCESS_SAMPLES, _PROCESS_KEYS)
         for event in events:
             self._take(event)
 
     @property
     def rows(self) -> int:
         """How many samples and events are added."""
-        tables = (self._gpu_samples, self._host_samples, self._process_samples)
-        return len(self._events) + sum(len(s.rows) for table in tables for s in table.values())
+        return len(self._events) + sum(len(columns["ts"]) for _, columns in self._samples)
 
     def committed(self) -> dict[tuple[str, str], int]:
         """The last frame of each (node, life) that got frames."""
@@ -108,15 +87,14 @@ class Batch:
         )
         for table, rows in things:
             if kept := list(rows):
-                yield table, {name: _array(table, name, [row[name] for row in kept]) for name in kept[0]}
-        for table, samples in (
-            (GPU_SAMPLES, self._gpu_samples),
-            (HOST_SAMPLES, self._host_samples),
-            (PROCESS_SAMPLES, self._process_samples),
-        ):
-            for part in samples.values():
-                if part.rows:
-                    yield table, part.columns(table)
+                yield table, {name: array(table, name, [row[name] for row in kept]) for name in kept[0]}
+        yield from self._samples
+
+    @cached_property
+    def _samples(self) -> list[tuple[Table, Columns]]:
+        tables = (self._gpu_samples, self._host_samples, self._process_samples)
+        made = ((samples.table, columns) for samples in tables for columns in samples.columns())
+        return [(table, columns) for table, columns in made if len(columns["ts"])]
 
     def _node(self, name: str) -> KnownNode:
         node, new = self.ledger.node(name)
@@ -179,25 +157,13 @@ class Batch:
             link["lost_frames"] += event.seq - last
 
     def _sample(self, node: KnownLife, ts: int, interval_ms: int | None, frame: Frame) -> None:
-        gpus = _of(self._gpu_samples, node.gpu_columns, "ts", "gpu_id", "interval_ms")
-        for gpu_id, row in zip(node.gpu_ids, frame.gpus, strict=True):
-            if row is not None:
-                gpus.rows.append(row)
-                gpus.keys.append((ts, gpu_id, interval_ms))
-
-        host = _of(
-            self._host_samples, node.host_columns, "ts", "node_id", "seq", "interval_ms", "late_ms", "missed"
-        )
-        host.rows.append(frame.host if frame.host is not None else (None,) * len(node.host_columns))
-        host.keys.append((ts, node.node_id, frame.seq, interval_ms, frame.late_ms, frame.missed))
-
-        if not frame.processes:
-            return
-        keys = ("ts", "gpu_id", "pid", "rank", "local_rank", "user_name", "command")
-        processes = _of(self._process_samples, node.process_columns, *keys)
-        for p in frame.processes:
-            processes.rows.append(p.row)
-            processes.keys.append((ts, node.gpu_ids[p.gpu], p.pid, p.rank, p.local_rank, p.user, p.command))
+        self._gpu_samples.add(frame.gpus, (ts, interval_ms), (node.gpu_ids,))
+        host = ts, node.node_id, frame.seq, interval_ms, frame.late_ms, frame.missed
+        self._host_samples.add(frame.host, host)
+        if (told := frame.processes) is not None:
+            gpu_ids = [node.gpu_ids[gpu] for gpu in told.gpus]
+            rows = gpu_ids, told.pids, told.ranks, told.local_ranks, told.users, told.commands
+            self._process_samples.add(told.numbers, (ts,), rows)
 
     def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> None:
         if isinstance(event, SessionStarted):
@@ -243,24 +209,3 @@ class Batch:
                 "detail": event.detail,
             }
         )
-
-
-def _of(tables: dict[tuple[str, ...], _Samples], names: tuple[str, ...], *keys: str) -> _Samples:
-    samples = tables.get(names)
-    if samples is None:
-        samples = tables[names] = _Samples(names, keys)
-    return samples
-
-
-def _array(table: Table, name: str, values: Sequence[Any]) -> npt.NDArray[Any]:
-    match table[name].type:
-        case "TIMESTAMP":
-            return np.array(values, dtype="datetime64[us]")
-        case "VARCHAR":
-            # Most are said again in every frame, so each is made clean once.
-            clean = {v: v if v is None else v.encode("utf-8", "replace").decode() for v in set(values)}
-            return np.array([clean[v] for v in values], dtype=object)
-        case "BOOLEAN":
-            return np.array(values, dtype=object)
-        case _:
-            return np.array(values, dtype=np.float64)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from gswarm_tui.store.batch import Columns, micros
+from gswarm_tui.store.batch import micros
 from gswarm_tui.store.errors import StoreError, explain, not_opened
 from gswarm_tui.store.precision import rounded
+from gswarm_tui.store.samples import Columns
 from gswarm_tui.store.schema import (
     RECORDINGS,
     SCHEMA_VERSION,

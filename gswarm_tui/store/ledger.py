@@ -50,14 +50,11 @@ class KnownNode:
 
 @dataclass
 class KnownLife:
-    """One agent run: the row that stands for it, and how its frames are to be read."""
+    """One agent run: the row that stands for it, and the GPUs that its frames are of."""
 
     link: Row
     node_id: int
     gpu_ids: tuple[int, ...] = ()
-    gpu_columns: tuple[str, ...] = ()
-    host_columns: tuple[str, ...] = ()
-    process_columns: tuple[str, ...] = ()
 
     @property
     def last_seq(self) -> int:
@@ -144,9 +141,6 @@ class Ledger:
             link=link,
             node_id=node.node_id,
             gpu_ids=node.gpu_ids,
-            gpu_columns=hello.gpu_columns,
-            host_columns=hello.host_columns,
-            process_columns=hello.process_columns,
         )
         return node, new_gpus
 

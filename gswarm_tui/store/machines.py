@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gswarm_agent.frame import GpuFacts, Hello, HostFacts
@@ -39,8 +39,7 @@ class Machine:
 
     def hello_of(self, life: Life) -> Hello:
         """What that run's agent said of itself."""
-        known = self.hello
-        return Hello(**(vars(known) | {"life": life.name}))
+        return replace(self.hello, life=life.name)
 
 
 def introduction(machine: Machine, life: Life) -> list[Event]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from gswarm_agent.frame import WARNING, Frame, ProcessSample
+from gswarm_agent.frame import WARNING, ProcessSample
 from gswarm_agent.frame import Row as Numbers
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import (
@@ -303,15 +303,15 @@ class Playback:
             if looked is None and not _recent(seen.get(node_id, ()), us):
                 looked = []
             life = machine.life_at(us)
-            frame = Frame(
+            frame = machine.hello.tables.frame(
                 # Frames of a recording that was read from elsewhere aren't numbered.
                 seq=seq or round((us - life.first_us) / (self.interval_s * 1e6)) + 1,
                 ts_ns=us * 1000,
                 late_ms=late_ms or 0.0,
                 missed=missed or 0,
-                gpus=tuple(gpus.get((node_id, us)) or [None] * len(machine.gpu_ids)),
-                host=None if all(number is None for number in host) else tuple(host),
-                processes=None if looked is None else tuple(looked),
+                gpus=gpus.get((node_id, us)) or [None] * len(machine.gpu_ids),
+                host=tuple(host),
+                processes=looked,
             )
             at = us / 1e6
             arrived.append(FrameArrived(machine.name, at, at, life.name, frame))

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.metrics import REASON_POWER_CAP, REASON_SW_THERMAL
-from gswarm_tui.store.batch import Columns
 from gswarm_tui.store.database import Database, RecordingInfo
+from gswarm_tui.store.samples import Columns
 from gswarm_tui.store.schema import (
     GPU_SAMPLES,
     GPUS,

@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.frame import Hello
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.wire import MAGIC, encode
+from gswarm_agent.wire_packing import Packer
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
@@ -93,12 +94,22 @@ def _recorded(name: str, index: int, nodes: int, frames: int, seed: int) -> list
         HOST_COLUMNS,
         PROCESS_COLUMNS,
     )
-    pieces = [MAGIC + encode(hello)]
+    packer = Packer()
+    pieces = [MAGIC + packer.pack(encode(hello))]
     for tick in range(frames):
         reading = node.read((tick + 60) * 10**9)
         ts_ns = now + (tick - frames) * 10**9
-        frame = Frame(tick + 1, ts_ns, 0.1, 0, reading.gpus, reading.host, reading.processes, reading.notes)
-        pieces.append(encode(frame))
+        frame = hello.tables.frame(
+            tick + 1,
+            ts_ns,
+            0.1,
+            0,
+            gpus=reading.gpus,
+            host=reading.host,
+            processes=reading.processes,
+            notes=reading.notes,
+        )
+        pieces.append(packer.pack(encode(frame)))
     return pieces
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from gswarm_agent.frame import Frame, Hello, Note
+from gswarm_agent.frame import TABLES, Hello, Note
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.probes.base import Reading
 from gswarm_agent.simulated import SimulatedNode, Simulation
@@ -86,7 +86,7 @@ class Scene:
         reading: Reading = self._probes[name].read(round((self.time - BEGINNING) * 1e9))
         rows = tuple(None if (name, g) in self._forgotten else row for g, row in enumerate(reading.gpus))
         self._seq[name] += 1
-        frame = Frame(
+        frame = TABLES.frame(
             seq=self._seq[name],
             ts_ns=round(self.time * 1e9),
             late_ms=0.4,

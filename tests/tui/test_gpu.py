@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import Frame
+from gswarm_agent.frame import TABLES
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import FrameArrived, NodeIntroduced
 from gswarm_tui.tui.app import GswarmApp
@@ -25,7 +25,7 @@ def tell(made: Scene, **values: float) -> None:
     hello = made.fleet.nodes["gpu01"].hello
     assert hello is not None
     row = tuple(values.get(name) for name in GPU_COLUMNS)
-    frame = Frame(999, round(made.time * 1e9), 0.0, 0, (row,), None)
+    frame = TABLES.frame(999, round(made.time * 1e9), 0.0, 0, gpus=(row,), host=None)
     made.hub.publish(FrameArrived("gpu01", made.time, made.time, hello.life, frame))
 
 

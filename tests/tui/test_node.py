@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import Frame, Hello, ProcessSample
+from gswarm_agent.frame import TABLES, Hello, ProcessSample
 from gswarm_tui.fleet.events import FrameArrived, LinkMeasured, NodeIntroduced
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.screens.node import heights
@@ -175,7 +175,7 @@ async def test_processes_are_by_gpu_and_their_words_are_harmless() -> None:
     row = (1024, 50, 210.0, 2048, None, 1500.0)
     evil = ProcessSample(1, 4242, "eve\u202e", "python\n[red]x.py\x1b]0;title\x07", 3, None, row)
     hello = hello_of(made, "gpu01")
-    frame = Frame(99, round(made.time * 1e9), 0.0, 0, (None, None), None, (evil,))
+    frame = TABLES.frame(99, round(made.time * 1e9), 0.0, 0, gpus=(None, None), host=None, processes=(evil,))
     made.hub.publish(FrameArrived("gpu01", made.time, made.time, hello.life, frame))
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:

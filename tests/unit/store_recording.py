@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gswarm_agent.frame import Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample, Row
+from gswarm_agent.frame import TABLES, GpuFacts, Hello, HostFacts, Note, ProcessSample, Row, Tables
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
 from gswarm_tui.store.database import RecordingInfo
@@ -76,15 +76,16 @@ def arrived(
     host: Row | None = None,
     processes: tuple[ProcessSample, ...] | None = None,
     notes: tuple[Note, ...] = (),
+    tables: Tables = TABLES,
 ) -> FrameArrived:
     """Frame ``seq``, read ``seq`` seconds after T0 unless ``ts`` says when."""
     when = T0 + seq if ts is None else ts
-    frame = Frame(
+    frame = tables.frame(
         seq=seq,
         ts_ns=round(when * 1e9),
         late_ms=0.5,
         missed=0,
-        gpus=tuple(gpus),
+        gpus=gpus,
         host=host,
         processes=processes,
         notes=notes,

@@ -17,10 +17,12 @@ ROOT = Path(__file__).parents[2]
 AGENT = ROOT / "agent"
 SPOKEN_BY_ALL = {
     "gswarm_agent",
+    "gswarm_agent.block",
     "gswarm_agent.frame",
     "gswarm_agent.metrics",
     "gswarm_agent.redact",
     "gswarm_agent.wire",
+    "gswarm_agent.wire_frames",
     "gswarm_agent.wire_packing",
     "gswarm_agent.wire_values",
 }
@@ -29,9 +31,11 @@ SPOKEN_BY_ALL = {
 ROOMS: dict[str, set[str]] = {
     "gswarm_agent": {"gswarm_agent"},
     "gswarm_agent.probes": set(),
+    "gswarm_agent.block": set(),
     "gswarm_agent.frame": set(),
     "gswarm_agent.metrics": set(),
     "gswarm_agent.wire": set(),
+    "gswarm_agent.wire_frames": set(),
     "gswarm_agent.wire_packing": set(),
     "gswarm_agent.wire_values": set(),
     "gswarm_tui": set(),
@@ -198,14 +202,21 @@ def test_a_module_knows_only_what_its_room_may_know(name: str) -> None:
 def test_what_all_speak_is_known_in_one_order() -> None:
     own = {
         name: {used for used in imported(MODULES[f"gswarm_agent.{name}"]) if used in MODULES}
-        for name in ("metrics", "frame", "wire_values", "wire_packing", "wire")
+        for name in ("metrics", "block", "frame", "wire_values", "wire_frames", "wire_packing", "wire")
     }
     assert own == {
         "metrics": set(),
-        "frame": set(),
-        "wire_values": {"gswarm_agent.frame"},
+        "block": set(),
+        "frame": {"gswarm_agent.block", "gswarm_agent.metrics"},
+        "wire_values": {"gswarm_agent.block", "gswarm_agent.frame"},
+        "wire_frames": {"gswarm_agent.block", "gswarm_agent.frame", "gswarm_agent.wire_values"},
         "wire_packing": {"gswarm_agent.wire_values"},
-        "wire": {"gswarm_agent.frame", "gswarm_agent.wire_packing", "gswarm_agent.wire_values"},
+        "wire": {
+            "gswarm_agent.frame",
+            "gswarm_agent.wire_frames",
+            "gswarm_agent.wire_packing",
+            "gswarm_agent.wire_values",
+        },
     }
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import GpuFacts, Hello, HostFacts, ProcessSample
+from gswarm_agent.frame import GpuFacts, Hello, HostFacts, Processes, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.filter import FilterError, parse
@@ -56,10 +56,11 @@ def node(
             made.gpus[:, GPU_COLUMNS.index(metric)] = value
         else:
             made.host[HOST_COLUMNS.index(metric)] = value
-    made.processes = tuple(
+    seen = [
         ProcessSample(g, 100 + g, "ada", "python train.py", g + 8, g, (None,) * len(PROCESS_COLUMNS))
         for g in range(2)
-    )
+    ]
+    made.looked = Processes.of(hello.tables.processes, seen)
     return made
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gswarm_agent.frame import ERROR, INFO, WARNING, Frame, GpuFacts, Hello, HostFacts, Note, Row
+from gswarm_agent.frame import ERROR, INFO, TABLES, WARNING, GpuFacts, Hello, HostFacts, Note, Row, Tables
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.wire import GAVE_ALL, KEEPS
 from gswarm_tui.fleet.events import (
@@ -55,8 +55,9 @@ def frame(
     notes: tuple[Note, ...] = (),
     life: str = "life-1",
     at: float | None = None,
+    tables: Tables = TABLES,
 ) -> FrameArrived:
-    made = Frame(seq, int(ts * 1e9), 0.0, 0, rows, (None,) * len(HOST_COLUMNS), notes=notes)
+    made = tables.frame(seq, int(ts * 1e9), 0.0, 0, gpus=rows, host=None, notes=notes)
     return FrameArrived("gpu01", ts if at is None else at, ts, life, made)
 
 
@@ -399,7 +400,7 @@ def test_columns_of_another_version_are_put_in_their_place() -> None:
     fleet = Fleet(["gpu01"])
     older = replace(hello(1), gpu_columns=("power_w", "gone", "util_pct"))
     fleet.apply(NodeIntroduced("gpu01", T0, older))
-    fleet.apply(frame(1, T0, (250.0, 1, 42)))
+    fleet.apply(frame(1, T0, (250.0, 1, 42), tables=older.tables))
     gpu = dict(zip(GPU_COLUMNS, fleet.nodes["gpu01"].gpus[0], strict=True))
     assert (gpu["power_w"], gpu["util_pct"]) == (250, 42)
     assert gpu["temp_c"] != gpu["temp_c"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gswarm_agent.frame import Frame
+from gswarm_agent.frame import TABLES
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -95,7 +95,7 @@ def test_without_a_recorder_what_was_shown_is_acknowledged() -> None:
     made, _ = hub("n1")
     made.links["n1"] = link = Link("n1")
     for seq in (1, 2):
-        made.publish(FrameArrived("n1", 1.0, 1.0, "life", Frame(seq, 1, 0.0, 0, (), None)))
+        made.publish(FrameArrived("n1", 1.0, 1.0, "life", TABLES.frame(seq, 1, 0.0, 0, gpus=(), host=None)))
     assert link.acknowledged == []
     made.flush()
     assert link.acknowledged == [("life", 2)]
@@ -105,7 +105,7 @@ def test_with_a_recorder_nothing_is_acknowledged_before_the_commit() -> None:
     made, _ = hub("n1")
     made.links["n1"] = link = Link("n1")
     made.recorder = RecorderStatus("f", 0, 0, 1, {})
-    made.publish(FrameArrived("n1", 1.0, 1.0, "life", Frame(1, 1, 0.0, 0, (), None)))
+    made.publish(FrameArrived("n1", 1.0, 1.0, "life", TABLES.frame(1, 1, 0.0, 0, gpus=(), host=None)))
     made.flush()
     assert link.acknowledged == []
     made.recorded(RecorderStatus("f", 1, 1, 0, {("n1", "life"): 1}))

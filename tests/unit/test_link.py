@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import Clock, Frame, Hello, HostFacts
+from gswarm_agent.frame import Clock, Hello, HostFacts
 from gswarm_agent.wire import (
     KEEPS,
     MAGIC,
@@ -52,7 +52,7 @@ SECOND_NS = 1_000_000_000
 NOW = Clock(*(3 * [round(BEGIN * SECOND_NS)]))
 HELLO = Hello("1", "life1", 1000, False, HostFacts("gpu01", "b"), (), {}, (), (), (), NOW)
 FORMER = replace(HELLO, life="life0", clock=None)
-FRAME = Frame(1, round(BEGIN * SECOND_NS), 0.0, 0, (), None)
+FRAME = HELLO.tables.frame(1, round(BEGIN * SECOND_NS), 0.0, 0, gpus=(), host=None)
 
 
 class Hands:

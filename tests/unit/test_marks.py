@@ -33,7 +33,8 @@ from gswarm_agent.wire_values import MAX_NOTES, MAX_TEXT
 from tests.unit.agent_node import Node, disconnect, gone, hear_of, kill, until
 from tests.unit.agent_process import Agent
 
-FRAME = Frame(1, 10**18, 0.0, 0, (), None)
+HELLO = Hello("1", "l", 1000, False, HostFacts("n", "b"), (), {}, (), (), ())
+FRAME = HELLO.tables.frame(1, 10**18, 0.0, 0, gpus=(), host=None)
 printable = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
 plain = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | printable
 
@@ -258,6 +259,5 @@ def test_an_agent_that_has_no_head_yet_takes_none(node: Node) -> None:
 def test_values_are_exact_on_the_wire() -> None:
     marks = Marks()
     marks.add("m", '{"loss": 0.1}', 7)
-    hello = Hello("1", "l", 1000, False, HostFacts("n", "b"), (), {}, (), (), ())
     frame = marks.put_on(FRAME)
-    assert list(Decoder().feed(MAGIC + encode(hello) + encode(frame)))[1] == frame
+    assert list(Decoder().feed(MAGIC + encode(HELLO) + encode(frame)))[1] == frame

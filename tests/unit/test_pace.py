@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import Frame
+from gswarm_agent.frame import TABLES, Frame
 from gswarm_agent.wire import MAGIC, encode
 from gswarm_tui import link
 from gswarm_tui.fleet.events import FrameArrived, Phase, RecorderStatus, weight
@@ -222,8 +222,8 @@ async def test_without_a_recording_so_much_is_taken_in_a_tick_and_no_more() -> N
         agent.say(*frames(1, 35))
         for taken in (10, 20, 30, 35):
             await settle()
-            assert hub.fleet.nodes["gpu01"].frames == taken
             hub.flush()
+            assert hub.fleet.nodes["gpu01"].frames == taken
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -294,7 +294,8 @@ class Flooding(FakeAgent):
 
 def frames_of_gpus(first: int, count: int, gpus: int) -> list[Frame]:
     row, host = gpu_row(util_pct=50, power_w=300), host_row(cpu_pct=10)
-    return [replace(frame, gpus=gpus * (row,), host=host) for frame in frames(first, count)]
+    made = TABLES.gpus.block(gpus * (row,)), TABLES.host.block([host])
+    return [replace(frame, gpus=made[0], host=made[1]) for frame in frames(first, count)]
 
 
 class Both:

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gswarm_agent.frame import WARNING, Note, ProcessSample, Row
+from gswarm_agent.block import Block
+from gswarm_agent.frame import WARNING, Note, ProcessSample
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
 from gswarm_tui.fleet.events import (
     Event,
@@ -67,28 +68,31 @@ def as_kept(event: FrameArrived) -> FrameArrived:
     """
     frame = event.frame
     ts = round(event.ts - frame.late_ms / 1000, 3)
-    processes = tuple(
-        ProcessSample(p.gpu, p.pid, p.user, p.command, p.rank, p.local_rank, in_sql(p.row, PROCESS_METRICS))
-        for p in frame.processes or ()
-    )
+    looked = frame.processes
+    if looked is not None:
+        looked = replace(looked, numbers=in_sql(looked.numbers, PROCESS_METRICS))
     kept = replace(
         frame,
         ts_ns=round(ts * 1e6) * 1000,
         late_ms=rounded(frame.late_ms),
-        gpus=tuple(None if row is None else in_sql(row, GPU_METRICS) for row in frame.gpus),
-        host=None if frame.host is None else in_sql(frame.host, HOST_METRICS),
-        processes=processes or None,
+        gpus=in_sql(frame.gpus, GPU_METRICS),
+        host=in_sql(frame.host, HOST_METRICS),
+        processes=looked or None,
         notes=(),
     )
     return replace(event, at=ts, ts=ts, frame=kept)
 
 
-def in_sql(row: Row, metrics: tuple[Metric, ...]) -> Row:
+def in_sql(block: Block, metrics: tuple[Metric, ...]) -> Block:
     """Numbers as their columns hold them."""
-    return tuple(
-        None if value is None else rounded(value) if metric.sql == "FLOAT" else round(value)
-        for value, metric in zip(row, metrics, strict=True)
-    )
+    rows = [
+        tuple(
+            value if value is None else rounded(value) if metric.sql == "FLOAT" else round(value)
+            for value, metric in zip(row, metrics, strict=True)
+        )
+        for row in block.rows
+    ]
+    return block.layout.block(rows)
 
 
 def rounded(value: float) -> float:

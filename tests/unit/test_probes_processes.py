@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_agent.frame import Frame, ProcessSample
+from gswarm_agent.frame import TABLES, ProcessSample
 from gswarm_agent.probes.process_host import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import Process, Return, Scenario, build
@@ -276,5 +276,5 @@ def test_all_commands_together_fit_into_a_frame(tmp_path: Path) -> None:
     sides = ProcessTable(tmp_path).look(pids, 0)
     row = (None,) * 6
     processes = tuple(ProcessSample(0, pid, "u", sides[pid].command, 0, 0, row) for pid in pids)
-    assert len(encode(Frame(1, 1, 0.0, 0, (), None, processes))) < MAX_MESSAGE
+    assert len(encode(TABLES.frame(1, 1, 0.0, 0, gpus=(), host=None, processes=processes))) < MAX_MESSAGE
     assert (sides[1].command or "").startswith("\N{PILE OF POO}" * 100)

@@ -29,7 +29,7 @@ HEADER = b"gswarm-spool %d\n" % WIRE_VERSION
 
 
 def frame(seq: int) -> Frame:
-    return Frame(seq, 10**18 + seq, 0.0, 0, (), (float(seq),))
+    return HELLO.tables.frame(seq, 10**18 + seq, 0.0, 0, gpus=(), host=(float(seq),))
 
 
 def everything(spool: Spool, life: str, at_once: int = 300) -> list[Frame]:

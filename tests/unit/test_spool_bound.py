@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gswarm_agent.frame import Frame
+from gswarm_agent.frame import TABLES
 from gswarm_agent.segments import Record, pack
 from gswarm_agent.server import Limits
 from gswarm_agent.simulated import SimulatedNode
@@ -20,6 +20,14 @@ def test_a_day_of_eight_gpus_at_1_hz_fits_into_the_spool() -> None:
     size, seconds = 0, 600
     for second in range(1, seconds + 1):
         reading = node.read(second * SECOND_NS)
-        frame = Frame(second, second * SECOND_NS, 0.1, 0, reading.gpus, reading.host, reading.processes)
+        frame = TABLES.frame(
+            second,
+            second * SECOND_NS,
+            0.1,
+            0,
+            gpus=reading.gpus,
+            host=reading.host,
+            processes=reading.processes,
+        )
         size += len(pack(Record(second, second * SECOND_NS, encode(frame))))
     assert size / seconds * DAY_S < Limits().spool_mib * 1024 * 1024

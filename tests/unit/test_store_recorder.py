@@ -35,6 +35,7 @@ from tests.unit.store_recording import (
     T0,
     arrived,
     gpu_row,
+    hello,
     host_row,
     introduced,
     process_row,
@@ -79,13 +80,13 @@ def test_a_frame_is_found_again_with_its_values(path: Path) -> None:
 
 
 def test_what_was_not_measured_is_null_in_every_column(path: Path) -> None:
-    record(path, [introduced(gpus=1), arrived(1, [gpu_row()])])
+    record(path, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=0)])])
     columns = ", ".join(GPU_COLUMNS)
-    assert query(path, f"SELECT {columns} FROM gpu_samples") == [(None,) * len(GPU_COLUMNS)]
+    assert query(path, f"SELECT {columns} FROM gpu_samples") == [(0,) + (None,) * (len(GPU_COLUMNS) - 1)]
 
 
 def test_a_gpu_that_did_not_answer_has_no_sample(path: Path) -> None:
-    record(path, [introduced(), arrived(1, [None, gpu_row(util_pct=5)]), arrived(2, [None, None])])
+    record(path, [introduced(), arrived(1, [None, gpu_row(util_pct=5)]), arrived(2, [None, gpu_row()])])
     assert query(path, "SELECT gpu_index, util_pct FROM samples") == [(1, 5)]
     assert query(path, "SELECT count(*) FROM host_samples") == [(2,)]
 
@@ -104,7 +105,7 @@ def test_frames_and_how_far_they_go_are_committed_together_or_not_at_all(path: P
     """Were what ``links`` says committed apart, a kill between the two would lose frames or repeat them."""
     database = Database(path)
     ledger = Ledger(database.begin_recording(INFO), 1, 1, 1)
-    tables = list(Batch(ledger, [introduced(gpus=1), arrived(1, [gpu_row()])]).columns())
+    tables = list(Batch(ledger, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=1)])]).columns())
     assert [table.name for table, _ in tables] == ["nodes", "gpus", "links", "gpu_samples", "host_samples"]
     for index, (table, _) in enumerate(tables):
         nothing = {table.columns[0].name: np.array([None], dtype=object)}  # where NULL is refused
@@ -162,7 +163,7 @@ def test_columns_are_found_by_name_whatever_the_agent_knows(path: Path) -> None:
             introduced("n1", gpus=1),
             introduced("n2", gpus=1, gpu_columns=other),
             arrived(1, [gpu_row(util_pct=1, power_w=100)], "n1"),
-            arrived(1, [(9, 200, 2)], "n2"),
+            arrived(1, [(9, 200, 2)], "n2", tables=hello(gpu_columns=other).tables),
         ],
     )
     samples = query(path, "SELECT node, util_pct, power_w, temp_c FROM samples ORDER BY node")
@@ -301,7 +302,8 @@ def test_the_status_counts_what_is_committed(path: Path) -> None:
     recorder = Recorder(path, INFO, seen.append, commit_every_s=0)
     recorder.open()
     try:
-        recorder.submit([introduced(), arrived(1, [gpu_row(), gpu_row()]), arrived(2, [gpu_row(), None])])
+        row = gpu_row(util_pct=1)
+        recorder.submit([introduced(), arrived(1, [row, row]), arrived(2, [row, None])])
         eventually(lambda: bool(seen), "a status")
         assert seen[0].rows == 5
         assert seen[0].committed == {("n1", "life1"): 2}

@@ -31,8 +31,8 @@ from gswarm_agent.wire import (
 )
 from tests.unit.agent_process import Agent
 
-FRAME = Frame(1, 1, 0.0, 0, (), None)
 HELLO = Hello("1", "life", 1000, False, SimulatedNode(Simulation()).facts()[0], (), {}, (), (), ())
+FRAME = HELLO.tables.frame(1, 1, 0.0, 0, gpus=(), host=None)
 
 
 def said(outbox: Outbox) -> list[Message]:
@@ -168,7 +168,7 @@ def test_the_hello_answers_the_clock_and_a_frame_follows_at_once(agent: Agent) -
     assert hello.clock is not None
     assert before <= hello.clock.sent <= hello.clock.received <= hello.clock.answered <= time.time_ns()
     assert frame.seq == 1
-    assert len(frame.gpus) == 2
+    assert frame.gpus.count == 2
 
 
 def test_it_is_found_by_its_name(agent: Agent) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import tracemalloc
 from contextlib import suppress
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import Clock, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample
+from gswarm_agent.frame import TABLES, Clock, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample
 from gswarm_agent.wire import (
     MAGIC,
     MAX_MESSAGE,
@@ -32,6 +33,19 @@ from gswarm_agent.wire import (
     encode,
 )
 from gswarm_agent.wire_values import MAX_GPUS, MAX_LIVES, MAX_NOTES, MAX_PROCESSES, MAX_TEXT, WireError
+
+HELLO = Hello(
+    agent_version="1",
+    life="life",
+    interval_ms=1000,
+    simulated=False,
+    host=HostFacts("n", "b"),
+    gpus=(GpuFacts(0, "GPU-0", "x"),),
+    capabilities={},
+    gpu_columns=("power_w", "temp_c", "energy_mj"),
+    host_columns=("load_1m", "cpu_pct"),
+    process_columns=("sm_pct",),
+)
 
 texts = st.text(st.characters(exclude_categories=("C", "Z"), include_characters=" "), max_size=40)
 whole = st.integers(0, 2**63 - 1)
@@ -59,20 +73,27 @@ gpus = st.builds(
     st.booleans(),
 )
 columns = st.lists(texts, max_size=6).map(tuple)
-hellos = st.builds(
-    Hello,
-    agent_version=texts,
-    life=texts,
-    interval_ms=small,
-    simulated=st.booleans(),
-    host=hosts,
-    gpus=st.lists(gpus, max_size=3).map(tuple),
-    capabilities=st.dictionaries(texts, texts, max_size=3),
-    gpu_columns=columns,
-    host_columns=columns,
-    process_columns=columns,
-    clock=st.none() | clocks,
-)
+
+
+@st.composite
+def hellos(draw: st.DrawFn) -> Hello:
+    """A node's introduction, some of its columns exact."""
+    tables = [draw(columns) for _ in range(3)]
+    names = [name for table in tables for name in table]
+    return Hello(
+        agent_version=draw(texts),
+        life=draw(texts),
+        interval_ms=draw(small),
+        simulated=draw(st.booleans()),
+        host=draw(hosts),
+        gpus=tuple(draw(st.lists(gpus, max_size=3))),
+        capabilities=draw(st.dictionaries(texts, texts, max_size=3)),
+        gpu_columns=tables[0],
+        host_columns=tables[1],
+        process_columns=tables[2],
+        clock=draw(st.none() | clocks),
+        exact_columns=draw(st.frozensets(st.sampled_from(names))) if names else frozenset(),
+    )
 
 
 @st.composite
@@ -94,29 +115,25 @@ def frames(draw: st.DrawFn, hello: Hello) -> Frame:
         maybe_count,
         row(len(hello.process_columns)),
     )
+    note = st.builds(
+        Note,
+        texts,
+        st.sampled_from(["info", "warning", "error"]),
+        texts,
+        st.none() | positions,
+        st.none() | whole,
+        maybe_text,
+    )
     gpu_row = st.none() | row(len(hello.gpu_columns))
-    return Frame(
-        seq=draw(st.integers(1, 2**63 - 1)),
-        ts_ns=draw(whole),
-        late_ms=draw(st.floats(0, width=32, allow_nan=False, allow_infinity=False)),
-        missed=draw(small),
-        gpus=tuple(draw(st.lists(gpu_row, min_size=count, max_size=count))),
+    return hello.tables.frame(
+        draw(st.integers(1, 2**63 - 1)),
+        draw(whole),
+        draw(st.floats(0, width=32, allow_nan=False, allow_infinity=False)),
+        draw(small),
+        gpus=draw(st.lists(gpu_row, min_size=count, max_size=count)),
         host=draw(st.none() | row(len(hello.host_columns))),
-        processes=draw(st.none() | st.lists(process, max_size=3).map(tuple)),
-        notes=draw(
-            st.lists(
-                st.builds(
-                    Note,
-                    texts,
-                    st.sampled_from(["info", "warning", "error"]),
-                    texts,
-                    st.none() | positions,
-                    st.none() | whole,
-                    maybe_text,
-                ),
-                max_size=2,
-            ).map(tuple)
-        ),
+        processes=draw(st.none() | st.lists(process, max_size=3)),
+        notes=tuple(draw(st.lists(note, max_size=2))),
     )
 
 
@@ -138,7 +155,7 @@ simple = st.one_of(
 @st.composite
 def streams(draw: st.DrawFn) -> list[Message]:
     """A hello and what may follow it."""
-    hello = draw(hellos)
+    hello = draw(hellos())
     following = draw(st.lists(st.one_of(simple, frames(hello)), max_size=4))
     return [hello, *following]
 
@@ -232,7 +249,16 @@ def test_the_largest_frame_that_is_allowed_is_understood() -> None:
     row = (1.5,) * 20
     process = ProcessSample(0, 1, "ada", "python " * 20, 0, 0, row)
     note = Note("xid", "error", "XID 13", 0)
-    frame = Frame(1, 1, 0.0, 0, (row,) * MAX_GPUS, row, (process,) * MAX_PROCESSES, (note,) * (MAX_NOTES + 1))
+    frame = hello.tables.frame(
+        1,
+        1,
+        0.0,
+        0,
+        gpus=(row,) * MAX_GPUS,
+        host=row,
+        processes=(process,) * MAX_PROCESSES,
+        notes=(note,) * (MAX_NOTES + 1),
+    )
     assert decoded(MAGIC + encode(hello) + encode(frame))[1] == replace(frame, notes=(note,) * MAX_NOTES)
 
 
@@ -243,7 +269,7 @@ def test_what_is_nested_too_deep_is_refused_and_said() -> None:
 
 
 def test_a_frame_before_the_hello_is_refused() -> None:
-    frame = Frame(1, 1, 0.0, 0, (), None)
+    frame = TABLES.frame(1, 1, 0.0, 0, gpus=(), host=None)
     with pytest.raises(WireError, match="before the hello"):
         decoded(MAGIC + encode(frame))
 
@@ -276,21 +302,84 @@ def test_text_cannot_carry_escapes_line_breaks_or_another_direction_of_writing()
     assert decoded(MAGIC + encode(said)) == [Bye("a [31mb  c d ")]
 
 
-@pytest.mark.parametrize("number", [1e39, -1e39, float("inf"), float("nan")])
+@pytest.mark.parametrize("number", [1e39, -1e39, 10**400, float("inf"), float("nan")])
 def test_a_number_that_is_none_is_told_as_unmeasured(number: float) -> None:
-    hello = Hello("1", "life", 1000, False, HostFacts("n", "b"), (), {}, (), ("load_1m", "cpu_pct"), ())
-    frame = Frame(1, 1, 0.0, 0, (), (number, 2.0))
-    assert decoded(MAGIC + encode(hello) + encode(frame))[1] == Frame(1, 1, 0.0, 0, (), (None, 2.0))
+    said: list[Message] = [
+        HELLO,
+        HELLO.tables.frame(1, 1, 0.0, 0, gpus=[(number, 3, number)], host=(2.0, number)),
+    ]
+    _, frame = decoded(MAGIC + b"".join(map(encode, said)))
+    assert isinstance(frame, Frame)
+    assert frame.gpus.rows == ((None, 3, None),)
+    assert frame.host.rows == ((2.0, None),)
+
+
+@given(st.integers(-(2**53), 2**53), st.integers(-(2**24), 2**24))
+def test_whole_numbers_are_exact_counters_far_beyond_single_precision(counter: int, gauge: int) -> None:
+    said: list[Message] = [HELLO, HELLO.tables.frame(1, 1, 0.0, 0, gpus=[(gauge, None, counter)], host=None)]
+    _, frame = decoded(MAGIC + b"".join(map(encode, said)))
+    assert isinstance(frame, Frame)
+    assert frame.gpus.rows == ((gauge, None, counter),)
+
+
+def frame_message(body: list[object]) -> bytes:
+    """A hello, and a frame with any parts."""
+    packed: bytes = msgpack.packb([2, *body])
+    return MAGIC + encode(HELLO) + struct.pack(">I", len(packed)) + packed
+
+
+@given(gpus=st.binary(min_size=16, max_size=16), host=st.binary(min_size=8, max_size=8))
+def test_any_bits_are_numbers_or_no_answer(gpus: bytes, host: bytes) -> None:
+    _, frame = decoded(frame_message([1, 1, 0.0, 0, gpus, host, None, []]))
+    assert isinstance(frame, Frame)
+    assert encode(frame) == encode(decoded(MAGIC + encode(HELLO) + encode(frame))[1])
+    for number in (*frame.gpus.rows[0], *frame.host.rows[0]):
+        assert number is None or math.isfinite(number)
+
+
+_GPUS, _HOST, _ONE = bytes(16), bytes(8), [[0], [1], [None], ["x"], [None], [0], bytes(4)]
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ([1, 1, 0.0, 0, _GPUS[1:], _HOST, None, []], "frame gpus"),
+        ([1, 1, 0.0, 0, 2 * _GPUS, _HOST, None, []], "frame gpus"),
+        ([1, 1, 0.0, 0, b"", _HOST, None, []], "frame gpus"),
+        ([1, 1, 0.0, 0, None, _HOST, None, []], "frame gpus"),
+        ([1, 1, 0.0, 0, "x" * 16, _HOST, None, []], "frame gpus"),
+        ([1, 1, 0.0, 0, [0.0] * 16, _HOST, None, []], "frame gpus"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST + b"\0", None, []], "frame host"),
+        ([1, 1, 0.0, 0, _GPUS, None, None, []], "frame host"),
+        ([1, 1, 1e39, 0, _GPUS, _HOST, None, []], "frame lateness"),
+        ([1, 1, float("nan"), 0, _GPUS, _HOST, None, []], "frame lateness"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, _ONE[:-1], []], "processes"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:-1], bytes(8)], []], "process numbers"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[1], *_ONE[1:]], []], "process gpu"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[True], *_ONE[1:]], []], "process gpu"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[0], [1, 2], *_ONE[2:]], []], "process pid"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[0], [-1], *_ONE[2:]], []], "process pid"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [[0], [1], [], *_ONE[3:]], []], "process user"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:3], ["x" * (MAX_TEXT + 1)], *_ONE[4:]], []], "process command"),
+        ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:4], [1.5], *_ONE[5:]], []], "process rank"),
+    ],
+)
+def test_a_frame_of_another_shape_than_the_hello_says_is_refused(body: list[object], what: str) -> None:
+    assert len(decoded(frame_message([1, 1, 0.0, 0, _GPUS, _HOST, _ONE, []]))) == 2
+    with pytest.raises(WireError, match=f"malformed {what}$"):
+        decoded(frame_message(body))
+
+
+def test_commands_of_processes_carry_no_escapes() -> None:
+    odd = ProcessSample(0, 1, "e\x1bve", "python\n[x]\u202e", None, None, (1.0,))
+    said: list[Message] = [HELLO, HELLO.tables.frame(1, 1, 0.0, 0, gpus=[None], host=None, processes=[odd])]
+    _, frame = decoded(MAGIC + b"".join(map(encode, said)))
+    assert isinstance(frame, Frame)
+    assert frame.processes is not None
+    assert [(p.user, p.command) for p in frame.processes.samples] == [("e ve", "python [x] ")]
 
 
 @pytest.mark.parametrize("message", [Bye("\udc80"), Ack("life", 2**64)])
 def test_what_cannot_be_said_is_refused_where_it_is_said(message: Message) -> None:
     with pytest.raises(WireError, match="can't be said"):
         encode(message)
-
-
-def test_a_number_too_large_for_single_precision_is_refused() -> None:
-    packed = msgpack.packb([2, 1, 1, 1e39, 0, [], None, None, []])
-    hello = Hello("1", "life", 1000, False, HostFacts("n", "b"), (), {}, (), (), ())
-    with pytest.raises(WireError, match="frame lateness"):
-        decoded(MAGIC + encode(hello) + struct.pack(">I", len(packed)) + packed)

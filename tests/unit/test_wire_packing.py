@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import Frame
+from gswarm_agent.frame import TABLES
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.wire import MAGIC, Bye, Decoder, Message, Pong, encode
 from gswarm_agent.wire_packing import LENGTH, MAX_RATIO, MAX_STRETCH, PACKED, Packer, Unpacker
@@ -64,7 +64,17 @@ def test_frames_become_half_as_long() -> None:
     node = SimulatedNode(Simulation("sim01", 0, 1, 8, 1, 0))
     readings = [node.read(second * 10**9) for second in range(60, 120)]
     frames = [
-        encode(Frame(seq, seq * 10**9, 0.25, 0, reading.gpus, reading.host, reading.processes))
+        encode(
+            TABLES.frame(
+                seq,
+                seq * 10**9,
+                0.25,
+                0,
+                gpus=reading.gpus,
+                host=reading.host,
+                processes=reading.processes,
+            )
+        )
         for seq, reading in enumerate(readings, 1)
     ]
     packer = Packer()

@@ -1,0 +1,123 @@
+"""Frames on the wire: numbers as a block for each table, what stands beside them in lists."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Tuple
+
+from gswarm_agent.block import Block, Layout
+from gswarm_agent.frame import ERROR, INFO, WARNING, Frame, Hello, Note, Processes
+from gswarm_agent.wire_values import (
+    MAX_INTEGER,
+    MAX_NOTES,
+    MAX_PROCESSES,
+    WireError,
+    malformed,
+    optional,
+    read_array,
+    read_integer,
+    read_number,
+    read_text,
+)
+
+_MAYBE_TEXTS = frozenset({str, type(None)})
+
+
+def frame_body(frame: Frame) -> List[Any]:
+    """The parts of a frame's message; of too many notes the newest."""
+    told = frame.processes
+    return [
+        frame.seq,
+        frame.ts_ns,
+        frame.late_ms,
+        frame.missed,
+        frame.gpus.data,
+        frame.host.data,
+        None
+        if told is None
+        else [
+            told.gpus,
+            told.pids,
+            told.users,
+            told.commands,
+            told.ranks,
+            told.local_ranks,
+            told.numbers.data,
+        ],
+        [(n.kind, n.severity, n.message, n.gpu, n.ts_ns, n.detail) for n in frame.notes[-MAX_NOTES:]],
+    ]
+
+
+def read_frame(body: List[Any], hello: Optional[Hello]) -> Frame:
+    """A frame from the parts of its message, in the shape that the hello before it described."""
+    if hello is None:
+        raise WireError("a frame came before the hello")
+    seq, ts_ns, late_ms, missed, gpus, host, processes, notes = body
+    return Frame(
+        seq=read_integer(seq, "frame seq", 1),
+        ts_ns=read_integer(ts_ns, "frame time"),
+        late_ms=read_number(late_ms, "frame lateness"),
+        missed=read_integer(missed, "frame missed"),
+        gpus=_block(gpus, hello.tables.gpus, len(hello.gpus), "frame gpus"),
+        host=_block(host, hello.tables.host, 1, "frame host"),
+        processes=None if processes is None else _processes(processes, hello),
+        notes=tuple(_note(n, hello) for n in read_array(notes, "frame notes", MAX_NOTES)),
+    )
+
+
+def _block(value: Any, layout: Layout, count: int, what: str) -> Block:
+    """A block of so many rows. Any bits are numbers, but there have to be as many as it takes."""
+    if type(value) is not bytes or len(value) != layout.row_size * count:
+        raise malformed(what)
+    return Block(layout, count, value)
+
+
+def _processes(value: Any, hello: Hello) -> Processes:
+    gpus, pids, users, commands, ranks, local_ranks, numbers = read_array(value, "processes", 7, 7)
+    count = len(read_array(gpus, "process gpu", MAX_PROCESSES))
+    return Processes(
+        gpus=_integers(gpus, count, "process gpu", len(hello.gpus) - 1),
+        pids=_integers(pids, count, "process pid"),
+        users=_texts(users, count, "process user"),
+        commands=_texts(commands, count, "process command"),
+        ranks=_maybe_integers(ranks, count, "process rank"),
+        local_ranks=_maybe_integers(local_ranks, count, "process rank"),
+        numbers=_block(numbers, hello.tables.processes, count, "process numbers"),
+    )
+
+
+def _integers(value: Any, count: int, what: str, high: int = MAX_INTEGER) -> Tuple[int, ...]:
+    """A column of whole numbers, checked all at once: there are thousands of them in a second."""
+    column = read_array(value, what, MAX_PROCESSES, count)
+    if column and (set(map(type, column)) != {int} or min(column) < 0 or max(column) > high):
+        raise malformed(what)
+    return tuple(column)
+
+
+def _maybe_integers(value: Any, count: int, what: str) -> Tuple[Optional[int], ...]:
+    column = read_array(value, what, MAX_PROCESSES, count)
+    known = [number for number in column if number is not None]
+    _integers(known, len(known), what)
+    return tuple(column)
+
+
+def _texts(value: Any, count: int, what: str) -> Tuple[Optional[str], ...]:
+    """A column of texts, each checked once: processes of one job say the same."""
+    column = read_array(value, what, MAX_PROCESSES, count)
+    if not _MAYBE_TEXTS.issuperset(map(type, column)):
+        raise malformed(what)
+    clean = {text: optional(read_text, text, what) for text in set(column)}
+    return tuple([clean[text] for text in column])
+
+
+def _note(value: Any, hello: Hello) -> Note:
+    kind, severity, message, gpu, ts_ns, detail = read_array(value, "note", 6, 6)
+    if severity not in (INFO, WARNING, ERROR):
+        raise malformed("note severity")
+    return Note(
+        kind=read_text(kind, "note kind"),
+        severity=severity,
+        message=read_text(message, "note message"),
+        gpu=None if gpu is None else read_integer(gpu, "note gpu", 0, len(hello.gpus) - 1),
+        ts_ns=optional(read_integer, ts_ns, "note time"),
+        detail=optional(read_text, detail, "note detail"),
+    )

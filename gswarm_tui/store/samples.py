@@ -1,0 +1,111 @@
+"""Frames' blocks as columns of a table, turned once for the whole fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_agent.block import Block, Layout
+from gswarm_tui.fleet.blocks import numbers
+from gswarm_tui.fleet.history import Floats, Singles
+from gswarm_tui.store.schema import Table
+
+Columns = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What stands beside the numbers: ``of_frame`` is one value for all rows of a block, ``of_row`` one each.
+
+    With ``if_answered``, rows without any number are left out.
+    """
+
+    of_frame: tuple[str, ...]
+    of_row: tuple[str, ...] = ()
+    if_answered: bool = False
+
+
+class Samples:
+    """What is to be added to one table: blocks, those of one layout and as many rows together."""
+
+    def __init__(self, table: Table, keys: Keys) -> None:
+        self.table = table
+        self._keys = keys
+        self._stacks: dict[tuple[Layout, int], _Stack] = {}
+
+    def add(self, block: Block, frame: Sequence[Any], rows: Sequence[Sequence[Any]] = ()) -> None:
+        """One more block, with its keys in their order. Raises ValueError where they don't fit."""
+        if any(len(values) != block.count for values in rows):
+            raise ValueError(f"{len(rows[0])} rows were expected, not {block.count}")
+        stack = self._stacks.get((block.layout, block.count))
+        if stack is None:
+            stack = self._stacks[block.layout, block.count] = _Stack(block.layout, block.count)
+        stack.blocks.append(block.data)
+        stack.frames.append(frame)
+        stack.rows.append(rows)
+
+    def columns(self) -> Iterator[Columns]:
+        """All rows as arrays, those of one layout at once; what the table has no column for is left out."""
+        made: dict[Layout, list[Columns]] = {}
+        for (layout, _), stack in self._stacks.items():
+            made.setdefault(layout, []).append(stack.columns(self.table, self._keys))
+        for parts in made.values():
+            yield {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+@dataclass
+class _Stack:
+    """Blocks of one layout and as many rows each, with the values of their keys."""
+
+    layout: Layout
+    count: int
+    blocks: list[bytes] = field(default_factory=list)
+    frames: list[Sequence[Any]] = field(default_factory=list)
+    rows: list[Sequence[Sequence[Any]]] = field(default_factory=list)
+
+    def columns(self, table: Table, keys: Keys) -> Columns:
+        made = {
+            name: np.repeat(array(table, name, values), self.count)
+            for name, values in zip(keys.of_frame, zip(*self.frames, strict=True), strict=True)
+        }
+        for name, parts in zip(keys.of_row, zip(*self.rows, strict=True), strict=True):
+            made[name] = array(table, name, list(chain.from_iterable(parts)))
+        known = {column.name for column in table.columns}
+        singles, doubles = self._numbers()
+        for places, columns in ((self.layout.singles, singles), (self.layout.doubles, doubles)):
+            for place, values in zip(places, columns, strict=True):
+                if self.layout.columns[place] in known:
+                    made[self.layout.columns[place]] = values
+        if not keys.if_answered:
+            return made
+        answered = ~(np.isnan(singles).all(axis=0) & np.isnan(doubles).all(axis=0))
+        return made if answered.all() else {name: values[answered] for name, values in made.items()}
+
+    def _numbers(self) -> tuple[Singles, Floats]:
+        """Shapes (columns, rows of all blocks), in single and in double precision; NaN for no answer."""
+        total = len(self.blocks) * self.count
+        singles, doubles = numbers(self.layout, self.count, self.blocks)
+        found = singles.reshape(len(singles), total), doubles.reshape(len(doubles), total)
+        for columns in found:
+            columns[np.isinf(columns)] = np.nan
+        return found
+
+
+def array(table: Table, name: str, values: Iterable[Any]) -> npt.NDArray[Any]:
+    """Values of one column; NaN, NaT and None stand for NULL."""
+    match table[name].type:
+        case "TIMESTAMP":
+            return np.array(values, dtype="datetime64[us]")
+        case "VARCHAR":
+            # Most are said again in every frame, so each is made clean once.
+            clean = {v: v if v is None else v.encode("utf-8", "replace").decode() for v in set(values)}
+            return np.array([clean[v] for v in values], dtype=object)
+        case "BOOLEAN":
+            return np.array(values, dtype=object)
+        case _:
+            return np.array(values, dtype=np.float64)
