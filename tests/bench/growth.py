@@ -93,13 +93,13 @@ def measured(form: Form, served: Nodes, hertz: int, *, screen: bool) -> Point:
         reader = Reader(journal, app.writes)
         reader.wait_for(served.nodes)
         time.sleep(form.seconds(min(8.0, 2 + gpus / 1000)))
-        reader.read()
+        reader.lags()
         began, head_s, nodes_s = time.monotonic(), cpu_s(app.pid), served.cpu_s()
         time.sleep(form.seconds(MEASURED_S))
         took = time.monotonic() - began
         head_pct = 100 * (cpu_s(app.pid) - head_s) / took
         nodes_pct = 100 * (served.cpu_s() - nodes_s) / took
-        memory, lags = rss_mib(app.pid), reader.lags(reader.read())
+        memory, lags = rss_mib(app.pid), reader.lags()
     came = lags.frames_a_s / (served.nodes * hertz)
     if came < ENOUGH and not form.smoke:
         slow = "the head" if head_pct > BUSY_PCT else "the nodes" if nodes_pct > BUSY_PCT else "the machine"

@@ -128,7 +128,7 @@ def _looks(app: InTerminal, path: Path, reader: Reader, minutes: float, every_s:
         key_ms = 1000 * key_to_paint(app, round((began - start) / every_s))
         time.sleep(max(0.0, began + every_s - time.monotonic()))
         took = time.monotonic() - began
-        lags = reader.lags(reader.read())
+        lags = reader.lags()
         held = sum(part.stat().st_size for part in path.parent.glob(path.name + "*"))
         look = Look(
             minute=(time.monotonic() - start) / 60,

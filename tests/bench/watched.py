@@ -115,6 +115,7 @@ class Reader:
         path.touch()
         self._file, self._writes = path.open(), writes
         self._part = ""
+        self._last: list[Entry] = []
 
     def read(self) -> list[Entry]:
         """What was written since the last time."""
@@ -129,9 +130,11 @@ class Reader:
                 raise TimeoutError(f"not all nodes sent a frame within {timeout_s:g} s")
             time.sleep(0.2)
 
-    def lags(self, entries: Sequence[Entry]) -> Lags:
-        """What they say. A reading is painted when what was written after its tick is written."""
-        ticks = [entry for entry in entries if not entry.on_disk]
+    def lags(self) -> Lags:
+        """What was written since the last time. A reading is painted when its tick's writing is over."""
+        entries = self.read()
+        ticks = [*self._last, *(entry for entry in entries if not entry.on_disk)]
+        self._last = ticks[-1:]
         painted = []
         for tick, after in itertools.pairwise(ticks):
             if (done := _paint_ends(self._writes, tick.at, after.at)) is not None:
