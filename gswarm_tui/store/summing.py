@@ -3,6 +3,9 @@
 Statements are shaped by what they cost on millions of samples: one pass groups the samples by GPU and
 utilisation, whose few cells hold exact quantiles; one pass orders them for what depends on the sample before
 (energy, idle phases); nodes and the whole are made of these, not of samples.
+
+What was sorted is gone through with windows over all rows so far, which DuckDB does as they come, in their
+order; a window by GPU would hold them all a second time. It takes a thread, so there are two such streams.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from gswarm_tui.store.spanning import MEMBERS, Spans
 LONGEST_INTERVAL_S = 61
 """A sample before a span is looked for this far back: a little more than the longest interval."""
 
+STREAMS = 2
+
 _BUSY = f"util_pct >= {BUSY_FROM_PCT:g}"
 _IDLE = f"util_pct < {BUSY_FROM_PCT:g}"
 
@@ -21,7 +26,7 @@ _IDLE = f"util_pct < {BUSY_FROM_PCT:g}"
 def _throttle(metric: str, bits: int) -> str:
     """Time of samples spent throttled: measured if it is, else all or nothing from the bits."""
     return (
-        f"sum(s.interval_ms * coalesce(s.{metric} / 100, (s.clock_reasons & {bits} <> 0)::INTEGER)) / 1000 "
+        f"sum(s.interval_ms * coalesce(s.{metric}, 100 * (s.clock_reasons & {bits} <> 0)::INTEGER)) / 1e5 "
         f"AS {metric.removesuffix('_pct')}_s"
     )
 
@@ -34,17 +39,17 @@ def _cells(spans: Spans) -> str:
     )
     return f"""
 cells AS (
-  SELECT m.member, s.util_pct, count(*) AS samples,
+  SELECT m.member, gpu_id, s.util_pct, count(*) AS samples,
          coalesce(sum(s.interval_ms), 0) / 1000 AS measured_s,
          sum(s.power_w) AS power_sum, count(s.power_w) AS powers, max(s.power_w) AS power_max_w,
-         max(s.mem_used_mib) AS mem_used_max_mib,
-         arg_max(m.memory_total_mib, s.mem_used_mib) AS mem_total_mib,
-         max(s.temp_c) AS temp_max_c, max(s.mem_temp_c) AS mem_temp_max_c, max(s.ts) AS last_ts,
+         max(s.mem_used_mib) AS mem_used_max_mib, count(s.energy_mj) AS energies,
+         max(s.temp_c) AS temp_max_c, max(s.mem_temp_c) AS mem_temp_max_c,
+         min(s.ts) AS first_ts, max(s.ts) AS last_ts,
          {", ".join(throttles)}
   FROM gpu_samples s
   JOIN members m USING (gpu_id)
   WHERE {spans.inside}
-  GROUP BY m.member, s.util_pct
+  GROUP BY m.member, gpu_id, s.util_pct
 )"""  # noqa: S608 (own names and numbers)
 
 
@@ -60,12 +65,13 @@ levels AS (
   SELECT session_id, node, member, util_pct, sum(samples)::BIGINT AS samples, sum(measured_s) AS measured_s,
          sum(power_sum) AS power_sum, sum(powers) AS powers, max(power_max_w) AS power_max_w,
          max(mem_used_max_mib) AS mem_used_max_mib,
-         arg_max(mem_total_mib, mem_used_max_mib) AS mem_total_mib,
+         arg_max(g.memory_total_mib, mem_used_max_mib) AS mem_total_mib,
          max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
          sum(throttle_power_s) AS throttle_power_s, sum(throttle_thermal_s) AS throttle_thermal_s,
          sum(throttle_brake_s) AS throttle_brake_s
-  FROM cells
+  FROM cells c
   JOIN named USING (member)
+  JOIN gpus g ON g.gpu_id = c.gpu_id
   GROUP BY GROUPING SETS (
     (session_id, util_pct), (session_id, node, util_pct), (session_id, node, member, util_pct)
   )
@@ -106,27 +112,57 @@ def _grown(before: str, after: str) -> str:
     return f"CASE WHEN {after} < {before} THEN 0 ELSE {after} - {before} END"
 
 
-def _phases(spans: Spans) -> str:
-    """Idle phases, known by the busy sample before them; with busy_before NULL all other samples."""
+def _stream(spans: Spans, number: int) -> str:
+    """Every so many a GPU's samples in order: the energy read with the one before, busy samples so far."""
     return f"""
-ordered AS (
-  SELECT m.member, s.ts, s.interval_ms, s.util_pct, s.energy_mj,
-         lag(s.energy_mj IGNORE NULLS) OVER earlier AS energy_before_mj,
-         lag(CASE WHEN s.{_BUSY} THEN s.ts END IGNORE NULLS) OVER earlier AS busy_before
-  FROM gpu_samples s
-  JOIN members m USING (gpu_id)
-  WHERE {spans.inside}
-  WINDOW earlier AS (PARTITION BY m.member ORDER BY s.ts)
+  SELECT member, ts, interval_ms, util_pct, energy_mj,
+         CASE WHEN lag(member) OVER () = member THEN lag(energy_mj) OVER () END AS energy_before_mj,
+         count(*) FILTER ({_BUSY}) OVER (ROWS UNBOUNDED PRECEDING) AS busy_samples
+  FROM (
+    SELECT m.member, s.ts, s.interval_ms, s.util_pct, s.energy_mj
+    FROM gpu_samples s
+    JOIN members m USING (gpu_id)
+    WHERE {spans.inside} AND m.member % {STREAMS} = {number}
+    ORDER BY m.member, s.ts
+  )"""  # noqa: S608 (own names and numbers)
+
+
+def _phases(spans: Spans) -> str:
+    """Idle phases, known by how many busy samples are before them; with phase NULL all other samples."""
+    return f"""
+ordered AS ({"  UNION ALL".join(_stream(spans, number) for number in range(STREAMS))}
 ), phases AS (
-  SELECT member, CASE WHEN {_IDLE} THEN busy_before END AS busy_before,
-         max(ts) AS last_idle, sum(interval_ms) / 1000 AS phase_s,
+  SELECT member, CASE WHEN {_IDLE} THEN busy_samples END AS phase,
+         min(ts) AS first_idle, max(ts) AS last_idle, sum(interval_ms) / 1000 AS phase_s,
          sum({_grown("energy_before_mj", "energy_mj")}) / 1000 AS used_j
   FROM ordered
   GROUP BY ALL
-), lasts AS (
-  SELECT member, max(last_ts) AS last_busy FROM cells WHERE {_BUSY} GROUP BY member
+), busy AS (
+  SELECT member, min(first_ts) AS first_busy, max(last_ts) AS last_busy
+  FROM cells
+  WHERE {_BUSY}
+  GROUP BY member
 ), marked AS (
-  SELECT *, busy_before < last_busy AND phase_s > 0 AS bubble FROM phases LEFT JOIN lasts USING (member)
+  SELECT *, phase IS NOT NULL AND first_idle > first_busy AND last_idle < last_busy AND phase_s > 0 AS bubble
+  FROM phases
+  LEFT JOIN busy USING (member)
+)"""  # noqa: S608 (own names and numbers)
+
+
+def _gaps(spans: Spans) -> str:
+    """Energy of GPUs of which it wasn't read with every sample: from each reading to the next."""
+    return f"""
+holed AS (
+  SELECT member FROM cells GROUP BY member HAVING sum(energies) BETWEEN 1 AND sum(samples) - 1
+), readings AS (
+  SELECT m.member, s.energy_mj,
+         lag(s.energy_mj) OVER (PARTITION BY m.member ORDER BY s.ts) AS energy_before_mj
+  FROM gpu_samples s
+  JOIN members m USING (gpu_id)
+  JOIN holed USING (member)
+  WHERE {spans.inside} AND s.energy_mj IS NOT NULL
+), gaps AS (
+  SELECT member, sum({_grown("energy_before_mj", "energy_mj")}) / 1000 AS read_j FROM readings GROUP BY member
 )"""  # noqa: S608 (own names and numbers)
 
 
@@ -153,9 +189,10 @@ edges AS (
 
 _USED = """
 units AS (
-  SELECT member, sum(used_j) AS used_j, count(*) FILTER (bubble) AS bubbles,
+  SELECT member, coalesce(any_value(read_j), sum(used_j)) AS used_j, count(*) FILTER (bubble) AS bubbles,
          coalesce(sum(phase_s) FILTER (bubble), 0) AS bubble_s, max(phase_s) FILTER (bubble) AS longest_s
   FROM marked
+  LEFT JOIN gaps USING (member)
   GROUP BY member
 ), used AS (
   SELECT session_id, node, member, grouping(node, member) AS level, count(*) AS gpus,
@@ -189,8 +226,8 @@ def summary(spans: Spans) -> str:
     in a gap is not idle. Its share is of all measured time between the first and the last busy sample.
     """
     relations = (
-        spans.relation, MEMBERS, _cells(spans), _LEVELS, _sums(), _phases(spans), _entries(spans), _USED,
-        _hosts(spans),
+        spans.relation, MEMBERS, _cells(spans), _LEVELS, _sums(), _phases(spans), _gaps(spans),
+        _entries(spans), _USED, _hosts(spans),
     )  # fmt: skip
     return f"""
 WITH {",".join(relations)}, node_ids AS (
@@ -228,9 +265,10 @@ def bubbles(spans: Spans) -> str:
     return f"""
 WITH {",".join(relations)}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index,
-       b.busy_before AS started_at, b.last_idle AS ended_at, b.phase_s AS duration_s
+       o.ts AS started_at, b.last_idle AS ended_at, b.phase_s AS duration_s
 FROM marked b
-JOIN named n USING (member)
+JOIN ordered o ON o.member = b.member AND o.busy_samples = b.phase AND o.{_BUSY}
+JOIN named n ON n.member = b.member
 WHERE b.bubble
 """  # noqa: S608 (own names and numbers)
 

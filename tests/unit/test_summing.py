@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,8 @@ from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.source import FileSource
 from gswarm_tui.store.spanning import session_spans
 from gswarm_tui.store.summing import energy
+from tests.bench.day import BEGAN as DAY_BEGAN
+from tests.bench.day import Size, make
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, query, record
 from tests.unit.summing_oracle import Sample, Sums, p95, sum_up
 
@@ -111,6 +114,25 @@ def check_whole(whole: Figures, gpus: list[Sums], samples: list[Sample]) -> None
     if util:
         assert whole.bubbles == sum(len(one.bubbles) for one in gpus)
         assert whole.busy_s == sum(one.busy_s or 0 for one in gpus)
+
+
+def test_sums_of_more_samples_than_are_worked_on_at_a_time_are_the_same(tmp_path: Path) -> None:
+    """Several of DuckDB's row groups, so that threads share the work, and a counter that begins anew."""
+    path, size = tmp_path / "run.duckdb", Size(nodes=2, gpus=2, seconds=65_000)
+    make(path, size)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE gpu_samples SET energy_mj = energy_mj % 9_000_000_000 WHERE gpu_id = 2")
+        connection.execute("UPDATE gpu_samples SET energy_mj = NULL WHERE gpu_id = 3 AND util_pct = 0")
+        rows = connection.execute(
+            "SELECT gpu_id, epoch(ts), interval_ms / 1000, util_pct, power_w, energy_mj FROM gpu_samples"
+        ).fetchall()
+    samples: dict[int, list[Sample]] = {}
+    for gpu_id, *values in rows:
+        samples.setdefault(gpu_id, []).append(Sample(*values))
+    summary = summary_of(path, "day")
+    assert len(summary.gpus) == 4
+    for number, one in enumerate(summary.gpus, 1):
+        check(one, sum_up(samples[number], DAY_BEGAN, DAY_BEGAN + size.seconds))
 
 
 def test_a_node_that_was_booted_anew_is_one_node_and_its_gpus_are_the_same(tmp_path: Path) -> None:
