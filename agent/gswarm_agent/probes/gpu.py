@@ -15,12 +15,13 @@ from gswarm_agent.probes.nvml import (
     NOT_SUPPORTED,
     SUCCESS,
     UNSUPPORTED,
+    CallQuery,
     Field,
     FieldQuery,
     Nvml,
     reason_of,
 )
-from gswarm_agent.probes.questions import FieldSum, Source, calls, field_sums, pcie_counts
+from gswarm_agent.probes.questions import FieldSum, Levels, Source, field_sums, levels, pcie_counts
 from gswarm_agent.probes.rates import SECOND_NS
 
 RETRY_NS = 60 * SECOND_NS
@@ -45,6 +46,10 @@ def _failure(codes: Dict[Source, int]) -> Optional[int]:
     return next((code for code in codes.values() if code not in UNSUPPORTED), None)
 
 
+def _first_error(codes: Sequence[int]) -> int:
+    return next(filter(None, codes), SUCCESS)
+
+
 class Gpu:
     """A GPU by its NVML index. Its methods are called by one lane at a time, ``count_pcie`` by any thread.
 
@@ -62,12 +67,15 @@ class Gpu:
         self.pcie_meter: Optional[Callable[[], Optional[Tuple[float, float]]]] = None
         self.pcie_counted_at = time.monotonic()
         self._nvml = nvml
-        self._calls = calls(nvml)
+        self._levels = levels(nvml)
         self._pcie = pcie_counts(nvml.api)
         self._fields: List[FieldSum] = [*self._pcie, *field_sums(nvml)]
-        self._sources: List[Source] = [*self._calls, *self._fields]
-        self._fields_asked: Tuple[Field, ...] = ()
+        self._sources: List[Source] = [*self._levels, *self._fields]
+        self._fields_asked: List[Sequence[Field]] = []
         self._query = FieldQuery(())
+        self._levels_asked: List[Levels] = []
+        self._calls = CallQuery(None, ())
+        self._columns: List[Tuple[int, int, Optional[Callable[[int], Optional[Number]]]]] = []
         self._pcie_query = FieldQuery([field for count in self._pcie for field in count.fields])
         self._field_lock = Lock()
         self._silent = 0
@@ -125,9 +133,9 @@ class Gpu:
         try:
             code, answers = self._nvml.ask_fields(self.handle, self._pcie_query)
             # What fails here fails in the tick's own reading too, which deals with it.
-            for count, answer in zip(self._pcie, answers):
-                if code == SUCCESS and answer.code == SUCCESS:
-                    count.total([answer])
+            for i, count in enumerate(self._pcie):
+                if code == SUCCESS and answers.codes[i] == SUCCESS:
+                    count.total(answers, i)
         finally:
             self._field_lock.release()
         self.pcie_counted_at = time.monotonic()
@@ -149,8 +157,7 @@ class Gpu:
             self.handle = self._nvml.api.nvmlDeviceGetHandleByIndex(self.index)
         except self._nvml.Error as error:
             raise _LostError(reason_of(error.value)) from None
-        for call in self._calls:
-            call.aim(self.handle)
+        self._levels_asked = []
         for _ in range(STRIKES):
             codes = self._ask([None] * len(GPU_COLUMNS), 0, everything=True)
             failed = _failure(codes)
@@ -189,10 +196,28 @@ class Gpu:
         if wanted:
             with self._field_lock:
                 self._ask_fields(wanted, values, now_ns, codes)
-        for call in self._calls:
-            if everything or call.reason is None:
-                codes[call] = self._alive(call.ask(values))
+        levels_wanted = [source for source in self._levels if everything or source.reason is None]
+        if levels_wanted:
+            self._ask_levels(levels_wanted, values, codes)
         return codes
+
+    def _ask_levels(
+        self, wanted: List[Levels], values: List[Optional[Number]], codes: Dict[Source, int]
+    ) -> None:
+        if wanted != self._levels_asked:
+            self._levels_asked = wanted
+            self._calls = CallQuery(self.handle, [source.call for source in wanted])
+            self._columns = [
+                (position, i, source.convert)
+                for i, source in enumerate(wanted)
+                for position in source.positions
+            ]
+        answered, numbers = self._calls.ask()
+        self._alive(answered[-1])
+        codes.update(zip(wanted, answered))
+        for (position, i, convert), number in zip(self._columns, numbers):
+            if answered[i] == SUCCESS:
+                values[position] = number if convert is None else convert(number)
 
     def _ask_fields(
         self,
@@ -201,22 +226,24 @@ class Gpu:
         now_ns: int,
         codes: Dict[Source, int],
     ) -> None:
-        fields = tuple([field for source in wanted for field in source.fields])
+        fields = [source.fields for source in wanted]
         if fields != self._fields_asked:
-            self._fields_asked, self._query = fields, FieldQuery(fields)
+            self._fields_asked, self._query = (
+                fields,
+                FieldQuery([one for several in fields for one in several]),
+            )
         verdict, answers = self._nvml.ask_fields(self.handle, self._query)
         if verdict != SUCCESS:
             codes.update(dict.fromkeys(wanted, self._alive(verdict)))
             return
         self.pcie_counted_at = time.monotonic()
-        at = 0
-        for source in wanted:
-            mine = answers[at : at + len(source.fields)]
-            at += len(mine)
-            code = next((answer.code for answer in mine if answer.code != SUCCESS), SUCCESS)
-            codes[source] = self._alive(code)
+        first, sound = 0, not any(answers.codes)
+        for source, several in zip(wanted, fields):
+            after = first + len(several)
+            code = codes[source] = SUCCESS if sound else self._alive(_first_error(answers.codes[first:after]))
             if code == SUCCESS:
-                values[source.positions[0]] = source.value(mine, now_ns)
+                values[source.positions[0]] = source.value(answers, first, now_ns)
+            first = after
 
     def _alive(self, code: int) -> int:
         if code == GPU_IS_LOST:

@@ -69,37 +69,49 @@ def reason_of(code: int) -> str:
     return UNSUPPORTED.get(code) or _SENTENCES.get(code) or f"NVML error {code}"
 
 
-class Query:
-    """A prepared call of one function for one device; the answer is written into memory that is kept for it.
+class Call(NamedTuple):
+    """A function of the library that writes a structure about a device, of at most 64 bytes.
 
-    pynvml's own takes several times as long: it makes the structures anew and each access to them is checked.
-    ``layout`` is the answer's (see ``struct``), ``constants`` are what the function takes between the device
-    and the answer, ``version`` is what a structure that has one begins with.
+    ``layout`` is that of the numbers wanted (see ``struct``, without alignment), ``constants`` is what comes
+    between the device and the structure, ``version`` what a structure that has one begins with.
     """
 
-    def __init__(
-        self, function: Function, layout: str, constants: Sequence[int] = (), version: Optional[int] = None
-    ) -> None:
-        self._function = function
+    function: Function
+    layout: str
+    constants: Tuple[int, ...] = ()
+    version: int = 0
+
+
+class CallQuery:
+    """Prepared calls about one device, whose answers lie in one memory.
+
+    pynvml's own take several times as long: they look up the function, make the structure anew and check each
+    access to it.
+    """
+
+    _ROOM = 64
+
+    def __init__(self, handle: Any, calls: Sequence[Call]) -> None:
+        self._memory = ctypes.create_string_buffer(self._ROOM * len(calls))
+        self._prepared: List[Tuple[Function, Tuple[Any, ...]]] = []
+        layout = "="
+        for i, call in enumerate(calls):
+            at = i * self._ROOM
+            struct.pack_into("=I", self._memory, at, call.version)
+            where = ctypes.c_void_p(ctypes.addressof(self._memory) + at)
+            self._prepared.append((call.function, (handle, *map(ctypes.c_uint, call.constants), where)))
+            layout += f"{call.layout}{self._ROOM - struct.calcsize('=' + call.layout)}x"
         self._layout = struct.Struct(layout)
-        self._answer = ctypes.create_string_buffer(self._layout.size)
-        if version is not None:
-            struct.pack_into("=I", self._answer, 0, version)
-        self._constants = [ctypes.c_uint(constant) for constant in constants]
-        self._arguments: Tuple[Any, ...] = ()
 
-    def aim(self, handle: Any) -> None:
-        """Ask this device from now on."""
-        self._arguments = (handle, *self._constants, self._answer)
-
-    def ask(self) -> int:
-        """The call's nvmlReturn_t."""
-        return self._function(*self._arguments)
-
-    @property
-    def answer(self) -> Tuple[int, ...]:
-        """What the last call that was a SUCCESS answered."""
-        return self._layout.unpack(self._answer)
+    def ask(self) -> Tuple[List[int], Tuple[int, ...]]:
+        """Each call's nvmlReturn_t, none after GPU_IS_LOST, and the numbers of all, some without meaning."""
+        codes = []
+        for function, arguments in self._prepared:
+            code = function(*arguments)
+            codes.append(code)
+            if code == GPU_IS_LOST:
+                break
+        return codes, self._layout.unpack(self._memory)
 
 
 class ListQuery:
@@ -131,12 +143,12 @@ class ListQuery:
         return code, list(self._layout.iter_unpack(memoryview(self._memory)[:size]))
 
 
-class FieldAnswer(NamedTuple):
-    """The driver's answer to one field: its nvmlReturn_t, the nvmlValueType_t and the number."""
+class FieldAnswers(NamedTuple):
+    """The driver's answers to fields, in their order: nvmlReturn_t, nvmlValueType_t and number of each."""
 
-    code: int
-    kind: int
-    number: float
+    codes: Tuple[int, ...]
+    kinds: Tuple[int, ...]
+    numbers: List[float]
 
 
 class FieldQuery:
@@ -144,24 +156,25 @@ class FieldQuery:
 
     # nvmlFieldValue_t: fieldId, scopeId, timestamp, latencyUsec, valueType, nvmlReturn, value (a union).
     _LAYOUT = struct.Struct("=IIqqIIQ")
+    _ANSWER = "24xIIQ"
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._count = len(fields)
         self._buffer = ctypes.create_string_buffer(self._LAYOUT.size * len(fields))
+        self._answers = struct.Struct("=" + self._ANSWER * len(fields))
         for i, (field, scope) in enumerate(fields):
             self._LAYOUT.pack_into(self._buffer, i * self._LAYOUT.size, field, scope, 0, 0, 0, 0, 0)
 
-    def ask(self, function: Function, handle: Any) -> Tuple[int, List[FieldAnswer]]:
-        """The call's nvmlReturn_t and the answers in the order of the fields."""
+    def ask(self, function: Function, handle: Any) -> Tuple[int, FieldAnswers]:
+        """The call's nvmlReturn_t and the answers, which mean nothing where it isn't SUCCESS."""
         code = function(handle, self._count, self._buffer)
-        return code, [
-            FieldAnswer(verdict, kind, bits & 0xFFFFFFFF if kind == UNSIGNED_INT else _number(kind, bits))
-            for _, _, _, _, kind, verdict, bits in self._LAYOUT.iter_unpack(self._buffer)
-        ]
+        answers = self._answers.unpack(self._buffer)
+        kinds, bits = answers[::3], answers[2::3]
+        return code, FieldAnswers(answers[1::3], kinds, [*map(_number, kinds, bits)])
 
 
-# nvmlValueType_t to the member of the union: double, (uint), ulong, ulonglong, slonglong, sint, ushort.
-_MEMBERS = {0: "<d", 4: "<q", 5: "<i4x", 6: "<H6x"}
+# nvmlValueType_t to the member of the union: double, uint, (ulong, ulonglong), slonglong, sint, ushort.
+_MEMBERS = {0: "<d", UNSIGNED_INT: "<I4x", 4: "<q", 5: "<i4x", 6: "<H6x"}
 
 
 def _number(kind: int, bits: int) -> float:
@@ -209,8 +222,8 @@ class Nvml:
         """Whether the library has a function."""
         return hasattr(self._library, name)
 
-    def ask_fields(self, handle: Any, query: FieldQuery) -> Tuple[int, List[FieldAnswer]]:
-        """The call's nvmlReturn_t and, where it is SUCCESS, the answers."""
+    def ask_fields(self, handle: Any, query: FieldQuery) -> Tuple[int, FieldAnswers]:
+        """See FieldQuery."""
         return query.ask(self._get_fields, handle)
 
     def count(self) -> int:

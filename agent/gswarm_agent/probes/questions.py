@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import Number
 from gswarm_agent.metrics import GPU_COLUMNS
-from gswarm_agent.probes.nvml import ALL_LINKS, SUCCESS, UNSIGNED_INT, Field, FieldAnswer, Nvml, Query
+from gswarm_agent.probes.nvml import ALL_LINKS, UNSIGNED_INT, Call, Field, FieldAnswers, Nvml
 from gswarm_agent.probes.rates import SECOND_NS, Rate, Unwrapped
 
 _KIB_TO_MB = 1024 / 10**6
@@ -37,30 +37,15 @@ class Source:
         """Start rates anew."""
 
 
-class Call(Source):
-    """A function of NVML that answers one or two columns for a device.
-
-    ``convert`` makes the column's value of what was answered.
-    """
+class Levels(Source):
+    """The columns that one call of NVML answers. ``convert`` makes a column's value of what was answered."""
 
     def __init__(
-        self, query: Query, *columns: str, convert: Optional[Callable[[int], Optional[Number]]] = None
+        self, call: Call, *columns: str, convert: Optional[Callable[[int], Optional[Number]]] = None
     ) -> None:
         super().__init__(*columns)
-        self._query = query
-        self._convert = convert
-
-    def aim(self, handle: Any) -> None:
-        """Ask this device from now on."""
-        self._query.aim(handle)
-
-    def ask(self, values: List[Optional[Number]]) -> int:
-        """The call's nvmlReturn_t; where that is SUCCESS, the columns' values are filled in."""
-        code = self._query.ask()
-        if code == SUCCESS:
-            for position, number in zip(self.positions, self._query.answer):
-                values[position] = number if self._convert is None else self._convert(number)
-        return code
+        self.call = call
+        self.convert = convert
 
 
 class FieldSum(Source):
@@ -87,17 +72,18 @@ class FieldSum(Source):
         self.reset()
         return self._plan > 0
 
-    def value(self, answers: Sequence[FieldAnswer], now_ns: int) -> Optional[Number]:
-        """The column's value from the driver's answers to ``fields``."""
-        total = self.total(answers)
+    def value(self, answers: FieldAnswers, first: int, now_ns: int) -> Optional[Number]:
+        """The column's value from the driver's answers, of which those to ``fields`` begin at ``first``."""
+        total = self.total(answers, first)
         if not self._scales:
             return total
         rate = self._rate.update(total, now_ns)
         return None if rate is None else rate * self._scales[self._plan]
 
-    def total(self, answers: Sequence[FieldAnswer]) -> int:
+    def total(self, answers: FieldAnswers, first: int) -> int:
         """The sum of the answers."""
-        return int(sum([answer.number for answer in answers]))
+        after = first + len(self._plans[self._plan])
+        return int(sum(answers.numbers[first:after]))
 
     def reset(self) -> None:
         """Start the rate anew."""
@@ -107,9 +93,9 @@ class FieldSum(Source):
 class Throttle(FieldSum):
     """Time under a limit as a share of the interval; the driver's clock and ours differ by a little."""
 
-    def value(self, answers: Sequence[FieldAnswer], now_ns: int) -> Optional[Number]:
+    def value(self, answers: FieldAnswers, first: int, now_ns: int) -> Optional[Number]:
         """Percent, at most 100."""
-        share = super().value(answers, now_ns)
+        share = super().value(answers, first, now_ns)
         return None if share is None else min(100.0, share)
 
 
@@ -125,9 +111,9 @@ class PcieCount(FieldSum):
         """Whether the counter has 32 bits and so must be looked at before it has gone round."""
         return self._unwrapped.narrow
 
-    def total(self, answers: Sequence[FieldAnswer]) -> int:
+    def total(self, answers: FieldAnswers, first: int) -> int:
         """The count as one that doesn't wrap."""
-        return self._unwrapped.update(int(answers[0].number), answers[0].kind == UNSIGNED_INT)
+        return self._unwrapped.update(int(answers.numbers[first]), answers.kinds[first] == UNSIGNED_INT)
 
     def reset(self) -> None:
         """Start the rate anew."""
@@ -135,45 +121,44 @@ class PcieCount(FieldSum):
         self._unwrapped.reset()
 
 
-_NUMBER, _LONG_NUMBER = "=I", "=Q"
-_UTILIZATION = "=II"  # nvmlUtilization_t: gpu, memory
-_MEMORY, _MEMORY_V2 = "=16xQ", "=32xQ"  # nvmlMemory_t, nvmlMemory_v2_t: used, which comes last
+_NUMBER, _LONG_NUMBER = "I", "Q"
+_UTILIZATION = "II"  # nvmlUtilization_t: gpu, memory
+_MEMORY, _MEMORY_V2 = "16xQ", "32xQ"  # nvmlMemory_t, nvmlMemory_v2_t: used, which comes last
 
 
-def calls(nvml: Nvml) -> List[Call]:
+def levels(nvml: Nvml) -> List[Levels]:
     """The questions that take a call each."""
     api = nvml.api
 
-    def query(name: str, *constants: int, layout: str = _NUMBER) -> Query:
-        return Query(nvml.function(name), layout, constants)
+    def call(name: str, *constants: int, layout: str = _NUMBER, version: int = 0) -> Call:
+        return Call(nvml.function(name), layout, constants, version)
 
-    def memory() -> Query:
+    def memory() -> Call:
         # The first version counts the driver's reserve as used, but drivers before 510 have only that one.
         if nvml.has("nvmlDeviceGetMemoryInfo_v2"):
-            newer = nvml.function("nvmlDeviceGetMemoryInfo_v2")
-            return Query(newer, _MEMORY_V2, version=api.nvmlMemory_v2)
-        return query("nvmlDeviceGetMemoryInfo", layout=_MEMORY)
+            return call("nvmlDeviceGetMemoryInfo_v2", layout=_MEMORY_V2, version=api.nvmlMemory_v2)
+        return call("nvmlDeviceGetMemoryInfo", layout=_MEMORY)
 
-    def ecc(kind: int) -> Query:
-        return query("nvmlDeviceGetTotalEccErrors", kind, api.NVML_VOLATILE_ECC, layout=_LONG_NUMBER)
+    def ecc(kind: int) -> Call:
+        return call("nvmlDeviceGetTotalEccErrors", kind, api.NVML_VOLATILE_ECC, layout=_LONG_NUMBER)
 
     reasons, before_535 = (
         "nvmlDeviceGetCurrentClocksEventReasons",
         "nvmlDeviceGetCurrentClocksThrottleReasons",
     )
     return [
-        Call(query("nvmlDeviceGetUtilizationRates", layout=_UTILIZATION), "util_pct", "mem_util_pct"),
-        Call(memory(), "mem_used_mib", convert=lambda used: used >> 20),
-        Call(query("nvmlDeviceGetPowerUsage"), "power_w", convert=lambda milliwatts: milliwatts / 1000),
-        Call(query("nvmlDeviceGetTemperature", api.NVML_TEMPERATURE_GPU), "temp_c"),
-        Call(query("nvmlDeviceGetClockInfo", api.NVML_CLOCK_SM), "sm_clock_mhz"),
-        Call(query("nvmlDeviceGetClockInfo", api.NVML_CLOCK_MEM), "mem_clock_mhz"),
-        Call(query("nvmlDeviceGetTotalEnergyConsumption", layout=_LONG_NUMBER), "energy_mj"),
-        Call(query(reasons if nvml.has(reasons) else before_535, layout=_LONG_NUMBER), "clock_reasons"),
-        Call(ecc(api.NVML_MEMORY_ERROR_TYPE_CORRECTED), "ecc_corrected"),
-        Call(ecc(api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED), "ecc_uncorrected"),
-        Call(
-            query("nvmlDeviceGetPerformanceState"),
+        Levels(call("nvmlDeviceGetUtilizationRates", layout=_UTILIZATION), "util_pct", "mem_util_pct"),
+        Levels(memory(), "mem_used_mib", convert=lambda used: used >> 20),
+        Levels(call("nvmlDeviceGetPowerUsage"), "power_w", convert=lambda milliwatts: milliwatts / 1000),
+        Levels(call("nvmlDeviceGetTemperature", api.NVML_TEMPERATURE_GPU), "temp_c"),
+        Levels(call("nvmlDeviceGetClockInfo", api.NVML_CLOCK_SM), "sm_clock_mhz"),
+        Levels(call("nvmlDeviceGetClockInfo", api.NVML_CLOCK_MEM), "mem_clock_mhz"),
+        Levels(call("nvmlDeviceGetTotalEnergyConsumption", layout=_LONG_NUMBER), "energy_mj"),
+        Levels(call(reasons if nvml.has(reasons) else before_535, layout=_LONG_NUMBER), "clock_reasons"),
+        Levels(ecc(api.NVML_MEMORY_ERROR_TYPE_CORRECTED), "ecc_corrected"),
+        Levels(ecc(api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED), "ecc_uncorrected"),
+        Levels(
+            call("nvmlDeviceGetPerformanceState"),
             "pstate",
             convert=lambda state: None if state == api.NVML_PSTATE_UNKNOWN else state,
         ),
