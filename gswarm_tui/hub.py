@@ -15,6 +15,7 @@ from gswarm_tui.fleet.events import (
     FrameArrived,
     Happened,
     LinkChanged,
+    LinkMeasured,
     NodeIntroduced,
     Phase,
     RecorderStatus,
@@ -106,7 +107,8 @@ class Hub:
             self._frames.append(event)
             self._waiting.append(event)
             return
-        self._take_frames()
+        if not isinstance(event, LinkMeasured):  # which says nothing of frames, and comes often
+            self._take_frames()
         if isinstance(event, NodeIntroduced):
             self._reconnecting.discard(event.node)
         told = self.fleet.apply(event)

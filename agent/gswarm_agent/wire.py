@@ -179,7 +179,9 @@ def _body(message: Message) -> List[Any]:
         ]
     if isinstance(message, Frame):
         return [_FRAME, *frame_body(message)]
-    return [_TAGS[type(message)], *astuple(message)]
+    # Not by ``astuple``, which copies deeply: a head says Ack to every node twice a second.
+    parts = vars(message).values()
+    return [_TAGS[type(message)], *(astuple(part) if isinstance(part, Clock) else part for part in parts)]
 
 
 def encode(message: Message) -> bytes:

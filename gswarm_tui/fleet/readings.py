@@ -52,8 +52,9 @@ def _values(blocks: Sequence[Block], wanted: tuple[str, ...]) -> list[Floats]:
     found: dict[int, Floats] = {}
     for (layout, count), places in alike.items():
         columns = numbers(layout, count, [blocks[at].data for at in places])
-        held = np.concatenate((*columns, np.full((1, len(places), count), np.nan)))
-        held[np.abs(held) > _MOST] = np.nan
+        with np.errstate(invalid="ignore"):  # there are NaN that NumPy warns of, and nodes can send them
+            held = np.concatenate((*columns, np.full((1, len(places), count), np.nan)))
+            held[~(np.abs(held) <= _MOST)] = np.nan
         tables = held[_places(layout, wanted)].transpose(1, 2, 0)
         # Copies: a node that says nothing more must not keep what all of them said.
         found.update(zip(places, (table.copy() for table in tables), strict=True))

@@ -92,7 +92,7 @@ class _Stack:
         singles, doubles = numbers(self.layout, self.count, self.blocks)
         found = singles.reshape(len(singles), total), doubles.reshape(len(doubles), total)
         for columns in found:
-            columns[np.isinf(columns)] = np.nan
+            columns[~np.isfinite(columns)] = np.nan  # also for those NaN that NumPy warns of
         return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from gswarm_agent.frame import ERROR, INFO, TABLES, WARNING, GpuFacts, Hello, HostFacts, Note, Row, Tables
@@ -404,3 +405,36 @@ def test_columns_of_another_version_are_put_in_their_place() -> None:
     gpu = dict(zip(GPU_COLUMNS, fleet.nodes["gpu01"].gpus[0], strict=True))
     assert (gpu["power_w"], gpu["util_pct"]) == (250, 42)
     assert gpu["temp_c"] != gpu["temp_c"]
+
+
+def test_frames_at_once_are_taken_as_one_after_the_other() -> None:
+    """Late ones, those seen before, of another life and of a session included."""
+    frames = [
+        frame(1, T0 + 1, gpu_row(energy_mj=1000, util_pct=5), gpu_row(energy_mj=10, clock_reasons=0x40)),
+        frame(2, T0 + 2, gpu_row(energy_mj=3000, util_pct=7), None),
+        frame(2, T0 + 2, gpu_row(energy_mj=9000), None),
+        frame(5, T0 + 5, None, gpu_row(energy_mj=5000), notes=(Note("xid", ERROR, "XID 79", 0),)),
+        frame(6, T0 + 4, gpu_row(energy_mj=7000, power_w=100), gpu_row(energy_mj=4000)),
+        frame(1, T0 + 6, gpu_row(energy_mj=8000), gpu_row(energy_mj=100), life="life-2"),
+    ]
+    one_by_one, at_once = live(), live()
+    for fleet in (one_by_one, at_once):
+        fleet.apply(SessionStarted("s", T0, "s", T0))
+    told = [happened for one in frames for happened in one_by_one.apply(one)]
+    assert at_once.take(frames) == told
+    assert {happened.kind for happened in told} == {"throttle", "gap", "xid"}
+    one, other = one_by_one.nodes["gpu01"], at_once.nodes["gpu01"]
+    np.testing.assert_array_equal(one.gpus, other.gpus)
+    assert (one.frames, one.lost_frames, one.last_ts) == (other.frames, other.lost_frames, other.last_ts)
+    assert one_by_one.energy_j == at_once.energy_j > 0
+    assert one_by_one.sessions.sessions == at_once.sessions.sessions
+    assert one.gpu_history is not None
+    assert other.gpu_history is not None
+    for mine, others in zip(one.gpu_history.readings(), other.gpu_history.readings(), strict=True):
+        np.testing.assert_array_equal(mine, others)
+
+
+def test_what_a_node_said_last_does_not_keep_what_others_said() -> None:
+    fleet = live()
+    fleet.take([frame(seq, T0 + seq, gpu_row(util_pct=5), gpu_row()) for seq in range(1, 100)])
+    assert fleet.nodes["gpu01"].gpus.base is None

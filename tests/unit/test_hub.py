@@ -10,6 +10,7 @@ from gswarm_tui.fleet.events import (
     FrameArrived,
     Happened,
     LinkChanged,
+    LinkMeasured,
     Phase,
     RecorderStatus,
     SessionChanged,
@@ -18,7 +19,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from tests.unit.store_recording import introduced
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced
 
 
 class Kept:
@@ -78,6 +79,24 @@ def test_a_sink_gets_events_and_what_they_led_to_in_order_and_once() -> None:
     made.flush()
     made.flush()
     assert kept.events == [lost, Happened(99.0, "link_lost", "error", "refused", "n1", detail="look"), mark]
+
+
+def test_frames_of_a_tick_reach_the_fleet_at_once_and_before_what_came_after_them() -> None:
+    made, kept = hub("n1")
+    node = made.fleet.nodes["n1"]
+    frames = [arrived(seq, [gpu_row(util_pct=seq), None]) for seq in (1, 2, 3, 4)]
+    before: list[Event] = [introduced(), *frames[:2], LinkMeasured("n1", T0, 0.0, 0.1)]
+    for event in before:
+        made.publish(event)
+    assert (node.frames, node.round_trip_s) == (0, 0.1)
+    made.publish(lost := LinkChanged("n1", T0 + 2, Phase.LOST, "refused"))
+    assert (node.frames, node.phase) == (2, Phase.LOST)
+    made.publish(frames[3])
+    made.flush()
+    assert (node.frames, node.gpus[0, 0]) == (3, 4)
+    written = [event for event in kept.events if not isinstance(event, LinkMeasured)]
+    assert written[1:4] == [*frames[:2], lost]
+    assert [event.kind for event in written if isinstance(event, Happened)] == ["link_lost", "gap"]
 
 
 def test_a_commit_is_acknowledged_once_to_the_node_it_holds() -> None:

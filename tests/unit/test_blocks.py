@@ -1,0 +1,88 @@
+"""Blocks of numbers: whatever bits they hold, one alone or many at once, they are rows of answers or none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gswarm_agent.block import Block, Layout, Row
+from gswarm_agent.frame import TABLES, Frame
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
+from gswarm_tui.fleet.readings import readings
+from gswarm_tui.store.samples import Keys, Samples
+from gswarm_tui.store.schema import GPU_SAMPLES, HOST_SAMPLES
+
+names = st.lists(st.sampled_from([*GPU_COLUMNS, "from_the_future"]), max_size=8, unique=True).map(tuple)
+layouts = st.builds(Layout, names, st.frozensets(st.sampled_from(GPU_COLUMNS), max_size=4))
+singles = st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> Block:
+    """A block of any bits, as a node may send it that somebody has taken over."""
+    layout, count = draw(layouts), draw(st.integers(0, 3))
+    size = layout.row_size * count
+    return Block(layout, count, draw(st.binary(min_size=size, max_size=size)))
+
+
+@given(layouts, st.data())
+def test_rows_become_a_block_and_rows_again(layout: Layout, data: st.DataObject) -> None:
+    width = len(layout.columns)
+    row = st.lists(singles, min_size=width, max_size=width).map(tuple)
+    rows: list[Row | None] = data.draw(st.lists(st.none() | row, max_size=4))
+    block = layout.block(rows)
+    assert len(block.data) == layout.row_size * block.count
+    assert block.rows == tuple((None,) * width if row is None else row for row in rows)
+    assert layout.block(block.rows) == block
+
+
+def shown(block: Block, wanted: tuple[str, ...]) -> list[list[float | None]]:
+    """The block's rows as the screen has them: what is out of all bounds is no answer."""
+    named = [dict(zip(block.layout.columns, row, strict=True)) for row in block.rows]
+    likely = [{name: n for name, n in row.items() if n is not None and abs(n) <= 1e15} for row in named]
+    return [[row.get(name) for name in wanted] for row in likely]
+
+
+@given(st.lists(st.tuples(blocks(), blocks().filter(lambda block: block.count > 0)), max_size=5))
+def test_readings_of_many_frames_are_those_of_each(
+    pairs: list[tuple[Block, Block]],
+) -> None:
+    frames = [Frame(1, 1, 0.0, 0, gpus, host) for gpus, host in pairs]
+    found = readings(frames)
+    for (gpus, host), reading in zip(pairs, found, strict=True):
+        assert reading.gpus.shape == (gpus.count, len(GPU_COLUMNS))
+        np.testing.assert_array_equal(reading.gpus, np.array(shown(gpus, GPU_COLUMNS), float).reshape(-1, 20))
+        np.testing.assert_array_equal(reading.host, np.array(shown(host, HOST_COLUMNS)[0], float))
+
+
+@given(st.lists(blocks(), max_size=5))
+def test_every_row_with_an_answer_becomes_a_row_with_its_keys(of_frames: list[Block]) -> None:
+    """Numbers that the table has no column for are left out, and count as answers."""
+    samples = Samples(GPU_SAMPLES, Keys(("ts",), ("gpu_id",), if_answered=True))
+    expected = set()
+    for ts, block in enumerate(of_frames):
+        samples.add(block, (ts,), (range(block.count),))
+        for gpu, row in enumerate(block.rows):
+            if any(n is not None for n in row):
+                named = dict(zip(block.layout.columns, row, strict=True))
+                expected.add((ts, gpu, *(named.get(name) for name in GPU_COLUMNS)))
+    kept = []
+    for columns in samples.columns():
+        assert len({len(values) for values in columns.values()}) == 1
+        empty = [np.nan] * len(columns["ts"])
+        keys = columns["ts"].astype(int).tolist(), columns["gpu_id"].astype(int).tolist()
+        numbers = (np.asarray(columns.get(name, empty)).tolist() for name in GPU_COLUMNS)
+        rows = zip(*keys, *numbers, strict=True)
+        kept += [tuple(None if math.isnan(n) else n for n in row) for row in rows]
+    assert len(kept) == len(expected)
+    assert set(kept) == expected
+
+
+def test_a_host_that_measured_nothing_still_tells_that_its_frame_came() -> None:
+    samples = Samples(HOST_SAMPLES, Keys(("ts", "seq")))
+    samples.add(TABLES.host.block([None]), (7, 1))
+    samples.add(Layout(()).block([None]), (8, 2))
+    assert [columns["seq"].tolist() for columns in samples.columns()] == [[1], [2]]
