@@ -30,7 +30,7 @@ CORE_PCT = 80.0
 MEMORY_MIB = 16 * 1024
 DISK_BYTES = 1e12
 DAY_S = 86_400
-WIRE_BYTES = 58 * GPUS_A_NODE
+WIRE_BYTES = 46 * GPUS_A_NODE
 """A frame of eight GPUs with all metrics; the agent's bench measures it."""
 PACKET_BYTES = 120
 """Ethernet, IP, TCP with time stamps, and an SSH packet's own, twice: the frame and what acknowledges it."""
