@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 
+from gswarm_agent.attach import connect, peer_pid
+from gswarm_agent.folder import Folder
 from gswarm_agent.frame import Frame
-from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, encode
+from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
 from tests.bench.figures import Figure, Form
-from tests.bench.processes import peak_mib, share_of_a_core
+from tests.bench.processes import peak_mib, threads_cpu_s
 from tests.bench.standin import stand_in
 
 GPUS = 8
+RECORDING, NODE = "bench", "node"
+DEADLINE_S = 30.0
+WORKER = "import sys; sys.stdin.read()"
 PEER = """
 import time, nvitop
 devices = nvitop.Device.all()
@@ -32,28 +40,42 @@ print(100 * (time.process_time() - cpu) / (time.monotonic() - began))
 
 
 def run(form: Form) -> Iterator[Figure]:
-    """A real agent of eight GPUs at 1 Hz and 10 Hz; beside it, nvitop's own methods for the GPUs alone."""
-    environ = stand_in(form.folder, GPUS)
-    for hertz, most in ((1, 0.15), (10, 1.0)):
-        seconds = form.seconds(30 if hertz == 10 else 60)
-        with Watched(environ, 1000 // hertz) as agent:
-            agent.wait_for(2)
-            share = share_of_a_core(agent.process.pid, seconds)
-            memory, frames, received = peak_mib(agent.process.pid), list(agent.frames), agent.received
-        beside = _peer(environ, hertz, seconds)
-        yield Figure(
-            f"agent, {GPUS} GPUs at {hertz} Hz", share, "% of a core", most,
-            limit="nvitop's Device methods, GPUs alone", beside=beside,
-        )  # fmt: skip
-        if hertz == 10:
-            late = sorted(frame.late_ms for frame in frames)
-            yield Figure("agent, lateness p99 at 10 Hz", late[int(0.99 * (len(late) - 1))], "ms", 5)
-            yield Figure("agent, peak memory", memory, "MiB", 25)
-        else:
+    """An agent of eight GPUs with a process on each, at 1 Hz and 10 Hz; beside it, nvitop for the GPUs alone.
+
+    The agent is the daemon that a head leaves on a node, reached by the relay that SSH starts there; both
+    run on msgpack without its compiled part, as it travels to nodes, and both count.
+    """
+    with _workers(GPUS) as pids:
+        environ = {**stand_in(form.folder, GPUS, pids), "MSGPACK_PUREPYTHON": "1"}
+        for hertz, most in ((1, 0.15), (10, 1.0)):
+            seconds = form.seconds(60)
+            with Attached(environ, form.folder / f"{hertz}-hz", 1000 // hertz) as agent:
+                agent.wait_for(3)
+                before, ticks = agent.usage(), round(seconds * hertz)
+                agent.wait_for(3 + ticks)
+                after = agent.usage()
+                memory, relay_memory = peak_mib(agent.pid), peak_mib(agent.relay.pid)
+                frames, received = list(agent.frames), agent.received
+            # By ticks and not by time, of which the first and the last tick would take too much or too little.
+            agent_share, relay_share = (
+                100 * (b - a) * hertz / ticks for a, b in zip(before, after, strict=True)
+            )
+            share = agent_share + relay_share
             yield Figure(
-                "wire, a GPU-sample with all metrics, host and processes",
-                received / max(1, len(frames)) / GPUS, "bytes", 80,
+                f"agent and its relay, {GPUS} GPUs at {hertz} Hz", share, "% of a core", most,
+                limit="nvitop's Device methods, GPUs alone", beside=_peer(environ, hertz, seconds),
             )  # fmt: skip
+            yield Figure(f"of that the relay, at {hertz} Hz", relay_share, "% of a core")
+            if hertz == 10:
+                late = sorted(frame.late_ms for frame in frames[3:])
+                yield Figure("agent, lateness p99 at 10 Hz", late[int(0.99 * (len(late) - 1))], "ms", 5)
+                yield Figure("agent, peak memory", memory * 1.048576, "MB", 25)
+                yield Figure("relay, peak memory", relay_memory * 1.048576, "MB")
+            else:
+                yield Figure(
+                    "wire, a GPU-sample with all metrics, host and processes",
+                    received / len(frames) / GPUS, "bytes", 80,
+                )  # fmt: skip
 
 
 def _peer(environ: Mapping[str, str], hertz: int, seconds: float) -> float:
@@ -64,37 +86,66 @@ def _peer(environ: Mapping[str, str], hertz: int, seconds: float) -> float:
     return float(done.stdout)
 
 
-class Watched:
-    """A real agent process whose frames are taken in and acknowledged."""
+@contextmanager
+def _workers(count: int) -> Iterator[list[int]]:
+    """Processes like the ranks of a job."""
+    with ExitStack() as stack:
+        workers = []
+        for rank in range(count):
+            command = [sys.executable, "-c", WORKER, "train.py", "--layers", "48", "--rank", str(rank)]
+            environ = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            worker = stack.enter_context(subprocess.Popen(command, env=environ, stdin=subprocess.PIPE))
+            workers.append(worker)
+            assert worker.stdin is not None
+            stack.callback(worker.stdin.close)
+        yield [worker.pid for worker in workers]
 
-    def __init__(self, environ: Mapping[str, str], interval_ms: int) -> None:
+
+class Attached:
+    """A node's agent, reached through a relay; its frames are taken in and acknowledged."""
+
+    def __init__(self, environ: Mapping[str, str], folder: Path, interval_ms: int) -> None:
         self.frames: list[Frame] = []
         self.received = 0
         self._changed = threading.Condition()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gswarm_agent", "stream"],
+        folder.mkdir(mode=0o700)
+        names = ["--recording", RECORDING, "--node", NODE, "--folder", str(folder)]
+        self.relay = subprocess.Popen(
+            [sys.executable, "-m", "gswarm_agent", "attach", *names],
             env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
         )  # fmt: skip
         self._write(MAGIC + encode(Start(interval_ms, time.time_ns())))
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        self.wait_for(1)
+        with closing(connect(Folder.find([str(folder)], f"{RECORDING}@{NODE}"))) as connection:
+            self.pid = peer_pid(connection)
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> Attached:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.wait()
+        with suppress(BrokenPipeError):
+            self._write(encode(Stop()))
+        try:
+            self.relay.wait(DEADLINE_S)
+        finally:
+            self.relay.kill()
+            self.relay.wait()
         self._reader.join()
 
+    def usage(self) -> tuple[float, float]:
+        """CPU seconds of the agent and of its relay so far."""
+        return threads_cpu_s(self.pid), threads_cpu_s(self.relay.pid)
+
     def _write(self, data: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(data)
+        assert self.relay.stdin is not None
+        self.relay.stdin.write(data)
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
+        assert self.relay.stdout is not None
         decoder, life = Decoder(), ""
-        while data := self.process.stdout.read(1 << 16):
+        while data := self.relay.stdout.read(1 << 16):
             for message in decoder.feed(data):
                 if isinstance(message, Frame):
                     self._write(encode(Ack(life, message.seq)))
@@ -109,5 +160,5 @@ class Watched:
     def wait_for(self, frames: int) -> None:
         """Wait until so many frames came."""
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self.frames) >= frames, 30):
+            if not self._changed.wait_for(lambda: len(self.frames) >= frames, DEADLINE_S + frames):
                 raise TimeoutError("the agent sends no frames")

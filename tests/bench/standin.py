@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster.standin import Process, Scenario, build
 
 
-def stand_in(folder: Path, gpus: int) -> dict[str, str]:
-    """The environment in which programs see so many GPUs, each with a process."""
+def stand_in(folder: Path, gpus: int, pids: Sequence[int] = ()) -> dict[str, str]:
+    """The environment in which programs see so many GPUs, each with a process: of ``pids``, or this one."""
     lib, file = folder / "lib", folder / f"{gpus}.scenario"
     if not lib.exists():
         build(lib, folder)
     scenario = Scenario.of("bench", gpus=gpus, utilization_percent=93, power_mw=612_345)
-    for gpu in scenario.gpus:
-        gpu.processes.append(Process(os.getpid(), used_mib=70_000, sm_percent=91))
+    for i, gpu in enumerate(scenario.gpus):
+        gpu.processes.append(Process(pids[i] if pids else os.getpid(), used_mib=70_000, sm_percent=91))
     scenario.write(file)
     return {**os.environ, "LD_LIBRARY_PATH": str(lib), "GSWARM_STANDIN_SCENARIO": str(file)}
