@@ -56,7 +56,7 @@ def run(form: Form) -> Iterator[Figure]:
                 after = agent.usage()
                 memory, relay_memory = peak_mib(agent.pid), peak_mib(agent.relay.pid)
                 frames, received = list(agent.frames), agent.received
-            # By ticks and not by time, of which the first and the last tick would take too much or too little.
+            # By ticks: an interval of time may hold a tick more or less.
             agent_share, relay_share = (
                 100 * (b - a) * hertz / ticks for a, b in zip(before, after, strict=True)
             )
