@@ -72,7 +72,7 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-_WIDEST = 46
+_WIDEST = 44
 """Of a figure's name in the table, whose rows are to fit 120 columns; the rest of it goes on below."""
 
 
@@ -84,7 +84,7 @@ def markdown(figures: Iterable[Figure]) -> str:
         what, *cells, beside = figure.cells()
         if beside:
             beside += f" [{limits.setdefault(figure.limit, len(limits) + 1)}]"
-        first, *more = textwrap.wrap(what, _WIDEST, subsequent_indent="  ")
+        first, *more = textwrap.wrap(what, _WIDEST, subsequent_indent="  ", break_on_hyphens=False)
         rows.append((first, *cells, beside))
         rows += [(part, "", "", "", "") for part in more]
     shown = table(("figure", "measured", "goal", "", "beside it"), rows)

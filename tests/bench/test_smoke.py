@@ -40,8 +40,8 @@ def test_the_table_says_what_was_reached_and_what_stands_beside_it() -> None:
         ["figure", "measured", "goal", "", "beside it"],
         ["first paint", "0.55 s", "≤ 0.7", "met", "0.05 (11.00 ×) [1]"],
         ["committed", "53,000 samples", "≥ 100,000", "MISSED", ""],
-        ["memory of a head that has many nodes and their", "117 MiB", "", "", ""],
-        ["history", "", "", "", ""],
+        ["memory of a head that has many nodes and", "117 MiB", "", "", ""],
+        ["their history", "", "", "", ""],
     ]
     assert {len(row) for row in (head, line, *rows)} == {len(head)}
     assert len(head) <= 120

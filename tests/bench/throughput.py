@@ -30,7 +30,7 @@ def run(form: Form) -> Iterator[Figure]:
     nodes, frames = form.count(128, 4), form.count(400, 10)
     cpu_s, samples, file_bytes = asyncio.run(_flood(form.folder / "flood.duckdb", nodes, frames, form.seed))
     yield Figure(
-        "hub + recorder, no screen, committed", samples / cpu_s, "GPU-samples per CPU second",
+        "hub + recorder, no screen, committed", samples / cpu_s, "GPU-samples/CPU s",
         100_000, at_least=True,
     )  # fmt: skip
     yield Figure("disk, a GPU-sample, recording closed", file_bytes / samples, "bytes", 26)
