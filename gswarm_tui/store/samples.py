@@ -40,8 +40,9 @@ class Samples:
 
     def add(self, block: Block, frame: Sequence[Any], rows: Sequence[Sequence[Any]] = ()) -> None:
         """One more block, with its keys in their order. Raises ValueError where they don't fit."""
-        if any(len(values) != block.count for values in rows):
-            raise ValueError(f"{len(rows[0])} rows were expected, not {block.count}")
+        for values in rows:
+            if len(values) != block.count:
+                raise ValueError(f"{len(values)} rows were expected, not {block.count}")
         stack = self._stacks.get((block.layout, block.count))
         if stack is None:
             stack = self._stacks[block.layout, block.count] = _Stack(block.layout, block.count)
