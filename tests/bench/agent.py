@@ -22,6 +22,8 @@ from tests.bench.standin import stand_in
 GPUS = 8
 RECORDING, NODE = "bench", "node"
 DEADLINE_S = 30.0
+COMMIT_EVERY_S = 0.5
+"""How often the recorder commits at most, and the head acknowledges to each node what is committed."""
 WORKER = "import sys; sys.stdin.read()"
 PEER = """
 import time, nvitop
@@ -102,7 +104,7 @@ def _workers(count: int) -> Iterator[list[int]]:
 
 
 class Attached:
-    """A node's agent, reached through a relay; its frames are taken in and acknowledged."""
+    """A node's agent, reached through a relay; its frames are taken in and acknowledged as by a head."""
 
     def __init__(self, environ: Mapping[str, str], folder: Path, interval_ms: int) -> None:
         self.frames: list[Frame] = []
@@ -144,11 +146,13 @@ class Attached:
 
     def _read(self) -> None:
         assert self.relay.stdout is not None
-        decoder, life = Decoder(), ""
+        decoder, life, acknowledged = Decoder(), "", 0.0
         while data := self.relay.stdout.read(1 << 16):
             for message in decoder.feed(data):
                 if isinstance(message, Frame):
-                    self._write(encode(Ack(life, message.seq)))
+                    if time.monotonic() - acknowledged >= COMMIT_EVERY_S:
+                        acknowledged = time.monotonic()
+                        self._write(encode(Ack(life, message.seq)))
                     with self._changed:
                         self.frames.append(message)
                         self._changed.notify_all()
