@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+import duckdb
 import numpy as np
 
 from tests.bench.curves import Curve, draw_over_time
@@ -119,6 +120,20 @@ def run(form: Form) -> Iterator[Figure]:
     print(table(_HEAD, [each.row() for each in judged]), end="\n\n")
     for each in judged:
         yield each.figure()
+    lost, twice = _lost_and_twice(path)
+    yield Figure("soak: frames lost", lost, "frames", 0)
+    yield Figure("soak: frames there twice", twice, "frames", 0)
+
+
+def _lost_and_twice(path: Path) -> tuple[int, int]:
+    """The nodes' agents go on through all cuts, so each has one life, whose numbers have no gap."""
+    with duckdb.connect(str(path), read_only=True) as connection:
+        lost, twice = connection.execute(
+            "SELECT sum(numbered - found)::INTEGER, sum(rows - found)::INTEGER FROM ("
+            "SELECT max(seq) - min(seq) + 1 AS numbered, count(*) AS rows, count(DISTINCT seq) AS found "
+            "FROM host_samples GROUP BY node_id)"
+        ).fetchall()[0]
+    return int(lost), int(twice)
 
 
 def _looks(app: InTerminal, path: Path, reader: Reader, minutes: float, every_s: float) -> Iterator[Look]:
