@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -80,6 +81,18 @@ def test_processes_and_their_host_side(
     }
 
     assert (third.gpu, third.row["gpu_memory_mib"], third.row["sm_pct"]) == (2, 300, 3)
+
+
+def test_a_gpu_may_have_many_processes(standin_lib: Path, tmp_path: Path) -> None:
+    scenario = Scenario.of("n", 1)
+    pids = list(range(NOBODY - 60, NOBODY))
+    scenario.gpus[0].processes = [Process(pid, used_mib=i, sm_percent=i) for i, pid in enumerate(pids)]
+    scenario.write(tmp_path / "s")
+    with Node(standin_lib, tmp_path / "s", nvitop=False) as node:
+        found = on_gpus(node)
+    assert [(p.pid, p.row["gpu_memory_mib"], p.row["sm_pct"]) for p in found] == [
+        (pid, i, i) for i, pid in enumerate(pids)
+    ]
 
 
 def test_processes_are_looked_at_no_more_than_about_once_a_second(standin_lib: Path, tmp_path: Path) -> None:
@@ -228,6 +241,25 @@ def test_use_of_the_host_by_a_process(tmp_path: Path) -> None:
     second = table.look([7, 7], 2 * SECOND)[7]
     assert second.command == "renamed"
     assert second.usage == (150, 512, 4, 0.5)
+
+
+def test_files_of_processes_stay_open_within_bounds(tmp_path: Path) -> None:
+    pids = range(1, 301)
+    folders = [Folder(tmp_path, pid) for pid in pids]
+    table = ProcessTable(tmp_path)
+    opened = sorted(int(descriptor.name) for descriptor in Path("/proc/self/fd").iterdir())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened[-1] + 256, limits[1]))
+    try:
+        assert {side.usage for side in table.look(pids, 0).values()} == {(None, 0, None, None)}
+        for folder in folders:
+            second = os.sysconf("SC_CLK_TCK")
+            folder.put(started=100, ticks=second, resident_pages=0, io=(10**6, 0), command=b"x")
+        assert {side.usage for side in table.look(pids, SECOND).values()} == {(100, 0, 1, 0)}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    table.look([], 2 * SECOND)
+    assert sorted(int(descriptor.name) for descriptor in Path("/proc/self/fd").iterdir()) == opened
 
 
 def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from itertools import islice
 from pathlib import Path
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
@@ -149,12 +148,9 @@ class ProcessTable:
         """
         before, self._known = self._known, {}
         longest = _ALL_COMMANDS // max(1, len(pids))
-        sides = {pid: self._look(pid, before.pop(pid, None), now_ns, longest) for pid in set(pids)}
-        for gone in before.values():
-            gone.close()
-        for known in islice(self._known.values(), _KEPT_OPEN, None):
-            known.close()
-        return sides
+        for gone in before.keys() - set(pids):
+            before[gone].close()
+        return {pid: self._look(pid, before.get(pid), now_ns, longest) for pid in set(pids)}
 
     def _look(self, pid: int, known: Optional[_Known], now_ns: int, longest: int) -> HostSide:
         if known is None or not known.goes_on():
@@ -171,6 +167,8 @@ class ProcessTable:
             known.close()
             return UNKNOWN
         self._known[pid] = known
+        if len(self._known) > _KEPT_OPEN:
+            known.close()
         return side
 
 
