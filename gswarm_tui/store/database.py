@@ -8,7 +8,10 @@ connection that has it open.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import logging
+import stat
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -19,28 +22,33 @@ import duckdb
 from gswarm_tui.store.batch import micros
 from gswarm_tui.store.errors import StoreError, explain, not_opened
 from gswarm_tui.store.precision import rounded
+from gswarm_tui.store.preparing import prepare
 from gswarm_tui.store.samples import Columns
 from gswarm_tui.store.schema import (
-    RECORDINGS,
     SCHEMA_VERSION,
     STORAGE_VERSION,
     TABLES,
     Table,
-    create_statements,
     literal,
-    upgrade_statements,
 )
 from gswarm_tui.store.scratch import Scratch
-from gswarm_tui.store.views import view_statements
+from gswarm_tui.store.sorting import KEYS, in_packs
 
 if TYPE_CHECKING:
     from gswarm_tui.store.queries import Lending
+
+_LOG = logging.getLogger(__name__)
 
 MEMORY = "256MB"
 """DuckDB keeps what it has written up to this; a login node's users have to share theirs."""
 
 _MOST_LOG = 256 * 1024 * 1024
 """So large may the write-ahead log become before queries end that keep it from being emptied."""
+
+_MOST_COMPACTED = 32 * 1024 * 1024
+_BLOCK = 256 * 1024
+_MOST_HOLES = 8
+"""A smaller file has no more than so many blocks to lose."""
 
 _MOST_SPILT = 4 * 1024**3
 
@@ -106,7 +114,7 @@ class Database:
             options = "" if path.exists() else f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
             connection.execute(f"ATTACH {literal(str(path))} AS rec {options}")
             connection.execute("USE rec")
-            _prepare(connection, path)
+            prepare(connection, path)
             _shut_in(connection, path)
         except duckdb.Error as error:
             connection.close()
@@ -201,6 +209,61 @@ class Database:
         with contextlib.suppress(_BusyError):
             self._execute("CHECKPOINT rec")
 
+    def rearrange(self, table: Table, where: str, order: str) -> None:
+        """Puts the rows of a condition back in another order, in one transaction. Raises StoreError."""
+        execute = self._connection.execute
+        try:
+            chosen = f"FROM {table.name} WHERE {where}"
+            execute(f"CREATE OR REPLACE TEMP TABLE arranged AS {chosen} ORDER BY {order}")
+            execute("BEGIN")
+            taken = execute(f"DELETE {chosen}").fetchall()
+            put = execute(f"INSERT INTO {table.name} FROM temp.arranged").fetchall()
+            if taken != put:
+                raise StoreError(f"{self.path}: {taken[0][0]} rows were to be put in order, not {put[0][0]}")
+            execute("COMMIT")
+        except (duckdb.Error, StoreError) as error:
+            with contextlib.suppress(duckdb.Error):
+                execute("ROLLBACK")
+            raise StoreError(explain(error, self.path)) from error
+        finally:
+            with contextlib.suppress(duckdb.Error):
+                execute("DROP TABLE IF EXISTS temp.arranged")
+
+    def compact(self, within_s: float) -> None:
+        """Writes a small file anew, in order and without holes; it stays as it is where that takes too long.
+
+        It is to be closed right after. Nothing is done while something waits in its write-ahead log.
+        """
+        if self.wal_bytes() or self.path.is_symlink() or _inode(self.path) != self._inode:
+            return
+        if not _MOST_HOLES * _BLOCK < self.bytes() <= _MOST_COMPACTED:
+            return
+        done = threading.Event()
+
+        def hurry() -> None:
+            # A statement that has yet to begin isn't interrupted.
+            pause = within_s
+            while not done.wait(pause):
+                self._connection.interrupt()
+                pause = 0.1
+
+        threading.Thread(target=hurry, name="compacting", daemon=True).start()
+        try:
+            mode = self.path.stat().st_mode
+            with self._rescued() as rescue:
+                self._connection.execute("COPY FROM DATABASE rec TO rescue (SCHEMA)")
+                queries = {table.name: in_packs(table, key) for table, key in KEYS}
+                for table in TABLES:
+                    query = queries.get(table.name, f"FROM rec.{table.name}")
+                    self._connection.execute(f"INSERT INTO rescue.{table.name} BY NAME {query}")
+            rescue.chmod(stat.S_IMODE(mode))
+            rescue.rename(self.path)
+            self._inode = _inode(self.path)
+        except (duckdb.Error, OSError) as error:
+            _LOG.info("%s was not compacted: %s", self.path, error)
+        finally:
+            done.set()
+
     def close(self) -> None:
         """Lets go of the file; queries end."""
         if self._lending is not None:
@@ -257,19 +320,11 @@ class Database:
 
     def _put_back(self, to: Path | None = None) -> None:
         """A deleted file is still whole in this connection: writes it anew. Raises StoreError."""
-        rescue = _rescue(self.path)
-        options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
         try:
-            rescue.unlink(missing_ok=True)  # left by a crash, or a link that somebody made
-            self._connection.execute(f"ATTACH {literal(str(rescue))} AS rescue {options}")
-            self._connection.execute("COPY FROM DATABASE rec TO rescue")
-            self._connection.execute("DETACH rescue")
+            with self._rescued() as rescue:
+                self._connection.execute("COPY FROM DATABASE rec TO rescue")
             rescue.rename(to or self.path)
         except (duckdb.Error, OSError) as error:
-            with contextlib.suppress(duckdb.Error):
-                self._connection.execute("DETACH rescue")
-            with contextlib.suppress(OSError):
-                rescue.unlink()
             raise StoreError(explain(error, self.path)) from error
         self.close()
         with contextlib.suppress(OSError):
@@ -278,33 +333,22 @@ class Database:
         self._inode, self._broken = _inode(self.path), True
         self._reopen()
 
-
-def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    existing: dict[str, set[str]] = {}
-    for table, column in connection.execute(
-        "SELECT table_name, column_name FROM duckdb_columns() "
-        "WHERE database_name = 'rec' AND NOT internal "
-        "AND table_oid IN (SELECT table_oid FROM duckdb_tables() WHERE database_name = 'rec')"
-    ).fetchall():
-        existing.setdefault(table, set()).add(column)
-    connection.execute("BEGIN")
-    if not existing:
-        statements = create_statements()
-    elif {table.name for table in TABLES} <= existing.keys() and _is_ours(existing):
-        newest = connection.execute("SELECT max(schema_version) FROM recordings").fetchall()[0][0]
-        if newest is not None and newest > SCHEMA_VERSION:
-            raise StoreError(f"{path} was made by a newer gswarm-tui; update, or name another file with --db")
-        statements = upgrade_statements(existing)
-    else:
-        tables = ", ".join(sorted(existing)[:3])
-        raise StoreError(
-            f"{path} is another program's database (with tables {tables}); name another file with --db"
-        )
-    for statement in statements:
-        connection.execute(statement)
-    for statement in view_statements():
-        connection.execute(statement)
-    connection.execute("COMMIT")
+    @contextlib.contextmanager
+    def _rescued(self) -> Iterator[Path]:
+        """A new file beside this one, as the database ``rescue``; removed where the block fails."""
+        rescue = _rescue(self.path)
+        options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
+        rescue.unlink(missing_ok=True)  # left by a crash, or a link that somebody made
+        try:
+            self._connection.execute(f"ATTACH {literal(str(rescue))} AS rescue {options}")
+            yield rescue
+            self._connection.execute("DETACH rescue")
+        except BaseException:
+            with contextlib.suppress(duckdb.Error):
+                self._connection.execute("DETACH rescue")
+            with contextlib.suppress(OSError):
+                rescue.unlink()
+            raise
 
 
 def _shut_in(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
@@ -316,12 +360,6 @@ def _shut_in(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 def _rescue(path: Path) -> Path:
     return path.with_name(path.name + ".rescue")
-
-
-def _is_ours(existing: dict[str, set[str]]) -> bool:
-    return all(key.name in existing[t.name] for t in TABLES for key in t.columns[:2]) and (
-        RECORDINGS["schema_version"].name in existing[RECORDINGS.name]
-    )
 
 
 def _clean(value: Any) -> Any:

@@ -29,9 +29,12 @@ from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.ledger import Ledger
 from gswarm_tui.store.queries import Lending, Queries
 from gswarm_tui.store.resume import Interrupted, Resumed, interrupted, load
+from gswarm_tui.store.sorting import Sorter
 
 _LOG = logging.getLogger(__name__)
-_CHECKPOINT_BYTES = 16 * 1024 * 1024
+_LEAST_LOG = 2 * 1024 * 1024
+_MOST_LOG = 16 * 1024 * 1024
+_COMPACTING_S = 4.0
 
 
 class Recorder:
@@ -81,6 +84,7 @@ class Recorder:
         self._closing = False
         self._thread: threading.Thread | None = None
         self._database: Database
+        self._sorter: Sorter
         self._ledger: Ledger
         self._rows = 0
         self._committed: dict[tuple[str, str], int] = {}
@@ -112,6 +116,7 @@ class Recorder:
         self.uid = next((one.uid for one in unended if one.recording_id == what), self.uid)
         self.interrupted = [one for one in unended if one.recording_id != what]
         self._database = database
+        self._sorter = Sorter(database)
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
@@ -230,15 +235,16 @@ class Recorder:
         finally:
             self._in_hand = 0
         self._tell()
-        if not self._error and self._database.wal_bytes() > _CHECKPOINT_BYTES:
-            self._checkpoint()
+        if not self._error:
+            self._tidy()
 
     def _write(self, parts: deque[list[Event]]) -> None:
         """Commits the first part; one that the database would never take is halved. Raises StoreError."""
         events = parts[0]
         try:
             batch = Batch(self._ledger, events)
-            self._database.write(list(batch.columns()))
+            tables = list(batch.columns())
+            self._database.write(tables)
         except (DataRefusedError, ValueError, TypeError, LookupError, ArithmeticError) as error:
             parts.popleft()
             if len(events) > 1:
@@ -249,15 +255,23 @@ class Recorder:
             return
         parts.popleft()
         self._keep(batch)
+        self._sorter.added(tables)
 
     def _keep(self, batch: Batch) -> None:
         self._ledger = batch.ledger
         self._rows += batch.rows
         self._committed |= batch.committed()
 
-    def _checkpoint(self) -> None:
+    def _tidy(self) -> None:
+        """Brings the log into the file while it is a small part of it, and old rows in order."""
         try:
-            self._database.checkpoint()
+            self._sorter.work()
+        except StoreError as error:
+            _LOG.info("rows stay in the order in which they came: %s", error)
+        log = self._database.wal_bytes()
+        try:
+            if log > _LEAST_LOG and log > min(self._database.bytes() // 5, _MOST_LOG):
+                self._database.checkpoint()
         except StoreError as error:
             self._error = str(error)
             self._tell()
@@ -278,6 +292,7 @@ class Recorder:
                 self._database.end_recording(self._ledger.recording_id, ended_at)
             if not self._error:
                 self._database.checkpoint()
+                self._database.compact(_COMPACTING_S)
         except StoreError as error:
             self._error = str(error)
         self._database.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.bench.figures import Bench, Figure, Form, markdown
 
-USUAL = ("start", "fanout", "agent", "throughput", "screen", "after_the_run", "past")
+USUAL = ("start", "fanout", "agent", "throughput", "disk", "screen", "after_the_run", "past")
 LONG = ("growth", "soak")
 """A quarter of an hour and an hour; they run when they are named."""
 BENCHES = (*USUAL, *LONG)

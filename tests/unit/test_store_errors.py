@@ -164,7 +164,7 @@ import resource, signal
 from gswarm_tui.store import recorder as module
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-module._CHECKPOINT_BYTES = 0
+module._LEAST_LOG = module._MOST_LOG = 0
 resource.setrlimit(resource.RLIMIT_FSIZE, (recorder.status().file_bytes + 4096, hard))
 for i in range(3, 6):
     recorder.submit([arrived(i, [gpu_row(util_pct=i)])])

@@ -1,0 +1,144 @@
+"""What a GPU-sample takes on disk, while it is recorded and after, and what putting rows in order costs.
+
+Nodes are simulated second by second, each second a commit as in a live recording, as fast as it goes. Power
+has the noise of a real board, in NVML's milliwatts. Host and process rows are counted in.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from statistics import median
+from typing import Any
+from unittest.mock import patch
+
+from gswarm_agent.frame import Hello
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.probes.base import Reading
+from gswarm_agent.simulated import SimulatedNode, Simulation
+from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
+from gswarm_tui.launch.simulated import simulated_names
+from gswarm_tui.store.database import Database, RecordingInfo
+from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.store.sorting import Sorter
+from tests.bench.figures import Figure, Form
+
+GPUS = 8
+BEGAN = 1_772_409_600
+_POWER = GPU_COLUMNS.index("power_w")
+
+
+def run(form: Form) -> Iterator[Figure]:
+    """Two hours of 64 GPUs."""
+    nodes, seconds = form.count(8, 2), form.count(7_200, 60)
+    told = _Told()
+    recorder = Recorder(form.folder / "disk.duckdb", _INFO, told, commit_every_s=0)
+    recorder.open()
+    writing, sorting = _Cpu(Database.write), _Cpu(Sorter.work)
+    sizes = []
+    with patch.object(Database, "write", writing.method), patch.object(Sorter, "work", sorting.method):
+        for second, events in enumerate(_seconds(nodes, seconds, form.seed), 1):
+            recorder.submit(events)
+            status = told.wait(second * nodes)
+            sizes.append(status.file_bytes / (second * nodes * GPUS))
+        began = time.monotonic()
+        closed = recorder.close(BEGAN + seconds, 60)
+        close_s = time.monotonic() - began
+    samples = nodes * GPUS * seconds
+    running = sizes[seconds // 2 :]
+    hours = f"{seconds / 3600:.2g} h × {nodes * GPUS} GPUs"
+    yield Figure(f"disk, a GPU-sample, closed, {hours}", closed.file_bytes / samples, "bytes", 26)
+    yield Figure("disk, a GPU-sample, running, second half", median(running), "bytes", 45)
+    yield Figure("disk, a GPU-sample, running, worst moment of that", max(running), "bytes", 45)
+    yield Figure("putting rows in order, share of the insert's CPU", 100 * sorting.s / writing.s, "%", 5)
+    yield Figure("writing the last frames and closing", close_s, "s")
+
+
+_INFO = RecordingInfo(BEGAN, "bench", "bench", "disk", 1000, "bench")
+
+
+class _Told:
+    """Waits for the recorder's commits."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._status: RecorderStatus | None = None
+
+    def __call__(self, status: RecorderStatus) -> None:
+        with self._changed:
+            self._status = status
+            self._changed.notify()
+
+    def wait(self, frames: int) -> RecorderStatus:
+        """The status in which so many frames are on disk."""
+
+        def there() -> bool:
+            return self._status is not None and sum(self._status.committed.values()) >= frames
+
+        with self._changed:
+            if not self._changed.wait_for(there, 60) or self._status is None:
+                raise TimeoutError(f"{frames} frames were not committed within a minute")
+            return self._status
+
+
+class _Cpu:
+    """CPU seconds of this process in a method, DuckDB's threads included."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.s = 0.0
+
+        def timed(*arguments: Any) -> Any:
+            before = time.process_time()
+            try:
+                return method(*arguments)
+            finally:
+                self.s += time.process_time() - before
+
+        self.method = timed
+
+
+def _seconds(nodes: int, seconds: int, seed: int) -> Iterator[list[Event]]:
+    """What arrives in each second; the first is what nodes say of themselves, too."""
+    noise = random.Random(seed)
+    names = simulated_names(nodes)
+    machines = [
+        SimulatedNode(Simulation(name, place, nodes, GPUS, seed, 0)) for place, name in enumerate(names)
+    ]
+    events: list[Event] = []
+    hellos: dict[str, Hello] = {}
+    for name, machine in zip(names, machines, strict=True):
+        host, gpus, capabilities = machine.facts()
+        columns = GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+        hello = Hello("bench", f"life-{name}", 1000, True, host, gpus, capabilities, *columns)
+        hellos[name] = hello
+        events.append(NodeIntroduced(name, BEGAN, hello))
+    for second in range(seconds):
+        for name, machine in zip(names, machines, strict=True):
+            late_ms = noise.expovariate(1 / 0.15)
+            at = BEGAN + second + late_ms / 1000
+            reading = _noisy(machine.read(round((60 + second) * 1e9 + late_ms * 1e6)), noise)
+            frame = hellos[name].tables.frame(
+                second + 1,
+                round(at * 1e9),
+                late_ms,
+                0,
+                gpus=reading.gpus,
+                host=reading.host,
+                processes=reading.processes,
+            )
+            events.append(FrameArrived(name, at, at, f"life-{name}", frame))
+        yield events
+        events = []
+
+
+def _noisy(reading: Reading, noise: random.Random) -> Reading:
+    rows = []
+    for row in reading.gpus:
+        values = list(row or ())
+        if (power := values[_POWER]) is not None:
+            values[_POWER] = round(power + noise.gauss(0, 1.5), 3)
+        rows.append(tuple(values))
+    return replace(reading, gpus=tuple(rows))

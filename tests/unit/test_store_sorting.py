@@ -1,0 +1,201 @@
+"""Rows are put in order while a recording goes on: all of them once, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+
+from gswarm_tui.store.database import Database, RecordingInfo
+from gswarm_tui.store.queries import Lending, Queries
+from gswarm_tui.store.schema import GPU_SAMPLES, HOST_SAMPLES
+from gswarm_tui.store.sorting import PACK, Sorter
+
+T0 = 1_800_000_000
+GPUS = 5
+INFO = RecordingInfo(T0, "login1", "ada", "gswarm-tui", 1000, "0.1.0")
+ALL = "SELECT count(*), bit_xor(hash(ts, gpu_id, power_w, energy_mj)) FROM gpu_samples"
+ONCE = "SELECT count(*), count(DISTINCT (ts, gpu_id)) FROM gpu_samples"
+
+
+def add(database: Database, sorter: Sorter, first: int, seconds: int, gpus: int = GPUS) -> None:
+    """Some seconds of samples, second by second, as the recorder writes them."""
+    second, gpu = (axis.ravel() for axis in np.mgrid[first : first + seconds, 1 : gpus + 1])
+    ts = (T0 * 10**6 + second * 10**6).astype("datetime64[us]")
+    columns = {
+        "ts": ts,
+        "gpu_id": gpu,
+        "power_w": (300.0 + second % 90 + gpu),
+        "energy_mj": (gpu * 10**9 + second * 300_000.0),
+    }
+    host = {"ts": ts[gpu == 1], "node_id": gpu[gpu == 1], "seq": second[gpu == 1] + 1}
+    tables = [(GPU_SAMPLES, columns), (HOST_SAMPLES, host)]
+    database.write(tables)
+    sorter.added(tables)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.duckdb"
+
+
+@pytest.fixture
+def database(path: Path) -> Iterator[Database]:
+    database = Database(path)
+    database.begin_recording(INFO)
+    yield database
+    database.close()
+
+
+def runs(database: Database) -> int:
+    """How often the GPU changes from one row to the next."""
+    return int(
+        database.rows(
+            "SELECT count(*) FILTER (gpu_id <> before) AS n FROM "
+            "(SELECT gpu_id, lag(gpu_id) OVER (ORDER BY rowid) AS before FROM gpu_samples)"
+        )[0]["n"]
+    )
+
+
+def test_rows_that_came_second_by_second_lie_gpu_by_gpu_once_there_are_enough(database: Database) -> None:
+    sorter = Sorter(database)
+    add(database, sorter, 0, PACK - 1)
+    sorter.work()
+    assert runs(database) == (PACK - 1) * GPUS - 1
+    add(database, sorter, PACK - 1, 100)
+    before = database.rows(ALL)
+    for _ in range(3):
+        sorter.work()
+    assert database.rows(ALL) == before
+    assert runs(database) <= 99 * GPUS + GPUS
+
+
+def test_stretches_follow_one_another_and_late_rows_stay(database: Database) -> None:
+    sorter = Sorter(database)
+    add(database, sorter, 10_000, PACK + 100)
+    sorter.work()
+    add(database, sorter, 0, 50)  # these waited on a node
+    add(database, sorter, 10_000 + PACK + 100, PACK)
+    for _ in range(4):
+        sorter.work()
+    assert list(database.rows(ONCE)[0].values()) == [(2 * PACK + 150) * GPUS] * 2
+    assert runs(database) < 200 * GPUS
+
+
+def test_a_gpu_that_lacks_rows_is_put_behind_the_others(database: Database) -> None:
+    sorter = Sorter(database)
+    add(database, sorter, 0, 1_000)
+    add(database, sorter, 1_000, PACK - 900, gpus=GPUS - 1)
+    for _ in range(3):
+        sorter.work()
+    order = [row["gpu_id"] for row in database.rows("SELECT gpu_id FROM gpu_samples ORDER BY rowid")]
+    full = [gpu for gpu in range(1, GPUS) for _ in range(PACK)]
+    assert order[-len(full) - 1_000 :] == [*full, *[GPUS] * 1_000]
+    assert len(order) == 1_000 * GPUS + (PACK - 900) * (GPUS - 1)
+
+
+def test_a_query_sees_every_row_once_while_rows_are_put_in_order(path: Path) -> None:
+    lending = Lending(path, "256MB")
+    database = Database(path, lending)
+    try:
+        database.begin_recording(INFO)
+        sorter = Sorter(database)
+        add(database, sorter, 0, PACK + 100)
+        expected = (PACK + 100) * GPUS
+        seen: list[tuple[object, ...]] = []
+        stop, asked = threading.Event(), threading.Event()
+
+        def ask() -> None:
+            queries = Queries(lending)
+            while not stop.is_set():
+                seen.extend(
+                    queries.ask("SELECT count(*), count(DISTINCT (ts, gpu_id)) FROM gpu_samples").rows()
+                )
+                asked.set()
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            assert asked.wait(30)
+            for _ in range(4):
+                sorter.work()
+                asked.clear()
+                assert asked.wait(30)
+        finally:
+            stop.set()
+            asking.join()
+        assert set(seen) == {(expected, expected)}
+        assert runs(database) < 200 * GPUS
+    finally:
+        database.close()
+
+
+_WRITER = """
+import sys
+from tests.unit.test_store_sorting import *
+database = Database(Path(sys.argv[1]))
+sorter = Sorter(database)
+for stretch in range(50):
+    add(database, sorter, stretch * PACK, PACK)
+    print(stretch + 1, flush=True)
+    for _ in range(3):
+        sorter.work()
+        print("worked", flush=True)
+"""
+
+
+@pytest.mark.parametrize("lines", [4, 5, 6, 9, 13])
+def test_killed_at_any_moment_the_file_has_every_row_once(path: Path, lines: int) -> None:
+    folder = Path(__file__).parents[2]
+    command = [sys.executable, "-c", _WRITER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as writer:
+        assert writer.stdout is not None
+        told = [writer.stdout.readline().strip() for _ in range(lines)]
+        writer.kill()
+        told += writer.stdout.read().split()
+    written = max(int(line) for line in told if line.isdigit())
+    with duckdb.connect(str(path)) as file:
+        count, distinct = file.execute(ONCE).fetchall()[0]
+    # What was committed but not told may be there, too.
+    assert count == distinct
+    assert count in {written * PACK * GPUS, (written + 1) * PACK * GPUS}
+
+
+def test_a_small_file_is_written_anew_with_the_same_rows_and_rights(path: Path, database: Database) -> None:
+    sorter = Sorter(database)
+    for first in range(0, 6_000, 1_000):
+        add(database, sorter, first, 1_000, gpus=32)
+        database.checkpoint()
+    before, size = database.rows(ALL), database.bytes()
+    path.chmod(0o640)
+    database.compact(60)
+    database.close()
+    assert path.stat().st_size < size
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert list(path.parent.iterdir()) == [path]
+    again = Database(path)
+    try:
+        assert again.rows(ALL) == before
+        assert again.rows("SELECT gpu_id FROM gpu_samples ORDER BY rowid LIMIT 1 OFFSET ?", PACK - 1)[0] == {
+            "gpu_id": 1
+        }
+        assert len(again.rows("SELECT * FROM samples")) == 0  # views are there; these GPUs have no node
+    finally:
+        again.close()
+
+
+def test_a_file_that_would_take_too_long_to_write_anew_stays_as_it_is(path: Path, database: Database) -> None:
+    sorter = Sorter(database)
+    add(database, sorter, 0, 6_000, gpus=64)
+    database.checkpoint()
+    before, inode = database.rows(ALL), path.stat().st_ino
+    database.compact(0)
+    assert database.rows(ALL) == before
+    assert path.stat().st_ino == inode
+    assert list(path.parent.glob("*.rescue*")) == []
