@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ from gswarm_tui.fleet.state import Fleet
 
 FLUSH_LONGEST_S = 1.0
 FLUSH_ENDING_S = 0.1
+FLUSH_PHASE = 0.4
+"""Agents read at whole multiples of the interval; so much of one later their frames are here, also many."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,6 +69,16 @@ class NodeLink(Protocol):
 
     def set_job_end(self, at: float) -> None:
         """The node's job ends then."""
+
+
+def next_flush(now: float, interval_s: float) -> float:
+    """When to flush after a flush at ``now``, Unix seconds: once an interval, at least once a second.
+
+    By deadlines: were the time that a tick takes added, some second would have none. One that is less than a
+    tenth of an interval ahead has just been.
+    """
+    every = min(FLUSH_LONGEST_S, interval_s)
+    return every * (math.floor(now / every - FLUSH_PHASE + 1.1) + FLUSH_PHASE)
 
 
 class Hub:
@@ -155,11 +168,9 @@ class Hub:
         async with asyncio.TaskGroup() as tasks:
             for link in self.links.values():
                 tasks.create_task(self._keep(link), name=f"link {link.node}")
-            clock = asyncio.get_running_loop().time
-            due = clock()
-            while True:  # by deadlines: were the time that a tick takes added, some second would have none
-                due = max(due + min(FLUSH_LONGEST_S, self.fleet.interval_s), clock())
-                await asyncio.sleep(due - clock())
+            while True:
+                now = self.now()
+                await asyncio.sleep(next_flush(now, self.fleet.interval_s) - now)
                 self.flush()
 
     async def _keep(self, link: NodeLink) -> None:

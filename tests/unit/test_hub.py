@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from gswarm_agent.frame import TABLES
 from gswarm_tui.fleet.events import (
     Event,
@@ -18,7 +20,7 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
 )
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub
+from gswarm_tui.hub import Hub, next_flush
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced
 
 
@@ -174,3 +176,21 @@ def test_another_interval_reaches_every_node_and_the_measure_of_staleness() -> N
     made.set_interval(10_000)
     assert link.intervals == [10_000]
     assert made.fleet.nodes["n1"].stale_after_s == 30.0
+
+
+@pytest.mark.parametrize(
+    ("now", "interval_s", "due"),
+    [
+        (100.0, 1.0, 100.4),  # what was read at 100 is here by then
+        (100.4, 1.0, 101.4),
+        (100.39, 1.0, 101.4),  # a timer that was early
+        (100.45, 1.0, 101.4),
+        (101.2, 1.0, 101.4),  # a tick that took long
+        (102.0, 1.0, 102.4),
+        (100.4, 10.0, 101.4),  # ages are shown each second
+        (100.04, 0.1, 100.14),
+        (100.7, 0.5, 101.2),
+    ],
+)
+def test_it_flushes_when_what_was_read_is_here(now: float, interval_s: float, due: float) -> None:
+    assert next_flush(now, interval_s) == pytest.approx(due)
