@@ -29,7 +29,7 @@ def heading(summary: Summary, zone: tzinfo | None = None) -> str:
     end = f"{until:%H:%M:%S}" if began.date() == until.date() else f"{until:%Y-%m-%d %H:%M:%S}"
     parts = [f"{began:%Y-%m-%d %H:%M:%S} to {end}", lasting(span.seconds)]
     if span.ended_at is None:
-        parts.append("still running" if summary.running else "without an end")
+        parts.append("still running" if summary.running else "no end")
     parts += [plural(len(summary.nodes), "node"), plural(len(summary.gpus), "GPU")]
     if span.job:
         parts.append(f"job {span.job}")

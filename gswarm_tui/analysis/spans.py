@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gswarm_tui.errors import UserError, nearest, printable, quote
@@ -15,6 +15,7 @@ class Span:
     """A session, or with ``session_id`` None a whole recording. Times are UTC without a zone.
 
     ``ended_at`` is None while it runs. ``until`` is its end, or the newest sample's time without one.
+    ``namesakes`` are the ids of older sessions with the name that it was chosen by.
     """
 
     recording_id: int
@@ -26,6 +27,7 @@ class Span:
     status: str
     note: str
     job: str
+    namesakes: tuple[int, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -86,9 +88,11 @@ def choose(source: Source, wanted: str = "") -> Span:
         if latest := (found or whole)[-1:]:
             return latest[0]
         raise UserError(f"{source.path} holds no recording.")
-    named = [one for one in found if one.name == wanted]
+    if named := [one for one in found if one.name == wanted]:
+        older = tuple(one.session_id for one in named[:-1] if one.session_id is not None)
+        return replace(named[-1], namesakes=older)
     numbered = [one for one in found if str(one.session_id) == wanted]
-    if chosen := (named or numbered or [one for one in whole if one.name == wanted])[-1:]:
+    if chosen := (numbered or [one for one in whole if one.name == wanted])[-1:]:
         return chosen[0]
     raise UserError(_unknown(source, wanted, found))
 

@@ -9,10 +9,10 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from gswarm_tui.analysis import compare, compared, spans
+from gswarm_tui.analysis import compare, compared
 from gswarm_tui.analysis.summary import summarize
 from gswarm_tui.arguments import CommandParser
-from gswarm_tui.commands.finding import Reference, open_source, reference
+from gswarm_tui.commands.finding import Reference, open_source, reference, session_named
 from gswarm_tui.errors import UserError, printable
 
 
@@ -60,7 +60,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _run(named: Reference, db: Path | None, environ: Mapping[str, str]) -> compare.Run:
     with closing(open_source(named.file or db, environ)) as source:
-        span = spans.choose(source, named.name)
+        span = session_named(source, named.name)
         summary = summarize(source, span)
         if summary.whole is None:
             raise UserError(

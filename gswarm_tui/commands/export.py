@@ -12,7 +12,7 @@ from typing import TextIO
 from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.arguments import CommandParser
-from gswarm_tui.commands.finding import open_source, reference
+from gswarm_tui.commands.finding import open_source, reference, session_named
 from gswarm_tui.commands.target import file_name, new_file, new_folder, size_of
 from gswarm_tui.errors import UserError, printable, quote
 from gswarm_tui.exchange import gswarm_json, tidy_csv
@@ -33,7 +33,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if named.file is not None and asked.db is not None:
         raise UserError(f"{quote(asked.session)} names its file; leave out --db.")
     with closing(open_source(named.file or asked.db, environ)) as source:
-        chosen = [spans.choose(source, named.name)] if named.name else spans.recordings(source)
+        chosen = [session_named(source, named.name)] if named.name else spans.recordings(source)
         if not chosen:
             raise UserError(f"{source.path} holds no recording.")
         kind = _format(asked)

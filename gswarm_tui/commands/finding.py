@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gswarm_tui import parts
+from gswarm_tui.analysis import spans
+from gswarm_tui.analysis.spans import Span
 from gswarm_tui.arguments import parse
 from gswarm_tui.control import notes
 from gswarm_tui.control.client import RunningSource
 from gswarm_tui.control.heads import heads
-from gswarm_tui.errors import UserError, quote
+from gswarm_tui.errors import UserError, printable, quote
 from gswarm_tui.store.errors import FileInUseError
 from gswarm_tui.store.source import FileSource, Source
 
@@ -77,3 +80,20 @@ def open_source(db: Path | None, environ: Mapping[str, str]) -> Source:
                     raise FileInUseError(said) from None
                 raise
         time.sleep(0.1)
+
+
+def session_named(source: Source, name: str) -> Span:
+    """The session of this name or number; of several with the name the newest, and that is told.
+
+    Raises UserError, StoreError.
+    """
+    span = spans.choose(source, name)
+    if older := span.namesakes:
+        numbers = ", ".join(map(str, older))
+        other = "the other" if len(older) == 1 else "another"
+        print(
+            f"gswarm-tui: {len(older) + 1} sessions are named {printable(span.name)}; this is the newest, "
+            f"number {span.session_id}. Name {other} by its number: {numbers}.",
+            file=sys.stderr,
+        )
+    return span

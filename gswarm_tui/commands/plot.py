@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from gswarm_tui.analysis import spans
 from gswarm_tui.arguments import CommandParser
-from gswarm_tui.commands.finding import SESSION_HELP, open_source, reference
+from gswarm_tui.commands.finding import SESSION_HELP, open_source, reference, session_named
 from gswarm_tui.commands.target import file_name
 from gswarm_tui.errors import printable
 
@@ -53,7 +52,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     chosen = bool(asked.metric or asked.heatmap or asked.curve)
     values = [name for words in asked.value for part in words.split(",") if (name := part.strip())]
     with closing(open_source(asked.db or named.file, environ)) as source:
-        span = spans.choose(source, named.name)
+        span = session_named(source, named.name)
         how = MAX if asked.max else MEAN
         with Progress(f"reading {printable(span.name)}"):
             material = gather(source, span, choices, values, how, all_of_them=chosen)

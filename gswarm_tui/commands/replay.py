@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gswarm_tui import hosts, parts
 from gswarm_tui.analysis import spans
 from gswarm_tui.arguments import CommandParser, parse
-from gswarm_tui.commands.finding import Reference, open_source, reference
+from gswarm_tui.commands.finding import Reference, open_source, reference, session_named
 from gswarm_tui.errors import UserError
 from gswarm_tui.plan import require_terminal
 from gswarm_tui.store.errors import StoreError
@@ -100,7 +100,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str]:
 
     require_recording(source)
     if session:
-        span = spans.choose(source, session)
+        span = session_named(source, session)
     elif whole := spans.recordings(source):
         span = whole[-1]
     else:

@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gswarm_agent import __version__
-from gswarm_tui.analysis import spans
 from gswarm_tui.arguments import CommandParser
-from gswarm_tui.commands.finding import SESSION_HELP, open_source, reference
+from gswarm_tui.commands.finding import SESSION_HELP, open_source, reference, session_named
 from gswarm_tui.commands.target import file_name
 from gswarm_tui.errors import UserError, printable
 
@@ -36,7 +35,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.reporting.making import make
 
     with closing(open_source(asked.db or named.file, environ)) as source:
-        span = spans.choose(source, named.name)
+        span = session_named(source, named.name)
         with Progress(f"reading and drawing {printable(span.name)}"):
             report = make(source, span, datetime.now(UTC).replace(tzinfo=None), None, __version__)
     path = out or Path(f"{file_name(span.name)}.html")

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TextIO
 
-from gswarm_tui.analysis import sheet, spans
+from gswarm_tui.analysis import sheet
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import (
     Process,
@@ -19,7 +19,7 @@ from gswarm_tui.analysis.summary import (
     summarize,
 )
 from gswarm_tui.arguments import CommandParser
-from gswarm_tui.commands.finding import open_source, reference
+from gswarm_tui.commands.finding import open_source, reference, session_named
 from gswarm_tui.errors import UserError, nearest, printable, quote
 
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
@@ -52,7 +52,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UserError(f"--by: {quote(asked.by)} isn't a way to list{hint}.")
     named = reference(" ".join(asked.session))
     with closing(open_source(asked.db or named.file, environ)) as source:
-        span = spans.choose(source, named.name)
+        span = session_named(source, named.name)
         doing = f"summing up {printable(span.name)}"
         if form.format != "table":
             with Progress(doing):

@@ -95,18 +95,20 @@ async def test_a_running_session_is_computed_anew_now_and_then(tmp_path: Path) -
             await on_disk()
             await computed(app, pilot)
             assert "44 samples" in line_with(app, "coverage   "), "not each second"
-            made.advance(6)
-            await on_disk()
-            app.look()
-            await computed(app, pilot)
-            assert "as of 14:00:26" in screen_text(app)
-            assert "44 samples" not in line_with(app, "coverage   ")
+            async with asyncio.timeout(30):  # the longer it took, the later
+                while "44 samples" in line_with(app, "coverage   "):
+                    made.advance(5)
+                    await on_disk()
+                    await computed(app, pilot)
+            assert "as of" in screen_text(app)
             made.hub.stop_session("id-1")
-            for _ in range(2):  # what was computed just before its end reached the disk holds a while
-                made.advance(12)
-                await on_disk()
-                await computed(app, pilot)
-            await computed(app, pilot)
+            stopped = made.time
+            async with asyncio.timeout(30):  # until its end has reached the disk
+                while "still running" in screen_text(app):
+                    made.advance(1)
+                    await on_disk()
+                    await computed(app, pilot)
+            assert made.time < stopped + 9, "sooner than it is computed anew while it goes on"
             assert "○ ended" in screen_text(app)
             assert "as of" not in screen_text(app)
     finally:

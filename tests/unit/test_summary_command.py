@@ -168,8 +168,29 @@ def test_a_session_that_runs_or_was_cut_off_is_summed_up_to_its_last_sample(
         "still running",
     ]
     recorder.close(None)
-    assert "15 s · without an end · 1 node" in said(capsys, "summary")
+    assert "15 s · no end · 1 node" in said(capsys, "summary")
     assert "no end" in said(capsys, "sessions")
+
+
+def test_of_sessions_with_one_name_the_newest_is_taken_and_that_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again: list[Event] = [
+        SessionStarted("again", T0 + 12, "train", T0 + 12),
+        SessionStopped("again", T0 + 20, T0 + 20),
+    ]
+    record(tmp_path / "run.duckdb", [*frames(), *session("train", 2, 8), *again])
+    assert main(["summary", "train"]) == 0
+    printed = capsys.readouterr()
+    assert "8 s ·" in printed.out
+    assert printed.err == (
+        "gswarm-tui: 2 sessions are named train; this is the newest, number 2. "
+        "Name the other by its number: 1.\n"
+    )
+    assert main(["summary", "1"]) == 0
+    printed = capsys.readouterr()
+    assert "6 s ·" in printed.out
+    assert printed.err == ""
 
 
 def wait_until(true: Callable[[], bool]) -> None:

@@ -47,6 +47,11 @@ class ComparisonScreen(Computed[list[Run]]):
         """Whether any of them is still being recorded."""
         return any(run.summary.running for run in result)
 
+    def has_ended(self) -> bool:
+        """Whether all of them are over."""
+        now = self.fleet.sessions.sessions
+        return not any(now.get(session.session_id, session).running for session in self._sessions)
+
     def draw(self) -> None:
         """Show what is known."""
         super().draw()

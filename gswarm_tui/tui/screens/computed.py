@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 AGAIN_S = 10.0
 """What goes on is computed anew so often, if that takes no more than a twentieth of the time."""
+SOON_S = 1.0
+"""What has ended is asked for so often until its end is on disk."""
 SHARE = 20.0
 
 
@@ -24,6 +26,7 @@ class Computed(Place, Generic[T]):
     """Shows a ``result``, None until it is there; ``problem`` says why it isn't.
 
     A subclass overrides ``compute``, which runs in a thread, and ``goes_on``; its ``draw`` calls this one's.
+    ``has_ended`` tells of what went on when it was computed.
     """
 
     def __init__(self) -> None:
@@ -43,6 +46,10 @@ class Computed(Place, Generic[T]):
     def goes_on(self, result: T) -> bool:
         """Whether it will be another one later."""
 
+    def has_ended(self) -> bool:
+        """Whether it goes on no more, whatever the result says."""
+        return False
+
     def on_mount(self) -> None:
         """Get something to ask."""
         super().on_mount()
@@ -60,7 +67,8 @@ class Computed(Place, Generic[T]):
         """Compute it where it isn't there yet, or is of some time ago."""
         if self._desk is None or self.computing:
             return
-        old = self.feed.now() - self._as_of >= max(AGAIN_S, SHARE * self._took_s)
+        wait_s = max(SOON_S, self._took_s) if self.has_ended() else max(AGAIN_S, SHARE * self._took_s)
+        old = self.feed.now() - self._as_of >= wait_s
         fresh = not old and self._as_of > 0 and self.feed.now() >= self._as_of
         finished = self.result is not None and not self.goes_on(self.result)
         if not finished and not fresh:

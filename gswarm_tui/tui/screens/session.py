@@ -68,6 +68,10 @@ class SessionScreen(Computed[Dossier]):
         """Whether it is still being recorded."""
         return result.summary.running
 
+    def has_ended(self) -> bool:
+        """Whether it is over."""
+        return not self.session.running
+
     def chosen_session(self) -> Session | None:
         """The session that keys mean here."""
         return self.session
