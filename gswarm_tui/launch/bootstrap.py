@@ -34,7 +34,7 @@ _RUN = (
     'case $1 in =*) pythons=$(printf %s "${1#=}" | base64 -d);; *) pythons=$1;; esac; shift; '
     "set -f; IFS=:; "
     'for python in $pythons; do command -v "$python" >/dev/null 2>&1 || continue; '
-    's=0; "$python" -I -c "import sys; exec(bytes.fromhex(sys.argv.pop(1)))" "$@" || s=$?; '
+    's=0; "$python" -I -c "import sys; exec(bytes.fromhex(sys.argv.pop(1)))  # gswarm-agent" "$@" || s=$?; '
     "case $s in 64|126|127) ;; *) exit $s;; esac; done; "
     "echo GSWARM-FAIL python; exit 3"
 )
