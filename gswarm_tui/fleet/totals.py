@@ -41,7 +41,8 @@ class Totals:
 def totals(fleet: Fleet, now: float) -> Totals:
     """Add up the fleet as it stands at a time."""
     up = [n for n in fleet.nodes.values() if n.standing(now) is Standing.LIVE]
-    values = np.concatenate([_own(n) for n in up]) if up else np.empty((0, len(GPU_COLUMNS)))
+    own = [n.own(n.gpus) for n in up]
+    values = np.concatenate(own) if own else np.empty((0, len(GPU_COLUMNS)))
     util, memory, power = values[:, UTIL], values[:, MEMORY], values[:, POWER]
     sizes = [n.own_memory_mib for n in up if n.own_memory_mib is not None]
     return Totals(
@@ -58,11 +59,6 @@ def totals(fleet: Fleet, now: float) -> Totals:
         lag_ms=max((n.late_ms for n in up), default=0.0),
         simulated=any(n.hello is not None and n.hello.simulated for n in fleet.nodes.values()),
     )
-
-
-def _own(node: NodeState) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    own: np.ndarray[tuple[int, int], np.dtype[np.float64]] = node.gpus[np.array(node.mine, dtype=bool)]
-    return own
 
 
 def _mean(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float | None:

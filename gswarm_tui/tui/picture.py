@@ -78,12 +78,16 @@ class Picture:
         self.present = np.arange(cells) < np.array(counts, dtype=np.int64)[:, np.newaxis]
         self._tops = np.full(self.present.shape, np.nan)
         self._not_mine = np.zeros(self.present.shape, dtype=bool)
+        fixed = top_of(self.metric, None)  # for all devices, or for none
+        if fixed is not None:
+            self._tops[self.present] = fixed
         for row, node in enumerate(nodes):
-            if self.of_host:
-                self._tops[row] = tops(self.metric, [node.hello.host if node.hello else None])
-            else:
-                self._tops[row, : counts[row]] = tops(self.metric, node.facts)
+            if not self.of_host and not all(node.mine):
                 self._not_mine[row, : counts[row]] = np.logical_not(node.mine)
+            if fixed is None and self.of_host:
+                self._tops[row] = tops(self.metric, [node.hello.host if node.hello else None])
+            elif fixed is None:
+                self._tops[row, : counts[row]] = tops(self.metric, node.facts)
 
     def _read(self) -> None:
         column = (HOST_COLUMNS if self.of_host else GPU_COLUMNS).index(self.metric.name)

@@ -27,6 +27,7 @@ def tell(made: Scene, **values: float) -> None:
     row = tuple(values.get(name) for name in GPU_COLUMNS)
     frame = TABLES.frame(999, round(made.time * 1e9), 0.0, 0, gpus=(row,), host=None)
     made.hub.publish(FrameArrived("gpu01", made.time, made.time, hello.life, frame))
+    made.hub.flush()
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -177,6 +177,7 @@ async def test_processes_are_by_gpu_and_their_words_are_harmless() -> None:
     hello = hello_of(made, "gpu01")
     frame = TABLES.frame(99, round(made.time * 1e9), 0.0, 0, gpus=(None, None), host=None, processes=(evil,))
     made.hub.publish(FrameArrived("gpu01", made.time, made.time, hello.life, frame))
+    made.hub.flush()
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
         app.show_node("gpu01")

@@ -170,11 +170,13 @@ class GpuScreen(Place):
             self.query_one("#processes", Table).move(where)
 
     def _step(self, by: int) -> None:
-        places = [(node.name, row) for node in self.fleet.nodes.values() for row in range(len(node.facts))]
-        if not places:
-            return
-        here = places.index((self.node, self.gpu)) if (self.node, self.gpu) in places else 0
-        self.node, self.gpu = places[(here + by) % len(places)]
+        nodes = [node for node in self.fleet.nodes.values() if node.facts or node.name == self.node]
+        names = [node.name for node in nodes]
+        wanted = self.gpu + by
+        if not 0 <= wanted < len(self.state.facts):
+            node = nodes[(names.index(self.node) + by) % len(nodes)]
+            self.node, wanted = node.name, 0 if by > 0 else max(0, len(node.facts) - 1)
+        self.gpu = wanted
         self.look()
 
     def action_step_view(self, by: int) -> None:

@@ -49,14 +49,18 @@ def in_bins(times: Floats, values: Singles, frame: Window, interval_s: float) ->
 
     Bins shorter than the sampling interval hold the reading before them, for 1.5 intervals and no longer.
     """
-    means = binned(times, values, frame.start, frame.end, frame.bins)
+    return held(binned(times, values, frame.start, frame.end, frame.bins), frame, interval_s)
+
+
+def held(means: Floats, frame: Window, interval_s: float) -> Floats:
+    """Means whose empty bins hold the one before, for 1.5 intervals."""
     measured = np.isfinite(means)
     if not measured.any():
         return means
     places = np.arange(frame.bins)
     latest = np.maximum.accumulate(np.where(measured, places, -1))
-    held = (latest >= 0) & ((places - latest) * frame.bin_s <= HOLD_INTERVALS * interval_s)
-    return np.where(held, means[latest], np.nan)
+    recent = (latest >= 0) & ((places - latest) * frame.bin_s <= HOLD_INTERVALS * interval_s)
+    return np.where(recent, means[latest], np.nan)
 
 
 def braille_curve(levels: Floats, height: int) -> list[str]:

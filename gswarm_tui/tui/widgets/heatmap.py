@@ -22,6 +22,8 @@ from gswarm_tui.tui.themes import palette
 from gswarm_tui.tui.widgets.cells import Cursor, Pen, draw_line, line_key, ranks_text
 
 SPARK_EVERY_S = 5.0
+RANKED = 200
+"""So many nodes tell how wide the ranks are."""
 
 
 class Heatmap(ScrollView, can_focus=False):
@@ -62,11 +64,9 @@ class Heatmap(ScrollView, can_focus=False):
     # What is shown
 
     def set_metric(self, metric: str) -> None:
-        """Show another metric."""
-        nodes = self.picture.nodes
+        """Show another metric from the next look on."""
         self.picture = Picture(metric)
         self._sparks.clear()
-        self.look(nodes)
 
     def forget(self) -> None:
         """The nodes are others from now on, or of another time."""
@@ -90,7 +90,9 @@ class Heatmap(ScrollView, can_focus=False):
         if not self.size.width:
             return
         name, short = self._name_widths()
-        ranks = max((len(ranks_text(node)) for node in nodes[:200]), default=0)
+        height = self.container_size.height + self.spare
+        by_rows = self.zoom_wanted is Zoom.ROWS or (self.zoom_wanted is None and len(nodes) <= height)
+        ranks = max((len(ranks_text(node)) for node in nodes[:RANKED]), default=0) if by_rows else 0
         room = Room(
             len(nodes),
             self.picture.cells,
@@ -99,7 +101,7 @@ class Heatmap(ScrollView, can_focus=False):
             short,
             ranks,
             self.container_size.width,
-            self.container_size.height + self.spare,
+            height,
         )
         made = plan(room, self.zoom_wanted)
         if made != self.layout_plan:

@@ -6,13 +6,13 @@ import numpy as np
 
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
-from gswarm_tui.fleet.history import Floats
+from gswarm_tui.fleet.history import Floats, Singles
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.format import cell, quantity
 from gswarm_tui.tui.ramp import fractions, is_logarithmic, top_of
-from gswarm_tui.tui.widgets.curve import Window, in_bins, window
+from gswarm_tui.tui.widgets.curve import Window, held, in_bins, window
 from gswarm_tui.tui.widgets.plot import Plot
 from gswarm_tui.units import nice_ceiling
 
@@ -78,16 +78,23 @@ class Trends:
         end = now if session.ended_at is None else session.ended_at
         frame = Window(session.started_at, max(end, session.started_at + 1e-3), bins)
         column = GPU_METRICS.index(metric)
-        total, weight = np.zeros(bins), np.zeros(bins)
+        taken: dict[int, list[tuple[Floats, Singles]]] = {}  # nodes with so many GPUs
         for node in fleet.nodes.values():
             if node.gpu_history is not None and node.facts:
-                times, readings = node.gpu_history.series(column, since=frame.start)
-                means = in_bins(times, readings, frame, node.interval_s)
-                measured = np.isfinite(means)
-                total[measured] += means[measured] * len(node.facts)
-                weight[measured] += len(node.facts)
+                series = node.gpu_history.series(column, since=frame.start)
+                taken.setdefault(len(node.facts), []).append(series)
+        total, weight = np.zeros(bins), np.zeros(bins)
+        for alike in taken.values():
+            times, readings = (np.concatenate(part) for part in zip(*alike, strict=True))
+            measured = np.isfinite(readings)
+            at = np.floor((times - frame.start) / frame.bin_s).astype(np.int64)
+            inside = at < bins
+            sums, counts = np.where(measured, readings, 0.0).sum(axis=1), measured.sum(axis=1)
+            total += np.bincount(at[inside], weights=sums[inside], minlength=bins)
+            weight += np.bincount(at[inside], weights=counts[inside], minlength=bins)
         values = np.full(bins, np.nan)
         np.divide(total, weight, out=values, where=weight > 0)
+        values = held(values, frame, fleet.interval_s)
         facts = next((node.facts[0] for node in fleet.nodes.values() if node.facts), None)
         measured = np.isfinite(values)
         mean = float(values[measured][-1]) if measured.any() else np.nan
