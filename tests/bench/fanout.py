@@ -1,43 +1,79 @@
-"""How fast many nodes are reached: real sshd servers on this machine, beside parallel OpenSSH clients."""
+"""How fast many nodes are reached: real sshd servers on this machine, beside parallel OpenSSH clients.
+
+What a node costs the client is the slope of a line through few and many nodes, so that the program's own
+start isn't in it; that of asyncssh alone, with a connection and ``true`` a node, is the limit beside it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from tests.bench.figures import Figure, Form
 from tests.unit import sshd
 
 PROBE = 'import nvitop, msgpack; print("there")'
+INTERVAL_MS = 10_000
+"""Long, because all nodes share this machine: the first don't go on measuring until the last is reached."""
+BARE = "bare"
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a client needed for so many nodes, from its start: seconds, and its own CPU and memory."""
+
+    nodes: int
+    wall_s: float
+    cpu_ms: float
+    peak_mib: float
 
 
 def run(form: Form) -> Iterator[Figure]:
     """From a fresh client process to the first frame of every node; then again, with the agents serving."""
-    nodes = form.count(64, 3)
+    nodes, few, rounds = form.count(64, 3), form.count(8, 1), form.count(3, 1)
+    peers: list[float] = []
+    took: dict[str, list[tuple[Took, Took]]] = {"": [], ", agents serving": [], BARE: []}
     with ExitStack() as stack:
         config = _servers(stack, form.folder, nodes)
         names = [f"gpu{index:02d}" for index in range(nodes)]
-        warm = _ours(config, names, "", form.folder)  # the bundle is on the nodes from here on
-        peer = _parallel_ssh(config, names)
-        first = _ours(config, names, "", form.folder)
-        recording = str(uuid.uuid4())
-        _ours(config, names, recording, form.folder)
-        again = _ours(config, names, recording, form.folder, stop=True)
+        sent = _ours(config, names, "")  # the bundle is on the nodes from here on
+        for _ in range(rounds):
+            peers.append(_parallel_ssh(config, names))
+            one, other = str(uuid.uuid4()), str(uuid.uuid4())
+            took[""].append((_ours(config, names[:few], one), _ours(config, names, other)))
+            took[", agents serving"].append(
+                (_ours(config, names[:few], one, stop=True), _ours(config, names, other, stop=True))
+            )
+            took[BARE].append((_ours(config, names[:few], BARE), _ours(config, names, BARE)))
+    peer, alone = median(peers), _a_node(took.pop(BARE))
+    bare = "asyncssh alone, for a connection and `true` on each node"
     limit = f"ssh … python3 -c 'import nvitop, msgpack', {nodes} at once"
-    yield Figure(f"fan-out: command to first frame of {nodes} sshd, agent sent", warm[0], "s",
-                 limit=limit, beside=peer)  # fmt: skip
-    for what, (took_s, start_ms, cpu_ms), share in (("", first, 1.0), (", agents serving", again, 0.5)):
-        yield Figure(f"fan-out: command to first frame of {nodes} sshd{what}", took_s, "s", share * peer,
-                     limit=limit, beside=peer)  # fmt: skip
-        yield Figure(f"fan-out: client CPU to start, whatever the nodes{what}", start_ms, "ms")
-        yield Figure(f"fan-out: client CPU after its start{what}", cpu_ms / nodes, "ms a node")
-        yield Figure(f"fan-out: client CPU{what}", (start_ms + cpu_ms) / nodes, "ms a node", 3)
+    reached = f"fan-out: command to first frame of {nodes} sshd"
+    yield Figure(f"{reached}, agent sent", sent.wall_s, "s", limit=limit, beside=peer)
+    for (what, pairs), share in zip(took.items(), (1.0, 0.5), strict=True):
+        wall_s = median(many.wall_s for _, many in pairs)
+        yield Figure(f"{reached}{what}", wall_s, "s", share * peer, limit=limit, beside=peer)
+        node_ms = _a_node(pairs)
+        yield Figure(f"fan-out: client CPU for each node{what}", node_ms, "ms", 3, limit=bare, beside=alone)
+    pairs = took[""]
+    start_ms = median(least.cpu_ms for least, _ in pairs) - few * _a_node(pairs)
+    yield Figure("fan-out: client CPU to start, whatever the nodes", max(0.0, start_ms), "ms")
+    grown = median((many.peak_mib - least.peak_mib) / (nodes - few) for least, many in pairs)
+    yield Figure("fan-out: client memory for each node", max(0.0, 1024 * grown), "KiB")
+
+
+def _a_node(pairs: Sequence[tuple[Took, Took]]) -> float:
+    """CPU ms for each node, without what the client needs for any number of them."""
+    return max(0.0, median((many.cpu_ms - few.cpu_ms) / (many.nodes - few.nodes) for few, many in pairs))
 
 
 def _servers(stack: ExitStack, folder: Path, nodes: int) -> Path:
@@ -80,49 +116,97 @@ def _parallel_ssh(config: Path, names: Sequence[str]) -> float:
     return took
 
 
-def _ours(
-    config: Path, names: Sequence[str], recording: str, folder: Path, *, stop: bool = False
-) -> tuple[float, float, float]:
-    """Seconds from a client's start to the first frame of every node; its CPU ms to start, and after that."""
+def _ours(config: Path, names: Sequence[str], recording: str, *, stop: bool = False) -> Took:
+    """A client, from its start to the first frame of every node, or ``BARE``."""
     words = [sys.executable, "-m", "tests.bench.fanout", str(config), recording, str(int(stop)), *names]
     began = time.monotonic()
     client = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert client.stdout is not None
     line = client.stdout.readline()
-    took = time.monotonic() - began
+    took_s = time.monotonic() - began
     client.communicate()
     if not line:
         raise RuntimeError("the client found no frames")
-    start_s, all_s = map(float, line.split())
-    return took, 1000 * start_s, 1000 * (all_s - start_s)
+    cpu_s, peak_kib = map(float, line.split())
+    return Took(len(names), took_s, 1000 * cpu_s, peak_kib / 1024)
+
+
+def _say_what_was_used() -> None:
+    print(time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
 
 
 async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) -> None:
-    """Connect to all nodes; print the CPU seconds used before that and when each has sent a frame."""
+    """Connect to all nodes; tell what was used when each has sent a frame."""
+    from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus
     from gswarm_tui.fleet.state import Fleet
     from gswarm_tui.hub import Hub
     from gswarm_tui.launch.bootstrap import Bootstrap, Serving
     from gswarm_tui.launch.ssh import SshLauncher, SshSettings
     from gswarm_tui.link import Link
 
-    start_s = time.process_time()
-    hub = Hub(Fleet(names, 1.0))
+    hub = Hub(Fleet(names, INTERVAL_MS / 1000))
+    # Nothing is acknowledged, so frames wait for the next client as after one that was killed.
+    hub.recorder = RecorderStatus("", rows=0, file_bytes=0, waiting=0, committed={})
     launcher = SshLauncher(SshSettings("", config, ""), Bootstrap("", "", Serving(recording)))
+    missing, there = set(names), asyncio.Event()
+
+    def publish(event: Event) -> None:
+        hub.publish(event)
+        if isinstance(event, FrameArrived):
+            missing.discard(event.node)
+            if not missing:
+                there.set()
+
     for name in names:
-        hub.links[name] = Link(name, launcher, 1000, hub.publish)
+        hub.links[name] = Link(name, launcher, INTERVAL_MS, publish)
     running = asyncio.create_task(hub.run())
-    deadline = time.monotonic() + 120
-    while any(not node.frames for node in hub.fleet.nodes.values()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(next(str(n.reason) for n in hub.fleet.nodes.values() if not n.frames))
-        await asyncio.sleep(0.005)
-    print(start_s, time.process_time(), flush=True)
+    try:
+        async with asyncio.timeout(120):
+            await there.wait()
+    except TimeoutError:
+        node = next(iter(missing))
+        raise TimeoutError(f"no frame of {node}: {hub.fleet.nodes[node].reason}") from None
+    _say_what_was_used()
     if stop or not recording:
+        hub.recorder = None
         await hub.stop_links()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await launcher.close()
 
 
+async def _drive_bare(config: str, names: Sequence[str]) -> None:
+    """Connect to all nodes with asyncssh and nothing else, told all that the configuration says."""
+    import asyncssh
+
+    said: dict[str, dict[str, str]] = {}
+    for line in Path(config).read_text().splitlines():
+        option, value = line.split()
+        if option == "Host":
+            about = said[value] = {}
+        about[option] = value
+
+    async def visit(name: str) -> None:
+        connection = await asyncssh.connect(
+            said[name]["HostName"],
+            int(said[name]["Port"]),
+            config=None,
+            username=said[name]["User"],
+            client_keys=[said[name]["IdentityFile"]],
+            known_hosts=said[name]["UserKnownHostsFile"],
+            agent_path=None,
+            encryption_algs="aes128-gcm@openssh.com",
+        )
+        await connection.run("true")
+        connection.close()
+        await connection.wait_closed()
+
+    await asyncio.gather(*map(visit, names))
+    _say_what_was_used()
+
+
 if __name__ == "__main__":
-    asyncio.run(_drive(sys.argv[1], sys.argv[2], sys.argv[3] == "1", sys.argv[4:]))
+    if sys.argv[2] == BARE:
+        asyncio.run(_drive_bare(sys.argv[1], sys.argv[4:]))
+    else:
+        asyncio.run(_drive(sys.argv[1], sys.argv[2], sys.argv[3] == "1", sys.argv[4:]))
