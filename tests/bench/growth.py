@@ -35,7 +35,7 @@ ENOUGH = 0.97
 BUSY_PCT = 85.0
 """What uses more of a core than this is what didn't keep up."""
 ENOUGH_SAMPLES = 50_000
-"""The size of a file with fewer says nothing about each: an empty one has 2.6 MB."""
+"""The size of a file with fewer says nothing about each: an almost empty one has some MB."""
 
 
 @dataclass(frozen=True)
