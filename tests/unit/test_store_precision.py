@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,9 @@ T0 = 1_800_000_000
 
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
 def test_numbers_are_whole_from_100_on_and_have_three_digits_below(precision: type) -> None:
-    values = np.array([0, 0.004, 5.237, 9.996, 41.37, -41.37, 99.96, 120.3, 690.47, 186_423.7], precision)
+    values: npt.NDArray[Any] = np.array(
+        [0, 0.004, 5.237, 9.996, 41.37, -41.37, 99.96, 120.3, 690.47, 186_423.7], precision
+    )
     expected = [0, 0, 5.24, 10, 41.4, -41.4, 100, 120, 690, 186_424]
     np.testing.assert_array_equal(rounded(values), np.array(expected, precision))
 
