@@ -35,7 +35,7 @@ COUNT = "SELECT count(*) AS n FROM samples"
 def path(tmp_path: Path) -> Path:
     """A recording of three samples of two GPUs."""
     path = tmp_path / "run.duckdb"
-    frames = [arrived(seq, [gpu_row(util_pct=seq), gpu_row()]) for seq in (1, 2, 3)]
+    frames = [arrived(seq, [gpu_row(util_pct=seq), gpu_row(pstate=0)]) for seq in (1, 2, 3)]
     record(path, [introduced(gpus=2), SessionStarted("s", T0, "train", T0), *frames])
     return path
 

@@ -59,7 +59,7 @@ def played(node: str, series: Any) -> tuple[list[Event], list[Sample]]:
         interval = 1.0 if seq and ahead == 1 else None
         seq += ahead
         power = None if util is None else util * 7.0
-        row = gpu_row(util_pct=util, power_w=power, energy_mj=counted) if answered else None
+        row = gpu_row(util_pct=util, power_w=power, energy_mj=counted, pstate=0) if answered else None
         events.append(arrived(seq, [row], node=node))
         if answered:
             samples.append(Sample(T0 + seq, interval, util, power, counted))
