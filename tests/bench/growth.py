@@ -22,8 +22,9 @@ from tests.bench.curves import Curve, Panel, draw_panels
 from tests.bench.figures import Figure, Form, number, table
 from tests.bench.headless import Headless
 from tests.bench.nodes import Nodes
-from tests.bench.processes import InTerminal, cpu_s, rss_mib
+from tests.bench.processes import cpu_s, rss_mib
 from tests.bench.watched import Reader, in_terminal
+from tests.terminal import InTerminal
 
 GPUS_A_NODE = 8
 SIZES = (8, 64, 512, 4096, 8192)

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench.figures import Figure, Form
-from tests.bench.processes import InTerminal, peak_mib, share_of_a_core
+from tests.bench.processes import peak_mib, share_of_a_core
 from tests.bench.standin import stand_in
 from tests.bench.start import PROGRAM
+from tests.terminal import InTerminal
 
 UNDER_WAY_S = 8
 PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -102,13 +103,13 @@ def key_to_paint(app: InTerminal, number: int) -> float:
 def _answered(app: InTerminal, key: str) -> float:
     """How long a key takes until something is painted, when nothing is painted by itself."""
     _quiet(app)
-    since, began = len(app.text), time.monotonic()
+    since, began = app.written, time.monotonic()
     app.press(key)
     return app.wait_for_writing(since) - began
 
 
 def _quiet(app: InTerminal) -> None:
     """Wait until it has painted its tick and is quiet."""
-    app.wait_for_writing(len(app.text))
+    app.wait_for_writing(app.written)
     while app.writes and time.monotonic() - app.writes[-1][0] < 0.15:
         time.sleep(0.02)

@@ -20,9 +20,10 @@ import numpy as np
 from tests.bench.curves import Curve, draw_over_time
 from tests.bench.figures import Figure, Form, number, table
 from tests.bench.nodes import Nodes
-from tests.bench.processes import InTerminal, cpu_s, rss_mib
+from tests.bench.processes import cpu_s, rss_mib
 from tests.bench.screen import key_to_paint
 from tests.bench.watched import Reader, in_terminal
+from tests.terminal import InTerminal
 
 NODES, GPUS = 64, 8
 LINKS_LIVE_S = 120.0

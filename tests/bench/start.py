@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from tests.bench.figures import Figure, Form
-from tests.bench.processes import InTerminal
+from tests.terminal import InTerminal
 
 PROGRAM = [sys.executable, "-m", "gswarm_tui"]
 

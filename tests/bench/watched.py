@@ -30,7 +30,7 @@ from gswarm_tui.launch.base import Launcher
 from gswarm_tui.plan import Plan
 from gswarm_tui.store.recorder import Recorder
 from tests.bench.nodes import ToNodes
-from tests.bench.processes import InTerminal
+from tests.terminal import InTerminal
 
 PROBED = 16
 """So many nodes, spread over the fleet, tell how old readings get."""

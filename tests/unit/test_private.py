@@ -14,7 +14,7 @@ import pytest
 from gswarm_agent.folder import tops
 from gswarm_tui.printing.formats import whole
 from tests.unit.store_recording import arrived, gpu_row, introduced, record
-from tests.unit.test_recover import agents_of, eventually, head
+from tests.unit.test_recover import agents_of, eventually, head, rows
 
 SECRET = "zq7zq7zq7"
 
@@ -64,7 +64,7 @@ def test_nothing_listens_and_nothing_is_for_others_to_read(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     path = tmp_path / "gswarm-run.duckdb"
     with head("--launcher", "local", "--interval", "0.1", "--db", str(path)) as running:
-        eventually(lambda: running.rows() > 10, "frames on disk")
+        eventually(lambda: rows(running) > 10, "frames on disk")
         path.with_name(path.name + ".rescue").symlink_to(tmp_path / "elsewhere")
         path.unlink()
         eventually(path.exists, "the deleted file, put back")

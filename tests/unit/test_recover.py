@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
 import re
 import shutil
 import signal
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +31,7 @@ from gswarm_tui.plan import Plan
 from gswarm_tui.remember import recall, remember
 from gswarm_tui.slurm import Job
 from gswarm_tui.store.recorder import Recorder
+from tests.terminal import InTerminal
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
 PATIENCE_S = 60.0
@@ -47,47 +45,20 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-class Head:
-    """gswarm-tui on a terminal of its own; whatever it draws is read away and kept."""
-
-    def __init__(self, *words: str) -> None:
-        self.master, terminal = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gswarm_tui", *words],
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-            env=os.environ | {"TERM": "xterm-256color", "LINES": "40", "COLUMNS": "120"},
-        )
-        os.close(terminal)
-        self.said = b""
-        self.reading = threading.Thread(target=self._read)
-        self.reading.start()
-
-    def _read(self) -> None:
-        with contextlib.suppress(OSError):  # the terminal's other end was closed
-            while data := os.read(self.master, 65536):
-                self.said += data
-
-    def rows(self) -> int:
-        """How many the title says are on disk."""
-        return max(map(int, re.findall(rb"(\d+) rows", self.said)), default=0)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.reading.join()
-        os.close(self.master)
-
-
 @contextmanager
-def head(*words: str) -> Iterator[Head]:
-    """A head that is killed at the end, if it hasn't ended before."""
-    running = Head(*words)
-    try:
-        yield running
-    finally:
-        running.kill()
+def head(*words: str) -> Iterator[InTerminal]:
+    """gswarm-tui on a terminal of its own; it is killed at the end, if it hasn't ended before."""
+    with InTerminal([sys.executable, "-m", "gswarm_tui", *words], size=(120, 40)) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def rows(running: InTerminal) -> int:
+    """How many the title says are on disk."""
+    told = re.search(r"(\d+) rows", running.screen())
+    return int(told[1]) if told else 0
 
 
 def frames_on(path: Path) -> list[int]:
@@ -116,7 +87,7 @@ def killed_head(path: Path) -> str:
     """A head that recorded some frames of this machine and was killed; the recording's uid."""
     words = ("--launcher", "local", "--interval", "0.1", "--db", str(path))
     with head(*words) as running:
-        eventually(lambda: running.rows() > 10, "frames on disk")
+        eventually(lambda: rows(running) > 10, "frames on disk")
     ((uid,),) = query(path, "SELECT uid FROM recordings")
     assert isinstance(uid, str)
     return uid
@@ -153,10 +124,10 @@ def test_nothing_is_lost_or_twice_when_a_killed_head_is_finished(path: Path) -> 
 def test_a_killed_head_is_gone_on_with_and_the_next_one_on_its_file_says_so(path: Path) -> None:
     uid = killed_head(path)
     with head("--demo", "1x1", "--db", str(path)) as running:
-        eventually(lambda: f"gswarm-tui recover {uid[:8]}".encode() in running.said, "a notice")
+        running.wait_for(f"gswarm-tui recover {uid[:8]}", PATIENCE_S)
     before = len(frames_on(path))
     with head("recover", uid, "--db", str(path)) as running:
-        eventually(lambda: running.rows() > before + 20, "more frames on disk")
+        eventually(lambda: rows(running) > before + 20, "more frames on disk")
         os.kill(running.process.pid, signal.SIGTERM)
         running.process.wait(PATIENCE_S)
     mine = "WHERE recording_id = 1"
@@ -241,9 +212,9 @@ def test_going_on_tells_an_agent_of_which_nothing_is_left(path: Path) -> None:
     shutil.rmtree(next(Path("/var/tmp").glob(f"gswarm-tui-{os.geteuid()}/{uid}@*")))
     before = len(frames_on(path))
     with head("recover", uid[:8], "--db", str(path)) as running:
-        eventually(lambda: running.rows() > 0, "what is on disk")
-        known = running.rows()
-        eventually(lambda: running.rows() > known + 10, "frames of the next agent")
+        eventually(lambda: rows(running) > 0, "what is on disk")
+        known = rows(running)
+        eventually(lambda: rows(running) > known + 10, "frames of the next agent")
     assert len(frames_on(path)) > before
     assert gaps(path) == [
         "nothing is left of the agent that it had: what it measured after this, if anything, is lost"

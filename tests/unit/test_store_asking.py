@@ -21,7 +21,10 @@ from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, r
 EVENTS: list[Event] = [
     introduced(gpus=2),
     SessionStarted("s", T0, "train", T0),
-    *(arrived(second, [gpu_row(util_pct=second % 100, power_w=97.3), gpu_row(pstate=0)]) for second in range(1, 50)),
+    *(
+        arrived(second, [gpu_row(util_pct=second % 100, power_w=97.3), gpu_row(pstate=0)])
+        for second in range(1, 50)
+    ),
 ]
 
 

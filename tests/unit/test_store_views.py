@@ -157,7 +157,11 @@ def test_nothing_measured_is_null_not_zero(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     record(
         path,
-        [introduced(gpus=1), SessionStarted("s", T0, "s", T0), *(arrived(i, [gpu_row(pstate=0)]) for i in (1, 2))],
+        [
+            introduced(gpus=1),
+            SessionStarted("s", T0, "s", T0),
+            *(arrived(i, [gpu_row(pstate=0)]) for i in (1, 2)),
+        ],
     )
     columns = "util_mean_pct, busy_s, idle_s, energy_j, throttle_power_s, mem_used_max_mib"
     assert query(path, f"SELECT samples, {columns} FROM session_summary WHERE scope = 'all'") == [

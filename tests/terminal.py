@@ -1,0 +1,162 @@
+"""A terminal as a person sees it: what programs write to it is a screen, not a text to search through."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import termios
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyte
+
+
+class Screen:
+    """What a terminal shows after all that was written to it."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self._screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self._screen)
+
+    def write(self, data: bytes | str) -> None:
+        """Obey what a program writes; a character may come in several pieces."""
+        self._stream.feed(data.encode() if isinstance(data, str) else data)
+
+    def text(self) -> str:
+        """Its lines, without their colours."""
+        return "\n".join(line.rstrip() for line in self._screen.display)
+
+    def line(self, y: int) -> list[pyte.screens.Char]:
+        """The cells of a line: "" is the second one of a wide character."""
+        return [self._screen.buffer[y][x] for x in range(self._screen.columns)]
+
+    def pen(self) -> pyte.screens.Char:
+        """How the next character will look."""
+        return self._screen.cursor.attrs
+
+
+class InTerminal:
+    """A program in a terminal of its own; a context that ends it.
+
+    ``writes`` holds the time and the size of each piece that it wrote, ``written`` how many bytes they are.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        size: tuple[int, int] = (200, 60),
+        env: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        columns, rows = size
+        self.writes: list[tuple[float, int]] = []
+        self.written = 0
+        self._screen = Screen(columns, rows)
+        self._undrawn: deque[tuple[float, bytes]] = deque()
+        self._drawn_at = 0.0
+        self._changed = threading.Condition()
+        self._terminal, its_end = pty.openpty()
+        fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        environ = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})}
+        self.began = time.monotonic()
+        try:
+            self.process = subprocess.Popen(
+                command, stdin=its_end, stdout=its_end, stderr=its_end, env=environ, cwd=folder,
+                start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            os.close(self._terminal)
+            raise
+        finally:
+            os.close(its_end)
+        self.pid = self.process.pid
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def _read(self) -> None:
+        with suppress(OSError):  # the terminal's other end was closed
+            while data := os.read(self._terminal, 1 << 20):
+                now = time.monotonic()
+                with self._changed:
+                    self.writes.append((now, len(data)))
+                    self.written += len(data)
+                    self._undrawn.append((now, data))
+                    self._changed.notify_all()
+
+    def _draw(self) -> bool:
+        """Bring the next piece to the screen; whether there was one. What nobody looks at isn't drawn."""
+        if not self._undrawn:
+            return False
+        self._drawn_at, data = self._undrawn.popleft()
+        self._screen.write(data)
+        return True
+
+    def press(self, keys: str) -> None:
+        """Type so."""
+        os.write(self._terminal, keys.encode())
+
+    def screen(self) -> str:
+        """What it shows now."""
+        while self._draw():
+            pass
+        return self._screen.text()
+
+    def wait_for(self, text: str, timeout_s: float = 60.0) -> float:
+        """Wait until it shows a text; when that came to the screen, in monotonic seconds."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self._screen.text():
+            if self._draw():
+                continue
+            with self._changed:
+                if not self._changed.wait_for(lambda: self._undrawn, deadline - time.monotonic()):
+                    raise TimeoutError(f"{text!r} did not appear; the screen:\n{self._screen.text()}")
+        return self._drawn_at
+
+    def wait_for_writing(self, since: int, timeout_s: float = 10.0) -> float:
+        """Wait until it has written more than so many bytes; when that was."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.written > since, timeout_s):
+                raise TimeoutError("nothing was written")
+            return self.writes[-1][0]
+
+    def written_bytes(self, since: float, until: float) -> int:
+        """How much it wrote between two monotonic times."""
+        return sum(size for at, size in self.writes if since <= at < until)
+
+    def kill(self) -> None:
+        """End it by force."""
+        self.process.kill()
+        self.end()
+
+    def end(self, timeout_s: float = 30.0) -> int:
+        """End it, by force if it doesn't by itself; its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self._terminal >= 0:
+            self._reader.join(5)
+            os.close(self._terminal)
+            self._terminal = -1
+        return self.process.returncode
