@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pyte.screens import Char
 from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
@@ -16,6 +16,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 
 from gswarm_tui.tui.terminal import Terminal
+from tests.terminal import Screen
 
 WIDE, HIGH, CUT = 12, 3, 5
 CONSOLE = Console(color_system="truecolor", force_terminal=True)
@@ -33,65 +34,43 @@ class Cell(NamedTuple):
     """A cell as an eye sees it."""
 
     text: str
-    attributes: frozenset[str]
+    bold: bool
+    underlined: bool
+    reverse: bool
     colour: str
     ground: str
 
 
-def seen(text: str, attributes: frozenset[str], colour: str, ground: str) -> Cell:
+def seen(char: Char) -> Cell:
     """Of a blank, bold and the colour can't be seen."""
-    if text == " ":
-        attributes &= {"4", "7"}
-        colour = colour if attributes else ""
-    return Cell(text, attributes, colour, ground)
+    if char.data == " " and not (char.underscore or char.reverse):
+        char = char._replace(bold=False, fg="default")
+    return Cell(char.data, char.bold, char.underscore, char.reverse, char.fg, char.bg)
 
 
-class Screen:
-    """A terminal that knows what is needed here: cursor, colours and letters."""
+class Scene:
+    """A terminal in which something else was drawn before."""
 
     def __init__(self) -> None:
-        self.lines = [[Cell("?", frozenset(), "", "")] * WIDE for _ in range(HIGH)]
+        self._screen = Screen(WIDE, HIGH)
+        self._plain = self._screen.pen()
+        self.take("".join(f"\x1b[{y + 1};1H{'?' * WIDE}" for y in range(HIGH)))
 
     def take(self, text: str) -> None:
-        x = y = 0
-        attributes, colour, ground = frozenset[str](), "39", "49"
-        for code, letter in re.findall(r"\x1b\[([0-9;]*[A-Za-z])|(.)", text, re.DOTALL):
-            if letter:
-                if cell_len(letter) == 0:
-                    self.lines[y][x - 1] = self.lines[y][x - 1]._replace(
-                        text=self.lines[y][x - 1].text + letter
-                    )
-                    continue
-                self.lines[y][x] = seen(letter, attributes, colour, ground)
-                if cell_len(letter) == 2:
-                    self.lines[y][x + 1] = seen("", attributes, colour, ground)
-                x += cell_len(letter)
-            elif code[-1] == "H":
-                y, x = (int(number) - 1 for number in code[:-1].split(";"))
-            elif code[-1] == "C":
-                x += int(code[:-1])
-            else:
-                assert code[-1] == "m", code
-                for part in re.findall(r"[34]8;2;\d+;\d+;\d+|\d+", code[:-1]):
-                    if part == "0":
-                        attributes, colour, ground = frozenset(), "39", "49"
-                    elif part in ("1", "4", "7"):
-                        attributes |= {part}
-                    elif part[0] == "3":
-                        colour = part
-                    else:
-                        ground = part
-        assert (attributes, colour, ground) == (frozenset(), "39", "49"), "colours are left behind"
+        self._screen.write(text)
+        assert self._screen.pen() == self._plain, "colours are left behind"
+
+    @property
+    def lines(self) -> list[list[Cell]]:
+        return [[seen(char) for char in self._screen.line(y)] for y in range(HIGH)]
 
 
 def shown(strips: list[Strip]) -> list[list[Cell]]:
     """What a screen with these lines looks like, by Textual's own account of their styles."""
-    lines = []
-    for strip in strips:
-        screen = Screen()
-        screen.take("\x1b[1;1H" + strip.render(CONSOLE))
-        lines.append(screen.lines[0])
-    return lines
+    scene = Scene()
+    for y, strip in enumerate(strips, 1):
+        scene.take(f"\x1b[{y};1H{strip.render(CONSOLE)}")
+    return scene.lines
 
 
 @st.composite
@@ -124,11 +103,11 @@ EVERYWHERE = [(y, 0, WIDE) for y in range(HIGH)]
 
 @given(st.lists(frames, min_size=1, max_size=4))
 def test_after_any_frames_the_terminal_shows_the_last(drawn: list[list[tuple[Strip, Strip]]]) -> None:
-    terminal, screen = Terminal(), Screen()
+    terminal, scene = Terminal(), Scene()
     for number, frame in enumerate(drawn):
         update = chops(frame, EVERYWHERE) if number else layout(frame)
-        screen.take(terminal.frame(update, CONSOLE) or "")
-        assert screen.lines == shown([Strip.join(pair) for pair in frame])
+        scene.take(terminal.frame(update, CONSOLE) or "")
+        assert scene.lines == shown([Strip.join(pair) for pair in frame])
     assert terminal.frame(chops(drawn[-1], EVERYWHERE), CONSOLE) == ""
 
 
@@ -136,12 +115,12 @@ def test_after_any_frames_the_terminal_shows_the_last(drawn: list[list[tuple[Str
 def test_only_the_part_that_textual_drew_is_looked_at(
     before: list[tuple[Strip, Strip]], after: list[tuple[Strip, Strip]]
 ) -> None:
-    terminal, screen = Terminal(), Screen()
-    screen.take(terminal.frame(layout(before), CONSOLE) or "")
-    screen.take(terminal.frame(chops(after, [(1, CUT + 1, WIDE)]), CONSOLE) or "")
+    terminal, scene = Terminal(), Scene()
+    scene.take(terminal.frame(layout(before), CONSOLE) or "")
+    scene.take(terminal.frame(chops(after, [(1, CUT + 1, WIDE)]), CONSOLE) or "")
     want = [Strip.join(pair) for pair in before]
     want[1] = Strip.join([before[1][0], after[1][1]])
-    assert screen.lines == shown(want)
+    assert scene.lines == shown(want)
 
 
 def test_a_number_that_changes_takes_a_few_bytes() -> None:
@@ -155,9 +134,9 @@ def test_a_number_that_changes_takes_a_few_bytes() -> None:
 
 
 def test_what_was_forgotten_is_written_again() -> None:
-    terminal, screen = Terminal(), Screen()
+    terminal, scene = Terminal(), Scene()
     frame = [(Strip([Segment("gpu01", None)]), Strip([Segment("  98   ", STYLES[3])]))] * HIGH
     terminal.frame(layout(frame), CONSOLE)
     terminal.forget()
-    screen.take(terminal.frame(chops(frame, EVERYWHERE), CONSOLE) or "")
-    assert screen.lines == shown([Strip.join(pair) for pair in frame])
+    scene.take(terminal.frame(chops(frame, EVERYWHERE), CONSOLE) or "")
+    assert scene.lines == shown([Strip.join(pair) for pair in frame])
