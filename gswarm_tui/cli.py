@@ -101,7 +101,7 @@ async def _watch(
     options: Options, plan: Plan, words: Sequence[str], log: Path, chosen: Found | None = None
 ) -> int:
     """Run the app until it is left; ``chosen`` is the recording to go on with."""
-    from gswarm_tui.lifetime import Lifetime
+    from gswarm_tui.lifetime import Lifetime, spare_searches
     from gswarm_tui.store.errors import StoreError
 
     theme = parts.choose_theme(options, os.environ)
@@ -125,6 +125,7 @@ async def _watch(
     )
     following = asyncio.create_task(_follow_job(hub, plan))
     control = await parts.listen(hub, recorder, os.environ)
+    spare_searches()
     try:
         ended = await lifetime.run(app.run_async())
     finally:

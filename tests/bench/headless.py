@@ -22,6 +22,7 @@ from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Channel, Launcher, allow_many_files
+from gswarm_tui.lifetime import spare_searches
 from gswarm_tui.link import Link, Times
 from gswarm_tui.store.database import RecordingInfo
 from gswarm_tui.store.recorder import Recorder
@@ -95,6 +96,7 @@ async def _record(journal: Path, where: Path, interval_ms: int, path: Path, name
         hub.links[name] = Link(name, launcher, interval_ms, hub.publish, of_nodes=len(names), times=times)
     asked = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, asked.set)
+    spare_searches()
     running = asyncio.create_task(hub.run())
     await asked.wait()
     await hub.stop_links()

@@ -17,6 +17,7 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Channel
 from gswarm_tui.launch.simulated import SimulatedLauncher, simulated_names
+from gswarm_tui.lifetime import spare_searches
 from gswarm_tui.link import Link
 from gswarm_tui.store.database import RecordingInfo
 from gswarm_tui.store.recorder import Recorder
@@ -27,6 +28,7 @@ GPUS = 8
 
 def run(form: Form) -> Iterator[Figure]:
     """As fast as it goes, then a large fleet at its own pace."""
+    spare_searches()
     nodes, frames = form.count(128, 4), form.count(400, 10)
     cpu_s, samples, file_bytes = asyncio.run(_flood(form.folder / "flood.duckdb", nodes, frames, form.seed))
     yield Figure(
