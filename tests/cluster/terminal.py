@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.cluster.running import words_of
+from tests.terminal import Screen
 
 _POLL = 0.05  # seconds between two looks at the screen
 _OPTIONS = {
@@ -80,6 +81,13 @@ class Terminal:
     def screen(self, *, colours: bool = False) -> str:
         """What the screen shows now, a line a row; with colours also the escape sequences that make them."""
         return self._tmux("capture-pane", "-p", *(["-e"] if colours else []))
+
+    def drawn(self) -> Screen:
+        """The screen now, with the colours of its cells."""
+        columns, rows = self._ask("#{pane_width} #{pane_height}").split()
+        screen = Screen(int(columns), int(rows))
+        screen.write("\r\n".join(self.screen(colours=True).splitlines()))
+        return screen
 
     def wait_for(self, wanted: str | re.Pattern[str], timeout: float = 20.0) -> str:
         """Wait until the screen shows the text or matches the pattern; the screen that did.

@@ -83,13 +83,11 @@ def test_inside_an_allocation_its_own_gpus_count(cluster: Cluster, uneven: Node)
 
 
 def heat(terminal: Terminal, gpu: int) -> str:
-    """The background of one GPU's number on the heatmap, as the code of its colour."""
-    background, found = "", []
-    line = next(line for line in terminal.screen(colours=True).splitlines() if "gpu01\x1b" in line)
-    for code, text in re.findall(r"\x1b\[([\d;]*)m([^\x1b]*)", line):
-        background = code if code.startswith("48;") else background
-        found += [background] * len(re.findall(r"\b(?:50|100)\b", text))
-    return found[gpu]
+    """The background of one GPU's number on the heatmap."""
+    screen = terminal.drawn()
+    y, line = next(each for each in enumerate(screen.text().splitlines()) if each[1].startswith(" gpu01 "))
+    numbers = [found.start() for found in re.finditer(r"\b(?:50|100)\b", line)]
+    return screen.line(y)[numbers[gpu]].bg
 
 
 def test_without_a_recording_no_file_is_left(cluster: Cluster, terminal: Terminal) -> None:
