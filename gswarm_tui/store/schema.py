@@ -63,7 +63,7 @@ def _metrics(metrics: tuple[Metric, ...]) -> tuple[Column, ...]:
 
 
 def _digits(metric: Metric) -> str:
-    return ", whole from 100 on, else with three digits" if metric.sql == "FLOAT" else ""
+    return ", whole from 1000 on, with one digit after the point from 10 on, else with two" if metric.sql == "FLOAT" else ""
 
 
 _WHEN = (
