@@ -46,8 +46,8 @@ def run(path: Path, seconds: int = 20) -> Path:
             gpu_row(
                 util_pct=seq,
                 mem_used_mib=100 * seq,
-                pcie_rx_mb_s=2000.5,
-                pcie_tx_mb_s=500.25,
+                pcie_rx_mb_s=2001,
+                pcie_tx_mb_s=502,
                 energy_mj=9 * seq,
             ),
             gpu_row(util_pct=100, nvlink_rx_mb_s=450_000, nvlink_tx_mb_s=1.5, power_w=312.25),
