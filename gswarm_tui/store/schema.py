@@ -63,7 +63,8 @@ def _metrics(metrics: tuple[Metric, ...]) -> tuple[Column, ...]:
 
 
 def _digits(metric: Metric) -> str:
-    return ", whole from 1000 on, with one digit after the point from 10 on, else with two" if metric.sql == "FLOAT" else ""
+    kept = ", whole from 1000 on, one digit after the point from 10 on, else two"
+    return kept if metric.sql == "FLOAT" else ""
 
 
 _WHEN = (

@@ -17,7 +17,9 @@ T0 = 1_800_000_000
 
 
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
-def test_numbers_are_whole_from_1000_on_and_have_one_or_two_digits_after_the_point_below(precision: type) -> None:
+def test_numbers_are_whole_from_1000_on_and_have_a_digit_or_two_after_the_point_below(
+    precision: type,
+) -> None:
     values: npt.NDArray[Any] = np.array(
         [0, 0.004, 5.237, 9.996, 41.37, -41.37, 120.34, 690.47, 999.97, 1000.4, 186_423.7], precision
     )
