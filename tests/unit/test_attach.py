@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -325,12 +326,15 @@ def test_without_a_head_it_ends_with_its_job_though_it_would_linger_longer(node:
 @pytest.mark.parametrize("later", [10**18, None])
 def test_a_job_that_was_extended_keeps_its_agent(node: Node, later: int | None) -> None:
     first = node.attach()
-    first.say(JobEnds(at=10**9, sent=0))
+    first.say(JobEnds(at=4 * 10**9, sent=0))
     (hello,) = first.hear(Hello)
+    its_end = time.monotonic() + 4
     disconnect(first)
     second = node.attach()
     second.say(JobEnds(at=later, sent=0))
-    second.hear(Frame, 20)
+    second.hear(Frame)
+    until(lambda: time.monotonic() > its_end)
+    second.hear(Frame, len(second.hear(Frame)) + 10)
     assert lives(second) == [hello.life]
     assert not any(isinstance(message, Bye) for message in second.heard)
 
