@@ -15,9 +15,9 @@ _PROMPT_MS = 5.0
 
 
 def rounded(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Whole numbers; below 1,000 with one digit after the point, below 10 with two."""
+    """Whole numbers; below 100 with one digit after the point, below 10 with two."""
     size = np.abs(values)
-    steps = np.where(size < 1000, np.where(size < 10, 100, 10), 1).astype(values.dtype)
+    steps = np.where(size < 100, np.where(size < 10, 100, 10), 1).astype(values.dtype)
     # NaN stands for NULL; what is too large for its column becomes NULL there.
     with np.errstate(over="ignore"):
         kept: npt.NDArray[Any] = np.rint(values * steps) / steps

@@ -63,7 +63,7 @@ def _metrics(metrics: tuple[Metric, ...]) -> tuple[Column, ...]:
 
 
 def _digits(metric: Metric) -> str:
-    kept = ", whole from 1000 on, one digit after the point from 10 on, else two"
+    kept = ", whole from 100 on, one digit after the point from 10 on, else two"
     return kept if metric.sql == "FLOAT" else ""
 
 
