@@ -247,7 +247,8 @@ class Database:
                 self._connection.interrupt()
                 pause = 0.1
 
-        threading.Thread(target=hurry, name="compacting", daemon=True).start()
+        hurrying = threading.Thread(target=hurry, name="compacting", daemon=True)
+        hurrying.start()
         try:
             mode = self.path.stat().st_mode
             with self._rescued() as rescue:
@@ -263,6 +264,7 @@ class Database:
             _LOG.info("%s was not compacted: %s", self.path, error)
         finally:
             done.set()
+            hurrying.join()
 
     def close(self) -> None:
         """Lets go of the file; queries end."""
