@@ -232,11 +232,14 @@ class Database:
     def compact(self, within_s: float) -> None:
         """Writes a small file anew, in order and without holes; it stays as it is where that takes too long.
 
-        It is to be closed right after. Nothing is done while something waits in its write-ahead log.
+        It is to be closed right after. Nothing is done while something waits in its write-ahead log, where
+        another name leads to the file, or where somebody has put more into it than is copied here.
         """
         if self.wal_bytes() or self.path.is_symlink() or _inode(self.path) != self._inode:
             return
         if not _MOST_HOLES * _BLOCK < self.bytes() <= _MOST_COMPACTED:
+            return
+        if self.path.stat().st_nlink > 1 or self._holds_more():
             return
         done = threading.Event()
 
@@ -266,6 +269,16 @@ class Database:
             done.set()
             hurrying.join()
 
+    def _holds_more(self) -> bool:
+        """Whether there are tables or columns in the file that aren't from here. Raises StoreError."""
+        own = {("main", table.name, column.name) for table in TABLES for column in table.columns}
+        found = self._execute(
+            "SELECT schema_name, table_name, column_name FROM duckdb_columns() "
+            "WHERE database_name = 'rec' AND NOT internal "
+            "AND table_oid IN (SELECT table_oid FROM duckdb_tables() WHERE database_name = 'rec')"
+        )
+        return set(found) != own
+
     def close(self) -> None:
         """Lets go of the file; queries end."""
         if self._lending is not None:
@@ -284,7 +297,7 @@ class Database:
 
     @property
     def _wal(self) -> Path:
-        return self.path.with_name(self.path.name + ".wal")
+        return _log(self.path)
 
     def _execute(self, sql: str, values: list[Any] | None = None) -> list[tuple[Any, ...]]:
         try:
@@ -340,16 +353,23 @@ class Database:
         """A new file beside this one, as the database ``rescue``; removed where the block fails."""
         rescue = _rescue(self.path)
         options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
-        rescue.unlink(missing_ok=True)  # left by a crash, or a link that somebody made
+        log = _log(rescue)
+        for old in (rescue, log):  # left by a crash, or links that somebody made
+            old.unlink(missing_ok=True)
         try:
             self._connection.execute(f"ATTACH {literal(str(rescue))} AS rescue {options}")
             yield rescue
+            # DETACH would leave that to the last query that looks at it.
+            self._connection.execute("CHECKPOINT rescue")
             self._connection.execute("DETACH rescue")
+            if _size(log):
+                raise OSError(f"{rescue} isn't whole without its write-ahead log")
         except BaseException:
             with contextlib.suppress(duckdb.Error):
                 self._connection.execute("DETACH rescue")
-            with contextlib.suppress(OSError):
-                rescue.unlink()
+            for part in (rescue, log):
+                with contextlib.suppress(OSError):
+                    part.unlink()
             raise
 
 
@@ -362,6 +382,10 @@ def _shut_in(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 def _rescue(path: Path) -> Path:
     return path.with_name(path.name + ".rescue")
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(path.name + ".wal")
 
 
 def _clean(value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,6 +14,7 @@ import duckdb
 import numpy as np
 import pytest
 
+from gswarm_tui.store.asking import QueryError
 from gswarm_tui.store.database import Database, RecordingInfo
 from gswarm_tui.store.queries import Lending, Queries
 from gswarm_tui.store.schema import GPU_SAMPLES, HOST_SAMPLES
@@ -199,3 +202,77 @@ def test_a_file_that_would_take_too_long_to_write_anew_stays_as_it_is(path: Path
     assert database.rows(ALL) == before
     assert path.stat().st_ino == inode
     assert list(path.parent.glob("*.rescue*")) == []
+
+
+def fragmented(path: Path) -> None:
+    """A recording that is worth writing anew."""
+    database = Database(path)
+    database.begin_recording(INFO)
+    for first in range(0, 6_000, 1_000):
+        add(database, Sorter(database), first, 1_000, gpus=32)
+        database.checkpoint()
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE notes AS SELECT 42 AS answer",
+        "ALTER TABLE gpu_samples ADD COLUMN answer INT; UPDATE gpu_samples SET answer = 42",
+    ],
+)
+def test_what_somebody_put_into_the_file_stays_when_it_is_closed(path: Path, statement: str) -> None:
+    fragmented(path)
+    with duckdb.connect(str(path)) as file:
+        file.execute(statement)
+    database = Database(path)
+    database.checkpoint()
+    database.compact(60)
+    database.close()
+    with duckdb.connect(str(path)) as file:
+        table = "notes" if "notes" in statement else "gpu_samples"
+        assert file.execute(f"SELECT DISTINCT answer FROM {table}").fetchall() == [(42,)]
+
+
+def test_a_file_with_two_names_keeps_both(path: Path) -> None:
+    fragmented(path)
+    other = path.with_name("other.duckdb")
+    other.hardlink_to(path)
+    database = Database(path)
+    database.checkpoint()
+    database.compact(60)
+    database.close()
+    assert path.samefile(other)
+
+
+def test_a_file_written_anew_is_whole_at_once_also_while_a_query_looks_at_all_databases(path: Path) -> None:
+    fragmented(path)
+    lending = Lending(path, "256MB")
+    database = Database(path, lending)
+    before = database.rows(ONCE)
+    database.checkpoint()
+    stop, asked = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        queries = Queries(lending)
+        with contextlib.suppress(QueryError):  # the last ends with the file
+            while not stop.is_set():
+                asked.set()
+                looking = "SELECT count(*) FROM duckdb_tables(), range(300_000) r(i) WHERE hash(i) % 7 = 1"
+                list(queries.ask(looking).rows())
+
+    asking = [threading.Thread(target=ask) for _ in range(3)]
+    for one in asking:
+        one.start()
+    try:
+        assert asked.wait(30)
+        database.compact(60)
+        copied = shutil.copy(path, path.with_name("copied.duckdb"))
+        assert list(path.parent.glob("*.rescue*")) == []
+    finally:
+        stop.set()
+        database.close()
+        for one in asking:
+            one.join()
+    with duckdb.connect(str(copied)) as file:
+        assert file.execute(ONCE).fetchall() == [tuple(before[0].values())]
