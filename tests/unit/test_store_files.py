@@ -42,7 +42,8 @@ def test_every_metric_has_its_column_with_its_type_and_unit(tmp_path: Path) -> N
         for metric in metrics:
             kind, comment = columns[metric.name]
             assert kind == metric.sql
-            digits = ", whole from 100 on, else with three digits" if kind == "FLOAT" else ""
+            rounded = ", whole from 100 on, one digit after the point from 10 on, else two"
+            digits = rounded if kind == "FLOAT" else ""
             assert comment == f"{metric.meaning} [{metric.unit}]{digits}; NULL where not measured"
 
 
