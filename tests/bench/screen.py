@@ -85,7 +85,7 @@ def _fleet(form: Form) -> Iterator[Figure]:
         yield Figure("seconds in which nothing was painted", int(seconds) - len(painted), "s", 0)
         delays = []
         for place, keys in PLACES:
-            took = [_answered(app, key) for key in keys]
+            took = [_answered(app, key, quiet=not form.smoke) for key in keys]
             print(f"{place}: {', '.join(f'{1000 * s:.0f}' for s in took)} ms", file=sys.stderr)
             delays += took
         delays.sort()
@@ -100,9 +100,10 @@ def key_to_paint(app: InTerminal, number: int) -> float:
     return _answered(app, "k" if number % 2 else "j")
 
 
-def _answered(app: InTerminal, key: str) -> float:
-    """How long a key takes until something is painted, when nothing is painted by itself."""
-    _quiet(app)
+def _answered(app: InTerminal, key: str, *, quiet: bool = True) -> float:
+    """How long a key takes until something is painted; ``quiet``: when nothing is painted by itself."""
+    if quiet:
+        _quiet(app)
     since, began = app.written, time.monotonic()
     app.press(key)
     return app.wait_for_writing(since) - began

@@ -25,8 +25,8 @@ def across_a_rewrite(handle):
     print("null", flush=True)
     while nvmlDeviceGetPowerUsage(handle) == power and time.monotonic() < deadline:
         samples.append(timed(nvmlDeviceGetTotalEnergyConsumption, handle))
-    until = time.monotonic() + 0.05
-    while time.monotonic() < until:
+    until = time.monotonic_ns() + 50_000_000
+    while samples[-1][0] < until:
         samples.append(timed(nvmlDeviceGetTotalEnergyConsumption, handle))
     return samples
 
