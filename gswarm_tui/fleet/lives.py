@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gswarm_agent.frame import Frame
 
 LIVES_KEPT = 64
 
 
-@dataclass(frozen=True)
-class Heard:
+class Heard(NamedTuple):
     """The newest frame of one life: its number, and its time on the node's clock in Unix nanoseconds.
 
     The time is None where that frame is lost."""
@@ -19,8 +18,7 @@ class Heard:
     ts_ns: int | None
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A frame's place in its life: ``missing`` frames before it, seconds since the one before or None."""
 
     missing: int

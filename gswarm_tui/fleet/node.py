@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,9 +51,10 @@ def stale_after_s(interval_s: float) -> float:
 class NodeState:
     """One node. ``gpus`` has shape (GPUs, GPU metrics) and ``host`` (host metrics,), NaN where unmeasured.
 
-    ``version`` grows with every change that a screen could show. The energy column of ``gpu_history`` counts
-    from the first reading (``energy_base``, mJ). ``mine`` tells for each GPU whether the
-    job was granted it, True where that isn't known; ``own_memory_mib`` is the device memory of those.
+    ``version`` grows with every change that a screen could show. ``energy_mj`` are the energy counters of
+    ``gpus``; those in ``gpu_history`` count from the first reading (``energy_base``, mJ). ``mine`` tells
+    for each GPU whether the job was granted it, True where that isn't known; ``own_memory_mib`` is the device
+    memory of those.
     ``former`` is the hello of an agent run before this one, of which frames still come. ``last_ts`` is the
     time of the newest reading, ``last_arrival`` when a fresh one came: what waited on the node isn't fresh.
     ``looked`` is what the last look at processes found, None before it and where it is of other GPUs.
@@ -75,6 +77,7 @@ class NodeState:
     host: Floats = field(default_factory=lambda: np.full(len(HOST_COLUMNS), np.nan))
     mine: tuple[bool, ...] = ()
     own_memory_mib: float | None = None
+    energy_mj: Sequence[float] = ()
     energy_base: Floats | None = None
     gpu_history: History | None = None
     host_history: History | None = None
@@ -138,7 +141,8 @@ class NodeState:
         if self.energy_base is None:
             self.energy_base = np.nan_to_num(values[:, ENERGY])
         kept = values.copy()
-        kept[:, ENERGY] -= self.energy_base
+        energy = kept[:, ENERGY]
+        energy -= self.energy_base
         return kept
 
     def keep(self, ts: float, reading: Reading) -> None:

@@ -1,9 +1,12 @@
-"""Frames' numbers as arrays in this catalogue's order, whatever version of the agent sent them."""
+"""Frames' numbers in this catalogue's order, whatever version of the agent sent them.
+
+What can be said of a frame's numbers alone is said here, for all frames of a tick at once.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -18,47 +21,99 @@ from gswarm_tui.fleet.blocks import numbers
 from gswarm_tui.fleet.history import Floats
 
 ENERGY = GPU_COLUMNS.index("energy_mj")
+UTIL = GPU_COLUMNS.index("util_pct")
+POWER = GPU_COLUMNS.index("power_w")
+REASONS = GPU_COLUMNS.index("clock_reasons")
 _MOST = 1e15
 """Nothing measures more; what says so is no answer, and can't overflow a sum or a colour either."""
+_AT_ONCE = 128
+"""What so many frames become fits into a processor's cache; beyond that more at once take longer."""
+
+
+class Sums(NamedTuple):
+    """Utilisation in % and power in W over some GPUs, and how many of these told it."""
+
+    util: float
+    util_count: int
+    power: float
+    power_count: int
 
 
 class Reading(NamedTuple):
-    """A frame's numbers, NaN where there was no answer: (GPUs, GPU metrics) and (host metrics,)."""
+    """A frame's numbers, NaN where there was no answer: (GPUs, GPU metrics) and (host metrics,).
+
+    ``energy_mj`` are its GPUs' energy counters, ``reasons`` their clock reasons, without a bit where unknown,
+    ``sums`` are over all of them.
+    """
 
     gpus: Floats
     host: Floats
+    energy_mj: list[float]
+    reasons: list[int]
+    sums: Sums
+
+    def sums_of(self, mine: Sequence[bool]) -> Sums:
+        """Over those of its GPUs alone."""
+        return self.sums if all(mine) else sums(self.gpus[np.array(mine)].T[:, np.newaxis])[0]
 
 
-def readings(frames: Sequence[Frame]) -> list[Reading]:
+def readings(frames: Sequence[Frame]) -> Iterator[Reading]:
     """The numbers of these frames, each in arrays of its own."""
-    gpus = _values([frame.gpus for frame in frames], GPU_COLUMNS)
-    hosts = _values([frame.host for frame in frames], HOST_COLUMNS)
-    return [Reading(of_gpus, of_host[0]) for of_gpus, of_host in zip(gpus, hosts, strict=True)]
+    for begin in range(0, len(frames), _AT_ONCE):
+        yield from _readings(frames[begin : begin + _AT_ONCE])
 
 
-def energy_used(before: Floats, after: Floats) -> float:
-    """Joules between two readings of the energy counters; a counter that fell counts as nothing."""
-    if before.shape != after.shape:
-        return 0.0
-    counts = zip(before[:, ENERGY].tolist(), after[:, ENERGY].tolist(), strict=True)
-    return math.fsum(new - old for old, new in counts if new > old) / 1000
+def _readings(frames: Sequence[Frame]) -> list[Reading]:
+    hosts: dict[int, Floats] = {}
+    for places, columns in _alike([frame.host for frame in frames], HOST_COLUMNS):
+        hosts.update(zip(places, _tables(columns), strict=True))
+    found: dict[int, Reading] = {}
+    for places, columns in _alike([frame.gpus for frame in frames], GPU_COLUMNS):
+        energy = columns[ENERGY].tolist()
+        reasons = np.nan_to_num(columns[REASONS]).astype(np.int64).tolist()
+        parts = zip(places, _tables(columns), energy, reasons, sums(columns), strict=True)
+        for at, gpus, *of_gpus in parts:
+            found[at] = Reading(gpus, hosts[at][0], *of_gpus)
+    return [found[at] for at in range(len(frames))]
 
 
-def _values(blocks: Sequence[Block], wanted: tuple[str, ...]) -> list[Floats]:
-    """The wanted columns of each block, a row for each of its rows."""
+def sums(columns: Floats) -> list[Sums]:
+    """Over the GPUs of each reading; the shape is (GPU metrics, readings, GPUs)."""
+    told = columns[[UTIL, POWER]]
+    measured = np.isfinite(told)
+    totals, counts = np.where(measured, told, 0.0).sum(axis=2), measured.sum(axis=2)
+    parts = totals[0], counts[0], totals[1], counts[1]
+    return [Sums(*one) for one in zip(*(part.tolist() for part in parts), strict=True)]
+
+
+def energy_used(before: Sequence[float], after: Sequence[float], mine: Sequence[bool]) -> float:
+    """Joules of the job's GPUs between two readings of all counters (mJ); one that fell counts as nothing.
+
+    Nothing was used since no reading at all.
+    """
+    counters = zip(before, after, mine, strict=True) if before else ()
+    return math.fsum([new - old for old, new, counts in counters if counts and new > old]) / 1000
+
+
+def _alike(blocks: Sequence[Block], wanted: tuple[str, ...]) -> Iterator[tuple[list[int], Floats]]:
+    """The wanted columns of blocks that are alike, (columns, blocks, rows), and where these blocks stood."""
     alike: dict[tuple[Layout, int], list[int]] = {}
     for at, block in enumerate(blocks):
         alike.setdefault((block.layout, block.count), []).append(at)
-    found: dict[int, Floats] = {}
     for (layout, count), places in alike.items():
         columns = numbers(layout, count, [blocks[at].data for at in places])
         with np.errstate(invalid="ignore"):  # there are NaN that NumPy warns of, and nodes can send them
             held = np.concatenate((*columns, np.full((1, len(places), count), np.nan)))
             held[~(np.abs(held) <= _MOST)] = np.nan
-        tables = held[_places(layout, wanted)].transpose(1, 2, 0)
-        # Copies: a node that says nothing more must not keep what all of them said.
-        found.update(zip(places, (table.copy() for table in tables), strict=True))
-    return [found[at] for at in range(len(blocks))]
+        yield places, held[_places(layout, wanted)]
+
+
+def _tables(columns: Floats) -> list[Floats]:
+    """A table of each block, (rows, columns).
+
+    Copies: a node that says nothing more must not keep what all of them said.
+    """
+    return [table.copy() for table in columns.transpose(1, 2, 0)]
 
 
 @lru_cache

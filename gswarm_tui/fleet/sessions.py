@@ -6,14 +6,8 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import SessionChanged, SessionStarted, SessionStopped
-from gswarm_tui.fleet.history import Floats
-
-UTIL = GPU_COLUMNS.index("util_pct")
-POWER = GPU_COLUMNS.index("power_w")
+from gswarm_tui.fleet.readings import Sums
 
 
 @dataclass
@@ -68,20 +62,17 @@ class Session:
         complete = sum(self.covered_s.get(node, 0.0) >= enough for node in nodes)
         return "" if complete == len(nodes) else f"partial: {complete} of {len(nodes)} nodes"
 
-    def add(self, node: str, values: Floats, energy_j: float, interval_s: float | None) -> None:
-        """Count one node's reading, of shape (GPUs, metrics).
+    def add(self, node: str, sums: Sums, energy_j: float, interval_s: float | None) -> None:
+        """Count one node's reading.
 
         ``energy_j`` is what was used since the reading before, ``interval_s`` the time since then, None after
         a start or a gap.
         """
         self.covered_s[node] = self.covered_s.get(node, 0.0) + (interval_s or 0.0)
-        util, power = values[:, UTIL], values[:, POWER]
-        measured = np.isfinite(util)
-        self.util_sum += float(util[measured].sum())
-        self.util_count += int(measured.sum())
-        measured = np.isfinite(power)
-        self.power_sum += float(power[measured].sum())
-        self.power_count += int(measured.sum())
+        self.util_sum += sums.util
+        self.util_count += sums.util_count
+        self.power_sum += sums.power
+        self.power_count += sums.power_count
         self.energy_j += energy_j
 
 
@@ -127,11 +118,11 @@ class SessionBook:
         self.sessions[session.session_id] = session
         self.version += 1
 
-    def add(self, node: str, ts: float, values: Floats, energy_j: float, interval_s: float | None) -> None:
+    def add(self, node: str, ts: float, sums: Sums, energy_j: float, interval_s: float | None) -> None:
         """Count one node's reading in every session that covers its time, ended ones too."""
         for session in self.sessions.values():
             if session.covers(ts):
-                session.add(node, values, energy_j, interval_s)
+                session.add(node, sums, energy_j, interval_s)
 
     def add_energy(self, ts: float, energy_j: float) -> None:
         """Correct the energy of every session that covers a time."""

@@ -30,11 +30,10 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.history import History
 from gswarm_tui.fleet.lives import Place
 from gswarm_tui.fleet.node import UNHEALTHY_S, NodeState
-from gswarm_tui.fleet.readings import Reading, energy_used, readings
+from gswarm_tui.fleet.readings import ENERGY, Reading, energy_used, readings, sums
 from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
-REASONS = GPU_COLUMNS.index("clock_reasons")
 HISTORY_BYTES = 96 * 1024 * 1024
 HISTORY_LONGEST = 3600
 HISTORY_SHORTEST = 120
@@ -198,7 +197,7 @@ class Fleet:
         if not same:
             count = len(hello.gpus)
             node.gpus = np.full((count, len(GPU_COLUMNS)), np.nan)
-            node.energy_base = None
+            node.energy_mj, node.energy_base = (), None
             capacity = self._history_length(count)
             node.gpu_history = History(capacity, count, len(GPU_COLUMNS))
             node.host_history = History(capacity, 1, len(HOST_COLUMNS))
@@ -220,11 +219,11 @@ class Fleet:
             return []
         node.frames += 1
         node.version += 1
-        told = self._missing(node, event, place)
+        told = _gap(node, event.ts, place.missing)
         told += [_from_note(event, hello, note) for note in frame.notes]
         if not _same_gpus(hello, node.hello):
-            own = np.array(self._granted(node.name, hello), dtype=bool)
-            self.sessions.add(node.name, event.ts, reading.gpus[own], 0.0, place.interval_s)
+            counted = reading.sums_of(self._granted(node.name, hello))
+            self.sessions.add(node.name, event.ts, counted, 0.0, place.interval_s)
         elif node.last_ts is not None and event.ts < node.last_ts:
             self._late(node, event, reading, place)
         else:
@@ -235,29 +234,31 @@ class Fleet:
         self, node: NodeState, event: FrameArrived, hello: Hello, reading: Reading, place: Place
     ) -> list[Happened]:
         """A reading after all that are known: what the node shows from now on."""
-        frame, own = event.frame, node.own(reading.gpus)
-        used_j = energy_used(node.own(node.gpus), own)
-        node.gpus, node.host, node.last_ts = reading.gpus, reading.host, event.ts
+        frame = event.frame
+        used_j = energy_used(node.energy_mj, reading.energy_mj, node.mine)
+        node.gpus, node.host, node.energy_mj = reading.gpus, reading.host, reading.energy_mj
+        node.last_ts = event.ts
         if frame.processes is not None and node.hello and hello.process_columns == node.hello.process_columns:
             node.looked = frame.processes
         node.keep(event.ts, reading)
         self.energy_j += used_j
-        self.sessions.add(node.name, event.ts, own, used_j, place.interval_s)
+        self.sessions.add(node.name, event.ts, reading.sums_of(node.mine), used_j, place.interval_s)
         told = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
-        return told + self._throttling.look(event.node, event.ts, hello.gpus, reading.gpus[:, REASONS])
+        return told + self._throttling.look(event.node, event.ts, hello.gpus, reading.reasons)
 
     def _late(self, node: NodeState, event: FrameArrived, reading: Reading, place: Place) -> None:
         """A reading before the newest: it fills the history and its sessions, and nothing else.
 
         The energy from the reading before it to the one after it is divided anew.
         """
-        self.sessions.add(node.name, event.ts, node.own(reading.gpus), 0.0, place.interval_s)
+        self.sessions.add(node.name, event.ts, reading.sums_of(node.mine), 0.0, place.interval_s)
         if node.gpu_history is None:
             return
-        before, after, after_ts = node.gpu_history.around(event.ts)
-        before, now, after = map(node.own, (before, node.for_history(reading.gpus), after))
-        first, second = energy_used(before, now), energy_used(now, after)
-        second -= energy_used(before, after)
+        earlier, later, after_ts = node.gpu_history.around(event.ts)
+        tables = earlier, node.for_history(reading.gpus), later
+        before, now, after = (table[:, ENERGY].tolist() for table in tables)
+        first, second = energy_used(before, now, node.mine), energy_used(now, after, node.mine)
+        second -= energy_used(before, after, node.mine)
         self.sessions.add_energy(event.ts, first)
         self.sessions.add_energy(after_ts, second)
         self.energy_j += first + second
@@ -277,9 +278,6 @@ class Fleet:
             words = f"sampling was {frame.late_ms:.0f} ms late and passed over {frame.missed} ticks"
             told.append(Happened(event.ts, "late", WARNING, words, node.name))
         return told
-
-    def _missing(self, node: NodeState, event: FrameArrived, place: Place) -> list[Happened]:
-        return _gap(node, event.ts, place.missing)
 
     def _lost(self, event: FramesLost) -> list[Happened]:
         """The agent knows that frames never come; how many of them aren't here, only we know."""
@@ -307,13 +305,15 @@ class Fleet:
         for node in self.nodes.values():
             if node.gpu_history is None:
                 continue
-            times, readings = node.gpu_history.readings(session.started_at)
-            readings = readings[:, np.array(node.mine, dtype=bool)]
-            intervals = np.diff(times, prepend=np.nan)
-            for index, values in enumerate(readings):
-                used_j = energy_used(readings[index - 1], values) if index else 0.0
-                whole = float(intervals[index]) if intervals[index] <= node.stale_after_s else None
-                session.add(node.name, values.astype(np.float64), used_j, whole)
+            times, tables = node.gpu_history.readings(session.started_at)
+            columns = tables.transpose(2, 0, 1).astype(np.float64)
+            counted = sums(columns[:, :, np.array(node.mine, dtype=bool)])
+            before: Sequence[float] = ()
+            parts = zip(np.diff(times, prepend=np.nan), columns[ENERGY].tolist(), counted, strict=True)
+            for interval_s, energy_mj, of_own in parts:
+                whole = float(interval_s) if interval_s <= node.stale_after_s else None
+                session.add(node.name, of_own, energy_used(before, energy_mj, node.mine), whole)
+                before = energy_mj
 
 
 def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[Happened]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from gswarm_agent.frame import INFO, WARNING, GpuFacts
@@ -15,7 +14,6 @@ from gswarm_agent.metrics import (
     REASON_SW_THERMAL,
 )
 from gswarm_tui.fleet.events import Happened
-from gswarm_tui.fleet.history import Floats
 
 HARMFUL = REASON_HW_SLOWDOWN | REASON_SW_THERMAL | REASON_HW_THERMAL | REASON_POWER_BRAKE
 WATCHED = HARMFUL | REASON_POWER_CAP
@@ -33,9 +31,9 @@ class ThrottleWatch:
     def __init__(self) -> None:
         self._episodes: dict[str, dict[str, tuple[float, float, int]]] = {}
 
-    def look(self, node: str, ts: float, gpus: Sequence[GpuFacts], reasons: Floats) -> list[Happened]:
-        """What began or ended with this reading; ``reasons`` has one bit mask a GPU, NaN where unknown."""
-        now = [int(mask) & WATCHED if math.isfinite(mask) else 0 for mask in reasons.tolist()]
+    def look(self, node: str, ts: float, gpus: Sequence[GpuFacts], reasons: Sequence[int]) -> list[Happened]:
+        """What began or ended with this reading; ``reasons`` has one bit mask a GPU."""
+        now = [mask & WATCHED for mask in reasons]
         episodes = self._episodes.setdefault(node, {})
         if not episodes and not any(now):
             return []

@@ -51,7 +51,7 @@ def test_readings_of_many_frames_are_those_of_each(
     pairs: list[tuple[Block, Block]],
 ) -> None:
     frames = [Frame(1, 1, 0.0, 0, gpus, host) for gpus, host in pairs]
-    found = readings(frames)
+    found = list(readings(frames))
     for (gpus, host), reading in zip(pairs, found, strict=True):
         assert reading.gpus.shape == (gpus.count, len(GPU_COLUMNS))
         np.testing.assert_array_equal(reading.gpus, np.array(shown(gpus, GPU_COLUMNS), float).reshape(-1, 20))

@@ -407,7 +407,8 @@ def test_columns_of_another_version_are_put_in_their_place() -> None:
     assert gpu["temp_c"] != gpu["temp_c"]
 
 
-def test_frames_at_once_are_taken_as_one_after_the_other() -> None:
+@pytest.mark.parametrize("granted", [{0, 1}, {1}])
+def test_frames_at_once_are_taken_as_one_after_the_other(granted: set[int]) -> None:
     """Late ones, those seen before, of another life and of a session included."""
     frames = [
         frame(1, T0 + 1, gpu_row(energy_mj=1000, util_pct=5), gpu_row(energy_mj=10, clock_reasons=0x40)),
@@ -417,12 +418,18 @@ def test_frames_at_once_are_taken_as_one_after_the_other() -> None:
         frame(6, T0 + 4, gpu_row(energy_mj=7000, power_w=100), gpu_row(energy_mj=4000)),
         frame(1, T0 + 6, gpu_row(energy_mj=8000), gpu_row(energy_mj=100), life="life-2"),
     ]
-    one_by_one, at_once = live(), live()
+    frames += [
+        frame(seq, T0 + 5 + seq, gpu_row(power_w=seq / 10), gpu_row(energy_mj=seq * 1000), life="life-2")
+        for seq in range(2, 200)
+    ]
+    one_by_one, at_once = (
+        live(fleet=Fleet(["gpu01"], allocation={"gpu01": frozenset(granted)})) for _ in range(2)
+    )
     for fleet in (one_by_one, at_once):
         fleet.apply(SessionStarted("s", T0, "s", T0))
     told = [happened for one in frames for happened in one_by_one.apply(one)]
     assert at_once.take(frames) == told
-    assert {happened.kind for happened in told} == {"throttle", "gap", "xid"}
+    assert {happened.kind for happened in told} == {"throttle", "throttle_end", "gap", "xid"}
     one, other = one_by_one.nodes["gpu01"], at_once.nodes["gpu01"]
     np.testing.assert_array_equal(one.gpus, other.gpus)
     assert (one.frames, one.lost_frames, one.last_ts) == (other.frames, other.lost_frames, other.last_ts)
