@@ -80,8 +80,10 @@ class _Stack:
         singles, doubles = self._numbers()
         for places, columns in ((self.layout.singles, singles), (self.layout.doubles, doubles)):
             for place, values in zip(places, columns, strict=True):
-                if self.layout.columns[place] in known:
-                    made[self.layout.columns[place]] = values
+                name = self.layout.columns[place]
+                # A node must not choose whose samples these are; of columns of one name the first counts.
+                if name in known and name not in made:
+                    made[name] = values
         if not keys.if_answered:
             return made
         answered = ~(np.isnan(singles).all(axis=0) & np.isnan(doubles).all(axis=0))
