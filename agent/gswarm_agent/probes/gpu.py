@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from itertools import accumulate
 from threading import Lock
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
@@ -16,7 +17,6 @@ from gswarm_agent.probes.nvml import (
     SUCCESS,
     UNSUPPORTED,
     CallQuery,
-    Field,
     FieldQuery,
     Nvml,
     reason_of,
@@ -50,6 +50,23 @@ def _first_error(codes: Sequence[int]) -> int:
     return next(filter(None, codes), SUCCESS)
 
 
+class _Asked:
+    """What a GPU is asked each tick, prepared: ``fields`` in one call, then one for each of ``levels``."""
+
+    def __init__(self, handle: Any, fields: Sequence[FieldSum], levels: Sequence[Levels]) -> None:
+        self.fields = fields
+        self.levels = levels
+        self.sources: List[Source] = [*fields, *levels]
+        self.fine = [SUCCESS] * len(fields)
+        self.field_query = FieldQuery([field for source in fields for field in source.fields])
+        ends = accumulate(len(source.fields) for source in fields)
+        self.places = [(source, end - len(source.fields), end) for source, end in zip(fields, ends)]
+        self.calls = CallQuery(handle, [source.call for source in levels])
+        self.columns = [
+            (position, i, source.convert) for i, source in enumerate(levels) for position in source.positions
+        ]
+
+
 class Gpu:
     """A GPU by its NVML index. Its methods are called by one lane at a time, ``count_pcie`` by any thread.
 
@@ -71,11 +88,8 @@ class Gpu:
         self._pcie = pcie_counts(nvml.api)
         self._fields: List[FieldSum] = [*self._pcie, *field_sums(nvml)]
         self._sources: List[Source] = [*self._levels, *self._fields]
-        self._fields_asked: List[Sequence[Field]] = []
-        self._query = FieldQuery(())
-        self._levels_asked: List[Levels] = []
-        self._calls = CallQuery(None, ())
-        self._columns: List[Tuple[int, int, Optional[Callable[[int], Optional[Number]]]]] = []
+        self._asked = _Asked(None, (), ())
+        self._settled = False  # what was asked has all been answered, and the same is asked next
         self._pcie_query = FieldQuery([field for count in self._pcie for field in count.fields])
         self._field_lock = Lock()
         self._silent = 0
@@ -157,7 +171,6 @@ class Gpu:
             self.handle = self._nvml.api.nvmlDeviceGetHandleByIndex(self.index)
         except self._nvml.Error as error:
             raise _LostError(reason_of(error.value)) from None
-        self._levels_asked = []
         for _ in range(STRIKES):
             codes = self._ask([None] * len(GPU_COLUMNS), 0, everything=True)
             failed = _failure(codes)
@@ -189,61 +202,51 @@ class Gpu:
         return tuple(values)
 
     def _ask(self, values: List[Optional[Number]], now_ns: int, everything: bool) -> Dict[Source, int]:
-        """Ask all that isn't at rest, or everything; fill in values, return each source's nvmlReturn_t."""
-        codes: Dict[Source, int] = {}
-        # Counters come first, close to the time that their rates are taken at.
-        wanted = [source for source in self._fields if everything or source.reason is None]
-        if wanted:
-            with self._field_lock:
-                self._ask_fields(wanted, values, now_ns, codes)
-        levels_wanted = [source for source in self._levels if everything or source.reason is None]
-        if levels_wanted:
-            self._ask_levels(levels_wanted, values, codes)
-        return codes
+        """Ask all that isn't at rest, or everything, and fill in values.
 
-    def _ask_levels(
-        self, wanted: List[Levels], values: List[Optional[Number]], codes: Dict[Source, int]
-    ) -> None:
-        if wanted != self._levels_asked:
-            self._levels_asked = wanted
-            self._calls = CallQuery(self.handle, [source.call for source in wanted])
-            self._columns = [
-                (position, i, source.convert)
-                for i, source in enumerate(wanted)
-                for position in source.positions
-            ]
-        answered, numbers = self._calls.ask()
-        self._alive(answered[-1])
-        codes.update(zip(wanted, answered))
-        for (position, i, convert), number in zip(self._columns, numbers):
-            if answered[i] == SUCCESS:
-                values[position] = number if convert is None else convert(number)
-
-    def _ask_fields(
-        self,
-        wanted: Sequence[FieldSum],
-        values: List[Optional[Number]],
-        now_ns: int,
-        codes: Dict[Source, int],
-    ) -> None:
-        fields = [source.fields for source in wanted]
-        if fields != self._fields_asked:
-            self._fields_asked, self._query = (
-                fields,
-                FieldQuery([one for several in fields for one in several]),
+        Returns each source's nvmlReturn_t; nothing where all have answered, as they had the time before.
+        """
+        if everything or not self._settled:
+            self._settled = False
+            self._asked = _Asked(
+                self.handle,
+                [source for source in self._fields if everything or source.reason is None],
+                [source for source in self._levels if everything or source.reason is None],
             )
-        verdict, answers = self._nvml.ask_fields(self.handle, self._query)
+        asked = self._asked
+        codes: List[int] = []
+        # Counters come first, close to the time that their rates are taken at.
+        if asked.fields:
+            with self._field_lock:
+                codes += self._ask_fields(asked, values, now_ns)
+        if asked.levels:
+            codes += self._ask_levels(asked, values)
+        if self._settled and not any(codes):
+            return {}
+        return dict(zip(asked.sources, codes))
+
+    def _ask_fields(self, asked: _Asked, values: List[Optional[Number]], now_ns: int) -> Sequence[int]:
+        verdict, answers = self._nvml.ask_fields(self.handle, asked.field_query)
         if verdict != SUCCESS:
-            codes.update(dict.fromkeys(wanted, self._alive(verdict)))
-            return
+            return [self._alive(verdict)] * len(asked.fields)
         self.pcie_counted_at = time.monotonic()
-        first, sound = 0, not any(answers.codes)
-        for source, several in zip(wanted, fields):
-            after = first + len(several)
-            code = codes[source] = SUCCESS if sound else self._alive(_first_error(answers.codes[first:after]))
+        codes = asked.fine
+        if any(answers.codes):
+            codes = [
+                self._alive(_first_error(answers.codes[first:after])) for _, first, after in asked.places
+            ]
+        for (source, first, _), code in zip(asked.places, codes):
             if code == SUCCESS:
                 values[source.positions[0]] = source.value(answers, first, now_ns)
-            first = after
+        return codes
+
+    def _ask_levels(self, asked: _Asked, values: List[Optional[Number]]) -> Sequence[int]:
+        codes, numbers = asked.calls.ask()
+        self._alive(codes[-1])
+        for (position, i, convert), number in zip(asked.columns, numbers):
+            if codes[i] == SUCCESS:
+                values[position] = number if convert is None else convert(number)
+        return codes
 
     def _alive(self, code: int) -> int:
         if code == GPU_IS_LOST:
@@ -265,11 +268,13 @@ class Gpu:
                 self._rest(source, self._why(source, code), told)
             else:
                 settled = settled and source.reason is not None
+        self._settled = not any(codes.values())
         return settled
 
     def _rest(self, source: Source, reason: str, told: bool) -> None:
         source.reset()
         source.reason = reason
+        self._settled = False
         if told:
             for name in source.columns:
                 self._note("unmeasured", WARNING, f"no longer measures {name}: {reason}")

@@ -148,7 +148,11 @@ class FieldAnswers(NamedTuple):
 
     codes: Tuple[int, ...]
     kinds: Tuple[int, ...]
-    numbers: List[float]
+    numbers: Tuple[float, ...]
+
+
+# nvmlValueType_t to the member of the union: double, uint, (ulong, ulonglong), slonglong, sint, ushort.
+_MEMBERS = {0: "d", UNSIGNED_INT: "I4x", 4: "q", 5: "i4x", 6: "H6x"}
 
 
 class FieldQuery:
@@ -156,12 +160,12 @@ class FieldQuery:
 
     # nvmlFieldValue_t: fieldId, scopeId, timestamp, latencyUsec, valueType, nvmlReturn, value (a union).
     _LAYOUT = struct.Struct("=IIqqIIQ")
-    _ANSWER = "24xIIQ"
+    _ANSWER = "24xII"
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._count = len(fields)
         self._buffer = ctypes.create_string_buffer(self._LAYOUT.size * len(fields))
-        self._answers = struct.Struct("=" + self._ANSWER * len(fields))
+        self._expect((2,) * len(fields))
         for i, (field, scope) in enumerate(fields):
             self._LAYOUT.pack_into(self._buffer, i * self._LAYOUT.size, field, scope, 0, 0, 0, 0, 0)
 
@@ -169,17 +173,16 @@ class FieldQuery:
         """The call's nvmlReturn_t and the answers, which mean nothing where it isn't SUCCESS."""
         code = function(handle, self._count, self._buffer)
         answers = self._answers.unpack(self._buffer)
-        kinds, bits = answers[::3], answers[2::3]
-        return code, FieldAnswers(answers[1::3], kinds, [*map(_number, kinds, bits)])
+        if answers[::3] != self._kinds:
+            self._expect(answers[::3])
+            answers = self._answers.unpack(self._buffer)
+        return code, FieldAnswers(answers[1::3], self._kinds, answers[2::3])
 
-
-# nvmlValueType_t to the member of the union: double, uint, (ulong, ulonglong), slonglong, sint, ushort.
-_MEMBERS = {0: "<d", UNSIGNED_INT: "<I4x", 4: "<q", 5: "<i4x", 6: "<H6x"}
-
-
-def _number(kind: int, bits: int) -> float:
-    member = _MEMBERS.get(kind)
-    return bits if member is None else struct.unpack(member, bits.to_bytes(8, "little"))[0]
+    def _expect(self, kinds: Tuple[int, ...]) -> None:
+        """Read the answers as these kinds of numbers, which are nearly always those of the time before."""
+        self._kinds = kinds
+        layout = "".join([self._ANSWER + _MEMBERS.get(kind, "Q") for kind in kinds])
+        self._answers = struct.Struct("=" + layout)
 
 
 class Nvml:

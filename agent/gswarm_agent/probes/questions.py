@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import Number
@@ -52,12 +53,20 @@ class FieldSum(Source):
     """A column made of field values: their sum, or with ``scales`` its growth per second times the scale.
 
     ``plans`` are alternative sets of fields, tried in order until the GPU knows one; each has its scale.
+    No value is above ``most``: the driver's clock and ours differ by a little.
     """
 
-    def __init__(self, column: str, plans: Sequence[Sequence[Field]], scales: Sequence[float] = ()) -> None:
+    def __init__(
+        self,
+        column: str,
+        plans: Sequence[Sequence[Field]],
+        scales: Sequence[float] = (),
+        most: float = math.inf,
+    ) -> None:
         super().__init__(column)
         self._plans = plans
         self._scales = scales
+        self._most = most
         self._plan = 0
         self._rate = Rate()
 
@@ -78,7 +87,7 @@ class FieldSum(Source):
         if not self._scales:
             return total
         rate = self._rate.update(total, now_ns)
-        return None if rate is None else rate * self._scales[self._plan]
+        return None if rate is None else min(self._most, rate * self._scales[self._plan])
 
     def total(self, answers: FieldAnswers, first: int) -> int:
         """The sum of the answers."""
@@ -88,15 +97,6 @@ class FieldSum(Source):
     def reset(self) -> None:
         """Start the rate anew."""
         self._rate.reset()
-
-
-class Throttle(FieldSum):
-    """Time under a limit as a share of the interval; the driver's clock and ours differ by a little."""
-
-    def value(self, answers: FieldAnswers, first: int, now_ns: int) -> Optional[Number]:
-        """Percent, at most 100."""
-        share = super().value(answers, first, now_ns)
-        return None if share is None else min(100.0, share)
 
 
 class PcieCount(FieldSum):
@@ -185,7 +185,7 @@ def field_sums(nvml: Nvml) -> List[FieldSum]:
         plans = [[(field, 0) for field in fields]]
         if nvml.driver_before(580, 82):
             plans.insert(0, [(field, 0) for field in before_580_82])
-        return Throttle(column, plans, [_NS_TO_PERCENT] * len(plans))
+        return FieldSum(column, plans, [_NS_TO_PERCENT] * len(plans), most=100.0)
 
     sw_thermal = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
     hw_thermal = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
