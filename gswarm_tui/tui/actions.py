@@ -194,6 +194,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("open", ("enter",), "whole row", "Show a row whole, or ask a recipe", LOOKING, (SQL,), 11, "⏎"),
     Action("theme", ("t",), "theme", "Next theme: dark, light, 16 colours", LOOKING),
+    Action("redraw", ("ctrl+l",), "redraw", "Draw the screen anew", LOOKING),
     # Playback
     Action(
         "play", ("space",), "look back", "Look back, while recording goes on", PLAYBACK, (), 64, modes=(LIVE,)

@@ -88,7 +88,7 @@ class Viewer(App[str], inherit_bindings=False):
     def on_mount(self) -> None:
         """Show the theme, and ages as they grow."""
         self.theme = self._first_theme
-        self.app_resume_signal.subscribe(self, lambda _: self._terminal.forget())
+        self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         self.set_interval(LOOK_EVERY_S, self._look_for_ages)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -114,8 +114,8 @@ class Viewer(App[str], inherit_bindings=False):
             self.place.look()
 
     def on_resize(self) -> None:
-        """The terminal moved what is on it about as it likes."""
-        self._terminal.forget()
+        """The terminal moved what is on it about as it likes, also one that is as large as before again."""
+        self.action_redraw()
 
     def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
         """Write what Textual drew, as far as it isn't on the terminal already."""
@@ -196,6 +196,12 @@ class Viewer(App[str], inherit_bindings=False):
         self.push_screen(place)
 
     # Looks
+
+    def action_redraw(self) -> None:
+        """Draw all of the screen, whatever is on the terminal."""
+        self._terminal.forget()
+        if self.screen_stack:
+            self.screen.refresh()
 
     def action_theme(self) -> None:
         """Take the next theme."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 from textual import events
+from textual._compositor import CompositorUpdate
 from textual.geometry import Size
 from textual.widgets import Input
 
 from gswarm_tui.tui.commands import Palette
+from gswarm_tui.tui.terminal import Terminal
 from gswarm_tui.tui.themes import THEME_NAMES
+from tests.terminal import Screen
 from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import scene
 
@@ -60,6 +63,32 @@ async def test_a_size_that_is_no_longer_the_terminals_is_not_drawn_for() -> None
         await pilot.pause()
         await pilot.resize_terminal(100, 40)
         assert drawn_for == {30, 40}
+
+
+@pytest.mark.parametrize("by", ["key", "a size that is as before", "its return from being stopped"])
+async def test_what_something_else_wrote_over_the_screen_is_drawn_over(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, terminal, seen = app_on(scene(2, 2, 60)), Terminal(), Screen(100, 30)
+
+    def display(_: object, drawn: CompositorUpdate | None) -> None:
+        if drawn is not None:
+            seen.write(terminal.frame(drawn, app.console) or "")
+
+    monkeypatch.setattr(app, "_display", display)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        before = seen.text()
+        seen.write("\x1b[2J\x1b[3;1HBroadcast message: the login node goes down at 17:00")
+        if by == "key":
+            await pilot.press("ctrl+l")
+        elif by == "a size that is as before":
+            app.post_message(events.Resize(app.size, app.size))
+        else:
+            app.app_resume_signal.publish(app)
+        await pilot.pause()
+        assert "gpu01" in before
+        assert seen.text() == before
 
 
 async def test_a_question_answered_twice_is_answered_once() -> None:
