@@ -34,6 +34,8 @@ from gswarm_tui.store.sorting import Sorter
 _LOG = logging.getLogger(__name__)
 _LEAST_LOG = 2 * 1024 * 1024
 _MOST_LOG = 16 * 1024 * 1024
+_COMMITS_A_CHECKPOINT = 20
+"""With fewer, a large fleet's young file would be checkpointed every few seconds: a fifth of it is little."""
 _COMPACTING_S = 4.0
 
 
@@ -87,6 +89,7 @@ class Recorder:
         self._sorter: Sorter
         self._ledger: Ledger
         self._rows = 0
+        self._commits = 0
         self._committed: dict[tuple[str, str], int] = {}
         self._error = ""
         self._closed = False
@@ -260,6 +263,7 @@ class Recorder:
     def _keep(self, batch: Batch) -> None:
         self._ledger = batch.ledger
         self._rows += batch.rows
+        self._commits += 1
         self._committed |= batch.committed()
 
     def _tidy(self) -> None:
@@ -269,8 +273,10 @@ class Recorder:
         except StoreError as error:
             _LOG.info("rows stay in the order in which they came: %s", error)
         log = self._database.wal_bytes()
+        large = log > _LEAST_LOG and log > self._database.bytes() // 5
         try:
-            if log > _LEAST_LOG and log > min(self._database.bytes() // 5, _MOST_LOG):
+            if log > _MOST_LOG or (large and self._commits >= _COMMITS_A_CHECKPOINT):
+                self._commits = 0
                 self._database.checkpoint()
         except StoreError as error:
             self._error = str(error)
