@@ -13,8 +13,8 @@ import pytest
 
 from gswarm_agent.folder import tops
 from gswarm_tui.printing.formats import whole
+from tests.unit.heads import agents_of, eventually, head, nothing_left, rows
 from tests.unit.store_recording import arrived, gpu_row, introduced, record
-from tests.unit.test_recover import agents_of, eventually, head, rows
 
 SECRET = "zq7zq7zq7"
 
@@ -63,22 +63,22 @@ def test_nothing_listens_and_nothing_is_for_others_to_read(
     monkeypatch.setenv("HF_TOKEN", SECRET)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     path = tmp_path / "gswarm-run.duckdb"
-    with head("--launcher", "local", "--interval", "0.1", "--db", str(path)) as running:
-        eventually(lambda: rows(running) > 10, "frames on disk")
-        path.with_name(path.name + ".rescue").symlink_to(tmp_path / "elsewhere")
-        path.unlink()
-        eventually(path.exists, "the deleted file, put back")
-        assert not path.is_symlink()
-        assert not (tmp_path / "elsewhere").exists()
-        processes = set(family(running.process.pid))
-        (uid,) = {
-            words[words.index("--recording") + 1]
-            for pid in processes
-            if "--recording" in (words := words_of(pid))
-        }
-        agent = agents_of(uid)[0]["pid"]
-        assert isinstance(agent, int)
-        try:
+    with nothing_left(path):
+        with head("--launcher", "local", "--interval", "0.1", "--db", str(path)) as running:
+            eventually(lambda: rows(running) > 10, "frames on disk")
+            path.with_name(path.name + ".rescue").symlink_to(tmp_path / "elsewhere")
+            path.unlink()
+            eventually(path.exists, "the deleted file, put back")
+            assert not path.is_symlink()
+            assert not (tmp_path / "elsewhere").exists()
+            processes = set(family(running.process.pid))
+            (uid,) = {
+                words[words.index("--recording") + 1]
+                for pid in processes
+                if "--recording" in (words := words_of(pid))
+            }
+            agent = agents_of(uid)[0]["pid"]
+            assert isinstance(agent, int)
             sockets = {one for pid in (*processes, agent) for one in sockets_of(pid)}
             assert sockets, "the agent's own socket is seen"
             assert not sockets & with_an_address()
@@ -88,10 +88,9 @@ def test_nothing_listens_and_nothing_is_for_others_to_read(
             assert (top.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o700, 0o700)
             assert open_to_others(folder) == []
             assert not any(SECRET in " ".join(words_of(pid)) for pid in (*processes, agent))
-        finally:
             os.kill(agent, signal.SIGKILL)
-    for written in (*tmp_path.rglob("*"), *folder.iterdir()):
-        assert not written.is_file() or SECRET.encode() not in written.read_bytes()
+        for written in (*tmp_path.rglob("*"), *folder.iterdir()):
+            assert not written.is_file() or SECRET.encode() not in written.read_bytes()
 
 
 @pytest.mark.usefixtures("no_umask")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -31,56 +28,21 @@ from gswarm_tui.plan import Plan
 from gswarm_tui.remember import recall, remember
 from gswarm_tui.slurm import Job
 from gswarm_tui.store.recorder import Recorder
-from tests.terminal import InTerminal
+from tests.unit.heads import PATIENCE_S, agents_of, eventually, head, nothing_left, rows
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
-PATIENCE_S = 60.0
 SETTINGS = parse([], {"HOME": "/nowhere"})
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.05)
-
-
-@contextmanager
-def head(*words: str) -> Iterator[InTerminal]:
-    """gswarm-tui on a terminal of its own; it is killed at the end, if it hasn't ended before."""
-    with InTerminal([sys.executable, "-m", "gswarm_tui", *words], size=(120, 40)) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
-
-
-def rows(running: InTerminal) -> int:
-    """How many the title says are on disk."""
-    told = re.search(r"(\d+) rows", running.screen())
-    return int(told[1]) if told else 0
 
 
 def frames_on(path: Path) -> list[int]:
     return [seq for (seq,) in query(path, "SELECT seq FROM host_samples ORDER BY ts")]
 
 
-def agents_of(uid: str) -> list[dict[str, object]]:
-    """What this machine's agents say of a recording."""
-    command = [sys.executable, "-m", "gswarm_agent", "status", "--recording", uid]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert isinstance(found, list)
-    return found
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "gswarm-run.duckdb"
-    yield path
-    for (uid,) in query(path, "SELECT uid FROM recordings") if path.exists() else []:
-        for agent in agents_of(uid) if uid else []:
-            if isinstance(agent["pid"], int):
-                os.kill(agent["pid"], signal.SIGKILL)
+    with nothing_left(path):
+        yield path
 
 
 def killed_head(path: Path) -> str:
