@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type, U
 import msgpack
 
 from gswarm_agent.frame import Clock, Frame, Hello
-from gswarm_agent.wire_frames import frame_body, read_frame
+from gswarm_agent.wire_frames import FrameReader, frame_body
 from gswarm_agent.wire_packing import LENGTH, PACKED, Unpacker
 from gswarm_agent.wire_values import (
     MAX_LIVES,
@@ -240,7 +240,7 @@ class Decoder:
         self._unpacked = bytearray()
         self._unpacker = Unpacker()
         self._started = False
-        self._hello: Optional[Hello] = None
+        self._frames: Optional[FrameReader] = None
         self.noise = b""
 
     @property
@@ -296,10 +296,13 @@ class Decoder:
         tag, values = body[0], body[1:]
         try:
             if tag == _HELLO:
-                self._hello = read_hello(values)
-                return self._hello
+                hello = read_hello(values)
+                self._frames = FrameReader(hello)
+                return hello
             if tag == _FRAME:
-                return read_frame(values, self._hello)
+                if self._frames is None:
+                    raise WireError("a frame came before the hello")
+                return self._frames.read(values)
             if tag in _SIMPLE:
                 kind, build = _SIMPLE[tag]
                 if len(values) != len(fields(kind)):

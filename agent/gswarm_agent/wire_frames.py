@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, List, Optional, Tuple
 
 from gswarm_agent.block import Block, Layout
@@ -10,7 +11,6 @@ from gswarm_agent.wire_values import (
     MAX_INTEGER,
     MAX_NOTES,
     MAX_PROCESSES,
-    WireError,
     malformed,
     optional,
     read_array,
@@ -47,21 +47,39 @@ def frame_body(frame: Frame) -> List[Any]:
     ]
 
 
-def read_frame(body: List[Any], hello: Optional[Hello]) -> Frame:
-    """A frame from the parts of its message, in the shape that the hello before it described."""
-    if hello is None:
-        raise WireError("a frame came before the hello")
-    seq, ts_ns, late_ms, missed, gpus, host, processes, notes = body
-    return Frame(
-        seq=read_integer(seq, "frame seq", 1),
-        ts_ns=read_integer(ts_ns, "frame time"),
-        late_ms=read_number(late_ms, "frame lateness"),
-        missed=read_integer(missed, "frame missed"),
-        gpus=_block(gpus, hello.tables.gpus, len(hello.gpus), "frame gpus"),
-        host=_block(host, hello.tables.host, 1, "frame host"),
-        processes=None if processes is None else _processes(processes, hello),
-        notes=tuple(_note(n, hello) for n in read_array(notes, "frame notes", MAX_NOTES)),
-    )
+class FrameReader:
+    """Frames in the shape that the hello before them described."""
+
+    def __init__(self, hello: Hello) -> None:
+        self._hello = hello
+        self._said: List[Any] = []
+        self._looked: Optional[Processes] = None
+
+    def read(self, body: List[Any]) -> Frame:
+        """A frame from the parts of its message."""
+        hello = self._hello
+        seq, ts_ns, late_ms, missed, gpus, host, processes, notes = body
+        return Frame(
+            seq=read_integer(seq, "frame seq", 1),
+            ts_ns=read_integer(ts_ns, "frame time"),
+            late_ms=read_number(late_ms, "frame lateness"),
+            missed=read_integer(missed, "frame missed"),
+            gpus=_block(gpus, hello.tables.gpus, len(hello.gpus), "frame gpus"),
+            host=_block(host, hello.tables.host, 1, "frame host"),
+            processes=None if processes is None else self._processes(processes),
+            notes=tuple(_note(n, hello) for n in read_array(notes, "frame notes", MAX_NOTES)),
+        )
+
+    def _processes(self, value: Any) -> Processes:
+        """Most are those of the look before: what is said of them is checked, and held, once."""
+        *said, numbers = read_array(value, "processes", 7, 7)
+        if self._looked is not None and said == self._said:
+            known = self._looked
+            block = _block(numbers, self._hello.tables.processes, len(known), "process numbers")
+            return replace(known, numbers=block)
+        self._looked = _processes(value, self._hello)
+        self._said = said
+        return self._looked
 
 
 def _block(value: Any, layout: Layout, count: int, what: str) -> Block:

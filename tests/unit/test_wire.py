@@ -379,6 +379,24 @@ def test_commands_of_processes_carry_no_escapes() -> None:
     assert [(p.user, p.command) for p in frame.processes.samples] == [("e ve", "python [x] ")]
 
 
+def test_processes_that_stay_and_those_that_change_are_told_apart() -> None:
+    ada = ProcessSample(0, 1, "ada", "python", 0, 0, (1.0,))
+    looks = [
+        [ada],
+        [replace(ada, row=(2.0,))],
+        [],
+        [ada, replace(ada, pid=2)],
+        None,
+        [replace(ada, command="python3")],
+        [ada],
+    ]
+    said = [
+        HELLO.tables.frame(seq, seq, 0.0, 0, gpus=[None], host=None, processes=look)
+        for seq, look in enumerate(looks, 1)
+    ]
+    assert decoded(MAGIC + encode(HELLO) + b"".join(map(encode, said))) == [HELLO, *said]
+
+
 @pytest.mark.parametrize("message", [Bye("\udc80"), Ack("life", 2**64)])
 def test_what_cannot_be_said_is_refused_where_it_is_said(message: Message) -> None:
     with pytest.raises(WireError, match="can't be said"):
