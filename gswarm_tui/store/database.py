@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import stat
 import threading
 from collections.abc import Iterable, Iterator
@@ -233,13 +234,14 @@ class Database:
         """Writes a small file anew, in order and without holes; it stays as it is where that takes too long.
 
         It is to be closed right after. Nothing is done while something waits in its write-ahead log, where
-        another name leads to the file, or where somebody has put more into it than is copied here.
+        another name leads to the file, it is somebody else's, or more was put into it than is copied here.
         """
         if self.wal_bytes() or self.path.is_symlink() or _inode(self.path) != self._inode:
             return
         if not _MOST_HOLES * _BLOCK < self.bytes() <= _MOST_COMPACTED:
             return
-        if self.path.stat().st_nlink > 1 or self._holds_more():
+        found = self.path.stat()
+        if found.st_nlink > 1 or found.st_uid != os.geteuid() or self._holds_more():
             return
         done = threading.Event()
 
@@ -253,14 +255,14 @@ class Database:
         hurrying = threading.Thread(target=hurry, name="compacting", daemon=True)
         hurrying.start()
         try:
-            mode = self.path.stat().st_mode
             with self._rescued() as rescue:
+                os.chown(rescue, -1, found.st_gid)
+                rescue.chmod(stat.S_IMODE(found.st_mode))
                 self._connection.execute("COPY FROM DATABASE rec TO rescue (SCHEMA)")
                 queries = {table.name: in_packs(table, key) for table, key in KEYS}
                 for table in TABLES:
                     query = queries.get(table.name, f"FROM rec.{table.name}")
                     self._connection.execute(f"INSERT INTO rescue.{table.name} BY NAME {query}")
-            rescue.chmod(stat.S_IMODE(mode))
             rescue.rename(self.path)
             self._inode = _inode(self.path)
         except (duckdb.Error, OSError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -243,6 +244,19 @@ def test_a_file_with_two_names_keeps_both(path: Path) -> None:
     database.compact(60)
     database.close()
     assert path.samefile(other)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_a_file_of_somebody_else_stays_theirs(path: Path) -> None:
+    for owner in ((1234, 1234), (0, 1234)):
+        path.unlink(missing_ok=True)
+        fragmented(path)
+        os.chown(path, *owner)
+        database = Database(path)
+        database.checkpoint()
+        database.compact(60)
+        database.close()
+        assert (path.stat().st_uid, path.stat().st_gid) == owner
 
 
 def test_a_file_written_anew_is_whole_at_once_also_while_a_query_looks_at_all_databases(path: Path) -> None:
