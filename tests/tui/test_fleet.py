@@ -63,7 +63,7 @@ async def test_more_than_fit_can_be_scrolled_to_by_the_cursor() -> None:
 
 
 async def test_the_cursor_can_be_seen_where_a_gpu_is_one_character() -> None:
-    app = app_on(scene(1024, 8, 40))
+    app = app_on(Scene(1024, 8, interval_s=20).connect().advance(60))
     async with app.run_test(size=(200, 60)) as pilot:
         await pilot.press("right", "right")
         await pilot.pause()
