@@ -29,6 +29,7 @@ from gswarm_tui.tui.screens.node import NodeScreen
 from gswarm_tui.tui.screens.session import SessionScreen
 from gswarm_tui.tui.screens.sessions import SessionsScreen
 from gswarm_tui.tui.screens.sql import Notebook, SqlScreen
+from gswarm_tui.tui.stopping import watch_for_going_on
 from gswarm_tui.tui.terminal import Terminal
 from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.themes import DARK, THEME_NAMES, themes
@@ -89,6 +90,7 @@ class Viewer(App[str], inherit_bindings=False):
         """Show the theme, and ages as they grow."""
         self.theme = self._first_theme
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
+        watch_for_going_on(self._driver)
         self.set_interval(LOOK_EVERY_S, self._look_for_ages)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
