@@ -35,7 +35,7 @@ WIRE_BYTES = 46 * GPUS_A_NODE
 PACKET_BYTES = 120
 """Ethernet, IP, TCP with time stamps, and an SSH packet's own, twice: the frame and what acknowledges it."""
 LINE_BYTES_A_S = 1e9 / 8
-DISK_BYTES_A_SAMPLE = 26
+DISK_BYTES_A_SAMPLE = 32
 """Of a closed recording; the bench of the disk measures it."""
 
 
