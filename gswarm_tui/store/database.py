@@ -172,6 +172,7 @@ class Database:
             raise self._failed(error) from error
 
     def _write_all(self, tables: Iterable[tuple[Table, Columns]]) -> None:
+        once_more = True
         while True:
             try:
                 self._connection.execute("BEGIN")
@@ -180,10 +181,12 @@ class Database:
                 self._connection.execute("COMMIT")
                 return
             except duckdb.OutOfMemoryException:
-                if self._lending is None or not self._lending.stop(
+                stopped = self._lending is not None and self._lending.stop(
                     "the recorder needed the memory that the query had"
-                ):
+                )
+                if not stopped and not once_more:
                     raise
+                once_more = stopped  # one that ends by itself just now has given its memory back, too
                 with contextlib.suppress(duckdb.Error):
                     self._connection.execute("ROLLBACK")
 

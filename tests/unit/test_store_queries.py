@@ -153,6 +153,26 @@ def test_a_query_that_took_the_memory_gives_it_up_for_a_commit(
         assert [status.error for status in statuses if status.error] == []
 
 
+@pytest.mark.parametrize(("times", "troubles"), [(1, 0), (2, 1)])
+def test_a_commit_without_memory_is_tried_once_more_as_a_query_may_just_have_ended(
+    path: Path, monkeypatch: pytest.MonkeyPatch, times: int, troubles: int
+) -> None:
+    insert, failures = Database._insert, [duckdb.OutOfMemoryException("full")] * times
+
+    def full(self: Database, *what: object) -> None:
+        if failures:
+            raise failures.pop()
+        insert(self, *what)  # type: ignore[arg-type]  # handed on
+
+    with recording(path) as (recorder, statuses):
+        until(lambda: statuses, "the node wasn't committed")
+        monkeypatch.setattr(Database, "_insert", full)
+        recorder.submit(frame(1))
+        until(lambda: statuses[-1].committed, "nothing was committed")
+    assert len([status.error for status in statuses if status.error]) == troubles
+    assert query(path, "SELECT count(*) FROM samples") == [(GPUS,)]
+
+
 def test_memory_is_asked_for_only_while_queries_run(path: Path) -> None:
     with recording(path) as (recorder, statuses):
         ((during,),) = recorder.queries().ask("SELECT current_setting('memory_limit')").rows()
