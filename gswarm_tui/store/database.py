@@ -12,7 +12,7 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from gswarm_tui.store.anew import anew, inode_of, log_of, rescue_of, size_of
 from gswarm_tui.store.batch import micros
 from gswarm_tui.store.errors import StoreError, explain, not_opened
 from gswarm_tui.store.precision import rounded
-from gswarm_tui.store.preparing import prepare
+from gswarm_tui.store.preparing import COLUMNS, prepare
 from gswarm_tui.store.samples import Columns
 from gswarm_tui.store.schema import (
     SCHEMA_VERSION,
@@ -100,7 +101,7 @@ class Database:
         # Only queries need it; the recording may be on the same disk.
         self._scratch = Scratch(_MOST_SPILT)
         self._connection = self._connect()
-        self._inode = _inode(path)
+        self._inode = inode_of(path)
         self._broken = False
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
@@ -239,7 +240,7 @@ class Database:
         It is to be closed right after. Nothing is done while something waits in its write-ahead log, where
         another name leads to the file, it is somebody else's, or more was put into it than is copied here.
         """
-        if self.wal_bytes() or self.path.is_symlink() or _inode(self.path) != self._inode:
+        if self.wal_bytes() or self.path.is_symlink() or inode_of(self.path) != self._inode:
             return
         if not _MOST_HOLES * _BLOCK < self.bytes() <= _MOST_COMPACTED:
             return
@@ -258,7 +259,7 @@ class Database:
         hurrying = threading.Thread(target=hurry, name="compacting", daemon=True)
         hurrying.start()
         try:
-            with self._rescued() as rescue:
+            with anew(self._connection, self.path) as rescue:
                 os.chown(rescue, -1, found.st_gid)
                 rescue.chmod(stat.S_IMODE(found.st_mode))
                 self._connection.execute("COPY FROM DATABASE rec TO rescue (SCHEMA)")
@@ -267,7 +268,7 @@ class Database:
                     query = queries.get(table.name, f"FROM rec.{table.name}")
                     self._connection.execute(f"INSERT INTO rescue.{table.name} BY NAME {query}")
             rescue.rename(self.path)
-            self._inode = _inode(self.path)
+            self._inode = inode_of(self.path)
         except (duckdb.Error, OSError) as error:
             _LOG.info("%s was not compacted: %s", self.path, error)
         finally:
@@ -277,12 +278,7 @@ class Database:
     def _holds_more(self) -> bool:
         """Whether there are tables or columns in the file that aren't from here. Raises StoreError."""
         own = {("main", table.name, column.name) for table in TABLES for column in table.columns}
-        found = self._execute(
-            "SELECT schema_name, table_name, column_name FROM duckdb_columns() "
-            "WHERE database_name = 'rec' AND NOT internal "
-            "AND table_oid IN (SELECT table_oid FROM duckdb_tables() WHERE database_name = 'rec')"
-        )
-        return set(found) != own
+        return set(self._execute(COLUMNS)) != own
 
     def close(self) -> None:
         """Lets go of the file; queries end."""
@@ -294,15 +290,15 @@ class Database:
 
     def bytes(self) -> int:
         """Size of the file with its write-ahead log."""
-        return _size(self.path) + self.wal_bytes()
+        return size_of(self.path) + self.wal_bytes()
 
     def wal_bytes(self) -> int:
         """Size of the write-ahead log."""
-        return _size(self._wal)
+        return size_of(self._wal)
 
     @property
     def _wal(self) -> Path:
-        return _log(self.path)
+        return log_of(self.path)
 
     def _execute(self, sql: str, values: list[Any] | None = None) -> list[tuple[Any, ...]]:
         try:
@@ -317,7 +313,7 @@ class Database:
         return StoreError(explain(error, self.path))
 
     def _reopen(self) -> None:
-        if _inode(self.path) != self._inode:
+        if inode_of(self.path) != self._inode:
             raise StoreError(f"{self.path} is gone; put it back, or end and record into another file")
         self.close()
         self._connection = self._connect()
@@ -325,7 +321,7 @@ class Database:
 
     def _check_in_place(self) -> None:
         """Sees that the path still leads to the file being written. Raises StoreError."""
-        inode = _inode(self.path)
+        inode = inode_of(self.path)
         if inode is None:
             self._put_back()
         elif inode != self._inode:
@@ -333,7 +329,7 @@ class Database:
 
     def step_aside(self) -> None:
         """Where another file has its place, goes on as a new one beside that. Raises StoreError."""
-        if _inode(self.path) not in (None, self._inode):
+        if inode_of(self.path) not in (None, self._inode):
             numbered = (self.path.with_stem(f"{self.path.stem}-{number}") for number in count(2))
             free = next(path for path in numbered if not path.exists())
             self._put_back(free)
@@ -341,7 +337,7 @@ class Database:
     def _put_back(self, to: Path | None = None) -> None:
         """A deleted file is still whole in this connection: writes it anew. Raises StoreError."""
         try:
-            with self._rescued() as rescue:
+            with anew(self._connection, self.path) as rescue:
                 self._connection.execute("COPY FROM DATABASE rec TO rescue")
             rescue.rename(to or self.path)
         except (duckdb.Error, OSError) as error:
@@ -350,63 +346,16 @@ class Database:
         with contextlib.suppress(OSError):
             self._wal.unlink()  # it belongs to the deleted file
         self.path = to or self.path
-        self._inode, self._broken = _inode(self.path), True
+        self._inode, self._broken = inode_of(self.path), True
         self._reopen()
-
-    @contextlib.contextmanager
-    def _rescued(self) -> Iterator[Path]:
-        """A new file beside this one, as the database ``rescue``; removed where the block fails."""
-        rescue = _rescue(self.path)
-        options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
-        log = _log(rescue)
-        for old in (rescue, log):  # left by a crash, or links that somebody made
-            old.unlink(missing_ok=True)
-        try:
-            self._connection.execute(f"ATTACH {literal(str(rescue))} AS rescue {options}")
-            yield rescue
-            # DETACH would leave that to the last query that looks at it.
-            self._connection.execute("CHECKPOINT rescue")
-            self._connection.execute("DETACH rescue")
-            if _size(log):
-                raise OSError(f"{rescue} isn't whole without its write-ahead log")
-        except BaseException:
-            with contextlib.suppress(duckdb.Error):
-                self._connection.execute("DETACH rescue")
-            for part in (rescue, log):
-                with contextlib.suppress(OSError):
-                    part.unlink()
-            raise
 
 
 def _shut_in(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     """From here on no statement reaches any file but the attached one and its rescue, and no network."""
-    files = [f"{_rescue(path)}{suffix}" for suffix in ("", ".wal", ".wal.checkpoint", ".wal.recovery")]
+    files = [f"{rescue_of(path)}{suffix}" for suffix in ("", ".wal", ".wal.checkpoint", ".wal.recovery")]
     connection.execute("SET allowed_paths = ?", [files])
     connection.execute("SET enable_external_access = false")
 
 
-def _rescue(path: Path) -> Path:
-    return path.with_name(path.name + ".rescue")
-
-
-def _log(path: Path) -> Path:
-    return path.with_name(path.name + ".wal")
-
-
 def _clean(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_dev, stat.st_ino
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

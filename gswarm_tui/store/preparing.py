@@ -16,15 +16,18 @@ from gswarm_tui.store.schema import (
 )
 from gswarm_tui.store.views import view_statements
 
+COLUMNS = (
+    "SELECT schema_name, table_name, column_name FROM duckdb_columns() "
+    "WHERE database_name = 'rec' AND NOT internal "
+    "AND table_oid IN (SELECT table_oid FROM duckdb_tables() WHERE database_name = 'rec')"
+)
+"""Every column of every table of the file."""
+
 
 def prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Sees that the attached database ``rec`` has all tables, columns and views. Raises StoreError."""
     existing: dict[str, set[str]] = {}
-    for table, column in connection.execute(
-        "SELECT table_name, column_name FROM duckdb_columns() "
-        "WHERE database_name = 'rec' AND NOT internal "
-        "AND table_oid IN (SELECT table_oid FROM duckdb_tables() WHERE database_name = 'rec')"
-    ).fetchall():
+    for _schema, table, column in connection.execute(COLUMNS).fetchall():
         existing.setdefault(table, set()).add(column)
     connection.execute("BEGIN")
     if not existing:
