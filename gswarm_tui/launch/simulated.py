@@ -78,7 +78,7 @@ class _Host:
                 ours.close()
                 raise LaunchError(f"the simulation ended: {error.strerror}") from None
         reader, writer = await asyncio.open_connection(sock=ours, limit=_CHUNK)
-        return _SocketChannel(reader, writer)
+        return SocketChannel(reader, writer)
 
     async def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -102,7 +102,7 @@ class _Host:
             self._process = None
 
 
-class _SocketChannel:
+class SocketChannel:
     """Talks with a simulated node over a socket; see ``Channel``."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

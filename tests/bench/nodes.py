@@ -31,7 +31,7 @@ from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.spool import Spool
 from gswarm_agent.wire import Ack, SetInterval, Start, Stop
 from gswarm_tui.launch.base import LaunchError, allow_many_files
-from gswarm_tui.launch.simulated import simulated_names
+from gswarm_tui.launch.simulated import SocketChannel, simulated_names
 from tests.bench.processes import cpu_s
 
 RECORDED = 64
@@ -258,41 +258,28 @@ class ToNodes:
         """The nodes go on."""
 
 
-class Channel:
+class Channel(SocketChannel):
     """A connection that ends after a while; see ``gswarm_tui.launch.base.Channel``."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lives_s: float | None
     ) -> None:
-        self._reader, self._writer = reader, writer
+        super().__init__(reader, writer)
         self._until = None if lives_s is None else time.monotonic() + lives_s
 
     async def read(self) -> bytes:
         """What comes, until it is cut."""
         if self._until is None:
-            return await self._reader.read(_CHUNK)
+            return await super().read()
         try:
             async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
-                return await self._reader.read(_CHUNK)
+                return await super().read()
         except TimeoutError:
             return b""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        if not self._writer.is_closing():
-            self._writer.write(data)
-
-    def stderr(self) -> bytes:
-        """It has none."""
-        return b""
 
     async def explain_end(self) -> str:
         """Why it ended."""
         return "the bench cut the connection"
-
-    async def close(self) -> None:
-        """End it."""
-        self._writer.close()
 
 
 if __name__ == "__main__":

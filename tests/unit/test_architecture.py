@@ -220,28 +220,27 @@ def test_what_all_speak_is_known_in_one_order() -> None:
     }
 
 
+def loaded(names: list[str], watched: set[str]) -> str:
+    """Which of the watched packages a Python has loaded after it imported these modules."""
+    script = (
+        "import importlib, sys\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        f"print(sorted({watched!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 def test_without_the_screen_nothing_loads_textual() -> None:
     screens = {"gswarm_tui.tui", "gswarm_tui.printing", "gswarm_tui.__main__"}
     headless = [name for name in MODULES if not within(name, screens)]
     headless = [name for name in headless if not name.startswith("gswarm_agent")]
-    script = (
-        "import importlib, sys\n"
-        f"for name in {headless!r}: importlib.import_module(name)\n"
-        "print(sorted({'textual', 'rich'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert loaded(headless, {"textual", "rich"}) == "[]"
 
 
 def test_what_only_asks_a_recording_loads_neither_arrays_nor_an_event_loop() -> None:
     words = [f"gswarm_tui.commands.{word}" for word in ("sql", "sessions", "summary", "compare")]
-    script = (
-        "import importlib, sys\n"
-        f"for name in {words!r}: importlib.import_module(name)\n"
-        "print(sorted({'asyncio', 'numpy'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert loaded(words, {"asyncio", "numpy"}) == "[]"
 
 
 def pythons() -> list[str]:
