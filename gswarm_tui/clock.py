@@ -1,4 +1,4 @@
-"""The head's own clock, and what a node's is ahead of it."""
+"""The head's own clock, what a node's is ahead of it, and when a node's readings were taken by it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from collections import deque
 from collections.abc import Callable
 
 from gswarm_agent.frame import Clock
+
+PROMPT_MS = 5.0
+SLEW = 0.1
+SET_S = 5.0
+"""An offset that rises by more is no better estimate: a clock was set, or stood still."""
+BENDS_KEPT = 256
 
 
 def steady_wall() -> Callable[[], float]:
@@ -49,3 +55,65 @@ class Offset:
             return 0.0
         round_trip, offset = min(self._exchanges)
         return 0.0 if abs(offset) <= round_trip / 2 else offset
+
+
+class Timelines:
+    """When the readings of one node were taken, by the head's clock; none before the one before it.
+
+    An offset is an estimate, which gets better. Where a better one is higher, the times of readings would
+    step back; instead the offset that they are given rises by a tenth of the time that passes. A lower one
+    counts at once. What comes a second time is given the time that it had.
+    """
+
+    def __init__(self) -> None:
+        self._lives: dict[str, _Timeline] = {}
+
+    def place(self, life: str, ts_ns: int, late_ms: float, offset_s: float) -> tuple[float, float]:
+        """The time of a reading in Unix seconds, to the millisecond, and the offset by which it was found.
+
+        A reading that began less than 5 ms after its deadline, ``late_ms``, counts as taken at that: then
+        times are as regular as the schedule, and those of all nodes with a set clock are the same. One that
+        was due before the last reading began, and came after it, keeps its own time.
+        """
+        timeline = self._lives.get(life)
+        if timeline is None:
+            before = max((known.newest for known in self._lives.values()), default=-math.inf)
+            timeline = self._lives[life] = _Timeline(before)
+        return timeline.place(ts_ns, late_ms, offset_s)
+
+
+class _Timeline:
+    """The readings of one agent run, which come after one at ``before`` (Unix seconds)."""
+
+    def __init__(self, before: float) -> None:
+        self._before = before
+        self._read_ns = 0
+        self._reached_ns = 0
+        self._bends: deque[tuple[int, float]] = deque(maxlen=BENDS_KEPT)
+
+    @property
+    def newest(self) -> float:
+        """The time of its newest reading in Unix seconds."""
+        return self._reached_ns / 1e9 - self._bends[-1][1] if self._bends else self._before
+
+    def place(self, ts_ns: int, late_ms: float, offset_s: float) -> tuple[float, float]:
+        """The time of a reading, and the offset by which it was found."""
+        at_ns = ts_ns - round(late_ms * 1e6) if 0 <= late_ms < PROMPT_MS else ts_ns
+        if at_ns < self._read_ns < ts_ns:
+            at_ns = ts_ns
+        self._read_ns = ts_ns
+        if at_ns > self._reached_ns:
+            self._reach(at_ns, offset_s)
+        given_s = next((given for since, given in reversed(self._bends) if since <= at_ns), offset_s)
+        return round(at_ns / 1e6 - given_s * 1e3) / 1e3, given_s
+
+    def _reach(self, at_ns: int, wanted_s: float) -> None:
+        """Give the newest reading the offset that is wanted, or one as near to it as order allows."""
+        if self._bends:
+            last_s, most_s = self._bends[-1][1], SLEW * (at_ns - self._reached_ns) / 1e9
+        else:
+            last_s, most_s = at_ns / 1e9 - self._before, 0.0
+        given_s = min(wanted_s, last_s + most_s) if wanted_s - last_s <= SET_S else wanted_s
+        if not self._bends or given_s != last_s:
+            self._bends.append((at_ns, given_s))
+        self._reached_ns = at_ns

@@ -30,7 +30,7 @@ from gswarm_agent.wire import (
     encode,
 )
 from gswarm_agent.wire_values import MAX_LIVES, WireError
-from gswarm_tui.clock import Offset
+from gswarm_tui.clock import Offset, Timelines
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -104,6 +104,7 @@ class Link:
         self._hello: Hello | None = None
         self._offset = Offset()
         self._offsets: dict[str, tuple[float, float]] = {}
+        self._timelines = Timelines()
         self._heard: dict[str, int] = {}
         self._on_disk: dict[str, int] = {}
         self._speaks = False
@@ -303,10 +304,11 @@ class Link:
             if self._hello is not None:
                 life = self._hello.life
                 self._heard[life] = max(message.seq, self._heard.get(life, 0))
-                offset_s = self._offset_of(life)
                 if self._haste is not None and (reason := self._haste.sees(message.ts_ns, at)):
                     raise LaunchError(reason, "look at what runs there as gswarm-agent", Retry.SLOWLY)
-                arrived = FrameArrived(self.node, at, message.ts_ns / 1e9 - offset_s, life, message)
+                known_s = self._offset_of(life)
+                ts, offset_s = self._timelines.place(life, message.ts_ns, message.late_ms, known_s)
+                arrived = FrameArrived(self.node, at, ts, life, message, offset_s)
                 self._gate.took(life, message.seq, weight(arrived))
                 self._publish(arrived)
         elif isinstance(message, Hello):

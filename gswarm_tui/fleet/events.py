@@ -71,13 +71,17 @@ class LinkMeasured:
 
 @dataclass(frozen=True)
 class FrameArrived:
-    """A frame; ``ts`` is its time on the head's clock, ``life`` the agent run its sequence belongs to."""
+    """A frame; ``ts`` is its time on the head's clock, ``life`` the agent run its sequence belongs to.
+
+    ``offset_s`` is by how much the node's clock was ahead then, for what else has a time in the frame.
+    """
 
     node: str
     at: float
     ts: float
     life: str
     frame: Frame
+    offset_s: float = 0.0
 
     @cached_property
     def weight(self) -> int:

@@ -331,5 +331,5 @@ def _same_gpus(one: Hello, other: Hello) -> bool:
 
 def _from_note(event: FrameArrived, hello: Hello, note: Note) -> Happened:
     gpu = None if note.gpu is None else hello.gpus[note.gpu].index
-    since_s = 0.0 if note.ts_ns is None else (note.ts_ns - event.frame.ts_ns) / 1e9
-    return Happened(event.ts + since_s, note.kind, note.severity, note.message, event.node, gpu, note.detail)
+    at = event.ts if note.ts_ns is None else note.ts_ns / 1e9 - event.offset_s
+    return Happened(at, note.kind, note.severity, note.message, event.node, gpu, note.detail)

@@ -26,7 +26,6 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
 )
 from gswarm_tui.store.ledger import KnownLife, KnownNode, Ledger, Row
-from gswarm_tui.store.precision import sample_us
 from gswarm_tui.store.samples import Columns, Keys, Samples, array
 from gswarm_tui.store.schema import (
     EVENTS,
@@ -138,16 +137,13 @@ class Batch:
         if frame.seq <= last:
             return
         interval_ms: int | None = None
-        late_ms = frame.late_ms
         if link["last_ts"] is not None and frame.seq == last + 1:
             since = frame.ts_ns // 1000 - link["last_ts"]
             interval_ms = round(since / 1000) if since > 0 else None
-            if since < late_ms * 1000:  # it was due before the last reading began, and came after it
-                late_ms = 0.0
         link["last_seq"], link["last_ts"] = frame.seq, frame.ts_ns // 1000
         link["frames"] += 1
         link["lost_frames"] += frame.seq - last - 1
-        self._sample(life, sample_us(event.ts, late_ms), interval_ms, frame)
+        self._sample(life, micros(event.ts), interval_ms, frame)
 
     def _lost(self, event: FramesLost) -> None:
         """They count as committed: the agent isn't to tell of them again."""

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_PROMPT_MS = 5.0
-
 
 def rounded(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Whole numbers; below 100 with one digit after the point, below 10 with two."""
@@ -22,13 +20,3 @@ def rounded(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     with np.errstate(over="ignore"):
         kept: npt.NDArray[Any] = np.rint(values * steps) / steps
     return kept
-
-
-def sample_us(ts: float, late_ms: float) -> int:
-    """The time of a reading (Unix seconds) as it is stored: Unix microseconds, in whole milliseconds.
-
-    A reading that began less than 5 ms after its deadline, ``late_ms``, counts as taken at that: then times
-    are as regular as the schedule, and those of all nodes with a set clock are the same.
-    """
-    prompt = 0 <= late_ms < _PROMPT_MS
-    return round(ts * 1000 - (late_ms if prompt else 0)) * 1000

@@ -136,7 +136,7 @@ def _seconds(nodes: int, seconds: int, seed: int) -> Iterator[list[Event]]:
                 host=reading.host,
                 processes=reading.processes,
             )
-            events.append(FrameArrived(name, at, at, f"life-{name}", frame))
+            events.append(FrameArrived(name, at, BEGAN + second, f"life-{name}", frame))
         yield events
         events = []
 

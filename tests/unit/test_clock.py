@@ -1,12 +1,18 @@
-"""The head's clock when the machine's is set."""
+"""The head's clock when the machine's is set, and the times that readings are given by it."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gswarm_tui.clock import steady_wall
+from gswarm_tui.clock import Timelines, steady_wall
+
+T0 = 1_800_000_000
 
 
 @pytest.mark.parametrize("step_s", [-86_400.0, 86_400.0])
@@ -15,3 +21,76 @@ def test_setting_the_machines_clock_changes_nothing(monkeypatch: pytest.MonkeyPa
     before, true_time = now(), time.time
     monkeypatch.setattr(time, "time", lambda: true_time() + step_s)
     assert 0 <= now() - before < 3600
+
+
+def placed(lines: Timelines, at_s: float, offset_s: float, late_ms: float = 0.0, life: str = "a") -> float:
+    """The time, in seconds after T0, of a reading ``at_s`` after it by a clock that is so far ahead."""
+    return lines.place(life, round((T0 + at_s) * 1e9), late_ms, offset_s)[0] - T0
+
+
+def test_a_reading_in_time_has_the_time_of_its_deadline_and_a_late_one_its_own() -> None:
+    assert placed(Timelines(), 0.00031, 0, late_ms=0.31) == 0
+    assert placed(Timelines(), 0.0049, 0, late_ms=4.9) == 0
+    assert placed(Timelines(), 0.4003, 0, late_ms=400.3) == pytest.approx(0.4, abs=1e-6)
+
+
+@pytest.mark.parametrize("late_ms", [math.nan, math.inf, -1.0, -1e300])
+def test_a_lateness_that_cannot_be_moves_nothing(late_ms: float) -> None:
+    assert placed(Timelines(), 0.25, 0, late_ms) == 0.25
+
+
+def test_of_two_readings_that_were_both_late_the_second_is_not_placed_before_the_first() -> None:
+    """The first was due at 743 ms and taken at 803 ms, when the next had been due for 3 ms."""
+    one = Timelines()
+    times = [placed(one, at, 0, late) for at, late in ((0.803, 60.0), (0.8034, 3.4), (0.904, 4.0))]
+    assert times == pytest.approx([0.803, 0.803, 0.9], abs=1e-6)
+
+
+def test_a_better_offset_that_is_higher_is_reached_slowly_and_a_lower_one_at_once() -> None:
+    """At 10 Hz, a shorter round trip tells that the clock is 30 ms further ahead, then 20 ms less."""
+    one = Timelines()
+    offsets = [1.0] * 2 + [1.03] * 5 + [1.01] * 2
+    times = [placed(one, 1 + n / 10, offset) for n, offset in enumerate(offsets)]
+    behind_ms = [round((1 + n / 10 - time) * 1000) - 1000 for n, time in enumerate(times)]
+    assert behind_ms == [0, 0, 10, 20, 30, 30, 30, 10, 10]
+
+
+def test_a_clock_that_was_set_is_believed_at_once() -> None:
+    one = Timelines()
+    assert placed(one, 0, -3600) == 3600
+    assert placed(one, 1, 3600) == -3599
+
+
+def test_the_next_agent_of_a_node_does_not_begin_before_the_end_of_the_last() -> None:
+    """Its first exchange is slow and 0.3 s off, so its readings would lie before those of the last agent."""
+    one = Timelines()
+    placed(one, 10, 2.0, life="a")
+    times = [placed(one, 10.2 + n, 2.3, life="b") for n in range(4)]
+    assert times == pytest.approx([8, 8.9, 9.9, 10.9])
+    assert placed(one, 7200, 7000, life="c") == 200
+
+
+def test_what_comes_a_second_time_has_the_time_that_it_had() -> None:
+    one = Timelines()
+    readings = [(n / 10, 1.0 + n // 4 * 0.05) for n in range(1, 12)]
+    times = [placed(one, *reading) for reading in readings]
+    assert [placed(one, at, 2.0) for at, _ in readings] == times
+    assert placed(one, 1.2, 1.1) > times[-1]
+
+
+_OFFSETS = st.floats(-2, 2)
+_READINGS = st.lists(st.tuples(st.floats(0.0001, 2), st.floats(0, 100), _OFFSETS), min_size=1, max_size=40)
+
+
+@given(_READINGS, st.integers(0, 40))
+def test_times_never_step_back_and_come_to_the_offset_whatever_is_estimated(
+    readings: list[tuple[float, float, float]], lives: int
+) -> None:
+    """Steps of time, lateness in ms, offsets; after some readings there is another agent."""
+    one, at, times, offset = Timelines(), 0.0, [], 0.0
+    for n, (step, late_ms, offset) in enumerate(readings):
+        at += step
+        times.append(placed(one, at, offset, late_ms, "a" if n < lives else "b"))
+    assert all(before <= after for before, after in itertools.pairwise(times))
+    life = "a" if len(readings) <= lives else "b"
+    assert placed(one, at + 40, offset, life=life) == pytest.approx(at + 40 - offset, abs=0.001)

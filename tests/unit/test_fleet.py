@@ -297,7 +297,7 @@ def test_a_mark_keeps_the_moment_at_which_it_was_made() -> None:
     ahead_s = 100.0  # of the head's clock
     note = Note("mark", INFO, "epoch 3", ts_ns=round((T0 + ahead_s + 0.25) * 1e9), detail='{"loss": 1.2}')
     event = frame(1, T0 + ahead_s + 1, gpu_row(), notes=(note,))
-    (told,) = fleet.apply(replace(event, ts=T0 + 1))
+    (told,) = fleet.apply(replace(event, ts=T0 + 0.996, offset_s=ahead_s))
     assert (told.kind, told.node, told.message, told.detail) == ("mark", "gpu01", "epoch 3", '{"loss": 1.2}')
     assert told.at == pytest.approx(T0 + 0.25, abs=1e-6)
 

@@ -594,6 +594,28 @@ async def test_after_a_reconnect_a_slow_exchange_does_not_shift_what_waited() ->
     assert here.of(LinkMeasured)[-1].offset_s == pytest.approx(7)
 
 
+async def test_a_better_offset_does_not_put_readings_before_those_that_came() -> None:
+    """The first answer was 0.3 s on its way back; the next tells that the clock is 0.15 s further ahead."""
+    agent = FakeAgent()
+    ahead, now = 7 * SECOND_NS, round(BEGIN * SECOND_NS)
+    async with scene(agent) as here:
+        here.hands.passed = 0.3
+        agent.greet(replace(HELLO, clock=Clock(now, now + ahead, now + ahead)))
+        await settle()
+        for seq in range(1, 25):
+            if seq == 4:
+                now = round((BEGIN + here.hands.passed) * SECOND_NS)
+                agent.say(Pong(Clock(now, now + ahead, now + ahead)))
+            ts_ns = round((BEGIN + 0.3 + seq / 10) * SECOND_NS) + ahead
+            agent.say(replace(FRAME, seq=seq, ts_ns=ts_ns))
+        await settle()
+    assert here.of(LinkMeasured)[-1].offset_s == 7
+    times = [event.ts - BEGIN for event in here.of(FrameArrived)]
+    assert times[:3] == pytest.approx([0.55, 0.65, 0.75])
+    assert min(after - before for before, after in itertools.pairwise(times)) == pytest.approx(0.09, abs=1e-3)
+    assert times[-1] == pytest.approx(2.7)
+
+
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
 def test_clocks_that_agree_have_no_offset_however_lopsided_the_way(
     there: float, spent: float, back: float

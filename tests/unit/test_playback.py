@@ -63,11 +63,11 @@ def tape(made: tuple[Path, list[Event], Fleet]) -> Iterator[RecordedTape]:
 def as_kept(event: FrameArrived) -> FrameArrived:
     """A frame without what the database doesn't keep.
 
-    That is: when it arrived, its time on the node's own clock, by how little it missed its deadline, digits
-    beyond three below 100, that processes were looked for where there were none, and notes, which are events.
+    That is: when it arrived, its time on the node's own clock, digits beyond three below 100, that processes
+    were looked for where there were none, and notes, which are events.
     """
     frame = event.frame
-    ts = round(event.ts - frame.late_ms / 1000, 3)
+    ts = round(event.ts, 3)
     looked = frame.processes
     if looked is not None:
         looked = replace(looked, numbers=in_sql(looked.numbers, PROCESS_METRICS))

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +8,7 @@ from gswarm_agent.frame import tables
 from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.store.batch import Batch
 from gswarm_tui.store.ledger import Ledger
-from tests.unit.store_recording import T0, arrived, gpu_row, introduced
+from tests.unit.store_recording import arrived, gpu_row, introduced
 
 _SEQS = st.lists(st.integers(min_value=1, max_value=30), max_size=40)
 
@@ -57,16 +55,3 @@ def test_a_node_cannot_say_by_a_column_whose_samples_its_numbers_are(
     assert made["gpu_id"].tolist() == [2]
     assert made["util_pct"].tolist() == [50]
     assert str(made["ts"].dtype) == "datetime64[us]"
-
-
-def test_of_two_readings_that_were_both_late_the_second_is_not_stored_before_the_first() -> None:
-    """The first was due at 743 ms and taken at 803 ms, when the next had been due for 3 ms."""
-    times = []
-    batch = Batch(Ledger(1, 1, 1, 1), [introduced(gpus=1)])
-    for seq, at_ms, late_ms in ((1, 803.0, 60.0), (2, 803.4, 3.4), (3, 904.0, 4.0)):
-        event = arrived(seq, [gpu_row(util_pct=1)], ts=T0 + at_ms / 1000)
-        event = replace(event, frame=replace(event.frame, late_ms=late_ms))
-        batch = Batch(batch.ledger, [event])
-        (made,) = (columns for table, columns in batch.columns() if table.name == "gpu_samples")
-        times.append((int(made["ts"].astype("int64")[0]) - round(T0) * 10**6) / 1000)
-    assert times == [803, 803, 900]

@@ -1,8 +1,7 @@
-"""What of a sample is kept: digits that a reading has, and times as regular as the schedule."""
+"""What of a sample is kept: the digits that a reading has."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.store.precision import rounded, sample_us
-
-T0 = 1_800_000_000
+from gswarm_tui.store.precision import rounded
 
 
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
@@ -35,14 +32,3 @@ def test_what_is_no_number_or_beyond_the_column_stays_so_without_a_warning() -> 
 @given(st.floats(-1e6, 1e6))
 def test_rounding_never_moves_a_number_by_more_than_half_a_percent_or_half_a_hundredth(value: float) -> None:
     assert abs(rounded(np.array([value]))[0] - value) <= max(abs(value) * 0.005001, 0.005001)
-
-
-def test_a_reading_in_time_has_the_time_of_its_deadline_and_a_late_one_its_own() -> None:
-    assert sample_us(T0 + 0.00031, 0.31) == T0 * 10**6
-    assert sample_us(T0 + 0.0049, 4.9) == T0 * 10**6
-    assert sample_us(T0 + 0.4003, 400.3) == T0 * 10**6 + 400_000
-
-
-@pytest.mark.parametrize("late_ms", [math.nan, math.inf, -1.0, -1e300])
-def test_a_lateness_that_cannot_be_moves_nothing(late_ms: float) -> None:
-    assert sample_us(T0 + 0.25, late_ms) == T0 * 10**6 + 250_000
