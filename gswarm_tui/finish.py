@@ -15,7 +15,7 @@ from gswarm_agent.wire import GAVE_ALL
 from gswarm_tui import hosts, parts
 from gswarm_tui.arguments import Options
 from gswarm_tui.errors import UserError, printable
-from gswarm_tui.fleet.events import ABANDONED, WAITING, Happened, Phase, left_nothing
+from gswarm_tui.fleet.events import ABANDONED, OF_THE_RUN, WAITING, Happened, Phase, left_nothing
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import LaunchError
 from gswarm_tui.launch.waiting import NodeStatus
@@ -61,6 +61,7 @@ async def finish(one: Found, settings: Options, out: TextIO, *, abandon: bool = 
     _tell_holding(hub, holding, abandon)
     hub.flush()
     newest = [state.last_ts for state in hub.fleet.nodes.values() if state.last_ts is not None]
+    newest += [one.at for one in hub.fleet.happened if one.kind in OF_THE_RUN]
     stays_open = bool(holding) and not abandon
     ended_at = None if stays_open else max([known.last_at, *newest]) + MICROSECOND
     status = await asyncio.to_thread(recorder.close, ended_at)

@@ -17,6 +17,8 @@ WAITING = "waiting"
 """The kind of event that says which nodes may hold frames when a recording is left open."""
 ABANDONED = "abandoned"
 """The kind of event that says which nodes may hold frames that a closed recording was not to wait for."""
+OF_THE_RUN = ("gap", "mark")
+"""The kinds of events whose time is one at which the recording ran, also where they are told afterwards."""
 LEFT_NOTHING = "nothing is left of the agent that it had"
 """How the message of a gap begins whose size nobody knows."""
 

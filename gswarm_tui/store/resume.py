@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.wire import ENDED_BY, GAVE_ALL, JOB_ENDED, KEEPS
-from gswarm_tui.fleet.events import LEFT_NOTHING, WAITING
+from gswarm_tui.fleet.events import LEFT_NOTHING, OF_THE_RUN, WAITING
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.ledger import KnownLife, KnownNode, Ledger, Row
 from gswarm_tui.store.spanning import session_spans
@@ -31,8 +31,9 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Interrupted:
-    """A recording without an end. Times are Unix seconds; ``last_at`` is that of its newest sample or start.
+    """A recording without an end. Times are Unix seconds.
 
+    ``last_at`` is the latest at which it is known to have run: of a sample, mark, gap, session, or its start.
     ``uid`` is empty and ``options`` too where the recording is of a version that couldn't go on with one.
     ``answered`` are the nodes that ever did. ``awaited`` are those that it was left open for because they may
     hold frames; None where its head was killed, so that every node may.
@@ -87,8 +88,13 @@ class Resumed:
 
 _INTERRUPTED = f"""
 SELECT r.*, epoch_us(r.started_at) AS began_us,
-       (SELECT max(epoch_us(h.ts)) FROM host_samples h JOIN nodes n USING (node_id)
-        WHERE n.recording_id = r.recording_id) AS last_at,
+       greatest(
+         (SELECT max(epoch_us(h.ts)) FROM host_samples h JOIN nodes n USING (node_id)
+          WHERE n.recording_id = r.recording_id),
+         (SELECT max(epoch_us(e.ts)) FROM events e
+          WHERE e.recording_id = r.recording_id AND e.kind IN {OF_THE_RUN}),
+         (SELECT max(epoch_us(coalesce(s.ended_at, s.started_at))) FROM sessions s
+          WHERE s.recording_id = r.recording_id)) AS last_at,
        (SELECT list(DISTINCT n.node ORDER BY n.node) FROM nodes n
         WHERE n.recording_id = r.recording_id) AS nodes,
        (SELECT list(DISTINCT n.node ORDER BY n.node) FROM nodes n

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import duckdb
 import pytest
@@ -23,6 +23,7 @@ from gswarm_tui import recover
 from gswarm_tui.arguments import UsageError, parse, parse_recover
 from gswarm_tui.errors import UserError
 from gswarm_tui.finish import finish
+from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
 from gswarm_tui.launch.waiting import FramesWaiting, NodeStatus
 from gswarm_tui.plan import Plan
 from gswarm_tui.remember import recall, remember
@@ -150,6 +151,7 @@ def test_what_a_killed_agent_alone_had_is_told_though_it_left_nothing(path: Path
     lost = numbered() - on_disk
     status, said = finished(path, uid)
     assert status == 0, said
+    assert beyond_the_end(path) == []
     assert gaps(path) == [f"{lost} frames are missing: {ENDED}"]
     assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
     eventually(lambda: agents_of(uid) == [], "the end of all that was left")
@@ -164,6 +166,7 @@ def test_an_agent_of_which_nothing_is_left_at_all_is_told(path: Path) -> None:
     assert gaps(path) == [
         "nothing is left of the agent that it had: what it measured after this, if anything, is lost"
     ]
+    assert beyond_the_end(path) == []
     # A sample that was less than 5 ms late is kept at the time when it was due.
     sampled = "max(ts) AS due, arg_max(late_ms, ts) AS late FROM host_samples"
     after_due = f"SELECT epoch(e.ts - due) * 1000, late FROM events e, (SELECT {sampled}) WHERE kind = 'gap'"
@@ -191,6 +194,39 @@ def leave(path: Path, uid: str, options: str = "{}", node: str = "n1") -> None:
     recorder.open()
     recorder.submit([introduced(node, gpus=1), arrived(1, [gpu_row()], node=node)])
     recorder.close(None)
+
+
+def beyond_the_end(path: Path) -> list[tuple[Any, ...]]:
+    """What is said of the run, and lies after its end."""
+    of_the_run = (
+        "SELECT ts, kind AS what, recording_id FROM events WHERE kind IN ('gap', 'mark') UNION ALL "
+        "SELECT coalesce(ended_at, started_at), name, recording_id FROM sessions UNION ALL "
+        "SELECT ts, 'sample', recording_id FROM host_samples JOIN nodes USING (node_id)"
+    )
+    within = f"({of_the_run}) JOIN recordings USING (recording_id)"
+    return query(path, f"SELECT what FROM {within} WHERE ts > ended_at")
+
+
+@pytest.mark.parametrize("last", ["mark", "gap", "session", "stopped"])
+def test_what_happened_after_the_last_sample_is_within_the_recording(path: Path, last: str) -> None:
+    later: dict[str, list[Event]] = {
+        "mark": [Happened(T0 + 1.5, "mark", "info", "epoch 3")],
+        "gap": [Happened(T0 + 1.5, "gap", "warning", "1 frame is missing", "no/host")],
+        "session": [SessionStarted("s", T0 + 1.5, "train", T0 + 1.5)],
+        "stopped": [SessionStarted("s", T0 + 1, "train", T0 + 1), SessionStopped("s", T0 + 1.5, T0 + 1.5)],
+    }
+    recorder = Recorder(
+        path,
+        replace(INFO, uid="e4d0", options=remember(SETTINGS, Plan(("no/host",)))),
+        lambda _status: None,
+    )
+    recorder.open()
+    recorder.submit([introduced("no/host", gpus=1), arrived(1, [gpu_row()], node="no/host"), *later[last]])
+    recorder.close(None)
+    status, said = finished(path, "e4d0", "--abandon")
+    assert status == 0, said
+    assert query(path, "SELECT epoch(ended_at) FROM recordings") == [(pytest.approx(T0 + 1.5),)]
+    assert beyond_the_end(path) == []
 
 
 AWAY = "no/host: it couldn't be asked: 'no/host' is no host name\n"
