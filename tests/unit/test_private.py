@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,10 @@ def family(pid: int) -> Iterator[int]:
     """A process and all that it started."""
     yield pid
     for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
+        children = ""
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended since
+            children = (task / "children").read_text()
+        for child in children.split():
             yield from family(int(child))
 
 
