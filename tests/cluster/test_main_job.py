@@ -160,7 +160,8 @@ def every_tick_is_a_frame(run: Run) -> None:
 
 def counters_are_the_scenarios(run: Run) -> None:
     """Energy is the counter's own value at the sample's time; NVLink is its growth."""
-    boot_ns = max(time.time_ns() - time.monotonic_ns() for _ in range(9))  # less where it was held up in between
+    # A pause between the two makes it less.
+    boot_ns = max(time.time_ns() - time.monotonic_ns() for _ in range(9))
     slack_ns = int(SLACK_S * 1e9)
     for node, uuid, us, energy in run.query("SELECT node, uuid, epoch_us(ts), energy_mj FROM samples"):
         counter = run.truth[node][uuid]["energy_mj"]
