@@ -23,7 +23,7 @@ import duckdb
 from gswarm_tui.store.anew import anew, inode_of, log_of, rescue_of, size_of
 from gswarm_tui.store.batch import micros
 from gswarm_tui.store.errors import StoreError, explain, not_opened
-from gswarm_tui.store.precision import rounded
+from gswarm_tui.store.intake import Intake
 from gswarm_tui.store.preparing import COLUMNS, prepare
 from gswarm_tui.store.samples import Columns
 from gswarm_tui.store.schema import (
@@ -101,6 +101,7 @@ class Database:
         # Only queries need it; the recording may be on the same disk.
         self._scratch = Scratch(_MOST_SPILT)
         self._connection = self._connect()
+        self._intake = Intake(self._connection)
         self._inode = inode_of(path)
         self._broken = False
 
@@ -166,8 +167,7 @@ class Database:
         try:
             self._write_all(tables)
         except (duckdb.IntegrityError, duckdb.DataError, duckdb.ProgrammingError) as error:
-            with contextlib.suppress(duckdb.Error):
-                self._connection.execute("ROLLBACK")
+            self._roll_back()
             raise DataRefusedError(str(error)) from error
         except duckdb.Error as error:
             raise self._failed(error) from error
@@ -178,7 +178,7 @@ class Database:
             try:
                 self._connection.execute("BEGIN")
                 for table, columns in tables:
-                    self._insert(table, columns)
+                    self._intake.insert(table, columns)
                 self._connection.execute("COMMIT")
                 return
             except duckdb.OutOfMemoryException:
@@ -188,22 +188,12 @@ class Database:
                 if not stopped and not once_more:
                     raise
                 once_more = stopped  # one that ends by itself just now has given its memory back, too
-                with contextlib.suppress(duckdb.Error):
-                    self._connection.execute("ROLLBACK")
+                self._roll_back()
 
-    def _insert(self, table: Table, incoming: Columns) -> None:
-        names = ", ".join(incoming)
-        values = ", ".join(f"TRY_CAST({name} AS {table[name].type})" for name in incoming)
-        verb = "INSERT OR REPLACE" if table.keyed else "INSERT"
-        kept = {n: rounded(part) if table[n].type == "FLOAT" else part for n, part in incoming.items()}
-        # DuckDB reads the arrays where they lie; only this connection sees them.
-        self._connection.register("incoming", kept)
-        try:
-            self._connection.execute(f"{verb} INTO {table.name} ({names}) SELECT {values} FROM incoming")  # noqa: S608
-        finally:
-            # Where the statement failed this does, too, and would hide why; the next arrays take the place.
-            with contextlib.suppress(duckdb.TransactionException):
-                self._connection.unregister("incoming")
+    def _roll_back(self) -> None:
+        with contextlib.suppress(duckdb.Error):
+            self._connection.execute("ROLLBACK")
+        self._intake = Intake(self._connection)
 
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file; later if a query looks at it. Raises StoreError."""
@@ -317,6 +307,7 @@ class Database:
             raise StoreError(f"{self.path} is gone; put it back, or end and record into another file")
         self.close()
         self._connection = self._connect()
+        self._intake = Intake(self._connection)
         self._broken = False
 
     def _check_in_place(self) -> None:

@@ -16,6 +16,7 @@ import pytest
 from gswarm_tui.fleet.events import Event, RecorderStatus, SessionStarted
 from gswarm_tui.store.asking import QueryError
 from gswarm_tui.store.database import Database
+from gswarm_tui.store.intake import Intake
 from gswarm_tui.store.queries import Lending
 from gswarm_tui.store.recorder import Recorder
 from gswarm_tui.store.schema import GPU_SAMPLES
@@ -134,14 +135,14 @@ def test_a_file_put_back_ends_queries_and_then_answers_again(path: Path) -> None
 def test_a_query_that_took_the_memory_gives_it_up_for_a_commit(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    insert, failures = Database._insert, [duckdb.OutOfMemoryException("full")]
+    insert, failures = Intake.insert, [duckdb.OutOfMemoryException("full")]
 
-    def full_once(self: Database, *what: object) -> None:
+    def full_once(self: Intake, *what: object) -> None:
         if failures and recorder._lending._out:
             raise failures.pop()
         insert(self, *what)  # type: ignore[arg-type]  # handed on
 
-    monkeypatch.setattr(Database, "_insert", full_once)
+    monkeypatch.setattr(Intake, "insert", full_once)
     with recording(path) as (recorder, statuses):
         until(lambda: statuses, "the node wasn't committed")
         answer = recorder.queries().ask("SELECT * FROM range(10000000)")
@@ -157,16 +158,16 @@ def test_a_query_that_took_the_memory_gives_it_up_for_a_commit(
 def test_a_commit_without_memory_is_tried_once_more_as_a_query_may_just_have_ended(
     path: Path, monkeypatch: pytest.MonkeyPatch, times: int, troubles: int
 ) -> None:
-    insert, failures = Database._insert, [duckdb.OutOfMemoryException("full")] * times
+    insert, failures = Intake.insert, [duckdb.OutOfMemoryException("full")] * times
 
-    def full(self: Database, *what: object) -> None:
+    def full(self: Intake, *what: object) -> None:
         if failures:
             raise failures.pop()
         insert(self, *what)  # type: ignore[arg-type]  # handed on
 
     with recording(path) as (recorder, statuses):
         until(lambda: statuses, "the node wasn't committed")
-        monkeypatch.setattr(Database, "_insert", full)
+        monkeypatch.setattr(Intake, "insert", full)
         recorder.submit(frame(1))
         until(lambda: statuses[-1].committed, "nothing was committed")
     assert len([status.error for status in statuses if status.error]) == troubles

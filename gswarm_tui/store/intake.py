@@ -1,0 +1,113 @@
+"""Adding rows to tables again and again, by statements that are planned once.
+
+To plan one costs two milliseconds, which is more than to insert a thousand rows. So the arrays that a
+statement reads stay where they are and are filled anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_tui.store.precision import rounded
+from gswarm_tui.store.samples import Columns
+from gswarm_tui.store.schema import Column, Table
+
+_SIZES = (64, 1_024, 16_384)
+"""So many rows a statement takes at most; all of its arrays are looked at, so a few rows get a small one."""
+
+
+class Intake:
+    """Inserts rows, or replaces those of the same key, on one connection.
+
+    A transaction that is rolled back takes what was planned in it with it: begin with another intake then.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._planned: dict[tuple[str, int], _Planned] = {}
+
+    def insert(self, table: Table, columns: Columns) -> None:
+        """Adds these rows; columns that aren't given are NULL. Raises duckdb.Error."""
+        rows = len(next(iter(columns.values())))
+        size = next((size for size in _SIZES if rows <= size), rows)
+        planned = self._planned.get((table.name, size))
+        if planned is None:
+            planned = _Planned(self._connection, table, size)
+            if size in _SIZES:
+                self._planned[table.name, size] = planned
+        planned.insert(columns, rows)
+        if size not in _SIZES:
+            planned.forget()
+
+
+class _Planned:
+    """One statement, and the arrays that it reads: a first row that never counts, then ``size`` rows."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, table: Table, size: int) -> None:
+        self._connection = connection
+        self._name = f"incoming_{table.name}_{size}"
+        self._arrays = {column.name: _array(column, size + 1) for column in table.columns}
+        self._counts = np.zeros(size + 1, dtype=np.bool_)
+        names = ", ".join(self._arrays)
+        values = ", ".join(f"TRY_CAST({column.name} AS {column.type})" for column in table.columns)
+        verb = "INSERT OR REPLACE" if table.keyed else "INSERT"
+        # DuckDB reads the arrays where they lie; only this connection sees them.
+        connection.register(self._name, self._arrays | {"counts": self._counts})
+        connection.execute(
+            f"PREPARE {self._name} AS {verb} INTO {table.name} ({names}) "  # noqa: S608 (own names)
+            f"SELECT {values} FROM {self._name} WHERE counts"
+        )
+
+    def insert(self, columns: Columns, rows: int) -> None:
+        """Runs it with these rows."""
+        self._counts[1 : rows + 1] = True
+        try:
+            for name, array in self._arrays.items():
+                array[1 : rows + 1] = _fitting(columns[name], array) if name in columns else _null(array)
+            self._connection.execute(f"EXECUTE {self._name}")
+        finally:
+            self._counts[:] = False
+            for array in self._arrays.values():
+                if array.dtype == object:
+                    array[1:] = None  # texts are to be held no longer
+
+    def forget(self) -> None:
+        """Lets go of both."""
+        self._connection.execute(f"DEALLOCATE {self._name}")
+        self._connection.unregister(self._name)
+
+
+def _array(column: Column, size: int) -> npt.NDArray[Any]:
+    """What holds a column's values. The first tells DuckDB that objects are texts, where others are None."""
+    match column.type:
+        case "TIMESTAMP":
+            return np.zeros(size, dtype="datetime64[us]")
+        case "VARCHAR" | "BOOLEAN":
+            texts = np.full(size, None, dtype=object)
+            texts[0] = ""
+            return texts
+        case "FLOAT":
+            return np.zeros(size, dtype=np.float32)
+        case _:
+            return np.zeros(size, dtype=np.float64)
+
+
+def _fitting(values: npt.NDArray[Any], array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if array.dtype != np.float32:
+        return values
+    kept = rounded(values)
+    if kept.dtype != np.float32:  # what is too large is no answer
+        with np.errstate(over="ignore"):
+            kept = kept.astype(np.float32)
+        kept[np.isinf(kept)] = np.nan
+    return kept
+
+
+def _null(array: npt.NDArray[Any]) -> Any:
+    if array.dtype == object:
+        return None
+    return np.datetime64("NaT") if array.dtype.kind == "M" else np.nan

@@ -1,0 +1,92 @@
+"""Rows inserted by statements that were planned before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+
+from gswarm_tui.store.database import Database, DataRefusedError
+from gswarm_tui.store.samples import Columns
+from gswarm_tui.store.schema import EVENTS, GPU_SAMPLES, SESSIONS, Table
+
+
+def events(*details: str | None) -> tuple[Table, Columns]:
+    times = np.arange(len(details)).astype("datetime64[us]")
+    return EVENTS, {"ts": times, "detail": np.array(details, dtype=object)}
+
+
+def sessions(numbers: list[float], names: list[str]) -> tuple[Table, Columns]:
+    return SESSIONS, {"session_id": np.array(numbers), "name": np.array(names, dtype=object)}
+
+
+def details(database: Database) -> list[str | None]:
+    return [row["detail"] for row in database.rows("SELECT detail FROM events ORDER BY rowid")]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(tmp_path / "run.duckdb")
+    yield opened
+    opened.close()
+
+
+def test_each_time_the_rows_are_what_was_given(database: Database) -> None:
+    given: list[list[str | None]] = [[None], ["a", None, "c"], [None, None], ["d"]]
+    for one in given:
+        database.write([events(*one)])
+    assert details(database) == [None, "a", None, "c", None, None, "d"]
+
+
+def test_texts_come_also_after_a_plan_is_made_anew_while_there_are_none(database: Database) -> None:
+    database.write([events("a")])
+    database.rearrange(EVENTS, "true", "ts")  # another table for a while: statements are planned anew
+    database.write([events(None)])
+    database.write([events("b")])
+    assert details(database) == ["a", None, "b"]
+
+
+@pytest.mark.parametrize("rows", [1, 64, 65, 1_024, 16_384, 16_385, 40_000])
+def test_any_number_of_rows_is_taken_in_the_order_given(database: Database, rows: int) -> None:
+    for _ in range(2):
+        database.write([events(*map(str, range(rows)))])
+    assert details(database) == [str(n) for n in range(rows)] * 2
+
+
+def test_after_a_refusal_the_next_rows_are_taken(database: Database) -> None:
+    database.write([events("before")])
+    no_time = EVENTS, {"ts": np.array(["NaT"], "datetime64[us]"), "detail": np.array(["never"], object)}
+    for refused in ([no_time], [sessions([1], ["never"]), events("never"), no_time]):
+        with pytest.raises(DataRefusedError):
+            database.write(refused)
+        database.write([sessions([2], ["kept"]), events("after")])
+    assert details(database) == ["before", "after", "after"]
+    assert database.rows("SELECT session_id, name FROM sessions") == [{"session_id": 2, "name": "kept"}]
+
+
+def test_a_row_of_the_same_key_is_replaced(database: Database) -> None:
+    database.write([sessions([1, 2], ["one", "two"])])
+    database.write([sessions([2, 3], ["zwei", "drei"])])
+    rows = database.rows("SELECT name FROM sessions ORDER BY session_id")
+    assert [row["name"] for row in rows] == ["one", "zwei", "drei"]
+
+
+def test_what_is_too_large_for_its_column_is_null(database: Database) -> None:
+    columns: Columns = {
+        "ts": np.zeros(3, "datetime64[us]"),
+        "gpu_id": np.arange(3.0),
+        "util_pct": np.array([50, 1e300, -1e300]),
+        "power_w": np.array([1e300, -1e300, 123.4]),
+    }
+    database.write([(GPU_SAMPLES, columns)])
+    rows = database.rows("SELECT util_pct, power_w FROM gpu_samples ORDER BY gpu_id")
+    assert [tuple(row.values()) for row in rows] == [(50, None), (None, None), (None, 123.0)]
+
+
+def test_only_this_connection_sees_what_is_inserted(database: Database) -> None:
+    database.write([events("mine")])
+    with pytest.raises(duckdb.CatalogException):
+        database._connection.cursor().execute("FROM incoming_events_64")
