@@ -31,11 +31,15 @@ static const struct {
 };
 
 enum { UNWATCHED_MS = 10 };
+/* The file is looked at no more often than this, so about once in a reading of all GPUs. The writer of a scenario waits
+ * several times as long before its new rates begin. */
+static const int64_t LOOK_EVERY_NS = 2000000;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Scenario *current; /* holds itself */
 static FILE *held; /* the file that current was read from */
 static struct stat seen;
+static int64_t looked_ns;
 static char scenario_path[4096], journal_path[4096];
 static int state = DRIVER_NOT_LOADED, users;
 static Slot slots[MAX_GPUS][1 + MAX_MIGS];
@@ -253,6 +257,10 @@ static void drop(Scenario *scenario)
 static int refresh(void)
 {
     struct stat status; /* of a file that is held, which costs a third of a path's; replaced, it has no name */
+    int64_t now = monotonic_ns();
+    if (held != NULL && now - looked_ns < LOOK_EVERY_NS)
+        return state;
+    looked_ns = now;
     if (held != NULL && fstat(fileno(held), &status) == 0 && status.st_nlink > 0 &&
         status.st_size == seen.st_size && status.st_mtim.tv_sec == seen.st_mtim.tv_sec &&
         status.st_mtim.tv_nsec == seen.st_mtim.tv_nsec)
@@ -308,6 +316,9 @@ void await_change(int watch, int milliseconds)
     else if (poll(&(struct pollfd){.fd = watch, .events = POLLIN}, 1, milliseconds) > 0)
         while (read(watch, seen_events, sizeof seen_events) > 0)
             ;
+    pthread_mutex_lock(&lock);
+    looked_ns = 0; /* who waits wants to know at once */
+    pthread_mutex_unlock(&lock);
 }
 
 void end_watch(int *watch)
