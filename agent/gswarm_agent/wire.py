@@ -11,13 +11,14 @@ and the first thing that doesn't fit raises ``WireError``, after which the strea
 
 from __future__ import annotations
 
+import struct
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type, Union
 
 import msgpack
 
 from gswarm_agent.frame import Clock, Frame, Hello
-from gswarm_agent.wire_frames import FrameReader, frame_body
+from gswarm_agent.wire_frames import FrameReader, pack_frame
 from gswarm_agent.wire_packing import LENGTH, PACKED, Unpacker
 from gswarm_agent.wire_values import (
     MAX_LIVES,
@@ -177,18 +178,23 @@ def _body(message: Message) -> List[Any]:
             ],
             None if message.clock is None else astuple(message.clock),
         ]
-    if isinstance(message, Frame):
-        return [_FRAME, *frame_body(message)]
     # Not by ``astuple``, which copies deeply: a head says Ack to every node twice a second.
     parts = vars(message).values()
     return [_TAGS[type(message)], *(astuple(part) if isinstance(part, Clock) else part for part in parts)]
 
 
+def _packed(message: Message) -> bytes:
+    if isinstance(message, Frame):
+        return pack_frame(_FRAME, message)
+    packed: bytes = msgpack.packb(_body(message), use_single_float=True)
+    return packed
+
+
 def encode(message: Message) -> bytes:
     """One message as bytes, its length first. Text is expected to fit (``clip_text``). Raises WireError."""
     try:
-        packed: bytes = msgpack.packb(_body(message), use_single_float=True)
-    except (ValueError, OverflowError, TypeError) as error:
+        packed = _packed(message)
+    except (ValueError, OverflowError, TypeError, struct.error) as error:
         raise WireError(f"a message can't be said: {error}") from None
     if len(packed) > MAX_MESSAGE:
         raise WireError(f"a message of {len(packed)} bytes is larger than the {MAX_MESSAGE} allowed")
