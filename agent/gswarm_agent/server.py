@@ -1,6 +1,7 @@
 """The agent that outlives its connections: samples for as long as a recording wants, and serves its heads.
 
-Two threads: the main one samples, the other one does everything else. Heads come over a unix socket in the
+Two threads: the main one samples, the other one does everything else, except that the main one itself sends a
+frame that the head takes at once: to wake the other costs more. Heads come over a unix socket in the
 recording's folder; the newest that starts replaces the one before. Without a head the agent goes on, and what
 it measures waits in the spool, also on disk, until a head comes back, nobody has come for the linger time, or
 the job has ended.
@@ -18,7 +19,7 @@ import traceback
 from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Callable, Deque, Dict, List, Optional, Union
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import SOCKET, Folder, remove_forgotten
@@ -87,6 +88,9 @@ class Server:
         self._spool = Spool(folder, round(limits.memory_mib * MIB), round(limits.spool_mib * MIB))
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
+        # To use the spool, the marks and the visitors: the second thread's turn, except while it waits.
+        self._turn = threading.Lock()
+        self._turn.acquire()
         self._sampler: Optional[Sampler] = None
         self._said: Optional[Hello] = None
         self._interval_ms = 0
@@ -123,7 +127,16 @@ class Server:
             self._put(self._said)
 
     def put(self, frame: Frame) -> None:
-        """Deliver a frame, now or later."""
+        """Deliver a frame: at once to a head that has taken all before, else by the other thread."""
+        if self._turn.acquire(blocking=False):
+            try:
+                if self._head is not None and not (self._head.more or self._inbox or self._ending):
+                    self._inbox.append(frame)
+                    self._take_in()
+                    self._send(self._head)
+                    return
+            finally:
+                self._turn.release()
         self._put(frame)
 
     def wanted(self) -> int:
@@ -158,7 +171,7 @@ class Server:
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
             self._selector.register(self._signals.reading, selectors.EVENT_READ, self._hear_signal)
             while not self._is_over():
-                for key, _ in self._selector.select(_TICK_S):
+                for key, _ in self._wait():
                     key.data()
                 self._take_in()
                 self._look_at_the_time()
@@ -177,6 +190,14 @@ class Server:
             for visitor in list(self._visitors):
                 self._leave(visitor)
             self._selector.close()
+
+    def _wait(self) -> List[Tuple[selectors.SelectorKey, int]]:
+        """What has happened, after at most a second."""
+        self._turn.release()
+        try:
+            return self._selector.select(_TICK_S)
+        finally:
+            self._turn.acquire()
 
     def _end(self, reason: str, patience_s: float) -> None:
         """Stop sampling; then give the head so long to acknowledge."""
