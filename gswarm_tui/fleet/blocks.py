@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gswarm_agent.block import DOUBLE, SINGLE, Layout
+from gswarm_agent.block import DOUBLE, SINGLE, Block, Layout
 from gswarm_tui.fleet.history import Floats, Singles
 
 
@@ -25,3 +25,17 @@ def numbers(layout: Layout, count: int, blocks: Sequence[bytes]) -> tuple[Single
         )
     )
     return singles.view("<f4")[..., 0], doubles.view("<f8")[..., 0]
+
+
+def packed(layout: Layout, singles: Singles, doubles: Floats) -> list[Block]:
+    """Blocks of these columns, the other way round than ``numbers``."""
+    _, blocks, count = singles.shape
+    planes = [
+        np.ascontiguousarray(part.transpose(1, 0, 2), dtype=kind)
+        .view(np.uint8)
+        .reshape(blocks, len(part) * count, size)
+        .transpose(0, 2, 1)
+        .reshape(blocks, len(part) * count * size)
+        for part, kind, size in ((singles, "<f4", SINGLE), (doubles, "<f8", DOUBLE))
+    ]
+    return [Block(layout, count, data.tobytes()) for data in np.concatenate(planes, axis=1)]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
-from gswarm_tui.fleet.events import Event
+from gswarm_tui.fleet.events import Event, FrameArrived
 from gswarm_tui.fleet.node import Rings
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.playhead import Playhead
@@ -21,8 +21,10 @@ AHEAD_S = 2.0
 """How much is read at once: what plays in this time, at least so many seconds of the recording."""
 APPLY_S = 0.05
 """How long events are taken in at a stretch before the screen has its turn."""
-NEAR_S = 30.0
+NEAR_S, NEAR_FRAMES = 30.0, 5000
 """As far forward as this, one goes through the events in between; further, the fleet is built anew."""
+AT_ONCE = 128
+"""So many frames are taken in at once: that costs much less than one by one."""
 TRACK_EVERY_S = 5.0
 
 T = TypeVar("T")
@@ -187,10 +189,11 @@ class Player:
         """Go where is wanted last; wishes that came while it was built are answered by the next."""
         while (at := self._wanted) is not None:
             await self._drop_reading()
-            if 0 <= at - self._shown <= NEAR_S and self.fleet.nodes:
-                events = await self._in_thread(self.tape.events, self._shown, at)
-                for event in events:
-                    self.fleet.apply(event)
+            if self._is_near(at):
+                self._waiting.extend(await self._in_thread(self.tape.events, self._shown, at))
+                while self._waiting:
+                    self._take_next(at)
+                    await asyncio.sleep(0)
                 self._shown = self._read = at
             else:
                 self.fleet = await self._in_thread(self.tape.fleet, at)
@@ -200,6 +203,12 @@ class Player:
             if self._wanted == at:
                 self._wanted = None
         self.playhead.go(self._shown)
+
+    def _is_near(self, at: float) -> bool:
+        """Whether going through the events up to a time is the shorter way."""
+        ahead_s, nodes = at - self._shown, len(self.fleet.nodes)
+        frames = ahead_s / self.tape.interval_s * nodes
+        return nodes > 0 and 0 <= ahead_s <= NEAR_S and frames <= max(NEAR_FRAMES, nodes)
 
     async def _complete(self, at: float) -> None:
         """The fleet is seen already: give it the rest of its history, unless one wants to go on."""
@@ -245,9 +254,24 @@ class Player:
         """Take in what happened up to a time, as far as the screen can wait."""
         begun = self._clock()
         while self._waiting and self._waiting[0].at <= until:
-            event = self._waiting.popleft()
-            self.fleet.apply(event)
+            at = self._take_next(until)
             if self._clock() - begun > APPLY_S and self._waiting:
-                self._shown = max(self._shown, event.at)
+                self._shown = max(self._shown, at)
                 return
         self._shown = max(self._shown, until)
+
+    def _take_next(self, until: float) -> float:
+        """Take in what happened next, or the next frames up to a time at once; when that was."""
+        frames: list[FrameArrived] = []
+        while self._waiting and self._waiting[0].at <= until and len(frames) < AT_ONCE:
+            event = self._waiting[0]
+            if not isinstance(event, FrameArrived):
+                break
+            frames.append(event)
+            self._waiting.popleft()
+        if frames:
+            self.fleet.take(frames)
+            return frames[-1].at
+        event = self._waiting.popleft()
+        self.fleet.apply(event)
+        return event.at

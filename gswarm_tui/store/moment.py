@@ -13,22 +13,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gswarm_agent.frame import Processes
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, Phase
 from gswarm_tui.fleet.node import NodeState, Rings
 from gswarm_tui.fleet.readings import ENERGY
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.store.frames import looked_at, looks_of, owners
 from gswarm_tui.store.machines import Machine, introduction
 from gswarm_tui.store.metering import Meter
-from gswarm_tui.store.playback import Columns, Playback, link_of, micros, stamp
-
-Places = npt.NDArray[np.intp]
+from gswarm_tui.store.playback import Playback, link_of, micros, stamp
+from gswarm_tui.store.stretch import Places, Stretch
 
 BLOCK_US = 3_600_000_000
 NOTHING = (0.0, 0.0, 0.0, 0.0)
 RECENT_S = 300.0
 """So much history a fleet has at once: what the first screen shows of it."""
+TOGETHER_US = 1_000_000
+"""Times in so short a stretch are asked for at once."""
 PROCESSES_S = 10.0
 """Processes that were seen this long before a time, and not since, are still shown at it."""
 
@@ -59,9 +62,9 @@ class Moments:
         fleet = self._introduced(newest)
         self._link(fleet, now_us)
         self._fill(fleet, {name: (found, found.us - 1) for name, found in newest.items()}, now_us, RECENT_S)
-        for frame in self._last_frames(newest, now_us):
-            fleet.resume([(frame.node, frame.life, frame.frame.seq - 1, 0)])
-            fleet.apply(frame)
+        frames = self._last_frames(newest, now_us)
+        fleet.resume((frame.node, frame.life, frame.frame.seq - 1, 0) for frame in frames)
+        fleet.take(frames)
         for found in newest.values():
             node = fleet.nodes[found.machine.name]
             node.frames, node.missed_ticks = found.frames, found.missed
@@ -133,45 +136,35 @@ class Moments:
         if not rings:
             return
         low_us = now_us - round(min(max(rings) * self._playback.interval_s, longest_s) * 1e6)
-        gpus = self._stretch("gpu_samples", "gpu_id", low_us, now_us)
-        hosts = self._stretch("host_samples", "node_id", low_us, now_us)
-        width = max([*self._playback.places, int(gpus.ids.max(initial=0))]) + 1
-        owner, position = np.full(width, -1, dtype=np.int64), np.zeros(width, dtype=np.int64)
-        for gpu_id, (node_id, place) in self._playback.places.items():
-            owner[gpu_id], position[gpu_id] = node_id, place
-        gpus_of, hosts_of = gpus.split(owner[gpus.ids]), hosts.split(hosts.ids)
+        gpus = self._playback.stretch("gpu_samples", "gpu_id AS id", low_us, now_us)
+        hosts = self._playback.stretch("host_samples", "node_id AS id", low_us, now_us)
+        owner, position = owners(self._playback, gpus.ids)
+        gpus_of, hosts_of = gpus.split(owner), hosts.split(hosts.ids)
         for node, node_id, us in nodes:
             if node_id in gpus_of and node_id in hosts_of:
                 ticks = hosts_of[node_id][hosts.us[hosts_of[node_id]] <= us]
                 _fill_node(node, gpus, gpus_of[node_id], position, hosts, ticks)
 
-    def _stretch(self, table: str, key: str, low: int, high: int) -> _Stretch:
-        metrics = ", ".join(_nan_for_null(name) for name in self._playback.columns(table))
-        found = self._playback.source.arrays(
-            f"SELECT epoch_us(ts) AS us, {key} AS id, {metrics} FROM {table} WHERE ts > ? AND ts <= ?",  # noqa: S608
-            stamp(low),
-            stamp(high),
-        )
-        return _Stretch(found)
-
-    def _last_frames(self, newest: Mapping[str, _Newest], now_us: int) -> Iterable[FrameArrived]:
+    def _last_frames(self, newest: Mapping[str, _Newest], now_us: int) -> list[FrameArrived]:
         """Each node's newest frame, with the processes that were seen last."""
-        wanted = {(found.machine.name, found.us) for found in newest.values()}
-        times = sorted({us for _, us in wanted})
-        if not times:
-            return []
-        frames: dict[str, FrameArrived] = {}
-        processes: dict[str, Any] = {}
-        recent = now_us - round(max(PROCESSES_S, 3 * self._playback.interval_s) * 1e6)
-        for low, high in _stretches([*times, max(recent, 0)], now_us):
-            for frame in self._playback.frames(low, high):
-                if frame.frame.processes is not None:
-                    processes[frame.node] = frame.frame.processes
-                if (frame.node, round(frame.ts * 1e6)) in wanted:
-                    frames[frame.node] = frame
+        play, wanted = self._playback, {(found.machine.name, found.us) for found in newest.values()}
+        recent = now_us - round(max(PROCESSES_S, 3 * play.interval_s) * 1e6)
+        looked = {times[-1] for times in looked_at(play, recent, now_us).values()}
+        processes: dict[str, Processes] = {}
+        for low, high in _stretches(looked):
+            looks = looks_of(play, low, high)
+            processes |= {play.machines[node_id].name: looks[node_id, us] for node_id, us in sorted(looks)}
+        frames = [
+            frame
+            for low, high in _stretches({us for _, us in wanted})
+            for frame in play.frames(low, high)
+            if (frame.node, round(frame.ts * 1e6)) in wanted
+        ]
         return [
-            replace(frame, frame=replace(frame.frame, processes=processes.get(name)))
-            for name, frame in frames.items()
+            frame
+            if frame.frame.processes is not None
+            else replace(frame, frame=replace(frame.frame, processes=processes.get(frame.node)))
+            for frame in frames
         ]
 
     # Sessions
@@ -253,31 +246,10 @@ class Moments:
         )
 
 
-class _Stretch:
-    """Rows of one table by column: times, ids, and the catalogue's numbers that the file has."""
-
-    def __init__(self, columns: Columns) -> None:
-        self.us = columns["us"]
-        self.ids = columns["id"]
-        self._columns = columns
-
-    def split(self, owners: Places) -> dict[int, Places]:
-        """The rows of each owner, in order of time."""
-        order = np.lexsort((self.us, owners))
-        starts = np.flatnonzero(np.diff(owners[order], prepend=-2))
-        parts = np.split(order, starts[1:]) if len(starts) else []
-        return {int(owners[part[0]]): part for part in parts}
-
-    def numbers(self, column: str, rows: Places) -> npt.NDArray[Any] | None:
-        """A column's numbers in these rows, None where the file doesn't have it."""
-        found = self._columns.get(column)
-        return None if found is None else found[rows]
-
-
 def _fill_node(  # noqa: PLR0917 - two tables, and which of their rows
-    node: NodeState, gpus: _Stretch, gpu_rows: Places, position: Places, hosts: _Stretch, host_rows: Places
+    node: NodeState, gpus: Stretch, gpu_rows: Places, position: Places, hosts: Stretch, host_rows: Places
 ) -> None:
-    """Fill a node's rings with its rows; ``position`` is by GPU id."""
+    """Fill a node's rings with its rows; ``position`` is by row."""
     if node.gpu_history is None or node.host_history is None:
         return
     host_rows = host_rows[-node.host_history.capacity :]
@@ -285,7 +257,7 @@ def _fill_node(  # noqa: PLR0917 - two tables, and which of their rows
         return
     low, high = np.searchsorted(gpus.us[gpu_rows], (times[0], times[-1] + 1))
     gpu_rows = gpu_rows[low:high]
-    ticks, places = np.searchsorted(times, gpus.us[gpu_rows]), position[gpus.ids[gpu_rows]]
+    ticks, places = np.searchsorted(times, gpus.us[gpu_rows]), position[gpu_rows]
     values = np.full((len(times), len(node.facts), len(GPU_COLUMNS)), np.nan, dtype=np.float32)
     for column, name in enumerate(GPU_COLUMNS):
         if (numbers := gpus.numbers(name, gpu_rows)) is None:
@@ -310,14 +282,12 @@ def _first_of_each(position: Places, numbers: npt.NDArray[Any], gpus: int) -> np
     return first
 
 
-def _nan_for_null(metric: str) -> str:
-    """A column that NumPy needs no mask for; single precision holds all but the energy counter."""
-    kind = "DOUBLE" if metric == "energy_mj" else "FLOAT"
-    return f"coalesce({metric}::{kind}, 'nan'::{kind}) AS {metric}"
-
-
-def _stretches(times: list[int], now_us: int) -> list[tuple[int, int]]:
-    """Short stretches that hold all of these times, and the one from the newest second up to now."""
-    recent = times.pop()
-    old = [us for us in times if us <= recent]
-    return [*((us - 1, us) for us in old), (recent, now_us)]
+def _stretches(times: Iterable[int]) -> list[tuple[int, int]]:
+    """Short stretches that hold all of these times (microseconds)."""
+    stretches: list[tuple[int, int]] = []
+    for us in sorted(times):
+        if stretches and us - stretches[-1][0] <= TOGETHER_US:
+            stretches[-1] = stretches[-1][0], us
+        else:
+            stretches.append((us - 1, us))
+    return stretches

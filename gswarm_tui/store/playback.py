@@ -7,17 +7,13 @@ none, attempts to connect between a loss and the next connection, and later hell
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy.typing as npt
-
-from gswarm_agent.frame import WARNING, ProcessSample
-from gswarm_agent.frame import Row as Numbers
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.frame import WARNING, tables
+from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -29,15 +25,15 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.frames import frames
 from gswarm_tui.store.machines import Life, Machine, hello_of, introduction
 from gswarm_tui.store.schema import SCHEMA_VERSION
 from gswarm_tui.store.source import Answer
+from gswarm_tui.store.stretch import Columns, Stretch, nan_for_null
 
-Columns = dict[str, npt.NDArray[Any]]
 TURNS_MOST = 50_000
-PROCESSES_US = 10_000_000
-"""Processes that weren't seen for so long have ended; nodes look every few seconds."""
-ENDLESS_US = 1 << 62
+_UNKNOWN_LIFE = {"life": "", "last_ts": 1 << 62, "clock_offset_s": None}
+"""Of a node whose links aren't told of: one agent, for ever."""
 _NEEDED = (("recordings", "options"), ("host_samples", "seq"), ("links", "last_ts"))
 """Columns that a recording has, in this and every later version."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - DuckDB's times have no zone
@@ -93,6 +89,10 @@ class Playback:
                 ("process_samples", PROCESS_COLUMNS),
             )
         }
+        self.tables = tables(
+            *(self._columns[name] for name in ("gpu_samples", "host_samples", "process_samples")),
+            EXACT_COLUMNS,
+        )
         self.machines: dict[int, Machine] = {}
         self._node_names: dict[int, str] = {}
         self.places: dict[int, tuple[int, int]] = {}
@@ -152,31 +152,48 @@ class Playback:
             self.recording_id,
         ):
             links.setdefault(link["node_id"], []).append(link)
-        for row in nodes:
-            node_id = row["node_id"]
-            known = self.machines.get(node_id)
-            if known is not None and len(known.lives) == max(1, len(links.get(node_id, ()))):
-                continue
-            machine = self._machine(row, gpus.get(node_id, []), links.get(node_id, []))
-            if machine.lives:
+        new = {row["node_id"]: row for row in nodes if self._has_more(row["node_id"], links)}
+        lives = self._lives({node_id: links.get(node_id) or [_UNKNOWN_LIFE] for node_id in new})
+        for node_id, row in new.items():
+            if lives[node_id]:
+                machine = self._machine(row, gpus.get(node_id, []), links.get(node_id, []), lives[node_id])
                 self.machines[node_id] = machine
                 self.places |= {gpu: (node_id, place) for place, gpu in enumerate(machine.gpu_ids)}
 
+    def _has_more(self, node_id: int, links: Mapping[int, Sequence[object]]) -> bool:
+        """Whether an agent was heard there that isn't known."""
+        known = self.machines.get(node_id)
+        return known is None or len(known.lives) != max(1, len(links.get(node_id, ())))
+
+    def _lives(self, links: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[int, list[Life]]:
+        """When each machine's agents measured; one question for the first of all, one for the second …"""
+        lives: dict[int, list[Life]] = {node_id: [] for node_id in links}
+        after = dict.fromkeys(links, 0)
+        while after:
+            found = self.rows(
+                "SELECT node_id, epoch_us(min(ts)) FROM host_samples JOIN "
+                "(SELECT unnest(?::INTEGER[]) AS node_id, unnest(?::BIGINT[]) AS after) USING (node_id) "
+                "WHERE ts > make_timestamp(?) AND ts > make_timestamp(after) GROUP BY node_id",
+                list(after),
+                list(after.values()),
+                min(after.values()),
+            )
+            after = {}
+            for node_id, first in found:
+                link = links[node_id][len(lives[node_id])]
+                last = max(first, link["last_ts"] - micros(link["clock_offset_s"] or 0.0))
+                lives[node_id].append(Life(link["life"], first, last))
+                if len(lives[node_id]) < len(links[node_id]):
+                    after[node_id] = last
+        return lives
+
     def _machine(
-        self, row: Mapping[str, Any], gpus: list[dict[str, Any]], links: list[dict[str, Any]]
+        self,
+        row: Mapping[str, Any],
+        gpus: list[dict[str, Any]],
+        links: list[dict[str, Any]],
+        lives: list[Life],
     ) -> Machine:
-        lives: list[Life] = []
-        after = 0
-        for link in links or [{"life": "", "last_ts": ENDLESS_US, "clock_offset_s": None}]:
-            first = self.rows(
-                "SELECT epoch_us(min(ts)) FROM host_samples WHERE node_id = ? AND ts > ?",
-                row["node_id"],
-                stamp(after),
-            )[0][0]
-            if first is None:
-                break
-            after = max(first, link["last_ts"] - micros(link["clock_offset_s"] or 0.0))
-            lives.append(Life(link["life"], first, after))
         granted = frozenset(gpu["gpu_index"] for gpu in gpus if gpu["allocated"])
         newest = links[-1] if links else {"clock_offset_s": None, "round_trip_s": None}
         return Machine(
@@ -272,54 +289,20 @@ class Playback:
 
     def frames(self, low: int, high: int) -> list[FrameArrived]:
         """The frames read after ``low`` up to ``high`` (microseconds), in order. Raises StoreError."""
-        within = "ts > ? AND ts <= ?"
-        between = stamp(low), stamp(high)
-        gpus: dict[tuple[int, int], list[Numbers | None]] = {}
-        for row in self._samples("gpu_samples", "gpu_id", within, *between):
-            if (place := self.places.get(row[1])) is not None:
-                node_id, position = place
-                rows = gpus.get((node_id, row[0]))
-                if rows is None:
-                    rows = gpus[node_id, row[0]] = [None] * len(self.machines[node_id].gpu_ids)
-                rows[position] = row[2:]
-        processes: dict[tuple[int, int], list[ProcessSample]] = {}
-        seen: dict[int, list[int]] = {}
-        names = "gpu_id, pid, user_name, command, rank, local_rank"
-        for us, gpu_id, pid, user, command, rank, local, *numbers in self._samples(
-            "process_samples", names, within, stamp(low - PROCESSES_US), stamp(high)
-        ):
-            if (place := self.places.get(gpu_id)) is not None:
-                sample = ProcessSample(place[1], pid, user, command, rank, local, tuple(numbers))
-                processes.setdefault((place[0], us), []).append(sample)
-                seen.setdefault(place[0], []).append(us)
-        arrived = []
-        for us, node_id, seq, late_ms, missed, *host in self._samples(
-            "host_samples", "node_id, seq, late_ms, missed", within, *between
-        ):
-            machine = self.machines.get(node_id)
-            if machine is None:
-                continue
-            looked = processes.get((node_id, us))
-            if looked is None and not _recent(seen.get(node_id, ()), us):
-                looked = []
-            life = machine.life_at(us)
-            frame = machine.hello.tables.frame(
-                # Frames of a recording that was read from elsewhere aren't numbered.
-                seq=seq or round((us - life.first_us) / (self.interval_s * 1e6)) + 1,
-                ts_ns=us * 1000,
-                late_ms=late_ms or 0.0,
-                missed=missed or 0,
-                gpus=gpus.get((node_id, us)) or [None] * len(machine.gpu_ids),
-                host=tuple(host),
-                processes=looked,
-            )
-            at = us / 1e6
-            arrived.append(FrameArrived(machine.name, at, at, life.name, frame))
-        return arrived
+        return frames(self, low, high)
 
-    def _samples(self, table: str, keys: str, where: str, *values: object) -> list[tuple[Any, ...]]:
-        columns = ", ".join(("epoch_us(ts)", keys, *self._columns[table]))
-        return self.rows(f"SELECT {columns} FROM {table} WHERE {where} ORDER BY ts, rowid", *values)  # noqa: S608
+    def stretch(self, table: str, keys: str, low: int, high: int) -> Stretch:
+        """The rows of a table after ``low`` up to ``high`` (microseconds). Raises StoreError.
+
+        ``keys`` are what they are told by, with the ``id`` of a GPU or machine.
+        """
+        columns = ", ".join(("epoch_us(ts) AS us", keys, *map(nan_for_null, self._columns[table])))
+        found = self.source.arrays(
+            f"SELECT {columns} FROM {table} WHERE ts > make_timestamp(?) AND ts <= make_timestamp(?)",  # noqa: S608
+            low,
+            high,
+        )
+        return Stretch(found)
 
 
 def require_recording(source: Source) -> None:
@@ -336,12 +319,6 @@ def _nodes_of(options: str | None) -> tuple[str, ...]:
     """The nodes that a recording was asked for."""
     found = json.loads(options or "{}").get("nodes") or ()
     return tuple(name for name in found if isinstance(name, str))
-
-
-def _recent(times: Sequence[int], us: int) -> bool:
-    """Whether one of these times, which are in order, lies shortly before this one."""
-    place = bisect_right(times, us)
-    return place > 0 and times[place - 1] > us - PROCESSES_US
 
 
 def link_of(happened: Happened) -> LinkChanged | None:

@@ -99,9 +99,9 @@ class Viewer(App[str], inherit_bindings=False):
 
     def look_soon(self) -> None:
         """Something changed: look once, however many changes a slow terminal lets pass."""
-        if not self._look_posted:
+        if not self._look_posted and self.screen_stack:
             self._look_posted = True
-            self.call_later(self.look)
+            self.fleet_screen.call_later(self.look)  # not by the app, which may be waiting for the past
 
     def _look_for_ages(self) -> None:
         """Ages grow though nothing comes; where ticks come, these look."""

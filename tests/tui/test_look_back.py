@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from textual.events import Key
 from textual.pilot import Pilot
 
 from gswarm_tui.playback.errors import UnreadableError
@@ -158,6 +160,34 @@ async def test_enter_on_an_event_looks_back_to_it(live: Live) -> None:
             await live.press(pilot, "up")
         await live.press(pilot, "enter")
         assert "00:00:20 ago" in line_with(live.app, "PAST")
+
+
+async def test_the_screen_goes_on_until_the_past_is_read_and_keys_wait_for_it(live: Live) -> None:
+    asked, read, open_past = threading.Event(), threading.Event(), live.past
+
+    def past() -> Player:
+        asked.set()
+        read.wait(60)
+        return open_past()
+
+    live.app._past = past
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30)) as pilot:
+        await live.advance(30, pilot)
+        live.app.post_message(Key("space", " "))
+        live.app.post_message(Key("less_than_sign", "<"))
+        try:
+            assert await asyncio.to_thread(asked.wait, 30)
+            live.made.lose("gpu02", "connection reset by peer").advance(1)
+            async with asyncio.timeout(30):
+                while "lost" not in line_with(live.app, "gpu02 "):
+                    await asyncio.sleep(0.01)
+            assert "PAST" not in screen_text(live.app)
+        finally:
+            read.set()
+        async with asyncio.timeout(30):
+            while "00:00:11 ago" not in screen_text(live.app):
+                await asyncio.sleep(0.01)
 
 
 async def test_where_nothing_is_recorded_there_is_no_past(live: Live) -> None:

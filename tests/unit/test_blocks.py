@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gswarm_agent.block import Block, Layout, Row
 from gswarm_agent.frame import TABLES, Frame
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
+from gswarm_tui.fleet.blocks import numbers, packed
 from gswarm_tui.fleet.readings import readings
 from gswarm_tui.store.samples import Keys, Samples
 from gswarm_tui.store.schema import GPU_SAMPLES, HOST_SAMPLES
@@ -86,3 +87,15 @@ def test_a_host_that_measured_nothing_still_tells_that_its_frame_came() -> None:
     samples.add(TABLES.host.block([None]), (7, 1))
     samples.add(Layout(()).block([None]), (8, 2))
     assert [columns["seq"].tolist() for columns in samples.columns()] == [[1], [2]]
+
+
+@given(layouts, st.integers(0, 3), st.integers(0, 3), st.data())
+def test_columns_become_blocks_and_columns_again(
+    layout: Layout, many: int, count: int, data: st.DataObject
+) -> None:
+    size = layout.row_size * count
+    given_blocks = [
+        Block(layout, count, data.draw(st.binary(min_size=size, max_size=size))) for _ in range(many)
+    ]
+    columns = numbers(layout, count, [block.data for block in given_blocks])
+    assert packed(layout, *columns) == given_blocks
