@@ -154,12 +154,10 @@ class Link:
         """The node's job ends at the head's Unix time ``at``, infinite for never; its agent ends then."""
         self._job_ends = at
         self._job_changed.set()
-        self._tell_job_end()
+        self._send(self._job_end(at))
 
-    def _tell_job_end(self) -> None:
-        if self._job_ends is not None:
-            at = None if math.isinf(self._job_ends) else round(self._job_ends * 1e9)
-            self._send(JobEnds(at, self._wall_ns()))
+    def _job_end(self, at: float) -> JobEnds:
+        return JobEnds(None if math.isinf(at) else round(at * 1e9), self._wall_ns())
 
     def acknowledge(self, life: str, seq: int) -> None:
         """Tell the agent that the frames of ``life`` up to ``seq`` are on disk, now and after a reconnect."""
@@ -224,12 +222,14 @@ class Link:
         living = (self._read(channel), self._watch(), self._asked_again())
         tasks = [asyncio.create_task(one) for one in living]
         try:
-            channel.write(MAGIC)
             newest = tuple(reversed(self._on_disk.items()))[:MAX_LIVES]
-            self._send(Start(self._interval_ms, self._wall_ns(), newest))
-            self._tell_job_end()
+            told: list[Message] = [Start(self._interval_ms, self._wall_ns(), newest)]
+            if self._job_ends is not None:
+                told.append(self._job_end(self._job_ends))
             # Its answer overtakes what waits on the node, whose times need the offset.
-            self._send(Ping(self._wall_ns()))
+            told.append(Ping(self._wall_ns()))
+            # All in one, because each write is a packet, and wakes who hands it on.
+            channel.write(MAGIC + b"".join(map(encode, told)))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             done.pop().result()
         except WireError as error:

@@ -62,23 +62,42 @@ def test_a_host_is_told_what_the_whole_file_says(
 ) -> None:
     path = tmp_path_factory.mktemp("ssh") / "config"
     path.write_text("\n".join(lines))
-    with Configuration().about(host, [str(path)]) as shorter:
+    with Configuration().about(host, [str(path)]).files() as shorter:
         assert read(host, shorter) == read(host, [str(path)])
+
+
+@given(st.lists(st.sampled_from([*BEGINNINGS, *SETTINGS])))
+async def test_what_is_said_of_hosts_alike_means_the_same(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("ssh") / "config"
+    path.write_text("\n".join(lines))
+    configuration = Configuration()
+    for host in HOSTS:
+        try:
+            options = await configuration.options(host, [str(path)])
+        except ValueError:
+            assert read(host, [str(path)]) is None
+        else:
+            assert [options.config.get(name) for name in ASKED] == read(host, [str(path)])
 
 
 def test_the_sections_of_other_hosts_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text("".join(f"Host gpu{index:03d}\n  Port {2000 + index}\n" for index in range(500)))
     configuration = Configuration()
-    with configuration.about("gpu123", [str(path)]) as shorter:
-        assert Path(shorter[0]).read_text() == "Host gpu123\n  Port 2123\n"
+    assert configuration.about("gpu123", [str(path)]).texts == ("Match all\n  Port 2123\n",)
     path.write_text("Host gpu123\n  Port 22\nHost gpu124\n  Port 23\n")
-    with configuration.about("gpu123", [str(path)]) as shorter:
-        assert Path(shorter[0]).read_text() == "Host gpu123\n  Port 22\n"
+    assert configuration.about("gpu123", [str(path)]).texts == ("Match all\n  Port 22\n",)
 
 
-def test_a_file_without_sections_of_other_hosts_is_read_as_it_is(tmp_path: Path) -> None:
+async def test_what_is_said_of_all_nodes_is_parsed_once(tmp_path: Path) -> None:
     path = tmp_path / "config"
-    path.write_text("User alice\nHost gpu*\n  Port 2222\n")
-    with Configuration().about("gpu01", [str(path)]) as shorter:
-        assert shorter == [str(path)]
+    path.write_text("User alice\nHost gpu*\n  Port 2222\nHost login\n  Port 22\n")
+    configuration = Configuration()
+    first = await configuration.options("gpu01", [str(path)])
+    assert await configuration.options("gpu02", [str(path)]) is first
+    assert await configuration.options("gpu02", [str(path)], user="bob") is not first
+    assert (await configuration.options("login", [str(path)])).port == 22
+    path.write_text("Host gpu*\n  Port 2223\n")
+    assert (await configuration.options("gpu01", [str(path)])).port == 2223

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import asyncssh
+
+from gswarm_tui.launch.ssh.stamps import stamp
 
 _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
@@ -35,15 +37,11 @@ class KnownHosts:
 
     def read(self, paths: Sequence[Path]) -> asyncssh.SSHKnownHosts:
         """What these files say together; files that aren't there and lines that can't be read say nothing."""
-        stamps = []
-        for path in paths:
-            with contextlib.suppress(OSError):
-                found = path.stat()
-                stamps.append((path, found.st_mtime_ns, found.st_size, found.st_ino))
+        stamps = [(path, stamp(path)) for path in paths]
         key = tuple(stamps)
         if key not in self._parsed:
             known = asyncssh.SSHKnownHosts()
-            for path, *_ in stamps:
+            for path in (path for path, found in stamps if found is not None):
                 for line in path.read_text("utf-8", "replace").splitlines():
                     with contextlib.suppress(ValueError):
                         known.load(line)
@@ -53,13 +51,17 @@ class KnownHosts:
 
 @dataclass
 class Attempt(asyncssh.SSHClient):
-    """What is learned on the way into one host, to explain a failure."""
+    """What is learned on the way into one host, to explain a failure.
+
+    ``options`` are what the configuration says of it, perhaps read for another of which it says the same.
+    """
 
     host: str
     known: KnownHosts
     options: asyncssh.SSHClientConnectionOptions | None = None
     banner: str = ""
     host_is_known: bool = False
+    _trusted: dict[tuple[str, int | None], TrustedKeys] = field(default_factory=dict)
 
     def auth_banner_received(self, msg: str, lang: str) -> None:
         """Keep what the server says before it lets anybody in, which is often why it doesn't."""
@@ -93,7 +95,7 @@ class Attempt(asyncssh.SSHClient):
         """
         if self.options is None or self.options.config.get("HostKeyAlgorithms"):
             return []
-        host = self.options.host_key_alias or self.options.host
+        host = str(self.options.host_key_alias or self.options.config.get("Hostname", self.host))
         port = self.options.port if self.options.port != _SSH_PORT else None
         keys, authorities, _ = self.trusted_keys(host, "", port)
         if authorities or not keys:
@@ -102,6 +104,8 @@ class Attempt(asyncssh.SSHClient):
 
     def trusted_keys(self, host: str, _address: str, port: int | None) -> TrustedKeys:
         """For asyncssh: the host's keys, those of authorities, and revoked ones."""
-        found = self.known.read(self.known_hosts_files).match(host, "", port)
+        if (host, port) not in self._trusted:
+            self._trusted[host, port] = self.known.read(self.known_hosts_files).match(host, "", port)[:3]
+        found = self._trusted[host, port]
         self.host_is_known = bool(found[0] or found[1])
-        return found[0], found[1], found[2]
+        return found

@@ -9,33 +9,80 @@ import asyncssh
 
 from gswarm_tui.launch.process import describe_end, describe_status
 
-_CHUNK = 256 * 1024
+_MOST_UNREAD = 256 * 1024
 _STDERR_KEPT = 8 * 1024
 _PATIENCE_S = 2.0
 
 
-class SshChannel:
-    """One agent over one SSH connection; see ``Channel``."""
+class SshChannel(asyncssh.SSHClientSession[bytes]):
+    """One agent over one SSH connection; see ``Channel``.
 
-    def __init__(
-        self, connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes]
-    ) -> None:
+    It is the session itself, whose bytes asyncssh hands over as they come: its streams would cost a
+    task, locks and a queue for each node, and again for each frame.
+    """
+
+    def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
         self._connection = connection
-        self._process = process
+        self._session: asyncssh.SSHClientChannel[bytes] | None = None
+        self._unread: list[bytes] = []
+        self._bytes_unread = 0
         self._stderr = bytearray()
-        self._reading_stderr = asyncio.create_task(self._read_stderr())
+        self._paused = False
+        self._ended = False
+        self._problem: Exception | None = None
+        self._news = asyncio.Event()
+
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        """The session is open."""
+        self._session = chan
+
+    def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
+        """The agent said something, or wrote to stderr."""
+        if datatype == asyncssh.EXTENDED_DATA_STDERR:
+            self._stderr += data
+            del self._stderr[:-_STDERR_KEPT]
+            return
+        self._unread.append(data)
+        self._bytes_unread += len(data)
+        self._news.set()
+        if self._bytes_unread >= _MOST_UNREAD and self._session is not None:
+            self._paused = True
+            self._session.pause_reading()
+
+    def eof_received(self) -> bool:
+        """The agent says no more; how it ended comes after that."""
+        self._end()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The session is closed."""
+        self._problem = exc
+        self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._news.set()
 
     async def read(self) -> bytes:
         """The next bytes of the agent's stdout, empty at the end."""
-        try:
-            return await self._process.stdout.read(_CHUNK)
-        except (asyncssh.Error, OSError) as error:
-            raise ConnectionError(str(error)) from None
+        while not self._unread and not self._ended:
+            self._news.clear()
+            await self._news.wait()
+        data = b"".join(self._unread)
+        self._unread.clear()
+        self._bytes_unread = 0
+        if self._paused and self._session is not None:
+            self._paused = False
+            self._session.resume_reading()
+        if not data and self._problem is not None:
+            raise ConnectionError(str(self._problem)) from None
+        return data
 
     def write(self, data: bytes) -> None:
         """Send bytes to the agent's stdin."""
-        with contextlib.suppress(OSError):
-            self._process.stdin.write(data)
+        if self._session is not None:
+            with contextlib.suppress(OSError):
+                self._session.write(data)
 
     def stderr(self) -> bytes:
         """The end of what was written to stderr so far."""
@@ -43,29 +90,23 @@ class SshChannel:
 
     async def explain_end(self) -> str:
         """How the agent or the connection ended."""
-        with contextlib.suppress(TimeoutError, asyncssh.Error, OSError):
+        session = self._session
+        if session is None:
+            return describe_end(describe_status(None), b"")
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
-                await self._process.wait_closed()
-                await asyncio.shield(self._reading_stderr)
-        if self._process.exit_signal:
-            return describe_end(f"was ended by SIG{self._process.exit_signal[0]}", self.stderr())
-        if self._process.exit_status is None:
+                await session.wait_closed()
+        if signal := session.get_exit_signal():
+            return describe_end(f"was ended by SIG{signal[0]}", self.stderr())
+        if (status := session.get_exit_status()) is None:
             return describe_end("broke off with the connection", self.stderr())
-        return describe_end(describe_status(self._process.exit_status), self.stderr())
+        return describe_end(describe_status(status), self.stderr())
 
     async def close(self) -> None:
         """Close the connection; the agent sees the end of its input."""
-        self._reading_stderr.cancel()
         self._connection.close()
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._connection.wait_closed()
         except TimeoutError:
             self._connection.abort()
-        await asyncio.wait([self._reading_stderr])
-
-    async def _read_stderr(self) -> None:
-        with contextlib.suppress(asyncssh.Error, OSError):
-            while data := await self._process.stderr.read(_CHUNK):
-                self._stderr += data
-                del self._stderr[:-_STDERR_KEPT]

@@ -1,6 +1,7 @@
-"""The SSH configuration files as one host needs them: asyncssh reads a whole file for each connection.
+"""What the SSH configuration files say of hosts: asyncssh reads whole files for each connection.
 
-Of a file that names hundreds of hosts, each with a section of its own, all but one section is left out.
+Of a file that names hundreds of hosts, each with a section of its own, all but one section is left out. What
+is said of many hosts alike, as of all nodes of a cluster, is parsed once.
 """
 
 from __future__ import annotations
@@ -10,26 +11,45 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
+
+import asyncssh
+
+from gswarm_tui.launch.ssh.once import Once
+from gswarm_tui.launch.ssh.stamps import Stamp, stamp
 
 # A quoted word may be one, too. A comment isn't, so it stays in the section that it is in.
 _BEGINS = re.compile(r"[^\w#]*(host|match)\b", re.IGNORECASE)
-_LITERALLY = re.compile(r"\s*host((?:\s+[\w.-]+)+)\s*", re.IGNORECASE)
+_PLAINLY = re.compile(r"\s*host((?:\s+[\w.*?-]+)+)\s*", re.IGNORECASE)
 _HARD_TO_READ = re.compile(r"[\"'\\]")
+# A name in a value, a condition, or lines from elsewhere.
+_DEPENDS_ON_THE_HOST = re.compile(r"%|^[^\w#]*(include|canonical)", re.IGNORECASE | re.MULTILINE)
+_MOST_KEPT = 16
+"""Of what is said of hosts; a cluster has one or two kinds of them."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Lines up to the next ``Host`` or ``Match``. ``hosts`` are all that they can be about, None for any."""
+    """Lines up to the next ``Host`` or ``Match``.
 
-    hosts: frozenset[str] | None
+    ``patterns`` are of all hosts that they can be about, None for any; ``alike`` that they mean the same for
+    each of them.
+    """
+
+    patterns: tuple[str, ...] | None
     text: str
+    alike: bool
+
+    def may_be_about(self, host: str) -> bool:
+        """Whether a host's settings may be among these."""
+        return self.patterns is None or any(fnmatch(host, pattern) for pattern in self.patterns)
 
 
 def split(lines: Sequence[str]) -> list[Section]:
     """The sections of a configuration; what it says of a host is what those say that may be about it.
 
-    A section is of some hosts only where there is no doubt: without a pattern, a quotation or an escape.
+    A section is of some hosts only where there is no doubt: without a quotation, an escape or an exception.
     """
     parts: list[list[str]] = [[]]
     for line in lines:
@@ -40,42 +60,82 @@ def split(lines: Sequence[str]) -> list[Section]:
 
 
 def _section(lines: Sequence[str]) -> Section:
-    text, named = "".join(lines), _LITERALLY.fullmatch(lines[0])
+    named, text = _PLAINLY.fullmatch(lines[0]), "".join(lines)
     if named is None or _HARD_TO_READ.search(text):
-        return Section(None, text)
-    return Section(frozenset(named[1].split()), text)
+        unconditional = not _BEGINS.match(lines[0])
+        return Section(None, text, unconditional and not _DEPENDS_ON_THE_HOST.search(text))
+    # It is left out where it isn't about a host, so where it is left in, nothing need be compared again.
+    text = "".join(["Match all\n", *lines[1:]])
+    return Section(tuple(named[1].split()), text, not _DEPENDS_ON_THE_HOST.search(text))
+
+
+@dataclass(frozen=True)
+class Said:
+    """What each file says that may be about a host; ``alike`` if for all hosts of which just this is said."""
+
+    texts: tuple[str, ...]
+    alike: bool
+
+    @contextmanager
+    def files(self) -> Iterator[list[str]]:
+        """Paths to read it from within the context. Raises OSError."""
+        with ExitStack() as stack:
+            yield [_as_file(text, stack) for text in self.texts]
+
+
+def _as_file(text: str, stack: ExitStack) -> str:
+    descriptor = os.memfd_create("ssh_config")
+    stack.callback(os.close, descriptor)
+    with open(descriptor, "w", closefd=False) as file:
+        file.write(text)
+    return f"/proc/self/fd/{descriptor}"
 
 
 class Configuration:
     """Configuration files, each read once and again when it changes; shared by all connections."""
 
     def __init__(self) -> None:
-        self._read: dict[str, tuple[tuple[int, int, int], list[Section]]] = {}
+        self._read: dict[str, tuple[Stamp, list[Section]]] = {}
+        self._alike = Once[asyncssh.SSHClientConnectionOptions](_MOST_KEPT)
 
-    @contextmanager
-    def about(self, host: str, paths: Sequence[str]) -> Iterator[list[str]]:
-        """Paths of what these files say that may be about a host, to be read within the context.
+    async def options(
+        self, host: str, paths: Sequence[str], user: str = "", port: int = 0
+    ) -> asyncssh.SSHClientConnectionOptions:
+        """What these files say of a host, and the user and port where given. Raises OSError, ValueError.
 
-        Raises OSError and ValueError, as reading the files does.
+        They may have been parsed for another host, of which they say the same.
         """
-        with ExitStack() as stack:
-            yield [self._about(host, path, stack) for path in paths]
+        try:
+            said = self.about(host, paths)
+            if not said.alike:
+                return await _parse_text(host, said, user, port)
+            return await self._alike.get((said, user, port), lambda: _parse_text(host, said, user, port))
+        except (OSError, ValueError):  # told with the file and the line that a person can look at
+            return await _parse(host, paths, user, port)
 
-    def _about(self, host: str, path: str, stack: ExitStack) -> str:
-        sections = self._sections(path)
-        kept = [one.text for one in sections if one.hosts is None or host in one.hosts]
-        if len(kept) == len(sections):
-            return path
-        descriptor = os.memfd_create("ssh_config")
-        stack.callback(os.close, descriptor)
-        with open(descriptor, "w", closefd=False) as file:
-            file.writelines(kept)
-        return f"/proc/self/fd/{descriptor}"
+    def about(self, host: str, paths: Sequence[str]) -> Said:
+        """What these files say that may be about a host. Raises OSError, ValueError."""
+        kept = [[one for one in self._sections(path) if one.may_be_about(host)] for path in paths]
+        texts = ("".join(section.text for section in sections) for sections in kept)
+        return Said(tuple(texts), all(section.alike for sections in kept for section in sections))
 
     def _sections(self, path: str) -> list[Section]:
-        found = Path(path).stat()
-        stamp = found.st_mtime_ns, found.st_size, found.st_ino
-        if path not in self._read or self._read[path][0] != stamp:
+        now = stamp(Path(path))
+        if now is None or path not in self._read or self._read[path][0] != now:
             with Path(path).open() as file:
-                self._read[path] = stamp, split(list(file))
+                self._read[path] = now, split(list(file))
         return self._read[path][1]
+
+
+async def _parse_text(host: str, said: Said, user: str, port: int) -> asyncssh.SSHClientConnectionOptions:
+    with said.files() as files:
+        return await _parse(host, files, user, port)
+
+
+async def _parse(
+    host: str, paths: Sequence[str], user: str, port: int
+) -> asyncssh.SSHClientConnectionOptions:
+    options: asyncssh.SSHClientConnectionOptions = await asyncssh.SSHClientConnectionOptions.construct(
+        host=host, config=paths, client_keys=None, username=user or (), port=port or ()
+    )
+    return options

@@ -14,8 +14,8 @@ import asyncssh
 
 from gswarm_tui.launch.base import LaunchError, Retry, clean
 from gswarm_tui.launch.ssh.attempt import Attempt
+from gswarm_tui.launch.ssh.keys import DEFAULT_KEYS
 
-_DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
@@ -59,7 +59,7 @@ async def explain_refusal(attempt: Attempt) -> LaunchError:
     reason = f"it refuses the user {user}"
     if banner := clean(attempt.banner):
         reason += f": {banner}"
-    keys = attempt.configured("IdentityFile", _DEFAULT_KEYS)
+    keys = attempt.configured("IdentityFile", DEFAULT_KEYS)
     locked = [path for path in keys if _is_encrypted(path)]
     if locked and not await _has_one_of(attempt.agent_path, locked):
         reason += f" (the key {_short(locked[0])} has a passphrase and no ssh-agent offered it)"

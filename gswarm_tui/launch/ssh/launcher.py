@@ -15,6 +15,7 @@ from gswarm_tui.launch.ssh.attempt import Attempt, KnownHosts
 from gswarm_tui.launch.ssh.channel import SshChannel
 from gswarm_tui.launch.ssh.configuration import Configuration
 from gswarm_tui.launch.ssh.failures import explain, explain_refusal
+from gswarm_tui.launch.ssh.keys import Keys, default_keys
 from gswarm_tui.launch.ssh.settings import SshSettings
 
 HANDSHAKES_AT_ONCE = 64
@@ -38,6 +39,7 @@ class SshLauncher:
         self._bootstrap = bootstrap or Bootstrap()
         self._configuration = Configuration()
         self._known = KnownHosts()
+        self._keys = Keys()
         self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
 
@@ -47,8 +49,9 @@ class SshLauncher:
         line = self._bootstrap.command_line(*(words or self._bootstrap.serving.words(node)))
         async with self._handshakes:
             connection = await self._connect(node, self._settings.user, self._settings.jump, ())
+        channel = SshChannel(connection)
         try:
-            process = await connection.create_process(line, encoding=None, request_pty=False)
+            await connection.create_session(lambda: channel, line, encoding=None, request_pty=False)
         except (asyncssh.Error, OSError) as error:
             connection.abort()
             raise LaunchError(
@@ -57,7 +60,7 @@ class SshLauncher:
         except BaseException:
             connection.abort()
             raise
-        return await greet(SshChannel(connection, process), self._bootstrap)
+        return await greet(channel, self._bootstrap)
 
     async def close(self) -> None:
         """Disconnect from the jump hosts."""
@@ -77,51 +80,41 @@ class SshLauncher:
         ``through`` are the jump hosts that led here, which are not gone through again.
         """
         attempt = Attempt(host, self._known)
-        given: dict[str, object] = {"username": user} if user else {}
-        if port:
-            given["port"] = port
         try:
-            options = attempt.options = await self._configured(
-                host,
-                client_factory=lambda: attempt,
-                known_hosts=attempt.trusted_keys,
-                login_timeout=LOGIN_S,
-                client_keys=None,
-                agent_forwarding=False,  # whatever the configuration says: nothing on a node needs the keys
-                **given,
-            )
+            paths = self._settings.config_files()
+            options = attempt.options = await self._configuration.options(host, paths, user, port)
             jump = jump or (options.tunnel if isinstance(options.tunnel, str) else "")
             tunnel = None if jump in {"", *through} else await self._jump(jump, through)
+            # ssh passes over keys that aren't there.
+            named = [path for path in attempt.configured("IdentityFile", ()) if path.exists()]
+            only_named = bool(options.config.get("IdentitiesOnly"))
+            keys = await self._keys.pairs(
+                named or default_keys(),
+                attempt.configured("CertificateFile", ()),
+                only_private=only_named,
+            )
             return await asyncssh.connect(
                 host,
                 options.port,
                 options=options,
                 config=None,
+                client_factory=lambda: attempt,
+                known_hosts=attempt.trusted_keys,
                 tunnel=tunnel,
+                login_timeout=LOGIN_S,
                 connect_timeout=options.connect_timeout or CONNECT_S,
                 keepalive_interval=options.keepalive_interval or KEEPALIVE_S,
                 encryption_algs=() if options.config.get("Ciphers") else _CIPHERS,
                 server_host_key_algs=attempt.host_key_algorithms() or (),
-                # ssh passes over keys that aren't there or that it can't open; asyncssh does so when told to.
-                client_keys=[str(path) for path in attempt.configured("IdentityFile", ()) if path.exists()],
-                ignore_encrypted=True,
+                client_keys=keys,
+                client_certs=[],  # the keys have theirs
+                agent_identities=[str(path) for path in named] if only_named else (),
+                agent_forwarding=False,  # whatever the configuration says: nothing on a node needs the keys
             )
         except asyncssh.PermissionDenied:
             raise await explain_refusal(attempt) from None
         except (asyncssh.Error, OSError, ValueError) as error:
             raise explain(error, attempt) from None
-
-    async def _configured(self, host: str, **given: object) -> asyncssh.SSHClientConnectionOptions:
-        """What the configuration says about a host, and what is given. Raises OSError, ValueError."""
-        options: asyncssh.SSHClientConnectionOptions
-        construct = asyncssh.SSHClientConnectionOptions.construct
-        paths = self._settings.config_files()
-        try:
-            with self._configuration.about(host, paths) as shorter:
-                options = await construct(host=host, config=shorter, **given)
-        except (OSError, ValueError):  # told with the file and the line that a person can look at
-            options = await construct(host=host, config=paths, **given)
-        return options
 
     async def _jump(self, jump: str, through: tuple[str, ...]) -> asyncssh.SSHClientConnection:
         """The shared connection to the last of some jump hosts, ``[user@]host[:port],…``."""
