@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from gswarm_agent.attach import connect, peer_pid
 from gswarm_agent.folder import Folder
@@ -18,12 +19,19 @@ from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
 from tests.bench.figures import Figure, Form
 from tests.bench.processes import peak_mib, threads_cpu_s
 from tests.bench.standin import stand_in
+from tests.cluster.standin import Return
 
 GPUS = 8
 RECORDING, NODE = "bench", "node"
 DEADLINE_S = 30.0
 COMMIT_EVERY_S = 0.5
 """How often the recorder commits at most, and the head acknowledges to each node what is committed."""
+PLAIN_MSGPACK = {"MSGPACK_PUREPYTHON": "1"}
+PCIE: dict[str, tuple[str, dict[str, Any]]] = {
+    "narrow": ("PCIe counters have 32 bits", {"pcie_counts_wrap": 1}),
+    "none": ("PCIe has no counters", {"answers": {197: Return.NOT_SUPPORTED, 198: Return.NOT_SUPPORTED}}),
+}
+"""GPUs whose PCIe traffic is looked at between the ticks: up to 18 times a second, or for 20 ms at a time."""
 WORKER = "import sys; sys.stdin.read()"
 PEER = """
 import time, nvitop
@@ -48,24 +56,16 @@ def run(form: Form) -> Iterator[Figure]:
     run on msgpack without its compiled part, as it travels to nodes, and both count.
     """
     with _workers(GPUS) as pids:
-        environ = {**stand_in(form.folder, GPUS, pids), "MSGPACK_PUREPYTHON": "1"}
+        environ = {**stand_in(form.folder, GPUS, pids), **PLAIN_MSGPACK}
         for hertz, most in ((1, 0.15), (10, 1.0)):
             seconds = form.seconds(60)
             with Attached(environ, form.folder / f"{hertz}-hz", 1000 // hertz) as agent:
-                agent.wait_for(3)
-                before, ticks = agent.usage(), round(seconds * hertz)
-                agent.wait_for(3 + ticks)
-                after = agent.usage()
+                agent_share, relay_share = agent.shares(round(seconds * hertz), hertz)
                 memory, relay_memory = peak_mib(agent.pid), peak_mib(agent.relay.pid)
                 frames, received = list(agent.frames), agent.received
-            # By ticks: an interval of time may hold a tick more or less.
-            agent_share, relay_share = (
-                100 * (b - a) * hertz / ticks for a, b in zip(before, after, strict=True)
-            )
-            share = agent_share + relay_share
             yield Figure(
-                f"agent and its relay, {GPUS} GPUs at {hertz} Hz", share, "% of a core", most,
-                limit="nvitop's Device methods, GPUs alone", beside=_peer(environ, hertz, seconds),
+                f"agent and its relay, {GPUS} GPUs at {hertz} Hz", agent_share + relay_share, "% of a core",
+                most, limit="nvitop's Device methods, GPUs alone", beside=_peer(environ, hertz, seconds),
             )  # fmt: skip
             yield Figure(f"of that the relay, at {hertz} Hz", relay_share, "% of a core")
             if hertz == 10:
@@ -78,6 +78,11 @@ def run(form: Form) -> Iterator[Figure]:
                     "wire, a GPU-sample with all metrics, host and processes",
                     received / len(frames) / GPUS, "bytes", 80,
                 )  # fmt: skip
+        for name, (what, unusual) in PCIE.items():
+            environ = {**stand_in(form.folder, GPUS, pids, **unusual), **PLAIN_MSGPACK}
+            with Attached(environ, form.folder / name, 1000) as agent:
+                share = sum(agent.shares(round(form.seconds(30)), 1))
+            yield Figure(f"the same at 1 Hz where {what}", share, "% of a core")
 
 
 def _peer(environ: Mapping[str, str], hertz: int, seconds: float) -> float:
@@ -139,6 +144,17 @@ class Attached:
     def usage(self) -> tuple[float, float]:
         """CPU seconds of the agent and of its relay so far."""
         return threads_cpu_s(self.pid), threads_cpu_s(self.relay.pid)
+
+    def shares(self, ticks: int, hertz: int) -> tuple[float, float]:
+        """Percent of a core that the agent and its relay take over the next so many ticks.
+
+        By ticks, because an interval of time may hold a tick more or less.
+        """
+        self.wait_for(3)
+        before = self.usage()
+        self.wait_for(3 + ticks)
+        agent, relay = (100 * (b - a) * hertz / ticks for a, b in zip(before, self.usage(), strict=True))
+        return agent, relay
 
     def _write(self, data: bytes) -> None:
         assert self.relay.stdin is not None

@@ -53,7 +53,7 @@ def _first_error(codes: Sequence[int]) -> int:
 class _Asked:
     """What a GPU is asked each tick, prepared: ``fields`` in one call, then one for each of ``levels``."""
 
-    def __init__(self, handle: Any, fields: Sequence[FieldSum], levels: Sequence[Levels]) -> None:
+    def __init__(self, fields: Sequence[FieldSum], levels: Sequence[Levels]) -> None:
         self.fields = fields
         self.levels = levels
         self.sources: List[Source] = [*fields, *levels]
@@ -61,7 +61,7 @@ class _Asked:
         self.field_query = FieldQuery([field for source in fields for field in source.fields])
         ends = accumulate(len(source.fields) for source in fields)
         self.places = [(source, end - len(source.fields), end) for source, end in zip(fields, ends)]
-        self.calls = CallQuery(handle, [source.call for source in levels])
+        self.calls = CallQuery([source.call for source in levels])
         self.columns = [
             (position, i, source.convert) for i, source in enumerate(levels) for position in source.positions
         ]
@@ -88,7 +88,7 @@ class Gpu:
         self._pcie = pcie_counts(nvml.api)
         self._fields: List[FieldSum] = [*self._pcie, *field_sums(nvml)]
         self._sources: List[Source] = [*self._levels, *self._fields]
-        self._asked = _Asked(None, (), ())
+        self._asked = _Asked((), ())
         self._settled = False  # what was asked has all been answered, and the same is asked next
         self._pcie_query = FieldQuery([field for count in self._pcie for field in count.fields])
         self._field_lock = Lock()
@@ -209,7 +209,6 @@ class Gpu:
         if everything or not self._settled:
             self._settled = False
             self._asked = _Asked(
-                self.handle,
                 [source for source in self._fields if everything or source.reason is None],
                 [source for source in self._levels if everything or source.reason is None],
             )
@@ -241,7 +240,7 @@ class Gpu:
         return codes
 
     def _ask_levels(self, asked: _Asked, values: List[Optional[Number]]) -> Sequence[int]:
-        codes, numbers = asked.calls.ask()
+        codes, numbers = asked.calls.ask(self.handle)
         self._alive(codes[-1])
         for (position, i, convert), number in zip(asked.columns, numbers):
             if codes[i] == SUCCESS:

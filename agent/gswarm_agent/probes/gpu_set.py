@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, Note, Row
 from gswarm_agent.probes.gpu import Gpu
@@ -36,8 +36,9 @@ class GpuSet:
         self._lanes: Lanes[Optional[Row]] = Lanes(0, "gpus")
         self._no_processes: Dict[int, str] = {}
         self._xids: Optional[XidWatch] = None
-        self._meters: List[ThroughputMeter] = []
-        self._guards: Dict[int, WrapGuard] = {}
+        self._meter: Optional[ThroughputMeter] = None
+        self._guard: Optional[WrapGuard] = None
+        self._guarded: Set[int] = set()
         opening: Errand[Nvml] = Errand("nvml")
         opening.start(Nvml.open)
         try:
@@ -91,7 +92,11 @@ class GpuSet:
         rows = self._lanes.gather(until, patience)
         for gpu in self._gpus:
             _watch(gpu, gpu.index in rows)
-        self._guard_wraps()
+        if self._nvml is not None:
+            self._guard_wraps(self._nvml)
+        for rounds in (self._guard, self._meter):
+            if rounds is not None:
+                rounds.relieve()
         return tuple([rows.get(gpu.index) for gpu in self._gpus])
 
     def take_notes(self) -> List[Note]:
@@ -110,7 +115,7 @@ class GpuSet:
         until = time.monotonic() + _CLOSE_S
         if self._xids is not None:
             self._xids.close()
-        for thread in (self._lanes, self.processes, *self._meters, *self._guards.values()):
+        for thread in (self._lanes, self.processes, self._meter, self._guard):
             if thread is not None:
                 thread.close(max(0.0, until - time.monotonic()))
 
@@ -132,7 +137,7 @@ class GpuSet:
         self._xids = XidWatch(nvml, there)
         self.processes = ProcessProbe(nvml, self._gpus, self._proc)
         self._meter_pcie(nvml, [gpu for gpu in there if gpu.lacks_pcie_counts])
-        self._guard_wraps()
+        self._guard_wraps(nvml)
 
     def _open_gpu(self, nvml: Nvml, opened: Dict[int, GpuFacts], index: int) -> None:
         gpu = self._gpus[index]
@@ -144,19 +149,24 @@ class GpuSet:
                 self._no_processes[index] = reason
 
     def _meter_pcie(self, nvml: Nvml, gpus: List[Gpu]) -> None:
-        self._meters = [ThroughputMeter(nvml, gpu) for gpu in gpus]
-        for meter in self._meters:
-            meter.start()
+        if not gpus:
+            return
+        self._meter = ThroughputMeter(nvml, gpus)
+        self._meter.start()
         # GPUs that lack this as well say so at once, in time for the capabilities.
-        until = time.monotonic() + _FIRST_THROUGHPUT_S
-        for meter in self._meters:
-            meter.measured.wait(max(0.0, until - time.monotonic()))
+        self._meter.tried.wait(_FIRST_THROUGHPUT_S)
+        self._meter.told = True
 
-    def _guard_wraps(self) -> None:
+    def _guard_wraps(self, nvml: Nvml) -> None:
         for gpu in self._gpus:
-            if gpu.pcie_wraps and gpu.reachable and gpu.index not in self._guards and self._nvml is not None:
-                guard = self._guards[gpu.index] = WrapGuard(self._nvml, gpu)
-                guard.start()
+            if not gpu.pcie_wraps or not gpu.reachable or gpu.index in self._guarded:
+                continue
+            self._guarded.add(gpu.index)
+            if self._guard is None:
+                self._guard = WrapGuard(nvml, [gpu])
+                self._guard.start()
+            else:
+                self._guard.add(gpu)
 
     def _reasons(self, gpu: Gpu) -> Dict[str, str]:
         reasons = gpu.reasons

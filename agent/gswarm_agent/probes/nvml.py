@@ -83,7 +83,7 @@ class Call(NamedTuple):
 
 
 class CallQuery:
-    """Prepared calls about one device, whose answers lie in one memory.
+    """Prepared calls about a device, whose answers lie in one memory.
 
     pynvml's own take several times as long: they look up the function, make the structure anew and check each
     access to it.
@@ -91,7 +91,7 @@ class CallQuery:
 
     _ROOM = 64
 
-    def __init__(self, handle: Any, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[Call]) -> None:
         self._memory = ctypes.create_string_buffer(self._ROOM * len(calls))
         self._prepared: List[Tuple[Function, Tuple[Any, ...]]] = []
         layout = "="
@@ -99,15 +99,15 @@ class CallQuery:
             at = i * self._ROOM
             struct.pack_into("=I", self._memory, at, call.version)
             where = ctypes.c_void_p(ctypes.addressof(self._memory) + at)
-            self._prepared.append((call.function, (handle, *map(ctypes.c_uint, call.constants), where)))
+            self._prepared.append((call.function, (*map(ctypes.c_uint, call.constants), where)))
             layout += f"{call.layout}{self._ROOM - struct.calcsize('=' + call.layout)}x"
         self._layout = struct.Struct(layout)
 
-    def ask(self) -> Tuple[List[int], Tuple[int, ...]]:
+    def ask(self, handle: Any) -> Tuple[List[int], Tuple[int, ...]]:
         """Each call's nvmlReturn_t, none after GPU_IS_LOST, and the numbers of all, some without meaning."""
         codes = []
         for function, arguments in self._prepared:
-            code = function(*arguments)
+            code = function(handle, *arguments)
             codes.append(code)
             if code == GPU_IS_LOST:
                 break

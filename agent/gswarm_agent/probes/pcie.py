@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Optional, Tuple
+from functools import partial
+from typing import Dict, Optional, Sequence, Tuple
 
 from gswarm_agent.probes.gpu import Gpu
-from gswarm_agent.probes.nvml import HANGS, UNSUPPORTED, Nvml, reason_of
+from gswarm_agent.probes.nvml import HANGS, UNSUPPORTED, Call, CallQuery, Nvml, reason_of
 
 # Bytes per second and lane by generation, one way, encoding taken off (PCI Express base specification).
 _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _FASTEST = (6, 16)
 _MARGIN = 0.8
+_RELIEF_S = 0.5
 _PATIENCE_S = 3.0
+_NOBODY_THERE_S = 1.0
 _KIB_TO_MB = 1024 / 10**6
 
 
@@ -27,24 +30,60 @@ def seconds_to_wrap(generation: Optional[int], width: Optional[int]) -> float:
     return float(2**32 / (lane * width))
 
 
-class _Background(ABC):
-    """A thread that does a step again and again, waiting as long as each step says."""
+class _Rounds(ABC):
+    """A thread that goes from GPU to GPU, again and again.
 
-    def __init__(self, name: str) -> None:
+    A GPU that doesn't let it go on keeps the thread; ``relieve`` gives the others to a new one.
+    """
+
+    def __init__(self, name: str, gpus: Sequence[Gpu]) -> None:
+        self._name = name
+        self._gpus = list(gpus)
+        self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._visit: Optional[Tuple[Gpu, float]] = None
+        self._thread = self._new_thread()
+
+    def _new_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._work, name=self._name, daemon=True)
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
 
+    def add(self, gpu: Gpu) -> None:
+        """Go to this GPU, too."""
+        with self._lock:
+            self._gpus.append(gpu)
+
     def _work(self) -> None:
-        while not self._ended.wait(self.step()):
-            pass
+        while not self._ended.wait(self.pause()):
+            for gpu in list(self._gpus):
+                self._visit = gpu, time.monotonic()
+                self.visit(gpu)
+                with self._lock:
+                    if threading.current_thread() is not self._thread:
+                        self._gpus.append(gpu)
+                        return
+                    self._visit = None
 
     @abstractmethod
-    def step(self) -> float:
-        """Do one step and return the seconds until the next."""
+    def pause(self) -> float:
+        """Seconds until the next round."""
+
+    @abstractmethod
+    def visit(self, gpu: Gpu) -> None:
+        """Do what is to be done with a GPU in each round."""
+
+    def relieve(self) -> None:
+        """Let the other GPUs go on without one that takes long; to be called each tick."""
+        with self._lock:
+            if self._visit is None or time.monotonic() - self._visit[1] < _RELIEF_S:
+                return
+            self._gpus.remove(self._visit[0])
+            self._visit = None
+            self._thread = self._new_thread()
+            self._thread.start()
 
     def close(self, timeout: float) -> bool:
         """End the thread; False when it is still at work after the time."""
@@ -53,79 +92,92 @@ class _Background(ABC):
         return not self._thread.is_alive()
 
 
-class WrapGuard(_Background):
-    """Looks at a GPU's counters of 32 bits between ticks, so that a wrap is never missed.
+class WrapGuard(_Rounds):
+    """Looks at counters of 32 bits between ticks, so that a wrap is never missed.
 
     At full speed a link of generation 5 with 16 lanes counts 2**32 bytes in 68 ms.
     """
 
-    def __init__(self, nvml: Nvml, gpu: Gpu) -> None:
-        super().__init__("pcie-wrap")
+    def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
+        super().__init__("pcie-wrap", gpus)
         self._nvml = nvml
-        self._gpu = gpu
-        self._period: Optional[float] = None
+        self._periods: Dict[int, float] = {}
+        self._round_at = 0.0
 
-    def step(self) -> float:
-        """Look at the counters if nobody did for most of the time that they may take to wrap."""
-        if not self._gpu.reachable:
-            return 1.0
-        if self._period is None:
-            self._period = self._find_period()
-        left = self._gpu.pcie_counted_at + self._period - time.monotonic()
-        if left > 0:
-            return left
-        self._gpu.count_pcie()
-        return self._period
+    def pause(self) -> float:
+        """Until nobody has looked at the counters for most of the time that they may take to wrap."""
+        now, period = time.monotonic(), min(self._periods.values(), default=0.0)
+        looked_at = [gpu.pcie_counted_at for gpu in self._gpus if gpu.reachable]
+        if not looked_at:
+            return _NOBODY_THERE_S
+        # One that could not be looked at in the last round isn't asked again at once.
+        due = max(min(looked_at) + period, self._round_at + period / 2)
+        self._round_at = max(now, due)
+        return self._round_at - now
 
-    def _find_period(self) -> float:
+    def visit(self, gpu: Gpu) -> None:
+        """Look at a GPU's counters."""
+        if not gpu.reachable:
+            return
+        if gpu.index not in self._periods:
+            self._periods[gpu.index] = self._period_of(gpu)
+        gpu.count_pcie()
+
+    def _period_of(self, gpu: Gpu) -> float:
         api, maybe = self._nvml.api, self._nvml.maybe
-        generation = maybe(api.nvmlDeviceGetMaxPcieLinkGeneration, self._gpu.handle)
-        width = maybe(api.nvmlDeviceGetMaxPcieLinkWidth, self._gpu.handle)
+        generation = maybe(api.nvmlDeviceGetMaxPcieLinkGeneration, gpu.handle)
+        width = maybe(api.nvmlDeviceGetMaxPcieLinkWidth, gpu.handle)
         return _MARGIN * seconds_to_wrap(generation, width)
 
 
-class ThroughputMeter(_Background):
-    """Measures PCIe of a GPU without counters once a second: each call takes the driver 20 ms.
+class ThroughputMeter(_Rounds):
+    """Measures PCIe of GPUs without counters once a second: each call takes the driver 20 ms.
 
-    ``measured`` is set when the GPU has been tried.
+    ``tried`` is set when each GPU has been asked once. Who can't be measured is given up, from ``told`` on
+    with a note.
     """
 
-    def __init__(self, nvml: Nvml, gpu: Gpu) -> None:
-        super().__init__("pcie-throughput")
-        self._nvml = nvml
-        self._gpu = gpu
-        self._latest: Optional[Tuple[float, float]] = None
-        self._asked_at: Optional[float] = None
-        self.measured = threading.Event()
-        gpu.pcie_meter = self.latest
+    def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
+        super().__init__("pcie-throughput", gpus)
+        function = nvml.function("nvmlDeviceGetPcieThroughput")
+        directions = nvml.api.NVML_PCIE_UTIL_TX_BYTES, nvml.api.NVML_PCIE_UTIL_RX_BYTES
+        calls = [Call(function, "I", (direction,)) for direction in directions]
+        self._queries = {gpu.index: CallQuery(calls) for gpu in gpus}
+        self._latest: Dict[int, Optional[Tuple[float, float]]] = {}
+        self._asked_at: Dict[int, float] = {}
+        self._next = time.monotonic()
+        self.tried = threading.Event()
+        self.told = False
+        for gpu in gpus:
+            gpu.pcie_meter = partial(self.latest, gpu)
 
-    def latest(self) -> Optional[Tuple[float, float]]:
+    def latest(self, gpu: Gpu) -> Optional[Tuple[float, float]]:
         """MB/s sent and received by the GPU, None where it gave no answer; one that hangs is given up."""
-        asked_at = self._asked_at
+        asked_at = self._asked_at.get(gpu.index)
         if asked_at is None or time.monotonic() - asked_at < _PATIENCE_S:
-            return self._latest
-        self._give_up(HANGS, told=True)
+            return self._latest.get(gpu.index)
+        gpu.give_up_pcie(HANGS, told=True)
         return None
 
-    def step(self) -> float:
-        """Measure once."""
-        begun = self._asked_at = time.monotonic()
-        self._latest = self._measure() if self._gpu.reachable else None
-        self._asked_at = None
-        self.measured.set()
-        return max(0.0, begun + 1 - time.monotonic())
+    def pause(self) -> float:
+        """Until the next second."""
+        now = time.monotonic()
+        if self._latest:
+            self.tried.set()
+        begins, self._next = max(now, self._next), max(now, self._next) + 1
+        return begins - now
 
-    def _measure(self) -> Optional[Tuple[float, float]]:
-        api: Any = self._nvml.api
-        try:
-            tx = api.nvmlDeviceGetPcieThroughput(self._gpu.handle, api.NVML_PCIE_UTIL_TX_BYTES)
-            rx = api.nvmlDeviceGetPcieThroughput(self._gpu.handle, api.NVML_PCIE_UTIL_RX_BYTES)
-        except self._nvml.Error as error:
-            if error.value in UNSUPPORTED:
-                self._give_up(reason_of(error.value), told=self.measured.is_set())
+    def visit(self, gpu: Gpu) -> None:
+        """Measure a GPU."""
+        self._asked_at[gpu.index] = time.monotonic()
+        self._latest[gpu.index] = self._measure(gpu) if gpu.reachable and gpu.pcie_meter is not None else None
+        del self._asked_at[gpu.index]
+
+    def _measure(self, gpu: Gpu) -> Optional[Tuple[float, float]]:
+        codes, (tx, rx) = self._queries[gpu.index].ask(gpu.handle)
+        never = next((code for code in codes if code in UNSUPPORTED), None)
+        if never is not None:
+            gpu.give_up_pcie(reason_of(never), told=self.told)
+        if any(codes):
             return None
         return tx * _KIB_TO_MB, rx * _KIB_TO_MB
-
-    def _give_up(self, reason: str, told: bool) -> None:
-        self._ended.set()
-        self._gpu.give_up_pcie(reason, told)
