@@ -151,7 +151,7 @@ HOMES: dict[str, set[str]] = {
         "gswarm_tui.tui",
     },
     "ClusterShell": {"gswarm_tui.hosts"},
-    "msgpack": {"gswarm_agent.wire", "gswarm_tui.control"},
+    "msgpack": {"gswarm_agent.wire", "gswarm_agent.wire_frames", "gswarm_tui.control"},
     "prompt_toolkit": {"gswarm_tui.shell"},
     "pynvml": {"gswarm_agent.probes"},
 }
