@@ -12,36 +12,44 @@ from gswarm_tui.store.schema import STORAGE_VERSION, literal
 
 
 @contextlib.contextmanager
-def anew(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[Path]:
-    """A new file beside this one, as the database ``rescue``; removed where the block fails.
+def anew(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[None]:
+    """A new file at the path, as the database ``anew``; removed where the block fails.
 
     Raises OSError where it isn't whole at the end.
     """
-    rescue = rescue_of(path)
     options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
-    log = log_of(rescue)
-    for old in (rescue, log):  # left by a crash, or links that somebody made
-        old.unlink(missing_ok=True)
+    log = log_of(path)
+    remove(path)  # left by a crash, or links that somebody made
     try:
-        connection.execute(f"ATTACH {literal(str(rescue))} AS rescue {options}")
-        yield rescue
+        connection.execute(f"ATTACH {literal(str(path))} AS anew {options}")
+        yield
         # DETACH would leave that to the last query that looks at it.
-        connection.execute("CHECKPOINT rescue")
-        connection.execute("DETACH rescue")
+        connection.execute("CHECKPOINT anew")
+        connection.execute("DETACH anew")
         if size_of(log):
-            raise OSError(f"{rescue} isn't whole without its write-ahead log")
+            raise OSError(f"{path} isn't whole without its write-ahead log")
     except BaseException:
         with contextlib.suppress(duckdb.Error):
-            connection.execute("DETACH rescue")
-        for part in (rescue, log):
-            with contextlib.suppress(OSError):
-                part.unlink()
+            connection.execute("DETACH anew")
+        with contextlib.suppress(OSError):
+            remove(path)
         raise
 
 
 def rescue_of(path: Path) -> Path:
-    """The new file beside a file."""
+    """Where a file that was deleted is written anew: nothing else may be left of it."""
     return path.with_name(path.name + ".rescue")
+
+
+def compact_of(path: Path) -> Path:
+    """Where a file is written anew that is in its place: nobody needs this if that isn't finished."""
+    return path.with_name(path.name + ".compact")
+
+
+def remove(path: Path) -> None:
+    """Removes a file and its write-ahead log, where they are. Raises OSError."""
+    for part in (path, log_of(path)):
+        part.unlink(missing_ok=True)
 
 
 def log_of(path: Path) -> Path:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from gswarm_tui.store.anew import anew, inode_of, log_of, rescue_of, size_of
+from gswarm_tui.store.anew import anew, compact_of, inode_of, log_of, remove, rescue_of, size_of
 from gswarm_tui.store.batch import micros
 from gswarm_tui.store.errors import StoreError, explain, not_opened
 from gswarm_tui.store.intake import Intake
@@ -34,7 +34,6 @@ from gswarm_tui.store.schema import (
     literal,
 )
 from gswarm_tui.store.scratch import Scratch
-from gswarm_tui.store.sorting import KEYS, in_packs
 
 if TYPE_CHECKING:
     from gswarm_tui.store.queries import Lending
@@ -47,7 +46,8 @@ MEMORY = "256MB"
 _MOST_LOG = 256 * 1024 * 1024
 """So large may the write-ahead log become before queries end that keep it from being emptied."""
 
-_MOST_COMPACTED = 32 * 1024 * 1024
+_MOST_COMPACTED = 128 * 1024 * 1024
+"""So much is written anew in three or four seconds."""
 _BLOCK = 256 * 1024
 _MOST_HOLES = 8
 """A smaller file has no more than so many blocks to lose."""
@@ -117,6 +117,10 @@ class Database:
             options = "" if path.exists() else f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
             connection.execute(f"ATTACH {literal(str(path))} AS rec {options}")
             connection.execute("USE rec")
+            with contextlib.suppress(OSError):
+                remove(
+                    compact_of(path)
+                )  # only who has the file open makes it, so it is of one who was killed
             prepare(connection, path)
             _shut_in(connection, path)
         except duckdb.Error as error:
@@ -224,18 +228,25 @@ class Database:
             with contextlib.suppress(duckdb.Error):
                 execute("DROP TABLE IF EXISTS temp.arranged")
 
-    def compact(self, within_s: float) -> None:
-        """Writes a small file anew, in order and without holes; it stays as it is where that takes too long.
+    def compactable(self) -> bool:
+        """Whether the file is worth writing anew, and small enough, and may be. Raises StoreError.
 
-        It is to be closed right after. Nothing is done while something waits in its write-ahead log, where
-        another name leads to the file, it is somebody else's, or more was put into it than is copied here.
+        Not while something waits in its write-ahead log, where another name leads to the file, it is somebody
+        else's, or more was put into it than comes from here.
         """
         if self.wal_bytes() or self.path.is_symlink() or inode_of(self.path) != self._inode:
-            return
+            return False
         if not _MOST_HOLES * _BLOCK < self.bytes() <= _MOST_COMPACTED:
-            return
+            return False
         found = self.path.stat()
-        if found.st_nlink > 1 or found.st_uid != os.geteuid() or self._holds_more():
+        return found.st_nlink == 1 and found.st_uid == os.geteuid() and not self._holds_more()
+
+    def compact(self, within_s: float) -> None:
+        """Writes the file anew without holes if it is ``compactable``, unless that takes too long.
+
+        It is to be closed right after. Raises StoreError.
+        """
+        if not self.compactable():
             return
         done = threading.Event()
 
@@ -249,15 +260,12 @@ class Database:
         hurrying = threading.Thread(target=hurry, name="compacting", daemon=True)
         hurrying.start()
         try:
-            with anew(self._connection, self.path) as rescue:
-                os.chown(rescue, -1, found.st_gid)
-                rescue.chmod(stat.S_IMODE(found.st_mode))
-                self._connection.execute("COPY FROM DATABASE rec TO rescue (SCHEMA)")
-                queries = {table.name: in_packs(table, key) for table, key in KEYS}
-                for table in TABLES:
-                    query = queries.get(table.name, f"FROM rec.{table.name}")
-                    self._connection.execute(f"INSERT INTO rescue.{table.name} BY NAME {query}")
-            rescue.rename(self.path)
+            found, compact = self.path.stat(), compact_of(self.path)
+            with anew(self._connection, compact):
+                os.chown(compact, -1, found.st_gid)
+                compact.chmod(stat.S_IMODE(found.st_mode))
+                self._connection.execute("COPY FROM DATABASE rec TO anew")
+            compact.rename(self.path)
             self._inode = inode_of(self.path)
         except (duckdb.Error, OSError) as error:
             _LOG.info("%s was not compacted: %s", self.path, error)
@@ -328,8 +336,9 @@ class Database:
     def _put_back(self, to: Path | None = None) -> None:
         """A deleted file is still whole in this connection: writes it anew. Raises StoreError."""
         try:
-            with anew(self._connection, self.path) as rescue:
-                self._connection.execute("COPY FROM DATABASE rec TO rescue")
+            rescue = rescue_of(self.path)
+            with anew(self._connection, rescue):
+                self._connection.execute("COPY FROM DATABASE rec TO anew")
             rescue.rename(to or self.path)
         except (duckdb.Error, OSError) as error:
             raise StoreError(explain(error, self.path)) from error
@@ -342,8 +351,9 @@ class Database:
 
 
 def _shut_in(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """From here on no statement reaches any file but the attached one and its rescue, and no network."""
-    files = [f"{rescue_of(path)}{suffix}" for suffix in ("", ".wal", ".wal.checkpoint", ".wal.recovery")]
+    """From here on no statement reaches any file but the attached one and those beside it, and no network."""
+    suffixes = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
+    files = [f"{new}{suffix}" for new in (rescue_of(path), compact_of(path)) for suffix in suffixes]
     connection.execute("SET allowed_paths = ?", [files])
     connection.execute("SET enable_external_access = false")
 

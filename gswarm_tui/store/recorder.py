@@ -84,6 +84,7 @@ class Recorder:
         self._dropped_at = 0.0
         self._ended_at: float | None = None
         self._closing = False
+        self._saved = threading.Event()
         self._thread: threading.Thread | None = None
         self._database: Database
         self._sorter: Sorter
@@ -167,16 +168,17 @@ class Recorder:
     def close(self, ended_at: float | None, timeout_s: float = 10.0) -> RecorderStatus:
         """Writes what waits, ends open sessions and the recording, and lets go of the file.
 
-        Without ``ended_at`` the recording can go on another time. Takes at most about ``timeout_s``; the
-        status says what could not be written.
+        Without ``ended_at`` the recording can go on another time. Writing takes at most about ``timeout_s``,
+        compacting what was written some seconds more; the status says what could not be written.
         """
         with self._changed:
             self._ended_at = ended_at
             self._closing = True
             self._changed.notify()
         if self._thread is not None:
-            self._thread.join(timeout_s)
-            if self._thread.is_alive():
+            if self._saved.wait(timeout_s):
+                self._thread.join(2 * _COMPACTING_S)
+            else:
                 self._error = f"{self.path} did not take the last frames within {timeout_s:g} s"
         return self.status()
 
@@ -273,7 +275,7 @@ class Recorder:
         except StoreError as error:
             _LOG.info("rows stay in the order in which they came: %s", error)
         log = self._database.wal_bytes()
-        large = log > _LEAST_LOG and log > self._database.bytes() // 5
+        large = log > _LEAST_LOG and log > self._database.bytes() // 8
         try:
             if log > _MOST_LOG or (large and self._commits >= _COMMITS_A_CHECKPOINT):
                 self._commits = 0
@@ -298,12 +300,22 @@ class Recorder:
                 self._database.end_recording(self._ledger.recording_id, ended_at)
             if not self._error:
                 self._database.checkpoint()
-                self._database.compact(_COMPACTING_S)
         except StoreError as error:
             self._error = str(error)
+        self._saved.set()
+        if not self._error:
+            self._compact()
         self._database.close()
         self._closed = True
         self._tell()
+
+    def _compact(self) -> None:
+        try:
+            if self._database.compactable():
+                self._sorter.finish()
+                self._database.compact(_COMPACTING_S)
+        except StoreError as error:
+            _LOG.info("%s stays as it is: %s", self.path, error)
 
     def _tell(self) -> None:
         try:

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -24,6 +25,7 @@ KEYS = ((GPU_SAMPLES, "gpu_id"), (HOST_SAMPLES, "node_id"), (PROCESS_SAMPLES, "g
 
 _AT_ONCE = 120
 _MOST = 1_024
+_LAST_STEPS = 6
 _SETTLED_US = 30_000_000
 
 
@@ -83,6 +85,22 @@ class Sorter:
             if not self._steps:
                 self._file.checkpoint()
 
+    def finish(self) -> None:
+        """Puts in order what is left at the end, at most 1.5 million rows of it. Raises StoreError."""
+        for unsorted in self._unsorted.values():
+            found = self._counts(unsorted, math.inf)
+            if len(found) <= _MOST:
+                self._plan(unsorted, list(found), f"ts >= make_timestamp({unsorted.since})")
+        for step in islice(self._steps, _LAST_STEPS):
+            self._file.rearrange(*step)
+        self._steps.clear()
+        self._file.checkpoint()
+
+    def _plan(self, unsorted: _Unsorted, keys: Sequence[int], within: str) -> None:
+        for first in range(0, len(keys), _AT_ONCE):
+            chosen = f"{unsorted.key} IN ({_listed(keys[first : first + _AT_ONCE])}) AND {within}"
+            self._steps.append((unsorted.table, chosen, f"{unsorted.key}, ts, rowid"))
+
     def _look(self, unsorted: _Unsorted) -> None:
         table, key = unsorted.table.name, unsorted.key
         found = self._counts(unsorted, math.inf)
@@ -108,13 +126,8 @@ class Sorter:
         ready = self._counts(unsorted, until)
         within = f"ts >= make_timestamp({unsorted.since}) AND ts < make_timestamp({until})"
         # Who lacks rows comes last: behind those the others would no longer lie as they are packed.
-        for keys in (
-            [one for one, count in ready.items() if count == PACK],
-            [one for one, count in ready.items() if count != PACK],
-        ):
-            for first in range(0, len(keys), _AT_ONCE):
-                chosen = f"{key} IN ({_listed(keys[first : first + _AT_ONCE])}) AND {within}"
-                self._steps.append((unsorted.table, chosen, f"{key}, ts, rowid"))
+        self._plan(unsorted, [one for one, count in ready.items() if count == PACK], within)
+        self._plan(unsorted, [one for one, count in ready.items() if count != PACK], within)
         unsorted.since = until
         unsorted.rows -= sum(ready.values())
         unsorted.enough = PACK * len(found)
@@ -127,18 +140,6 @@ class Sorter:
             unsorted.since,
         )
         return {row["key"]: row["n"] for row in rows}
-
-
-def in_packs(table: Table, key: str) -> str:
-    """A query of all rows of the database ``rec``: full packs of each key first, then what is left over."""
-    names = ", ".join(column.name for column in table.columns)
-    return f"""
-SELECT {names} FROM (
-  SELECT *, rowid AS place, count(*) OVER (PARTITION BY {key}) // {PACK} AS packs,
-         (row_number() OVER (PARTITION BY {key} ORDER BY ts, rowid) - 1) // {PACK} AS pack
-  FROM rec.{table.name})
-ORDER BY pack >= packs, CASE WHEN pack < packs THEN pack END, {key}, ts, place
-"""  # noqa: S608 (own names)
 
 
 def _listed(keys: Sequence[int]) -> str:

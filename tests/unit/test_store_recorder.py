@@ -417,6 +417,33 @@ def test_close_gives_up_in_time_when_the_disk_hangs(path: Path) -> None:
         recorder.close(T0 + 1)
 
 
+def test_what_was_written_is_not_said_to_be_missing_while_the_file_is_written_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def compactable(_database: Database) -> bool:
+        begun.set()
+        assert go_on.wait(30)
+        return False
+
+    monkeypatch.setattr(Database, "compactable", compactable)
+    monkeypatch.setattr("gswarm_tui.store.recorder._COMPACTING_S", 0)
+    recorder = Recorder(path, INFO, lambda _status: None)
+    recorder.open()
+    recorder.submit([introduced()])
+    closing = threading.Thread(target=recorder.close, args=(T0 + 1,))
+    closing.start()
+    try:
+        assert begun.wait(30)
+        status = recorder.close(T0 + 1, timeout_s=0)
+        assert (status.error, status.closed) == ("", False)
+    finally:
+        go_on.set()
+        closing.join()
+        recorder.close(T0 + 1)
+
+
 def test_which_gpus_the_job_was_granted_is_told_where_it_is_known(path: Path) -> None:
     def introduced_with_minors(node: str, *minors: int | None) -> NodeIntroduced:
         event = introduced(node, gpus=len(minors))

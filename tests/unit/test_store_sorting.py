@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import pytest
 
+from gswarm_tui.store.anew import compact_of, log_of, rescue_of, size_of
 from gswarm_tui.store.asking import QueryError
 from gswarm_tui.store.database import Database, RecordingInfo
 from gswarm_tui.store.queries import Lending, Queries
@@ -178,6 +180,7 @@ def test_a_small_file_is_written_anew_with_the_same_rows_and_rights(path: Path, 
         database.checkpoint()
     before, size = database.rows(ALL), database.bytes()
     path.chmod(0o640)
+    sorter.finish()
     database.compact(60)
     database.close()
     assert path.stat().st_size < size
@@ -186,12 +189,77 @@ def test_a_small_file_is_written_anew_with_the_same_rows_and_rights(path: Path, 
     again = Database(path)
     try:
         assert again.rows(ALL) == before
-        assert again.rows("SELECT gpu_id FROM gpu_samples ORDER BY rowid LIMIT 1 OFFSET ?", PACK - 1)[0] == {
-            "gpu_id": 1
-        }
+        assert runs(again) == 31
         assert len(again.rows("SELECT * FROM samples")) == 0  # views are there; these GPUs have no node
     finally:
         again.close()
+
+
+def test_what_is_left_at_the_end_is_put_in_order_behind_what_was(database: Database) -> None:
+    sorter = Sorter(database)
+    add(database, sorter, 0, PACK + 100)
+    for _ in range(3):
+        sorter.work()
+    add(database, sorter, PACK + 100, 300)
+    before = database.rows(ALL)
+    sorter.finish()
+    assert database.rows(ALL) == before
+    assert runs(database) == 2 * GPUS - 1
+
+
+def test_a_file_with_something_in_its_log_stays_as_it_is(path: Path) -> None:
+    fragmented(path)
+    database = Database(path)
+    add(database, Sorter(database), 10_000, 1)
+    before, inode = database.rows(ALL), path.stat().st_ino
+    database.compact(60)
+    assert path.stat().st_ino == inode
+    database.close()
+    with duckdb.connect(str(path)) as file:
+        assert file.execute(ALL).fetchall() == [tuple(before[0].values())]
+
+
+_COMPACTOR = """
+import sys, threading
+from tests.unit.test_store_sorting import *
+database = Database(Path(sys.argv[1]))
+print("open", flush=True)
+sys.stdin.readline()
+database.compact(60)
+database.close()
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("seen", ["the file", "its log", "a megabyte", "the end"])
+def test_killed_while_it_is_written_anew_a_file_is_whole_and_what_is_left_goes(path: Path, seen: str) -> None:
+    fragmented(path)
+    with duckdb.connect(str(path)) as file:
+        before = file.execute(ALL).fetchall()
+    new = compact_of(path)
+    moments: dict[str, Callable[[], bool]] = {
+        "the file": new.exists,
+        "its log": log_of(new).exists,
+        "a megabyte": lambda: size_of(new) > 1_000_000,
+        "the end": lambda: False,
+    }
+    command = [sys.executable, "-c", _COMPACTOR, str(path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=Path(__file__).parents[2]) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdin is not None
+            assert process.stdout.readline() == b"open\n"
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            while not moments[seen]() and not select.select([process.stdout], [], [], 0)[0]:
+                pass
+        finally:
+            process.kill()
+    Database(path).close()
+    assert list(path.parent.iterdir()) == [path]
+    with duckdb.connect(str(path)) as file:
+        assert file.execute(ALL).fetchall() == before
 
 
 def test_a_file_that_would_take_too_long_to_write_anew_stays_as_it_is(path: Path, database: Database) -> None:
@@ -202,7 +270,16 @@ def test_a_file_that_would_take_too_long_to_write_anew_stays_as_it_is(path: Path
     database.compact(0)
     assert database.rows(ALL) == before
     assert path.stat().st_ino == inode
-    assert list(path.parent.glob("*.rescue*")) == []
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_of_what_a_killed_head_left_beside_its_file_only_a_rescue_stays(path: Path) -> None:
+    fragmented(path)
+    left = [compact_of(path), log_of(compact_of(path)), rescue_of(path)]
+    for one in left:
+        one.write_bytes(b"left")
+    Database(path).close()
+    assert [one.exists() for one in left] == [False, False, True]
 
 
 def fragmented(path: Path) -> None:
@@ -282,7 +359,8 @@ def test_a_file_written_anew_is_whole_at_once_also_while_a_query_looks_at_all_da
         assert asked.wait(30)
         database.compact(60)
         copied = shutil.copy(path, path.with_name("copied.duckdb"))
-        assert list(path.parent.glob("*.rescue*")) == []
+        assert not compact_of(path).exists()
+        assert not log_of(compact_of(path)).exists()
     finally:
         stop.set()
         database.close()
