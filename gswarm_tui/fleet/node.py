@@ -115,12 +115,12 @@ class NodeState:
         """How it looks: a live link without a frame for three intervals is stale, for longer unhealthy."""
         if self.phase is not Phase.LIVE:
             return Standing(self.phase.value)
-        age = self.age(now)
-        if age is None:
+        if self.last_arrival is None:
             return Standing.CONNECTING
-        if age > self.unhealthy_after_s:
-            return Standing.UNHEALTHY
-        return Standing.STALE if age > self.stale_after_s else Standing.LIVE
+        age = now - self.last_arrival
+        if age <= self.stale_after_s:
+            return Standing.LIVE
+        return Standing.UNHEALTHY if age > self.unhealthy_after_s else Standing.STALE
 
     @property
     def stale_after_s(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME, HOST_COLUMNS, Metric
 from gswarm_tui.fleet.history import Floats, binned
 from gswarm_tui.fleet.node import NodeState, Standing
@@ -76,25 +77,23 @@ class Picture:
         counts = [1 if self.of_host else len(node.facts) for node in nodes]
         cells = max(1, *counts) if counts else 1
         self.present = np.arange(cells) < np.array(counts, dtype=np.int64)[:, np.newaxis]
-        self._tops = np.full(self.present.shape, np.nan)
+        facts: list[GpuFacts | HostFacts | None] = []
         self._not_mine = np.zeros(self.present.shape, dtype=bool)
-        fixed = top_of(self.metric, None)  # for all devices, or for none
-        if fixed is not None:
-            self._tops[self.present] = fixed
         for row, node in enumerate(nodes):
-            if not self.of_host and not all(node.mine):
+            if self.of_host:
+                facts.append(node.hello.host if node.hello else None)
+                continue
+            facts += node.facts
+            if not all(node.mine):
                 self._not_mine[row, : counts[row]] = np.logical_not(node.mine)
-            if fixed is None and self.of_host:
-                self._tops[row] = tops(self.metric, [node.hello.host if node.hello else None])
-            elif fixed is None:
-                self._tops[row, : counts[row]] = tops(self.metric, node.facts)
+        self._tops = np.full(self.present.shape, np.nan)
+        self._tops[self.present] = tops(self.metric, facts)
 
     def _read(self) -> None:
         column = (HOST_COLUMNS if self.of_host else GPU_COLUMNS).index(self.metric.name)
         self.values = np.full(self.present.shape, np.nan)
-        parts = [self._column(node, column) for node in self.nodes]
-        if parts:
-            self.values[self.present] = np.concatenate(parts)
+        if self.nodes:
+            self.values[self.present] = self._column(column)
         gone = [row for row, standing in enumerate(self.standings) if standing not in FRESH]
         self.values[gone] = np.nan
         counted = np.isfinite(self.values) & ~self._not_mine
@@ -103,13 +102,15 @@ class Picture:
         sums = np.where(counted, self.values, 0.0).sum(axis=1)
         np.divide(sums, counts, out=self.means, where=counts > 0)
 
-    def _column(self, node: NodeState, column: int) -> Floats:
+    def _column(self, column: int) -> Floats:
+        """A column of all nodes, one after the other; energy counts from when it was first seen."""
         if self.of_host:
-            return node.host[column : column + 1]
-        values: Floats = node.gpus[:, column]
-        if self.metric.name == "energy_mj" and node.energy_base is not None:
-            return values - node.energy_base
-        return values
+            return np.array([node.host[column] for node in self.nodes])
+        values: Floats = np.concatenate([node.gpus for node in self.nodes])[:, column]
+        if self.metric.name != "energy_mj":
+            return values
+        bases = [np.zeros(len(n.gpus)) if n.energy_base is None else n.energy_base for n in self.nodes]
+        return values - np.concatenate(bases)
 
     def _scale(self) -> None:
         highest = float(np.nanmax(self.values)) if np.isfinite(self.values).any() else 0.0

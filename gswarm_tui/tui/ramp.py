@@ -44,7 +44,10 @@ def top_of(metric: Metric, facts: GpuFacts | HostFacts | None) -> float | None:
 
 def tops(metric: Metric, facts: Sequence[GpuFacts | HostFacts | None]) -> Floats:
     """``top_of`` for many devices, NaN where there is none."""
-    return np.array([np.nan if (top := top_of(metric, f)) is None else top for f in facts], dtype=np.float64)
+    fixed = top_of(metric, None)
+    if fixed is not None or not metric.top_fact:
+        return np.full(len(facts), np.nan if fixed is None else fixed)
+    return np.array([getattr(f, metric.top_fact, None) or np.nan for f in facts], dtype=np.float64)
 
 
 def fractions(metric: Metric, values: Floats, top: Floats | float) -> Floats:

@@ -112,7 +112,6 @@ class Terminal:
     def frame(self, update: CompositorUpdate, console: Console) -> str | None:
         """The text that brings an update to the terminal, None for one of an unknown kind."""
         if isinstance(update, LayoutUpdate):
-            self.forget()
             strips = _all_of(update)
         elif isinstance(update, ChopsUpdate):
             strips = _those_in(update)

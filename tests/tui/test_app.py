@@ -9,7 +9,6 @@ from textual.geometry import Size
 from textual.widgets import Input
 
 from gswarm_tui.tui.commands import Palette
-from gswarm_tui.tui.terminal import Terminal
 from gswarm_tui.tui.themes import THEME_NAMES
 from tests.terminal import Screen
 from tests.tui.conftest import app_on, screen_text
@@ -69,11 +68,11 @@ async def test_a_size_that_is_no_longer_the_terminals_is_not_drawn_for() -> None
 async def test_what_something_else_wrote_over_the_screen_is_drawn_over(
     by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, terminal, seen = app_on(scene(2, 2, 60)), Terminal(), Screen(100, 30)
+    app, seen = app_on(scene(2, 2, 60)), Screen(100, 30)
 
     def display(_: object, drawn: CompositorUpdate | None) -> None:
         if drawn is not None:
-            seen.write(terminal.frame(drawn, app.console) or "")
+            seen.write(app._terminal.frame(drawn, app.console) or "")
 
     monkeypatch.setattr(app, "_display", display)
     async with app.run_test(size=(100, 30)) as pilot:

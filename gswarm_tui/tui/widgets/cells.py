@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from rich.segment import Segment
@@ -19,6 +20,7 @@ from gswarm_tui.tui.ramp import BLOCK_OF, Buckets
 from gswarm_tui.tui.standing import ROLES, SIGNS, long_words, short_words
 from gswarm_tui.tui.text import clean, clip_left, pad
 from gswarm_tui.tui.themes import Palette
+from gswarm_tui.tui.widgets.unnamed import CURSOR_MARK, blocks, halves
 
 _CPU, _MEMORY, _IOWAIT, _NET_IN, _NET_OUT = (
     HOST_COLUMNS.index(name)
@@ -26,7 +28,6 @@ _CPU, _MEMORY, _IOWAIT, _NET_IN, _NET_OUT = (
 )
 _IB_IN, _IB_OUT = HOST_COLUMNS.index("ib_rx_mb_s"), HOST_COLUMNS.index("ib_tx_mb_s")
 
-CURSOR_MARK = "+"
 Cursor = tuple[int, int | None] | None
 """The row of the picture and the cell that the cursor is on; None for no cell, and for no cursor."""
 
@@ -100,13 +101,17 @@ def draw_line(picture: Picture, layout: Layout, line: int, pen: Pen) -> Strip:
     """Draw a line of the heatmap."""
     parts = layout.nodes_on(line)
     drawing = _Drawing(picture, layout, pen)
+    drawing.margin(parts[0])
     if layout.zoom is Zoom.HALVES:
-        drawing.margin(parts[0])
-        drawing.halves(parts[0], parts[1])
+        drawing.stretches(halves(picture, parts[0], parts[1], pen.cursor, pen.colours))
+    elif layout.zoom is Zoom.PLAIN:
+        for well, rows in groupby(parts[0], drawing.is_well):
+            if well:
+                drawing.stretches(blocks(picture, list(rows), pen.cursor, pen.colours))
+            else:
+                drawing.nodes(rows)
     else:
-        drawing.margin(parts[0])
-        for row in parts[0]:
-            drawing.node(row)
+        drawing.nodes(parts[0])
     return drawing.strip()
 
 
@@ -143,11 +148,23 @@ class _Drawing:
         name = clip_left(clean(self._picture.nodes[rows[0]].name), wide - 3)
         self.put(f" {pad(name, wide - 2)} ", self._colours.role("dim"), wide)
 
+    def stretches(self, stretches: Iterable[tuple[str, Style]]) -> None:
+        for text, style in stretches:
+            self.put(text, style)
+
+    def is_well(self, row: int) -> bool:
+        """Whether a node has numbers to show."""
+        return self._picture.standings[row] in FRESH and bool(self._picture.present[row, 0])
+
+    def nodes(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            self.node(row)
+
     def node(self, row: int) -> None:
         start = self._width
         standing = self._picture.standings[row]
         self._name(row, standing)
-        if standing in FRESH and self._picture.present[row].any():
+        if self.is_well(row):
             self._cells(row, standing)
             if self._layout.zoom is Zoom.ROWS:
                 self._extras(row, standing)
@@ -240,56 +257,3 @@ class _Drawing:
         role = ROLES[standing] if standing is not Standing.LIVE else "dim"
         style = self._colours.cursor if self._on(row) and not self._layout.name else self._colours.role(role)
         self.put(pad(words, room), style, room)
-
-    def halves(self, upper: list[int], lower: list[int]) -> None:
-        picture, cells = self._picture, self._layout.cells
-        cursor = self._pen.cursor
-        for column, high in enumerate(upper):
-            low = lower[column] if column < len(lower) else None
-            above, below = self._half(high), self._half(low)
-            on_block = cursor is not None and cursor[0] in (high, low)
-            for cell in range(cells):
-                if on_block and cursor is not None and cursor[1] in (cell, None):
-                    self.put(*self._half_cursor(above[cell], below[cell], upper=cursor[0] == high))
-                else:
-                    self.put(*_pair(self._colours, above[cell], below[cell]))
-            trouble = next(
-                (r for r in (high, low) if r is not None and picture.standings[r] not in FRESH), None
-            )
-            sign = "▕" if on_block else " "
-            if trouble is None:
-                self.put(sign, self._text)
-            else:
-                standing = picture.standings[trouble]
-                self.put(SIGNS[standing], self._colours.role(ROLES[standing]))
-
-    def _half_cursor(self, above: int, below: int, *, upper: bool) -> tuple[str, Style]:
-        """The cursor's colour in its half of a character, the bucket of the neighbour in the other."""
-        other = below if upper else above
-        ground = self._colours.role("text") if other < 0 else self._colours.cells[other]
-        return "▀" if upper else "▄", Style.from_color(self._colours.cursor.bgcolor, ground.bgcolor)
-
-    def _half(self, row: int | None) -> list[int]:
-        if row is None:
-            return [-1] * self._layout.cells
-        quiet = self._picture.dim[row] | (self._picture.standings[row] is not Standing.LIVE)
-        steps: list[int] = np.where(quiet, -1, self._picture.steps[row]).tolist()
-        return steps
-
-
-_PAIRS: dict[tuple[Palette, int, int], tuple[str, Style]] = {}
-
-
-def _pair(colours: Palette, above: int, below: int) -> tuple[str, Style]:
-    """A character whose upper and lower half show two buckets; -1 shows the background."""
-    key = (colours, above, below)
-    if key not in _PAIRS:
-        ground = colours.role("text").bgcolor
-        ramp = [style.bgcolor for style in colours.cells[:-1]]
-        if above < 0 and below < 0:
-            _PAIRS[key] = ("·", colours.role("faint"))
-        elif above < 0:
-            _PAIRS[key] = ("▄", Style.from_color(ramp[below], ground))
-        else:
-            _PAIRS[key] = ("▀", Style.from_color(ramp[above], ground if below < 0 else ramp[below]))
-    return _PAIRS[key]

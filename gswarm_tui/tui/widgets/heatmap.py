@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -130,8 +130,18 @@ class Heatmap(ScrollView, can_focus=False):
             self._keys.clear()
             self._strips.clear()
             self.refresh()
+        self._compare(self._visible, pen)
+
+    @property
+    def _visible(self) -> range:
+        """The lines in view."""
         top = round(self.scroll_y)
-        for line in range(top, min(top + self.size.height, self.layout_plan.lines)):
+        return range(top, min(top + self.size.height, self.layout_plan.lines))
+
+    def _compare(self, lines: Iterable[int], pen: Pen) -> None:
+        """Ask for those of these lines that look different now."""
+        top = round(self.scroll_y)
+        for line in lines:
             key = line_key(self.picture, self.layout_plan, line, pen)
             if self._keys.get(line) != key:
                 self._keys[line] = key
@@ -187,9 +197,12 @@ class Heatmap(ScrollView, can_focus=False):
 
     def point_at(self, node: str, gpu: int | None) -> None:
         """Put the cursor somewhere."""
-        self.at = (node, gpu)
+        before, self.at, visible = self.cursor, (node, gpu), self._visible
         self._show_cursor()
-        self._refresh_lines(self._now())
+        ends = {
+            self.layout_plan.place(cursor[0])[0] for cursor in (before, self.cursor) if cursor is not None
+        }
+        self._compare(ends if visible == self._visible else self._visible, self._pen(self._now()))
         self.post_message(self.Pointed())
 
     def _show_cursor(self) -> None:
