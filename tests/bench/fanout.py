@@ -43,8 +43,7 @@ def run(form: Form) -> Iterator[Figure]:
     peers: list[float] = []
     took: dict[str, list[tuple[Took, Took]]] = {"": [], ", agents serving": [], BARE: []}
     with ExitStack() as stack:
-        config = _servers(stack, form.folder, nodes)
-        names = [f"gpu{index:02d}" for index in range(nodes)]
+        config, names = _servers(stack, form.folder, nodes)
         sent = _ours(config, names, "")  # the bundle is on the nodes from here on
         for _ in range(rounds):
             peers.append(_parallel_ssh(config, names))
@@ -55,7 +54,7 @@ def run(form: Form) -> Iterator[Figure]:
             )
             took[BARE].append((_ours(config, names[:few], BARE), _ours(config, names, BARE)))
     peer, alone = median(peers), _a_node(took.pop(BARE))
-    bare = "asyncssh alone, for a connection and `true` on each node"
+    bare = "asyncssh alone, with keys read, for a connection and `true` on each node"
     limit = f"ssh … python3 -c 'import nvitop, msgpack', {nodes} at once"
     reached = f"fan-out: command to first frame of {nodes} sshd"
     yield Figure(f"{reached}, agent sent", sent.wall_s, "s", limit=limit, beside=peer)
@@ -76,26 +75,32 @@ def _a_node(pairs: Sequence[tuple[Took, Took]]) -> float:
     return max(0.0, median((many.cpu_ms - few.cpu_ms) / (many.nodes - few.nodes) for few, many in pairs))
 
 
-def _servers(stack: ExitStack, folder: Path, nodes: int) -> Path:
-    """So many servers, and the client's configuration that names them."""
-    lines, server = [], None
-    for index in range(nodes):
-        own = folder / f"sshd-{index}"
-        own.mkdir()
-        server = stack.enter_context(sshd.running(own, MaxStartups="200"))
-        server.trust()
-        lines += [
-            f"Host gpu{index:02d}",
-            "  HostName 127.0.0.1",
-            f"  Port {server.port}",
-            "  User root",
-            f"  IdentityFile {server.user_key}",
-            "  IdentityAgent none",
-            f"  UserKnownHostsFile {server.known_hosts}",
-        ]
+def _servers(stack: ExitStack, folder: Path, nodes: int) -> tuple[Path, list[str]]:
+    """So many servers and their names, and a configuration as users of a cluster have: alike for all nodes.
+
+    Names are addresses, because here nobody else tells which those of names are.
+    """
+    names = [f"127.0.1.{index}" for index in range(1, nodes + 1)]
+    port, known, key = sshd.free_port(), folder / "known_hosts", folder / "id_user"
+    sshd.new_key(key)
+    (folder / "authorized_keys").write_text(sshd.public(key) + "\n")
+    with known.open("w") as lines:
+        for name in names:
+            own = folder / name
+            own.mkdir()
+            given = {"ListenAddress": name, "AuthorizedKeysFile": str(folder / "authorized_keys")}
+            stack.enter_context(sshd.running(own, port=port, MaxStartups="200", **given))
+            lines.write(f"[{name}]:{port} {sshd.public(own / 'host')}\n")
+    said = (
+        f"Port {port}",
+        "User root",
+        f"IdentityFile {key}",
+        "IdentityAgent none",
+        f"UserKnownHostsFile {known}",
+    )
     config = folder / "ssh_config"
-    config.write_text("\n".join(lines) + "\n")
-    return config
+    config.write_text("".join(f"{line}\n" for line in ("Host 127.0.1.*", *said)))
+    return config, names
 
 
 def _parallel_ssh(config: Path, names: Sequence[str]) -> float:
@@ -179,21 +184,18 @@ async def _drive_bare(config: str, names: Sequence[str]) -> None:
     """Connect to all nodes with asyncssh and nothing else, told all that the configuration says."""
     import asyncssh
 
-    said: dict[str, dict[str, str]] = {}
-    for line in Path(config).read_text().splitlines():
-        option, value = line.split()
-        if option == "Host":
-            about = said[value] = {}
-        about[option] = value
+    said = dict(line.split() for line in Path(config).read_text().splitlines())
+    keys = asyncssh.load_keypairs(said["IdentityFile"])
+    known = asyncssh.read_known_hosts(said["UserKnownHostsFile"])
 
     async def visit(name: str) -> None:
         connection = await asyncssh.connect(
-            said[name]["HostName"],
-            int(said[name]["Port"]),
+            name,
+            int(said["Port"]),
             config=None,
-            username=said[name]["User"],
-            client_keys=[said[name]["IdentityFile"]],
-            known_hosts=said[name]["UserKnownHostsFile"],
+            username=said["User"],
+            client_keys=keys,
+            known_hosts=known,
             agent_path=None,
             encryption_algs="aes128-gcm@openssh.com",
         )

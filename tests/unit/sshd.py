@@ -77,13 +77,13 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path, **settings: str) -> Iterator[Server]:
+def running(folder: Path, port: int = 0, **settings: str) -> Iterator[Server]:
     """Run sshd with more ``settings``; ended, with its children, when the block is left."""
     assert SSHD is not None
     if Path("/run").exists():  # as root, sshd wants its empty folder, which a package's service makes
         with suppress(PermissionError):
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    server = Server(folder)
+    server = Server(folder, port=port or free_port())
     new_key(folder / "host")
     new_key(server.user_key)
     (folder / "authorized_keys").write_text(public(server.user_key) + "\n")
@@ -109,18 +109,18 @@ def running(folder: Path, **settings: str) -> Iterator[Server]:
         )
     try:
         server.pid = process.pid
-        _wait_until_it_listens(process, server.port, folder / "sshd.log")
+        _wait_until_it_listens(process, (given["ListenAddress"], server.port), folder / "sshd.log")
         yield server
     finally:
         process.terminate()
         process.wait()
 
 
-def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _wait_until_it_listens(process: subprocess.Popen[bytes], where: tuple[str, int], log: Path) -> None:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and process.poll() is None:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
+            if probe.connect_ex(where) == 0:
                 return
         time.sleep(0.02)
     raise AssertionError(f"sshd did not start: {log.read_text()}")

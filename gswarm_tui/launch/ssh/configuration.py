@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from fnmatch import translate
 from pathlib import Path
 
 import asyncssh
@@ -33,17 +33,13 @@ _MOST_KEPT = 16
 class Section:
     """Lines up to the next ``Host`` or ``Match``.
 
-    ``patterns`` are of all hosts that they can be about, None for any; ``alike`` that they mean the same for
+    ``hosts`` fits all hosts that they can be about, None for any; ``alike`` tells that they mean the same for
     each of them.
     """
 
-    patterns: tuple[str, ...] | None
+    hosts: re.Pattern[str] | None
     text: str
     alike: bool
-
-    def may_be_about(self, host: str) -> bool:
-        """Whether a host's settings may be among these."""
-        return self.patterns is None or any(fnmatch(host, pattern) for pattern in self.patterns)
 
 
 def split(lines: Sequence[str]) -> list[Section]:
@@ -66,7 +62,8 @@ def _section(lines: Sequence[str]) -> Section:
         return Section(None, text, unconditional and not _DEPENDS_ON_THE_HOST.search(text))
     # It is left out where it isn't about a host, so where it is left in, nothing need be compared again.
     text = "".join(["Match all\n", *lines[1:]])
-    return Section(tuple(named[1].split()), text, not _DEPENDS_ON_THE_HOST.search(text))
+    hosts = re.compile("|".join(map(translate, named[1].split())))
+    return Section(hosts, text, not _DEPENDS_ON_THE_HOST.search(text))
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,10 @@ class Configuration:
 
     def about(self, host: str, paths: Sequence[str]) -> Said:
         """What these files say that may be about a host. Raises OSError, ValueError."""
-        kept = [[one for one in self._sections(path) if one.may_be_about(host)] for path in paths]
+        kept = [
+            [one for one in self._sections(path) if one.hosts is None or one.hosts.match(host)]
+            for path in paths
+        ]
         texts = ("".join(section.text for section in sections) for sections in kept)
         return Said(tuple(texts), all(section.alike for sections in kept for section in sections))
 
@@ -136,6 +136,12 @@ async def _parse(
     host: str, paths: Sequence[str], user: str, port: int
 ) -> asyncssh.SSHClientConnectionOptions:
     options: asyncssh.SSHClientConnectionOptions = await asyncssh.SSHClientConnectionOptions.construct(
-        host=host, config=paths, client_keys=None, username=user or (), port=port or ()
+        host=host,
+        config=paths,
+        client_keys=None,
+        x509_trusted_certs=None,
+        x509_trusted_cert_paths=[],
+        username=user or (),
+        port=port or (),
     )
     return options

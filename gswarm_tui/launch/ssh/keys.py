@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import asyncssh
@@ -42,14 +41,15 @@ class Keys:
         """
         beside = (Path(f"{path}{end}") for path in paths for end in ("", ".pub", "-cert.pub"))
         key = only_private, *((path, stamp(path)) for path in (*beside, *certificates))
-        there = [str(path) for path in paths if path.exists()]
-        read = partial(
-            asyncssh.load_keypairs,
-            there,
-            certlist=[str(path) for path in certificates],
-            skip_public=only_private,
-            ignore_encrypted=True,
-        )
+
+        def read() -> Sequence[asyncssh.SSHKeyPair]:
+            return asyncssh.load_keypairs(
+                [str(path) for path in paths if path.exists()],
+                certlist=[str(path) for path in certificates],
+                skip_public=only_private,
+                ignore_encrypted=True,
+            )
+
         pairs = await self._read.get(key, lambda: asyncio.to_thread(read))
         # A connection notes in a pair how it signs, which depends on its server.
         return [copy.copy(pair) for pair in pairs]

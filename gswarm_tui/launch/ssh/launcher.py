@@ -109,6 +109,8 @@ class SshLauncher:
                 client_keys=keys,
                 client_certs=[],  # the keys have theirs
                 agent_identities=[str(path) for path in named] if only_named else (),
+                x509_trusted_certs=None,  # ssh knows no such, and asyncssh would look for files of them
+                x509_trusted_cert_paths=[],
                 agent_forwarding=False,  # whatever the configuration says: nothing on a node needs the keys
             )
         except asyncssh.PermissionDenied:
