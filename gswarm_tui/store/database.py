@@ -101,7 +101,7 @@ class Database:
         # Only queries need it; the recording may be on the same disk.
         self._scratch = Scratch(_MOST_SPILT)
         self._connection = self._connect()
-        self._intake = Intake(self._connection)
+        self._writing = self._connect_for_writing()
         self._inode = inode_of(path)
         self._broken = False
 
@@ -131,6 +131,17 @@ class Database:
             raise
         if self._lending is not None:
             self._lending.serve(connection.cursor())
+        return connection
+
+    def _connect_for_writing(self) -> duckdb.DuckDBPyConnection:
+        """A connection for the intake alone, whose plans leave nothing to optimize.
+
+        Those that replace rows are made anew each time, and the optimizer takes most of that.
+        """
+        connection = self._connection.cursor()
+        connection.execute("USE rec")
+        connection.execute("PRAGMA disable_optimizer")
+        self._intake = Intake(connection)
         return connection
 
     def begin_recording(self, info: RecordingInfo) -> int:
@@ -180,10 +191,10 @@ class Database:
         once_more = True
         while True:
             try:
-                self._connection.execute("BEGIN")
+                self._writing.execute("BEGIN")
                 for table, columns in tables:
                     self._intake.insert(table, columns)
-                self._connection.execute("COMMIT")
+                self._writing.execute("COMMIT")
                 return
             except duckdb.OutOfMemoryException:
                 stopped = self._lending is not None and self._lending.stop(
@@ -196,8 +207,8 @@ class Database:
 
     def _roll_back(self) -> None:
         with contextlib.suppress(duckdb.Error):
-            self._connection.execute("ROLLBACK")
-        self._intake = Intake(self._connection)
+            self._writing.execute("ROLLBACK")
+        self._intake = Intake(self._writing)
 
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file; later if a query looks at it. Raises StoreError."""
@@ -283,6 +294,7 @@ class Database:
         if self._lending is not None:
             self._lending.withdraw(f"{self.path} was closed before the query was answered")
         with contextlib.suppress(duckdb.Error):
+            self._writing.close()
             self._connection.close()
         self._scratch.remove()
 
@@ -315,7 +327,7 @@ class Database:
             raise StoreError(f"{self.path} is gone; put it back, or end and record into another file")
         self.close()
         self._connection = self._connect()
-        self._intake = Intake(self._connection)
+        self._writing = self._connect_for_writing()
         self._broken = False
 
     def _check_in_place(self) -> None:
