@@ -114,6 +114,8 @@ class Attached:
     def __init__(self, environ: Mapping[str, str], folder: Path, interval_ms: int) -> None:
         self.frames: list[Frame] = []
         self.received = 0
+        self._life = ""
+        self._leaving = False
         self._changed = threading.Condition()
         folder.mkdir(mode=0o700)
         names = ["--recording", RECORDING, "--node", NODE, "--folder", str(folder)]
@@ -132,8 +134,9 @@ class Attached:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(BrokenPipeError):
-            self._write(encode(Stop()))
+        with suppress(BrokenPipeError), self._changed:
+            self._leaving = True  # the agent ends when all of its frames are acknowledged
+            self._write(encode(Ack(self._life, self.frames[-1].seq)) + encode(Stop()))
         try:
             self.relay.wait(DEADLINE_S)
         finally:
@@ -162,18 +165,18 @@ class Attached:
 
     def _read(self) -> None:
         assert self.relay.stdout is not None
-        decoder, life, acknowledged = Decoder(), "", 0.0
+        decoder, acknowledged = Decoder(), 0.0
         while data := self.relay.stdout.read(1 << 16):
             for message in decoder.feed(data):
                 if isinstance(message, Frame):
-                    if time.monotonic() - acknowledged >= COMMIT_EVERY_S:
-                        acknowledged = time.monotonic()
-                        self._write(encode(Ack(life, message.seq)))
                     with self._changed:
                         self.frames.append(message)
                         self._changed.notify_all()
+                    if self._leaving or time.monotonic() - acknowledged >= COMMIT_EVERY_S:
+                        acknowledged = time.monotonic()
+                        self._write(encode(Ack(self._life, message.seq)))
                 else:
-                    life = getattr(message, "life", life)
+                    self._life = getattr(message, "life", self._life)
             if self.frames:
                 self.received += len(data)
 

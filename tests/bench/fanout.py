@@ -20,10 +20,13 @@ from statistics import median
 
 from tests.bench.figures import Figure, Form
 from tests.unit import sshd
+from tests.unit.heads import clear
 
 PROBE = 'import nvitop, msgpack; print("there")'
 INTERVAL_MS = 10_000
 """Long, because all nodes share this machine: the first don't go on measuring until the last is reached."""
+LINGER_S = 300
+"""What is left where the bench itself is killed ends by then."""
 BARE = "bare"
 
 
@@ -48,6 +51,8 @@ def run(form: Form) -> Iterator[Figure]:
         for _ in range(rounds):
             peers.append(_parallel_ssh(config, names))
             one, other = str(uuid.uuid4()), str(uuid.uuid4())
+            stack.callback(clear, one)
+            stack.callback(clear, other)
             took[""].append((_ours(config, names[:few], one), _ours(config, names, other)))
             took[", agents serving"].append(
                 (_ours(config, names[:few], one, stop=True), _ours(config, names, other, stop=True))
@@ -152,12 +157,14 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
     hub = Hub(Fleet(names, INTERVAL_MS / 1000))
     # Nothing is acknowledged, so frames wait for the next client as after one that was killed.
     hub.recorder = RecorderStatus("", rows=0, file_bytes=0, waiting=0, committed={})
-    launcher = SshLauncher(SshSettings("", config, ""), Bootstrap("", "", Serving(recording)))
+    launcher = SshLauncher(SshSettings("", config, ""), Bootstrap("", "", Serving(recording, LINGER_S)))
     missing, there = set(names), asyncio.Event()
+    newest: dict[tuple[str, str], int] = {}
 
     def publish(event: Event) -> None:
         hub.publish(event)
         if isinstance(event, FrameArrived):
+            newest[event.node, event.life] = event.frame.seq
             missing.discard(event.node)
             if not missing:
                 there.set()
@@ -173,7 +180,8 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
         raise TimeoutError(f"no frame of {node}: {hub.fleet.nodes[node].reason}") from None
     _say_what_was_used()
     if stop or not recording:
-        hub.recorder = None
+        hub.recorded(RecorderStatus("", rows=0, file_bytes=0, waiting=0, committed=newest))
+        hub.recorder = None  # what comes from here on is acknowledged as it comes
         await hub.stop_links()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -64,10 +64,11 @@ def nothing_left(path: Path) -> Iterator[None]:
     finally:
         if path.exists():
             for (uid,) in query(path, "SELECT uid FROM recordings WHERE uid <> ''"):
-                _clear(uid)
+                clear(uid)
 
 
-def _clear(uid: str) -> None:
+def clear(uid: str) -> None:
+    """End the agents of a recording on this machine, and remove what they left."""
     for pid in running(uid):
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: not running(uid), "the agent's end")
