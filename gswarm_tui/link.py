@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,8 @@ from gswarm_tui.fleet.events import (
     weight,
 )
 from gswarm_tui.introductions import Introductions
-from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean
-from gswarm_tui.pace import LONGEST_WAIT_S, Backoff, Gate, Haste
+from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean, each
+from gswarm_tui.pace import ATTEMPTS_PER_S, LONGEST_WAIT_S, MOST_WAITING, Backoff, Gate, Haste
 
 PING_EVERY_S = 10.0
 QUIET_S = 15.0
@@ -51,12 +51,8 @@ QUIET_INTERVALS = 10
 HELLO_S = 60.0
 LAST_WORDS_S = 12.0
 """An agent that was asked to stop waits ten seconds for its last frames to be on disk."""
-MOST_WAITING = 192 * 1024 * 1024
-"""So many bytes of all nodes together may wait to be on disk; less than a recorder keeps."""
 PATIENCE_S = 5.0
 """So long a node isn't read from while its frames wait. Where the disk is full, the screen goes on then."""
-ATTEMPTS_PER_S = 125
-"""About so many links of a fleet that was lost at once begin to connect again in a second."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +105,7 @@ class Link:
         self._on_disk: dict[str, int] = {}
         self._speaks = False
         self._introductions = Introductions()
-        self._said_bye = False
+        self._said_bye = self._has_left = False
         self._heard_at = 0.0
         self._pinged_at = 0.0
         self._live_at = 0.0
@@ -244,21 +240,39 @@ class Link:
     async def _read(self, channel: Channel) -> None:
         """Take in what the agent says. Returns when it ended because it was asked to."""
         decoder = Decoder()
-        while data := await channel.read():
+        rest: Iterator[Message] = iter(())
+
+        def hear(data: bytes) -> bool:
+            nonlocal rest
             self._heard_at = self._times.monotonic()
-            for message in decoder.feed(data):
-                if isinstance(message, Bye):
-                    # Anything else is about this connection alone, and the agent goes on.
-                    ended = self._stopping.is_set() or message.reason.startswith("the agent ")
-                    self._said_bye = ended and not message.reason.endswith(KEEPS)
-                    if self._stopping.is_set():
-                        return
-                    raise LaunchError(clean(message.reason), retry=_retry(message.reason))
-                self._take(message)
-                if self._gate.is_full and not self._stopping.is_set():
-                    await self._wait_for_the_disk()
+            rest = decoder.feed(data)
+            return self._take_all(rest)
+
+        while await each(channel, hear):
+            while not self._has_left:
+                await self._wait_for_the_disk()
+                if not self._take_all(rest):
+                    break
+            else:
+                return
         if not self._stopping.is_set():
             raise LaunchError(await channel.explain_end())
+
+    def _take_all(self, messages: Iterator[Message]) -> bool:
+        """Take in messages up to the last that is of interest, or until no more may wait; whether so."""
+        for message in messages:
+            if isinstance(message, Bye):
+                # Anything else is about this connection alone, and the agent goes on.
+                ended = self._stopping.is_set() or message.reason.startswith("the agent ")
+                self._said_bye = ended and not message.reason.endswith(KEEPS)
+                if not self._stopping.is_set():
+                    raise LaunchError(clean(message.reason), retry=_retry(message.reason))
+                self._has_left = True
+                return True
+            self._take(message)
+            if self._gate.is_full and not self._stopping.is_set():
+                return True
+        return False
 
     async def _wait_for_the_disk(self) -> None:
         """Read no further until what came is on disk; where that takes too long, for no longer."""

@@ -10,6 +10,10 @@ from gswarm_tui.launch.base import Retry
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
+ATTEMPTS_PER_S = 125
+"""About so many links of a fleet that was lost at once begin to connect again in a second."""
+MOST_WAITING = 192 * 1024 * 1024
+"""So many bytes of all nodes together may wait to be on disk; less than a recorder keeps."""
 MOST_AT_ONCE = 100
 MOST_TIMES_AS_FAST = 5
 

@@ -6,7 +6,8 @@ import enum
 import re
 import resource
 import unicodedata
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 LONGEST_REASON = 240
 _NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
@@ -48,6 +49,27 @@ class Channel(Protocol):
 
     async def close(self) -> None:
         """End the agent and let go of everything; may be called again."""
+
+
+@runtime_checkable
+class Eager(Protocol):
+    """A channel that can hand over bytes as they come."""
+
+    async def each(self, take: Callable[[bytes], bool]) -> bool:
+        """See ``each``."""
+
+
+async def each(channel: Channel, take: Callable[[bytes], bool]) -> bool:
+    """Give ``take`` what comes on a channel, piece by piece, until it says True; False where it all ended.
+
+    What it raises is raised, and ConnectionError where the channel broke off.
+    """
+    if isinstance(channel, Eager):
+        return await channel.each(take)
+    while data := await channel.read():
+        if take(data):
+            return True
+    return False
 
 
 class Launcher(Protocol):

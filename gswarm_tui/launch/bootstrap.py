@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gswarm_agent.wire import MAGIC, MAX_NOISE
-from gswarm_tui.launch.base import Channel, LaunchError, Retry, clean, last_line
+from gswarm_tui.launch.base import Channel, LaunchError, Retry, clean, each, last_line
 from gswarm_tui.launch.bundle import Bundle, own_bundle
 
 GREETING_S = 120.0
@@ -172,6 +172,11 @@ class GreetedChannel:
         """What came with the greeting, then what follows."""
         first, self._first = self._first, b""
         return first or await self._channel.read()
+
+    async def each(self, take: Callable[[bytes], bool]) -> bool:
+        """The same, as it comes."""
+        first, self._first = self._first, b""
+        return (first != b"" and take(first)) or await each(self._channel, take)
 
 
 async def greet(channel: Channel, bootstrap: Bootstrap) -> GreetedChannel:

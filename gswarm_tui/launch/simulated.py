@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
@@ -12,12 +11,12 @@ from dataclasses import asdict
 
 from gswarm_agent.simulated import Simulation
 from gswarm_tui.launch.base import Channel, LaunchError, Retry, allow_many_files
+from gswarm_tui.launch.inbox import Inbox
 from gswarm_tui.launch.local import agent_command
 from gswarm_tui.launch.process import ProcessChannel, end_process
 
 # More nodes than this share a few processes.
 MOST_PROCESSES = 16
-_CHUNK = 256 * 1024
 # The simulated job is past its warm-up when it is first seen.
 _UNDER_WAY_NS = 40 * 10**9
 
@@ -77,8 +76,8 @@ class _Host:
             except OSError as error:
                 ours.close()
                 raise LaunchError(f"the simulation ended: {error.strerror}") from None
-        reader, writer = await asyncio.open_connection(sock=ours, limit=_CHUNK)
-        return SocketChannel(reader, writer)
+        _, channel = await asyncio.get_running_loop().create_connection(SocketChannel, sock=ours)
+        return channel
 
     async def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -102,21 +101,33 @@ class _Host:
             self._process = None
 
 
-class SocketChannel:
+class SocketChannel(Inbox, asyncio.Protocol):
     """Talks with a simulated node over a socket; see ``Channel``."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self) -> None:
+        super().__init__()
+        self._transport: asyncio.Transport | None = None
+        self._closed = asyncio.Event()
 
-    async def read(self) -> bytes:
-        """The next bytes of the wire."""
-        return await self._reader.read(_CHUNK)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is ready."""
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a channel needs a stream")
+        self.source = self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """The node said something."""
+        self.came(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The node is gone, or the socket was closed here."""
+        self.ended(exc)
+        self._closed.set()
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
-        if not self._writer.is_closing():
-            self._writer.write(data)
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
 
     def stderr(self) -> bytes:
         """A simulated node shares its process and has no stderr of its own."""
@@ -128,6 +139,6 @@ class SocketChannel:
 
     async def close(self) -> None:
         """Close the socket; the node ends."""
-        self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
+        if self._transport is not None:
+            self._transport.close()
+            await self._closed.wait()

@@ -248,11 +248,13 @@ class ToNodes:
     async def open(self, node: str) -> Channel:
         """A connection that will break, unless links live for ever."""
         try:
-            reader, writer = await asyncio.open_unix_connection(self._folder / node, limit=_CHUNK)
+            lives_s = None if math.isinf(self._lives_s) else self._rng.expovariate(1 / self._lives_s)
+            _, channel = await asyncio.get_running_loop().create_unix_connection(
+                lambda: Channel(lives_s), str(self._folder / node)
+            )
         except OSError as error:
             raise LaunchError(f"the bench's nodes are gone: {error.strerror}") from None
-        lives_s = None if math.isinf(self._lives_s) else self._rng.expovariate(1 / self._lives_s)
-        return Channel(reader, writer, lives_s)
+        return channel
 
     async def close(self) -> None:
         """The nodes go on."""
@@ -261,21 +263,19 @@ class ToNodes:
 class Channel(SocketChannel):
     """A connection that ends after a while; see ``gswarm_tui.launch.base.Channel``."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lives_s: float | None
-    ) -> None:
-        super().__init__(reader, writer)
+    def __init__(self, lives_s: float | None) -> None:
+        super().__init__()
         self._until = None if lives_s is None else time.monotonic() + lives_s
 
-    async def read(self) -> bytes:
+    async def each(self, take: Callable[[bytes], bool]) -> bool:
         """What comes, until it is cut."""
         if self._until is None:
-            return await super().read()
+            return await super().each(take)
         try:
             async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
-                return await super().read()
+                return await super().each(take)
         except TimeoutError:
-            return b""
+            return False
 
     async def explain_end(self) -> str:
         """Why it ended."""

@@ -7,14 +7,14 @@ import contextlib
 
 import asyncssh
 
+from gswarm_tui.launch.inbox import Inbox
 from gswarm_tui.launch.process import describe_end, describe_status
 
-_MOST_UNREAD = 256 * 1024
 _STDERR_KEPT = 8 * 1024
 _PATIENCE_S = 2.0
 
 
-class SshChannel(asyncssh.SSHClientSession[bytes]):
+class SshChannel(Inbox, asyncssh.SSHClientSession[bytes]):
     """One agent over one SSH connection; see ``Channel``.
 
     It is the session itself, whose bytes asyncssh hands over as they come: its streams would cost a
@@ -22,61 +22,31 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
     """
 
     def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
+        super().__init__()
         self._connection = connection
         self._session: asyncssh.SSHClientChannel[bytes] | None = None
-        self._unread: list[bytes] = []
-        self._bytes_unread = 0
         self._stderr = bytearray()
-        self._paused = False
-        self._ended = False
-        self._problem: Exception | None = None
-        self._news = asyncio.Event()
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
         """The session is open."""
-        self._session = chan
+        self.source = self._session = chan
 
     def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
         """The agent said something, or wrote to stderr."""
         if datatype == asyncssh.EXTENDED_DATA_STDERR:
             self._stderr += data
             del self._stderr[:-_STDERR_KEPT]
-            return
-        self._unread.append(data)
-        self._bytes_unread += len(data)
-        self._news.set()
-        if self._bytes_unread >= _MOST_UNREAD and self._session is not None:
-            self._paused = True
-            self._session.pause_reading()
+        else:
+            self.came(data)
 
     def eof_received(self) -> bool:
         """The agent says no more; how it ended comes after that."""
-        self._end()
+        self.ended()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The session is closed."""
-        self._problem = exc
-        self._end()
-
-    def _end(self) -> None:
-        self._ended = True
-        self._news.set()
-
-    async def read(self) -> bytes:
-        """The next bytes of the agent's stdout, empty at the end."""
-        while not self._unread and not self._ended:
-            self._news.clear()
-            await self._news.wait()
-        data = b"".join(self._unread)
-        self._unread.clear()
-        self._bytes_unread = 0
-        if self._paused and self._session is not None:
-            self._paused = False
-            self._session.resume_reading()
-        if not data and self._problem is not None:
-            raise ConnectionError(str(self._problem)) from None
-        return data
+        self.ended(exc)
 
     def write(self, data: bytes) -> None:
         """Send bytes to the agent's stdin."""
