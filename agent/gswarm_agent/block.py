@@ -32,6 +32,14 @@ class Layout:
     columns: Tuple[str, ...]
     exact: FrozenSet[str] = frozenset()
 
+    def __hash__(self) -> int:
+        """Computed once: frames are sorted by layout."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.columns, self.exact))
+
     @cached_property
     def singles(self) -> Tuple[int, ...]:
         """Where a row has the numbers that are held in single precision."""

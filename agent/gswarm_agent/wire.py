@@ -219,20 +219,35 @@ class _Parts:
         return part
 
 
-def _cut(buffer: bytearray) -> Optional[Tuple[bool, bytes]]:
-    """Takes the first message or packed stretch, and whether it is packed; None while it isn't whole."""
-    if len(buffer) < LENGTH.size:
-        return None
-    (word,) = LENGTH.unpack_from(buffer)
-    length = word & ~PACKED
-    if length > MAX_MESSAGE:
-        raise WireError(f"a message of {length} bytes is larger than the {MAX_MESSAGE} allowed")
-    end = LENGTH.size + length
-    if len(buffer) < end:
-        return None
-    body = bytes(buffer[LENGTH.size : end])
-    del buffer[:end]
-    return bool(word & PACKED), body
+class _Pieces:
+    """Cuts bytes, in portions of any size, into what has its length before it; holds what isn't whole yet."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def of(self, data: bytes) -> Iterator[Tuple[bool, bytes]]:
+        """The messages and packed stretches that these bytes complete, and whether each is packed."""
+        held, at = self._held, 0
+        whole: Union[bytes, bytearray] = data
+        if held:
+            held += data
+            whole = held
+        try:
+            while len(whole) - at >= LENGTH.size:
+                (word,) = LENGTH.unpack_from(whole, at)
+                length = word & ~PACKED
+                if length > MAX_MESSAGE:
+                    raise WireError(f"a message of {length} bytes is larger than the {MAX_MESSAGE} allowed")
+                begin = at + LENGTH.size
+                if len(whole) < begin + length:
+                    break
+                at = begin + length
+                yield bool(word & PACKED), bytes(whole[begin:at])
+        finally:  # also where nobody wants the rest
+            if whole is held:
+                del held[:at]
+            else:
+                held += whole[at:]
 
 
 class Decoder:
@@ -243,7 +258,8 @@ class Decoder:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._unpacked = bytearray()
+        self._pieces = _Pieces()
+        self._unpacked = _Pieces()
         self._unpacker = Unpacker()
         self._started = False
         self._frames: Optional[FrameReader] = None
@@ -256,35 +272,33 @@ class Decoder:
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """The messages that these bytes complete. Raises WireError at the first thing that doesn't fit."""
-        self._buffer += data
-        if not self._started and not self._find_magic():
-            return
-        while (piece := _cut(self._buffer)) is not None:
-            is_packed, body = piece
+        if not self._started:
+            data = self._after_magic(data)
+        for is_packed, body in self._pieces.of(data):
             if not is_packed:
                 yield self._decode(body)
                 continue
-            self._unpacked += self._unpacker.unpack(body)
-            while (piece := _cut(self._unpacked)) is not None:
-                is_packed, body = piece
-                if is_packed:
+            for is_nested, message in self._unpacked.of(self._unpacker.unpack(body)):
+                if is_nested:
                     raise WireError("a packed stretch lies in another")
-                yield self._decode(body)
+                yield self._decode(message)
 
-    def _find_magic(self) -> bool:
+    def _after_magic(self, data: bytes) -> bytes:
+        self._buffer += data
         at = self._buffer.find(MAGIC)
         if at < 0:
             self.noise = bytes(self._buffer[:MAX_NOISE])
             if len(self._buffer) > MAX_NOISE:
                 raise WireError("no agent answered, only other output")
-            return False
+            return b""
         self.noise = bytes(self._buffer[:at])
-        del self._buffer[: at + len(MAGIC)]
-        self._started = True
-        return True
+        rest = bytes(self._buffer[at + len(MAGIC) :])
+        self._started, self._buffer = True, bytearray()
+        return rest
 
     def _decode(self, packed: bytes) -> Message:
-        parts = _Parts()
+        # A part takes a byte at least, so what is short can't have too many.
+        parts = _Parts() if len(packed) > MAX_PARTS else None
         try:
             body = msgpack.unpackb(
                 packed,

@@ -81,15 +81,16 @@ class FrameReader:
         """A frame from the parts of its message."""
         hello = self._hello
         seq, ts_ns, late_ms, missed, gpus, host, processes, notes = body
+        read_array(notes, "frame notes", MAX_NOTES)
         return Frame(
-            seq=read_integer(seq, "frame seq", 1),
-            ts_ns=read_integer(ts_ns, "frame time"),
-            late_ms=read_number(late_ms, "frame lateness"),
-            missed=read_integer(missed, "frame missed"),
-            gpus=_block(gpus, hello.tables.gpus, len(hello.gpus), "frame gpus"),
-            host=_block(host, hello.tables.host, 1, "frame host"),
-            processes=None if processes is None else self._processes(processes),
-            notes=tuple(_note(n, hello) for n in read_array(notes, "frame notes", MAX_NOTES)),
+            read_integer(seq, "frame seq", 1),
+            read_integer(ts_ns, "frame time"),
+            read_number(late_ms, "frame lateness"),
+            read_integer(missed, "frame missed"),
+            _block(gpus, hello.tables.gpus, len(hello.gpus), "frame gpus"),
+            _block(host, hello.tables.host, 1, "frame host"),
+            None if processes is None else self._processes(processes),
+            tuple([_note(note, hello) for note in notes]) if notes else (),
         )
 
     def _processes(self, value: Any) -> Processes:

@@ -90,11 +90,11 @@ class FrameArrived:
         """About how many bytes it holds in memory; the link and the recorder ask for it again and again."""
         frame, processes = self.frame, self.frame.processes
         held = 1000 + len(frame.gpus.data) + len(frame.host.data)
-        held += sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
+        if frame.notes:
+            held += sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
         if processes is not None:
-            texts = chain(processes.users, processes.commands)
             held += 300 * len(processes) + len(processes.numbers.data)
-            held += sum(map(len, filter(None, texts)))
+            held += sum(map(len, filter(None, chain(processes.users, processes.commands))))
         return held
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,14 +28,16 @@ class History:
     def __len__(self) -> int:
         return min(self._count, self.capacity)
 
-    def append(self, ts: float, values: Floats) -> None:
-        """Add one reading of shape (rows, columns), of any time."""
-        self._in_order = self._in_order and ts >= self._newest
-        self._newest = max(self._newest, ts)
-        at = self._count % self.capacity
-        self._times[at] = ts
-        self._values[at] = values
-        self._count += 1
+    def extend(self, times: Sequence[float], values: Floats) -> None:
+        """Add readings of any times, of shapes (n,) and (n, rows, columns)."""
+        for ts in times:
+            self._in_order = self._in_order and ts >= self._newest
+            self._newest = max(self._newest, ts)
+        kept = min(len(times), self.capacity)
+        self._count += len(times)
+        places = np.arange(self._count - kept, self._count) % self.capacity
+        self._times[places] = times[-kept:]
+        self._values[places] = values[-kept:]
 
     def fill(self, times: Floats, values: Singles) -> None:
         """Take these readings, oldest first, of shapes (n,) and (n, rows, columns), for all that it holds."""

@@ -17,6 +17,8 @@ from gswarm_tui.fleet.readings import ENERGY, Reading
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 
 UNHEALTHY_S = 30.0
+_TOGETHER = 4
+"""So many readings go into the history at once: each time its memory is far away."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,9 @@ class NodeState:
     own_memory_mib: float | None = None
     energy_mj: Sequence[float] = ()
     energy_base: Floats | None = None
-    gpu_history: History | None = None
-    host_history: History | None = None
+    _gpu_history: History | None = None
+    _host_history: History | None = None
+    _not_in_history: list[tuple[float, Reading]] = field(default_factory=list)
     looked: Processes | None = None
     last_ts: float | None = None
     last_arrival: float | None = None
@@ -136,22 +139,52 @@ class NodeState:
         """The rows of a reading that are of the job's GPUs."""
         return values if all(self.mine) else values[np.array(self.mine, dtype=bool)]
 
+    @property
+    def gpu_history(self) -> History | None:
+        """The last minutes of its GPUs, None before its hello."""
+        self._complete_history()
+        return self._gpu_history
+
+    @property
+    def host_history(self) -> History | None:
+        """The last minutes of the node itself, None before its hello."""
+        self._complete_history()
+        return self._host_history
+
     def for_history(self, values: Floats) -> Floats:
-        """The reading with its energy counted from the link's first, so that single precision holds it."""
-        if self.energy_base is None:
-            self.energy_base = np.nan_to_num(values[:, ENERGY])
+        """Readings (…, GPUs, GPU metrics) with their energy counted from the link's first.
+
+        So single precision holds it.
+        """
         kept = values.copy()
-        energy = kept[:, ENERGY]
-        energy -= self.energy_base
+        if self.energy_base is not None:
+            kept[..., ENERGY] -= self.energy_base
         return kept
 
     def keep(self, ts: float, reading: Reading) -> None:
         """Add a reading to the history."""
-        if self.gpu_history is not None and self.host_history is not None:
-            self.gpu_history.append(ts, self.for_history(reading.gpus))
-            self.host_history.append(ts, reading.host[np.newaxis, :])
+        if self.energy_base is None:
+            self.energy_base = np.nan_to_num(reading.gpus[:, ENERGY])
+        self._not_in_history.append((ts, reading))
+        if len(self._not_in_history) >= _TOGETHER:
+            self._complete_history()
+
+    def _complete_history(self) -> None:
+        if not self._not_in_history:
+            return
+        times, readings = zip(*self._not_in_history, strict=True)
+        self._not_in_history.clear()
+        if self._gpu_history is not None and self._host_history is not None:
+            self._gpu_history.extend(times, self.for_history(np.array([one.gpus for one in readings])))
+            self._host_history.extend(times, np.array([one.host for one in readings])[:, np.newaxis])
+
+    def begin_history(self, capacity: int, gpus: int) -> None:
+        """Begin with an empty history of so many readings of so many GPUs."""
+        rings = History(capacity, gpus, len(GPU_COLUMNS)), History(capacity, 1, len(HOST_COLUMNS))
+        self.take(Rings(*rings, energy_base=None))
 
     def take(self, rings: Rings) -> None:
         """Have this history instead."""
-        self.gpu_history, self.host_history, self.energy_base = rings.gpus, rings.host, rings.energy_base
+        self._gpu_history, self._host_history, self.energy_base = rings.gpus, rings.host, rings.energy_base
+        self._not_in_history.clear()
         self.version += 1

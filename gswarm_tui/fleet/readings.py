@@ -19,6 +19,7 @@ from gswarm_agent.frame import Frame
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.blocks import numbers
 from gswarm_tui.fleet.history import Floats
+from gswarm_tui.fleet.throttling import WATCHED
 
 ENERGY = GPU_COLUMNS.index("energy_mj")
 UTIL = GPU_COLUMNS.index("util_pct")
@@ -42,8 +43,8 @@ class Sums(NamedTuple):
 class Reading(NamedTuple):
     """A frame's numbers, NaN where there was no answer: (GPUs, GPU metrics) and (host metrics,).
 
-    ``energy_mj`` are its GPUs' energy counters, ``reasons`` their clock reasons, without a bit where unknown,
-    ``sums`` are over all of them.
+    ``energy_mj`` are its GPUs' energy counters, ``reasons`` what holds their clocks down, as bits of
+    ``WATCHED``, ``sums`` are over all of them.
     """
 
     gpus: Floats
@@ -70,7 +71,7 @@ def _readings(frames: Sequence[Frame]) -> list[Reading]:
     found: dict[int, Reading] = {}
     for places, columns in _alike([frame.gpus for frame in frames], GPU_COLUMNS):
         energy = columns[ENERGY].tolist()
-        reasons = np.nan_to_num(columns[REASONS]).astype(np.int64).tolist()
+        reasons = (np.nan_to_num(columns[REASONS]).astype(np.int64) & WATCHED).tolist()
         parts = zip(places, _tables(columns), energy, reasons, sums(columns), strict=True)
         for at, gpus, *of_gpus in parts:
             found[at] = Reading(gpus, hosts[at][0], *of_gpus)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, Hello, Note
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
+from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_agent.wire import GAVE_ALL, KEEPS
 from gswarm_tui.fleet.events import (
     Event,
@@ -27,7 +27,6 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     left_nothing,
 )
-from gswarm_tui.fleet.history import History
 from gswarm_tui.fleet.lives import Place
 from gswarm_tui.fleet.node import UNHEALTHY_S, NodeState
 from gswarm_tui.fleet.readings import ENERGY, Reading, energy_used, readings, sums
@@ -197,10 +196,8 @@ class Fleet:
         if not same:
             count = len(hello.gpus)
             node.gpus = np.full((count, len(GPU_COLUMNS)), np.nan)
-            node.energy_mj, node.energy_base = (), None
-            capacity = self._history_length(count)
-            node.gpu_history = History(capacity, count, len(GPU_COLUMNS))
-            node.host_history = History(capacity, 1, len(HOST_COLUMNS))
+            node.energy_mj = ()
+            node.begin_history(self._history_length(count), count)
 
     def _granted(self, name: str, hello: Hello) -> tuple[bool, ...]:
         granted = self._allocation.get(name)

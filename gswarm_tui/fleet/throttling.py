@@ -32,13 +32,14 @@ class ThrottleWatch:
         self._episodes: dict[str, dict[str, tuple[float, float, int]]] = {}
 
     def look(self, node: str, ts: float, gpus: Sequence[GpuFacts], reasons: Sequence[int]) -> list[Happened]:
-        """What began or ended with this reading; ``reasons`` has one bit mask a GPU."""
-        now = [mask & WATCHED for mask in reasons]
-        episodes = self._episodes.setdefault(node, {})
-        if not episodes and not any(now):
+        """What began or ended with this reading; ``reasons`` has those of ``WATCHED`` as a bit mask a GPU."""
+        episodes = self._episodes.get(node)
+        if not episodes and not any(reasons):
             return []
+        if episodes is None:
+            episodes = self._episodes[node] = {}
         told = []
-        for gpu, bits in zip(gpus, now, strict=True):
+        for gpu, bits in zip(gpus, reasons, strict=True):
             episode = episodes.get(gpu.uuid)
             if bits:
                 if episode is None or bits & ~episode[2]:

@@ -94,7 +94,7 @@ class Ledger:
     def own(self, name: str, life: str) -> KnownLife:
         """A life that may be changed: a copy put in its place. Raises LookupError before its hello."""
         known = self.lives[name, life]
-        copy = self.lives[name, life] = replace(known, link=dict(known.link))
+        copy = self.lives[name, life] = KnownLife(dict(known.link), known.node_id, known.gpu_ids)
         return copy
 
     def node(self, name: str) -> tuple[KnownNode, bool]:
