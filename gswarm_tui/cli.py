@@ -1,33 +1,19 @@
-"""The command: parts are chosen and put together here, and only here.
-
-Imports wait until their part is needed, so that ``--help`` and errors come at once.
-"""
+"""The command: what its words ask for is chosen here, and what that needs is imported only then."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
-import shlex
 import sys
-import uuid
-from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gswarm_tui import commands, hosts, parts
-from gswarm_tui.arguments import Options, parse, parse_recover
-from gswarm_tui.errors import UserError, printable
-from gswarm_tui.plan import Plan, require_terminal, resolve_nodes
-from gswarm_tui.slurm import Slurm
+from gswarm_tui import commands
+from gswarm_tui.errors import UserError, tell
 
 if TYPE_CHECKING:
-    from gswarm_tui.hub import Hub
-    from gswarm_tui.lifetime import Ended
+    from gswarm_tui.arguments import Options
+    from gswarm_tui.plan import Plan
     from gswarm_tui.recover import Found
-    from gswarm_tui.store.recorder import Recorder
-    from gswarm_tui.tui.app import GswarmApp
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,13 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _recover(words[1:])
         if words and words[0] in commands.WORDS:
             return _command(words[0], words[1:])
-        options = parse(words, os.environ)
-        plan = resolve_nodes(options, os.environ, Slurm())
-        require_terminal(sys.stdin, sys.stdout)
-        log = _prepare(os.environ)
-        return asyncio.run(_watch(options, plan, words, log))
+        return _watch(words)
     except UserError as error:
-        _tell(str(error))
+        tell(str(error))
         return 2
     except KeyboardInterrupt:
         return 130
@@ -66,14 +48,18 @@ def _command(word: str, words: Sequence[str]) -> int:
 
         if not isinstance(error, StoreError):
             raise
-        _tell(*f"{error}{'' if str(error).endswith(('.', '?', '!')) else '.'}".split("\n"))
+        tell(*f"{error}{'' if str(error).endswith(('.', '?', '!')) else '.'}".split("\n"))
         return 1
 
 
 def _recover(words: Sequence[str]) -> int:
     """List interrupted recordings, or go on with one."""
+    from gswarm_tui.arguments import parse, parse_recover
+
     asked = parse_recover(words)
-    from gswarm_tui import recover
+    import asyncio
+
+    from gswarm_tui import parts, recover
 
     settings = parse([], os.environ)
     where = parts.working_folder(), asked.db, settings.db
@@ -82,151 +68,39 @@ def _recover(words: Sequence[str]) -> int:
         return asyncio.run(recover.show(found, unreadable, settings, sys.stdout))
     chosen = recover.choose(found, unreadable, asked.recording, recover.files(*where))
     if asked.finish:
-        _prepare(os.environ)
+        _keep_to_oneself()
+        from gswarm_tui import logfile
         from gswarm_tui.finish import finish
 
+        logfile.begin(os.environ)
         return asyncio.run(finish(chosen, settings, sys.stdout, abandon=asked.abandon))
-    options, plan = chosen.recall(settings)
+    return _run(*chosen.recall(settings), ["recover", *words], chosen)
+
+
+def _watch(words: Sequence[str]) -> int:
+    """Watch nodes until the person quits."""
+    from gswarm_tui.arguments import parse
+
+    options = parse(words, os.environ)
+    from gswarm_tui.plan import resolve_nodes
+    from gswarm_tui.slurm import Slurm
+
+    return _run(options, resolve_nodes(options, os.environ, Slurm()), words)
+
+
+def _run(options: Options, plan: Plan, words: Sequence[str], chosen: Found | None = None) -> int:
+    from gswarm_tui.plan import require_terminal
+
     require_terminal(sys.stdin, sys.stdout)
-    log = _prepare(os.environ)
-    return asyncio.run(_watch(options, plan, ["recover", *words], log, chosen))
+    _keep_to_oneself()
+    import asyncio
 
+    from gswarm_tui import logfile
+    from gswarm_tui.watch import watch
 
-def _tell(*lines: str) -> None:
-    """Say something on standard error that may hold text of files and nodes."""
-    print("gswarm-tui: " + "\n".join(map(printable, lines)), file=sys.stderr)
-
-
-async def _watch(
-    options: Options, plan: Plan, words: Sequence[str], log: Path, chosen: Found | None = None
-) -> int:
-    """Run the app until it is left; ``chosen`` is the recording to go on with."""
-    from gswarm_tui.lifetime import Lifetime, spare_searches
-    from gswarm_tui.store.errors import StoreError
-
-    theme = parts.choose_theme(options, os.environ)
-    hub = parts.make_hub(options, plan)
-    uid = str(uuid.uuid4()) if chosen is None else chosen.interrupted.uid
-    recorder: Recorder | None = None
-    try:
-        if chosen is not None:
-            recorder = parts.go_on(hub, options, plan, chosen.path, chosen.interrupted.recording_id)
-        elif options.record:
-            recorder = parts.begin(hub, options, plan, words, uid)
-    except StoreError as error:
-        _tell(str(error))
-        return 1
-    _give_notice(hub, plan, recorder)
-    launcher = parts.make_launcher(options, plan, uid if recorder is not None else "")
-    parts.add_links(hub, launcher, options, recorder)
-    app = _app(options, plan, hub, theme, recorder)
-    lifetime = Lifetime(
-        hub, launcher, recorder, app.request_quit, lasting=parts.lasting(options), waiting=_tell_waiting
-    )
-    following = asyncio.create_task(_follow_job(hub, plan))
-    control = await parts.listen(hub, recorder, os.environ)
-    spare_searches()
-    try:
-        ended = await lifetime.run(app.run_async())
-    finally:
-        following.cancel()
-        if control is not None:
-            await control.close()
-    return _say_goodbye(hub, ended, app.return_code or 0, log, uid)
-
-
-async def _follow_job(hub: Hub, plan: Plan) -> None:
-    """Let agents know when the job of their nodes ends."""
-    if plan.job is not None:
-        from gswarm_tui.jobend import follow
-
-        await follow(hub, Slurm(), plan.job)
-
-
-def _give_notice(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:
-    """Tell what couldn't be found out, and what there is to recover in the file."""
-    from gswarm_agent.frame import INFO, WARNING
-    from gswarm_tui.fleet.events import Happened
-
-    if plan.notice:
-        hub.publish(Happened(hub.now(), "notice", INFO, plan.notice))
-    if recorder is not None and (words := _interrupted_words(recorder)):
-        _tell(words)
-        hub.publish(Happened(hub.now(), "interrupted", WARNING, words))
-
-
-def _interrupted_words(recorder: Recorder) -> str:
-    from gswarm_tui.recover import began, short_id
-
-    if not (unended := recorder.interrupted):
-        return ""
-    one = unended[-1]
-    recover = f"`gswarm-tui recover {short_id(one)} --db {shlex.quote(str(recorder.path))}` goes on with it"
-    if len(unended) == 1:
-        return f"{recorder.path} has a recording that was interrupted, of {began(one)}: {recover}"
-    return f"{recorder.path} has {len(unended)} interrupted recordings, the last of {began(one)}: {recover}"
-
-
-def _tell_waiting(nodes: Sequence[str]) -> None:
-    _tell(f"waiting for the last frames of {hosts.fold(nodes)} …")
-
-
-def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder | None) -> GswarmApp:
-    from gswarm_tui.analysis.desk import Desk
-    from gswarm_tui.tui.app import GswarmApp
-
-    nodes = hosts.fold(plan.nodes)
-    title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
-    past = None if recorder is None else partial(parts.look_back, hub, recorder)
-    desk = None if recorder is None else lambda: Desk(recorder.queries())
-    return GswarmApp(hub, title=title, theme=theme, metric=options.metric, past=past, desk=desk)
-
-
-def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) -> int:
-    """Tell in a line or two where the recording is and what went wrong; the exit status."""
-    problems = [f"{ended.problem} (log: {log})"] if ended.problem else []
-    if return_code and not problems:  # Textual has shown where, when it left the terminal
-        problems.append("the screen failed; what is shown above belongs in a bug report")
-    if (status := ended.status) is not None:
-        sessions = len(hub.fleet.sessions.sessions)
-        named = f", {sessions} session{'s' if sessions > 1 else ''}" if sessions else ""
-        print(
-            f"{printable(str(status.path))}: {status.rows:,} rows in {status.file_bytes / 1e6:.1f} MB{named}"
-        )
-        if status.error:
-            problems.append(f"the recording isn't complete: {status.error} (log: {log})")
-        if ended.holding:
-            problems.append(
-                f"{hosts.fold(ended.holding)} may hold frames that couldn't be fetched; "
-                f"`gswarm-tui recover {uid[:8]} --finish --db {shlex.quote(status.path)}` tries again"
-            )
-    for problem in problems:
-        _tell(problem)
-    return 1 if problems else 0
+    return asyncio.run(watch(options, plan, words, logfile.begin(os.environ), chosen))
 
 
 def _keep_to_oneself() -> None:
     """Let no file that is made from now on be anybody else's to read."""
     os.umask(os.umask(0o077) | 0o077)
-
-
-class _PlainLines(logging.Formatter):
-    """A record's lines with nothing in them that a terminal would obey."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(map(printable, super().format(record).split("\n")))
-
-
-def _prepare(environ: Mapping[str, str]) -> Path:
-    """Keep all files to oneself, and let what nobody foresaw be found later: where the log goes."""
-    _keep_to_oneself()
-    state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    path = state / "gswarm-tui" / "gswarm-tui.log"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handler: logging.Handler = logging.FileHandler(path, delay=True)
-    except OSError:
-        handler = logging.NullHandler()
-    handler.setFormatter(_PlainLines("%(asctime)s %(name)s %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import sys
 from collections.abc import Iterable
 
 
@@ -15,6 +15,8 @@ class UserError(Exception):
 
 def nearest(word: str, choices: Iterable[str]) -> str:
     """``; perhaps X is meant`` for the choice that is spelt most alike, empty where none is close."""
+    import difflib  # only now: a command that is spelt well is quicker
+
     close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return f"; perhaps {close[0]} is meant" if close else ""
 
@@ -28,3 +30,8 @@ def quote(text: str) -> str:
     """``text`` in double quotes for a message: at most 60 characters, nothing that a terminal would obey."""
     shown = text if len(text) <= 60 else text[:59] + "…"
     return f'"{printable(shown)}"'
+
+
+def tell(*lines: str) -> None:
+    """Say something on standard error that may hold text of files and nodes."""
+    print("gswarm-tui: " + "\n".join(map(printable, lines)), file=sys.stderr)

@@ -97,7 +97,9 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.slurm",
         "gswarm_tui.values",
     },
+    "gswarm_tui.logfile": {"gswarm_tui.errors"},
     "gswarm_tui.parts": {"gswarm_tui"},
+    "gswarm_tui.watch": {"gswarm_tui"},
     "gswarm_tui.recover": {"gswarm_tui"},
     "gswarm_tui.finish": {"gswarm_tui"},
     "gswarm_tui.analysis": {

@@ -1,0 +1,133 @@
+"""A run of the app, from its first link to its last words: parts are put together here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gswarm_tui import hosts, parts
+from gswarm_tui.arguments import Options
+from gswarm_tui.errors import printable, tell
+from gswarm_tui.plan import Plan
+from gswarm_tui.slurm import Slurm
+
+if TYPE_CHECKING:
+    from gswarm_tui.hub import Hub
+    from gswarm_tui.lifetime import Ended
+    from gswarm_tui.recover import Found
+    from gswarm_tui.store.recorder import Recorder
+    from gswarm_tui.tui.app import GswarmApp
+
+
+async def watch(
+    options: Options, plan: Plan, words: Sequence[str], log: Path, chosen: Found | None = None
+) -> int:
+    """Run the app until it is left; ``chosen`` is the recording to go on with."""
+    from gswarm_tui.lifetime import Lifetime, spare_searches
+    from gswarm_tui.store.errors import StoreError
+
+    theme = parts.choose_theme(options, os.environ)
+    hub = parts.make_hub(options, plan)
+    uid = str(uuid.uuid4()) if chosen is None else chosen.interrupted.uid
+    recorder: Recorder | None = None
+    try:
+        if chosen is not None:
+            recorder = parts.go_on(hub, options, plan, chosen.path, chosen.interrupted.recording_id)
+        elif options.record:
+            recorder = parts.begin(hub, options, plan, words, uid)
+    except StoreError as error:
+        tell(str(error))
+        return 1
+    _give_notice(hub, plan, recorder)
+    launcher = parts.make_launcher(options, plan, uid if recorder is not None else "")
+    parts.add_links(hub, launcher, options, recorder)
+    app = _app(options, plan, hub, theme, recorder)
+    lifetime = Lifetime(
+        hub, launcher, recorder, app.request_quit, lasting=parts.lasting(options), waiting=_tell_waiting
+    )
+    following = asyncio.create_task(_follow_job(hub, plan))
+    control = await parts.listen(hub, recorder, os.environ)
+    spare_searches()
+    try:
+        ended = await lifetime.run(app.run_async())
+    finally:
+        following.cancel()
+        if control is not None:
+            await control.close()
+    return _say_goodbye(hub, ended, app.return_code or 0, log, uid)
+
+
+async def _follow_job(hub: Hub, plan: Plan) -> None:
+    """Let agents know when the job of their nodes ends."""
+    if plan.job is not None:
+        from gswarm_tui.jobend import follow
+
+        await follow(hub, Slurm(), plan.job)
+
+
+def _give_notice(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:
+    """Tell what couldn't be found out, and what there is to recover in the file."""
+    from gswarm_agent.frame import INFO, WARNING
+    from gswarm_tui.fleet.events import Happened
+
+    if plan.notice:
+        hub.publish(Happened(hub.now(), "notice", INFO, plan.notice))
+    if recorder is not None and (words := _interrupted_words(recorder)):
+        tell(words)
+        hub.publish(Happened(hub.now(), "interrupted", WARNING, words))
+
+
+def _interrupted_words(recorder: Recorder) -> str:
+    from gswarm_tui.recover import began, short_id
+
+    if not (unended := recorder.interrupted):
+        return ""
+    one = unended[-1]
+    recover = f"`gswarm-tui recover {short_id(one)} --db {shlex.quote(str(recorder.path))}` goes on with it"
+    if len(unended) == 1:
+        return f"{recorder.path} has a recording that was interrupted, of {began(one)}: {recover}"
+    return f"{recorder.path} has {len(unended)} interrupted recordings, the last of {began(one)}: {recover}"
+
+
+def _tell_waiting(nodes: Sequence[str]) -> None:
+    tell(f"waiting for the last frames of {hosts.fold(nodes)} …")
+
+
+def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder | None) -> GswarmApp:
+    from gswarm_tui.analysis.desk import Desk
+    from gswarm_tui.tui.app import GswarmApp
+
+    nodes = hosts.fold(plan.nodes)
+    title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
+    past = None if recorder is None else partial(parts.look_back, hub, recorder)
+    desk = None if recorder is None else lambda: Desk(recorder.queries())
+    return GswarmApp(hub, title=title, theme=theme, metric=options.metric, past=past, desk=desk)
+
+
+def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) -> int:
+    """Tell in a line or two where the recording is and what went wrong; the exit status."""
+    problems = [f"{ended.problem} (log: {log})"] if ended.problem else []
+    if return_code and not problems:  # Textual has shown where, when it left the terminal
+        problems.append("the screen failed; what is shown above belongs in a bug report")
+    if (status := ended.status) is not None:
+        sessions = len(hub.fleet.sessions.sessions)
+        named = f", {sessions} session{'s' if sessions > 1 else ''}" if sessions else ""
+        print(
+            f"{printable(str(status.path))}: {status.rows:,} rows in {status.file_bytes / 1e6:.1f} MB{named}"
+        )
+        if status.error:
+            problems.append(f"the recording isn't complete: {status.error} (log: {log})")
+        if ended.holding:
+            problems.append(
+                f"{hosts.fold(ended.holding)} may hold frames that couldn't be fetched; "
+                f"`gswarm-tui recover {uid[:8]} --finish --db {shlex.quote(status.path)}` tries again"
+            )
+    for problem in problems:
+        tell(problem)
+    return 1 if problems else 0
