@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 INK, GRID, ASIDE = "#1f2933", "#d5dae0", "#8a94a0"
 COLOURS = ("#0b6e99", "#c2410c", "#4d7c0f", "#7e22ce", "#a16207", "#be185d")
@@ -39,6 +40,8 @@ class Panel:
 
 def draw_over_time(curves: Sequence[Curve], unit: str, path: Path) -> None:
     """One panel a curve, called by its name with its unit, each from zero, over the same time."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 1.5 * len(curves)), layout="constrained")
     for place, (curve, colour) in enumerate(zip(curves, COLOURS, strict=False), 1):
         axes = figure.add_subplot(len(curves), 1, place)
@@ -52,6 +55,8 @@ def draw_over_time(curves: Sequence[Curve], unit: str, path: Path) -> None:
 
 def draw_panels(panels: Sequence[Panel], path: Path, *, below: str = "") -> None:
     """Three panels a row; ``below`` is said under all of them."""
+    from matplotlib.figure import Figure
+
     rows = math.ceil(len(panels) / 3)
     figure = Figure(figsize=(13, 3.8 * rows + 0.4), layout="constrained")
     for place, panel in enumerate(panels, 1):

@@ -5,6 +5,7 @@ Two heads record half of the nodes each, and what they export is read as one.
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import duckdb
 
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.launch.simulated import simulated_names
 from tests.bench.figures import Figure, Form
 from tests.bench.growth import GPUS_A_NODE, READINGS, measured
@@ -35,9 +37,15 @@ WIRE_BYTES = 46 * GPUS_A_NODE
 PACKET_BYTES = 120
 """Ethernet, IP, TCP with time stamps, and an SSH packet's own, twice: the frame and what acknowledges it."""
 LINE_BYTES_A_S = 1e9 / 8
-DISK_BYTES_A_SAMPLE = 32
-"""Of a closed recording; the bench of the disk measures it."""
-
+DISK_BYTES_A_SAMPLE, PARQUET_BYTES_A_SAMPLE = 32, 23
+"""Of a closed recording and of its export; the benches disk and after_the_run measure them."""
+FLEET = 10_000
+EXPORTED, SCRAPED_S = 20, 30
+"""Counters a GPU in dcgm-exporter's default list, and how often NVIDIA's guide has them scraped."""
+PROMETHEUS_BYTES, SERIES_GIB = (1, 2), 2
+"""Of a value on disk, by Prometheus's page; of a million series in memory, and as much for what comes in."""
+MS_A_PERCENT = 10.0
+"""Milliseconds in a second that are a percent of a core."""
 
 LEAST = 1e-9
 """Where a machine is too noisy to tell a difference, it isn't below zero."""
@@ -54,30 +62,58 @@ class Cost:
 
 
 def run(form: Form) -> Iterator[Figure]:
-    """The cost of a node, where one head ends, and that two are one to a query."""
+    """That two heads are one to a query; then each number of the README's page, in its order."""
     yield from _two_as_one(form)
     ssh_pct, ssh_mib = _over_ssh(form)
-    yield Figure("SSH: CPU for each frame", 1e4 * ssh_pct, "µs")
-    yield Figure("SSH: memory for each node", 1024 * ssh_mib, "KiB")
+    yield Figure("a node: CPU for SSH", MS_A_PERCENT * ssh_pct, "ms a second")
+    yield Figure("a node: memory for SSH", ssh_mib, "MiB")
     for screen in () if form.smoke else (False, True):
-        what = "whole app" if screen else "hub + recorder"
-        if (cost := _cost(form, screen=screen)) is None:
-            continue
-        node_pct, node_mib = cost.node_pct + ssh_pct, cost.node_mib + ssh_mib
-        yield Figure(f"{what}: CPU for each frame, with SSH", 1e4 * node_pct, "µs")
-        yield Figure(f"{what}: memory for each node, with SSH", 1024 * node_mib, "KiB")
-        yield Figure(
-            f"{what}: one core, {CORE_PCT:.0f} % used", (CORE_PCT - cost.fixed_pct) / node_pct, "nodes"
-        )
-        yield Figure(f"{what}: 16 GiB of memory", (MEMORY_MIB - cost.fixed_mib) / node_mib, "nodes")
+        if (cost := _cost(form, screen=screen)) is not None:
+            yield from _one_head(cost, ssh_pct, ssh_mib, "with the screen, " if screen else "")
+    yield from _arithmetic()
+
+
+def _one_head(cost: Cost, ssh_pct: float, ssh_mib: float, how: str) -> Iterator[Figure]:
+    """Where a head's core and memory end, and what heads are needed for 10,000 nodes."""
+    node_pct, node_mib = cost.node_pct + ssh_pct, cost.node_mib + ssh_mib
+    by_core = (CORE_PCT - cost.fixed_pct) / node_pct
+    yield Figure(f"{how}a node: CPU for links, hub, recorder", MS_A_PERCENT * cost.node_pct, "ms a second")
+    yield Figure(f"{how}{CORE_PCT:.0f} % of a core, with SSH", by_core, "nodes")
+    yield Figure(f"{how}a node: memory, with SSH", node_mib, "MiB")
+    yield Figure(f"{how}16 GiB of memory", (MEMORY_MIB - cost.fixed_mib) / node_mib, "nodes")
+    heads = math.ceil(FLEET / by_core)
+    memory_gib = (cost.fixed_mib + FLEET / heads * node_mib) / 1024
+    yield Figure(f"{how}{FLEET:,} nodes", heads, "heads")
+    yield Figure(f"{how}{FLEET:,} nodes: memory of each head", memory_gib, "GiB")
+
+
+def _arithmetic() -> Iterator[Figure]:
+    """What follows from bytes that other benches measure, for a node and 10,000, and Prometheus beside."""
     frame = WIRE_BYTES + PACKET_BYTES
-    yield Figure(
-        f"a line of 1 Gbit/s is used up, at {frame} bytes a frame, by", LINE_BYTES_A_S / frame, "nodes"
-    )
-    a_day = DISK_BYTES_A_SAMPLE * GPUS_A_NODE * DAY_S
-    each = f"{DISK_BYTES_A_SAMPLE} bytes a GPU-sample"
-    yield Figure(f"1 TB of disk is used up in a day, at {each}, by", DISK_BYTES / a_day, "nodes")
-    yield Figure(f"a day of 10,000 nodes, at {each}", 10_000 * a_day / 1e12, "TB")
+    yield Figure("a node: with SSH, TCP and IP", frame, "bytes a second")
+    yield Figure("a line of 1 Gbit/s", LINE_BYTES_A_S / frame, "nodes")
+    samples_a_day = GPUS_A_NODE * DAY_S
+    node_bytes = DISK_BYTES_A_SAMPLE * samples_a_day
+    yield Figure("a node: disk", node_bytes / 1e6, "MB a day")
+    yield Figure("1 TB of disk, for a day", DISK_BYTES / node_bytes, "nodes")
+    yield Figure("1 TB of disk, for eight weeks", DISK_BYTES / node_bytes / 56, "nodes")
+    fleet = f"{FLEET:,} nodes"
+    yield Figure(f"{fleet}: GPU-samples", FLEET * samples_a_day / 1e9, "billion a day")
+    values = FLEET * (GPUS_A_NODE * len(GPU_METRICS) + len(HOST_METRICS))
+    yield Figure(f"{fleet}: values", values / 1e6, "million a second")
+    for what, sample_bytes in (("recording", DISK_BYTES_A_SAMPLE), ("Parquet", PARQUET_BYTES_A_SAMPLE)):
+        kept = FLEET * samples_a_day * sample_bytes
+        yield Figure(f"{fleet}, {what}: disk a value", kept / (values * DAY_S), "bytes")
+        yield Figure(f"{fleet}, {what}: disk", kept / 1e9, "GB a day")
+    series = FLEET * GPUS_A_NODE * EXPORTED
+    yield Figure(f"{fleet}, Prometheus: series", series / 1e6, "million")
+    yield Figure(f"{fleet}, Prometheus: memory", 2 * SERIES_GIB * series / 1e6, "GiB")
+    for every_s in (SCRAPED_S, 1):
+        how = f"{fleet}, Prometheus every {every_s} s"
+        yield Figure(f"{how}: values", series / every_s, "a second")
+        for size in PROMETHEUS_BYTES:
+            written_gb = series / every_s * DAY_S * size / 1e9
+            yield Figure(f"{how}: disk at {size} bytes a value", written_gb, "GB a day")
 
 
 def _cost(form: Form, *, screen: bool) -> Cost | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -12,13 +14,34 @@ from tests.bench.__main__ import BENCHES
 from tests.bench.figures import Figure, markdown
 from tests.unit.sshd import SSHD
 
+AT_ONCE = 3
+"""They wait most of the time: for agents, for a screen to settle."""
+NEED_SSHD = ("fanout", "past") if SSHD is None else ()
 
-@pytest.mark.parametrize("name", BENCHES)
-def test_a_bench_finds_figures(name: str) -> None:
-    if name in ("fanout", "past") and SSHD is None:
-        pytest.skip("needs an OpenSSH server")
+Done = subprocess.CompletedProcess[str]
+
+
+def smoke(name: str) -> Done:
     command = [sys.executable, "-m", "tests.bench", name, "--smoke", "--seed", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def benches(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Done]]]:
+    """The benches that were chosen, some at a time."""
+    calls = (getattr(item, "callspec", None) for item in request.session.items)
+    chosen = {str(call.params["bench"]) for call in calls if call is not None and "bench" in call.params}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        started = {name: pool.submit(smoke, name) for name in BENCHES if name in chosen - {*NEED_SSHD}}
+        yield started
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("bench", BENCHES)
+def test_a_bench_finds_figures(bench: str, benches: dict[str, Future[Done]]) -> None:
+    if bench in NEED_SSHD:
+        pytest.skip("needs an OpenSSH server")
+    done = benches[bench].result()
     assert done.returncode == 0, done.stderr[-2000:]
     told, table = done.stdout.split("| figure")
     assert told.startswith("seed 1, ")
