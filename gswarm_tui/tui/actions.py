@@ -50,7 +50,7 @@ class Action:
 
     ``places`` empty means everywhere, ``modes`` empty always. ``footer`` orders the footer's entries, 0
     leaves it out. ``shown`` is how the keys are written, where that isn't the keys themselves. ``palette`` is
-    False for what only makes sense as a key.
+    False for what only makes sense as a key. ``first`` ones work in questions, too.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Action:
     shown: str = ""
     palette: bool = True
     modes: tuple[str, ...] = ()
+    first: bool = False
 
     @property
     def keys_shown(self) -> str:
@@ -194,7 +195,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("open", ("enter",), "whole row", "Show a row whole, or ask a recipe", LOOKING, (SQL,), 11, "⏎"),
     Action("theme", ("t",), "theme", "Next theme: dark, light, 16 colours", LOOKING),
-    Action("redraw", ("ctrl+l",), "redraw", "Draw the screen anew", LOOKING),
+    Action("redraw", ("ctrl+l",), "redraw", "Draw the screen anew", LOOKING, first=True),
     # Playback
     Action(
         "play", ("space",), "look back", "Look back, while recording goes on", PLAYBACK, (), 64, modes=(LIVE,)
@@ -328,8 +329,8 @@ def possible(name: str, mode: str) -> bool:
 
 
 def _bindings(actions: Iterable[Action]) -> list[BindingType]:
-    written = {(",".join(a.keys), a.name): a.label for a in actions}
-    return [Binding(keys, name, label, show=False) for (keys, name), label in written.items()]
+    written = {(",".join(a.keys), a.name): a for a in actions}
+    return [Binding(keys, name, a.label, show=False, priority=a.first) for (keys, name), a in written.items()]
 
 
 def bindings_of(place: str) -> list[BindingType]:

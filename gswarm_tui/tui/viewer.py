@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from rich.console import RenderableType
 from textual.app import App
+from textual.events import Event, Key
 from textual.screen import Screen
 
 from gswarm_tui.analysis.desk import Desk
@@ -19,6 +20,7 @@ from gswarm_tui.tui.actions import bindings_everywhere, possible
 from gswarm_tui.tui.commands import Palette, SwarmCommands
 from gswarm_tui.tui.dialogs import Ask, Field
 from gswarm_tui.tui.feed import Feed
+from gswarm_tui.tui.keys import Keys
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.screens.comparison import ComparisonScreen
 from gswarm_tui.tui.screens.events import EventsScreen
@@ -79,6 +81,7 @@ class Viewer(App[str], inherit_bindings=False):
         self._look_posted = False
         self._looked_at = 0.0
         self._terminal = Terminal()
+        self._keys = Keys(self, super().on_event)
         for each in themes():
             self.register_theme(each)
 
@@ -96,6 +99,13 @@ class Viewer(App[str], inherit_bindings=False):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what makes sense in this mode is possible."""
         return possible(action, self.mode) and super().check_action(action, parameters)
+
+    async def on_event(self, event: Event) -> None:
+        """Deal with keys one after the other."""
+        if isinstance(event, Key) and not event.is_forwarded:
+            await self._keys.take(event)
+        else:
+            await super().on_event(event)
 
     def look_soon(self) -> None:
         """Something changed: look once, however many changes a slow terminal lets pass."""

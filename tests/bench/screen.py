@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tests.bench.figures import Figure, Form
@@ -15,6 +16,8 @@ from tests.bench.start import PROGRAM
 from tests.terminal import InTerminal
 
 UNDER_WAY_S = 8
+UNANSWERED_S = 10.0
+"""A key that isn't answered in this time counts as so long."""
 PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("fleet", ("j", "k", "l", "h", *"zzzzzz", *"]]][[[", *"ooooo")),
     ("filter", ("/", *"util<95", "\r")),
@@ -106,11 +109,16 @@ def _answered(app: InTerminal, key: str, *, quiet: bool = True) -> float:
         _quiet(app)
     since, began = app.written, time.monotonic()
     app.press(key)
-    return app.wait_for_writing(since) - began
+    try:
+        return app.wait_for_writing(since, UNANSWERED_S) - began
+    except TimeoutError:
+        return UNANSWERED_S
 
 
 def _quiet(app: InTerminal) -> None:
-    """Wait until it has painted its tick and is quiet."""
-    app.wait_for_writing(app.written)
-    while app.writes and time.monotonic() - app.writes[-1][0] < 0.15:
+    """Wait until it has painted its tick and is quiet, on a busy machine not for ever."""
+    began = time.monotonic()
+    with suppress(TimeoutError):
+        app.wait_for_writing(app.written, UNANSWERED_S)
+    while time.monotonic() - app.writes[-1][0] < 0.15 and time.monotonic() - began < UNANSWERED_S:
         time.sleep(0.02)

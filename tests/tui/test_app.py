@@ -64,7 +64,9 @@ async def test_a_size_that_is_no_longer_the_terminals_is_not_drawn_for() -> None
         assert drawn_for == {30, 40}
 
 
-@pytest.mark.parametrize("by", ["key", "a size that is as before", "its return from being stopped"])
+@pytest.mark.parametrize(
+    "by", ["key", "key in a question", "key in the help", "a size as before", "its return from being stopped"]
+)
 async def test_what_something_else_wrote_over_the_screen_is_drawn_over(
     by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,12 +78,14 @@ async def test_what_something_else_wrote_over_the_screen_is_drawn_over(
 
     monkeypatch.setattr(app, "_display", display)
     async with app.run_test(size=(100, 30)) as pilot:
+        if by.startswith("key in"):
+            await pilot.press("s" if by == "key in a question" else "question_mark")
         await pilot.pause()
         before = seen.text()
         seen.write("\x1b[2J\x1b[3;1HBroadcast message: the login node goes down at 17:00")
-        if by == "key":
+        if by.startswith("key"):
             await pilot.press("ctrl+l")
-        elif by == "a size that is as before":
+        elif by == "a size as before":
             app.post_message(events.Resize(app.size, app.size))
         else:
             app.app_resume_signal.publish(app)

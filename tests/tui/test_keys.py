@@ -1,0 +1,53 @@
+"""Keys that are typed faster than the screen follows."""
+
+from __future__ import annotations
+
+import asyncio
+
+from textual.events import Key
+from textual.widgets import Input
+
+from gswarm_tui.tui.screens.gpu import GpuScreen
+from tests.tui.conftest import app_on
+from tests.tui.scene import scene
+
+NAMES = {"/": "slash", "<": "less_than_sign", "\r": "enter", "&": "ampersand"}
+
+
+def typed(text: str) -> list[Key]:
+    """The events of a text that comes in one piece, as when it is pasted."""
+    return [Key(NAMES.get(char, char), char if char != "\r" else None) for char in text]
+
+
+async def test_what_is_typed_ahead_of_a_filter_is_in_it() -> None:
+    app = app_on(scene(4, 8, 60))
+    async with app.run_test(size=(120, 40)) as pilot:
+        theme = app.theme
+        for key in typed("/util<5&t"):
+            app.post_message(key)
+        async with asyncio.timeout(30):
+            while app.screen.query_one("#filter", Input).value != "util<5&t":
+                await pilot.pause(0.01)
+        assert app.theme == theme
+
+
+async def test_what_is_typed_ahead_of_a_question_answers_it() -> None:
+    made = scene(4, 8, 60)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        for key in typed("stq\rj"):
+            app.post_message(key)
+        async with asyncio.timeout(30):
+            while not made.fleet.sessions.running or app.fleet_screen.heatmap.at != ("gpu02", 0):
+                await pilot.pause(0.01)
+        assert [session.name for session in made.fleet.sessions.running] == ["tq"]
+
+
+async def test_keys_go_to_the_screen_that_the_key_before_them_opened() -> None:
+    app = app_on(scene(4, 8, 60))
+    async with app.run_test(size=(120, 40)) as pilot:
+        for key in typed("\r\rl"):
+            app.post_message(key)
+        async with asyncio.timeout(30):
+            while not isinstance(app.screen, GpuScreen) or app.screen.gpu != 1:
+                await pilot.pause(0.01)
