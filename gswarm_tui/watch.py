@@ -101,13 +101,15 @@ def _tell_waiting(nodes: Sequence[str]) -> None:
 
 def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder | None) -> GswarmApp:
     from gswarm_tui.analysis.desk import Desk
+    from gswarm_tui.asked import Asked, usual_place
     from gswarm_tui.tui.app import GswarmApp
 
     nodes = hosts.fold(plan.nodes)
     title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
     past = None if recorder is None else partial(parts.look_back, hub, recorder)
     desk = None if recorder is None else lambda: Desk(recorder.queries())
-    return GswarmApp(hub, title=title, theme=theme, metric=options.metric, past=past, desk=desk)
+    asked = Asked(usual_place(os.environ))
+    return GswarmApp(hub, title=title, theme=theme, metric=options.metric, past=past, desk=desk, asked=asked)
 
 
 def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) -> int:

@@ -57,6 +57,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             )
         player, title = open_player(source, wanted.session)
         from gswarm_tui.analysis.desk import Desk
+        from gswarm_tui.asked import Asked, usual_place
         from gswarm_tui.tui.replay import ReplayApp
 
         app = ReplayApp(
@@ -66,6 +67,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             theme=theme,
             metric=settings.metric,
             desk=lambda: Desk(source.aside()),
+            asked=Asked(usual_place(environ)),
         )
         asyncio.run(app.run_async())
     return app.return_code or 0

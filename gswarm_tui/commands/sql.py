@@ -99,12 +99,12 @@ class _Asking:
 
 def _converse(asking: _Asking, form: Form, environ: Mapping[str, str]) -> None:
     """Answer what is typed at a prompt. Raises StoreError."""
+    from gswarm_tui.asked import Asked, usual_place
     from gswarm_tui.shell.prompt import Prompt
 
-    state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     told = "being recorded" if asking.source.running else "finished"
     print(f"{printable(asking.source.path.name)} ({told}). A query ends with a semicolon; .help tells more.")
-    Prompt(asking.source, asking.answer, form, state / "gswarm-tui" / "sql-history").run()
+    Prompt(asking.source, asking.answer, form, Asked(usual_place(environ))).run()
 
 
 def _text(query: str | None, file: str | None) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.filters import has_completions
-from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.history import History
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
 
+from gswarm_tui.asked import Asked
 from gswarm_tui.errors import nearest, quote
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.formats import Form
@@ -52,7 +51,7 @@ class Prompt:
         source: Source,
         answer: Callable[[str, Form, Iterable[object]], None],
         form: Form,
-        history: Path | None,
+        asked: Asked,
         *,
         read: Input | None = None,
         write: Output | None = None,
@@ -64,7 +63,7 @@ class Prompt:
         self._known = Known.of(source)
         self._out = out or sys.stdout
         self._session: PromptSession[str] = PromptSession(
-            history=_history(history),
+            history=_Kept(asked),
             completer=SqlCompleter(self._known, [*(each.split()[0] for each in _COMMANDS), *_ALIASES]),
             complete_while_typing=False,
             multiline=True,
@@ -133,17 +132,20 @@ class Prompt:
         print(words, file=self._out)
 
 
-def _history(path: Path | None) -> History:
-    """What was asked before, in a file that only this user can read; without one, nothing is kept."""
-    if path is None:
-        return InMemoryHistory()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
-        path.chmod(0o600)
-    except OSError:
-        return InMemoryHistory()
-    return FileHistory(path)
+class _Kept(History):
+    """What was asked before, as the session wants it."""
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__()
+        self._asked = asked
+
+    def load_history_strings(self) -> Iterable[str]:
+        """The newest first."""
+        return reversed(self._asked.read())
+
+    def store_string(self, string: str) -> None:
+        """One more."""
+        self._asked.add(string)
 
 
 def _keys() -> KeyBindings:

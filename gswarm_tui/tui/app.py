@@ -9,6 +9,7 @@ from datetime import datetime, tzinfo
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_tui.analysis.desk import Desk
+from gswarm_tui.asked import Asked
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.fleet.since import SinceError, parse_since, split_since
 from gswarm_tui.hub import Hub
@@ -44,9 +45,17 @@ class GswarmApp(Viewer):
         timezone: tzinfo | None = None,
         past: Callable[[], Player] | None = None,
         desk: Callable[[], Desk] | None = None,
+        asked: Asked | None = None,
     ) -> None:
         super().__init__(
-            LiveFeed(hub), LIVE, title=title, theme=theme, metric=metric, timezone=timezone, desk=desk
+            LiveFeed(hub),
+            LIVE,
+            title=title,
+            theme=theme,
+            metric=metric,
+            timezone=timezone,
+            desk=desk,
+            asked=asked,
         )
         self.hub = hub
         self._past = past

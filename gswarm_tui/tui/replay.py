@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import tzinfo
 
 from gswarm_tui.analysis.desk import Desk
+from gswarm_tui.asked import Asked
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feed import PlayedFeed
@@ -26,9 +27,18 @@ class ReplayApp(Viewer):
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
         desk: Callable[[], Desk] | None = None,
+        asked: Asked | None = None,
     ) -> None:
-        feed = PlayedFeed(player, file, timezone)
-        super().__init__(feed, REPLAY, title=title, theme=theme, metric=metric, timezone=timezone, desk=desk)
+        super().__init__(
+            PlayedFeed(player, file, timezone),
+            REPLAY,
+            title=title,
+            theme=theme,
+            metric=metric,
+            timezone=timezone,
+            desk=desk,
+            asked=asked,
+        )
         self._first_player = player
 
     def on_mount(self) -> None:

@@ -12,6 +12,7 @@ from textual.events import Event, Key
 from textual.screen import Screen
 
 from gswarm_tui.analysis.desk import Desk
+from gswarm_tui.asked import Asked
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.playback.goto import HINT, GotoError, parse_goto
@@ -45,7 +46,8 @@ class Viewer(App[str], inherit_bindings=False):
 
     ``mode`` is one of those in ``actions``. ``title`` names the job and its nodes for the header, ``metric``
     is what the fleet shows first, ``timezone`` is for clock times (None is the machine's own). ``desk`` gives
-    each place that asks the recording something to ask; None where nothing is recorded.
+    each place that asks the recording something to ask; None where nothing is recorded. ``asked`` is what
+    was asked before.
     """
 
     BINDINGS = bindings_everywhere()
@@ -67,10 +69,11 @@ class Viewer(App[str], inherit_bindings=False):
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
         desk: Callable[[], Desk] | None = None,
+        asked: Asked | None = None,
     ) -> None:
         super().__init__()
         self.desk = desk
-        self.notebook = Notebook()
+        self.notebook = Notebook(asked or Asked(None))
         self.feed = feed
         self.mode = mode
         self.player: Player | None = None

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 from textual.pilot import Pilot
 
 from gswarm_tui.analysis.desk import Desk, DeskError
+from gswarm_tui.asked import Asked
+from gswarm_tui.printing.formats import Form
+from gswarm_tui.shell.prompt import Prompt
 from gswarm_tui.store.recipes import RECIPES
 from gswarm_tui.store.source import FileSource
 from gswarm_tui.tui.app import GswarmApp
@@ -185,6 +190,33 @@ async def test_what_was_asked_comes_back_with_the_arrows_and_after_leaving(app: 
             await pilot.pause()
             seen.append(editor.text)
         assert seen == [f"SELECT {n}" if n else "" for n in (3, 2, 1, 1, 2, 3, 0)]
+
+
+async def test_what_was_asked_comes_back_in_another_run_and_from_the_prompt(
+    source: FileSource, tmp_path: Path
+) -> None:
+    def run() -> GswarmApp:
+        return GswarmApp(scene(1, 1, 5).hub, desk=lambda: Desk(source.aside()), asked=Asked(kept))
+
+    kept = tmp_path / "state" / "sql-history"
+    with create_pipe_input() as keys:
+        keys.send_text("SELECT 'ä',\r2;\r\x04")
+        prompt = Prompt(source, lambda *_: None, Form(), Asked(kept), read=keys, write=DummyOutput())
+        await asyncio.to_thread(prompt.run)
+    async with (first := run()).run_test(size=(120, 30)) as pilot:
+        await pilot.press("Q")
+        await ask(first, pilot, "SELECT 1")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    async with (second := run()).run_test(size=(120, 30)) as pilot:
+        await pilot.press("Q")
+        await pilot.pause()
+        editor = second.screen.query_one(Editor)
+        seen = []
+        for key in ("up", "up", "up"):
+            await pilot.press(key)
+            await pilot.pause()
+            seen.append(editor.text)
+    assert seen == ["SELECT 1", "SELECT 'ä',\n2;", "SELECT 'ä',\n2;"]
 
 
 async def test_text_of_the_file_is_shown_harmless_and_null_as_not_measured(app: GswarmApp) -> None:

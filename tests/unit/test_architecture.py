@@ -57,6 +57,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.tui": {
         "gswarm_agent.mark",
         "gswarm_tui.analysis",
+        "gswarm_tui.asked",
         "gswarm_tui.colours",
         "gswarm_tui.fleet",
         "gswarm_tui.hub",
@@ -111,7 +112,8 @@ ROOMS: dict[str, set[str]] = {
     },
     "gswarm_tui.control": {"gswarm_agent", "gswarm_tui.fleet", "gswarm_tui.hub", "gswarm_tui.store"},
     "gswarm_tui.printing": {"gswarm_tui.errors", "gswarm_tui.store"},
-    "gswarm_tui.shell": {"gswarm_tui.errors", "gswarm_tui.printing", "gswarm_tui.store"},
+    "gswarm_tui.asked": set(),
+    "gswarm_tui.shell": {"gswarm_tui.asked", "gswarm_tui.errors", "gswarm_tui.printing", "gswarm_tui.store"},
     "gswarm_tui.plotting": {
         "gswarm_tui.analysis",
         "gswarm_tui.colours",

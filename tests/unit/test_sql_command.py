@@ -19,6 +19,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
+from gswarm_tui.asked import Asked
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.printing.formats import Form
@@ -155,7 +156,7 @@ class Typing:
                 (sql, form, list(self.source.ask(sql, *values).rows()))
             ),
             Form(),
-            self.history,
+            Asked(self.history),
             read=keys,
             write=DummyOutput(),
             out=self.out,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from textual.app import ComposeResult
 
 from gswarm_tui.analysis.desk import MOST_COUNTED, Desk, DeskError, Found
+from gswarm_tui.asked import Asked
 from gswarm_tui.store.recipes import RECIPES
 from gswarm_tui.tui.actions import SQL, bindings_of
 from gswarm_tui.tui.answer import Laid, lay_out
@@ -28,17 +29,23 @@ _RECIPES = (Column("recipes", 40, left=True, grows=True),)
 
 @dataclass
 class Notebook:
-    """What was asked in this run of the app, oldest first, and what the place showed when it was left."""
+    """What was asked, oldest first, also at the prompt and in other runs; what the place showed when left."""
 
+    kept: Asked
     asked: list[str] = field(default_factory=list)
     draft: str = ""
     answer: Laid | None = None
     problem: str = ""
 
+    def open(self) -> None:
+        """Learn what was asked before this run."""
+        self.asked = self.asked or self.kept.read()[-HISTORY_KEPT:]
+
     def remember(self, sql: str) -> None:
         """Put a query behind those that were asked before."""
         if self.asked[-1:] != [sql]:
             self.asked = [*self.asked, sql][-HISTORY_KEPT:]
+            self.kept.add(sql)
 
 
 class SqlScreen(Place):
@@ -80,6 +87,7 @@ class SqlScreen(Place):
     def on_mount(self) -> None:
         """Get something to ask, and show what was here before."""
         super().on_mount()
+        self.notebook.open()
         if self.swarm.desk is not None:
             self._desk = self.swarm.desk()
         editor = self.query_one(Editor)

@@ -1,0 +1,48 @@
+"""What was asked in SQL before, as it is kept."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prompt_toolkit.history import FileHistory
+
+from gswarm_tui.asked import Asked
+
+QUERIES = st.lists(st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]), min_size=1))
+
+
+@given(QUERIES)
+def test_every_query_comes_back_whole_and_a_file_of_the_prompt_before_is_read(queries: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        kept, before = Path(folder) / "kept", Path(folder) / "before"
+        for query in queries:
+            Asked(kept).add(query)
+            FileHistory(str(before)).store_string(query)
+        assert Asked(kept).read() == queries
+        assert Asked(before).read() == queries
+
+
+def test_where_nothing_can_be_kept_asking_goes_on(tmp_path: Path) -> None:
+    for path in (None, tmp_path, tmp_path / "file" / "below"):
+        (tmp_path / "file").write_text("")
+        asked = Asked(path)
+        asked.add("SELECT 1")
+        assert asked.read() == []
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "kept").symlink_to(tmp_path / "elsewhere")
+    Asked(tmp_path / "kept").add("SELECT 1")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_of_a_long_file_the_newest_are_read(tmp_path: Path) -> None:
+    asked = Asked(tmp_path / "kept")
+    for number in range(3000):
+        asked.add(f"SELECT {number:0100}")
+    assert 1000 < len(asked.read()) < 3000
+    assert asked.read()[-1] == f"SELECT {2999:0100}"
+    assert all(len(query) == 107 for query in asked.read()[1:])
