@@ -39,7 +39,8 @@ class Tally:
             Count(life.rstrip(b"\0").decode("ascii", "replace"), *numbers)
             for life, *numbers in _LAYOUT.iter_unpack(content)
         )
-        self.former: List[Count] = [one for one in counts if one.seq > one.acknowledged]
+        # A life that was killed while it began may have left one twice, here and behind what it wrote.
+        self.former: List[Count] = list({c.life: c for c in counts if c.seq > c.acknowledged}.values())
         self._now = Count("")
 
     def of(self, life: str) -> Optional[Count]:

@@ -283,6 +283,23 @@ def test_lives_that_are_killed_one_after_the_other_are_all_told(folder: Folder) 
     assert after.former_lives() == ["three", "four"]
 
 
+def test_a_life_that_is_killed_while_it_counts_those_before_it_has_none_told_twice(
+    folder: Folder, tmp_path: Path
+) -> None:
+    for life in ("one", "two", "three"):
+        begun(folder, life).put(frame(1))
+    tally = tmp_path / "top/rec@n1/tally"
+    before = tally.read_bytes()
+    fourth = begun(folder, "four")
+    fourth.acknowledge("one", 1)
+    fourth.acknowledge("two", 1)
+    begun(folder, "five")
+    now = tally.read_bytes()
+    assert len(now) < len(before)
+    tally.write_bytes(now + before[len(now) :])
+    assert begun(folder, "six").former_lives() == ["three"]
+
+
 def test_a_former_life_has_a_hole_and_an_end(folder: Folder, tmp_path: Path) -> None:
     killed = begun(folder, "one")
     for seq in range(1, 61):
