@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
+from gswarm_agent.calling import is_own
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import SOCKET, Folder, remove_forgotten
 from gswarm_agent.frame import Frame, Hello
@@ -31,7 +32,7 @@ from gswarm_agent.probes.base import Probe
 from gswarm_agent.process import Signals, name_process
 from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval, run_until_stopped
 from gswarm_agent.spool import MIB, Spool
-from gswarm_agent.visitor import STATUS, Visitor, is_own
+from gswarm_agent.visitor import STATUS, Visitor
 from gswarm_agent.wire import (
     ENDED_BY,
     GAVE_ALL,

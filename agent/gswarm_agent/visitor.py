@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import struct
 import time
 from typing import Optional
 
@@ -57,10 +55,3 @@ class Visitor:
                 self._unsent = self._unsent[self.connection.send(self._unsent) :]
         except BlockingIOError:
             return True
-
-
-def is_own(connection: socket.socket) -> bool:
-    """Whether the process at the other end is this user's."""
-    layout = struct.Struct("3i")
-    _, uid, _ = layout.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size))
-    return bool(uid == os.geteuid())

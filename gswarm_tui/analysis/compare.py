@@ -11,7 +11,7 @@ from gswarm_tui.analysis.sheet import part_of, share, throttled_s
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Figures, Summary
 from gswarm_tui.quantities import clock, energy, mebibytes, watts
-from gswarm_tui.store.source import Source
+from gswarm_tui.store.answers import Source
 from gswarm_tui.store.views import MARK_VALUES, MARKS
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gswarm_tui.errors import UserError, nearest, printable, quote
-from gswarm_tui.store.source import QueryError, Source
+from gswarm_tui.store.answers import QueryError, Source
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.fleet.names import natural
 from gswarm_tui.store import summing
-from gswarm_tui.store.source import Answer, Source
+from gswarm_tui.store.answers import Answer, Source
 from gswarm_tui.store.spanning import Spans, one_span
 
 T = TypeVar("T")

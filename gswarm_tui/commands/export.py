@@ -19,8 +19,8 @@ from gswarm_tui.exchange import gswarm_json, tidy_csv
 from gswarm_tui.exchange.windows import micros
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.quantities import file_size
+from gswarm_tui.store.answers import Source
 from gswarm_tui.store.dataset import Slice, write_dataset
-from gswarm_tui.store.source import Source
 
 FORMATS = ("json", "csv", "parquet")
 _STDOUT = "-"

@@ -16,8 +16,9 @@ from gswarm_tui.control import notes
 from gswarm_tui.control.client import RunningSource
 from gswarm_tui.control.heads import heads
 from gswarm_tui.errors import UserError, printable, quote
+from gswarm_tui.store.answers import Source
 from gswarm_tui.store.errors import FileInUseError
-from gswarm_tui.store.source import FileSource, Source
+from gswarm_tui.store.source import FileSource
 
 SUFFIX = ".duckdb"
 SESSION_HELP = 'name or number, "recording 1" for all of it, run.duckdb:train (default: the newest)'

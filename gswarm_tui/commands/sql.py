@@ -14,12 +14,13 @@ from gswarm_tui.commands.finding import open_source
 from gswarm_tui.errors import UserError, printable
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.store.asking import Answer, QueryError, split
+from gswarm_tui.store.answers import Answer, QueryError
+from gswarm_tui.store.asking import split
 from gswarm_tui.store.errors import StoreError
 
 if TYPE_CHECKING:
     from gswarm_tui.printing.formats import Form
-    from gswarm_tui.store.source import Source
+    from gswarm_tui.store.answers import Source
 
 _MOST_SQL = 1024 * 1024
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gswarm_agent.calling import connect
+from gswarm_agent.calling import connect, is_own
 from gswarm_agent.mark import MarkError
-from gswarm_agent.visitor import is_own
 from gswarm_tui.control import places
 from gswarm_tui.control.messages import (
     LENGTH,

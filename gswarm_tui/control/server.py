@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from gswarm_agent import __version__
+from gswarm_agent.calling import is_own
 from gswarm_agent.mark import MarkError, checked
-from gswarm_agent.visitor import is_own
 from gswarm_tui.control import notes, places
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, VERSION, MessageError, decode, encode, length
 from gswarm_tui.hub import Hub
-from gswarm_tui.store.asking import Answer, QueryError
+from gswarm_tui.store.answers import Answer, QueryError, Source
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.source import Source
 
 PATIENCE_S = 10.0
 """Within this a visitor has to say what it wants."""

@@ -12,7 +12,7 @@ from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.errors import UserError, nearest, quote
-from gswarm_tui.store.source import Source
+from gswarm_tui.store.answers import Source
 
 MARK = "mark"
 

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from gswarm_tui.errors import UserError, nearest, printable, quote
 from gswarm_tui.printing import cells
-from gswarm_tui.store.asking import Answer
+from gswarm_tui.store.answers import Answer
 from gswarm_tui.store.errors import StoreError
 
 FORMATS = ("table", "csv", "json", "markdown", "parquet")

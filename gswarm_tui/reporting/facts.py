@@ -9,7 +9,7 @@ from typing import Any
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Process, Summary, processes, summarize
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
-from gswarm_tui.store.source import Source
+from gswarm_tui.store.answers import Source
 
 Row = dict[str, Any]
 

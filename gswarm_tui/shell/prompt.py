@@ -18,9 +18,9 @@ from gswarm_tui.errors import nearest, quote
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.shell.completion import Known, SqlCompleter
+from gswarm_tui.store.answers import Source
 from gswarm_tui.store.asking import split
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.source import Source
 
 _TEXT_FORMATS = tuple(each for each in formats.FORMATS if each != "parquet")
 _COMMANDS = {

@@ -15,12 +15,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
+from gswarm_tui.store.answers import Answer, QueryError
 from gswarm_tui.store.errors import StoreError, explain
 
 if TYPE_CHECKING:
@@ -62,32 +62,6 @@ _TABLE_FUNCTIONS = {
 }
 _EXPLAIN = re.compile(r"EXPLAIN\b\s*(ANALYZE\b\s*)?(\(\s*(ANALYZE|FORMAT)\b[^()]*\)\s*)?", re.IGNORECASE)
 _READS = "only SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE, SHOW and EXPLAIN are answered here"
-
-
-class QueryError(StoreError):
-    """The query is wrong, or asks for what isn't allowed; the message says why in DuckDB's words."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A query's columns, DuckDB's names of their types, and its rows, which come in batches, once.
-
-    Values are what DuckDB's Python client gives: times are ``datetime`` without a zone, in UTC. Who doesn't
-    take all rows calls ``close``.
-    """
-
-    names: Sequence[str]
-    types: Sequence[str]
-    batches: Iterator[list[tuple[Any, ...]]]
-    close: Callable[[], None] = lambda: None
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        """All rows. Raises StoreError."""
-        return [row for batch in self.batches for row in batch]
-
-    def dicts(self) -> list[dict[str, Any]]:
-        """All rows by column. Raises StoreError."""
-        return [dict(zip(self.names, row, strict=True)) for row in self.rows()]
 
 
 def split(sql: str) -> list[str]:

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import duckdb
 
+from gswarm_tui.store.answers import Source
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.parquet import write_parquet
 from gswarm_tui.store.schema import (
@@ -36,7 +37,6 @@ from gswarm_tui.store.schema import (
     Table,
     literal,
 )
-from gswarm_tui.store.source import Source
 
 SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS)

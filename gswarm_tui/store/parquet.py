@@ -9,7 +9,8 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
-from gswarm_tui.store.asking import Answer, QueryError, sentence
+from gswarm_tui.store.answers import Answer, QueryError
+from gswarm_tui.store.asking import sentence
 from gswarm_tui.store.schema import literal
 
 

@@ -24,11 +24,11 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
 )
 from gswarm_tui.fleet.state import EVENTS_KEPT
+from gswarm_tui.store.answers import Answer
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.frames import frames
 from gswarm_tui.store.machines import Life, Machine, hello_of, introduction
 from gswarm_tui.store.schema import SCHEMA_VERSION
-from gswarm_tui.store.source import Answer
 from gswarm_tui.store.stretch import Columns, Stretch, nan_for_null
 
 TURNS_MOST = 50_000

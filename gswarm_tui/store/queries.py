@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from gswarm_tui.store.asking import Answer, Asked, QueryError, sentence
+from gswarm_tui.store.answers import Answer, QueryError
+from gswarm_tui.store.asking import Asked, sentence
 from gswarm_tui.store.ceiling import Ceiling
 
 if TYPE_CHECKING:

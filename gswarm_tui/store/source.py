@@ -1,13 +1,14 @@
-"""Where answers come from: a finished file, or the recorder that is writing one. Both only read."""
+"""A finished file as a source of answers."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from gswarm_tui.store.asking import Answer, Asked, QueryError
+from gswarm_tui.store.answers import Answer, Source
+from gswarm_tui.store.asking import Asked
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.reader import open_for_reading
 from gswarm_tui.store.scratch import Scratch
@@ -15,27 +16,9 @@ from gswarm_tui.store.scratch import Scratch
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Answer", "FileSource", "QueryError", "Source"]
-
 MEMORY = "2GB"
 THREADS = 4
 """Login nodes are shared, and so are the 2 GB; what doesn't fit there goes to a temporary folder."""
-
-
-class Source(Protocol):
-    """A recording file that answers questions; ``running`` says whether it is being written."""
-
-    path: Path
-    running: bool
-
-    def ask(self, sql: str, *values: object) -> Answer:
-        """The answer to one statement that reads, with ``?`` for values. Raises QueryError, StoreError."""
-
-    def interrupt(self) -> None:
-        """Ends what isn't answered yet, from any thread: QueryError is raised where it is awaited."""
-
-    def close(self) -> None:
-        """Let go of it."""
 
 
 class FileSource:

@@ -20,7 +20,7 @@ from gswarm_tui.commands import WORDS
 from gswarm_tui.errors import UserError
 from gswarm_tui.values import DemoSize
 
-HEAVY = ("textual", "rich", "duckdb", "asyncssh", "numpy", "ClusterShell", "msgpack")
+HEAVY = ("textual", "rich", "duckdb", "asyncssh", "asyncio", "logging", "numpy", "ClusterShell", "msgpack")
 
 
 @pytest.fixture(autouse=True)
@@ -278,6 +278,15 @@ def test_the_command_line_is_read_without_loading_what_it_may_not_need(words: li
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "loaded"
+
+
+def test_the_screens_wait_for_no_database_and_no_ssh() -> None:
+    script = (
+        "import sys, gswarm_tui.tui.app, gswarm_tui.watch\n"
+        "print('loaded', *set(sys.modules) & {'duckdb', 'asyncssh', 'matplotlib', 'prompt_toolkit'})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "loaded\n"
 
 
 def test_help_shows_every_option_and_stays_in_80_columns(

@@ -34,7 +34,7 @@ from gswarm_tui.fleet.events import Happened
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.printing.formats import Form
-from gswarm_tui.store.asking import QueryError
+from gswarm_tui.store.answers import QueryError
 from gswarm_tui.store.errors import FileInUseError, StoreError
 from gswarm_tui.store.recorder import Recorder
 from gswarm_tui.store.source import FileSource

@@ -24,7 +24,7 @@ from gswarm_tui.printing import cells, formats
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.printing.table import show
-from gswarm_tui.store.asking import Answer
+from gswarm_tui.store.answers import Answer
 from gswarm_tui.store.errors import StoreError
 
 NOON = datetime(2027, 1, 15, 12)  # noqa: DTZ001 (as the database has it)

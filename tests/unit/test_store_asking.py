@@ -12,10 +12,11 @@ import duckdb
 import pytest
 
 from gswarm_tui.fleet.events import Event, SessionStarted
-from gswarm_tui.store.asking import QueryError, split
+from gswarm_tui.store.answers import QueryError, Source
+from gswarm_tui.store.asking import split
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.recorder import Recorder
-from gswarm_tui.store.source import FileSource, Source
+from gswarm_tui.store.source import FileSource
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, record
 
 EVENTS: list[Event] = [

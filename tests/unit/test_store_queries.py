@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gswarm_tui.fleet.events import Event, RecorderStatus, SessionStarted
-from gswarm_tui.store.asking import QueryError
+from gswarm_tui.store.answers import QueryError
 from gswarm_tui.store.database import Database
 from gswarm_tui.store.intake import Intake
 from gswarm_tui.store.queries import Lending

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from gswarm_tui.store.anew import compact_of, log_of, rescue_of, size_of
-from gswarm_tui.store.asking import QueryError
+from gswarm_tui.store.answers import QueryError
 from gswarm_tui.store.database import Database, RecordingInfo
 from gswarm_tui.store.queries import Lending, Queries
 from gswarm_tui.store.schema import GPU_SAMPLES, HOST_SAMPLES
