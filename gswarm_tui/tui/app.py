@@ -22,7 +22,7 @@ from gswarm_tui.tui.format import clock, plural
 from gswarm_tui.tui.themes import DARK
 from gswarm_tui.tui.viewer import Viewer
 
-SLOW_S = 0.2
+SLOW_S = 0.05
 """What takes longer is told to be under way."""
 INTERVALS_MS = (100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 

@@ -83,14 +83,19 @@ class PlayedFeed:
         """That it is a replay, of which time, how fast, of which file."""
         if self._player.problem:
             return [Span("╳ ", "error"), Span(clean(self._player.problem), "error")]
-        moment = datetime.fromtimestamp(self.now(), self._zone)
+        moment = datetime.fromtimestamp(self._player.wanted, self._zone)
         return [
             Span(" REPLAY ", "chip"),
             Span(f" {moment:%H:%M:%S}", "title"),
-            Span(f" {moment:%d %b %Y}", "text"),
+            Span(f" {moment:%d %b %Y}{self._under_way}", "text"),
             Span(f" · {speed_words(self._player)}", "dim"),
             Span(f" · {self._file}", "dim"),
         ]
+
+    @property
+    def _under_way(self) -> str:
+        """After the time that one has asked for, while that is read."""
+        return "" if self._player.wanted == self.now() else " …"
 
 
 class PastFeed(PlayedFeed):
@@ -104,14 +109,14 @@ class PastFeed(PlayedFeed):
         """That it is the past, how far back, and that recording goes on."""
         if self._player.problem:
             return super().state()
-        moment = datetime.fromtimestamp(self.now(), self._zone)
+        moment = datetime.fromtimestamp(self._player.wanted, self._zone)
         goes_on = recording(self._hub.recorder, self._hub.started_at, self._hub.now())
         if self._hub.recorder is not None and not self._hub.recorder.error:
             goes_on = [Span("● ", "error"), Span("recording goes on"), *goes_on[2:]]
         return [
             Span(" PAST ", "chip"),
-            Span(f" {clock(self._hub.now() - self.now())} ago", "title"),
-            Span(f" · {moment:%H:%M:%S}"),
+            Span(f" {clock(self._hub.now() - self._player.wanted)} ago", "title"),
+            Span(f" · {moment:%H:%M:%S}{self._under_way}"),
             Span(" · "),
             *goes_on,
         ]

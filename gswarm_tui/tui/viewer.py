@@ -251,11 +251,13 @@ class Viewer(App[str], inherit_bindings=False):
         """Go to the next interval, or the one before, and stay there."""
         if self.player is not None:
             self.player.step(by)
+            self.look()
 
     def action_skip(self, seconds: int) -> None:
         """Go on or back by so many seconds."""
         if self.player is not None:
             self.player.skip(seconds)
+            self.look()
 
     def action_turn(self, by: int) -> None:
         """Go to the next event, or the one before."""
@@ -268,12 +270,14 @@ class Viewer(App[str], inherit_bindings=False):
             self.say("no event after this one" if by > 0 else "no event before this one")
             return
         player.seek(stop.at)
+        self.look()
         self.say(stop.words)
 
     async def visit(self, at: float) -> None:
         """Go to a time."""
         if self.player is not None:
             self.player.seek(at)
+            self.look()
 
     def action_speed(self, by: int) -> None:
         """Play faster or slower."""
@@ -302,6 +306,7 @@ class Viewer(App[str], inherit_bindings=False):
     def _go_to(self, answer: tuple[str, ...] | None) -> None:
         if answer is not None and self.player is not None:
             self.player.seek(self._goto(answer[0]))
+            self.look()
 
     # What only a live one can do
 

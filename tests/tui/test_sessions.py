@@ -50,6 +50,20 @@ async def test_running_sessions_come_first_with_what_was_measured() -> None:
         assert "00:00:35" in line_with(app, "full_training")
 
 
+@pytest.mark.parametrize(("cells", "whole"), [(200, True), (80, False)])
+async def test_long_names_are_whole_where_there_is_room(cells: int, whole: bool) -> None:
+    made, name = busy_scene(), "llama-8b pretraining, warm restart from step 120000"
+    made.hub.start_session(name, note="on new nodes, " * 10)
+    app = app_on(made)
+    async with app.run_test(size=(cells, 30)) as pilot:
+        await pilot.press("S")
+        await pilot.pause()
+        row = line_with(app, "▸")
+        assert (name in row) is whole
+        assert "llama-8b pretraini" in row
+        assert row.endswith("…")
+
+
 async def test_the_chosen_one_is_stopped_and_the_others_run_on() -> None:
     made = busy_scene()
     app = app_on(made)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, tzinfo
 
 from textual.app import ComposeResult
@@ -24,6 +26,7 @@ from gswarm_tui.tui.widgets.plot import GAP, beside, curve_width, panel
 from gswarm_tui.tui.widgets.table import Column, Row, Table
 from gswarm_tui.tui.widgets.trends import Trends
 
+NAME, NOTE = 1, -1
 SESSION_TABLE = (
     Column("", 1, frozen=True),
     Column("session", 20, left=True, frozen=True),
@@ -36,7 +39,7 @@ SESSION_TABLE = (
 )
 
 PLOTTED = ("util_pct", "power_w")
-PLOTS_LEAST, PLOTS_MOST = 9, 16
+PLOTS_LEAST, PLOTS_MOST = 9, 24
 """Lines of the chosen session's plots."""
 CHROME = 4
 """Lines of title, heading of the plots and footer, and one to spare."""
@@ -70,6 +73,18 @@ def session_rows(sessions: list[Session], fleet: Fleet, now: float, zone: tzinfo
             )
         )
     return rows
+
+
+def session_columns(rows: Sequence[Row], cells: int) -> tuple[Column, ...]:
+    """The table's columns with names as wide as they are; notes get half of the room that is left over."""
+    longest, note = (max((width(row[at].text) for row in rows), default=0) for at in (NAME, NOTE))
+    spare = cells - 1 - sum(column.width + 1 for column in SESSION_TABLE)
+    left = spare - min(max(0, note - SESSION_TABLE[NOTE].width), spare // 2)
+    more = max(0, min(longest - SESSION_TABLE[NAME].width, left))
+    return tuple(
+        replace(column, width=column.width + more) if column is SESSION_TABLE[NAME] else column
+        for column in SESSION_TABLE
+    )
 
 
 def started(at: float, now: float, zone: tzinfo | None) -> str:
@@ -119,7 +134,7 @@ class SessionsScreen(Place):
         for at, session in enumerate(self._shown):
             if session.session_id in self._picked:
                 rows[at] = (Span("✓", "accent"), *rows[at][1:])
-        table.show(rows)
+        table.show_columns(session_columns(rows, self.size.width), rows)
         names = [session.session_id for session in self._shown]
         if before is not None and before.session_id in names:
             table.move_to(names.index(before.session_id))
