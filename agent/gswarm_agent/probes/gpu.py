@@ -28,6 +28,8 @@ RETRY_NS = 60 * SECOND_NS
 """How long a metric that the GPU doesn't have rests before it is tried again."""
 LOOK_AGAIN_NS = 5 * SECOND_NS
 """How long a lost GPU is left alone before it is looked at again."""
+SELDOM_NS = 10 * SECOND_NS
+"""How old counts of errors may be: each is a question that the driver passes on to the GPU."""
 STRIKES = 3
 """How many ticks in a row an error has to come before it counts as lasting."""
 
@@ -50,21 +52,29 @@ def _first_error(codes: Sequence[int]) -> int:
     return next(filter(None, codes), SUCCESS)
 
 
+class _Calls:
+    """Questions that take a call each, prepared."""
+
+    def __init__(self, levels: Sequence[Levels]) -> None:
+        self.levels = levels
+        self.query = CallQuery([source.call for source in levels])
+        self.columns = [
+            (position, i, source.convert) for i, source in enumerate(levels) for position in source.positions
+        ]
+
+
 class _Asked:
-    """What a GPU is asked each tick, prepared: ``fields`` in one call, then one for each of ``levels``."""
+    """What a GPU is asked, prepared: ``fields`` in one call, then ``all`` levels or the ``often`` ones."""
 
     def __init__(self, fields: Sequence[FieldSum], levels: Sequence[Levels]) -> None:
         self.fields = fields
-        self.levels = levels
-        self.sources: List[Source] = [*fields, *levels]
         self.fine = [SUCCESS] * len(fields)
         self.field_query = FieldQuery([field for source in fields for field in source.fields])
         ends = accumulate(len(source.fields) for source in fields)
         self.places = [(source, end - len(source.fields), end) for source, end in zip(fields, ends)]
-        self.calls = CallQuery([source.call for source in levels])
-        self.columns = [
-            (position, i, source.convert) for i, source in enumerate(levels) for position in source.positions
-        ]
+        self.all = _Calls(levels)
+        self.often = _Calls([source for source in levels if not source.seldom])
+        self.seldom = [position for source in levels if source.seldom for position in source.positions]
 
 
 class Gpu:
@@ -89,6 +99,8 @@ class Gpu:
         self._fields: List[FieldSum] = [*self._pcie, *field_sums(nvml)]
         self._sources: List[Source] = [*self._levels, *self._fields]
         self._asked = _Asked((), ())
+        self._seldom_at = 0
+        self._kept: List[Tuple[int, Optional[Number]]] = []
         self._settled = False  # what was asked has all been answered, and the same is asked next
         self._pcie_query = FieldQuery([field for count in self._pcie for field in count.fields])
         self._field_lock = Lock()
@@ -213,16 +225,24 @@ class Gpu:
                 [source for source in self._levels if everything or source.reason is None],
             )
         asked = self._asked
+        often = self._settled and not everything and now_ns < self._seldom_at
+        calls = asked.often if often else asked.all
         codes: List[int] = []
         # Counters come first, close to the time that their rates are taken at.
         if asked.fields:
             with self._field_lock:
                 codes += self._ask_fields(asked, values, now_ns)
-        if asked.levels:
-            codes += self._ask_levels(asked, values)
+        if calls.levels:
+            codes += self._ask_levels(calls, values)
+        if often:
+            for position, value in self._kept:
+                values[position] = value
+        else:
+            self._kept = [(position, values[position]) for position in asked.seldom]
+            self._seldom_at = 0 if everything else now_ns + SELDOM_NS
         if self._settled and not any(codes):
             return {}
-        return dict(zip(asked.sources, codes))
+        return dict(zip([*asked.fields, *calls.levels], codes))
 
     def _ask_fields(self, asked: _Asked, values: List[Optional[Number]], now_ns: int) -> Sequence[int]:
         verdict, answers = self._nvml.ask_fields(self.handle, asked.field_query)
@@ -239,10 +259,10 @@ class Gpu:
                 values[source.positions[0]] = source.value(answers, first, now_ns)
         return codes
 
-    def _ask_levels(self, asked: _Asked, values: List[Optional[Number]]) -> Sequence[int]:
-        codes, numbers = asked.calls.ask(self.handle)
+    def _ask_levels(self, calls: _Calls, values: List[Optional[Number]]) -> Sequence[int]:
+        codes, numbers = calls.query.ask(self.handle)
         self._alive(codes[-1])
-        for (position, i, convert), number in zip(asked.columns, numbers):
+        for (position, i, convert), number in zip(calls.columns, numbers):
             if codes[i] == SUCCESS:
                 values[position] = number if convert is None else convert(number)
         return codes

@@ -16,11 +16,13 @@ from gswarm_agent.probes.procfs import (
     parse_process_uid,
     parse_ranks,
 )
-from gswarm_agent.probes.rates import Rate
+from gswarm_agent.probes.rates import SECOND_NS, Rate
 from gswarm_agent.wire import MAX_MESSAGE, clip_text
 
 _LONGEST_COMMAND = 16 * 1024
 """Bytes that are looked at; a process may have megabytes."""
+_COMMAND_NS = 5 * SECOND_NS
+"""How old a command line may be: the kernel locks the process's own memory to read it."""
 _ALL_COMMANDS = MAX_MESSAGE // 8
 """Characters that are told of all processes together; each takes four bytes at most."""
 _KEPT_OPEN = 64
@@ -61,6 +63,7 @@ class _Known:
         self._stat, self._cmdline, self._io = (KeptFile(folder / name) for name in ("stat", "cmdline", "io"))
         self._words = b""
         self._command: Optional[str] = None
+        self._command_until = 0
         self._cpu, self._read, self._written = Rate(), Rate(), Rate()
 
     def meet(self, users: Users) -> None:
@@ -80,8 +83,14 @@ class _Known:
             return False
         return before is not None and before.started == self.stat.started
 
-    def command(self, longest: int) -> Optional[str]:
+    def command(self, longest: int, now_ns: int) -> Optional[str]:
         """Its command line, which changes when it renames itself (workers of Ray and vLLM do)."""
+        if now_ns >= self._command_until:
+            self._command_until = now_ns + _COMMAND_NS
+            self._read_command()
+        return None if self._command is None else self._command[:longest]
+
+    def _read_command(self) -> None:
         try:
             words = self._cmdline.read(_LONGEST_COMMAND)
         except OSError:
@@ -90,7 +99,6 @@ class _Known:
             self._words = words
             command = parse_command(words)
             self._command = None if command is None else clip_text(command)
-        return None if self._command is None else self._command[:longest]
 
     def usage(self, now_ns: int) -> Usage:
         """What it uses, by the last look at it and the one before."""
@@ -161,7 +169,11 @@ class ProcessTable:
             if known.stat is None:
                 known.meet(self._users)
             side = HostSide(
-                known.user, known.command(longest), known.rank, known.local_rank, known.usage(now_ns)
+                known.user,
+                known.command(longest, now_ns),
+                known.rank,
+                known.local_rank,
+                known.usage(now_ns),
             )
         except (OSError, ValueError, LookupError):
             known.close()

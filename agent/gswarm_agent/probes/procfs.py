@@ -73,8 +73,11 @@ def parse_loadavg(text: bytes) -> float:
 
 def parse_pressure(text: bytes) -> int:
     """/proc/pressure/*: microseconds in which some task waited, since boot."""
-    some = next((line for line in text.splitlines() if line.startswith(b"some ")), b"")
-    return int(some.rpartition(b"total=")[2])
+    some, _, _ = text.partition(b"\n")
+    kind, _, total = some.rpartition(b" total=")
+    if not kind.startswith(b"some "):
+        raise ValueError("it doesn't begin with what some tasks waited")
+    return int(total)
 
 
 def parse_diskstats(text: bytes) -> Dict[str, Tuple[int, int]]:

@@ -39,14 +39,22 @@ class Source:
 
 
 class Levels(Source):
-    """The columns that one call of NVML answers. ``convert`` makes a column's value of what was answered."""
+    """The columns that one call of NVML answers. ``convert`` makes a column's value of what was answered.
+
+    What is asked ``seldom`` keeps its value for some ticks.
+    """
 
     def __init__(
-        self, call: Call, *columns: str, convert: Optional[Callable[[int], Optional[Number]]] = None
+        self,
+        call: Call,
+        *columns: str,
+        convert: Optional[Callable[[int], Optional[Number]]] = None,
+        seldom: bool = False,
     ) -> None:
         super().__init__(*columns)
         self.call = call
         self.convert = convert
+        self.seldom = seldom
 
 
 class FieldSum(Source):
@@ -155,8 +163,8 @@ def levels(nvml: Nvml) -> List[Levels]:
         Levels(call("nvmlDeviceGetClockInfo", api.NVML_CLOCK_MEM), "mem_clock_mhz"),
         Levels(call("nvmlDeviceGetTotalEnergyConsumption", layout=_LONG_NUMBER), "energy_mj"),
         Levels(call(reasons if nvml.has(reasons) else before_535, layout=_LONG_NUMBER), "clock_reasons"),
-        Levels(ecc(api.NVML_MEMORY_ERROR_TYPE_CORRECTED), "ecc_corrected"),
-        Levels(ecc(api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED), "ecc_uncorrected"),
+        Levels(ecc(api.NVML_MEMORY_ERROR_TYPE_CORRECTED), "ecc_corrected", seldom=True),
+        Levels(ecc(api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED), "ecc_uncorrected", seldom=True),
         Levels(
             call("nvmlDeviceGetPerformanceState"),
             "pstate",

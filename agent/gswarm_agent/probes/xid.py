@@ -9,7 +9,7 @@ from gswarm_agent.frame import ERROR, Note
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.nvml import UNSUPPORTED, Nvml, handle_address, reason_of
 
-_WAIT_MS = 5000
+_WAIT_MS = 60_000
 _PAUSE_S = 1.0
 
 # Those that end jobs most often, from NVIDIA's "XID Errors" documentation.
