@@ -115,7 +115,7 @@ class GpuSet:
         until = time.monotonic() + _CLOSE_S
         if self._xids is not None:
             self._xids.close()
-        for thread in (self._lanes, self.processes, self._meter, self._guard):
+        for thread in (self._lanes, self._meter, self._guard):
             if thread is not None:
                 thread.close(max(0.0, until - time.monotonic()))
 

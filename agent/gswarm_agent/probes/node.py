@@ -72,10 +72,16 @@ class NodeProbe:
 
     def _look(self, now_ns: int) -> None:
         probe = self._gpus.processes
+        if probe is None:
+            return
         due = self._looked_ns is None or now_ns - self._looked_ns >= _LOOK_NS
-        if probe is not None and due and self._looking.idle:
-            self._looked_ns = now_ns
-            self._looking.start(lambda: probe.look(now_ns))
+        if not self._looking.idle and probe.gives_up():
+            self._looking.close(0)
+            self._looking = Errand("processes")
+        elif not due or not self._looking.idle:
+            return
+        self._looked_ns = now_ns
+        self._looking.start(lambda: probe.look(now_ns))
 
     def _wait_for(self, now_ns: int) -> float:
         before, self._read_ns = self._read_ns, now_ns

@@ -7,11 +7,11 @@ import importlib.util
 import time
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 from gswarm_agent.frame import INFO, WARNING, Note, ProcessSample
 from gswarm_agent.probes.gpu import Gpu
-from gswarm_agent.probes.lane import Lanes
 from gswarm_agent.probes.nvml import (
     FUNCTION_NOT_FOUND,
     HANGS,
@@ -135,9 +135,10 @@ def why_no_processes(nvml: Nvml, gpu: Gpu) -> Optional[str]:
 
 
 class ProcessProbe:
-    """All processes on all GPUs. ``look`` may take its time: it is not called on the sampling thread.
+    """All processes on all GPUs.
 
-    ``hanging`` holds the positions of the GPUs that haven't told their processes in time.
+    ``look`` may take its time: it is called in a thread beside the sampling one, and anew in another thread
+    where ``gives_up`` says so. ``hanging`` holds the positions of the GPUs that don't tell their processes.
     """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu], proc: Path) -> None:
@@ -145,20 +146,29 @@ class ProcessProbe:
         self._gpus = gpus
         self._table = ProcessTable(proc)
         self._lister: Optional[Lister] = None
-        self._lanes: Lanes[Dict[int, GpuShare]] = Lanes(len(gpus), "processes")
+        self._lock = Lock()
+        self._asked: Optional[Tuple[int, float]] = None
+        self._given_up: Set[int] = set()
         self.hanging: Set[int] = set()
 
     def look(self, now_ns: int) -> Tuple[ProcessSample, ...]:
-        """One sample of each process on each GPU."""
+        """One sample of each process on each GPU, but for those that are given up at the moment."""
         if self._lister is None:
             self._lister = best_lister(self._nvml)
-        self._lanes.start(self._shares)
-        # Long enough for each GPU to use up the patience: those behind it still have their turn.
-        shares = self._lanes.gather(time.monotonic() + _PATIENCE_S * (1 + len(self._gpus)), _PATIENCE_S)
         found: List[Tuple[int, int, GpuShare]] = []
         for position in range(len(self._gpus)):
-            self._watch(position, position in shares)
-            found += [(position, pid, share) for pid, share in shares.get(position, {}).items()]
+            if position in self._given_up:
+                self._watch(position, False)
+                continue
+            self._asked = position, time.monotonic()
+            shares = self._shares(position)
+            with self._lock:
+                if position in self._given_up:  # and another thread asks the others since
+                    self._given_up.remove(position)
+                    return ()
+                self._asked = None
+            self._watch(position, True)
+            found += [(position, pid, share) for pid, share in shares.items()]
         del found[MAX_PROCESSES:]
         hosts = self._table.look([pid for _, pid, _ in found], now_ns)
         samples = []
@@ -170,9 +180,14 @@ class ProcessProbe:
             )
         return tuple(samples)
 
-    def close(self, timeout: float) -> bool:
-        """End the threads; False when one is still inside the driver after that many seconds."""
-        return self._lanes.close(timeout)
+    def gives_up(self) -> bool:
+        """Whether a GPU holds up a look for too long; it has the thread to itself from now on."""
+        with self._lock:
+            if self._asked is None or time.monotonic() - self._asked[1] < _PATIENCE_S:
+                return False
+            self._given_up.add(self._asked[0])
+            self._asked = None
+            return True
 
     def _shares(self, position: int) -> Dict[int, GpuShare]:
         gpu = self._gpus[position]
