@@ -74,8 +74,8 @@ class Tally:
 
     def _write_now(self) -> None:
         if self._map is not None:
-            at = len(self.former) * _LAYOUT.size
-            self._map[at : at + _LAYOUT.size] = _packed(self._now)
+            life, *numbers = self._now
+            _LAYOUT.pack_into(self._map, len(self.former) * _LAYOUT.size, life.encode(), *numbers)
 
     def _content(self) -> bytes:
         return b"".join(map(_packed, (*self.former, self._now)))
