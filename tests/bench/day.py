@@ -23,11 +23,12 @@ from gswarm_tui.store.schema import (
     SESSIONS,
     Table,
 )
+from gswarm_tui.store.sorting import Sorter
 
 BEGAN = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
 _TICKS_AT_ONCE = 2_000
 _PROCESSES_EVERY = 5
-_VERSION = 1  # changes with what is made, so that a kept file of another kind isn't taken
+_VERSION = 2  # changes with what is made, so that a kept file of another kind isn't taken
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,15 @@ def make(path: Path, size: Size, seed: int = 1) -> None:
         RecordingInfo(BEGAN, "login1", "ada", "gswarm-tui", 1000, "0.1.0", slurm_job_id="4711")
     )
     database.write(_things(recording, size))
+    sorter = Sorter(database)
     energy = np.zeros(size.nodes * size.gpus)
     for first in range(0, size.seconds, _TICKS_AT_ONCE):
         ticks = np.arange(first, min(first + _TICKS_AT_ONCE, size.seconds))
-        database.write(_samples(ticks, size, energy, random))
+        tables = _samples(ticks, size, energy, random)
+        database.write(tables)
+        sorter.added(tables)
+        for _ in tables:
+            sorter.work()
         database.checkpoint()
     database.end_recording(recording, BEGAN + size.seconds)
     database.checkpoint()
