@@ -22,8 +22,6 @@ from gswarm_tui.tui.format import clock, plural
 from gswarm_tui.tui.themes import DARK
 from gswarm_tui.tui.viewer import Viewer
 
-SLOW_S = 0.05
-"""What takes longer is told to be under way."""
 INTERVALS_MS = (100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 
 
@@ -100,25 +98,19 @@ class GswarmApp(Viewer):
         if self._past is None:
             self.say("nothing is recorded, so there is no past to look at", wrong=True)
             return False
-        opening = asyncio.create_task(self._open_past(self._past))
-        if not (await asyncio.wait({opening}, timeout=SLOW_S))[0]:
-            self.say("reading the recording …")
+        self.feed = LiveFeed(self.hub, reading=True)
+        self.look()
         try:
-            player = await opening
+            player = await asyncio.to_thread(self._past)
         except UnreadableError as error:
+            self.feed = LiveFeed(self.hub)
             self.say(str(error), wrong=True)
             return False
-        self.clear_notifications()
+        self.begin_playing(player)
+        await player.ready()
         self.feed, self.mode = PastFeed(player, self.hub, self.timezone), PAST
         self.look()
         return True
-
-    async def _open_past(self, past: Callable[[], Player]) -> Player:
-        """A player that has its first fleet. Raises UnreadableError."""
-        player = await asyncio.to_thread(past)
-        self.begin_playing(player)
-        await player.ready()
-        return player
 
     def action_return_to_now(self) -> None:
         """Show what is live again."""

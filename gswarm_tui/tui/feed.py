@@ -33,10 +33,11 @@ class Feed(Protocol):
 
 
 class LiveFeed:
-    """The hub's fleet, as it is now."""
+    """The hub's fleet, as it is now; ``reading`` while the past is opened."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, *, reading: bool = False) -> None:
         self._hub = hub
+        self._reading = reading
 
     @property
     def fleet(self) -> Fleet:
@@ -54,6 +55,8 @@ class LiveFeed:
 
     def state(self) -> list[Span]:
         """How the recording goes."""
+        if self._reading:
+            return [Span(" PAST ", "chip"), Span(" reading the recording …")]
         return recording(self._hub.recorder, self._hub.started_at, self._hub.now())
 
 
