@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.frame import Frame, GpuFacts, HostFacts
 from gswarm_agent.probes.base import Reading
-from gswarm_agent.sampler import Sampler, Schedule, SystemWatch, Wake
+from gswarm_agent.sampler import Sampler, Schedule, SystemWatch
 
 SECOND = 1_000_000_000
 WALL_AT_ZERO = 1_700_000_000 * SECOND
@@ -60,7 +61,7 @@ def frames(
     """What a sampler delivers whose waits are always exactly as long as wanted."""
     delivered: list[Frame] = []
 
-    def wait(_wake: Wake, seconds: float) -> None:
+    def wait(_wake: threading.Event, seconds: float) -> None:
         watch.pass_s(seconds)
 
     sampler = Sampler(SlowProbe(watch, takes_s), interval_ms, watch, wait)
@@ -114,7 +115,7 @@ def test_the_interval_changes_while_it_runs() -> None:
     watch = TurnedWatch(1)
     waits = 0
 
-    def wait(_wake: Wake, seconds: float) -> None:
+    def wait(_wake: threading.Event, seconds: float) -> None:
         nonlocal waits
         waits += 1
         if waits == 3:  # somebody asks in the middle of a second
