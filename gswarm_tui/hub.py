@@ -14,6 +14,7 @@ from gswarm_agent.frame import INFO
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
+    FramesLost,
     Happened,
     LinkChanged,
     LinkMeasured,
@@ -104,6 +105,7 @@ class Hub:
         self._new_id = new_id
         self._waiting: list[Event] = []
         self._frames: list[FrameArrived] = []
+        self._frames_of: set[str] = set()
         self._acknowledged: dict[tuple[str, str], int] = {}
         self._reconnecting: set[str] = set()
 
@@ -114,13 +116,19 @@ class Hub:
     def publish(self, event: Event) -> None:
         """Take in one event from a link or a person.
 
-        The fleet knows of frames from the next flush, or the next event of another kind.
+        The fleet knows of frames from the next flush, or the next event of another kind about the same node
+        or none: while a thousand links come up, frames aren't taken one by one.
         """
         if isinstance(event, FrameArrived):
             self._frames.append(event)
+            self._frames_of.add(event.node)
             self._waiting.append(event)
             return
-        if not isinstance(event, LinkMeasured):  # which says nothing of frames, and comes often
+        if isinstance(event, LinkMeasured):  # which says nothing of frames, and comes often
+            pass
+        elif (
+            not isinstance(event, LinkChanged | NodeIntroduced | FramesLost) or event.node in self._frames_of
+        ):
             self._take_frames()
         if isinstance(event, NodeIntroduced):
             self._reconnecting.discard(event.node)
@@ -131,6 +139,7 @@ class Hub:
     def _take_frames(self) -> None:
         if self._frames:
             frames, self._frames = self._frames, []
+            self._frames_of.clear()
             self._waiting.extend(self.fleet.take(frames))
 
     def flush(self) -> None:
