@@ -15,8 +15,8 @@ from pathlib import Path
 from tests.bench.figures import Bench, Figure, Form, markdown
 
 USUAL = ("start", "fanout", "agent", "throughput", "disk", "screen", "after_the_run", "past")
-LONG = ("growth", "soak")
-"""A quarter of an hour and an hour; they run when they are named."""
+LONG = ("memory", "growth", "soak")
+"""Minutes, a quarter of an hour and an hour; they run when they are named."""
 BENCHES = (*USUAL, *LONG)
 BUSY_LOAD = 0.5
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import duckdb
 
 from gswarm_tui.launch.simulated import simulated_names
+from tests.bench.control import Sleeper
 from tests.bench.curves import Curve, Panel, draw_panels
 from tests.bench.figures import Figure, Form, number, table
 from tests.bench.headless import Headless
@@ -43,7 +44,8 @@ ENOUGH_SAMPLES = 50_000
 class Point:
     """One run: what it watched and what the head needed, NaN where it wasn't one at its rate.
 
-    ``bytes_a_sample`` is of the closed file, ``on_disk_s`` and ``painted_s`` are median ages of readings.
+    ``bytes_a_sample`` is of the closed file, ``on_disk_s`` and ``painted_s`` are median ages of readings,
+    ``late_ms`` is how late a thread that only sleeps woke meanwhile, 95th percentile.
     ``problem`` says who didn't keep up.
     """
 
@@ -56,6 +58,7 @@ class Point:
     on_disk_s: float = math.nan
     painted_s: float = math.nan
     nodes_cpu_pct: float = math.nan
+    late_ms: float = math.nan
     problem: str = ""
 
     @property
@@ -90,24 +93,25 @@ def measured(form: Form, served: Nodes, hertz: int, *, screen: bool) -> Point:
         head = in_terminal(journal, served.folder, words)
     else:
         head = Headless(journal, served.folder, simulated_names(served.nodes), 1000 // hertz, path)
-    with head as app:
+    with head as app, Sleeper() as sleeper:
         reader = Reader(journal, app.writes)
         reader.wait_for(served.nodes)
         time.sleep(form.seconds(min(8.0, 2 + gpus / 1000)))
         reader.lags()
+        sleeper.late_ms()
         began, head_s, nodes_s = time.monotonic(), cpu_s(app.pid), served.cpu_s()
         time.sleep(form.seconds(MEASURED_S))
         took = time.monotonic() - began
         head_pct = 100 * (cpu_s(app.pid) - head_s) / took
         nodes_pct = 100 * (served.cpu_s() - nodes_s) / took
-        memory, lags = rss_mib(app.pid), reader.lags()
+        memory, lags, late_ms = rss_mib(app.pid), reader.lags(), sleeper.late_ms()
     came = lags.frames_a_s / (served.nodes * hertz)
     if came < ENOUGH and not form.smoke:
         slow = "the head" if head_pct > BUSY_PCT else "the nodes" if nodes_pct > BUSY_PCT else "the machine"
         return Point(screen, gpus, hertz, problem=f"{slow} can't: {100 * came:.0f} % of the frames came")
     return Point(
         screen, gpus, hertz, head_pct, memory, _bytes_a_sample(path), lags.on_disk_s, lags.painted_s,
-        nodes_pct,
+        nodes_pct, late_ms,
     )  # fmt: skip
 
 
@@ -135,7 +139,7 @@ def _figures(points: Sequence[Point]) -> Iterator[Figure]:
 
 _HEAD = (
     "what", "GPUs", "Hz", "samples/s", "% of a core", "µs/sample", "MiB", "B/sample", "to disk, s",
-    "painted, s", "nodes' %",
+    "painted, s", "nodes' %", "a sleeper late, ms",
 )  # fmt: skip
 
 
@@ -144,12 +148,13 @@ def _rows(points: Sequence[Point]) -> Iterator[Sequence[str]]:
         what = "whole app" if p.screen else "hub + recorder"
         begin = what, f"{p.gpus:,}", f"{p.hertz}", f"{p.samples_a_s:,}"
         if p.problem:
-            yield *begin, p.problem, "", "", "", "", "", ""
+            yield *begin, p.problem, "", "", "", "", "", "", ""
             continue
         each_us = 1e4 * p.cpu_pct / p.samples_a_s
         yield (
             *begin, number(p.cpu_pct), number(each_us), number(p.rss_mib), _told(p.bytes_a_sample),
             _told(p.on_disk_s), _told(p.painted_s), f"{p.nodes_cpu_pct:.0f}",
+            _told(p.late_ms),
         )  # fmt: skip
 
 

@@ -1,0 +1,147 @@
+"""What the head keeps in memory: a large fleet with all of its history, and a working day of a small one.
+
+``python -m tests.bench.memory PATH NODES SEED SECONDS TELL_EVERY`` watches and records nodes for so many
+seconds of a clock that goes as fast as this machine does, in a process of its own, and prints its memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.hello import make_hello
+from gswarm_agent.simulated import SimulatedNode, Simulation
+from gswarm_tui.fleet.events import FrameArrived, LinkChanged, NodeIntroduced, Phase, RecorderStatus
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.hub import Hub
+from gswarm_tui.launch.simulated import simulated_names
+from gswarm_tui.lifetime import spare_searches
+from gswarm_tui.store.database import RecordingInfo
+from gswarm_tui.store.recorder import Recorder
+from tests.bench.figures import Figure, Form, number
+from tests.bench.processes import rss_mib
+
+GPUS = 8
+RECORDED, READINGS = 16, 30
+"""So many nodes measure so often beforehand; the others, and later times, say the same."""
+TOGETHER = 10
+"""So many seconds are written at once: what a transaction costs isn't looked at here."""
+HOUR = 3600
+FULL_S = 300
+"""History of 8,192 GPUs goes back by half of it."""
+
+
+def run(form: Form) -> Iterator[Figure]:
+    """The head without its screen, whose share is a matter of the screen's bench."""
+    nodes = form.count(1024, 4)
+    told = _watched(form.folder / "full.duckdb", nodes, form.seed, form.count(FULL_S, 20), form.count(60, 10))
+    yield Figure(
+        f"hub + recorder, {nodes * GPUS:,} GPUs with all history", max(told), "MiB", 400 / 1.048576
+    )  # fmt: skip
+    hour = form.count(HOUR, 2)
+    told = _watched(form.folder / "day.duckdb", 8, form.seed, 24 * hour, max(1, hour // 4))
+    quarter = len(told) // 4
+    early, late = max(told[quarter : 2 * quarter]), max(told[-quarter:])
+    print(f"hub + recorder, day of 64 GPUs, MiB by hour: {_by_hour(told)}", file=sys.stderr)
+    yield Figure(
+        "hub + recorder, day of 64 GPUs, most in the last 6 hours", late, "MiB", 1.02 * early,
+        limit="the most from the 6th to the 12th hour", beside=early,
+    )  # fmt: skip
+
+
+def _by_hour(told: Sequence[float]) -> str:
+    return " ".join(number(one) for one in told[:: max(1, len(told) // 24)])
+
+
+def _watched(path: Path, nodes: int, seed: int, seconds: int, tell_every: int) -> list[float]:
+    """The memory [MiB] of a process that watches so many nodes, each time that it tells."""
+    words = map(str, (path, nodes, seed, seconds, tell_every))
+    command = [sys.executable, "-m", "tests.bench.memory", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        told = []
+        for _line in process.stdout:
+            told.append(rss_mib(process.pid))
+            process.stdin.write("\n")
+            process.stdin.flush()
+    if process.returncode:
+        raise RuntimeError("the process that was to be measured failed")
+    return told
+
+
+class _Said:
+    """A node that says the same again and again, at other times."""
+
+    def __init__(self, name: str, hello: Hello, frames: Sequence[Frame], first: int) -> None:
+        self.name, self._hello = name, hello
+        self._frames = itertools.islice(itertools.cycle(frames), first, None)
+
+    def begin(self, at: float) -> list[NodeIntroduced | LinkChanged]:
+        """What is told of it first."""
+        live = LinkChanged(self.name, at, Phase.LIVE)
+        return [NodeIntroduced(self.name, at, self._hello, False), live]
+
+    def frame(self, seq: int, at: float) -> FrameArrived:
+        """Its reading of a second."""
+        frame = replace(next(self._frames), seq=seq, ts_ns=round(at * 1e9))
+        return FrameArrived(self.name, at, at, self._hello.life, frame)
+
+
+def _fleet(names: Sequence[str], seed: int) -> Iterator[_Said]:
+    recorded = []
+    for index, name in enumerate(names):
+        node = SimulatedNode(Simulation(name, index, len(names), GPUS, seed, 0))
+        hello = replace(make_hello(node.facts(), 1000, simulated=True), life=f"life-{name}")
+        if index < RECORDED:
+            readings = [node.read((60 + n) * 10**9) for n in range(READINGS)]
+            recorded.append(
+                [
+                    hello.tables.frame(
+                        1, 0, 0.1, 0, gpus=one.gpus, host=one.host, processes=one.processes, notes=one.notes
+                    )
+                    for one in readings
+                ]
+            )
+        yield _Said(name, hello, recorded[index % RECORDED], index // RECORDED)
+
+
+def _watch(path: Path, nodes: int, seed: int, seconds: int, tell_every: int) -> None:
+    names, began, told = simulated_names(nodes), 1.7e9, [0.0]
+    hub = Hub(Fleet(names, 1.0), clock=lambda: began + told[0])
+
+    def committed(_status: RecorderStatus) -> None:
+        pass
+
+    info = RecordingInfo(began, "bench", "bench", "bench", 1000, "bench")
+    recorder = Recorder(path, info, committed, commit_every_s=0.0, lasting=True)
+    recorder.open()
+    hub.recorder = recorder.status()
+    hub.sinks.append(recorder)
+    spare_searches()
+    fleet = list(_fleet(names, seed))
+    for node in fleet:
+        for event in node.begin(began):
+            hub.publish(event)
+    for second in range(1, seconds + 1):
+        told[0] = float(second)
+        for node in fleet:
+            hub.publish(node.frame(second, began + second))
+        hub.flush()
+        if second % TOGETHER == 0 or second % tell_every == 0:
+            while sum(recorder.status().committed.values()) < second * nodes:
+                time.sleep(0.002)
+        if second % tell_every == 0:
+            print(second, flush=True)
+            sys.stdin.readline()
+    recorder.close(hub.now(), 60)
+
+
+if __name__ == "__main__":
+    _watch(Path(sys.argv[1]), *map(int, sys.argv[2:]))
