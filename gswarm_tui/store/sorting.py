@@ -102,7 +102,7 @@ class Sorter:
             self._steps.append((unsorted.table, chosen, f"{unsorted.key}, ts, rowid"))
 
     def _look(self, unsorted: _Unsorted) -> None:
-        table, key = unsorted.table.name, unsorted.key
+        table = unsorted.table.name
         found = self._counts(unsorted, math.inf)
         if len(found) > _MOST:
             unsorted.enough = math.inf
@@ -111,13 +111,8 @@ class Sorter:
         fullest = max(found, key=found.__getitem__)
         until = 0
         if found[fullest] > PACK:
-            times = self._file.rows(
-                f"SELECT epoch_us(ts) AS at FROM {table} WHERE {key} = ? AND ts >= make_timestamp(?) "  # noqa: S608
-                f"ORDER BY ts LIMIT 2 OFFSET {PACK - 1}",
-                fullest,
-                unsorted.since,
-            )
-            until = (times[0]["at"] + times[1]["at"]) // 2
+            last, following = self._edge(unsorted, fullest)
+            until = 0 if following is None else (last + following + 1) // 2
         newest = self._file.rows(f"SELECT epoch_us(max(ts)) AS at FROM {table}")[0]["at"]  # noqa: S608
         if not until or newest - until < _SETTLED_US:
             missing = max(PACK - found[fullest], PACK // 64)
@@ -131,6 +126,18 @@ class Sorter:
         unsorted.since = until
         unsorted.rows -= sum(ready.values())
         unsorted.enough = PACK * len(found)
+
+    def _edge(self, unsorted: _Unsorted, key: int) -> tuple[int, int | None]:
+        """When a key's pack ends and its next row follows; a node may say one time for more than a pack."""
+        its_rows = f"FROM {unsorted.table.name} WHERE {unsorted.key} = $1 AND ts"
+        (edge,) = self._file.rows(
+            f"SELECT epoch_us(last) AS last, epoch_us((SELECT min(ts) {its_rows} > last)) AS following "  # noqa: S608
+            f"FROM (SELECT ts AS last {its_rows} >= make_timestamp($2) ORDER BY ts LIMIT 1 OFFSET $3)",
+            key,
+            unsorted.since,
+            PACK - 1,
+        )
+        return edge["last"], edge["following"]
 
     def _counts(self, unsorted: _Unsorted, until: float) -> dict[int, int]:
         before = "" if math.isinf(until) else f"AND ts < make_timestamp({until})"

@@ -195,6 +195,28 @@ def test_a_small_file_is_written_anew_with_the_same_rows_and_rights(path: Path, 
         again.close()
 
 
+def test_a_node_whose_clock_stood_still_for_longer_than_a_pack_holds_nobody_up(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sorter = Sorter(database)
+    for _ in range(3):
+        still = {"ts": np.full(PACK, T0 * 10**6, "datetime64[us]"), "gpu_id": np.ones(PACK)}
+        database.write([(GPU_SAMPLES, still)])
+        sorter.added([(GPU_SAMPLES, still)])
+    add(database, sorter, 1, PACK + 100)
+    before = database.rows(ALL)
+    for _ in range(20):
+        sorter.work()
+    assert database.rows(ALL) == before
+    assert runs(database) < 200 * GPUS
+
+    def asked(sql: str, *_values: object) -> list[dict[str, object]]:
+        raise AssertionError(f"nothing was added, and it looks again: {sql}")
+
+    monkeypatch.setattr(database, "rows", asked)
+    sorter.work()
+
+
 def test_what_is_left_at_the_end_is_put_in_order_behind_what_was(database: Database) -> None:
     sorter = Sorter(database)
     add(database, sorter, 0, PACK + 100)
