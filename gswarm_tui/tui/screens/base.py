@@ -34,6 +34,7 @@ class Place(Screen[None], inherit_bindings=False):
     def __init__(self) -> None:
         super().__init__()
         self._looked_at: Fleet | None = None
+        self._looks_again = False
 
     @property
     def feed(self) -> Feed:
@@ -63,9 +64,19 @@ class Place(Screen[None], inherit_bindings=False):
                 self.forget()
             timeline = self.query_one(Timeline)
             if timeline.show(self.swarm.player, self.swarm.timezone):
-                self.call_after_refresh(self.look)
+                self.look_again()
             self.query_one(Footer).show_mode(self.swarm.mode, typing=self.typing)
             self.draw()
+
+    def look_again(self) -> None:
+        """Look when all parts have their new sizes, once for all that ask for it."""
+        if not self._looks_again:
+            self._looks_again = True
+            self.call_after_refresh(self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks_again = False
+        self.look()
 
     @property
     def lines(self) -> int:

@@ -79,7 +79,7 @@ class ComparisonScreen(Computed[list[Run]]):
 
     def on_resize(self) -> None:
         """Fit into the new size."""
-        self.call_after_refresh(self.look)
+        self.look_again()
 
     def action_move(self, where: str) -> None:
         """Move in the table."""

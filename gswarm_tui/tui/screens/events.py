@@ -136,7 +136,7 @@ class EventsScreen(Place):
 
     def on_resize(self) -> None:
         """Spread the title over the new width."""
-        self.call_after_refresh(self.look)
+        self.look_again()
 
     def on_table_moved(self) -> None:
         """The cursor left the last row, or came back to it."""

@@ -80,7 +80,7 @@ class FleetScreen(Place):
         rule = [Span("─" * event.size.width, "faint")]
         self.query_one("#rule-above", Bar).show(rule)
         self.query_one("#rule-below", Bar).show(rule)
-        self.call_after_refresh(self.look)
+        self.look_again()
 
     # Looking
 

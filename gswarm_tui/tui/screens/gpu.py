@@ -147,17 +147,17 @@ class GpuScreen(Place):
 
     def on_resize(self) -> None:
         """Fit the parts into the new size."""
-        self.call_after_refresh(self.look)
+        self.look_again()
 
     def on_canvas_resized(self) -> None:
         """Draw into the new room."""
-        self.look()
+        self.look_again()
 
     def on_view_bar_picked(self) -> None:
         """Show the view."""
         self.set_focus(self.query_one("#processes") if self.view == PROCESSES else None)
         self.look()
-        self.call_after_refresh(self.look)
+        self.look_again()
 
     def action_move(self, where: str) -> None:
         """Go to the GPU before or after this one, also across nodes; up and down move in what scrolls."""

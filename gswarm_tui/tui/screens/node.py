@@ -215,17 +215,17 @@ class NodeScreen(Place):
 
     def on_resize(self) -> None:
         """Fit the parts into the new size."""
-        self.call_after_refresh(self.look)
+        self.look_again()
 
     def on_canvas_resized(self) -> None:
         """Draw into the new room."""
-        self.look()
+        self.look_again()
 
     def on_view_bar_picked(self) -> None:
         """Show the view."""
         self.look()
         self._focus_view()
-        self.call_after_refresh(self.look)
+        self.look_again()
 
     def _focus_view(self) -> None:
         target = {PLOTS: "#plots", HOST: "#host"}.get(self.view)

@@ -125,12 +125,12 @@ class SessionScreen(Computed[Dossier]):
 
     def on_resize(self) -> None:
         """Fit into the new size."""
-        self.call_after_refresh(self.look)
+        self.look_again()
 
     def on_view_bar_picked(self) -> None:
         """Show the view."""
         self.look()
-        self.call_after_refresh(self.look)
+        self.look_again()
 
     def action_step_view(self, by: int) -> None:
         """Show the next view."""

@@ -189,7 +189,7 @@ class SessionsScreen(Place):
 
     def on_resize(self) -> None:
         """Fit into the new size."""
-        self.call_after_refresh(self.look)
+        self.look_again()
 
     def action_open(self) -> None:
         """Open the session under the cursor."""

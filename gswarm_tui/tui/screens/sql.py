@@ -247,7 +247,7 @@ class SqlScreen(Place):
 
     def on_resize(self) -> None:
         """Fit into the new size."""
-        self.call_after_refresh(self.look)
+        self.look_again()
 
 
 def _answer(desk: Desk, sql: str) -> Laid:
