@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 AT_ONCE = 8
 LONGEST_S = 600.0
 MEMORY = "1GB"
-WRITTEN_MEMORY = "32MB"
+WRITTEN_MEMORY = "8MB"
 """So much of what is in the file already is kept in memory; DuckDB itself keeps all, up to its bound."""
 HEADROOM = 3 * 1024**3
 """What all queries together may allocate, DuckDB's own blocks included."""
