@@ -57,7 +57,7 @@ _MOST_SPILT = 4 * 1024**3
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
-    "threads": 2,
+    "threads": 1,  # queries get more while there are any
     "memory_limit": MEMORY,
     # The recorder checkpoints between commits: a checkpoint that fails in a commit takes that with it.
     "wal_autocheckpoint": "1TB",
@@ -275,6 +275,7 @@ class Database:
             with anew(self._connection, compact):
                 os.chown(compact, -1, found.st_gid)
                 compact.chmod(stat.S_IMODE(found.st_mode))
+                self._connection.execute("SET threads = 2")
                 self._connection.execute("COPY FROM DATABASE rec TO anew")
             compact.rename(self.path)
             self._inode = inode_of(self.path)
