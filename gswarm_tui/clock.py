@@ -103,17 +103,18 @@ class _Timeline:
             at_ns = ts_ns
         self._read_ns = ts_ns
         if at_ns > self._reached_ns:
-            self._reach(at_ns, offset_s)
-        given_s = next((given for since, given in reversed(self._bends) if since <= at_ns), offset_s)
+            given_s = self._given(at_ns, offset_s)
+            if not self._bends or given_s != self._bends[-1][1]:
+                self._bends.append((at_ns, given_s))
+            self._reached_ns = at_ns
+        else:
+            given_s = next((given for since, given in reversed(self._bends) if since <= at_ns), offset_s)
         return round(at_ns / 1e6 - given_s * 1e3) / 1e3, given_s
 
-    def _reach(self, at_ns: int, wanted_s: float) -> None:
-        """Give the newest reading the offset that is wanted, or one as near to it as order allows."""
+    def _given(self, at_ns: int, wanted_s: float) -> float:
+        """The offset of the newest reading: the one that is wanted, or as near to it as order allows."""
         if self._bends:
             last_s, most_s = self._bends[-1][1], SLEW * (at_ns - self._reached_ns) / 1e9
         else:
             last_s, most_s = at_ns / 1e9 - self._before, 0.0
-        given_s = min(wanted_s, last_s + most_s) if wanted_s - last_s <= SET_S else wanted_s
-        if not self._bends or given_s != last_s:
-            self._bends.append((at_ns, given_s))
-        self._reached_ns = at_ns
+        return wanted_s if not 0 < wanted_s - last_s <= SET_S else min(wanted_s, last_s + most_s)

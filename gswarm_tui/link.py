@@ -369,7 +369,8 @@ class Link:
         self._publish(LinkMeasured(self.node, at, offset_s, round_trip_s))
 
     def _offset_of(self, life: str) -> float:
-        return self._offsets.get(life, (self._offset.offset_s, 0.0))[0]
+        known = self._offsets.get(life)
+        return self._offset.offset_s if known is None else known[0]
 
     def _send(self, message: Message) -> None:
         if self._channel is not None:
