@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import duckdb
@@ -44,6 +45,17 @@ def rescue_of(path: Path) -> Path:
 def compact_of(path: Path) -> Path:
     """Where a file is written anew that is in its place: nobody needs this if that isn't finished."""
     return path.with_name(path.name + ".compact")
+
+
+def set_aside(path: Path) -> None:
+    """Gives a file that is there, and its write-ahead log, a free name with a number. Raises OSError."""
+    if path.is_symlink() or not size_of(path):
+        return
+    numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    free = next(one for one in numbered if not one.exists() and not log_of(one).exists())
+    path.rename(free)
+    if log_of(path).exists():
+        log_of(path).rename(log_of(free))
 
 
 def remove(path: Path) -> None:

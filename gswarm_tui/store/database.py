@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import stat
+import shutil
 import threading
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from gswarm_tui.store.anew import anew, compact_of, inode_of, log_of, remove, rescue_of, size_of
+from gswarm_tui.store.anew import anew, compact_of, inode_of, log_of, remove, rescue_of, set_aside, size_of
 from gswarm_tui.store.batch import micros
 from gswarm_tui.store.errors import StoreError, explain, not_opened
 from gswarm_tui.store.intake import Intake
@@ -48,6 +48,8 @@ _MOST_LOG = 256 * 1024 * 1024
 
 _MOST_COMPACTED = 128 * 1024 * 1024
 """So much is written anew in three or four seconds."""
+_ROOM = 4
+"""So many times the file's size has to be free for that, of which it takes at most two."""
 _BLOCK = 256 * 1024
 _MOST_HOLES = 8
 """A smaller file has no more than so many blocks to lose."""
@@ -186,6 +188,9 @@ class Database:
             raise DataRefusedError(str(error)) from error
         except duckdb.Error as error:
             raise self._failed(error) from error
+        except BaseException:
+            self._roll_back()
+            raise
 
     def _write_all(self, tables: Iterable[tuple[Table, Columns]]) -> None:
         once_more = True
@@ -243,11 +248,13 @@ class Database:
         """Whether the file is worth writing anew, and small enough, and may be. Raises StoreError.
 
         Not while something waits in its write-ahead log, where another name leads to the file, it is somebody
-        else's, or more was put into it than comes from here.
+        else's, more was put into it than comes from here, or its disk is nearly full.
         """
         if self.wal_bytes() or self.path.is_symlink() or inode_of(self.path) != self._inode:
             return False
         if not _MOST_HOLES * _BLOCK < self.bytes() <= _MOST_COMPACTED:
+            return False
+        if shutil.disk_usage(self.path.parent).free < _ROOM * self.bytes():
             return False
         found = self.path.stat()
         return found.st_nlink == 1 and found.st_uid == os.geteuid() and not self._holds_more()
@@ -274,9 +281,12 @@ class Database:
             found, compact = self.path.stat(), compact_of(self.path)
             with anew(self._connection, compact):
                 os.chown(compact, -1, found.st_gid)
-                compact.chmod(stat.S_IMODE(found.st_mode))
+                shutil.copystat(self.path, compact)  # who else may read it, also by access control lists
                 self._connection.execute("SET threads = 2")
                 self._connection.execute("COPY FROM DATABASE rec TO anew")
+            if inode_of(self.path) not in (None, self._inode):
+                remove(compact)
+                raise OSError("another file has its place")
             compact.rename(self.path)
             self._inode = inode_of(self.path)
         except (duckdb.Error, OSError) as error:
@@ -350,6 +360,7 @@ class Database:
         """A deleted file is still whole in this connection: writes it anew. Raises StoreError."""
         try:
             rescue = rescue_of(self.path)
+            set_aside(rescue)  # of a head that was killed in this moment, it is the only copy
             with anew(self._connection, rescue):
                 self._connection.execute("COPY FROM DATABASE rec TO anew")
             rescue.rename(to or self.path)

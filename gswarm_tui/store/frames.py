@@ -40,7 +40,7 @@ def frames(play: Playback, low: int, high: int) -> list[FrameArrived]:
     gpus = play.stretch("gpu_samples", "gpu_id AS id", low, high)
     machines = [play.machines[node_id] for node_id in hosts.ids[known].tolist()]
     owner, position = owners(play, gpus.ids)
-    width = int(hosts.ids.max()) + 1
+    width = max(int(hosts.ids.max()), int(owner.max(initial=0))) + 1
     ticks, tick = np.unique((hosts.us[known] - low) * width + hosts.ids[known], return_inverse=True)
     counts = np.zeros(len(ticks), dtype=np.intp)
     counts[tick] = [len(machine.gpu_ids) for machine in machines]

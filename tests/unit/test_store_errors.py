@@ -15,6 +15,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from gswarm_tui.store.anew import log_of
 from gswarm_tui.store.errors import FileInUseError, StoreError, explain
 from gswarm_tui.store.holder import in_use
 from gswarm_tui.store.reader import open_for_reading
@@ -197,6 +198,23 @@ print(recorder.close(T0 + 99).error or "no error", flush=True)
         assert writer.line() == "no error"
     assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3],)]
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_what_a_head_wrote_anew_that_was_killed_before_it_took_its_place_is_kept(path: Path) -> None:
+    then = """
+input()
+print(recorder.close(T0 + 99).error or "no error", flush=True)
+"""
+    rescue, aside = (path.with_name(f"{path.name}.rescue{number}") for number in ("", "-2"))
+    with Writer(path, then) as writer:
+        assert writer.line() == "committed"
+        path.unlink()
+        rescue.write_bytes(b"the only copy")
+        log_of(rescue).write_bytes(b"and its log")
+        writer.say()
+        assert writer.line() == "no error"
+    assert {one.name for one in path.parent.iterdir()} == {path.name, aside.name, log_of(aside).name}
+    assert (aside.read_bytes(), log_of(aside).read_bytes()) == (b"the only copy", b"and its log")
 
 
 def test_a_file_replaced_while_it_is_written_is_not_touched(path: Path) -> None:

@@ -67,6 +67,15 @@ def test_after_a_refusal_the_next_rows_are_taken(database: Database) -> None:
     assert database.rows("SELECT session_id, name FROM sessions") == [{"session_id": 2, "name": "kept"}]
 
 
+def test_after_rows_that_do_not_fit_together_the_next_are_taken(database: Database) -> None:
+    name, columns = events("never", "never")
+    with pytest.raises(ValueError, match="shape"):
+        database.write([sessions([1], ["never"]), (name, columns | {"kind": np.array(["a"] * 3, object)})])
+    database.write([sessions([2], ["kept"]), events("after")])
+    assert details(database) == ["after"]
+    assert database.rows("SELECT name FROM sessions") == [{"name": "kept"}]
+
+
 def test_a_row_of_the_same_key_is_replaced(database: Database) -> None:
     database.write([sessions([1, 2], ["one", "two"])])
     database.write([sessions([2, 3], ["zwei", "drei"])])

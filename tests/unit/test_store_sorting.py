@@ -180,11 +180,13 @@ def test_a_small_file_is_written_anew_with_the_same_rows_and_rights(path: Path, 
         database.checkpoint()
     before, size = database.rows(ALL), database.bytes()
     path.chmod(0o640)
+    os.setxattr(path, "user.given", b"mine")  # an access control list is one, too
     sorter.finish()
     database.compact(60)
     database.close()
     assert path.stat().st_size < size
     assert path.stat().st_mode & 0o777 == 0o640
+    assert os.getxattr(path, "user.given") == b"mine"
     assert list(path.parent.iterdir()) == [path]
     again = Database(path)
     try:
@@ -343,6 +345,40 @@ def test_a_file_with_two_names_keeps_both(path: Path) -> None:
     database.compact(60)
     database.close()
     assert path.samefile(other)
+
+
+def test_a_file_that_takes_its_place_while_it_is_written_anew_is_not_touched(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fragmented(path)
+    database = Database(path)
+    database.checkpoint()
+    before, moved = database.rows(ALL), path.with_name("moved.duckdb")
+
+    def while_it_is_written(*_paths: Path) -> None:
+        path.rename(moved)
+        path.write_text("mine")
+
+    monkeypatch.setattr(shutil, "copystat", while_it_is_written)
+    database.compact(60)
+    database.close()
+    assert path.read_text() == "mine"
+    assert sorted(path.parent.iterdir()) == [moved, path]
+    with duckdb.connect(str(moved)) as file:
+        assert file.execute(ALL).fetchall() == [tuple(before[0].values())]
+
+
+def test_a_file_is_not_written_anew_where_others_could_lack_the_room_meanwhile(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fragmented(path)
+    database = Database(path)
+    database.checkpoint()
+    assert database.compactable()
+    usage = shutil.disk_usage(path.parent)._replace(free=2 * database.bytes())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+    assert not database.compactable()
+    database.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
