@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.cluster.standin import Return, Scenario
+from tests.unit.probe_driver import Reading
 from tests.unit.probe_stage import Stage, about, values
 
 # 10 GB/s go round 2**32 bytes every 430 ms, and readings are further apart.
@@ -26,7 +27,15 @@ def test_a_gpu_that_hangs_leaves_the_wraps_of_the_others_to_be_seen(stage: Stage
         )
         stage.scenario.gpus[0].delays_ms["nvmlDeviceGetFieldValues"] = 8000
         stage.write()
-        node.until(lambda reading: values(reading, "temp_c") == ["lost", 30], every_s=READ_EVERY_S)
+        told: list[object] = []
+
+        def lost(reading: Reading) -> bool:
+            told.append(values(reading, "pcie_tx_mb_s")[1])
+            return values(reading, "temp_c") == ["lost", 30]
+
+        node.until(lost, every_s=READ_EVERY_S)
+        # While it was waited for, the other's counter went round unseen.
+        assert [rate for rate in told if rate is not None and rate != about(FAST_MB_S)] == []
         for _ in range(3):
             reading = node.until(lambda reading: True, every_s=READ_EVERY_S)
             assert values(reading, "pcie_tx_mb_s") == ["lost", about(FAST_MB_S)]

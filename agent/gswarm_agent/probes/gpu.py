@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from itertools import accumulate
@@ -82,7 +83,8 @@ class Gpu:
 
     ``lost`` says why the GPU doesn't answer, None while it does; ``hanging`` is set while it hasn't come back
     from a call, and then nobody else should call it. ``notes`` collects what happened.
-    ``pcie_meter`` measures PCIe (tx, rx) in MB/s where the GPU has no counters.
+    ``pcie_meter`` measures PCIe (tx, rx) in MB/s where the GPU has no counters. Counters that weren't looked at
+    for ``pcie_wraps_s`` may have gone round unseen: their rates begin anew.
     """
 
     def __init__(self, nvml: Nvml, index: int) -> None:
@@ -93,6 +95,7 @@ class Gpu:
         self.notes: Deque[Note] = deque()
         self.pcie_meter: Optional[Callable[[], Optional[Tuple[float, float]]]] = None
         self.pcie_counted_at = time.monotonic()
+        self.pcie_wraps_s = math.inf
         self._nvml = nvml
         self._levels = levels(nvml)
         self._pcie = pcie_counts(nvml.api)
@@ -158,13 +161,22 @@ class Gpu:
             return  # the tick's own reading is at it; where that hangs, this thread must not
         try:
             code, answers = self._nvml.ask_fields(self.handle, self._pcie_query)
+            if code == SUCCESS:
+                self._look_at_pcie()
             # What fails here fails in the tick's own reading too, which deals with it.
             for i, count in enumerate(self._pcie):
                 if code == SUCCESS and answers.codes[i] == SUCCESS:
                     count.total(answers, i)
         finally:
             self._field_lock.release()
-        self.pcie_counted_at = time.monotonic()
+
+    def _look_at_pcie(self) -> None:
+        """PCIe's counters were read, and are counted next."""
+        now = time.monotonic()
+        if now - self.pcie_counted_at > self.pcie_wraps_s:
+            for count in self._pcie:
+                count.reset()
+        self.pcie_counted_at = now
 
     @property
     def reachable(self) -> bool:
@@ -248,7 +260,7 @@ class Gpu:
         verdict, answers = self._nvml.ask_fields(self.handle, asked.field_query)
         if verdict != SUCCESS:
             return [self._alive(verdict)] * len(asked.fields)
-        self.pcie_counted_at = time.monotonic()
+        self._look_at_pcie()
         codes = asked.fine
         if any(answers.codes):
             codes = [
