@@ -83,8 +83,8 @@ class Gpu:
 
     ``lost`` says why the GPU doesn't answer, None while it does; ``hanging`` is set while it hasn't come back
     from a call, and then nobody else should call it. ``notes`` collects what happened.
-    ``pcie_meter`` measures PCIe (tx, rx) in MB/s where the GPU has no counters. Those that weren't looked at for
-    ``pcie_wraps_s`` may have gone round unseen: their rates begin anew.
+    ``pcie_meter`` measures PCIe (tx, rx) in MB/s where the GPU has no counters. Those that nobody looked at
+    for ``pcie_wraps_s`` may have gone round unseen: their rates begin anew.
     """
 
     def __init__(self, nvml: Nvml, index: int) -> None:
