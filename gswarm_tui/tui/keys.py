@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from textual.app import App
 from textual.dom import DOMNode
-from textual.events import Key
+from textual.events import Key, Paste
 
 T = TypeVar("T")
 
@@ -21,18 +21,19 @@ class Keys:
     """Lets a key through when the one before it has done what it does: opened a screen, moved the focus.
 
     Textual hands a key to what has the focus when it comes, and asks what it does when it has gone from there
-    up to the app. Keys that come meanwhile would still go to the screen behind.
+    up to the app. Keys that come meanwhile would still go to the screen behind. What is pasted keeps its
+    place among them.
     """
 
-    def __init__(self, app: App[T], let_through: Callable[[Key], Awaitable[None]]) -> None:
+    def __init__(self, app: App[T], let_through: Callable[[Key | Paste], Awaitable[None]]) -> None:
         self._app = app
         self._let_through = let_through
-        self._waiting: deque[Key] = deque()
+        self._waiting: deque[Key | Paste] = deque()
         self._under_way = 0
         self._late: asyncio.TimerHandle | None = None
 
-    async def take(self, key: Key) -> None:
-        """A key was pressed; called on the app's own task."""
+    async def take(self, key: Key | Paste) -> None:
+        """A key was pressed, or a text pasted; called on the app's own task."""
         self._waiting.append(key)
         if self._late is None:
             await self._next()

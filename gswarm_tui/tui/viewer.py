@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from rich.console import RenderableType
 from textual.app import App
-from textual.events import Event, Key
+from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
 from gswarm_tui.analysis.desk import Desk
@@ -105,7 +105,7 @@ class Viewer(App[str], inherit_bindings=False):
 
     async def on_event(self, event: Event) -> None:
         """Deal with keys one after the other."""
-        if isinstance(event, Key) and not event.is_forwarded:
+        if isinstance(event, (Key, Paste)) and not event.is_forwarded:
             await self._keys.take(event)
         else:
             await super().on_event(event)

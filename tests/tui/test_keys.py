@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.widgets import Input
 
 from gswarm_tui.tui.screens.gpu import GpuScreen
@@ -29,6 +29,17 @@ async def test_what_is_typed_ahead_of_a_filter_is_in_it() -> None:
             while app.screen.query_one("#filter", Input).value != "util<5&t":
                 await pilot.pause(0.01)
         assert app.theme == theme
+
+
+async def test_what_is_pasted_comes_between_what_is_typed_before_and_after_it() -> None:
+    app = app_on(scene(4, 8, 60))
+    async with app.run_test(size=(120, 40)) as pilot:
+        for event in (*typed("/ut"), Paste("il"), *typed("<"), Paste("5")):
+            app.post_message(event)
+        async with asyncio.timeout(30):
+            while len(app.screen.query_one("#filter", Input).value) < 6:
+                await pilot.pause(0.01)
+        assert app.screen.query_one("#filter", Input).value == "util<5"
 
 
 async def test_what_is_typed_ahead_of_a_question_answers_it() -> None:
