@@ -13,9 +13,12 @@ from pathlib import Path
 _MOST_READ = 256 * 1024
 
 
-def usual_place(environ: Mapping[str, str]) -> Path:
-    """Where it is kept. Raises RuntimeError where the user has no home."""
-    state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+def usual_place(environ: Mapping[str, str]) -> Path | None:
+    """Where it is kept; None where the user has no home."""
+    try:
+        state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    except RuntimeError:
+        return None
     return state / "gswarm-tui" / "sql-history"
 
 

@@ -31,10 +31,15 @@ class ConfigError(UserError):
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
-    """Where the config file is looked for, by the XDG base directory specification."""
+    """Where the config file is looked for, by the XDG base directory specification. Raises UserError."""
     folder = Path(environ.get("XDG_CONFIG_HOME", ""))
     if not folder.is_absolute():  # the specification: a relative path is to be ignored
-        folder = Path("~/.config").expanduser()
+        try:
+            folder = Path("~/.config").expanduser()
+        except RuntimeError:
+            raise UserError(
+                "you have no home folder on this machine; set HOME to a folder of yours"
+            ) from None
     return folder / "gswarm-tui" / "config.toml"
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.history import FileHistory
 
-from gswarm_tui.asked import Asked
+from gswarm_tui.asked import Asked, usual_place
 
 QUERIES = st.lists(st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]), min_size=1))
 
@@ -23,6 +24,16 @@ def test_every_query_comes_back_whole_and_a_file_of_the_prompt_before_is_read(qu
             FileHistory(str(before)).store_string(query)
         assert Asked(kept).read() == queries
         assert Asked(before).read() == queries
+
+
+def test_without_a_home_there_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unknown(_number: int) -> object:
+        raise KeyError
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert usual_place({}) is None
+    assert usual_place({"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "gswarm-tui" / "sql-history"
 
 
 def test_where_nothing_can_be_kept_asking_goes_on(tmp_path: Path) -> None:
