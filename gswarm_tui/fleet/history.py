@@ -33,20 +33,19 @@ class History:
         for ts in times:
             self._in_order = self._in_order and ts >= self._newest
             self._newest = max(self._newest, ts)
+        self._place(times, values)
+
+    def append(self, times: Floats, values: Singles) -> None:
+        """The same for readings that are in order, and after all others."""
+        self._newest = float(times[-1]) if len(times) else self._newest
+        self._place(times, values)
+
+    def _place(self, times: Sequence[float] | Floats, values: Floats | Singles) -> None:
         kept = min(len(times), self.capacity)
         self._count += len(times)
         places = np.arange(self._count - kept, self._count) % self.capacity
-        self._times[places] = times[-kept:]
-        self._values[places] = values[-kept:]
-
-    def fill(self, times: Floats, values: Singles) -> None:
-        """Take these readings, oldest first, of shapes (n,) and (n, rows, columns), for all that it holds."""
-        times, values = times[-self.capacity :], values[-self.capacity :]
-        self._count = len(times)
-        self._times[: self._count] = times
-        self._values[: self._count] = values
-        self._newest = float(times[-1]) if self._count else -np.inf
-        self._in_order = True
+        self._times[places] = times[len(times) - kept :]
+        self._values[places] = values[len(times) - kept :]
 
     def _order(self, since: float) -> npt.NDArray[np.intp]:
         count = len(self)

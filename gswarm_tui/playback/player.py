@@ -46,7 +46,7 @@ class Tape(Protocol):
         """The fleet as it was at a time, a new one; of its history at least what is shown first."""
 
     def rings(self, at: float) -> Mapping[str, Rings]:
-        """All of the history that its nodes had then, by name."""
+        """All of the history that its nodes had then, by name, where ``fleet`` gives less."""
 
     def track(self) -> Track:
         """What there is along it."""

@@ -49,7 +49,7 @@ class RecordedTape:
         return self._moments.fleet(at)
 
     def rings(self, at: float) -> dict[str, Rings]:
-        """All of the history that its nodes had then, by name. Raises StoreError."""
+        """All the history of its nodes then, by name, where ``fleet`` gives less. Raises StoreError."""
         return self._moments.rings(at)
 
     def track(self) -> Track:

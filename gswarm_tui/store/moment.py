@@ -30,6 +30,8 @@ BLOCK_US = 3_600_000_000
 NOTHING = (0.0, 0.0, 0.0, 0.0)
 RECENT_S = 300.0
 """So much history a fleet has at once: what the first screen shows of it."""
+PIECE_ROWS = 200_000
+"""About so many samples of GPUs are read at once: what is read takes memory beside what it becomes."""
 TOGETHER_US = 1_000_000
 """Times in so short a stretch are asked for at once."""
 PROCESSES_S = 10.0
@@ -76,14 +78,20 @@ class Moments:
         return fleet
 
     def rings(self, at: float) -> dict[str, Rings]:
-        """All of the history that each node had then, by name. Raises StoreError."""
+        """All of the history that nodes had then, by name, where ``fleet`` gives less. Raises StoreError."""
         now_us = micros(at)
         newest = self._newest(now_us)
         fleet = self._introduced(newest)
-        self._fill(fleet, {name: (found, found.us) for name, found in newest.items()}, now_us, np.inf)
+        longer = {
+            name: (found, found.us)
+            for name, found in newest.items()
+            if (ring := fleet.nodes[name].gpu_history) is not None
+            and ring.capacity * self._playback.interval_s > RECENT_S
+        }
+        self._fill(fleet, longer, now_us, np.inf)
         return {
             node.name: Rings(node.gpu_history, node.host_history, node.energy_base)
-            for node in fleet.nodes.values()
+            for node in (fleet.nodes[name] for name in longer)
             if node.gpu_history is not None and node.host_history is not None
         }
 
@@ -130,20 +138,27 @@ class Moments:
     def _fill(
         self, fleet: Fleet, until: Mapping[str, tuple[_Newest, int]], now_us: int, longest_s: float
     ) -> None:
-        """Give nodes their history up to a time of each: one query for all GPUs, one for hosts."""
+        """Give nodes their history up to a time of each: for each piece one query for GPUs, one for hosts."""
         nodes = [(fleet.nodes[name], found.machine.node_id, us) for name, (found, us) in until.items()]
         rings = [node.gpu_history.capacity for node, *_ in nodes if node.gpu_history is not None]
         if not rings:
             return
         low_us = now_us - round(min(max(rings) * self._playback.interval_s, longest_s) * 1e6)
-        gpus = self._playback.stretch("gpu_samples", "gpu_id AS id", low_us, now_us)
-        hosts = self._playback.stretch("host_samples", "node_id AS id", low_us, now_us)
-        owner, position = owners(self._playback, gpus.ids)
-        gpus_of, hosts_of = gpus.split(owner), hosts.split(hosts.ids)
-        for node, node_id, us in nodes:
-            if node_id in gpus_of and node_id in hosts_of:
-                ticks = hosts_of[node_id][hosts.us[hosts_of[node_id]] <= us]
-                _fill_node(node, gpus, gpus_of[node_id], position, hosts, ticks)
+        ticks = max(1, PIECE_ROWS // max(1, sum(len(node.facts) for node, *_ in nodes)))
+        piece_us = round(ticks * self._playback.interval_s * 1e6)
+        for begin_us in range(low_us, now_us, piece_us):
+            end_us = min(begin_us + piece_us, now_us)
+            gpus = self._playback.stretch("gpu_samples", "gpu_id AS id", begin_us, end_us)
+            hosts = self._playback.stretch("host_samples", "node_id AS id", begin_us, end_us)
+            owner, position = owners(self._playback, gpus.ids)
+            gpus_of, hosts_of = gpus.split(owner), hosts.split(hosts.ids)
+            for node, node_id, us in nodes:
+                if node_id in gpus_of and node_id in hosts_of:
+                    times = hosts_of[node_id][hosts.us[hosts_of[node_id]] <= us]
+                    _fill_node(node, gpus, gpus_of[node_id], position, hosts, times)
+        for node, *_ in nodes:
+            if node.energy_base is not None:
+                node.energy_base = np.nan_to_num(node.energy_base)
 
     def _last_frames(self, newest: Mapping[str, _Newest], now_us: int) -> list[FrameArrived]:
         """Each node's newest frame, with the processes that were seen last."""
@@ -249,10 +264,9 @@ class Moments:
 def _fill_node(  # noqa: PLR0917 - two tables, and which of their rows
     node: NodeState, gpus: Stretch, gpu_rows: Places, position: Places, hosts: Stretch, host_rows: Places
 ) -> None:
-    """Fill a node's rings with its rows; ``position`` is by row."""
+    """Add a node's next rows to its rings; ``position`` is by row."""
     if node.gpu_history is None or node.host_history is None:
         return
-    host_rows = host_rows[-node.host_history.capacity :]
     if not len(times := hosts.us[host_rows]):
         return
     low, high = np.searchsorted(gpus.us[gpu_rows], (times[0], times[-1] + 1))
@@ -263,23 +277,24 @@ def _fill_node(  # noqa: PLR0917 - two tables, and which of their rows
         if (numbers := gpus.numbers(name, gpu_rows)) is None:
             continue
         if column == ENERGY:
-            node.energy_base = _first_of_each(places, numbers, len(node.facts))
+            if node.energy_base is None:
+                node.energy_base = np.full(len(node.facts), np.nan)
+            _begin(node.energy_base, places, numbers)
             numbers = numbers - node.energy_base[places]
         values[ticks, places, column] = numbers
     host_values = np.full((len(times), 1, len(HOST_COLUMNS)), np.nan, dtype=np.float32)
     for column, name in enumerate(HOST_COLUMNS):
         if (numbers := hosts.numbers(name, host_rows)) is not None:
             host_values[:, 0, column] = numbers
-    node.gpu_history.fill(times / 1e6, values)
-    node.host_history.fill(times / 1e6, host_values)
+    node.gpu_history.append(times / 1e6, values)
+    node.host_history.append(times / 1e6, host_values)
 
 
-def _first_of_each(position: Places, numbers: npt.NDArray[Any], gpus: int) -> npt.NDArray[np.float64]:
-    """The first number of each GPU, 0 where there is none."""
-    first = np.zeros(gpus)
-    seen, where = np.unique(position, return_index=True)
-    first[seen] = np.nan_to_num(numbers[where])
-    return first
+def _begin(bases: npt.NDArray[np.float64], places: Places, numbers: npt.NDArray[Any]) -> None:
+    """Note the first number of each GPU that has none yet (NaN)."""
+    new = np.flatnonzero(np.isfinite(numbers) & np.isnan(bases[places]))
+    seen, where = np.unique(places[new], return_index=True)
+    bases[seen] = numbers[new][where]
 
 
 def _stretches(times: Iterable[int]) -> list[tuple[int, int]]:

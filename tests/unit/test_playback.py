@@ -25,6 +25,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.tape import RecordedTape
+from gswarm_tui.store import moment
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.playback import require_recording
 from gswarm_tui.store.source import FileSource
@@ -193,6 +194,28 @@ def test_the_whole_history_is_the_one_of_a_fleet_that_is_young(tape: RecordedTap
         known_times, known_values = known.readings()
         np.testing.assert_array_equal(times, known_times)
         np.testing.assert_array_equal(values, known_values)
+
+
+def test_history_is_the_same_in_how_many_pieces_it_is_read(
+    tape: RecordedTape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = BEGINNING + 66
+    whole = tape.fleet(at)
+    monkeypatch.setattr(moment, "PIECE_ROWS", 20)
+    for name, node in tape.fleet(at).nodes.items():
+        known = whole.nodes[name]
+        assert node.gpu_history is not None
+        assert known.gpu_history is not None
+        for one, other in zip(node.gpu_history.readings(), known.gpu_history.readings(), strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(node.energy_base, known.energy_base)
+
+
+def test_history_that_a_fleet_has_is_not_read_again(
+    tape: RecordedTape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moment, "RECENT_S", 3600.0)
+    assert tape.rings(BEGINNING + 66) == {}
 
 
 def test_a_lost_node_looks_lost_then_and_live_before(tape: RecordedTape) -> None:
