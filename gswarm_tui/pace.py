@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
+from collections import defaultdict, deque
 
 from gswarm_tui.launch.base import Retry
 
@@ -49,7 +49,7 @@ class Gate:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._frames: dict[str, deque[tuple[int, int]]] = {}
+        self._frames: defaultdict[str, deque[tuple[int, int]]] = defaultdict(deque)
         self._opened = asyncio.Event()
 
     @property
@@ -59,14 +59,14 @@ class Gate:
 
     def took(self, life: str, seq: int, size: int) -> None:
         """A frame of about so many bytes came."""
-        self._frames.setdefault(life, deque()).append((seq, size))
+        self._frames[life].append((seq, size))
         self._bytes += size
         if self.is_full:
             self._opened.clear()
 
     def acknowledged(self, life: str, seq: int) -> None:
         """The frames of a life up to this one are on disk."""
-        frames = self._frames.get(life, deque())
+        frames = self._frames.get(life)
         while frames and frames[0][0] <= seq:
             self._bytes -= frames.popleft()[1]
         if not self.is_full:

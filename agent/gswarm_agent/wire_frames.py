@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, List, Optional, Sequence, Tuple
 
@@ -99,7 +98,8 @@ class FrameReader:
         if self._looked is not None and said == self._said:
             known = self._looked
             block = _block(numbers, self._hello.tables.processes, len(known), "process numbers")
-            return replace(known, numbers=block)
+            who = known.gpus, known.pids, known.users, known.commands, known.ranks, known.local_ranks
+            return Processes(*who, block)
         self._looked = _processes(value, self._hello)
         self._said = said
         return self._looked

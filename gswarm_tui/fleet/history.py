@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +15,9 @@ class History:
     Memory is taken as it fills. Times are Unix seconds; a late reading takes its place among the others.
     """
 
+    # Each node has its own, far from the others in memory: a place less to look at.
+    __slots__ = ("_count", "_in_order", "_newest", "_times", "_values", "capacity")
+
     def __init__(self, capacity: int, rows: int, columns: int) -> None:
         self.capacity = max(1, capacity)
         self._times: Floats = np.empty(self.capacity, dtype=np.float64)
@@ -28,19 +29,19 @@ class History:
     def __len__(self) -> int:
         return min(self._count, self.capacity)
 
-    def extend(self, times: Sequence[float], values: Floats) -> None:
-        """Add readings of any times, of shapes (n,) and (n, rows, columns)."""
-        for ts in times:
-            self._in_order = self._in_order and ts >= self._newest
-            self._newest = max(self._newest, ts)
-        self._place(times, values)
+    def room(self, ts: float) -> Singles:
+        """The place of one more reading of any time, of shape (rows, columns), to be filled in at once."""
+        self._in_order = self._in_order and ts >= self._newest
+        self._newest = max(self._newest, ts)
+        at = self._count % self.capacity
+        self._count += 1
+        self._times[at] = ts
+        room: Singles = self._values[at]
+        return room
 
     def append(self, times: Floats, values: Singles) -> None:
-        """The same for readings that are in order, and after all others."""
+        """Add readings after all others, oldest first, of shapes (n,) and (n, rows, columns)."""
         self._newest = float(times[-1]) if len(times) else self._newest
-        self._place(times, values)
-
-    def _place(self, times: Sequence[float] | Floats, values: Floats | Singles) -> None:
         kept = min(len(times), self.capacity)
         self._count += len(times)
         places = np.arange(self._count - kept, self._count) % self.capacity

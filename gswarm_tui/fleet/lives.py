@@ -28,6 +28,9 @@ class Place(NamedTuple):
 class Lives:
     """What was heard of a node, by life; the newest lives are remembered."""
 
+    # Each node has its own, far from the others in memory: a place less to look at.
+    __slots__ = ("_heard",)
+
     def __init__(self) -> None:
         self._heard: dict[str, Heard] = {}
 

@@ -17,8 +17,6 @@ from gswarm_tui.fleet.readings import ENERGY, Reading
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 
 UNHEALTHY_S = 30.0
-_TOGETHER = 4
-"""So many readings go into the history at once: each time its memory is far away."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ def stale_after_s(interval_s: float) -> float:
     return max(1.0, STALE_INTERVALS * interval_s)
 
 
-@dataclass
+@dataclass(slots=True)
 class NodeState:
     """One node. ``gpus`` has shape (GPUs, GPU metrics) and ``host`` (host metrics,), NaN where unmeasured.
 
@@ -81,9 +79,8 @@ class NodeState:
     own_memory_mib: float | None = None
     energy_mj: Sequence[float] = ()
     energy_base: Floats | None = None
-    _gpu_history: History | None = None
-    _host_history: History | None = None
-    _not_in_history: list[tuple[float, Reading]] = field(default_factory=list)
+    gpu_history: History | None = None
+    host_history: History | None = None
     looked: Processes | None = None
     last_ts: float | None = None
     last_arrival: float | None = None
@@ -139,44 +136,20 @@ class NodeState:
         """The rows of a reading that are of the job's GPUs."""
         return values if all(self.mine) else values[np.array(self.mine, dtype=bool)]
 
-    @property
-    def gpu_history(self) -> History | None:
-        """The last minutes of its GPUs, None before its hello."""
-        self._complete_history()
-        return self._gpu_history
-
-    @property
-    def host_history(self) -> History | None:
-        """The last minutes of the node itself, None before its hello."""
-        self._complete_history()
-        return self._host_history
-
-    def for_history(self, values: Floats) -> Floats:
-        """Readings (…, GPUs, GPU metrics) with their energy counted from the link's first.
-
-        So single precision holds it.
-        """
-        kept = values.copy()
-        if self.energy_base is not None:
-            kept[..., ENERGY] -= self.energy_base
-        return kept
+    def counted(self, reading: Reading) -> Floats:
+        """Its energy counters (mJ) as in the history, from the first on: so single precision holds them."""
+        energy: Floats = reading.gpus[:, ENERGY]
+        if self.energy_base is None:
+            self.energy_base = np.nan_to_num(energy)
+        return energy - self.energy_base
 
     def keep(self, ts: float, reading: Reading) -> None:
         """Add a reading to the history."""
-        if self.energy_base is None:
-            self.energy_base = np.nan_to_num(reading.gpus[:, ENERGY])
-        self._not_in_history.append((ts, reading))
-        if len(self._not_in_history) >= _TOGETHER:
-            self._complete_history()
-
-    def _complete_history(self) -> None:
-        if not self._not_in_history:
-            return
-        times, readings = zip(*self._not_in_history, strict=True)
-        self._not_in_history.clear()
-        if self._gpu_history is not None and self._host_history is not None:
-            self._gpu_history.extend(times, self.for_history(np.array([one.gpus for one in readings])))
-            self._host_history.extend(times, np.array([one.host for one in readings])[:, np.newaxis])
+        if self.gpu_history is not None and self.host_history is not None:
+            room = self.gpu_history.room(ts)
+            room[:] = reading.gpus
+            room[:, ENERGY] = self.counted(reading)
+            self.host_history.room(ts)[:] = reading.host
 
     def begin_history(self, capacity: int, gpus: int) -> None:
         """Begin with an empty history of so many readings of so many GPUs."""
@@ -185,6 +158,5 @@ class NodeState:
 
     def take(self, rings: Rings) -> None:
         """Have this history instead."""
-        self._gpu_history, self._host_history, self.energy_base = rings.gpus, rings.host, rings.energy_base
-        self._not_in_history.clear()
+        self.gpu_history, self.host_history, self.energy_base = rings.gpus, rings.host, rings.energy_base
         self.version += 1

@@ -252,8 +252,8 @@ class Fleet:
         if node.gpu_history is None:
             return
         earlier, later, after_ts = node.gpu_history.around(event.ts)
-        tables = earlier, node.for_history(reading.gpus), later
-        before, now, after = (table[:, ENERGY].tolist() for table in tables)
+        before, after = earlier[:, ENERGY].tolist(), later[:, ENERGY].tolist()
+        now = node.counted(reading).tolist()
         first, second = energy_used(before, now, node.mine), energy_used(now, after, node.mine)
         second -= energy_used(before, after, node.mine)
         self.sessions.add_energy(event.ts, first)

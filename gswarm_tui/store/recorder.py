@@ -140,9 +140,12 @@ class Recorder:
         with self._changed:
             if self._closing:
                 return
-            taken = self._without_refused(events) if self._lasting else events
-            self._waiting.extend(taken)
-            self._waiting_bytes += sum(map(weight, taken))
+            size = sum(map(weight, events))
+            if self._lasting and (self._behind or self._waiting_bytes + size > self._keep_bytes):
+                events = self._without_refused(events)
+                size = sum(map(weight, events))
+            self._waiting.extend(events)
+            self._waiting_bytes += size
             self._bound()
             self._changed.notify()
 

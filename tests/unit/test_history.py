@@ -13,7 +13,7 @@ from gswarm_tui.fleet.history import History, binned
 def test_it_holds_the_newest_readings_in_order(capacity: int, values: list[float]) -> None:
     history = History(capacity, 1, 1)
     for second, value in enumerate(values):
-        history.extend([float(second)], np.array([[[value]]]))
+        history.room(float(second))[:] = value
     times, series = history.series(0, row=0)
     assert series.tolist() == values[-capacity:]
     assert times.tolist() == list(range(len(values)))[-capacity:]
@@ -22,7 +22,7 @@ def test_it_holds_the_newest_readings_in_order(capacity: int, values: list[float
 def test_since_leaves_out_what_is_older() -> None:
     history = History(10, 2, 1)
     for second in range(5):
-        history.extend([second], np.array([[[second], [10 * second]]]))
+        history.room(second)[:] = [[second], [10 * second]]
     times, series = history.series(0, since=3)
     assert times.tolist() == [3, 4]
     assert series.tolist() == [[3, 30], [4, 40]]
