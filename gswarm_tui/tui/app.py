@@ -263,7 +263,7 @@ class GswarmApp(Viewer):
                 "quit?",
                 [
                     f"{plural(len(running), 'session')} running: {names}",
-                    "They end now, and the recording is closed.",
+                    f"{'It ends' if len(running) == 1 else 'They end'} now, and the recording is closed.",
                 ],
                 "end and quit",
             ),

@@ -57,12 +57,17 @@ async def test_every_action_of_a_place_can_be_run_and_is_bound_to_its_keys(place
                 assert (bound.node, bound.binding.action) == (owner, action.name)
 
 
+FRAME = 5
+"""Columns of help's border, padding and scroll bar."""
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", PLACES)
 def test_help_and_footer_tell_the_keys_of_the_table(place: str, mode: str) -> None:
     helped = ["".join(span.text for span in line) for line in help_lines(place, mode)]
     for action in actions_of(place, mode):
         assert any(action.keys_shown in line and action.help in line for line in helped), action.name
+    assert max(map(len, helped)) <= 80 - FRAME
     foot = "".join(span.text for span in footer_line(place, 300, mode))
     for action in actions_of(place, mode):
         assert (f" {action.label}" in foot) or not action.footer

@@ -161,6 +161,7 @@ async def test_quitting_asks_once_while_sessions_run_and_ends_them() -> None:
         await pilot.press("q")
         await pilot.pause()
         assert "1 session running: train" in screen_text(app)
+        assert "It ends now, and the recording is closed." in screen_text(app)
         await pilot.press("escape")
         await pilot.pause()
         assert app.is_running

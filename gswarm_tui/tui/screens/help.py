@@ -15,18 +15,18 @@ from gswarm_tui.tui.widgets.bar import Bar, Line, Span
 SIGNS: tuple[tuple[str, str], ...] = (
     ("–", "not measured: the machine has no answer, or the GPU doesn't"),
     ("…", "connecting"),
-    ("≈", "stale: connected, but no data for three intervals; the last numbers are shown faintly"),
+    ("≈", "stale: no data for three intervals; last numbers are faint"),
     ("‼", "unhealthy: connected, but no data for half a minute"),
-    ("╳", "lost, with the reason, what to do about it, and when it is tried again"),
+    ("╳", "lost: why, what to do about it, and when it is tried again"),
     ("■", "ended: the node's agent was stopped"),
     ("▲", "a warning; an error has ╳"),
     ("98", "faint: left out by the filter, stale, or not in your job"),
 )
 FILTERS: tuple[tuple[str, str], ...] = (
     ("util<5", "a metric by its short or full name: < <= > >= = !="),
-    ("mem>40G", "k, M, G and T after a number; without one it is in the database's unit"),
-    ("gpu03 gpu0*", "nodes whose name has this in it or fits the pattern; gpu03:5 is one GPU"),
-    ("state:lost", "also node: user: command: model: and gpu: rank: with a number or 0-3"),
+    ("mem>40G", "k, M, G, T after a number; without one the database's unit"),
+    ("gpu03 gpu0*", "nodes by a part of their name or a pattern; gpu03:5 a GPU"),
+    ("state:lost", "also node: user: command: model:; gpu: rank: with 3 or 0-3"),
     ("mine", "GPUs that your job was granted"),
     ("a b  a|b  !a", "and, or, not; parentheses group"),
 )
