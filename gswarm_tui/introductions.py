@@ -1,10 +1,11 @@
-"""What an agent may tell of lives on one connection: its own and former ones, and what is lost of them."""
+"""What an agent may tell on one connection: of its own and former lives, what is lost of them, its clock."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from gswarm_agent.frame import Hello
+from gswarm_agent.wire import Ping
 from gswarm_agent.wire_values import WireError
 
 MOST_FORMER = 64
@@ -17,7 +18,7 @@ MOST_LOSSES = 1000
 class Introductions:
     """Former lives come first, each once, then the present one, which may say hello again.
 
-    Both methods raise WireError where it goes on too long or makes no sense.
+    ``hello`` and ``loss`` raise WireError where it goes on too long or makes no sense.
     """
 
     def __init__(self) -> None:
@@ -25,6 +26,7 @@ class Introductions:
         self._hello: Hello | None = None
         self._hellos = 0
         self._losses = 0
+        self._unanswered = 0
 
     def hello(self, hello: Hello, *, speaks: bool) -> None:
         """An agent said hello; ``speaks`` if that of the present life has been heard already."""
@@ -46,6 +48,17 @@ class Introductions:
         self._losses += 1
         if self._losses > MOST_LOSSES:
             raise WireError(f"it told more than {MOST_LOSSES} times that frames are lost")
+
+    def ping(self, now_ns: int) -> Ping:
+        """What is asked of its clock at a time (Unix nanoseconds)."""
+        self._unanswered += 1
+        return Ping(now_ns)
+
+    def pong(self) -> bool:
+        """It told its clock: whether it was asked to; unasked, that would cost memory without end."""
+        asked = self._unanswered > 0
+        self._unanswered -= asked
+        return asked
 
 
 def _same_agent(before: Hello, now: Hello) -> bool:

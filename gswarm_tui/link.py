@@ -22,7 +22,6 @@ from gswarm_agent.wire import (
     JobEnds,
     Lost,
     Message,
-    Ping,
     Pong,
     SetInterval,
     Start,
@@ -223,7 +222,7 @@ class Link:
             if self._job_ends is not None:
                 told.append(self._job_end(self._job_ends))
             # Its answer overtakes what waits on the node, whose times need the offset.
-            told.append(Ping(self._wall_ns()))
+            told.append(self._introductions.ping(self._wall_ns()))
             # All in one, because each write is a packet, and wakes who hands it on.
             channel.write(MAGIC + b"".join(map(encode, told)))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -308,7 +307,7 @@ class Link:
         now = self._times.monotonic()
         if now - self._pinged_at >= PING_EVERY_S:
             self._pinged_at = now
-            self._send(Ping(self._wall_ns()))
+            self._send(self._introductions.ping(self._wall_ns()))
         if now - self._live_at >= LONGEST_WAIT_S:
             self._backoff.reset()
 
@@ -335,7 +334,7 @@ class Link:
                 self._is_live(message, at)
         elif isinstance(message, Lost):
             self._take_loss(message, at)
-        elif isinstance(message, Pong):
+        elif isinstance(message, Pong) and self._introductions.pong():
             self._measure(message.clock, at)
 
     def _take_loss(self, lost: Lost, at: float) -> None:
@@ -356,7 +355,7 @@ class Link:
                 self._offset.join(*known)
                 self._tell_offset(hello.life, at)
         self._change(Phase.LIVE)
-        self._send(Ping(self._wall_ns()))
+        self._send(self._introductions.ping(self._wall_ns()))
         self._pinged_at = self._live_at
 
     def _measure(self, clock: Clock, at: float) -> None:

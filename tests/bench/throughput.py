@@ -35,7 +35,7 @@ def run(form: Form) -> Iterator[Figure]:
         "hub + recorder, no screen, committed", samples / cpu_s, "GPU-samples/CPU s",
         100_000, at_least=True,
     )  # fmt: skip
-    yield Figure("disk, a GPU-sample, recording closed", file_bytes / samples, "bytes", 26)
+    yield Figure("disk, a GPU-sample, of these few minutes", file_bytes / samples, "bytes")
     nodes = form.count(1024, 8)
     share = asyncio.run(pace(form.folder / "pace.duckdb", nodes, GPUS, 1000, form.seconds(30), form.seed))
     yield Figure(f"hub + recorder, {nodes} nodes × {GPUS} GPUs at 1 Hz", share, "% of a core", 15)

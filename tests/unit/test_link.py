@@ -642,6 +642,17 @@ async def test_what_is_lost_for_good_has_the_time_of_its_own_life() -> None:
         assert Ack("life0", 9) in agent.heard
 
 
+async def test_what_an_agent_tells_of_its_clock_unasked_counts_for_nothing() -> None:
+    agent = FakeAgent()
+    async with scene(agent) as here:
+        agent.greet()
+        agent.say(*(Pong(Clock(n, n, n)) for n in range(100)))
+        agent.say(FRAME)
+        await settle()
+        assert len(here.of(FrameArrived)) == 1
+        assert 0 < len(here.of(LinkMeasured)) < 10
+
+
 async def test_an_agent_that_loses_without_end_is_left() -> None:
     agent = FakeAgent()
     async with scene(agent) as here:
