@@ -41,7 +41,7 @@ from gswarm_tui.fleet.events import (
     weight,
 )
 from gswarm_tui.introductions import Introductions
-from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean, each
+from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean, each, reach
 from gswarm_tui.pace import ATTEMPTS_PER_S, LONGEST_WAIT_S, MOST_WAITING, Backoff, Gate, Haste
 
 PING_EVERY_S = 10.0
@@ -209,7 +209,7 @@ class Link:
 
     async def _connect_once(self) -> None:
         """One connection, from its start to its end. Returns when asked to stop, else raises LaunchError."""
-        channel = await self._launcher.open(self.node)
+        channel = await reach(self._launcher, self.node, {*self._on_disk, *self._heard})
         self._channel, self._hello, self._offset = channel, None, Offset()
         self._speaks, self._introductions, self._haste = False, Introductions(), None
         self._gate.forget()

@@ -27,6 +27,9 @@ USAGE = """usage: python -m gswarm_agent COMMAND
      --hold                  stay until the agent that was started has ended, as in a Slurm step
      --only-left             measure nothing where no agent runs: only give what is left
      --simulate JSON         measure a simulated node
+  ended --recording UID      say how that agent ended, if it was killed
+     --node NAME             as above
+     --folder PATH           as above
   stream [--simulate JSON]   send frames to the head on standard input and output, and end with it
   status                     print as JSON which recordings have an agent or frames here
      --recording UID         of one recording
@@ -105,12 +108,8 @@ def _stream(options: dict[str, str]) -> int:
 
 def _attach(options: dict[str, str]) -> int:
     from gswarm_agent.attach import attach
-    from gswarm_agent.folder import is_plain
 
-    recording = options.get("--recording", "")
-    node = options.get("--node", "") or os.uname().nodename
-    if not (is_plain(recording) and is_plain(node)):
-        raise OptionError("attach needs --recording UID, of letters, digits and ._:- alone, as --node is")
+    folder_name = _folder_name("attach", options)
     make_probe = _probe_maker(options)
     numbers = {name: _number(name, options[name]) for name in _LIMITS if name in options}
 
@@ -121,7 +120,23 @@ def _attach(options: dict[str, str]) -> int:
         limits = server.Limits(**given, only_left="--only-left" in options)
         server.serve(folder, listener, make_probe, "--simulate" in options, limits)
 
-    return attach(f"{recording}@{node}"[:200], options.get("--folder", ""), serve, "--hold" in options)
+    return attach(folder_name, options.get("--folder", ""), serve, "--hold" in options)
+
+
+def _ended(options: dict[str, str]) -> int:
+    from gswarm_agent.attach import tell_end
+
+    return tell_end(_folder_name("ended", options), options.get("--folder", ""))
+
+
+def _folder_name(command: str, options: dict[str, str]) -> str:
+    from gswarm_agent.folder import is_plain, name_of
+
+    recording = options.get("--recording", "")
+    node = options.get("--node", "") or os.uname().nodename
+    if not (is_plain(recording) and is_plain(node)):
+        raise OptionError(f"{command} needs --recording UID, of letters, digits and ._:- alone, as --node is")
+    return name_of(recording, node)
 
 
 def _number(name: str, text: str) -> float:
@@ -236,6 +251,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[dict[str, str]], int]]] = {
         "--recording --node --linger --memory-mib --spool-mib --folder --hold --only-left --simulate",
         _attach,
     ),
+    "ended": ("--recording --node --folder", _ended),
     "stream": ("--simulate", _stream),
     "status": ("--recording --folder --for-head", _status),
     "once": ("--simulate", _once),

@@ -62,11 +62,26 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
     connection.close()
     if hold and started:
         return _hold(folder)
-    if heading.locked() and _was_killed(folder):
-        said = _last_line(folder.read(LOG))
-        print("the agent on this node was killed" + (f": {said}" if said else ""), file=sys.stderr)
-        return 1
+    return _tell_end(folder) if heading.locked() else 0
+
+
+def tell_end(name: str, top: str) -> int:
+    """Say of an agent that just ended what ``attach`` would have said. Returns its exit status."""
+    for place in tops(top):
+        try:
+            folder = Folder(place, name)
+        except OSError:
+            continue
+        return _tell_end(folder)
     return 0
+
+
+def _tell_end(folder: Folder) -> int:
+    if not _was_killed(folder):
+        return 0
+    said = _last_line(folder.read(LOG))
+    print("the agent on this node was killed" + (f": {said}" if said else ""), file=sys.stderr)
+    return 1
 
 
 def _reach(name: str, places: Sequence[str], serve: Serve) -> tuple[_socket.socket, Folder, bool]:

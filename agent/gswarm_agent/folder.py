@@ -33,6 +33,11 @@ def tops(given: str = "") -> tuple[str, ...]:
     return (given,) if given else tuple(f"{place}/gswarm-tui-{os.geteuid()}" for place in PLACES)
 
 
+def name_of(recording: str, node: str) -> str:
+    """What the folder of a recording is called, on a node of which the head speaks by this name."""
+    return f"{recording}@{node}"[:200]
+
+
 def is_plain(name: str) -> bool:
     """Whether a name is made of letters, digits and ``._:-`` alone, and begins like a name."""
     return name.isascii() and name[:1] not in (*".:-", "") and all(c.isalnum() or c in "._:-" for c in name)

@@ -17,9 +17,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
+from typing import Callable, Deque, List, Optional, Tuple, Union
 
 from gswarm_agent.calling import is_own
 from gswarm_agent.delivery import Delivery
@@ -39,6 +38,7 @@ from gswarm_agent.wire import (
     JOB_ENDED,
     KEEPS,
     TAKEN_OVER,
+    WHO,
     Ack,
     JobEnds,
     Message,
@@ -287,9 +287,7 @@ class Server:
         if not data:
             self._leave(visitor)
         elif (question := visitor.hear(data)) is not None:
-            if question:
-                with suppress(OSError):
-                    visitor.connection.sendall(json.dumps(self._answer(question)).encode())
+            if question and not visitor.answer(self._answer(question)):
                 self._leave(visitor)
         else:
             try:
@@ -300,16 +298,18 @@ class Server:
             if self._head is not None:
                 self.started.set()
 
-    def _answer(self, question: bytes) -> Union[List[Dict[str, Any]], Dict[str, str]]:
+    def _answer(self, question: bytes) -> str:
+        if question == WHO:
+            return f"{self._hello.life if self._hello else ''}\n"
         if question == STATUS:
-            return [asdict(waiting) for waiting in self._spool.waiting()]
+            return json.dumps([asdict(waiting) for waiting in self._spool.waiting()])
         try:
             if self._hello is None or self._ending:
                 raise MarkError("it doesn't measure now")
             self._marks.add(*read_request(question), self.watch.wall_ns())
         except MarkError as error:
-            return {"error": str(error)}
-        return {}
+            return json.dumps({"error": str(error)})
+        return "{}"
 
     def _handle(self, visitor: Visitor, message: Message) -> None:
         if isinstance(message, Start) and not visitor.delivery.started:

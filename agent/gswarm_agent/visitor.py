@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 from typing import Optional
 
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.mark import ASKING, MOST_REQUEST
-from gswarm_agent.wire import clip_text
+from gswarm_agent.wire import WHO, clip_text
 
 STATUS = b"?"
 """All that a visitor sends which wants no frames; the answer is JSON, after the magic."""
@@ -29,7 +30,12 @@ class Visitor:
         self._asked = b""
 
     def hear(self, data: bytes) -> Optional[bytes]:
-        """The whole question of a visitor that has one, empty until it is complete; None from a head."""
+        """The whole question of a visitor that has one, empty until it is complete; None from a head.
+
+        After ``WHO`` the visitor may turn out to be a head.
+        """
+        if self._asks is None and data == WHO:
+            return WHO
         if self._asks is None:
             self._asks = data[:1] in (STATUS, ASKING)
         if not self._asks:
@@ -37,6 +43,12 @@ class Visitor:
         self._asked += data
         whole = self._asked == STATUS or self._asked.endswith(b"\n") or len(self._asked) > MOST_REQUEST
         return self._asked if whole else b""
+
+    def answer(self, text: str) -> bool:
+        """Answer its question; whether there may be more to hear from it."""
+        with suppress(OSError):
+            self.connection.sendall(text.encode())
+        return self._asks is None
 
     def end(self, reason: str) -> None:
         """Say bye, but don't wait long for somebody who doesn't listen."""

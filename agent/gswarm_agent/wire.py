@@ -36,6 +36,8 @@ from gswarm_agent.wire_values import (
 
 WIRE_VERSION = 4
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
+WHO = b"@"
+"""What a head may say before all else to an agent's socket, and waits then: with which life does it talk?"""
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
 MAX_PARTS = 16 * 1024

@@ -6,7 +6,7 @@ import enum
 import re
 import resource
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol, runtime_checkable
 
 LONGEST_REASON = 240
@@ -80,6 +80,21 @@ class Launcher(Protocol):
 
     async def close(self) -> None:
         """Let go of what is shared. Channels are closed before."""
+
+
+@runtime_checkable
+class Joining(Launcher, Protocol):
+    """A launcher that can join an agent which serves already without a command on its node."""
+
+    async def join(self, node: str, lives: Collection[str]) -> Channel:
+        """Join the agent of a node if it is in one of these lives, else as ``open``. Raises LaunchError."""
+
+
+async def reach(launcher: Launcher, node: str, lives: Collection[str]) -> Channel:
+    """Join the agent of a node, of which these lives are known, or start it. Raises LaunchError."""
+    if lives and isinstance(launcher, Joining):
+        return await launcher.join(node, lives)
+    return await launcher.open(node)
 
 
 class Asking(Launcher, Protocol):

@@ -65,6 +65,10 @@ class Serving:
         only_left = ("--only-left",) if self.only_left else ()
         return ("attach", "--recording", self.recording, "--node", node, *linger, *spool, *only_left)
 
+    def end(self, node: str) -> tuple[str, ...]:
+        """The arguments that tell how the agent of a node ended."""
+        return "ended", "--recording", self.recording, "--node", node
+
 
 @dataclass(frozen=True)
 class Bootstrap:

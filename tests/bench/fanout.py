@@ -7,6 +7,8 @@ start isn't in it; that of asyncssh alone, with a connection and ``true`` a node
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import resource
 import subprocess
 import sys
@@ -158,6 +160,7 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
     # Nothing is acknowledged, so frames wait for the next client as after one that was killed.
     hub.recorder = RecorderStatus("", rows=0, file_bytes=0, waiting=0, committed={})
     launcher = SshLauncher(SshSettings("", config, ""), Bootstrap("", "", Serving(recording, LINGER_S)))
+    known = Path(config).with_name(f"lives-{recording}")
     missing, there = set(names), asyncio.Event()
     newest: dict[tuple[str, str], int] = {}
 
@@ -171,6 +174,10 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
 
     for name in names:
         hub.links[name] = Link(name, launcher, INTERVAL_MS, publish)
+    # As a recording that goes on tells its links.
+    for node, life in json.loads(known.read_text()).items() if known.exists() else ():
+        if node in hub.links:
+            hub.links[node].resume(life, 0, 0.0, math.inf)
     running = asyncio.create_task(hub.run())
     try:
         async with asyncio.timeout(120):
@@ -179,6 +186,7 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
         node = next(iter(missing))
         raise TimeoutError(f"no frame of {node}: {hub.fleet.nodes[node].reason}") from None
     _say_what_was_used()
+    known.write_text(json.dumps(dict(newest)))
     if stop or not recording:
         hub.recorded(RecorderStatus("", rows=0, file_bytes=0, waiting=0, committed=newest))
         hub.recorder = None  # what comes from here on is acknowledged as it comes

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import tempfile
+import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,8 +18,9 @@ import pytest
 from gswarm_agent.folder import tops
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.status import status
-from gswarm_agent.wire import MAGIC, Ack, Bye, Decoder, Message, Start, Stop, encode
-from gswarm_tui.launch.base import Asking, Channel
+from gswarm_agent.wire import MAGIC, WHO, Ack, Bye, Decoder, Message, Start, Stop, encode
+from gswarm_tui.launch import joining
+from gswarm_tui.launch.base import Asking, Channel, reach
 from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 from gswarm_tui.launch.local import LocalLauncher
 from gswarm_tui.launch.srun import SrunLauncher
@@ -61,8 +65,8 @@ class Listener:
         self.frames: list[int] = []
 
     @classmethod
-    async def on(cls, launcher: Asking, node: str) -> Listener:
-        listener = cls(await launcher.open(node))
+    async def on(cls, launcher: Asking, node: str, lives: Collection[str] = ()) -> Listener:
+        listener = cls(await reach(launcher, node, lives))
         listener.channel.write(MAGIC + encode(Start(100, 1)))
         return listener
 
@@ -106,6 +110,192 @@ async def test_an_agent_outlives_the_connection_that_started_it(server: Server, 
             pass
     await first.channel.close()
     await goes_on(launcher, recording, first)
+    await launcher.close()
+
+
+def ssh(server: Server, recording: str) -> SshLauncher:
+    return SshLauncher(SshSettings(config=server.config()), Bootstrap(serving=Serving(recording)))
+
+
+def run_for(server: Server) -> set[str]:
+    """What runs for the server's connections, apart from the server itself."""
+    found: set[str] = set()
+    waiting = server.sessions()
+    while waiting:
+        pid = waiting.pop()
+        with suppress(FileNotFoundError):
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            found |= set() if name.startswith("sshd") else {name}
+            waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return found
+
+
+async def test_an_agent_that_serves_is_joined_without_a_process(server: Server, recording: str) -> None:
+    launcher = ssh(server, recording)
+    first = await Listener.on(launcher, "gpu01")
+    await first.hear(Frame, 3)
+    assert run_for(server)
+    await first.channel.close()
+    again = await Listener.on(launcher, "gpu01", first.lives)
+    await again.hear(Frame, first.frames[-1] + 3)
+    assert again.lives == first.lives
+    assert again.frames == list(range(1, len(again.frames) + 1))
+    assert not run_for(server)
+    await again.channel.close()
+    last = await Listener.on(launcher, "gpu01", ["another", *first.lives])
+    await last.hear(Frame)
+    assert not run_for(server)
+    await last.stop()
+    assert (await ask_status(launcher, "gpu01", recording)).left is False
+    await launcher.close()
+
+
+async def test_the_newest_head_takes_over_also_without_a_process(server: Server, recording: str) -> None:
+    launcher = ssh(server, recording)
+    first = await Listener.on(launcher, "gpu01")
+    await first.hear(Frame)
+    second = await Listener.on(launcher, "gpu01", first.lives)
+    await first.hear(Bye)
+    await second.hear(Frame)
+    third = await Listener.on(launcher, "gpu01")
+    await second.hear(Bye)
+    await third.hear(Frame)
+    await third.stop()
+    for listener in (first, second):
+        await listener.channel.close()
+    await launcher.close()
+
+
+async def test_a_server_that_forbids_it_is_asked_no_more_than_twice(
+    tmp_path: Path, server: Server, recording: str
+) -> None:
+    (tmp_path / "strict").mkdir()
+    with running(tmp_path / "strict", AllowStreamLocalForwarding="no") as strict:
+        strict.trust()
+        launcher = ssh(strict, recording)
+        listener = await Listener.on(launcher, "gpu01")
+        await listener.hear(Frame)
+        lives = listener.lives
+        for _ in range(4):
+            await listener.channel.close()
+            listener = await Listener.on(launcher, "gpu01", lives)
+            await listener.hear(Frame)
+            assert listener.lives == lives
+        await listener.stop()
+        await launcher.close()
+        log = (strict.folder / "sshd.log").read_text()
+    assert log.count("refused streamlocal port forward") == 2 * len(tops())
+
+
+async def test_where_nobody_serves_any_more_an_agent_is_started(server: Server, recording: str) -> None:
+    launcher = ssh(server, recording)
+    listener = await Listener.on(launcher, "gpu01", ["0123456789abcdef"])
+    await listener.hear(Frame)
+    await listener.stop()
+    await launcher.close()
+
+
+async def test_of_an_agent_that_is_killed_its_node_tells_as_much(server: Server, recording: str) -> None:
+    launcher = ssh(server, recording)
+    first = await Listener.on(launcher, "gpu01")
+    await first.hear(Frame)
+    await first.channel.close()
+    again = await Listener.on(launcher, "gpu01", first.lives)
+    await again.hear(Frame)
+    ((pid, log),) = [(entry["pid"], folder_of(recording) / "log") for entry in status(recording)]
+    log.write_text("what it said last\n\n")
+    os.kill(pid, signal.SIGKILL)
+    while await again.channel.read():
+        pass
+    words = "the agent ended with exit status 1: the agent on this node was killed: what it said last"
+    assert await again.channel.explain_end() == words
+    await again.channel.close()
+    other = await Listener.on(launcher, "gpu01", first.lives)
+    await other.hear(Frame)
+    assert other.lives[-1] != first.lives[0]
+    await other.channel.close()
+    await launcher.close()
+
+
+async def test_a_joined_agent_outlives_its_connection_too(server: Server, recording: str) -> None:
+    launcher = ssh(server, recording)
+    first = await Listener.on(launcher, "gpu01")
+    await first.hear(Frame)
+    await first.channel.close()
+    again = await Listener.on(launcher, "gpu01", first.lives)
+    await again.hear(Frame)
+    for pid in server.sessions():
+        os.kill(pid, signal.SIGKILL)
+    with suppress(ConnectionError):
+        while await again.channel.read():
+            pass
+    await again.channel.close()
+    await goes_on(launcher, recording, again)
+    await launcher.close()
+
+
+def folder_of(recording: str) -> Path:
+    return next(path for top in tops() for path in Path(top).glob(f"{recording}@*"))
+
+
+@contextmanager
+def impostor(recording: str, says: bytes, leaves: bool) -> Iterator[tuple[str, list[bytes]]]:
+    """Somebody else's socket where an agent is looked for: the folder above, and what was said to it."""
+    heard: list[bytes] = []
+    with tempfile.TemporaryDirectory(dir="/tmp") as top, socket.socket(socket.AF_UNIX) as listener:
+        folder = Path(top) / f"{recording}@gpu01"
+        folder.mkdir()
+        listener.bind(str(folder / "serve"))
+        listener.listen()
+
+        def talk() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.sendall(says)
+                        data = b"" if leaves else connection.recv(65536)
+                        while data:
+                            heard.append(data)
+                            data = connection.recv(65536)
+
+        talking = threading.Thread(target=talk)
+        talking.start()
+        try:
+            yield top, heard
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            talking.join()
+
+
+@pytest.mark.parametrize(
+    ("says", "leaves"),
+    [
+        (MAGIC + b"0123456789abcdef\n", False),
+        (MAGIC + b"\n", False),
+        (MAGIC + b"\n" * 1000, False),
+        (b"x" * 300_000, False),
+        (b"", False),
+        (MAGIC, True),
+        (MAGIC + encode(Bye("the agent gave all that was left")), False),
+    ],
+)
+async def test_somebody_else_is_told_nothing_and_not_believed(
+    server: Server, recording: str, monkeypatch: pytest.MonkeyPatch, says: bytes, leaves: bool
+) -> None:
+    launcher = ssh(server, recording)
+    first = await Listener.on(launcher, "gpu01")
+    await first.hear(Frame)
+    await first.channel.close()
+    monkeypatch.setattr(joining, "ANSWER_S", 0.5)
+    with impostor(recording, says, leaves) as (top, heard):
+        monkeypatch.setattr(joining, "tops", lambda: (top,))
+        again = await Listener.on(launcher, "gpu01", first.lives)
+        await again.hear(Frame)
+    assert again.lives == first.lives
+    assert again.frames[0] == 1
+    assert b"".join(heard) in (b"", WHO)
+    await again.stop()
     await launcher.close()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import itertools
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -127,6 +127,11 @@ class FakeLauncher:
     def __init__(self, *answers: FakeAgent | LaunchError) -> None:
         self.answers = list(answers)
         self.asked: list[str] = []
+        self.joined: list[set[str]] = []
+
+    async def join(self, node: str, lives: Collection[str]) -> FakeAgent:
+        self.joined.append(set(lives))
+        return await self.open(node)
 
     async def open(self, node: str) -> FakeAgent:
         self.asked.append(node)
@@ -382,6 +387,21 @@ async def test_after_a_reconnect_the_agent_hears_what_is_on_disk_newest_life_fir
         start = second.heard[0]
         assert isinstance(start, Start)
         assert start.resume == (("life1", 5), ("life0", 10))
+
+
+async def test_an_agent_is_joined_that_may_be_in_a_life_that_is_known() -> None:
+    first, second, third = FakeAgent(), FakeAgent(), FakeAgent()
+    async with scene(first, second, third) as here:
+        assert here.launcher.joined == []
+        first.greet()
+        first.say(FRAME)
+        await settle()
+        first.outgoing.put_nowait(b"")
+        await here.hands.turn(2)
+        here.link.resume("life of before", 5, 0.0, 0.0)
+        second.outgoing.put_nowait(b"")
+        await here.hands.turn(4)
+        assert here.launcher.joined == [{HELLO.life}, {HELLO.life, "life of before"}]
 
 
 async def test_a_link_that_is_to_connect_anew_does_so_at_once() -> None:

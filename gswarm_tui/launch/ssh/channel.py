@@ -1,9 +1,10 @@
-"""A channel over an SSH connection."""
+"""Channels over an SSH connection."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 
 import asyncssh
 
@@ -12,9 +13,11 @@ from gswarm_tui.launch.process import describe_end, describe_status
 
 _STDERR_KEPT = 8 * 1024
 _PATIENCE_S = 2.0
+_ASKING_S = 10.0
+_Session = asyncssh.SSHClientChannel[bytes] | asyncssh.SSHUNIXChannel[bytes]
 
 
-class SshChannel(Inbox, asyncssh.SSHClientSession[bytes]):
+class _Channel(Inbox):
     """One agent over one SSH connection; see ``Channel``.
 
     It is the session itself, whose bytes asyncssh hands over as they come: its streams would cost a
@@ -24,10 +27,10 @@ class SshChannel(Inbox, asyncssh.SSHClientSession[bytes]):
     def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
         super().__init__()
         self._connection = connection
-        self._session: asyncssh.SSHClientChannel[bytes] | None = None
+        self._session: _Session | None = None
         self._stderr = bytearray()
 
-    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+    def connection_made(self, chan: _Session) -> None:
         """The session is open."""
         self.source = self._session = chan
 
@@ -49,7 +52,7 @@ class SshChannel(Inbox, asyncssh.SSHClientSession[bytes]):
         self.ended(exc)
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the agent's stdin."""
+        """Send bytes to the agent."""
         if self._session is not None:
             with contextlib.suppress(OSError):
                 self._session.write(data)
@@ -58,10 +61,23 @@ class SshChannel(Inbox, asyncssh.SSHClientSession[bytes]):
         """The end of what was written to stderr so far."""
         return bytes(self._stderr)
 
+    async def close(self) -> None:
+        """Close the connection; the agent sees the end of its input."""
+        self._connection.close()
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._connection.wait_closed()
+        except TimeoutError:
+            self._connection.abort()
+
+
+class CommandChannel(_Channel, asyncssh.SSHClientSession[bytes]):
+    """What a command on the node reads and writes."""
+
     async def explain_end(self) -> str:
         """How the agent or the connection ended."""
         session = self._session
-        if session is None:
+        if not isinstance(session, asyncssh.SSHClientChannel):
             return describe_end(describe_status(None), b"")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
@@ -72,11 +88,29 @@ class SshChannel(Inbox, asyncssh.SSHClientSession[bytes]):
             return describe_end("broke off with the connection", self.stderr())
         return describe_end(describe_status(status), self.stderr())
 
-    async def close(self) -> None:
-        """Close the connection; the agent sees the end of its input."""
-        self._connection.close()
+
+class SocketChannel(_Channel, asyncssh.SSHUNIXSession[bytes]):
+    """The agent's own socket, to which the SSH server connects; ``ask`` finds out how the agent ended."""
+
+    def __init__(self, connection: asyncssh.SSHClientConnection, ask: Callable[[], Awaitable[str]]) -> None:
+        super().__init__(connection)
+        self._ask = ask
+
+    async def open(self, path: str) -> None:
+        """Have the server connect to a socket on its machine. Raises asyncssh.ChannelOpenError."""
+        await self._connection.create_unix_connection(lambda: self, path)
+
+    def leave(self) -> None:
+        """Let go of the socket, but not of the connection."""
+        if self._session is not None:
+            self._session.abort()
+
+    async def explain_end(self) -> str:
+        """How the agent or the connection ended."""
+        if self._connection.is_closed():
+            return describe_end("broke off with the connection", b"")
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                await self._connection.wait_closed()
+            async with asyncio.timeout(_ASKING_S):
+                return await self._ask()
         except TimeoutError:
-            self._connection.abort()
+            return describe_end("ended, and its node doesn't say how", b"")

@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 import logging
 import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from functools import partial
 
 import asyncssh
 
 from gswarm_tui.launch.base import LaunchError, allow_many_files, check_name, clean
 from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, greet
+from gswarm_tui.launch.joining import meet, sockets
 from gswarm_tui.launch.ssh.attempt import Attempt, KnownHosts
-from gswarm_tui.launch.ssh.channel import SshChannel
+from gswarm_tui.launch.ssh.channel import CommandChannel, SocketChannel
 from gswarm_tui.launch.ssh.configuration import Configuration
 from gswarm_tui.launch.ssh.failures import explain, explain_refusal
 from gswarm_tui.launch.ssh.keys import Keys, default_keys
@@ -22,9 +26,12 @@ HANDSHAKES_AT_ONCE = 64
 CONNECT_S = 15.0
 LOGIN_S = 30.0
 KEEPALIVE_S = 15.0
+MOST_REFUSALS = 2
+"""In a row: its server forbids to forward to sockets, or its agents aren't where they are looked for."""
 # asyncssh's own choice begins with ChaCha20, which costs it five times as much a packet.
 _CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _HAS_PORT = re.compile(r"(\]|^[^:]*):\d+$")
+_LOG = logging.getLogger(__name__)
 
 # Without a handler of its own, asyncssh's log would be printed over the screen.
 logging.getLogger("asyncssh").addHandler(logging.NullHandler())
@@ -41,15 +48,64 @@ class SshLauncher:
         self._known = KnownHosts()
         self._keys = Keys()
         self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
+        self._refusals = Counter[str]()
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
 
     async def open(self, node: str, *words: str) -> GreetedChannel:
         """Connect to a node and start the agent on it; see ``Asking`` for ``words``."""
+        connection = await self._reach(node)
+        return await self._run(connection, node, words or self._bootstrap.serving.words(node))
+
+    async def join(self, node: str, lives: Collection[str]) -> GreetedChannel:
+        """Connect to a node and join its agent by its socket; see ``Joining``."""
+        connection = await self._reach(node)
+        try:
+            joined = await self._join(connection, node, lives)
+        except BaseException:
+            connection.abort()
+            raise
+        return joined or await self._run(connection, node, self._bootstrap.serving.words(node))
+
+    async def _reach(self, node: str) -> asyncssh.SSHClientConnection:
         check_name(node)
-        line = self._bootstrap.command_line(*(words or self._bootstrap.serving.words(node)))
         async with self._handshakes:
-            connection = await self._connect(node, self._settings.user, self._settings.jump, ())
-        channel = SshChannel(connection)
+            return await self._connect(node, self._settings.user, self._settings.jump, ())
+
+    async def _join(
+        self, connection: asyncssh.SSHClientConnection, node: str, lives: Collection[str]
+    ) -> GreetedChannel | None:
+        """The agent that listens on a node, if it is in one of these lives."""
+        recording = self._bootstrap.serving.recording
+        if not recording or self._refusals[node] >= MOST_REFUSALS:
+            return None
+        for path in sockets(recording, node):
+            channel = SocketChannel(connection, partial(self._how_it_ended, connection, node))
+            try:
+                await channel.open(path)
+            except asyncssh.ChannelOpenError as error:
+                _LOG.debug("%s: %s can't be reached: %s", node, path, error.reason)
+                continue
+            if joined := await meet(channel, lives):
+                del self._refusals[node]
+                return joined
+            _LOG.debug("%s: at %s is no agent of this recording", node, path)
+            channel.leave()
+        self._refusals[node] += 1
+        return None
+
+    async def _how_it_ended(self, connection: asyncssh.SSHClientConnection, node: str) -> str:
+        try:
+            told = await self._run(connection, node, self._bootstrap.serving.end(node))
+            return await told.explain_end()
+        except LaunchError as error:
+            return error.reason
+
+    async def _run(
+        self, connection: asyncssh.SSHClientConnection, node: str, words: Sequence[str]
+    ) -> GreetedChannel:
+        """Run the agent with these arguments."""
+        channel = CommandChannel(connection)
+        line = self._bootstrap.command_line(*words)
         try:
             await connection.create_session(lambda: channel, line, encoding=None, request_pty=False)
         except (asyncssh.Error, OSError) as error:
