@@ -186,7 +186,7 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
         node = next(iter(missing))
         raise TimeoutError(f"no frame of {node}: {hub.fleet.nodes[node].reason}") from None
     _say_what_was_used()
-    known.write_text(json.dumps(dict(newest)))
+    known.write_text(json.dumps(dict(newest.keys())))
     if stop or not recording:
         hub.recorded(RecorderStatus("", rows=0, file_bytes=0, waiting=0, committed=newest))
         hub.recorder = None  # what comes from here on is acknowledged as it comes
