@@ -34,6 +34,8 @@ _CHUNK = 65536
 def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
     """Relay between the head and the agent of the recording ``name``. Returns an exit status.
 
+    Before the agent speaks, it says ``GSWARM-AT TOP``: in which folder that of the agent is.
+
     ``serve`` is what the agent does, called in its own process. With ``hold``, whoever started the agent
     stays until that has ended: with the last task of a Slurm step all of its processes end. SIGTERM, the
     end of the job, is handed on to the agent then, which Slurm may not know as part of the step.
@@ -51,12 +53,14 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
     heading = _thread.allocate_lock()
     heading.acquire()
     _thread.start_new_thread(_relay_in, (connection, heading, hold))
+    said = f"GSWARM-AT {folder.top}\n".encode()
     try:
         while True:
             data = connection.recv(_CHUNK)
             if not data:
                 break
-            _write(1, data)
+            _write(1, said + data)
+            said = b""
     except OSError:  # the agent or the head is gone
         pass
     connection.close()

@@ -40,7 +40,8 @@ _RUN = (
 )
 _OTHER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 8, -1))
 _USUAL = re.compile(r"[\w./:+-]+", re.ASCII)
-_SAID = re.compile(rb"GSWARM-(SETUP|NEED|OLD|FAIL)(?: ([^\n]*))?\n")
+_PLAIN_PATH = re.compile(r"/[\w./+-]{1,80}", re.ASCII)
+_SAID = re.compile(rb"GSWARM-(SETUP|NEED|OLD|FAIL|AT)(?: ([^\n]*))?\n")
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,10 @@ class Bootstrap:
 
 
 class Greeting:
-    """What a node says before its agent speaks, without I/O. Setup and bundle are given to it once each."""
+    """What a node says before its agent speaks, without I/O. Setup and bundle are given to it once each.
+
+    ``top`` is where it has the folders of recordings, empty where it doesn't say so.
+    """
 
     def __init__(self, bundle: Bundle, setup: str = "") -> None:
         self._answers: dict[bytes, Callable[[], bytes]] = {
@@ -128,6 +132,7 @@ class Greeting:
         self._heard = 0
         self.noise = b""
         self.old_version = ""
+        self.top = ""
         self.failure: tuple[str, str] | None = None
         self.wire: bytes | None = None
 
@@ -153,6 +158,8 @@ class Greeting:
                 answer += self._answers.pop(what, bytes)()
             elif what == b"OLD":
                 self.old_version = self.old_version or clean(text, 20)
+            elif what == b"AT":
+                self.top = text if _PLAIN_PATH.fullmatch(text) else ""
             else:
                 kind, _, rest = text.partition(" ")
                 self.failure = kind, rest
@@ -162,11 +169,12 @@ class Greeting:
 
 
 class GreetedChannel:
-    """A channel whose agent speaks already; see ``Channel``."""
+    """A channel whose agent speaks already; see ``Channel``. ``top`` is as of ``Greeting``."""
 
-    def __init__(self, channel: Channel, first: bytes) -> None:
+    def __init__(self, channel: Channel, first: bytes, top: str = "") -> None:
         self._channel = channel
         self._first = first
+        self.top = top
         self.write = channel.write
         self.stderr = channel.stderr
         self.explain_end = channel.explain_end
@@ -210,4 +218,4 @@ async def greet(channel: Channel, bootstrap: Bootstrap) -> GreetedChannel:
     except BaseException:
         await channel.close()
         raise
-    return GreetedChannel(channel, greeting.wire)
+    return GreetedChannel(channel, greeting.wire, greeting.top)

@@ -20,9 +20,9 @@ _LONGEST_ADDRESS = 107
 _LONGEST_ANSWER = len(MAGIC) + 64
 
 
-def sockets(recording: str, node: str) -> list[str]:
-    """Where an agent may listen, likeliest first, on a node on which the user has the same number as here."""
-    paths = (f"{top}/{name_of(recording, node)}/{SOCKET}" for top in tops())
+def sockets(recording: str, node: str, top: str = "") -> list[str]:
+    """Where an agent may listen, likeliest first; without a ``top`` it is looked for as on this machine."""
+    paths = (f"{top}/{name_of(recording, node)}/{SOCKET}" for top in tops(top))
     return [path for path in paths if len(path) <= _LONGEST_ADDRESS]
 
 

@@ -207,6 +207,24 @@ def test_what_looks_like_a_greeting_after_the_magic_is_the_agents_own() -> None:
     assert greeting.wire == MAGIC + NEED
 
 
+@pytest.mark.parametrize(
+    ("said", "top"),
+    [
+        ("/var/tmp/gswarm-tui-1000", "/var/tmp/gswarm-tui-1000"),
+        ("/tmp/with a blank", ""),
+        ("tmp", ""),
+        ("/tmp/\x1b[2J", ""),
+        ("/" + 90 * "x", ""),
+        ("", ""),
+    ],
+)
+def test_where_a_node_says_that_its_agents_are_is_taken_if_it_is_plain(said: str, top: str) -> None:
+    greeting = Greeting(own_bundle())
+    greeting.feed(f"GSWARM-AT {said}\n".encode() + MAGIC)
+    assert greeting.top == top
+    assert greeting.wire == MAGIC
+
+
 @given(st.binary(max_size=300))
 def test_no_noise_is_taken_for_an_agent(noise: bytes) -> None:
     greeting = Greeting(own_bundle())

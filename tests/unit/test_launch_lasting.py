@@ -184,7 +184,31 @@ async def test_a_server_that_forbids_it_is_asked_no_more_than_twice(
         await listener.stop()
         await launcher.close()
         log = (strict.folder / "sshd.log").read_text()
-    assert log.count("refused streamlocal port forward") == 2 * len(tops())
+    assert log.count("refused streamlocal port forward") == 2
+
+
+async def test_an_agent_is_found_where_its_node_says_that_it_is(
+    server: Server, recording: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = ssh(server, recording)
+    monkeypatch.setattr(joining, "tops", lambda given="": (given or "/var/tmp/gswarm-tui-of-somebody-else",))
+    first = await Listener.on(launcher, "gpu01")
+    await first.hear(Frame)
+    await first.channel.close()
+    again = await Listener.on(launcher, "gpu01", first.lives)
+    await again.hear(Frame)
+    assert not run_for(server)
+    await again.channel.close()
+    other_head = ssh(server, recording)
+    guessing = await Listener.on(other_head, "gpu01", first.lives)
+    await guessing.hear(Frame)
+    await guessing.channel.close()
+    told = await Listener.on(other_head, "gpu01", first.lives)
+    await told.hear(Frame)
+    assert not run_for(server)
+    await told.stop()
+    for each in (launcher, other_head):
+        await each.close()
 
 
 async def test_where_nobody_serves_any_more_an_agent_is_started(server: Server, recording: str) -> None:
@@ -289,7 +313,7 @@ async def test_somebody_else_is_told_nothing_and_not_believed(
     await first.channel.close()
     monkeypatch.setattr(joining, "ANSWER_S", 0.5)
     with impostor(recording, says, leaves) as (top, heard):
-        monkeypatch.setattr(joining, "tops", lambda: (top,))
+        monkeypatch.setattr(joining, "tops", lambda _told: (top,))
         again = await Listener.on(launcher, "gpu01", first.lives)
         await again.hear(Frame)
     assert again.lives == first.lives

@@ -49,6 +49,7 @@ class SshLauncher:
         self._keys = Keys()
         self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
         self._refusals = Counter[str]()
+        self._tops: dict[str, str] = {}
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
 
     async def open(self, node: str, *words: str) -> GreetedChannel:
@@ -78,7 +79,7 @@ class SshLauncher:
         recording = self._bootstrap.serving.recording
         if not recording or self._refusals[node] >= MOST_REFUSALS:
             return None
-        for path in sockets(recording, node):
+        for path in sockets(recording, node, self._tops.get(node, "")):
             channel = SocketChannel(connection, partial(self._how_it_ended, connection, node))
             try:
                 await channel.open(path)
@@ -116,7 +117,10 @@ class SshLauncher:
         except BaseException:
             connection.abort()
             raise
-        return await greet(channel, self._bootstrap)
+        greeted = await greet(channel, self._bootstrap)
+        if greeted.top:
+            self._tops[node] = greeted.top
+        return greeted
 
     async def close(self) -> None:
         """Disconnect from the jump hosts."""
