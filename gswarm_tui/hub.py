@@ -7,7 +7,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gswarm_agent.frame import INFO
@@ -31,6 +31,9 @@ FLUSH_LONGEST_S = 1.0
 FLUSH_ENDING_S = 0.1
 FLUSH_PHASE = 0.4
 """Agents read at whole multiples of the interval; so much of one later their frames are here, also many."""
+TURNS = 3
+"""A node that goes on sending hears at every third commit what is on disk, because to tell it costs half as
+much as its frame does. At a commit a second that is well before an agent writes to its own disk."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -107,6 +110,8 @@ class Hub:
         self._frames: list[FrameArrived] = []
         self._frames_of: set[str] = set()
         self._acknowledged: dict[tuple[str, str], int] = {}
+        self._owed: dict[str, dict[str, int]] = {}
+        self._commits = 0
         self._reconnecting: set[str] = set()
 
     def now(self) -> float:
@@ -132,6 +137,8 @@ class Hub:
             self._take_frames()
         if isinstance(event, NodeIntroduced):
             self._reconnecting.discard(event.node)
+        elif isinstance(event, LinkChanged):  # when it connects anew, it asks for what comes after that
+            self._acknowledge([event.node])
         told = self.fleet.apply(event)
         self._waiting.append(event)
         self._waiting.extend(t for t in told if t is not event)
@@ -150,25 +157,33 @@ class Hub:
         if events:
             for sink in self.sinks:
                 sink.submit(events)
-            if self.recorder is None:
-                self._acknowledge(
-                    {(e.node, e.life): e.frame.seq for e in events if isinstance(e, FrameArrived)}
-                )
+        frames = [event for event in events if isinstance(event, FrameArrived)]
+        if self.recorder is None:
+            self._on_disk({(e.node, e.life): e.frame.seq for e in frames})
+        self._acknowledge(self._owed.keys() - {e.node for e in frames})
         for callback in self.flushed:
             callback()
 
     def recorded(self, status: RecorderStatus) -> None:
-        """The recorder committed: acknowledge to the nodes what is new on disk."""
+        """The recorder committed: nodes hear it in turns, and one that fell silent from the next flush."""
         self.recorder = status
-        self._acknowledge(status.committed)
+        self._on_disk(status.committed)
         for node in status.behind:
             if node in self.links and node not in self._reconnecting:
                 self._reconnecting.add(node)
                 self.links[node].reconnect()
 
-    def _acknowledge(self, frames: Mapping[tuple[str, str], int]) -> None:
+    def _on_disk(self, frames: Mapping[tuple[str, str], int]) -> None:
+        """Lives' frames up to these are on disk: nodes hear it in turns."""
         for (node, life), seq in frames.items():
             if self._acknowledged.get((node, life)) != seq and node in self.links:
+                self._owed.setdefault(node, {})[life] = seq
+        self._commits += 1
+        self._acknowledge(list(self.links)[self._commits % TURNS :: TURNS])
+
+    def _acknowledge(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            for life, seq in self._owed.pop(node, {}).items():
                 self._acknowledged[node, life] = seq
                 self.links[node].acknowledge(life, seq)
 

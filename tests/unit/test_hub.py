@@ -106,10 +106,55 @@ def test_a_commit_is_acknowledged_once_to_the_node_it_holds() -> None:
     links = {name: Link(name) for name in ("n1", "n2")}
     made.links.update(links)
     status = RecorderStatus("f", 1, 1, 0, {("n1", "life"): 7})
-    made.recorded(status)
-    made.recorded(status)
+    for _ in range(4):
+        made.recorded(status)
+        made.flush()
     assert links["n1"].acknowledged == [("life", 7)]
     assert links["n2"].acknowledged == []
+
+
+def commit(made: Hub, seq: int) -> dict[str, int]:
+    """Frames of these nodes come and are committed: what each of them hears."""
+    links = {name: link for name, link in made.links.items() if isinstance(link, Link)}
+    for name in links:
+        made.publish(FrameArrived(name, 1.0, 1.0, "life", TABLES.frame(seq, 1, 0.0, 0, gpus=(), host=None)))
+    made.flush()
+    made.recorded(RecorderStatus("f", 1, 1, 0, dict.fromkeys(((name, "life") for name in links), seq)))
+    heard = {name: link.acknowledged[-1][1] for name, link in links.items() if link.acknowledged}
+    for link in links.values():
+        link.acknowledged.clear()
+    return heard
+
+
+def test_nodes_that_go_on_sending_have_their_turn_at_every_third_commit() -> None:
+    made, _ = hub(*"abcdef")
+    made.recorder = RecorderStatus("f", 0, 0, 1, {})
+    made.links.update({name: Link(name) for name in "abcdef"})
+    turns = [commit(made, seq) for seq in (1, 2, 3, 4)]
+    assert turns == [{"b": 1, "e": 1}, {"c": 2, "f": 2}, {"a": 3, "d": 3}, {"b": 4, "e": 4}]
+
+
+def test_a_node_that_fell_silent_hears_it_at_the_next_look() -> None:
+    made, _ = hub("a", "b")
+    made.recorder = RecorderStatus("f", 0, 0, 1, {})
+    made.links["a"], made.links["b"] = link, other = Link("a"), Link("b")
+    assert commit(made, 1) == {"b": 1}
+    for name in "ab":
+        made.publish(FrameArrived(name, 2.0, 2.0, "life", TABLES.frame(2, 2, 0.0, 0, gpus=(), host=None)))
+    made.flush()
+    assert link.acknowledged == []
+    made.flush()
+    assert (link.acknowledged, other.acknowledged) == ([("life", 1)], [])
+
+
+def test_a_node_that_connects_anew_asks_for_what_is_not_on_disk() -> None:
+    made, _ = hub(*"abc")
+    made.recorder = RecorderStatus("f", 0, 0, 1, {})
+    links = {name: Link(name) for name in "abc"}
+    made.links.update(links)
+    commit(made, 1)
+    made.publish(LinkChanged("c", 2.0, Phase.LOST, "cut"))
+    assert links["c"].acknowledged == [("life", 1)]
 
 
 def test_without_a_recorder_what_was_shown_is_acknowledged() -> None:
@@ -118,6 +163,7 @@ def test_without_a_recorder_what_was_shown_is_acknowledged() -> None:
     for seq in (1, 2):
         made.publish(FrameArrived("n1", 1.0, 1.0, "life", TABLES.frame(seq, 1, 0.0, 0, gpus=(), host=None)))
     assert link.acknowledged == []
+    made.flush()
     made.flush()
     assert link.acknowledged == [("life", 2)]
 
@@ -130,6 +176,7 @@ def test_with_a_recorder_nothing_is_acknowledged_before_the_commit() -> None:
     made.flush()
     assert link.acknowledged == []
     made.recorded(RecorderStatus("f", 1, 1, 0, {("n1", "life"): 1}))
+    made.flush()
     assert link.acknowledged == [("life", 1)]
 
 
