@@ -217,12 +217,12 @@ class Database:
 
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file; later if a query looks at it. Raises StoreError."""
-        if self._lending is not None:
-            self._lending.settle()
-            if self.wal_bytes() > _MOST_LOG:
-                self._lending.stop("the recorder had to bring what it wrote into the file")
+        if self._lending is not None and self.wal_bytes() > _MOST_LOG:
+            self._lending.stop("the recorder had to bring what it wrote into the file")
         with contextlib.suppress(_BusyError):
             self._execute("CHECKPOINT rec")
+            if self._lending is not None:
+                self._lending.settle()
 
     def rearrange(self, table: Table, where: str, order: str) -> None:
         """Puts the rows of a condition back in another order, in one transaction. Raises StoreError."""

@@ -25,8 +25,6 @@ LONGEST_S = 600.0
 THREADS = 2
 """So many work while there is a query, else one: for what the recorder writes two take 0.4 more CPU."""
 MEMORY = "1GB"
-WRITTEN_MEMORY = "8MB"
-"""So much of what is in the file already is kept in memory; DuckDB itself keeps all, up to its bound."""
 HEADROOM = 3 * 1024**3
 """What all queries together may allocate, DuckDB's own blocks included."""
 _CANCELLED = "the query was cancelled"
@@ -35,22 +33,13 @@ _CANCELLED = "the query was cancelled"
 class Lending:
     """Cursors of the recorder's connection, lent to whoever asks while there is one.
 
-    ``usual_memory`` is the connection's bound without queries, ``written_memory`` what it may keep of what is
-    in the file, ``longest_s`` the time that a query may take until its last row is fetched. All methods may
-    be called from any thread.
+    ``usual_memory`` is the connection's bound without queries, ``longest_s`` the time that a query may take
+    until its last row is fetched. All methods may be called from any thread.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        usual_memory: str,
-        longest_s: float = LONGEST_S,
-        *,
-        written_memory: str = WRITTEN_MEMORY,
-    ) -> None:
+    def __init__(self, path: Path, usual_memory: str, longest_s: float = LONGEST_S) -> None:
         self.path = path
         self._usual_memory = usual_memory
-        self._written_memory = written_memory
         self._longest_s = longest_s
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
@@ -108,12 +97,15 @@ class Lending:
         return asked
 
     def settle(self) -> None:
-        """Give back the memory that queries needed, and most of what is in the file, where none runs."""
+        """Give back the memory that queries needed, and all that is in the file, where none runs.
+
+        DuckDB queues each piece of memory to be given back some time, and remembers those that are gone
+        already until it looks through the queue. That it does only while it has more than it may.
+        """
         with self._lock:
             if self._connection is not None and not self._out:
-                # A bound that is lowered makes DuckDB forget; what it can't is more than that and stays.
-                with suppress(duckdb.OutOfMemoryException):
-                    self._connection.execute(f"SET memory_limit = '{self._written_memory}'")
+                with suppress(duckdb.OutOfMemoryException):  # nobody can keep to so little
+                    self._connection.execute("SET memory_limit = '1KB'")
                 self._connection.execute(f"SET memory_limit = '{self._usual_memory}'")
 
     def _ended(self, asked: Asked) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import threading
 import time
@@ -19,7 +20,7 @@ from gswarm_tui.store.database import Database
 from gswarm_tui.store.intake import Intake
 from gswarm_tui.store.queries import Lending
 from gswarm_tui.store.recorder import Recorder
-from gswarm_tui.store.schema import GPU_SAMPLES
+from gswarm_tui.store.schema import GPU_SAMPLES, LINKS
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
 GPUS = 8
@@ -243,7 +244,7 @@ def test_a_log_that_a_query_looks_at_is_emptied_later(path: Path) -> None:
 
 
 def test_what_is_in_the_file_is_not_kept_in_memory_too(path: Path) -> None:
-    database = Database(path, Lending(path, "256MB", written_memory="4MB"))
+    database = Database(path, Lending(path, "256MB"))
     rows = 200_000
     random = np.random.default_rng(1)
     columns = {
@@ -262,4 +263,37 @@ def test_what_is_in_the_file_is_not_kept_in_memory_too(path: Path) -> None:
     )
     database.close()
     assert path.stat().st_size > 8_000_000
-    assert held[0]["bytes"] <= 4_000_000
+    assert held[0]["bytes"] <= 1_000_000
+
+
+class _Mallinfo(ctypes.Structure):
+    """What glibc's mallinfo2(3) says of this process's memory."""
+
+    _fields_ = (("counts", ctypes.c_size_t * 10),)
+
+
+_UORDBLKS = 7
+
+
+def allocated() -> int:
+    """Bytes that somebody in this process has asked for and not given back."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = _Mallinfo
+    return int(mallinfo().counts[_UORDBLKS])
+
+
+def test_what_is_replaced_again_and_again_takes_no_memory(path: Path) -> None:
+    database = Database(path, Lending(path, "256MB"))
+    columns = {"node_id": np.arange(8), "life": np.full(8, "life", dtype=object), "frames": np.arange(8)}
+
+    def grown(times: int) -> int:
+        before = allocated()
+        for _ in range(times):
+            database.write([(LINKS, columns)])
+        database.checkpoint()
+        return allocated() - before
+
+    grown(50)
+    some, more = grown(50), grown(500)
+    database.close()
+    assert more < some + 200_000
