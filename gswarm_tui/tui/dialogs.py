@@ -15,11 +15,15 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.text import clean, width
 from gswarm_tui.tui.themes import palette
 from gswarm_tui.tui.widgets.bar import Bar, Span
 
 Answer = TypeVar("Answer")
+
+
+LEAST, FRAME = 84, 8
+"""Cells of a question, and those around its texts: border, padding, scroll bar."""
 
 
 def accept(text: str) -> str:
@@ -45,13 +49,13 @@ class Dialog(ModalScreen[Answer], inherit_bindings=False):
     Dialog { align: center middle; background: $background 60%; }
     Dialog:ansi { background: transparent; }
     Dialog > Vertical {
-        width: 84; max-width: 94%; height: auto; max-height: 90%; padding: 0 1;
+        max-width: 94%; height: auto; max-height: 90%; padding: 0 1;
         background: $background; border: round $border; border-title-color: $foreground;
     }
     Dialog Input { border: none; height: 1; padding: 0; background: $surface; margin: 0 0 1 0; }
     Dialog Input:focus { border: none; }
     Dialog OptionList, Dialog OptionList:focus {
-        border: none; padding: 0; height: auto; max-height: 20; background: $background;
+        border: none; padding: 0; height: auto; max-height: 100%; background: $background;
         text-wrap: nowrap; text-overflow: ellipsis;
     }
     Dialog VerticalScroll { height: auto; max-height: 100%; scrollbar-size-vertical: 1; }
@@ -61,9 +65,10 @@ class Dialog(ModalScreen[Answer], inherit_bindings=False):
         super().__init__()
         self._title = title
 
-    def box(self) -> Vertical:
-        """The frame around the question, with its title."""
+    def box(self, longest: int = 0) -> Vertical:
+        """The frame around the question, with its title; wider where its longest text needs it [cells]."""
         box = Vertical()
+        box.styles.width = max(LEAST, longest + FRAME)
         box.border_title = Text(clean(self._title)).markup
         return box
 
@@ -158,9 +163,11 @@ class Pick(Dialog[str]):
 
     def compose(self) -> ComposeResult:
         """The list."""
-        with self.box():
-            choices = OptionList(*(Option(Text(clean(label)), id=name) for name, label in self._options))
+        labels = [clean(label) for _, label in self._options]
+        with self.box(max(map(width, labels), default=0)):
             ids = [name for name, _ in self._options]
+            options = (Option(Text(label), id=name) for name, label in zip(ids, labels, strict=True))
+            choices = OptionList(*options)
             choices.highlighted = ids.index(self._chosen) if self._chosen in ids else 0
             yield choices
 
@@ -181,7 +188,9 @@ class Show(Dialog[None]):
     def compose(self) -> ComposeResult:
         """A grid of names and texts, that scrolls where it doesn't fit."""
         grid = Table.grid(padding=(0, 2))
-        for name, text in self._entries:
-            grid.add_row(Text(clean(name), palette(self.app.theme).role("dim")), Text(clean(text)))
-        with self.box(), VerticalScroll():
+        entries = [(clean(name), clean(text)) for name, text in self._entries]
+        for name, text in entries:
+            grid.add_row(Text(name, palette(self.app.theme).role("dim")), Text(text))
+        longest = [max(map(width, column)) for column in zip(*entries, strict=True)]
+        with self.box(sum(longest) + 2), VerticalScroll():
             yield Static(grid)

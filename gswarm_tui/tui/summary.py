@@ -135,7 +135,7 @@ def here_line(node: NodeState | None, gpu: int | None, now: float, cells: int) -
     if gpu is None or gpu >= len(node.gpus):
         reason = node.hello.capabilities.get("gpu", "no GPUs") if node.hello is not None else ""
         return [*name, Span(clean(reason), "dim")]
-    return _fitted(name, _gpu_parts(node, gpu), cells)
+    return _fitted(name, _gpu_parts(node, gpu, max(48, cells // 3)), cells)
 
 
 def _fitted(start: list[Span], parts: list[list[Span]], cells: int) -> Line:
@@ -146,7 +146,7 @@ def _fitted(start: list[Span], parts: list[list[Span]], cells: int) -> Line:
     return line
 
 
-def _gpu_parts(node: NodeState, gpu: int) -> list[list[Span]]:
+def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]]:
     row, fact = node.gpus[gpu], node.facts[gpu]
     value = {name: float(row[column]) for column, name in enumerate(GPU_COLUMNS)}
     if not np.isfinite(row).any():
@@ -169,7 +169,7 @@ def _gpu_parts(node: NodeState, gpu: int) -> list[list[Span]]:
     process = next((p for p in node.processes if p.gpu == gpu), None)
     if process is not None:
         who = f"{process.command or '?'} ({process.pid}, {process.user or '?'})"
-        parts.append([Span(clip(clean(who), 48), "dim")])
+        parts.append([Span(clip(clean(who), process_cells), "dim")])
     nvlink = (value["nvlink_tx_mb_s"], value["nvlink_rx_mb_s"])
     if np.isfinite(nvlink).any():
         parts.append([Span("NVLink ", "dim"), Span(" / ".join(form.rate(v) for v in nvlink))])

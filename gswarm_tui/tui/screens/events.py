@@ -25,7 +25,7 @@ LEAST = {INFO: "all", WARNING: "warnings and errors", ERROR: "errors"}
 GLYPHS = {INFO: ("·", "dim"), WARNING: ("▲", "warning"), ERROR: ("╳", "error")}
 EVENT_TABLE = (
     Column("time", 8, left=True, frozen=True),
-    Column("", 1, frozen=True),
+    Column("", 1, left=True, frozen=True),
     Column("node", 12, left=True),
     Column("gpu", 3),
     Column("what", 15, left=True),

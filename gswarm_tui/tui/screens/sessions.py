@@ -28,7 +28,7 @@ from gswarm_tui.tui.widgets.trends import Trends
 
 NAME, NOTE = 1, -1
 SESSION_TABLE = (
-    Column("", 1, frozen=True),
+    Column("", 1, left=True, frozen=True),
     Column("session", 20, left=True, frozen=True),
     Column("started", 8, left=True),
     Column("lasts", 10),

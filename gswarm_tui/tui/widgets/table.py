@@ -165,7 +165,7 @@ class Table(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _reveal(self) -> None:
         self._first = min(self._first, self.column)
-        while self._first < self.column and self.column not in dict(self._layout()):
+        while self._first < self.column and all(at != self.column for at, _, _ in self._layout()):
             self._first += 1
 
     def move(self, where: str) -> None:
@@ -191,7 +191,7 @@ class Table(ScrollView, can_focus=True, inherit_bindings=False):
             return
         shown = self._layout()
         last = len(self.columns) - 1
-        at_end = by > 0 and bool(shown) and shown[-1][0] == last and shown[-1][1] >= self.columns[last].width
+        at_end = by > 0 and bool(shown) and shown[-1][0] == last and shown[-1][2] >= self.columns[last].width
         if not at_end:
             self._first = max(self._frozen, min(self._first + by, len(self.columns) - 1))
             self.refresh()
@@ -219,26 +219,31 @@ class Table(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _column_at(self, x: int) -> int | None:
         at = 1
-        for column, width in self._layout():
-            at += width + 1
-            if x < at:
+        for column, gap, width in self._layout():
+            at += gap + width
+            if x <= at:
                 return column if column >= self._frozen else None
         return None
 
-    def _layout(self) -> list[tuple[int, int]]:
-        """The columns in view and their widths."""
-        room = self.size.width - 1
-        shown: list[tuple[int, int]] = []
+    def _layout(self) -> list[tuple[int, int, int]]:
+        """The columns in view, each with the cells left free before it and its width."""
+        room = self.size.width - 2
+        shown: list[tuple[int, int, int]] = []
         for at, column in enumerate(self.columns):
             if not column.frozen and at < self._first:
                 continue
+            gap = self._gap(shown[-1][0], column) if shown else 0
             first = at == self._first and not column.frozen
             least = 1 if first else CUT_LEAST if column.left and not column.frozen else column.width
-            if room <= min(column.width, least):
+            if room - gap < min(column.width, least):
                 break
-            shown.append((at, min(column.width, room - 1)))
-            room -= shown[-1][1] + 1
-        return [(at, width + (room if self.columns[at].grows else 0)) for at, width in shown]
+            shown.append((at, gap, min(column.width, room - gap)))
+            room -= gap + shown[-1][2]
+        return [(at, gap, width + (room if self.columns[at].grows else 0)) for at, gap, width in shown]
+
+    def _gap(self, before: int, column: Column) -> int:
+        """The cells between two columns: a number and a text right behind it read as one."""
+        return 2 if column.left and not self.columns[before].left else 1
 
     def on_resize(self) -> None:
         """Keep the cursor and the picked column in view."""
@@ -269,19 +274,20 @@ class Table(ScrollView, can_focus=True, inherit_bindings=False):
     def _row(self, at: int, under_cursor: bool) -> Spans:
         spans = [Span(MARK if under_cursor else " ", "accent")]
         row = self._rows[at]
-        for number, cells in self._layout():
+        for number, gap, cells in self._layout():
             text, role, click = row[number]
-            spans += (Span(pad(text, cells, right=not self.columns[number].left), role, click), Span(" "))
+            text = pad(text, cells, right=not self.columns[number].left)
+            spans += (Span(" " * gap), Span(text, role, click))
         return tuple(spans)
 
     def _heading(self, y: int) -> Spans:
         shown = self._layout()
         spans = [Span("‹" if self._first > self._frozen and y == 0 else " ", "dim")]
-        for number, cells in shown:
+        for number, gap, cells in shown:
             column = self.columns[number]
             picked = self.picks_column and number == self.column
             text = pad(column.heading if y == 0 else column.unit, cells, right=not column.left)
-            spans += (Span(text, "accent" if picked else "dim"), Span(" "))
+            spans += (Span(" " * gap), Span(text, "accent" if picked else "dim"))
         if shown and shown[-1][0] < len(self.columns) - 1 and y == 0:
-            spans[-1] = Span("›", "dim")
+            spans.append(Span("›", "dim"))
         return tuple(spans)
