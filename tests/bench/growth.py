@@ -18,10 +18,10 @@ from pathlib import Path
 import duckdb
 
 from gswarm_tui.launch.simulated import simulated_names
-from tests.bench.control import Sleeper
 from tests.bench.curves import Curve, Panel, draw_panels
 from tests.bench.figures import Figure, Form, number, table
 from tests.bench.headless import Headless
+from tests.bench.lateness import Sleeper
 from tests.bench.nodes import Nodes
 from tests.bench.processes import cpu_s, rss_mib
 from tests.bench.watched import Reader, in_terminal

@@ -17,9 +17,9 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
-from tests.bench.control import Sleeper
 from tests.bench.curves import Curve, draw_over_time
 from tests.bench.figures import Figure, Form, number, table
+from tests.bench.lateness import Sleeper
 from tests.bench.nodes import Nodes
 from tests.bench.processes import cpu_s, rss_mib
 from tests.bench.screen import key_to_paint
