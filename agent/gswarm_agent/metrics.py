@@ -119,7 +119,7 @@ HOST_METRICS: Tuple[Metric, ...] = (
            "Share of CPU time idle while waiting for disks", top=100),
     Metric("cpu_busiest_pct", "busiest core", "core", "%", RATE, "FLOAT",
            "/proc/stat cpuN",
-           "The same as cpu_pct for the busiest core", top=100),
+           "Share of CPU time of the busiest core that was not idle and not iowait", top=100),
     Metric("load_1m", "load", "load", "tasks", GAUGE, "FLOAT",
            "/proc/loadavg",
            "Runnable and uninterruptible tasks, mean of one minute"),
