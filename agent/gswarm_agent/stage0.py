@@ -51,7 +51,7 @@ def line(data: bytes, name: str) -> str:
 
 def installed_package() -> str:
     """The hash of the agent that this interpreter can import by itself; empty where it can't."""
-    tops = [first_with(name) for name in ("gswarm_agent/__init__.py", "msgpack/__init__.py")]
+    tops = [first_with(name) for name in ("gswarm_agent/__init__.py", "msgpack/__init__.py", "pynvml.py")]
     if None in tops:
         return ""
     top = str(tops[0])

@@ -1,4 +1,4 @@
-"""The bundle: the agent and the module that it needs, as files named by what is in them.
+"""The bundle: the agent and the two modules that it needs, as files named by what is in them.
 
 A manifest has one line a file, ``SHA256 SIZE PATH``; the bundle's id is the manifest's own SHA-256, so a
 node that has the id can tell by itself whether its copy is whole.
@@ -61,6 +61,7 @@ def own_bundle() -> Bundle:
     msgpack = _folder_of("msgpack")
     files = {_PACKAGE + path.relative_to(agent).as_posix(): path.read_bytes() for path in agent.rglob("*.py")}
     files |= {f"msgpack/{name}": (msgpack / name).read_bytes() for name in _MSGPACK}
+    files["pynvml.py"] = (_folder_of("pynvml") / "pynvml.py").read_bytes()
     return Bundle(files)
 
 

@@ -137,8 +137,8 @@ def test_the_agent_is_sent_where_it_is_missing(cluster: Cluster, terminal: Termi
     before = cached(cluster)
     assert is_whole(before)
 
-    [broken] = cache.rglob("wire.py")
-    broken.write_bytes(before["gswarm_agent/wire.py"][:1000])
+    [broken] = cache.rglob("pynvml.py")
+    broken.write_bytes(before["pynvml.py"][:1000])
     start(terminal, command)
     terminal.wait_for("nodes 4/4")
     assert leave(terminal) == (0, "")

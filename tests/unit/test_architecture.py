@@ -157,6 +157,7 @@ HOMES: dict[str, set[str]] = {
     "ClusterShell": {"gswarm_tui.hosts"},
     "msgpack": {"gswarm_agent.wire", "gswarm_agent.wire_frames", "gswarm_tui.control"},
     "prompt_toolkit": {"gswarm_tui.shell"},
+    "pynvml": {"gswarm_agent.probes"},
 }
 
 

@@ -80,9 +80,9 @@ def test_the_manifest_names_every_file_by_its_hash() -> None:
     assert hashlib.sha256(bundle.manifest).hexdigest() == bundle.bundle_id
 
 
-def test_what_travels_is_the_agent_and_msgpack_all_of_it_python() -> None:
+def test_what_travels_is_the_agent_and_two_modules_all_of_it_python() -> None:
     names = set(own_bundle().files)
-    assert {name.split("/")[0] for name in names} == {"gswarm_agent", "msgpack"}
+    assert {name.split("/")[0] for name in names} == {"gswarm_agent", "msgpack", "pynvml.py"}
     assert all(name.endswith(".py") for name in names)
     assert "gswarm_agent/probes/node.py" in names
     assert len(own_bundle().payload) < 256 * 1024
@@ -90,7 +90,7 @@ def test_what_travels_is_the_agent_and_msgpack_all_of_it_python() -> None:
 
 def test_another_content_is_another_bundle() -> None:
     own = own_bundle()
-    other = Bundle({**own.files, "msgpack/ext.py": own.files["msgpack/ext.py"] + b"#"})
+    other = Bundle({**own.files, "pynvml.py": own.files["pynvml.py"] + b"#"})
     assert other.bundle_id != own.bundle_id
     assert other.package_id == own.package_id
     changed = Bundle({**own.files, "gswarm_agent/wire.py": b""})

@@ -12,7 +12,6 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 from gswarm_agent.frame import ERROR, INFO, WARNING, Note, Number, Row
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_agent.probes.gpu_facts import has_mig
-from gswarm_agent.probes.library import CallError
 from gswarm_agent.probes.nvml import (
     GPU_IS_LOST,
     NOT_SUPPORTED,
@@ -99,7 +98,7 @@ class Gpu:
         self.pcie_wraps_s = math.inf
         self._nvml = nvml
         self._levels = levels(nvml)
-        self._pcie = pcie_counts()
+        self._pcie = pcie_counts(nvml.api)
         self._fields: List[FieldSum] = [*self._pcie, *field_sums(nvml)]
         self._sources: List[Source] = [*self._levels, *self._fields]
         self._asked = _Asked((), ())
@@ -193,9 +192,9 @@ class Gpu:
     def _find_out(self) -> None:
         """Ask for everything until each source has answered or is put to rest; without notes."""
         try:
-            self.handle = self._nvml.library.handle(self.index)
-        except CallError as error:
-            raise _LostError(reason_of(error.code)) from None
+            self.handle = self._nvml.api.nvmlDeviceGetHandleByIndex(self.index)
+        except self._nvml.Error as error:
+            raise _LostError(reason_of(error.value)) from None
         for _ in range(STRIKES):
             codes = self._ask([None] * len(GPU_COLUMNS), 0, everything=True)
             failed = _failure(codes)

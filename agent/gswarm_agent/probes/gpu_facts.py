@@ -6,32 +6,33 @@ from pathlib import Path
 from typing import Any, List
 
 from gswarm_agent.frame import GpuFacts
-from gswarm_agent.probes.library import NVML_CLOCK_MEM, NVML_CLOCK_SM
 from gswarm_agent.probes.nvml import Nvml
 
 
 def read_gpu_facts(nvml: Nvml, index: int, handle: Any) -> GpuFacts:
     """The facts of a GPU that answers; None for each that this one doesn't have."""
-    library, maybe = nvml.library, nvml.maybe
-    memory = maybe(library.memory_total, handle)
-    limit = maybe(library.enforced_power_limit, handle)
+    api, maybe = nvml.api, nvml.maybe
+    pci = maybe(api.nvmlDeviceGetPciInfo, handle)
+    memory = maybe(api.nvmlDeviceGetMemoryInfo, handle)
+    limit = maybe(api.nvmlDeviceGetEnforcedPowerLimit, handle)
     return GpuFacts(
         index=index,
-        uuid=maybe(library.uuid, handle) or _unknown_uuid(index),
-        name=maybe(library.name, handle) or "unknown GPU",
-        pci_bus_id=maybe(library.pci_bus_id, handle),
-        minor=maybe(library.minor_number, handle),
-        memory_total_mib=None if memory is None else memory >> 20,
+        uuid=maybe(api.nvmlDeviceGetUUID, handle) or _unknown_uuid(index),
+        name=maybe(api.nvmlDeviceGetName, handle) or "unknown GPU",
+        pci_bus_id=None if pci is None else pci.busId,
+        minor=maybe(api.nvmlDeviceGetMinorNumber, handle),
+        memory_total_mib=None if memory is None else memory.total >> 20,
         power_limit_w=None if limit is None else limit / 1000,
-        sm_clock_max_mhz=maybe(library.max_clock, handle, NVML_CLOCK_SM),
-        mem_clock_max_mhz=maybe(library.max_clock, handle, NVML_CLOCK_MEM),
+        sm_clock_max_mhz=maybe(api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM),
+        mem_clock_max_mhz=maybe(api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM),
         mig=has_mig(nvml, handle),
     )
 
 
 def has_mig(nvml: Nvml, handle: Any) -> bool:
     """Whether the GPU is divided into instances."""
-    return nvml.maybe(nvml.library.mig_mode, handle) == 1
+    mode = nvml.maybe(nvml.api.nvmlDeviceGetMigMode, handle)
+    return mode is not None and mode[0] == 1
 
 
 def lost_gpu_facts(index: int, count: int, proc: Path) -> GpuFacts:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import struct
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
-
-from gswarm_agent.probes.library import CallError, Library
 
 T = TypeVar("T")
 
@@ -86,7 +85,8 @@ class Call(NamedTuple):
 class CallQuery:
     """Prepared calls about a device, whose answers lie in one memory.
 
-    To look up the function and to make the structure anew each time would take several times as long.
+    pynvml's own take several times as long: they look up the function, make the structure anew and check each
+    access to it.
     """
 
     _ROOM = 64
@@ -186,37 +186,44 @@ class FieldQuery:
 
 
 class Nvml:
-    """The initialised library."""
+    """The initialised library. ``api`` is the pynvml module, whose functions raise ``Error`` with a code."""
 
-    def __init__(self, library: Library) -> None:
-        self.library = library
+    def __init__(self, api: Any) -> None:
+        self.api = api
+        self.Error = api.NVMLError
+        self._library = ctypes.CDLL("libnvidia-ml.so.1")  # the one that pynvml has loaded
         self._get_fields = self.function("nvmlDeviceGetFieldValues")
-        self.driver_version = self.maybe(library.driver_version)
-        cuda = self.maybe(library.cuda_driver_version)
+        self.driver_version = self.maybe(api.nvmlSystemGetDriverVersion)
+        cuda = self.maybe(api.nvmlSystemGetCudaDriverVersion)
         self.cuda_version = None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}"
 
     @classmethod
     def open(cls) -> Nvml:
         """Load and initialise the library. Raises NvmlError."""
         try:
-            return cls(Library())
-        except CallError as error:
-            raise NvmlError(reason_of(error.code)) from None
+            api = importlib.import_module("pynvml")
+        except ImportError:
+            raise NvmlError("the Python module pynvml is missing on this node") from None
+        try:
+            api.nvmlInit()
+        except api.NVMLError as error:
+            raise NvmlError(reason_of(error.value)) from None
+        return cls(api)
 
     def maybe(self, ask: Callable[..., T], *arguments: Any) -> Optional[T]:
         """What the function answers, None where it has no answer."""
         try:
             return ask(*arguments)
-        except CallError:
+        except self.Error:
             return None
 
     def function(self, name: str) -> Function:
         """A function of the library by its name; where it has none, what answers FUNCTION_NOT_FOUND."""
-        return getattr(self.library.loaded, name) if self.has(name) else _not_found
+        return getattr(self._library, name) if self.has(name) else _not_found
 
     def has(self, name: str) -> bool:
         """Whether the library has a function."""
-        return hasattr(self.library.loaded, name)
+        return hasattr(self._library, name)
 
     def ask_fields(self, handle: Any, query: FieldQuery) -> Tuple[int, FieldAnswers]:
         """See FieldQuery."""
@@ -224,7 +231,7 @@ class Nvml:
 
     def count(self) -> int:
         """How many GPUs this process may see."""
-        return self.maybe(self.library.count) or 0
+        return self.maybe(self.api.nvmlDeviceGetCount) or 0
 
     def driver_before(self, *version: int) -> bool:
         """Whether the driver is older than a version; an unknown driver is taken to be new."""
@@ -234,10 +241,15 @@ class Nvml:
             return False
         return mine < version
 
-    def is_timeout(self, error: CallError) -> bool:
+    def is_timeout(self, error: Any) -> bool:
         """Whether waiting ended without an event."""
-        return bool(error.code == _TIMEOUT)
+        return bool(error.value == _TIMEOUT)
 
 
 def _not_found(*_arguments: Any) -> int:
     return FUNCTION_NOT_FOUND
+
+
+def handle_address(handle: Any) -> int:
+    """What tells two device handles apart."""
+    return ctypes.addressof(handle.contents)

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Dict, Optional, Sequence, Tuple
 
 from gswarm_agent.probes.gpu import Gpu
-from gswarm_agent.probes.library import NVML_PCIE_UTIL_RX_BYTES, NVML_PCIE_UTIL_TX_BYTES
 from gswarm_agent.probes.nvml import HANGS, UNSUPPORTED, Call, CallQuery, Nvml, reason_of
 
 # Bytes per second and lane by generation, one way, encoding taken off (PCI Express base specification).
@@ -128,9 +127,9 @@ class WrapGuard(_Rounds):
         gpu.count_pcie()
 
     def _seconds_to_wrap(self, gpu: Gpu) -> float:
-        library, maybe = self._nvml.library, self._nvml.maybe
-        generation = maybe(library.max_pcie_generation, gpu.handle)
-        width = maybe(library.max_pcie_width, gpu.handle)
+        api, maybe = self._nvml.api, self._nvml.maybe
+        generation = maybe(api.nvmlDeviceGetMaxPcieLinkGeneration, gpu.handle)
+        width = maybe(api.nvmlDeviceGetMaxPcieLinkWidth, gpu.handle)
         return seconds_to_wrap(generation, width)
 
 
@@ -144,7 +143,7 @@ class ThroughputMeter(_Rounds):
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
         super().__init__("pcie-throughput", gpus)
         function = nvml.function("nvmlDeviceGetPcieThroughput")
-        directions = NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES
+        directions = nvml.api.NVML_PCIE_UTIL_TX_BYTES, nvml.api.NVML_PCIE_UTIL_RX_BYTES
         calls = [Call(function, "I", (direction,)) for direction in directions]
         self._queries = {gpu.index: CallQuery(calls) for gpu in gpus}
         self._latest: Dict[int, Optional[Tuple[float, float]]] = {}

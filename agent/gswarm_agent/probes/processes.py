@@ -12,7 +12,6 @@ from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence, Se
 
 from gswarm_agent.frame import INFO, WARNING, Note, ProcessSample
 from gswarm_agent.probes.gpu import Gpu
-from gswarm_agent.probes.library import CallError
 from gswarm_agent.probes.nvml import (
     FUNCTION_NOT_FOUND,
     HANGS,
@@ -127,11 +126,11 @@ def best_lister(nvml: Nvml) -> Lister:
 def why_no_processes(nvml: Nvml, gpu: Gpu) -> Optional[str]:
     """Why the processes on a GPU can't be known; None where they can."""
     try:
-        nvml.library.ask_for_processes(gpu.handle)
-    except CallError as error:
-        if error.code == FUNCTION_NOT_FOUND and importlib.util.find_spec("nvitop") is not None:
+        nvml.api.nvmlDeviceGetComputeRunningProcesses_v3(gpu.handle)
+    except nvml.Error as error:
+        if error.value == FUNCTION_NOT_FOUND and importlib.util.find_spec("nvitop") is not None:
             return None
-        return reason_of(error.code) if error.code in UNSUPPORTED else None
+        return reason_of(error.value) if error.value in UNSUPPORTED else None
     return None
 
 

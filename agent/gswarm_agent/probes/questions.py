@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import Number
 from gswarm_agent.metrics import GPU_COLUMNS
-from gswarm_agent.probes import library
 from gswarm_agent.probes.nvml import ALL_LINKS, UNSIGNED_INT, Call, Field, FieldAnswers, Nvml
 from gswarm_agent.probes.rates import SECOND_NS, Rate, Unwrapped
 
@@ -137,6 +136,7 @@ _MEMORY, _MEMORY_V2 = "16xQ", "32xQ"  # nvmlMemory_t, nvmlMemory_v2_t: used, whi
 
 def levels(nvml: Nvml) -> List[Levels]:
     """The questions that take a call each."""
+    api = nvml.api
 
     def call(name: str, *constants: int, layout: str = _NUMBER, version: int = 0) -> Call:
         return Call(nvml.function(name), layout, constants, version)
@@ -144,11 +144,11 @@ def levels(nvml: Nvml) -> List[Levels]:
     def memory() -> Call:
         # The first version counts the driver's reserve as used, but drivers before 510 have only that one.
         if nvml.has("nvmlDeviceGetMemoryInfo_v2"):
-            return call("nvmlDeviceGetMemoryInfo_v2", layout=_MEMORY_V2, version=library.NVML_MEMORY_V2)
+            return call("nvmlDeviceGetMemoryInfo_v2", layout=_MEMORY_V2, version=api.nvmlMemory_v2)
         return call("nvmlDeviceGetMemoryInfo", layout=_MEMORY)
 
     def ecc(kind: int) -> Call:
-        return call("nvmlDeviceGetTotalEccErrors", kind, library.NVML_VOLATILE_ECC, layout=_LONG_NUMBER)
+        return call("nvmlDeviceGetTotalEccErrors", kind, api.NVML_VOLATILE_ECC, layout=_LONG_NUMBER)
 
     reasons, before_535 = (
         "nvmlDeviceGetCurrentClocksEventReasons",
@@ -158,31 +158,32 @@ def levels(nvml: Nvml) -> List[Levels]:
         Levels(call("nvmlDeviceGetUtilizationRates", layout=_UTILIZATION), "util_pct", "mem_util_pct"),
         Levels(memory(), "mem_used_mib", convert=lambda used: used >> 20),
         Levels(call("nvmlDeviceGetPowerUsage"), "power_w", convert=lambda milliwatts: milliwatts / 1000),
-        Levels(call("nvmlDeviceGetTemperature", library.NVML_TEMPERATURE_GPU), "temp_c"),
-        Levels(call("nvmlDeviceGetClockInfo", library.NVML_CLOCK_SM), "sm_clock_mhz"),
-        Levels(call("nvmlDeviceGetClockInfo", library.NVML_CLOCK_MEM), "mem_clock_mhz"),
+        Levels(call("nvmlDeviceGetTemperature", api.NVML_TEMPERATURE_GPU), "temp_c"),
+        Levels(call("nvmlDeviceGetClockInfo", api.NVML_CLOCK_SM), "sm_clock_mhz"),
+        Levels(call("nvmlDeviceGetClockInfo", api.NVML_CLOCK_MEM), "mem_clock_mhz"),
         Levels(call("nvmlDeviceGetTotalEnergyConsumption", layout=_LONG_NUMBER), "energy_mj"),
         Levels(call(reasons if nvml.has(reasons) else before_535, layout=_LONG_NUMBER), "clock_reasons"),
-        Levels(ecc(library.NVML_MEMORY_ERROR_TYPE_CORRECTED), "ecc_corrected", seldom=True),
-        Levels(ecc(library.NVML_MEMORY_ERROR_TYPE_UNCORRECTED), "ecc_uncorrected", seldom=True),
+        Levels(ecc(api.NVML_MEMORY_ERROR_TYPE_CORRECTED), "ecc_corrected", seldom=True),
+        Levels(ecc(api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED), "ecc_uncorrected", seldom=True),
         Levels(
             call("nvmlDeviceGetPerformanceState"),
             "pstate",
-            convert=lambda state: None if state == library.NVML_PSTATE_UNKNOWN else state,
+            convert=lambda state: None if state == api.NVML_PSTATE_UNKNOWN else state,
         ),
     ]
 
 
-def pcie_counts() -> Tuple[PcieCount, PcieCount]:
+def pcie_counts(api: Any) -> Tuple[PcieCount, PcieCount]:
     """PCIe traffic, sent and received by the GPU."""
     return (
-        PcieCount("pcie_tx_mb_s", library.NVML_FI_DEV_PCIE_COUNT_TX_BYTES),
-        PcieCount("pcie_rx_mb_s", library.NVML_FI_DEV_PCIE_COUNT_RX_BYTES),
+        PcieCount("pcie_tx_mb_s", api.NVML_FI_DEV_PCIE_COUNT_TX_BYTES),
+        PcieCount("pcie_rx_mb_s", api.NVML_FI_DEV_PCIE_COUNT_RX_BYTES),
     )
 
 
 def field_sums(nvml: Nvml) -> List[FieldSum]:
     """The other questions that go together into one nvmlDeviceGetFieldValues call."""
+    api = nvml.api
 
     def nvlink(column: str, kib: int, count: int) -> FieldSum:
         plans = [[(kib, ALL_LINKS)], [(count, ALL_LINKS)], [(count, link) for link in _NVLINKS]]
@@ -194,21 +195,21 @@ def field_sums(nvml: Nvml) -> List[FieldSum]:
             plans.insert(0, [(field, 0) for field in before_580_82])
         return FieldSum(column, plans, [_NS_TO_PERCENT] * len(plans), most=100.0)
 
-    sw_thermal = library.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
-    hw_thermal = library.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
-    brake = library.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
-    power = library.NVML_FI_DEV_PERF_POLICY_POWER
+    sw_thermal = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
+    hw_thermal = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
+    brake = api.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
+    power = api.NVML_FI_DEV_PERF_POLICY_POWER
     return [
-        FieldSum("mem_temp_c", [[(library.NVML_FI_DEV_MEMORY_TEMP, 0)]]),
+        FieldSum("mem_temp_c", [[(api.NVML_FI_DEV_MEMORY_TEMP, 0)]]),
         nvlink(
             "nvlink_tx_mb_s",
-            library.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
-            library.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES,
+            api.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
+            api.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES,
         ),
         nvlink(
             "nvlink_rx_mb_s",
-            library.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
-            library.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES,
+            api.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
+            api.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES,
         ),
         throttle("throttle_power_pct", [power], [power]),
         # The driver's release 580.82 gave these three new numbers, and their old ones a new meaning.

@@ -7,12 +7,7 @@ from typing import Any, Dict, Sequence
 
 from gswarm_agent.frame import ERROR, Note
 from gswarm_agent.probes.gpu import Gpu
-from gswarm_agent.probes.library import (
-    NVML_EVENT_TYPE_DOUBLE_BIT_ECC_ERROR,
-    NVML_EVENT_TYPE_XID_CRITICAL_ERROR,
-    CallError,
-)
-from gswarm_agent.probes.nvml import UNSUPPORTED, Nvml, reason_of
+from gswarm_agent.probes.nvml import UNSUPPORTED, Nvml, handle_address, reason_of
 
 _WAIT_MS = 60_000
 _PAUSE_S = 1.0
@@ -70,44 +65,44 @@ class XidWatch:
         self._ended.set()
 
     def _register(self, gpus: Sequence[Gpu]) -> None:
-        library = self._nvml.library
-        wanted = NVML_EVENT_TYPE_XID_CRITICAL_ERROR | NVML_EVENT_TYPE_DOUBLE_BIT_ECC_ERROR
+        api = self._nvml.api
+        wanted = api.nvmlEventTypeXidCriticalError | api.nvmlEventTypeDoubleBitEccError
         try:
-            self._events = library.create_event_set()
-        except CallError as error:
-            self.reasons = {gpu.index: reason_of(error.code) for gpu in gpus}
+            self._events = api.nvmlEventSetCreate()
+        except self._nvml.Error as error:
+            self.reasons = {gpu.index: reason_of(error.value) for gpu in gpus}
             return
         for gpu in gpus:
             if gpu.handle is None:
                 continue
             try:
-                kinds = library.supported_event_types(gpu.handle) & wanted
-                if not kinds & NVML_EVENT_TYPE_XID_CRITICAL_ERROR:
+                kinds = api.nvmlDeviceGetSupportedEventTypes(gpu.handle) & wanted
+                if not kinds & api.nvmlEventTypeXidCriticalError:
                     self.reasons[gpu.index] = "this GPU doesn't report XIDs"
                 if kinds:
-                    library.register_events(gpu.handle, kinds, self._events)
-                    self._gpus[gpu.handle.value] = gpu
-            except CallError as error:
-                self.reasons[gpu.index] = reason_of(error.code)
+                    api.nvmlDeviceRegisterEvents(gpu.handle, kinds, self._events)
+                    self._gpus[handle_address(gpu.handle)] = gpu
+            except self._nvml.Error as error:
+                self.reasons[gpu.index] = reason_of(error.value)
 
     def _work(self) -> None:
         while not self._ended.is_set():
             try:
-                device, kind, data = self._nvml.library.wait_for_event(self._events, _WAIT_MS)
-            except CallError as error:
-                if error.code in UNSUPPORTED:
-                    self.reasons.update({g.index: reason_of(error.code) for g in self._gpus.values()})
+                event = self._nvml.api.nvmlEventSetWait_v2(self._events, _WAIT_MS)
+            except self._nvml.Error as error:
+                if error.value in UNSUPPORTED:
+                    self.reasons.update({g.index: reason_of(error.value) for g in self._gpus.values()})
                     return
                 if not self._nvml.is_timeout(error):
                     self._ended.wait(
                         _PAUSE_S
                     )  # after a lost GPU the driver may answer at once, again and again
                 continue
-            gpu = self._gpus.get(device)
+            gpu = self._gpus.get(handle_address(event.device))
             if gpu is None:
                 continue
-            if kind == NVML_EVENT_TYPE_XID_CRITICAL_ERROR:
-                gpu.notes.append(Note("xid", ERROR, describe_xid(data, gpu.index), gpu.index))
+            if event.eventType == self._nvml.api.nvmlEventTypeXidCriticalError:
+                gpu.notes.append(Note("xid", ERROR, describe_xid(event.eventData, gpu.index), gpu.index))
             else:
                 message = f"double-bit ECC error on GPU {gpu.index}"
                 gpu.notes.append(Note("ecc", ERROR, message, gpu.index))
