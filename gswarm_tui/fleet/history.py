@@ -1,27 +1,84 @@
-"""The last minutes of one table of numbers, as a ring in memory."""
+"""The last minutes of each node's numbers, as rings in memory: those of many nodes side by side."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
+Halves = npt.NDArray[np.float16]
+Indices = list[int] | npt.NDArray[np.intp]
+
+
+GRID_BYTES = 4 * 1024 * 1024
+UNIT = 64.0
+"""Numbers are held as halves of so much: from 0.004 to 4 million to 0.05 %, which no plot shows."""
+MOST = float(np.finfo(np.float16).max)
+Place = tuple[int, int]
+"""A row and a seat of a grid."""
+
+
+class Grid:
+    """Room for the histories of ``seats`` nodes whose readings come together, and so lie together in memory.
+
+    Each has the newest ``capacity`` readings of ``rows`` x ``columns`` numbers, those of ``exact`` columns in
+    single precision. Memory is taken as it fills.
+    """
+
+    def __init__(self, seats: int, capacity: int, rows: int, columns: int, exact: tuple[int, ...]) -> None:
+        self.times: Floats = np.empty((capacity, seats), dtype=np.float64)
+        self.values: Halves = np.empty((capacity, seats, rows, columns), dtype=np.float16)
+        self.exact = exact
+        self.exact_values: Singles = np.empty((capacity, seats, rows, len(exact)), dtype=np.float32)
+        self.free = seats
+
+    def put(self, places: Iterable[Place], values: Floats) -> None:
+        """Fill places, each with its own of these readings."""
+        rows, seats = zip(*places, strict=True)
+        self.fill(list(rows), list(seats), values)
+
+    def fill(self, rows: Indices, seats: Indices | int, values: Floats | Singles) -> None:
+        """Fill these rows of these seats."""
+        self.values[rows, seats] = np.clip(values / UNIT, -MOST, MOST)
+        self.exact_values[rows, seats] = values[..., self.exact]
+
+
+class Shelf:
+    """Where a fleet of so many nodes has its histories: as many as fit into ``GRID_BYTES`` in one grid."""
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes = nodes
+        self._grids: dict[tuple[int, ...], Grid] = {}
+
+    def history(self, capacity: int, rows: int, columns: int, exact: tuple[int, ...] = ()) -> History:
+        """An empty one; see ``Grid``."""
+        kind = capacity, rows, columns, *exact
+        grid = self._grids.get(kind)
+        if grid is None or not grid.free:
+            fit = GRID_BYTES // max(1, 2 * capacity * rows * columns)
+            grid = Grid(max(1, min(self._nodes, fit)), capacity, rows, columns, exact)
+            self._grids[kind] = grid
+        return History(grid)
 
 
 class History:
-    """Readings of ``rows`` x ``columns`` numbers, the newest ``capacity`` of them; NaN is "no answer".
+    """Readings of one node, the newest ``capacity`` of them; NaN is "no answer".
 
-    Memory is taken as it fills. Times are Unix seconds; a late reading takes its place among the others.
+    Times are Unix seconds; a late reading takes its place among the others.
     """
 
     # Each node has its own, far from the others in memory: a place less to look at.
-    __slots__ = ("_count", "_in_order", "_newest", "_times", "_values", "capacity")
+    __slots__ = ("_count", "_in_order", "_newest", "_seat", "_times", "capacity", "grid")
 
-    def __init__(self, capacity: int, rows: int, columns: int) -> None:
-        self.capacity = max(1, capacity)
-        self._times: Floats = np.empty(self.capacity, dtype=np.float64)
-        self._values: Singles = np.empty((self.capacity, rows, columns), dtype=np.float32)
+    def __init__(self, grid: Grid) -> None:
+        grid.free -= 1
+        self.grid = grid
+        self.capacity = len(grid.times)
+        self._seat = grid.free
+        self._times: Floats = grid.times[:, self._seat]
         self._count = 0
         self._newest = -np.inf
         self._in_order = True
@@ -29,24 +86,23 @@ class History:
     def __len__(self) -> int:
         return min(self._count, self.capacity)
 
-    def room(self, ts: float) -> Singles:
-        """The place of one more reading of any time, of shape (rows, columns), to be filled in at once."""
+    def place(self, ts: float) -> Place:
+        """The place of one more reading of any time in its grid, to be filled before anything is read."""
         self._in_order = self._in_order and ts >= self._newest
         self._newest = max(self._newest, ts)
-        at = self._count % self.capacity
+        row = self._count % self.capacity
         self._count += 1
-        self._times[at] = ts
-        room: Singles = self._values[at]
-        return room
+        self._times[row] = ts
+        return row, self._seat
 
     def append(self, times: Floats, values: Singles) -> None:
         """Add readings after all others, oldest first, of shapes (n,) and (n, rows, columns)."""
         self._newest = float(times[-1]) if len(times) else self._newest
         kept = min(len(times), self.capacity)
         self._count += len(times)
-        places = np.arange(self._count - kept, self._count) % self.capacity
-        self._times[places] = times[len(times) - kept :]
-        self._values[places] = values[len(times) - kept :]
+        rows = np.arange(self._count - kept, self._count) % self.capacity
+        self._times[rows] = times[len(times) - kept :]
+        self.grid.fill(rows, self._seat, values[len(times) - kept :])
 
     def _order(self, since: float) -> npt.NDArray[np.intp]:
         count = len(self)
@@ -60,26 +116,37 @@ class History:
 
         With ``row`` the values have shape (n,), without it (n, rows).
         """
-        order = self._order(since)
-        if row is None:
-            return self._times[order], self._values[order, :, column]
-        return self._times[order], self._values[order, row, column]
+        order, grid = self._order(since), self.grid
+        if column in grid.exact:
+            values = grid.exact_values[order, self._seat, :, grid.exact.index(column)]
+        else:
+            values = _whole(grid.values[order, self._seat, :, column])
+        return self._times[order], values if row is None else values[:, row]
 
     def around(self, ts: float) -> tuple[Floats, Floats, float]:
         """The readings before and after a time, and the time of the one after; NaN where there is none."""
         order = self._order(-np.inf)
         times = self._times[order]
         at = int(np.searchsorted(times, ts))
-        nothing = np.full(self._values.shape[1:], np.nan)
-        before = self._values[order[at - 1]].astype(np.float64) if at else nothing
+        nothing = np.full(self.grid.values.shape[2:], np.nan)
+        before = self._tables(order[at - 1 : at])[0].astype(np.float64) if at else nothing
         if at == len(order):
             return before, nothing, np.nan
-        return before, self._values[order[at]].astype(np.float64), float(times[at])
+        return before, self._tables(order[at : at + 1])[0].astype(np.float64), float(times[at])
 
     def readings(self, since: float = 0.0) -> tuple[Floats, Singles]:
         """Times (n,) and values (n, rows, columns) since a time, oldest first."""
         order = self._order(since)
-        return self._times[order], self._values[order]
+        return self._times[order], self._tables(order)
+
+    def _tables(self, order: npt.NDArray[np.intp]) -> Singles:
+        tables = _whole(self.grid.values[order, self._seat])
+        tables[..., self.grid.exact] = self.grid.exact_values[order, self._seat]
+        return tables
+
+
+def _whole(halves: Halves) -> Singles:
+    return halves.astype(np.float32) * np.float32(UNIT)
 
 
 def binned(times: Floats, values: Singles, start: float, end: float, bins: int) -> npt.NDArray[np.float64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from gswarm_agent.frame import GpuFacts, Hello, Processes, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.events import Phase
-from gswarm_tui.fleet.history import Floats, History
+from gswarm_tui.fleet.history import Floats, Grid, History, Place
 from gswarm_tui.fleet.lives import Lives
 from gswarm_tui.fleet.readings import ENERGY, Reading
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
@@ -136,27 +136,32 @@ class NodeState:
         """The rows of a reading that are of the job's GPUs."""
         return values if all(self.mine) else values[np.array(self.mine, dtype=bool)]
 
-    def counted(self, reading: Reading) -> Floats:
-        """Its energy counters (mJ) as in the history, from the first on: so single precision holds them."""
-        energy: Floats = reading.gpus[:, ENERGY]
+    def counted_from(self, reading: Reading) -> Floats:
+        """Where its energy counters (mJ) count from in the history, so that single precision holds them."""
         if self.energy_base is None:
-            self.energy_base = np.nan_to_num(energy)
-        return energy - self.energy_base
-
-    def keep(self, ts: float, reading: Reading) -> None:
-        """Add a reading to the history."""
-        if self.gpu_history is not None and self.host_history is not None:
-            room = self.gpu_history.room(ts)
-            room[:] = reading.gpus
-            room[:, ENERGY] = self.counted(reading)
-            self.host_history.room(ts)[:] = reading.host
-
-    def begin_history(self, capacity: int, gpus: int) -> None:
-        """Begin with an empty history of so many readings of so many GPUs."""
-        rings = History(capacity, gpus, len(GPU_COLUMNS)), History(capacity, 1, len(HOST_COLUMNS))
-        self.take(Rings(*rings, energy_base=None))
+            self.energy_base = np.nan_to_num(reading.gpus[:, ENERGY])
+        return self.energy_base
 
     def take(self, rings: Rings) -> None:
-        """Have this history instead."""
+        """Have this history."""
         self.gpu_history, self.host_history, self.energy_base = rings.gpus, rings.host, rings.energy_base
         self.version += 1
+
+
+def keep(taken: Iterable[tuple[NodeState, float, Reading]]) -> None:
+    """Add readings of a time to their nodes' histories; many at once cost much less."""
+    gpus: dict[Grid, list[tuple[Place, Floats, Floats]]] = {}
+    hosts: dict[Grid, list[tuple[Place, Floats]]] = {}
+    for node, ts, reading in taken:
+        if node.gpu_history is not None and node.host_history is not None:
+            one = node.gpu_history.place(ts), reading.gpus, node.counted_from(reading)
+            gpus.setdefault(node.gpu_history.grid, []).append(one)
+            hosts.setdefault(node.host_history.grid, []).append((node.host_history.place(ts), reading.host))
+    for grid, alike in gpus.items():
+        places, tables, bases = zip(*alike, strict=True)
+        values = np.stack(tables)
+        values[:, :, ENERGY] -= np.stack(bases)
+        grid.put(places, values)
+    for grid, of_hosts in hosts.items():
+        places, rows = zip(*of_hosts, strict=True)
+        grid.put(places, np.stack(rows)[:, np.newaxis])

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, Hello, Note
-from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_agent.wire import GAVE_ALL, KEEPS
 from gswarm_tui.fleet.events import (
     Event,
@@ -27,16 +27,19 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     left_nothing,
 )
+from gswarm_tui.fleet.history import Shelf
 from gswarm_tui.fleet.lives import Place
-from gswarm_tui.fleet.node import UNHEALTHY_S, NodeState
+from gswarm_tui.fleet.node import UNHEALTHY_S, NodeState, Rings, keep
 from gswarm_tui.fleet.readings import ENERGY, Reading, energy_used, readings, sums
 from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
-HISTORY_BYTES = 96 * 1024 * 1024
+HISTORY_BYTES = 53 * 1024 * 1024
 HISTORY_LONGEST = 3600
 HISTORY_SHORTEST = 120
 EVENTS_KEPT = 5000
+TOGETHER = 128
+"""So many readings go into the history at once."""
 LATE_QUIET_S = 30.0
 
 
@@ -64,6 +67,8 @@ class Fleet:
         self._tells = tells
         self._allocation = allocation or {}
         self._throttling = ThrottleWatch()
+        self._shelf = Shelf(len(self.nodes))
+        self._taken: list[tuple[NodeState, float, Reading]] = []
 
     def apply(self, event: Event) -> list[Happened]:
         """Take in one event; answers what is worth a line in the events pane and a row in the database."""
@@ -91,7 +96,14 @@ class Fleet:
         told: list[Happened] = []
         for event, reading in zip(frames, readings([event.frame for event in frames]), strict=True):
             told += self._frame(event, reading)
+            if len(self._taken) >= TOGETHER:
+                self._keep()
+        self._keep()
         return self._told(told if self._tells else [])
+
+    def _keep(self) -> None:
+        taken, self._taken = self._taken, []
+        keep(taken)
 
     def tick(self, now: float) -> list[Happened]:
         """Look at the clock: nodes whose data went stale, or is missing for long, since the last look."""
@@ -197,15 +209,19 @@ class Fleet:
             count = len(hello.gpus)
             node.gpus = np.full((count, len(GPU_COLUMNS)), np.nan)
             node.energy_mj = ()
-            node.begin_history(self._history_length(count), count)
+            self._begin_history(node, count)
 
     def _granted(self, name: str, hello: Hello) -> tuple[bool, ...]:
         granted = self._allocation.get(name)
         return tuple(granted is None or g.minor is None or g.minor in granted for g in hello.gpus)
 
-    def _history_length(self, gpus: int) -> int:
-        a_tick = max(1, len(self.nodes) * max(gpus, 1) * len(GPU_COLUMNS) * 4)
-        return int(min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // a_tick)))
+    def _begin_history(self, node: NodeState, gpus: int) -> None:
+        """An empty one, beside others' where it is the node's first: places there aren't given back."""
+        a_tick = max(1, len(self.nodes) * max(gpus, 1) * (2 * len(GPU_COLUMNS) + 4))
+        length = min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // a_tick))
+        shelf = self._shelf if node.gpu_history is None else Shelf(1)
+        of_gpus = shelf.history(length, gpus, len(GPU_COLUMNS), exact=(ENERGY,))
+        node.take(Rings(of_gpus, shelf.history(length, 1, len(HOST_COLUMNS)), energy_base=None))
 
     def _frame(self, event: FrameArrived, reading: Reading) -> list[Happened]:
         node, frame = self.nodes[event.node], event.frame
@@ -237,7 +253,7 @@ class Fleet:
         node.last_ts = event.ts
         if frame.processes is not None and node.hello and hello.process_columns == node.hello.process_columns:
             node.looked = frame.processes
-        node.keep(event.ts, reading)
+        self._taken.append((node, event.ts, reading))
         self.energy_j += used_j
         self.sessions.add(node.name, event.ts, reading.sums_of(node.mine), used_j, place.interval_s)
         told = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
@@ -251,15 +267,16 @@ class Fleet:
         self.sessions.add(node.name, event.ts, reading.sums_of(node.mine), 0.0, place.interval_s)
         if node.gpu_history is None:
             return
+        self._keep()
         earlier, later, after_ts = node.gpu_history.around(event.ts)
         before, after = earlier[:, ENERGY].tolist(), later[:, ENERGY].tolist()
-        now = node.counted(reading).tolist()
+        now = (reading.gpus[:, ENERGY] - node.counted_from(reading)).tolist()
         first, second = energy_used(before, now, node.mine), energy_used(now, after, node.mine)
         second -= energy_used(before, after, node.mine)
         self.sessions.add_energy(event.ts, first)
         self.sessions.add_energy(after_ts, second)
         self.energy_j += first + second
-        node.keep(event.ts, reading)
+        self._taken.append((node, event.ts, reading))
 
     def _fresh(self, node: NodeState, event: FrameArrived) -> list[Happened]:
         """A reading of just now: the node is well, and how well it keeps its times is of interest."""

@@ -6,23 +6,55 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.fleet.history import History, binned
+from gswarm_tui.fleet.history import History, Shelf, binned
 
 
-@given(st.integers(1, 20), st.lists(st.floats(0, 100, width=32), max_size=60))
-def test_it_holds_the_newest_readings_in_order(capacity: int, values: list[float]) -> None:
-    history = History(capacity, 1, 1)
+def add(history: History, ts: float, values: list[list[float]]) -> None:
+    history.grid.put([history.place(ts)], np.array([values]))
+
+
+@given(st.integers(1, 20), st.lists(st.integers(0, 2000), max_size=60))
+def test_it_holds_the_newest_readings_in_order(capacity: int, values: list[int]) -> None:
+    history = Shelf(1).history(capacity, 1, 1)
     for second, value in enumerate(values):
-        history.room(float(second))[:] = value
+        add(history, second, [[value]])
     times, series = history.series(0, row=0)
     assert series.tolist() == values[-capacity:]
     assert times.tolist() == list(range(len(values)))[-capacity:]
 
 
+@given(st.integers(1, 4), st.lists(st.lists(st.integers(0, 6), max_size=9), max_size=9))
+def test_each_node_has_its_own_among_many(capacity: int, ticks: list[list[int]]) -> None:
+    shelf = Shelf(4)
+    histories = [shelf.history(capacity, 2, 1) for _ in range(7)]
+    held: list[list[float]] = [[] for _ in histories]
+    for tick, nodes in enumerate(ticks):
+        for node in nodes:
+            add(histories[node], tick, [[node], [10 * tick + node]])
+            held[node].append(10 * tick + node)
+    for node, (history, values) in enumerate(zip(histories, held, strict=True)):
+        _, series = history.series(0)
+        assert series.tolist() == [[node, value] for value in values][-capacity:]
+
+
+@given(st.floats(0.01, 4e6), st.integers(0, 2**40))
+def test_numbers_are_as_exact_as_a_plot_and_energy_as_a_sum_needs(number: float, energy_mj: int) -> None:
+    history = Shelf(1).history(3, 1, 2, exact=(1,))
+    for second, value in enumerate((number, np.nan, 1e15)):
+        add(history, second, [[value, energy_mj]])
+    _, tables = history.readings()
+    np.testing.assert_allclose(tables[:, 0, 0], [number, np.nan, 4_192_256], rtol=1e-3)
+    np.testing.assert_allclose(tables[:, 0, 1], energy_mj, rtol=1e-7)
+    for column in (0, 1):
+        np.testing.assert_array_equal(history.series(column, row=0)[1], tables[:, 0, column])
+    before, after, _ = history.around(0.5)
+    np.testing.assert_array_equal([before, after], tables[:2])
+
+
 def test_since_leaves_out_what_is_older() -> None:
-    history = History(10, 2, 1)
+    history = Shelf(1).history(10, 2, 1)
     for second in range(5):
-        history.room(second)[:] = [[second], [10 * second]]
+        add(history, second, [[second], [10 * second]])
     times, series = history.series(0, since=3)
     assert times.tolist() == [3, 4]
     assert series.tolist() == [[3, 30], [4, 40]]
