@@ -15,6 +15,9 @@ SET_S = 5.0
 """An offset that rises by more is no better estimate: a clock was set, or stood still."""
 BENDS_KEPT = 256
 
+Placed = tuple[int, float]
+"""A reading's time by the node's clock [ns], and the time that it was given [Unix seconds]."""
+
 
 def steady_wall() -> Callable[[], float]:
     """A clock of Unix seconds that runs on from now whatever is done to the machine's.
@@ -68,6 +71,11 @@ class Timelines:
     def __init__(self) -> None:
         self._lives: dict[str, _Timeline] = {}
 
+    def resume(self, life: str, last: Placed | None) -> None:
+        """Go on behind the last reading that a head before this one placed."""
+        if last is not None:
+            self._lives[life] = _Timeline(-math.inf, last)
+
     def place(self, life: str, ts_ns: int, late_ms: float, offset_s: float) -> tuple[float, float]:
         """The time of a reading in Unix seconds, to the millisecond, and the offset by which it was found.
 
@@ -83,13 +91,18 @@ class Timelines:
 
 
 class _Timeline:
-    """The readings of one agent run, which come after one at ``before`` (Unix seconds)."""
+    """The readings of one agent run, which come after one at ``before`` (Unix seconds).
 
-    def __init__(self, before: float) -> None:
+    Of a run that goes on, ``last`` is its reading before these.
+    """
+
+    def __init__(self, before: float, last: Placed | None = None) -> None:
         self._before = before
-        self._read_ns = 0
-        self._reached_ns = 0
+        self._read_ns = self._reached_ns = 0
         self._bends: deque[tuple[int, float]] = deque(maxlen=BENDS_KEPT)
+        if last is not None:
+            self._read_ns = self._reached_ns = last[0]
+            self._bends.append((last[0], last[0] / 1e9 - last[1]))
 
     @property
     def newest(self) -> float:

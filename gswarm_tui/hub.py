@@ -59,8 +59,14 @@ class NodeLink(Protocol):
     def acknowledge(self, life: str, seq: int) -> None:
         """Tell the agent that its frames up to this one are on disk."""
 
-    def resume(self, life: str, seq: int, offset_s: float, round_trip_s: float) -> None:
-        """A recording goes on, which has a life's frames up to this one."""
+    def resume(
+        self, life: str, seq: int, offset_s: float, round_trip_s: float, last: tuple[int, float] | None = None
+    ) -> None:
+        """A recording goes on, which has a life's frames up to this one.
+
+        ``offset_s`` is what that life's clock is ahead of the head's, as measured in ``round_trip_s``;
+        ``last`` is when that frame was read by the node's clock [ns], and by the head's [Unix seconds].
+        """
 
     def may_hold(self) -> bool:
         """Whether an agent was heard that wasn't seen to end with all of its frames on disk."""

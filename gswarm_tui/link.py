@@ -29,7 +29,7 @@ from gswarm_agent.wire import (
     encode,
 )
 from gswarm_agent.wire_values import MAX_LIVES, WireError
-from gswarm_tui.clock import Offset, Timelines
+from gswarm_tui.clock import Offset, Placed, Timelines
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -113,12 +113,12 @@ class Link:
         self._running = False
         self._ended = asyncio.Event()
 
-    def resume(self, life: str, seq: int, offset_s: float, round_trip_s: float) -> None:
-        """A recording goes on, which has a life's frames up to this one; oldest lives first, before ``run``.
-
-        ``offset_s`` is what that life's clock is ahead of the head's, as measured in ``round_trip_s``.
-        """
+    def resume(
+        self, life: str, seq: int, offset_s: float, round_trip_s: float, last: Placed | None = None
+    ) -> None:
+        """A recording goes on, which has a life's frames up to this one; oldest first, before ``run``."""
         self._on_disk[life], self._offsets[life] = seq, (offset_s, round_trip_s)
+        self._timelines.resume(life, last)
 
     def may_hold(self) -> bool:
         """Whether an agent was heard that wasn't seen to end with all of its frames on disk."""

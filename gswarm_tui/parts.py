@@ -165,7 +165,8 @@ def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder
     if recorder is not None and recorder.resumed is not None:
         for life in recorder.resumed.lives:
             if life.node in hub.links:
-                hub.links[life.node].resume(life.life, life.seq, life.offset_s, life.round_trip_s)
+                last = None if life.at is None else (life.ts_ns, life.at)
+                hub.links[life.node].resume(life.life, life.seq, life.offset_s, life.round_trip_s, last)
 
 
 async def listen(hub: Hub, recorder: Recorder | None, environ: Mapping[str, str]) -> ControlServer | None:

@@ -56,7 +56,8 @@ class Interrupted:
 class LifeOnDisk:
     """What is on disk of an agent's life: its last frame, that frame's time on the node in ns, its clock.
 
-    The round trip in which the clock's offset was measured is infinite where it wasn't.
+    The round trip in which the clock's offset was measured is infinite where it wasn't. ``at`` is the time
+    that the frame has in the recording, None where it is lost.
     """
 
     node: str
@@ -65,6 +66,7 @@ class LifeOnDisk:
     ts_ns: int
     offset_s: float
     round_trip_s: float
+    at: float | None
 
     @property
     def last_at(self) -> float:
@@ -135,6 +137,16 @@ WHERE n.recording_id = $1
 GROUP BY node
 """
 
+# Each life of a machine counts its frames from 1 on.
+_PLACED = """
+WITH frames AS (SELECT node_id, seq AS last_seq, epoch_us(ts) / 1e6 AS placed FROM host_samples),
+     lives AS (SELECT *, epoch_us(last_ts) / 1e6 - coalesce(clock_offset_s, 0) AS expected FROM links)
+SELECT node_id, life, arg_min(placed, abs(placed - expected)) AS placed
+FROM lives JOIN nodes USING (node_id) JOIN frames USING (node_id, last_seq)
+WHERE recording_id = ? AND last_ts IS NOT NULL
+GROUP BY ALL
+"""
+
 _ROWS = """
 SELECT (SELECT count(*) FROM samples WHERE recording_id = $1)
      + (SELECT count(*) FROM host_samples JOIN nodes USING (node_id) WHERE recording_id = $1)
@@ -199,6 +211,7 @@ def load(file: Rows, ledger: Ledger) -> Resumed:
         if row["boot_id"] is not None:
             ledger.machines[node.key] = node
     on_disk = []
+    placed = {(row["node_id"], row["life"]): row["placed"] for row in file.rows(_PLACED, number)}
     for link in file.rows(
         "SELECT links.* REPLACE (epoch_us(last_ts) AS last_ts) FROM links JOIN nodes USING (node_id) "
         "WHERE recording_id = ? ORDER BY last_ts NULLS FIRST",
@@ -210,8 +223,9 @@ def load(file: Rows, ledger: Ledger) -> Resumed:
         ledger.nodes[name] = replace(ledger.nodes[name], life=life, was_live=True)
         if link["last_seq"] is not None:
             ns, offset_s = (link["last_ts"] or 0) * 1000, link["clock_offset_s"]
-            clock = (0.0, math.inf) if offset_s is None else (offset_s, link["round_trip_s"] or 0.0)
-            on_disk.append(LifeOnDisk(name, life, link["last_seq"], ns, *clock))
+            round_trip_s = math.inf if offset_s is None else link["round_trip_s"] or 0.0
+            at = placed.get((link["node_id"], life))
+            on_disk.append(LifeOnDisk(name, life, link["last_seq"], ns, offset_s or 0.0, round_trip_s, at))
     sessions = file.rows(_SESSIONS.format(used=energy(session_spans(number))), number)
     names = ("session_id", "recording_id", "name", "started_at", "ended_at", "status", "note")
     ledger.sessions |= {str(row["session_id"]): {name: row[name] for name in names} for row in sessions}

@@ -70,6 +70,17 @@ def test_the_next_agent_of_a_node_does_not_begin_before_the_end_of_the_last() ->
     assert placed(one, 7200, 7000, life="c") == 200
 
 
+def test_a_head_that_goes_on_gives_no_time_before_the_last_that_was_recorded() -> None:
+    """Its first exchanges tell that the clock is 50 ms further ahead than the head before it knew."""
+    one = Timelines()
+    last = placed(one, 1.0, 0.2)
+    two = Timelines()
+    two.resume("a", (round((T0 + 1.0) * 1e9), T0 + last))
+    times = [placed(two, 1 + n / 10, 0.25) for n in range(1, 8)]
+    assert [round(1000 * (time - last)) for time in times] == [90, 180, 270, 360, 450, 550, 650]
+    assert placed(two, 2.0, 0.2, life="b") == pytest.approx(1.8)
+
+
 def test_what_comes_a_second_time_has_the_time_that_it_had() -> None:
     one = Timelines()
     readings = [(n / 10, 1.0 + n // 4 * 0.05) for n in range(1, 12)]

@@ -48,7 +48,9 @@ class Link:
     def acknowledge(self, life: str, seq: int) -> None:
         self.acknowledged.append((life, seq))
 
-    def resume(self, life: str, seq: int, offset_s: float, round_trip_s: float) -> None:
+    def resume(
+        self, life: str, seq: int, offset_s: float, round_trip_s: float, last: tuple[int, float] | None = None
+    ) -> None:
         return
 
     def reconnect(self) -> None:

@@ -36,7 +36,9 @@ class Node:
         if seq == 2:
             self.acknowledged.set()
 
-    def resume(self, life: str, seq: int, offset_s: float, round_trip_s: float) -> None:
+    def resume(
+        self, life: str, seq: int, offset_s: float, round_trip_s: float, last: tuple[int, float] | None = None
+    ) -> None:
         return
 
     def may_hold(self) -> bool:

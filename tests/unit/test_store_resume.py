@@ -67,7 +67,7 @@ def test_frames_that_come_again_are_written_once_and_the_next_one_is_no_gap(path
     resumed = go_on(path, introduced(gpus=1), LinkChanged("n1", T0 + 6, Phase.LIVE), *frames(3, 8))
     (life,) = resumed.lives
     assert (life.node, life.life, life.seq, life.offset_s) == ("n1", "life1", 5, 0.25)
-    assert life.ts_ns == round((T0 + 5) * 1e9)
+    assert (life.ts_ns, life.at) == (round((T0 + 5) * 1e9), T0 + 5)
     assert resumed.rows == 10
     assert query(path, "SELECT seq, interval_ms FROM host_samples ORDER BY ts") == [
         (n, None if n == 1 else 1000) for n in range(1, 9)
@@ -95,6 +95,13 @@ def test_what_a_former_life_on_another_boot_left_belongs_to_its_own_machine(path
         path, "SELECT boot_id, count(*) FROM samples JOIN nodes USING (node_id) GROUP BY 1 ORDER BY 1"
     )
     assert samples == [("boot1", 4), ("boot2", 2)]
+
+
+def test_each_life_is_known_by_the_time_that_its_own_last_frame_was_given(path: Path) -> None:
+    later = [replace(frame, ts=frame.ts + 100) for frame in frames(1, 7, "life2")]
+    leave(path, introduced(gpus=1), *frames(1, 5), introduced(gpus=1, life="life2"), *later, lost(3, "life3"))
+    lives = go_on(path, introduced(gpus=1, life="life2")).lives
+    assert {life.life: life.at for life in lives} == {"life1": T0 + 5, "life2": T0 + 107, "life3": None}
 
 
 def lost(seq: int, life: str = "life1") -> FramesLost:
