@@ -1,11 +1,14 @@
-"""The first thing that runs on a node: given to a bare ``python3 -I -c``, with arguments BUNDLE PACKAGE ARGS…
+"""The first thing that runs on a node: given to a bare ``python3 -IS -c``, with BUNDLE PACKAGE FOLDERS ARGS…
 
 It finds or fetches the agent and becomes it, in the same process. BUNDLE is the hash of the bundle's
-manifest, PACKAGE that of the agent's own lines in it. Before the agent speaks, this may say on standard
-output: ``GSWARM-OLD VERSION`` (this Python is too old; exit status 64 lets another be tried),
-``GSWARM-NEED ID`` (answer with eight bytes of length and the payload) or ``GSWARM-FAIL KIND TEXT``.
-Every Python 3 must be able to read this file, and it imports only what it needs, because it is in the way of
-the first frame.
+manifest, PACKAGE that of the agent's own lines in it. FOLDERS, in hex and with zeros between them, are where
+the head itself imports these from, which a node may share. What Python does at its start to find installed
+packages is left out (-S): it takes 3 ms, and ten times as long where some of them bring code for that.
+
+Before the agent speaks, this may say on standard output: ``GSWARM-OLD VERSION`` (this Python is too old; exit
+status 64 lets another be tried), ``GSWARM-NEED ID`` (answer with eight bytes of length and the payload) or
+``GSWARM-FAIL KIND TEXT``. Every Python 3 must be able to read this file, and it imports only what it needs,
+because it is in the way of the first frame.
 """
 
 import errno
@@ -49,12 +52,13 @@ def line(data: bytes, name: str) -> str:
     return "%s %d %s\n" % (digest(data), len(data), name)
 
 
-def installed_package() -> str:
-    """The hash of the agent that this interpreter can import by itself; empty where it can't."""
-    tops = [first_with(name) for name in ("gswarm_agent/__init__.py", "msgpack/__init__.py", "pynvml.py")]
-    if None in tops:
-        return ""
-    top = str(tops[0])
+def package_in(folders: "list[str]") -> str:
+    """The hash of the agent in these folders; empty where they don't have it and all that it needs."""
+    for name in ("pynvml.py", "msgpack/__init__.py", "gswarm_agent/__init__.py"):
+        tops = [folder for folder in folders if os.path.isfile(os.path.join(folder, name))]
+        if not tops:
+            return ""
+    top = tops[0]
     names = [
         os.path.relpath(os.path.join(folder, name), top)
         for folder, _, found in os.walk(os.path.join(top, "gswarm_agent"))
@@ -63,11 +67,6 @@ def installed_package() -> str:
     ]
     lines = [line(content(os.path.join(top, name)), name) for name in sorted(names)]
     return digest("".join(lines).encode())
-
-
-def first_with(name: str) -> "str | None":
-    """The folder from which a file would be imported."""
-    return next((top for top in sys.path if os.path.isfile(os.path.join(top, name))), None)
 
 
 def make_private(folder: str) -> None:
@@ -168,12 +167,15 @@ def main() -> None:
     if sys.version_info < (3, 9):
         say("GSWARM-OLD %d.%d.%d" % sys.version_info[:3])
         raise SystemExit(64)
-    bundle, package = sys.argv[1:3]
-    if installed_package() != package:
+    bundle, package, told = sys.argv[1:4]
+    folders = bytes.fromhex(told).decode().split("\0") if told else []
+    if package_in(folders) == package:
+        sys.path += folders  # last, because other packages that are there must not hide Python's own
+    else:
         sys.path.insert(0, place(bundle))
     from gswarm_agent.__main__ import main as run
 
-    sys.exit(run(sys.argv[3:]))
+    sys.exit(run(sys.argv[4:]))
 
 
 if __name__ == "__main__":

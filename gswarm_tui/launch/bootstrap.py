@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gswarm_agent.wire import MAGIC, MAX_NOISE
 from gswarm_tui.launch.base import Channel, LaunchError, Retry, clean, each, last_line
-from gswarm_tui.launch.bundle import Bundle, own_bundle
+from gswarm_tui.launch.bundle import Bundle, own_bundle, own_folders
 
 GREETING_S = 120.0
 _PYTHON_REMEDY = "load one with --setup 'module load python', or name one with --agent-python"
@@ -34,7 +34,7 @@ _RUN = (
     'case $1 in =*) pythons=$(printf %s "${1#=}" | base64 -d);; *) pythons=$1;; esac; shift; '
     "set -f; IFS=:; "
     'for python in $pythons; do command -v "$python" >/dev/null 2>&1 || continue; '
-    's=0; "$python" -I -c "import sys; exec(bytes.fromhex(sys.argv.pop(1)))  # gswarm-agent" "$@" || s=$?; '
+    's=0; "$python" -IS -c "import sys; exec(bytes.fromhex(sys.argv.pop(1)))  # gswarm-agent" "$@" || s=$?; '
     "case $s in 64|126|127) ;; *) exit $s;; esac; done; "
     "echo GSWARM-FAIL python; exit 3"
 )
@@ -88,7 +88,10 @@ class Bootstrap:
         named = ":".join(pythons)
         if not _USUAL.fullmatch(named):
             named = "=" + base64.b64encode(named.encode()).decode()
-        return [*script, "gswarm-agent", named, stage.hex(), bundle.bundle_id, bundle.package_id, *arguments]
+        # Who names a Python may want another than the head's environment.
+        folders = "" if self.agent_python else "\0".join(own_folders()).encode().hex()
+        told = (bundle.bundle_id, bundle.package_id, folders)
+        return [*script, "gswarm-agent", named, stage.hex(), *told, *arguments]
 
     def command_line(self, *arguments: str) -> str:
         """The same for a login shell of any kind: each word in single quotes."""

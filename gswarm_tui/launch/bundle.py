@@ -65,6 +65,13 @@ def own_bundle() -> Bundle:
     return Bundle(files)
 
 
+@functools.cache
+def own_folders() -> tuple[str, ...]:
+    """The folders from which this head imports what is in its bundle."""
+    tops = (_folder_of("gswarm_agent").parent, _folder_of("msgpack").parent, _folder_of("pynvml"))
+    return tuple(dict.fromkeys(map(str, tops)))
+
+
 def _folder_of(module: str) -> Path:
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:

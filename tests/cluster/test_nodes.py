@@ -160,11 +160,11 @@ def test_where_the_environment_is_shared_nothing_is_sent(cluster: Cluster, termi
 
 OLD_PYTHON = """\
 #!/bin/sh
-# A Python that takes itself for 3.6: called as OLD -I -c PROGRAM ARGUMENTS
+# A Python that takes itself for 3.6: called as OLD -IS -c PROGRAM ARGUMENTS
 program=$3
 shift 3
 pretend="import sys; sys.version_info = (3, 6, 8, 'final', 0); exec(sys.argv.pop(1))"
-exec /usr/bin/python3 -I -c "$pretend" "$program" "$@"
+exec /usr/bin/python3 -IS -c "$pretend" "$program" "$@"
 """
 
 

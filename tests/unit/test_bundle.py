@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.wire import MAGIC
-from gswarm_tui.launch.bundle import Bundle, own_bundle
+from gswarm_tui.launch.bundle import Bundle, own_bundle, own_folders
 
 STAGE0 = own_bundle().files["gswarm_agent/stage0.py"].decode()
 
@@ -37,7 +38,12 @@ def cache(tmp_path: Path) -> Path:
 
 
 def start(
-    cache: Path, *, python: str = "", bundle: Bundle | None = None, package: str = "", **environment: str
+    cache: Path,
+    *,
+    python: str = "",
+    bundle: Bundle | None = None,
+    folders: Sequence[str] = (),
+    **environment: str,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run stage 0 as on a node: what it says, when the head has the payload ready and then goes away."""
     bundle = bundle or own_bundle()
@@ -46,11 +52,12 @@ def start(
     return subprocess.run(
         [
             python or sys.executable,
-            "-I",
+            "-IS",
             "-c",
             STAGE0.replace('"/tmp/', f'"{tmp}/'),
             bundle.bundle_id,
-            package,
+            bundle.package_id,
+            "\0".join(folders).encode().hex(),
             "stream",
             "--simulate",
             "{}",
@@ -132,9 +139,21 @@ def test_nodes_that_share_a_home_start_at_the_same_moment(cache: Path) -> None:
 
 
 def test_an_environment_of_the_same_content_is_used_as_it_is(cache: Path) -> None:
-    said = start(cache, package=own_bundle().package_id)
+    said = start(cache, folders=own_folders())
     assert said.stdout.startswith(MAGIC)
     assert not cache.exists()
+
+
+@pytest.mark.parametrize("lack", ["another agent", "no msgpack", "nothing"])
+def test_an_environment_that_is_another_there_is_not_used(cache: Path, tmp_path: Path, lack: str) -> None:
+    other = tmp_path / "other environment"
+    for name, data in own_bundle().files.items():
+        if lack != "nothing" and not (lack == "no msgpack" and name.startswith("msgpack/")):
+            (other / name).parent.mkdir(parents=True, exist_ok=True)
+            (other / name).write_bytes(data)
+    if lack == "another agent":
+        (other / "gswarm_agent/wire.py").write_text("raise SystemExit('evil')")
+    assert start(cache, folders=[str(other)]).stdout.startswith(need() + MAGIC)
 
 
 def test_the_users_own_cache_folder_is_respected(cache: Path, tmp_path: Path) -> None:
@@ -206,7 +225,7 @@ def test_a_head_that_goes_away_in_the_middle_leaves_nothing_half_written(cache: 
 
 def test_a_python_that_is_too_old_says_its_version_and_nothing_else(cache: Path) -> None:
     old = STAGE0.replace("import sys\n", "import sys\nsys.version_info = (3, 6, 8, 'final', 0)\n", 1)
-    said = subprocess.run([sys.executable, "-I", "-c", old, "x", "y"], capture_output=True, check=False)
+    said = subprocess.run([sys.executable, "-IS", "-c", old, "x", "y"], capture_output=True, check=False)
     assert (said.stdout, said.returncode) == (b"GSWARM-OLD 3.6.8\n", 64)
 
 
