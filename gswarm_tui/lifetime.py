@@ -145,7 +145,7 @@ def spare_searches() -> None:
     """
     gc.freeze()
     atexit.register(gc.unfreeze)  # else DuckDB complains at the end of what it still has
-    gc.set_threshold(20_000, 10, 10)
+    gc.set_threshold(100_000, 10, 10)
 
 
 def _terminal_is_gone() -> bool:

@@ -7,8 +7,7 @@ these. ``at`` is always the head's Unix time in seconds.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import chain
 
 from gswarm_agent.frame import WARNING, Frame, Hello
@@ -76,6 +75,7 @@ class FrameArrived:
     """A frame; ``ts`` is its time on the head's clock, ``life`` the agent run its sequence belongs to.
 
     ``offset_s`` is by how much the node's clock was ahead then, for what else has a time in the frame.
+    ``weight`` is about how many bytes it holds in memory.
     """
 
     node: str
@@ -84,18 +84,21 @@ class FrameArrived:
     life: str
     frame: Frame
     offset_s: float = 0.0
+    weight: int = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def weight(self) -> int:
-        """About how many bytes it holds in memory; the link and the recorder ask for it again and again."""
-        frame, processes = self.frame, self.frame.processes
-        held = 1000 + len(frame.gpus.data) + len(frame.host.data)
-        if frame.notes:
-            held += sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
-        if processes is not None:
-            held += 300 * len(processes) + len(processes.numbers.data)
-            held += sum(map(len, filter(None, chain(processes.users, processes.commands))))
-        return held
+    def __post_init__(self) -> None:
+        """Works out the weight: the link and the recorder ask for it again and again."""
+        object.__setattr__(self, "weight", _weight(self.frame))
+
+
+def _weight(frame: Frame) -> int:
+    held, processes = 1000 + len(frame.gpus.data) + len(frame.host.data), frame.processes
+    if frame.notes:
+        held += sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
+    if processes is not None:
+        held += 300 * len(processes) + len(processes.numbers.data)
+        held += sum(map(len, filter(None, chain(processes.users, processes.commands))))
+    return held
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,6 @@ class Batch:
     def __init__(self, ledger: Ledger, events: Iterable[Event]) -> None:
         self.ledger = ledger.draft()
         self._own: dict[tuple[str, str], KnownLife] = {}
-        self._committed: dict[tuple[str, str], int] = {}
         self._nodes: dict[int, Row] = {}
         self._gpus: list[Row] = []
         self._sessions: dict[int, Row] = {}
@@ -72,8 +71,8 @@ class Batch:
         return len(self._events) + sum(len(columns["ts"]) for _, columns in self._samples)
 
     def committed(self) -> dict[tuple[str, str], int]:
-        """The last frame of each (node, life) that got frames."""
-        return dict(self._committed)
+        """The last frame of each (node, life) that is in it; those told as lost aren't to be told again."""
+        return {key: life.last_seq for key, life in self._own.items() if life.last_seq}
 
     def columns(self) -> Iterator[tuple[Table, Columns]]:
         """What is to be written, table by table, as equally long arrays; NaN, NaT and None stand for NULL."""
@@ -133,7 +132,6 @@ class Batch:
 
     def _frame(self, life: KnownLife, event: FrameArrived) -> None:
         frame, link, last = event.frame, life.link, life.last_seq
-        self._committed[event.node, event.life] = max(frame.seq, last)
         if frame.seq <= last:
             return
         interval_ms: int | None = None
@@ -146,11 +144,9 @@ class Batch:
         self._sample(life, micros(event.ts), interval_ms, frame)
 
     def _lost(self, event: FramesLost) -> None:
-        """They count as committed: the agent isn't to tell of them again."""
         self.ledger.know_life(self._node(event.node), event.life)
         life = self._life(event.node, event.life)
         link, last = life.link, life.last_seq
-        self._committed[event.node, event.life] = max(event.seq, last)
         if event.seq > last:
             link["last_seq"], link["last_ts"] = event.seq, None
             link["lost_frames"] += event.seq - last

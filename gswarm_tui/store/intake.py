@@ -17,7 +17,11 @@ from gswarm_tui.store.samples import Columns
 from gswarm_tui.store.schema import Column, Table
 
 _SIZES = (64, 1_024, 16_384)
-"""So many rows a statement takes at most; all of its arrays are looked at, so a few rows get a small one."""
+"""So many rows a statement takes; all of its arrays are looked at, so a few rows get a small one.
+
+More rows than the largest takes are several statements: arrays that don't fit into a processor's cache take
+longer than those need to begin.
+"""
 
 
 class Intake:
@@ -33,15 +37,16 @@ class Intake:
     def insert(self, table: Table, columns: Columns) -> None:
         """Adds these rows; columns that aren't given are NULL. Raises duckdb.Error."""
         rows = len(next(iter(columns.values())))
-        size = next((size for size in _SIZES if rows <= size), rows)
+        for begin in range(0, rows, _SIZES[-1]):
+            part = {name: values[begin : begin + _SIZES[-1]] for name, values in columns.items()}
+            self._insert(table, part, min(_SIZES[-1], rows - begin))
+
+    def _insert(self, table: Table, columns: Columns, rows: int) -> None:
+        size = next(size for size in _SIZES if rows <= size)
         planned = self._planned.get((table.name, size))
         if planned is None:
-            planned = _Planned(self._connection, table, size)
-            if size in _SIZES:
-                self._planned[table.name, size] = planned
+            planned = self._planned[table.name, size] = _Planned(self._connection, table, size)
         planned.insert(columns, rows)
-        if size not in _SIZES:
-            planned.forget()
 
 
 class _Planned:
@@ -74,11 +79,6 @@ class _Planned:
             for array in self._arrays.values():
                 if array.dtype == object:
                     array[1:] = None  # texts are to be held no longer
-
-    def forget(self) -> None:
-        """Lets go of both."""
-        self._connection.execute(f"DEALLOCATE {self._name}")
-        self._connection.unregister(self._name)
 
 
 def _array(column: Column, size: int) -> npt.NDArray[Any]:

@@ -30,41 +30,56 @@ class Keys:
     if_answered: bool = False
 
 
+_AT_ONCE = 16_384
+"""The numbers of so many rows fit into a processor's cache; more at once take half as long again."""
+
+
 class Samples:
     """What is to be added to one table: blocks, those of one layout and as many rows together."""
 
     def __init__(self, table: Table, keys: Keys) -> None:
         self.table = table
         self._keys = keys
-        self._stacks: dict[tuple[Layout, int], _Stack] = {}
+        self._stacks: list[_Stack] = []
+        # By the layout's identity: to tell that two are alike is left until all frames are there.
+        self._open: dict[tuple[int, int], _Stack] = {}
 
     def add(self, block: Block, frame: Sequence[Any], rows: Sequence[Sequence[Any]] = ()) -> None:
         """One more block, with its keys in their order. Raises ValueError where they don't fit."""
         for values in rows:
             if len(values) != block.count:
                 raise ValueError(f"{len(values)} rows were expected, not {block.count}")
-        stack = self._stacks.get((block.layout, block.count))
-        if stack is None:
-            stack = self._stacks[block.layout, block.count] = _Stack(block.layout, block.count)
+        stack = self._open.get((id(block.layout), block.count))
+        if stack is None or stack.size >= _AT_ONCE:
+            stack = self._open[id(block.layout), block.count] = _Stack(block.layout, block.count)
+            self._stacks.append(stack)
         stack.blocks.append(block.data)
         stack.frames.append(frame)
         stack.rows.append(rows)
+        stack.size += block.count
 
     def columns(self) -> Iterator[Columns]:
-        """All rows as arrays, those of one layout at once; what the table has no column for is left out."""
-        made: dict[Layout, list[Columns]] = {}
-        for (layout, _), stack in self._stacks.items():
-            made.setdefault(layout, []).append(stack.columns(self.table, self._keys))
-        for parts in made.values():
-            yield {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        """All rows as arrays, thousands of one layout each; what the table has no column for is left out."""
+        alike: dict[Layout, list[_Stack]] = {}
+        for stack in self._stacks:
+            alike.setdefault(stack.layout, []).append(stack)
+        for stacks in alike.values():
+            parts, size = [], 0
+            for stack in stacks:
+                parts.append(stack.columns(self.table, self._keys))
+                size += stack.size
+                if size >= _AT_ONCE or stack is stacks[-1]:
+                    yield _joined(parts)
+                    parts, size = [], 0
 
 
 @dataclass
 class _Stack:
-    """Blocks of one layout and as many rows each, with the values of their keys."""
+    """Blocks of one layout and as many rows each, with the values of their keys; ``size`` rows in all."""
 
     layout: Layout
     count: int
+    size: int = 0
     blocks: list[bytes] = field(default_factory=list)
     frames: list[Sequence[Any]] = field(default_factory=list)
     rows: list[Sequence[Sequence[Any]]] = field(default_factory=list)
@@ -97,6 +112,12 @@ class _Stack:
         for columns in found:
             columns[~np.isfinite(columns)] = np.nan  # also for those NaN that NumPy warns of
         return found
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def array(table: Table, name: str, values: Iterable[Any]) -> npt.NDArray[Any]:
