@@ -14,7 +14,8 @@ from gswarm_agent.probes.nvml import HANGS, UNSUPPORTED, Call, CallQuery, Nvml, 
 # Bytes per second and lane by generation, one way, encoding taken off (PCI Express base specification).
 _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _FASTEST = (6, 16)
-_MARGIN, _LATE = 0.8, 2.0
+_MARGIN = 0.6
+"""So much of the time to wrap lies between two looks: a thread of a busy node is late now and then."""
 _RELIEF_S = 0.5
 _PATIENCE_S = 3.0
 _NOBODY_THERE_S = 1.0
@@ -120,10 +121,8 @@ class WrapGuard(_Rounds):
         if not gpu.reachable:
             return
         if gpu.index not in self._periods:
-            wraps_s = self._seconds_to_wrap(gpu)
-            self._periods[gpu.index] = _MARGIN * wraps_s
-            # No link is at full speed all the time, and a thread of a busy node is late now and then.
-            gpu.pcie_wraps_s = _LATE * wraps_s
+            gpu.pcie_wraps_s = self._seconds_to_wrap(gpu)
+            self._periods[gpu.index] = _MARGIN * gpu.pcie_wraps_s
         gpu.count_pcie()
 
     def _seconds_to_wrap(self, gpu: Gpu) -> float:
