@@ -100,6 +100,7 @@ def _probe_maker(options: dict[str, str]) -> Callable[[], Probe]:
 
 
 def _stream(options: dict[str, str]) -> int:
+    _hurry()
     make_probe = _probe_maker(options)
     from gswarm_agent.stream import stream
 
@@ -114,6 +115,7 @@ def _attach(options: dict[str, str]) -> int:
     numbers = {name: _number(name, options[name]) for name in _LIMITS if name in options}
 
     def serve(folder: Folder, listener: socket) -> None:
+        _hurry()
         from gswarm_agent import server
 
         given = {_LIMITS[name]: number for name, number in numbers.items()}
@@ -137,6 +139,13 @@ def _folder_name(command: str, options: dict[str, str]) -> str:
     if not (is_plain(recording) and is_plain(node)):
         raise OptionError(f"{command} needs --recording UID, of letters, digits and ._:- alone, as --node is")
     return name_of(recording, node)
+
+
+def _hurry() -> None:
+    """Look for no garbage before the first frame: what is imported makes many things, and none of that."""
+    import gc
+
+    gc.disable()
 
 
 def _number(name: str, text: str) -> float:

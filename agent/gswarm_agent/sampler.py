@@ -120,6 +120,7 @@ def run_until_stopped(
         sampler = introduce()
         if sampler:
             gc.freeze()  # what is there now stays: to search it for garbage would hold up a tick by 10 ms
+            gc.enable()
             sampler.run(take)
             for _ in range(wanted()):
                 take(sampler.take())
