@@ -113,8 +113,9 @@ async def test_an_agent_outlives_the_connection_that_started_it(server: Server, 
     await launcher.close()
 
 
-def ssh(server: Server, recording: str) -> SshLauncher:
-    return SshLauncher(SshSettings(config=server.config()), Bootstrap(serving=Serving(recording)))
+def ssh(server: Server, recording: str, jump: str = "") -> SshLauncher:
+    settings = SshSettings(config=server.config(), jump=jump)
+    return SshLauncher(settings, Bootstrap(serving=Serving(recording)))
 
 
 def run_for(server: Server) -> set[str]:
@@ -147,6 +148,20 @@ async def test_an_agent_that_serves_is_joined_without_a_process(server: Server, 
     assert not run_for(server)
     await last.stop()
     assert (await ask_status(launcher, "gpu01", recording)).left is False
+    await launcher.close()
+
+
+async def test_an_agent_behind_a_jump_host_is_joined_without_a_process(
+    server: Server, recording: str
+) -> None:
+    launcher = ssh(server, recording, jump="gpujump")
+    first = await Listener.on(launcher, "gpu01")
+    await first.hear(Frame)
+    await first.channel.close()
+    again = await Listener.on(launcher, "gpu01", first.lives)
+    await again.hear(Frame)
+    assert not run_for(server)
+    await again.stop()
     await launcher.close()
 
 
