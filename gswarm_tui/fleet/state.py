@@ -43,6 +43,12 @@ TOGETHER = 128
 LATE_QUIET_S = 30.0
 
 
+def history_length(nodes: int, gpus: int) -> int:
+    """How many readings of each of so many nodes with so many GPUs each are kept for plots."""
+    a_tick = max(1, nodes * max(gpus, 1) * (2 * len(GPU_COLUMNS) + 4))
+    return min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // a_tick))
+
+
 class Fleet:
     """All nodes in the order they were given, their sessions and the latest happenings.
 
@@ -217,8 +223,7 @@ class Fleet:
 
     def _begin_history(self, node: NodeState, gpus: int) -> None:
         """An empty one, beside others' where it is the node's first: places there aren't given back."""
-        a_tick = max(1, len(self.nodes) * max(gpus, 1) * (2 * len(GPU_COLUMNS) + 4))
-        length = min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // a_tick))
+        length = history_length(len(self.nodes), gpus)
         shelf = self._shelf if node.gpu_history is None else Shelf(1)
         of_gpus = shelf.history(length, gpus, len(GPU_COLUMNS), exact=(ENERGY,))
         node.take(Rings(of_gpus, shelf.history(length, 1, len(HOST_COLUMNS)), energy_base=None))

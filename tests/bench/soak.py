@@ -17,6 +17,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
+from gswarm_tui.fleet.state import history_length
 from tests.bench.curves import Curve, draw_over_time
 from tests.bench.figures import Figure, Form, number, table
 from tests.bench.lateness import Sleeper
@@ -60,8 +61,9 @@ class Look:
 class Rule:
     """When a column is flat: its last quarter's median is at most ``factor`` of the first quarter's.
 
-    Where ``settles``, the quarter before the last is compared instead: history fills for up to 40 minutes.
-    A ``lag`` is judged by the looks at which the machine itself had next to none, if there are enough.
+    Where it ``settles``, the last quarter is compared with what is before it and has its history full, which
+    begins in an hour's third quarter; in a run too short for that, with the quarter before. A ``lag`` is
+    judged by the looks at which the machine itself had next to none, if there are enough.
     """
 
     column: str
@@ -99,7 +101,7 @@ class Judged:
 
     def figure(self) -> Figure:
         """Whether it is flat."""
-        limit = "the quarter before" if self.rule.settles else "the first quarter"
+        limit = "before it, its history full" if self.rule.settles else "the first quarter"
         return Figure(
             f"soak: {self.rule.name} in the last quarter", self.last, self.rule.unit,
             self.rule.factor * self.before, limit=limit, beside=self.before,
@@ -188,13 +190,21 @@ def _judged(rule: Rule, seen: Sequence[Look]) -> Judged:
     )
     values = _column(seen, rule.column)
     quarter = max(1, len(values) // 4)
-    first = max(0, len(values) - 2 * quarter) if rule.settles else 0
-    before, last = values[first : first + quarter], values[-quarter:]
+    compared = _settled(seen, quarter) if rule.settles else slice(0, quarter)
+    before, last = values[compared], values[-quarter:]
     if rule.lag:
-        before, last = _prompt(before, seen[first : first + quarter]), _prompt(last, seen[-quarter:])
+        before, last = _prompt(before, seen[compared]), _prompt(last, seen[-quarter:])
     each = (seen[-1].minute - seen[0].minute) / max(1, len(seen) - 1)
     slope = _slope(last) / each * 60 if each else 0.0
     return Judged(rule, middle(before), middle(last), slope, max(values))
+
+
+def _settled(seen: Sequence[Look], quarter: int) -> slice:
+    """The looks before the last quarter in which memory isn't taken by history any more."""
+    full = (history_length(NODES, GPUS) - WARM_UP_S) / 60
+    since = sum(look.minute < full for look in seen)
+    until = len(seen) - quarter
+    return slice(since if since <= until - FEWEST else max(0, until - quarter), max(1, until))
 
 
 def _prompt(values: list[float], looks: Sequence[Look]) -> list[float]:
