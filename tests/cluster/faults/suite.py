@@ -164,7 +164,7 @@ class Suite:
     def faults_of_the_head(self) -> Iterator[Row]:
         """Half of the nodes cut off; the head killed while it writes, and gone on with, and finished."""
         long_cut = self.lengths.long_cut
-        if self.lengths is not SHORT:
+        if self.lengths.heads_down:
             with self._recording("half") as scene:
                 self._play(scene, [step for node in HALF for step in cut(node, 2, long_cut)])
                 yield self._row(scene, f"half of the nodes cut off for {long_cut:g} s")
@@ -202,7 +202,7 @@ class Suite:
         self.cluster.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(small)])
         try:
             login = self.cluster[NODES[0]]
-            if self.lengths is not SHORT:
+            if self.lengths.heads_down:
                 with self._recording("full", small) as scene:
                     self._play(scene, fill_database(2, long_cut, scene.db, login))
                     yield self._row(scene, f"database's disk full for {long_cut:g} s")
