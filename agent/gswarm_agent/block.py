@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, lru_cache
 from typing import FrozenSet, List, Optional, Sequence, Tuple, Union
 
 Number = Union[int, float]
@@ -51,6 +50,11 @@ class Layout:
         return tuple(at for at, name in enumerate(self.columns) if name in self.exact)
 
     @cached_property
+    def _order(self) -> Tuple[int, ...]:
+        """Where a row has the numbers in the order of a block's columns."""
+        return self.singles + self.doubles
+
+    @cached_property
     def row_size(self) -> int:
         """The bytes of a row."""
         return SINGLE * len(self.singles) + DOUBLE * len(self.doubles)
@@ -59,13 +63,13 @@ class Layout:
         """These rows as a block, None for one that wasn't measured. What isn't a number is no answer."""
         unmeasured = (None,) * len(self.columns)
         columns = list(zip(*[unmeasured if row is None else row for row in rows])) if rows else []
-        ordered = chain(self.singles, self.doubles) if rows else ()
+        ordered = self._order if rows else ()
         numbers = [math.nan if n is None else n for at in ordered for n in columns[at]]
         form = _form(self, len(rows))
         try:
-            data = struct.pack(form, *numbers)
+            data = form.pack(*numbers)
         except (OverflowError, struct.error):  # a slip in a probe must not cost the node its link
-            data = struct.pack(form, *(n if abs(n) <= MAX_SINGLE else math.nan for n in numbers))
+            data = form.pack(*(n if abs(n) <= MAX_SINGLE else math.nan for n in numbers))
         middle = SINGLE * len(rows) * len(self.singles)
         planes = [data[at:middle:SINGLE] for at in range(SINGLE)]
         planes += [data[middle + at :: DOUBLE] for at in range(DOUBLE)]
@@ -84,10 +88,10 @@ class Block:
     def rows(self) -> Tuple[Row, ...]:
         """The rows as numbers, for the few that somebody looks at; None for no answer."""
         layout, count = self.layout, self.count
-        numbers = struct.unpack(_form(layout, count), self._numbers())
+        numbers = _form(layout, count).unpack(self._numbers())
         answers = [n if math.isfinite(n) else None for n in numbers]
         columns: List[Sequence[Optional[Number]]] = [()] * len(layout.columns)
-        for begin, at in zip(range(0, len(answers), count or 1), chain(layout.singles, layout.doubles)):
+        for begin, at in zip(range(0, len(answers), count or 1), layout.singles + layout.doubles):
             columns[at] = answers[begin : begin + count]
         return tuple(zip(*columns)) if columns else ((),) * count
 
@@ -103,5 +107,6 @@ class Block:
         return bytes(data)
 
 
-def _form(layout: Layout, rows: int) -> str:
-    return f"<{rows * len(layout.singles)}f{rows * len(layout.doubles)}d"
+@lru_cache(maxsize=16)
+def _form(layout: Layout, rows: int) -> struct.Struct:
+    return struct.Struct(f"<{rows * len(layout.singles)}f{rows * len(layout.doubles)}d")

@@ -101,6 +101,13 @@ def test_the_first_reading_has_levels_and_no_rates(machine: Machine) -> None:
     probe.close()
 
 
+def test_the_load_is_of_the_last_second(machine: Machine) -> None:
+    probe = HostProbe(machine.proc, machine.sys)
+    assert read(probe, 1)["load_1m"] == 1.5
+    machine.put("proc/loadavg", "7.25 1.00 0.50 2/345 6789\n")
+    assert read(probe, 2)["load_1m"] == 7.25
+
+
 def test_shares_of_cpu_time(machine: Machine) -> None:
     probe = HostProbe(machine.proc, machine.sys)
     read(probe, 0)

@@ -29,13 +29,16 @@ class HostProbe:
         self._notes.clear()
         self._failing.clear()
         self._sources = [s for s in all_sources(proc, sys) if self.reasons.keys().isdisjoint(s.columns)]
+        columns = [name for source in self._sources for name in source.columns]
+        self._places = [columns.index(name) if name in columns else len(columns) for name in HOST_COLUMNS]
 
     def read(self, now_ns: int) -> Row:
         """One row of the catalogue's host metrics."""
-        values: Dict[str, Optional[Number]] = {}
+        values: List[Optional[Number]] = []
         for source in self._sources:
-            values.update(zip(source.columns, self._read(source, now_ns)))
-        return tuple([values.get(name) for name in HOST_COLUMNS])
+            values += self._read(source, now_ns)
+        values.append(None)  # for what this node doesn't have
+        return tuple([values[place] for place in self._places])
 
     def take_notes(self) -> List[Note]:
         """What happened since the last call."""
@@ -62,7 +65,7 @@ class HostProbe:
                 for name in source.columns:
                     del self.reasons[name]
             return answer
-        return ()
+        return (None,) * len(source.columns)
 
     def _explain(self, source: HostSource, reason: str) -> None:
         if source not in self._failing:
