@@ -40,7 +40,7 @@ class Grid:
         rows, seats = zip(*places, strict=True)
         self.fill(list(rows), list(seats), values)
 
-    def fill(self, rows: Indices, seats: Indices | int, values: Floats | Singles) -> None:
+    def fill(self, rows: Indices, seats: Indices, values: Floats | Singles) -> None:
         """Fill these rows of these seats."""
         self.values[rows, seats] = np.clip(values / UNIT, -MOST, MOST)
         self.exact_values[rows, seats] = values[..., self.exact]
@@ -71,14 +71,14 @@ class History:
     """
 
     # Each node has its own, far from the others in memory: a place less to look at.
-    __slots__ = ("_count", "_in_order", "_newest", "_seat", "_times", "capacity", "grid")
+    __slots__ = ("_count", "_in_order", "_newest", "_times", "capacity", "grid", "seat")
 
     def __init__(self, grid: Grid) -> None:
         grid.free -= 1
         self.grid = grid
         self.capacity = len(grid.times)
-        self._seat = grid.free
-        self._times: Floats = grid.times[:, self._seat]
+        self.seat = grid.free
+        self._times: Floats = grid.times[:, self.seat]
         self._count = 0
         self._newest = -np.inf
         self._in_order = True
@@ -93,16 +93,15 @@ class History:
         row = self._count % self.capacity
         self._count += 1
         self._times[row] = ts
-        return row, self._seat
+        return row, self.seat
 
-    def append(self, times: Floats, values: Singles) -> None:
-        """Add readings after all others, oldest first, of shapes (n,) and (n, rows, columns)."""
+    def extend(self, times: Floats) -> npt.NDArray[np.intp]:
+        """The rows in its grid of more readings, after all others and oldest first, to be filled then."""
+        rows = np.arange(self._count, self._count + len(times)) % self.capacity
         self._newest = float(times[-1]) if len(times) else self._newest
-        kept = min(len(times), self.capacity)
         self._count += len(times)
-        rows = np.arange(self._count - kept, self._count) % self.capacity
-        self._times[rows] = times[len(times) - kept :]
-        self.grid.fill(rows, self._seat, values[len(times) - kept :])
+        self._times[rows] = times
+        return rows
 
     def _order(self, since: float) -> npt.NDArray[np.intp]:
         count = len(self)
@@ -118,9 +117,9 @@ class History:
         """
         order, grid = self._order(since), self.grid
         if column in grid.exact:
-            values = grid.exact_values[order, self._seat, :, grid.exact.index(column)]
+            values = grid.exact_values[order, self.seat, :, grid.exact.index(column)]
         else:
-            values = _whole(grid.values[order, self._seat, :, column])
+            values = _whole(grid.values[order, self.seat, :, column])
         return self._times[order], values if row is None else values[:, row]
 
     def around(self, ts: float) -> tuple[Floats, Floats, float]:
@@ -140,8 +139,8 @@ class History:
         return self._times[order], self._tables(order)
 
     def _tables(self, order: npt.NDArray[np.intp]) -> Singles:
-        tables = _whole(self.grid.values[order, self._seat])
-        tables[..., self.grid.exact] = self.grid.exact_values[order, self._seat]
+        tables = _whole(self.grid.values[order, self.seat])
+        tables[..., self.grid.exact] = self.grid.exact_values[order, self.seat]
         return tables
 
 

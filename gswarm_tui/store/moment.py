@@ -11,26 +11,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gswarm_agent.frame import Processes
-from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, Phase
-from gswarm_tui.fleet.node import NodeState, Rings
-from gswarm_tui.fleet.readings import ENERGY
+from gswarm_tui.fleet.node import Rings
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.store.frames import looked_at, looks_of, owners
+from gswarm_tui.store.filling import Filling
+from gswarm_tui.store.frames import looked_at, looks_of
 from gswarm_tui.store.machines import Machine, introduction
 from gswarm_tui.store.metering import Meter
 from gswarm_tui.store.playback import Playback, link_of, micros, stamp
-from gswarm_tui.store.stretch import Places, Stretch
 
 BLOCK_US = 3_600_000_000
 NOTHING = (0.0, 0.0, 0.0, 0.0)
 RECENT_S = 300.0
 """So much history a fleet has at once: what the first screen shows of it."""
-PIECE_ROWS = 200_000
+PIECE_ROWS = 100_000
 """About so many samples of GPUs are read at once: what is read takes memory beside what it becomes."""
 TOGETHER_US = 1_000_000
 """Times in so short a stretch are asked for at once."""
@@ -139,26 +136,17 @@ class Moments:
         self, fleet: Fleet, until: Mapping[str, tuple[_Newest, int]], now_us: int, longest_s: float
     ) -> None:
         """Give nodes their history up to a time of each: for each piece one query for GPUs, one for hosts."""
-        nodes = [(fleet.nodes[name], found.machine.node_id, us) for name, (found, us) in until.items()]
+        nodes = [(fleet.nodes[name], found.machine, us) for name, (found, us) in until.items()]
         rings = [node.gpu_history.capacity for node, *_ in nodes if node.gpu_history is not None]
         if not rings:
             return
         low_us = now_us - round(min(max(rings) * self._playback.interval_s, longest_s) * 1e6)
         ticks = max(1, PIECE_ROWS // max(1, sum(len(node.facts) for node, *_ in nodes)))
         piece_us = round(ticks * self._playback.interval_s * 1e6)
+        filling = Filling(self._playback, nodes)
         for begin_us in range(low_us, now_us, piece_us):
-            end_us = min(begin_us + piece_us, now_us)
-            gpus = self._playback.stretch("gpu_samples", "gpu_id AS id", begin_us, end_us)
-            hosts = self._playback.stretch("host_samples", "node_id AS id", begin_us, end_us)
-            owner, position = owners(self._playback, gpus.ids)
-            gpus_of, hosts_of = gpus.split(owner), hosts.split(hosts.ids)
-            for node, node_id, us in nodes:
-                if node_id in gpus_of and node_id in hosts_of:
-                    times = hosts_of[node_id][hosts.us[hosts_of[node_id]] <= us]
-                    _fill_node(node, gpus, gpus_of[node_id], position, hosts, times)
-        for node, *_ in nodes:
-            if node.energy_base is not None:
-                node.energy_base = np.nan_to_num(node.energy_base)
+            filling.add(begin_us, min(begin_us + piece_us, now_us))
+        filling.end()
 
     def _last_frames(self, newest: Mapping[str, _Newest], now_us: int) -> list[FrameArrived]:
         """Each node's newest frame, with the processes that were seen last."""
@@ -259,42 +247,6 @@ class Moments:
             stamp(high),
             *([others] if others else []),
         )
-
-
-def _fill_node(  # noqa: PLR0917 - two tables, and which of their rows
-    node: NodeState, gpus: Stretch, gpu_rows: Places, position: Places, hosts: Stretch, host_rows: Places
-) -> None:
-    """Add a node's next rows to its rings; ``position`` is by row."""
-    if node.gpu_history is None or node.host_history is None:
-        return
-    if not len(times := hosts.us[host_rows]):
-        return
-    low, high = np.searchsorted(gpus.us[gpu_rows], (times[0], times[-1] + 1))
-    gpu_rows = gpu_rows[low:high]
-    ticks, places = np.searchsorted(times, gpus.us[gpu_rows]), position[gpu_rows]
-    values = np.full((len(times), len(node.facts), len(GPU_COLUMNS)), np.nan, dtype=np.float32)
-    for column, name in enumerate(GPU_COLUMNS):
-        if (numbers := gpus.numbers(name, gpu_rows)) is None:
-            continue
-        if column == ENERGY:
-            if node.energy_base is None:
-                node.energy_base = np.full(len(node.facts), np.nan)
-            _begin(node.energy_base, places, numbers)
-            numbers = numbers - node.energy_base[places]
-        values[ticks, places, column] = numbers
-    host_values = np.full((len(times), 1, len(HOST_COLUMNS)), np.nan, dtype=np.float32)
-    for column, name in enumerate(HOST_COLUMNS):
-        if (numbers := hosts.numbers(name, host_rows)) is not None:
-            host_values[:, 0, column] = numbers
-    node.gpu_history.append(times / 1e6, values)
-    node.host_history.append(times / 1e6, host_values)
-
-
-def _begin(bases: npt.NDArray[np.float64], places: Places, numbers: npt.NDArray[Any]) -> None:
-    """Note the first number of each GPU that has none yet (NaN)."""
-    new = np.flatnonzero(np.isfinite(numbers) & np.isnan(bases[places]))
-    seen, where = np.unique(places[new], return_index=True)
-    bases[seen] = numbers[new][where]
 
 
 def _stretches(times: Iterable[int]) -> list[tuple[int, int]]:
