@@ -125,7 +125,8 @@ def plan(room: Room, zoom: Zoom | None = None) -> Layout:
 
 
 def _fits(layout: Layout, room: Room) -> bool:
-    used = layout.margin + layout.columns * layout.block - (GAP if layout.zoom is Zoom.BLOCKS else 1)
+    apart = layout.zoom is Zoom.BLOCKS or (layout.zoom is Zoom.NUMBERS and layout.mean)
+    used = layout.margin + layout.columns * layout.block - (GAP if apart else 1)
     return layout.lines <= room.height and used <= room.width
 
 
@@ -174,7 +175,7 @@ def _numbers(room: Room) -> Layout:
     ways = ((room, spacious, True), (room, spacious, False), (cut, spacious, False), (room, close, False))
     for way, cell, mean in (*ways, (cut, close, False)):
         wide = MEAN_WIDTH if mean and room.cells > 1 else 0
-        layout = _columns(way, Zoom.NUMBERS, cell, sign=1, mean=wide, gap=1)
+        layout = _columns(way, Zoom.NUMBERS, cell, sign=1, mean=wide, gap=GAP if wide else 1)
         if _fits(layout, room):
             break
     return layout
