@@ -15,24 +15,31 @@ Indices = list[int] | npt.NDArray[np.intp]
 
 GRID_BYTES = 4 * 1024 * 1024
 UNIT = 64.0
-"""Numbers are held as halves of so much: from 0.004 to 4 million to 0.05 %, which no plot shows."""
+"""Coarse numbers are held as halves of so much: to 0.05 % up to 4 million, integers up to 2048 exactly."""
 MOST = float(np.finfo(np.float16).max)
 Place = tuple[int, int]
 """A row and a seat of a grid."""
+
+
+def reading_bytes(rows: int, columns: int, exact: int) -> int:
+    """What the numbers of a reading take, of which so many columns are exact."""
+    return rows * (2 * columns + 2 * exact)
 
 
 class Grid:
     """Room for the histories of ``seats`` nodes whose readings come together, and so lie together in memory.
 
     Each has the newest ``capacity`` readings of ``rows`` x ``columns`` numbers, those of ``exact`` columns in
-    single precision. Memory is taken as it fills.
+    single precision, all others in half. Memory is taken as it fills.
     """
 
     def __init__(self, seats: int, capacity: int, rows: int, columns: int, exact: tuple[int, ...]) -> None:
-        self.times: Floats = np.empty((capacity, seats), dtype=np.float64)
-        self.values: Halves = np.empty((capacity, seats, rows, columns), dtype=np.float16)
+        self.table = rows, columns
         self.exact = exact
-        self.exact_values: Singles = np.empty((capacity, seats, rows, len(exact)), dtype=np.float32)
+        self.coarse = tuple(column for column in range(columns) if column not in exact)
+        self.times: Floats = np.empty((capacity, seats), dtype=np.float64)
+        self.halves: Halves = np.empty((capacity, seats, rows, len(self.coarse)), dtype=np.float16)
+        self.singles: Singles = np.empty((capacity, seats, rows, len(exact)), dtype=np.float32)
         self.free = seats
 
     def put(self, places: Iterable[Place], values: Floats) -> None:
@@ -42,8 +49,8 @@ class Grid:
 
     def fill(self, rows: Indices, seats: Indices, values: Floats | Singles) -> None:
         """Fill these rows of these seats."""
-        self.values[rows, seats] = np.clip(values / UNIT, -MOST, MOST)
-        self.exact_values[rows, seats] = values[..., self.exact]
+        self.halves[rows, seats] = np.clip(values[..., self.coarse] / UNIT, -MOST, MOST)
+        self.singles[rows, seats] = values[..., self.exact]
 
 
 class Shelf:
@@ -58,7 +65,7 @@ class Shelf:
         kind = capacity, rows, columns, *exact
         grid = self._grids.get(kind)
         if grid is None or not grid.free:
-            fit = GRID_BYTES // max(1, 2 * capacity * rows * columns)
+            fit = GRID_BYTES // max(1, capacity * reading_bytes(rows, columns, len(exact)))
             grid = Grid(max(1, min(self._nodes, fit)), capacity, rows, columns, exact)
             self._grids[kind] = grid
         return History(grid)
@@ -117,9 +124,9 @@ class History:
         """
         order, grid = self._order(since), self.grid
         if column in grid.exact:
-            values = grid.exact_values[order, self.seat, :, grid.exact.index(column)]
+            values = grid.singles[order, self.seat, :, grid.exact.index(column)]
         else:
-            values = _whole(grid.values[order, self.seat, :, column])
+            values = _whole(grid.halves[order, self.seat, :, grid.coarse.index(column)])
         return self._times[order], values if row is None else values[:, row]
 
     def around(self, ts: float) -> tuple[Floats, Floats, float]:
@@ -127,7 +134,7 @@ class History:
         order = self._order(-np.inf)
         times = self._times[order]
         at = int(np.searchsorted(times, ts))
-        nothing = np.full(self.grid.values.shape[2:], np.nan)
+        nothing = np.full(self.grid.table, np.nan)
         before = self._tables(order[at - 1 : at])[0].astype(np.float64) if at else nothing
         if at == len(order):
             return before, nothing, np.nan
@@ -139,8 +146,10 @@ class History:
         return self._times[order], self._tables(order)
 
     def _tables(self, order: npt.NDArray[np.intp]) -> Singles:
-        tables = _whole(self.grid.values[order, self.seat])
-        tables[..., self.grid.exact] = self.grid.exact_values[order, self.seat]
+        grid = self.grid
+        tables: Singles = np.empty((len(order), *grid.table), dtype=np.float32)
+        tables[..., grid.coarse] = _whole(grid.halves[order, self.seat])
+        tables[..., grid.exact] = grid.singles[order, self.seat]
         return tables
 
 

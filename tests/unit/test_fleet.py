@@ -261,6 +261,16 @@ def test_a_late_reading_takes_its_place_and_corrects_ended_sessions() -> None:
     assert values.tolist() == [10, 20, 30, 50]
 
 
+def test_a_plot_tells_of_a_clock_or_a_count_the_number_that_stands_beside_it() -> None:
+    fleet = live(1)
+    shown = {"util_pct": 99, "mem_used_mib": 72_189, "mem_clock_mhz": 2619, "ecc_corrected": 5_000_001}
+    fleet.apply(frame(1, T0 + 1, gpu_row(**shown)))
+    history = fleet.nodes["gpu01"].gpu_history
+    assert history is not None
+    for name, value in shown.items():
+        assert history.series(GPU_COLUMNS.index(name), 0)[1].tolist() == [value]
+
+
 def test_a_node_without_data_is_stale_and_then_unhealthy_and_each_is_told_once() -> None:
     fleet = live(1)
     fleet.apply(frame(1, T0, None))
