@@ -9,7 +9,7 @@ import socket
 import tempfile
 import threading
 import uuid
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.status import status
 from gswarm_agent.wire import MAGIC, WHO, Ack, Bye, Decoder, Message, Start, Stop, encode
 from gswarm_tui.launch import joining
-from gswarm_tui.launch.base import Asking, Channel, reach
+from gswarm_tui.launch.base import Asking, Channel, LaunchError, reach
 from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 from gswarm_tui.launch.local import LocalLauncher
 from gswarm_tui.launch.srun import SrunLauncher
@@ -273,6 +273,12 @@ async def test_a_joined_agent_outlives_its_connection_too(server: Server, record
     await launcher.close()
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
 def folder_of(recording: str) -> Path:
     return next(path for top in tops() for path in Path(top).glob(f"{recording}@*"))
 
@@ -335,6 +341,28 @@ async def test_somebody_else_is_told_nothing_and_not_believed(
     assert again.frames[0] == 1
     assert b"".join(heard) in (b"", WHO)
     await again.stop()
+    await launcher.close()
+
+
+@pytest.mark.parametrize("end", ["its connection breaks off", "its head gives up"])
+async def test_who_waits_for_an_answer_that_never_comes_leaves_no_connection(
+    server: Server, recording: str, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    launcher = ssh(server, recording)
+    with impostor(recording, b"", leaves=False) as (top, heard):
+        monkeypatch.setattr(joining, "tops", lambda _told: (top,))
+        waiting = asyncio.create_task(launcher.join("gpu01", ["0123456789abcdef"]))
+        await until(lambda: heard == [WHO])
+        if end == "its head gives up":
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        else:
+            for pid in server.sessions():
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(LaunchError, match="the connection broke off"):
+                await waiting
+        await until(lambda: not server.sessions())
     await launcher.close()
 
 

@@ -91,7 +91,8 @@ class SshLauncher:
                 return joined
             _LOG.debug("%s: at %s is no agent of this recording", node, path)
             channel.leave()
-        self._refusals[node] += 1
+        if not connection.is_closed():
+            self._refusals[node] += 1
         return None
 
     async def _how_it_ended(self, connection: asyncssh.SSHClientConnection, node: str) -> str:
@@ -110,6 +111,8 @@ class SshLauncher:
         try:
             await connection.create_session(lambda: channel, line, encoding=None, request_pty=False)
         except (asyncssh.Error, OSError) as error:
+            if connection.is_closed():
+                raise LaunchError("the connection broke off") from None
             connection.abort()
             raise LaunchError(
                 clean(f"it lets nobody run a command: {error}"), f"try `ssh {node} true`"
