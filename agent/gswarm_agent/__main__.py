@@ -115,7 +115,8 @@ def _attach(options: dict[str, str]) -> int:
     numbers = {name: _number(name, options[name]) for name in _LIMITS if name in options}
 
     def serve(folder: Folder, listener: socket) -> None:
-        _hurry()
+        if "--only-left" not in options:  # who measures nothing has no first frame that ends it
+            _hurry()
         from gswarm_agent import server
 
         given = {_LIMITS[name]: number for name, number in numbers.items()}

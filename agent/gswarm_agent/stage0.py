@@ -168,7 +168,7 @@ def main() -> None:
         say("GSWARM-OLD %d.%d.%d" % sys.version_info[:3])
         raise SystemExit(64)
     bundle, package, told = sys.argv[1:4]
-    folders = bytes.fromhex(told).decode().split("\0") if told else []
+    folders = os.fsdecode(bytes.fromhex(told)).split("\0") if told else []
     if package_in(folders) == package:
         sys.path += folders  # last, because other packages that are there must not hide Python's own
     else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -87,9 +88,9 @@ class Bootstrap:
         pythons = [self.agent_python] if self.agent_python else [sys.executable, "python3", *_OTHER_PYTHONS]
         named = ":".join(pythons)
         if not _USUAL.fullmatch(named):
-            named = "=" + base64.b64encode(named.encode()).decode()
+            named = "=" + base64.b64encode(os.fsencode(named)).decode()
         # Who names a Python may want another than the head's environment.
-        folders = "" if self.agent_python else "\0".join(own_folders()).encode().hex()
+        folders = "" if self.agent_python else os.fsencode("\0".join(own_folders())).hex()
         told = (bundle.bundle_id, bundle.package_id, folders)
         return [*script, "gswarm-agent", named, stage.hex(), *told, *arguments]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -75,6 +76,20 @@ async def test_any_login_shell_will_do_for_a_setup_of_any_text(shell: str, home:
     setup = f"cat > {home}/said <<'END'\n{AWKWARD}\nEND\n"
     await speaks(shell, Bootstrap(setup=setup))
     assert (home / "said").read_text() == AWKWARD + "\n"
+
+
+async def test_an_environment_whose_name_is_no_text_is_used_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / os.fsdecode(b"m\xfcller's \xc3\xa9")
+    for name, data in own_bundle().files.items():
+        (shared / name).parent.mkdir(parents=True, exist_ok=True)
+        (shared / name).write_bytes(data)
+    monkeypatch.setattr("gswarm_tui.launch.bootstrap.own_folders", lambda: (str(shared),))
+    python = stand_in(shared / "python", f'exec {sys.executable} "$@"')
+    monkeypatch.setattr(sys, "executable", str(python))
+    await speaks("sh", Bootstrap())
+    assert not (tmp_path / "home/.cache").exists()
 
 
 async def test_a_setup_is_on_no_command_line(home: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.frame import Frame, GpuFacts, HostFacts
 from gswarm_agent.probes.base import Reading
-from gswarm_agent.sampler import Sampler, Schedule, SystemWatch
+from gswarm_agent.sampler import Sampler, Schedule, SystemWatch, run_until_stopped
 
 SECOND = 1_000_000_000
 WALL_AT_ZERO = 1_700_000_000 * SECOND
@@ -187,3 +188,21 @@ def test_a_step_of_the_nodes_clock_is_not_seen_by_a_life_that_runs(monkeypatch: 
     first, second = watch.wall_ns(), watch.wall_ns()
     assert before - 1_000_000 <= first <= second
     assert SystemWatch().wall_ns() < before
+
+
+def test_garbage_is_looked_for_from_the_first_frame_on() -> None:
+    watch, started, looked_for = TurnedWatch(), threading.Event(), []
+    sampler = Sampler(SlowProbe(watch), 1000, watch)
+    started.set()
+
+    def deliver(_frame: Frame) -> None:
+        looked_for.append(gc.isenabled())
+        sampler.stop()
+
+    gc.disable()
+    try:
+        run_until_stopped(SlowProbe(watch), started, lambda: sampler, deliver, reintroduce=lambda: None)
+    finally:
+        gc.unfreeze()
+        gc.enable()
+    assert looked_for == [True]
