@@ -34,6 +34,8 @@ FLUSH_PHASE = 0.4
 TURNS = 3
 """A node that goes on sending hears at every third commit what is on disk, because to tell it costs half as
 much as its frame does. At a commit a second that is well before an agent writes to its own disk."""
+SLOW_S = 1.5
+"""Where commits are further apart, nodes hear of each, else they would write to their disks meanwhile."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -117,7 +119,7 @@ class Hub:
         self._frames_of: set[str] = set()
         self._acknowledged: dict[tuple[str, str], int] = {}
         self._owed: dict[str, dict[str, int]] = {}
-        self._commits = 0
+        self._commits, self._committed_at = 0, self.started_at
         self._reconnecting: set[str] = set()
 
     def now(self) -> float:
@@ -180,12 +182,15 @@ class Hub:
                 self.links[node].reconnect()
 
     def _on_disk(self, frames: Mapping[tuple[str, str], int]) -> None:
-        """Lives' frames up to these are on disk: nodes hear it in turns."""
+        """Lives' frames up to these are on disk: nodes hear it in turns, all at once if that took long."""
         for (node, life), seq in frames.items():
             if self._acknowledged.get((node, life)) != seq and node in self.links:
                 self._owed.setdefault(node, {})[life] = seq
+        before, self._committed_at = self._committed_at, self.now()
         self._commits += 1
-        self._acknowledge(list(self.links)[self._commits % TURNS :: TURNS])
+        slow = self._committed_at - before > SLOW_S
+        turn = slice(None) if slow else slice(self._commits % TURNS, None, TURNS)
+        self._acknowledge(list(self.links)[turn])
 
     def _acknowledge(self, nodes: Iterable[str]) -> None:
         for node in nodes:

@@ -136,6 +136,17 @@ def test_nodes_that_go_on_sending_have_their_turn_at_every_third_commit() -> Non
     assert turns == [{"b": 1, "e": 1}, {"c": 2, "f": 2}, {"a": 3, "d": 3}, {"b": 4, "e": 4}]
 
 
+def test_where_commits_take_long_all_nodes_hear_of_each() -> None:
+    """An agent writes to its disk what isn't acknowledged after five seconds."""
+    now = 0.0
+    made = Hub(Fleet("abc"), clock=lambda: now)
+    made.recorder = RecorderStatus("f", 0, 0, 1, {})
+    made.links.update({name: Link(name) for name in "abc"})
+    for seq in (1, 2):
+        now += 2
+        assert commit(made, seq) == dict.fromkeys("abc", seq)
+
+
 def test_a_node_that_fell_silent_hears_it_at_the_next_look() -> None:
     made, _ = hub("a", "b")
     made.recorder = RecorderStatus("f", 0, 0, 1, {})
