@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gswarm_tui import commands
 from gswarm_tui.errors import UserError, tell
+from gswarm_tui.store.allocator import share_one_arena
 
 if TYPE_CHECKING:
     from gswarm_tui.arguments import Options
@@ -23,11 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        if words[:1] == ["recover"]:
-            return _recover(words[1:])
         if words and words[0] in commands.WORDS:
             return _command(words[0], words[1:])
-        return _watch(words)
+        share_one_arena(os.environ)
+        return _recover(words[1:]) if words[:1] == ["recover"] else _watch(words)
     except UserError as error:
         tell(str(error))
         return 2

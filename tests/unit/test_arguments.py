@@ -289,6 +289,34 @@ def test_the_screens_wait_for_no_database_and_no_ssh() -> None:
     assert done.stdout == "loaded\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "arenas"),
+    [(["--nodes", "gpu[1-"], "narenas:1"), (["recover"], "narenas:1"), (["summary", "no such session"], "")],
+)
+def test_only_a_head_that_may_stay_for_days_has_duckdb_give_back_memory(
+    words: list[str], arenas: str, tmp_path: Path
+) -> None:
+    """DuckDB reads the setting when it is loaded, so it has to be there before that."""
+    script = (
+        "import os, sys\n"
+        "seen = []\n"
+        "class Watch:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'duckdb': seen.append(os.environ.get('DUCKDB_JE_MALLOC_CONF', ''))\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        "from gswarm_tui.cli import main\n"
+        f"main({words!r})\n"
+        "import duckdb\n"
+        "print(seen[0])\n"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "DUCKDB_JE_MALLOC_CONF"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, check=True, cwd=tmp_path, env=environ,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1].partition(",")[0] == arenas
+
+
 def test_help_shows_every_option_and_stays_in_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
