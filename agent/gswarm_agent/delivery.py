@@ -95,7 +95,7 @@ class Delivery:
             parts.append(encode(self._bye))
         elif self._start is not None:
             parts += self._next_former() or self._next_of_this_life(self._start)
-        return magic + self._packer.pack(b"".join(parts))
+        return magic + self._packer.pack(b"".join(parts)) if parts else magic
 
     def _next_former(self) -> List[bytes]:
         while self._former:

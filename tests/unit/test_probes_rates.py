@@ -6,49 +6,53 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.probes.rates import Rate, SummedRates, Unwrapped
+from gswarm_agent.probes.rates import Rates, SummedRates, Unwrapped
 
 SECOND = 1_000_000_000
 
 
 def test_a_rate_needs_two_readings() -> None:
-    rate = Rate()
-    assert rate.update(100, 0) is None
-    assert rate.update(350, SECOND // 2) == 500
+    rates = Rates(2)
+    assert rates.update([100, 0], 0) == [None, None]
+    assert rates.update([350, 1], SECOND // 2) == [500, 2]
 
 
 def test_a_counter_that_goes_backwards_has_no_rate_once() -> None:
-    rate = Rate()
-    rate.update(1000, 0)
-    assert rate.update(10, SECOND) is None
-    assert rate.update(30, 2 * SECOND) == 20
+    rates = Rates(2)
+    rates.update([1000, 1000], 0)
+    assert rates.update([10, 1010], SECOND) == [None, 10]
+    assert rates.update([30, 1030], 2 * SECOND) == [20, 20]
 
 
-def test_a_reading_without_an_answer_makes_the_interval_longer() -> None:
-    rate = Rate()
-    rate.update(0, 0)
-    assert rate.update(None, SECOND) is None
-    assert rate.update(100, 2 * SECOND) == 50
+def test_a_reading_without_an_answer_makes_the_interval_of_that_counter_longer() -> None:
+    rates = Rates(3)
+    rates.update([0, 0, None], 0)
+    assert rates.update([None, 70, 0], SECOND) == [None, 70, None]
+    assert rates.update([100, 100, 100], 2 * SECOND) == [50, 30, 100]
+    assert rates.update([160, None, None], 3 * SECOND) == [60, None, None]
+    assert rates.update([None, None, None], 4 * SECOND) == [None, None, None]
+    assert rates.update([180, 400, 340], 5 * SECOND) == [10, 100, 80]
 
 
 def test_two_readings_at_one_time_have_no_rate() -> None:
-    rate = Rate()
-    rate.update(0, SECOND)
-    assert rate.update(100, SECOND) is None
+    rates = Rates(1)
+    rates.update([0], SECOND)
+    assert rates.update([100], SECOND) == [None]
 
 
-def test_a_reset_forgets_the_last_reading() -> None:
-    rate = Rate()
-    rate.update(0, 0)
-    rate.reset()
-    assert rate.update(100, SECOND) is None
+def test_a_reset_forgets_the_last_reading_of_one_counter() -> None:
+    rates = Rates(2)
+    rates.update([0, 0], 0)
+    rates.reset(1)
+    assert rates.update([100, 100], SECOND) == [100, None]
+    assert rates.update([200, 300], 2 * SECOND) == [100, 200]
 
 
 @given(st.integers(0, 2**64), st.integers(0, 2**40), st.integers(1, 3600 * SECOND))
 def test_a_rate_times_its_interval_is_the_growth(start: int, growth: int, interval: int) -> None:
-    rate = Rate()
-    rate.update(start, 5)
-    measured = rate.update(start + growth, 5 + interval)
+    rates = Rates(1)
+    rates.update([start], 5)
+    (measured,) = rates.update([start + growth], 5 + interval)
     assert measured is not None
     assert measured * interval / SECOND == pytest.approx(growth)
 

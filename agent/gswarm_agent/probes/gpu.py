@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from itertools import accumulate
+from operator import itemgetter
 from threading import Lock
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
@@ -23,7 +24,7 @@ from gswarm_agent.probes.nvml import (
     reason_of,
 )
 from gswarm_agent.probes.questions import FieldSum, Levels, Source, field_sums, levels, pcie_counts
-from gswarm_agent.probes.rates import SECOND_NS
+from gswarm_agent.probes.rates import SECOND_NS, Rates
 
 RETRY_NS = 60 * SECOND_NS
 """How long a metric that the GPU doesn't have rests before it is tried again."""
@@ -33,9 +34,6 @@ SELDOM_NS = 10 * SECOND_NS
 """How old counts of errors may be: each is a question that the driver passes on to the GPU."""
 STRIKES = 3
 """How many ticks in a row an error has to come before it counts as lasting."""
-
-_PCIE_TX = GPU_COLUMNS.index("pcie_tx_mb_s")
-_PCIE_RX = GPU_COLUMNS.index("pcie_rx_mb_s")
 
 
 class _LostError(Exception):
@@ -49,33 +47,46 @@ def _failure(codes: Dict[Source, int]) -> Optional[int]:
     return next((code for code in codes.values() if code not in UNSUPPORTED), None)
 
 
-def _first_error(codes: Sequence[int]) -> int:
-    return next(filter(None, codes), SUCCESS)
-
-
 class _Calls:
-    """Questions that take a call each, prepared."""
+    """Questions that take a call each, prepared, and how a row is made of their numbers and those beside."""
 
-    def __init__(self, levels: Sequence[Levels]) -> None:
+    def __init__(self, levels: Sequence[Levels], beside: Sequence[str]) -> None:
         self.levels = levels
         self.query = CallQuery([source.call for source in levels])
-        self.columns = [
-            (position, i, source.convert) for i, source in enumerate(levels) for position in source.positions
-        ]
+        answered = [(i, source, name) for i, source in enumerate(levels) for name in source.columns]
+        self.calls = [i for i, _, _ in answered]
+        self.converts = [source.convert for _, source, _ in answered]
+        columns = [name for _, _, name in answered] + [*beside]
+        places = [columns.index(name) if name in columns else len(columns) for name in GPU_COLUMNS]
+        self._row = itemgetter(*places)
+
+    def row(self, numbers: Sequence[Optional[Number]], beside: Sequence[Optional[Number]]) -> Row:
+        """The numbers of the calls, and those beside them, in the order of the catalogue."""
+        row: Row = self._row([*numbers, *beside, None])
+        return row
 
 
 class _Asked:
-    """What a GPU is asked, prepared: ``fields`` in one call, then ``all`` levels or the ``often`` ones."""
+    """What a GPU is asked, prepared: ``fields`` in one call, then ``all`` levels or the ``often`` ones.
 
-    def __init__(self, fields: Sequence[FieldSum], levels: Sequence[Levels]) -> None:
+    ``places`` says of each of the ``counts`` where its fields are, None where it isn't asked for; ``ways`` is
+    how its column comes of their sum.
+    """
+
+    def __init__(
+        self, counts: Sequence[FieldSum], fields: Sequence[FieldSum], levels: Sequence[Levels]
+    ) -> None:
         self.fields = fields
-        self.fine = [SUCCESS] * len(fields)
         self.field_query = FieldQuery([field for source in fields for field in source.fields])
         ends = accumulate(len(source.fields) for source in fields)
-        self.places = [(source, end - len(source.fields), end) for source, end in zip(fields, ends)]
-        self.all = _Calls(levels)
-        self.often = _Calls([source for source in levels if not source.seldom])
-        self.seldom = [position for source in levels if source.seldom for position in source.positions]
+        places = {source: slice(end - len(source.fields), end) for source, end in zip(fields, ends)}
+        self.places = [places.get(source) for source in counts]
+        self.ways = [(source.scale, source.most) for source in counts]
+        seldom = [name for source in levels if source.seldom for name in source.columns]
+        beside = [name for source in counts for name in source.columns] + seldom
+        self.all = _Calls(levels, beside)
+        self.often = _Calls([source for source in levels if not source.seldom], beside)
+        self.seldom = [GPU_COLUMNS.index(name) for name in seldom]
 
 
 class Gpu:
@@ -99,11 +110,12 @@ class Gpu:
         self._nvml = nvml
         self._levels = levels(nvml)
         self._pcie = pcie_counts(nvml.api)
-        self._fields: List[FieldSum] = [*self._pcie, *field_sums(nvml)]
-        self._sources: List[Source] = [*self._levels, *self._fields]
-        self._asked = _Asked((), ())
+        self._counts: List[FieldSum] = [*self._pcie, *field_sums(nvml)]
+        self._rates = Rates(len(self._counts))
+        self._sources: List[Source] = [*self._levels, *self._counts]
+        self._asked = _Asked(self._counts, (), ())
         self._seldom_at = 0
-        self._kept: List[Tuple[int, Optional[Number]]] = []
+        self._kept: List[Optional[Number]] = []
         self._settled = False  # what was asked has all been answered, and the same is asked next
         self._pcie_query = FieldQuery([field for count in self._pcie for field in count.fields])
         self._field_lock = Lock()
@@ -124,7 +136,7 @@ class Gpu:
     @property
     def pcie_wraps(self) -> bool:
         """Whether the PCIe counters have 32 bits."""
-        return any(count.wraps for count in self._pcie)
+        return self._pcie[0].wraps or self._pcie[1].wraps
 
     @property
     def lacks_pcie_counts(self) -> bool:
@@ -166,7 +178,7 @@ class Gpu:
             # What fails here fails in the tick's own reading too, which deals with it.
             for i, count in enumerate(self._pcie):
                 if code == SUCCESS and answers.codes[i] == SUCCESS:
-                    count.total(answers, i)
+                    count.unwrap(answers.numbers[i], answers.kinds[i])
         finally:
             self._field_lock.release()
 
@@ -175,7 +187,7 @@ class Gpu:
         now = time.monotonic()
         if now - self.pcie_counted_at > self.pcie_wraps_s:
             for count in self._pcie:
-                count.reset()
+                self._begin_anew(count)
         self.pcie_counted_at = now
 
     @property
@@ -196,14 +208,14 @@ class Gpu:
         except self._nvml.Error as error:
             raise _LostError(reason_of(error.value)) from None
         for _ in range(STRIKES):
-            codes = self._ask([None] * len(GPU_COLUMNS), 0, everything=True)
+            _, codes = self._ask(0, everything=True)
             failed = _failure(codes)
             if failed is not None:
                 raise _LostError(reason_of(failed))
             if self._judge(codes, told=False):
                 break
         for source in self._sources:
-            source.reset()
+            self._begin_anew(source)
 
     def _read(self, now_ns: int) -> Optional[Row]:
         if self._retry_at is None:
@@ -211,78 +223,97 @@ class Gpu:
         everything = now_ns >= self._retry_at
         if everything:
             self._retry_at = now_ns + RETRY_NS
-        values: List[Optional[Number]] = [None] * len(GPU_COLUMNS)
-        codes = self._ask(values, now_ns, everything)
-        failed = _failure(codes)
-        if failed is not None:
-            self._silent += 1
-            if self._silent >= STRIKES:
-                raise _LostError(reason_of(failed))
-            return None
+        row, codes = self._ask(now_ns, everything)
+        if codes:
+            failed = _failure(codes)
+            if failed is not None:
+                self._silent += 1
+                if self._silent >= STRIKES:
+                    raise _LostError(reason_of(failed))
+                return None
+            self._judge(codes, told=True)
         self._silent = 0
-        self._judge(codes, told=True)
-        if self.pcie_meter is not None and self.lacks_pcie_counts:
-            values[_PCIE_TX], values[_PCIE_RX] = self.pcie_meter() or (None, None)
-        return tuple(values)
+        return row
 
-    def _ask(self, values: List[Optional[Number]], now_ns: int, everything: bool) -> Dict[Source, int]:
-        """Ask all that isn't at rest, or everything, and fill in values.
+    def _ask(self, now_ns: int, everything: bool) -> Tuple[Row, Dict[Source, int]]:
+        """Ask all that isn't at rest, or everything: a row, and each source's nvmlReturn_t.
 
-        Returns each source's nvmlReturn_t; nothing where all have answered, as they had the time before.
+        There are no codes where all have answered, as they had the time before.
         """
         if everything or not self._settled:
             self._settled = False
             self._asked = _Asked(
-                [source for source in self._fields if everything or source.reason is None],
+                self._counts,
+                [source for source in self._counts if everything or source.reason is None],
                 [source for source in self._levels if everything or source.reason is None],
             )
+            self._kept = [None] * len(self._asked.seldom)
         asked = self._asked
-        often = self._settled and not everything and now_ns < self._seldom_at
+        often = self._settled and now_ns < self._seldom_at
         calls = asked.often if often else asked.all
-        codes: List[int] = []
         # Counters come first, close to the time that their rates are taken at.
-        if asked.fields:
-            with self._field_lock:
-                codes += self._ask_fields(asked, values, now_ns)
-        if calls.levels:
-            codes += self._ask_levels(calls, values)
-        if often:
-            for position, value in self._kept:
-                values[position] = value
-        else:
-            self._kept = [(position, values[position]) for position in asked.seldom]
+        counted, failed = self._ask_fields(asked, now_ns)
+        levels, codes = self._ask_levels(calls)
+        row = calls.row(levels, [*counted, *self._kept])
+        if not often:
+            self._kept = [row[place] for place in asked.seldom]
             self._seldom_at = 0 if everything else now_ns + SELDOM_NS
-        if self._settled and not any(codes):
-            return {}
-        return dict(zip([*asked.fields, *calls.levels], codes))
+        if self._settled and not failed and not any(codes):
+            return row, {}
+        found: Dict[Source, int] = dict(zip(calls.levels, codes))
+        found.update((source, failed.get(source, SUCCESS)) for source in asked.fields)
+        return row, found
 
-    def _ask_fields(self, asked: _Asked, values: List[Optional[Number]], now_ns: int) -> Sequence[int]:
-        verdict, answers = self._nvml.ask_fields(self.handle, asked.field_query)
-        if verdict != SUCCESS:
-            return [self._alive(verdict)] * len(asked.fields)
-        self._look_at_pcie()
-        codes = asked.fine
-        if any(answers.codes):
-            codes = [
-                self._alive(_first_error(answers.codes[first:after])) for _, first, after in asked.places
-            ]
-        for (source, first, _), code in zip(asked.places, codes):
-            if code == SUCCESS:
-                values[source.positions[0]] = source.value(answers, first, now_ns)
-        return codes
+    def _ask_fields(self, asked: _Asked, now_ns: int) -> Tuple[List[Optional[Number]], Dict[FieldSum, int]]:
+        """The columns of all counts, and the nvmlReturn_t of those that failed."""
+        failed: Dict[FieldSum, int] = {}
+        totals: List[Optional[Number]] = [None] * len(self._counts)
+        with self._field_lock:
+            if asked.fields:
+                verdict, (codes, kinds, numbers) = self._nvml.ask_fields(self.handle, asked.field_query)
+                if verdict == SUCCESS:
+                    self._look_at_pcie()
+                else:
+                    codes = (verdict,) * len(codes)
+                totals = [None if place is None else sum(numbers[place]) for place in asked.places]
+                if any(codes):
+                    failed = self._failed(asked, codes)
+                    totals = [None if c in failed else total for c, total in zip(self._counts, totals)]
+                for i, (count, place) in enumerate(zip(self._pcie, asked.places)):
+                    total = totals[i]
+                    if place is not None and total is not None:
+                        totals[i] = count.unwrap(total, kinds[place.start])
+            rates = self._rates.update(totals, now_ns)
+        columns = [
+            total if scale is None else None if rate is None else min(most, rate * scale)
+            for (scale, most), total, rate in zip(asked.ways, totals, rates)
+        ]
+        if self.pcie_meter is not None and self.lacks_pcie_counts:
+            columns[: len(self._pcie)] = self.pcie_meter() or (None, None)
+        return columns, failed
 
-    def _ask_levels(self, calls: _Calls, values: List[Optional[Number]]) -> Sequence[int]:
-        codes, numbers = calls.query.ask(self.handle)
-        self._alive(codes[-1])
-        for (position, i, convert), number in zip(calls.columns, numbers):
-            if codes[i] == SUCCESS:
-                values[position] = number if convert is None else convert(number)
-        return codes
+    def _failed(self, asked: _Asked, codes: Sequence[int]) -> Dict[FieldSum, int]:
+        """The first nvmlReturn_t that isn't SUCCESS of each count that has one among its fields."""
+        if GPU_IS_LOST in codes:
+            raise _LostError(reason_of(GPU_IS_LOST))
+        errors = {
+            count: next(filter(None, codes[place]), SUCCESS)
+            for count, place in zip(self._counts, asked.places)
+            if place is not None
+        }
+        return {count: code for count, code in errors.items() if code != SUCCESS}
 
-    def _alive(self, code: int) -> int:
-        if code == GPU_IS_LOST:
-            raise _LostError(reason_of(code))
-        return code
+    def _ask_levels(self, calls: _Calls) -> Tuple[List[Optional[Number]], Sequence[int]]:
+        """The numbers that the calls answer, and each call's nvmlReturn_t."""
+        codes, answers = calls.query.ask(self.handle)
+        numbers: List[Optional[Number]] = [
+            number if convert is None else convert(number) for convert, number in zip(calls.converts, answers)
+        ]
+        if any(codes):
+            if codes[-1] == GPU_IS_LOST:
+                raise _LostError(reason_of(GPU_IS_LOST))
+            numbers = [None if codes[i] else number for i, number in zip(calls.calls, numbers)]
+        return numbers, codes
 
     def _judge(self, codes: Dict[Source, int], told: bool) -> bool:
         """Put to rest what will not be answered; True when every source has answered or rests."""
@@ -294,6 +325,7 @@ class Gpu:
                 continue
             source.strikes += 1
             if code in UNSUPPORTED and source.give_up_plan():
+                self._begin_anew(source)
                 settled = False
             elif source.reason is None and (code in UNSUPPORTED or source.strikes >= STRIKES):
                 self._rest(source, self._why(source, code), told)
@@ -303,7 +335,7 @@ class Gpu:
         return settled
 
     def _rest(self, source: Source, reason: str, told: bool) -> None:
-        source.reset()
+        self._begin_anew(source)
         source.reason = reason
         self._settled = False
         if told:
@@ -321,7 +353,13 @@ class Gpu:
         self.lost = reason
         self._silent = 0
         for source in self._sources:
-            source.reset()
+            self._begin_anew(source)
+
+    def _begin_anew(self, source: Source) -> None:
+        """Count from the next answer on."""
+        source.reset()
+        if source in self._counts:
+            self._rates.reset(self._counts.index(source))
 
     def _note(self, kind: str, severity: str, message: str) -> None:
         self.notes.append(Note(kind, severity, message, self.index))

@@ -23,7 +23,7 @@ from gswarm_agent.probes.procfs import (
     parse_pressure,
     parse_stat,
 )
-from gswarm_agent.probes.rates import SECOND_NS, Rate, SummedRates
+from gswarm_agent.probes.rates import SECOND_NS, Rates, SummedRates
 
 Answer = Tuple[Optional[Number], ...]
 
@@ -203,11 +203,11 @@ class Pressure(HostSource):
         self.columns = (f"psi_{resource}_pct",)
         self._pressure = KeptFile(proc / "pressure" / resource)
         super().__init__(self._pressure)
-        self._rate = Rate()
+        self._rates = Rates(1)
 
     def read(self, now_ns: int) -> Answer:
         """See HostSource."""
-        rate = self._rate.update(parse_pressure(self._pressure.read()), now_ns)
+        (rate,) = self._rates.update((parse_pressure(self._pressure.read()),), now_ns)
         return (None if rate is None else min(100.0, rate * _US_TO_PERCENT),)
 
 

@@ -16,7 +16,7 @@ from gswarm_agent.probes.procfs import (
     parse_process_uid,
     parse_ranks,
 )
-from gswarm_agent.probes.rates import SECOND_NS, Rate
+from gswarm_agent.probes.rates import SECOND_NS, Rates
 from gswarm_agent.wire import MAX_MESSAGE, clip_text
 
 _LONGEST_COMMAND = 16 * 1024
@@ -64,7 +64,7 @@ class _Known:
         self._words = b""
         self._command: Optional[str] = None
         self._command_until = 0
-        self._cpu, self._read, self._written = Rate(), Rate(), Rate()
+        self._rates = Rates(3)
 
     def meet(self, users: Users) -> None:
         """Look at it for the first time. Raises OSError, and as ``parse_process_stat``."""
@@ -103,19 +103,19 @@ class _Known:
     def usage(self, now_ns: int) -> Usage:
         """What it uses, by the last look at it and the one before."""
         cpu, _, resident = self.stat or ProcessStat(0, 0, 0)
+        cpu_rate, read, written = self._rates.update((cpu, *self._disk()), now_ns)
         return (
-            _scaled(self._cpu.update(cpu, now_ns), 100 / _TICKS_PER_SECOND),
+            _scaled(cpu_rate, 100 / _TICKS_PER_SECOND),
             resident * _PAGE >> 20,
-            *self._disk(now_ns),
+            _scaled(read, 1 / _MB),
+            _scaled(written, 1 / _MB),
         )
 
-    def _disk(self, now_ns: int) -> Tuple[Optional[float], Optional[float]]:
+    def _disk(self) -> Tuple[Optional[int], Optional[int]]:
         try:
-            read, written = parse_process_io(self._io.read())
+            return parse_process_io(self._io.read())
         except OSError:  # closed to all but the owner and root
             return None, None
-        rates = self._read.update(read, now_ns), self._written.update(written, now_ns)
-        return _scaled(rates[0], 1 / _MB), _scaled(rates[1], 1 / _MB)
 
     def close(self) -> None:
         """Close its files; they are opened again where that is needed."""

@@ -6,15 +6,13 @@ import math
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import Number
-from gswarm_agent.metrics import GPU_COLUMNS
-from gswarm_agent.probes.nvml import ALL_LINKS, UNSIGNED_INT, Call, Field, FieldAnswers, Nvml
-from gswarm_agent.probes.rates import SECOND_NS, Rate, Unwrapped
+from gswarm_agent.probes.nvml import ALL_LINKS, UNSIGNED_INT, Call, Field, Nvml
+from gswarm_agent.probes.rates import SECOND_NS, Unwrapped
 
 _KIB_TO_MB = 1024 / 10**6
 _BYTES_TO_MB = 1 / 10**6
 _NS_TO_PERCENT = 100 / SECOND_NS
 _NVLINKS = range(18)
-_POSITION = {name: i for i, name in enumerate(GPU_COLUMNS)}
 
 
 class Source:
@@ -26,7 +24,6 @@ class Source:
 
     def __init__(self, *columns: str) -> None:
         self.columns = columns
-        self.positions = tuple(_POSITION[name] for name in columns)
         self.reason: Optional[str] = None
         self.strikes = 0
 
@@ -35,7 +32,7 @@ class Source:
         return False
 
     def reset(self) -> None:
-        """Start rates anew."""
+        """Forget what was answered before."""
 
 
 class Levels(Source):
@@ -74,37 +71,23 @@ class FieldSum(Source):
         super().__init__(column)
         self._plans = plans
         self._scales = scales
-        self._most = most
         self._plan = 0
-        self._rate = Rate()
+        self.most = most
 
     @property
     def fields(self) -> Sequence[Field]:
         """The fields to ask for at present."""
         return self._plans[self._plan]
 
+    @property
+    def scale(self) -> Optional[float]:
+        """What the growth per second is multiplied by, None where the column is the sum itself."""
+        return self._scales[self._plan] if self._scales else None
+
     def give_up_plan(self) -> bool:
         """Whether there is another set of fields, which is then taken."""
         self._plan = (self._plan + 1) % len(self._plans)
-        self.reset()
         return self._plan > 0
-
-    def value(self, answers: FieldAnswers, first: int, now_ns: int) -> Optional[Number]:
-        """The column's value from the driver's answers, of which those to ``fields`` begin at ``first``."""
-        total = self.total(answers, first)
-        if not self._scales:
-            return total
-        rate = self._rate.update(total, now_ns)
-        return None if rate is None else min(self._most, rate * self._scales[self._plan])
-
-    def total(self, answers: FieldAnswers, first: int) -> int:
-        """The sum of the answers."""
-        after = first + len(self._plans[self._plan])
-        return int(sum(answers.numbers[first:after]))
-
-    def reset(self) -> None:
-        """Start the rate anew."""
-        self._rate.reset()
 
 
 class PcieCount(FieldSum):
@@ -119,13 +102,12 @@ class PcieCount(FieldSum):
         """Whether the counter has 32 bits and so must be looked at before it has gone round."""
         return self._unwrapped.narrow
 
-    def total(self, answers: FieldAnswers, first: int) -> int:
-        """The count as one that doesn't wrap."""
-        return self._unwrapped.update(int(answers.numbers[first]), answers.kinds[first] == UNSIGNED_INT)
+    def unwrap(self, count: Number, kind: int) -> Number:
+        """The count as one that doesn't wrap; ``kind`` is the answer's nvmlValueType_t."""
+        return self._unwrapped.update(int(count), kind == UNSIGNED_INT)
 
     def reset(self) -> None:
-        """Start the rate anew."""
-        super().reset()
+        """Forget the counts."""
         self._unwrapped.reset()
 
 

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Optional, Tuple
+from typing import List, Mapping, Optional, Sequence, Tuple
+
+from gswarm_agent.frame import Number
 
 _WRAP = 2**32
 SECOND_NS = 1_000_000_000
 
 
-class Rate:
-    """The growth of one counter per second between two readings that had an answer.
+class Rates:
+    """The growth per second of some counters, of each between two readings in which it had an answer.
 
-    None at the first reading and once when the counter went backwards (a reset).
+    None at a counter's first reading and once when it went backwards (a reset).
     """
 
-    __slots__ = ("_at", "_value")
+    __slots__ = ("_times", "_values")
 
-    def __init__(self) -> None:
-        self._value: Optional[int] = None
-        self._at = 0
+    def __init__(self, count: int) -> None:
+        self._values: List[Optional[Number]] = [None] * count
+        self._times = [0] * count
 
-    def update(self, value: Optional[int], now_ns: int) -> Optional[float]:
-        """Take a reading; a reading without an answer leaves the last one as the starting point."""
-        if value is None:
-            return None
-        before, at = self._value, self._at
-        self._value, self._at = value, now_ns
-        if before is None or value < before or now_ns <= at:
-            return None
-        return (value - before) * SECOND_NS / (now_ns - at)
+    def update(self, values: Sequence[Optional[Number]], now_ns: int) -> List[Optional[float]]:
+        """Take a reading of all; a counter without an answer keeps its last one as the starting point."""
+        rates = [
+            None
+            if value is None or before is None or value < before or now_ns <= at
+            else (value - before) * SECOND_NS / (now_ns - at)
+            for value, before, at in zip(values, self._values, self._times)
+        ]
+        if None in values:
+            starts = zip(values, self._values, self._times)
+            kept = [(before, at) if value is None else (value, now_ns) for value, before, at in starts]
+            self._values, self._times = [before for before, _ in kept], [at for _, at in kept]
+        else:
+            self._values, self._times = list(values), [now_ns] * len(values)
+        return rates
 
-    def reset(self) -> None:
-        """Forget the last reading."""
-        self._value = None
+    def reset(self, counter: int) -> None:
+        """Forget the last reading of a counter."""
+        self._values[counter] = None
 
 
 class SummedRates:
