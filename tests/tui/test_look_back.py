@@ -11,6 +11,7 @@ import pytest
 from textual.events import Key
 from textual.pilot import Pilot
 
+from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.playback.errors import UnreadableError
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.playhead import Playhead
@@ -21,6 +22,7 @@ from tests.recorded import begin
 from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.deck import Clock, settle
 from tests.tui.scene import BEGINNING, Scene
+from tests.tui.test_session import computed
 
 
 class Live:
@@ -94,6 +96,25 @@ async def test_one_looks_back_while_recording_goes_on_and_returns(
         assert "rec 00:00:50" in line_with(live.app, "rec")
         assert live.app.player is None
         assert live.app.feed.fleet is live.made.fleet
+
+
+async def test_a_session_is_summed_up_to_now_whatever_time_is_looked_at(live: Live) -> None:
+    live.made.connect()
+    live.app.desk = lambda: Desk(live.recorder.queries())
+    async with live.app.run_test(size=(80, 24)) as pilot:
+        await live.advance(10, pilot)
+        live.made.hub.start_session("train")
+        await live.advance(20, pilot)
+        await live.press(pilot, "space", "less_than_sign")
+        assert " PAST  00:00:11 ago" in line_with(live.app, "PAST")
+        await pilot.press("S", "enter")
+        await computed(live.app, pilot)
+        assert "14:00:10 to 14:00:30" in line_with(live.app, "still running")
+        assert "as of 14:00:29" in line_with(live.app, "summary")
+        assert "hottest" not in screen_text(live.app), "the timeline leaves no room"
+        await pilot.press("G")
+        await pilot.pause()
+        assert "hottest" in screen_text(live.app)
 
 
 async def test_playing_on_until_now_is_live_again(live: Live) -> None:

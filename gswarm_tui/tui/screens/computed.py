@@ -68,11 +68,13 @@ class Computed(Place, Generic[T]):
         if self._desk is None or self.computing:
             return
         wait_s = max(SOON_S, self._took_s) if self.has_ended() else max(AGAIN_S, SHARE * self._took_s)
-        old = self.feed.now() - self._as_of >= wait_s
-        fresh = not old and self._as_of > 0 and self.feed.now() >= self._as_of
+        player = self.swarm.player
+        # Whoever looks back asks for all that there is by now, too.
+        now = self.feed.now() if player is None else player.end
+        fresh = self._as_of > 0 and 0 <= now - self._as_of < wait_s
         finished = self.result is not None and not self.goes_on(self.result)
         if not finished and not fresh:
-            self.computing, self._as_of = True, self.feed.now()
+            self.computing, self._as_of = True, now
             self.run_worker(self._compute(self._desk), group="computing")
 
     async def _compute(self, desk: Desk) -> None:

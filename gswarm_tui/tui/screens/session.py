@@ -90,21 +90,25 @@ class SessionScreen(Computed[Dossier]):
             canvas.display, table.display = True, False
             canvas.show(words if self.result is not None else self.in_its_place())
             return
-        lines = self._summary(self.result)
+        most = self.lines - 3
+        lines = self._summary(self.result, self.size.width)
+        if len(lines) > most:
+            lines = self._summary(self.result, self.size.width - 1)  # beside it one scrolls
         canvas.display = self.view == ALL
-        canvas.show(lines)
-        room = self.lines - 3 - len(lines)
-        table.display = self.view != ALL or room >= TABLE_LEAST
+        canvas.styles.max_height = max(1, most)
+        below = most - len(lines) - 1 >= TABLE_LEAST
+        canvas.show([*lines, (Span(""),)] if below else lines)
+        table.display = self.view != ALL or below
         self._fill(table, self.result)
 
-    def _summary(self, dossier: Dossier) -> list[Spans]:
-        summary, cells = dossier.summary, self.size.width
+    def _summary(self, dossier: Dossier, cells: int) -> list[Spans]:
+        summary = dossier.summary
         lines = told(sheet.heading(summary, self.swarm.timezone), cells, "dim")
         lines += told(summary.span.note, cells) if summary.span.note else []
         lines += [(Span(""),), *labelled(sheet.whole(summary), cells)]
         ends = sheet.extremes(summary.gpus)
         lines += [(Span(""),), *labelled(ends, cells)] if len(summary.gpus) > 2 and ends else []
-        return [*lines, (Span(""),)]
+        return lines
 
     def _fill(self, table: Table, dossier: Dossier) -> None:
         summary = dossier.summary
