@@ -10,6 +10,7 @@ the job has ended.
 from __future__ import annotations
 
 import json
+import math
 import selectors
 import signal
 import socket
@@ -104,7 +105,8 @@ class Server:
         self._visitors: List[Visitor] = []
         self._head: Optional[Visitor] = None
         self._patience = 0.0
-        self._job_ends: Optional[float] = None
+        self._job_ends = math.inf
+        self._rest_s = _TICK_S
         self._alone_since = self._spilled_at = time.monotonic()
 
     # The main thread's side.
@@ -193,10 +195,10 @@ class Server:
             self._selector.close()
 
     def _wait(self) -> List[Tuple[selectors.SelectorKey, int]]:
-        """What has happened, after at most a second."""
+        """What has happened, if only that it is time to look."""
         self._turn.release()
         try:
-            return self._selector.select(_TICK_S)
+            return self._selector.select(self._rest_s)
         finally:
             self._turn.acquire()
 
@@ -239,10 +241,11 @@ class Server:
             self._head.delivery.introduce(replace(self._hello, interval_ms=self._interval_ms))
 
     def _look_at_the_time(self) -> None:
-        now = time.monotonic()
+        now, self._rest_s = time.monotonic(), _TICK_S
         for visitor in [v for v in self._visitors if v.leaves_at is not None and v.leaves_at <= now]:
             self._leave(visitor)
-        self._look_at_the_job()
+        if now >= self._job_ends:
+            self._end(JOB_ENDED, SIGNAL_S)
         if self._ending:
             return
         # A head that acknowledges nothing may be cut off, which isn't noticed for minutes.
@@ -251,14 +254,12 @@ class Server:
             self._spilled_at = now
             self._spool.spill()
         if self._head is not None:
+            if all(v.leaves_at is None for v in self._visitors):
+                self._rest_s = max(_TICK_S, min(_SPILL_S - waited_s, self._job_ends - now))
             return
         longest = self._linger_s if self._hello else min(self._linger_s, _START_S)
         if now - self._alone_since > longest:
             self._end(f"no head came for {longest:.0f} s", 0)
-
-    def _look_at_the_job(self) -> None:
-        if self._job_ends is not None and time.monotonic() >= self._job_ends:
-            self._end(JOB_ENDED, SIGNAL_S)
 
     def _accept(self) -> None:
         try:
@@ -330,9 +331,8 @@ class Server:
         elif isinstance(message, SetInterval):
             self._set_interval(message.interval_ms)
         elif isinstance(message, JobEnds) and not self._only_left:
-            left_s = None if message.at is None else (message.at - message.sent) / 1e9
-            self._job_ends = None if left_s is None else time.monotonic() + left_s
-            self._look_at_the_job()
+            left_s = math.inf if message.at is None else (message.at - message.sent) / 1e9
+            self._job_ends = time.monotonic() + left_s
         elif isinstance(message, Stop):
             self._end(ASKED, STOP_S)
 
