@@ -27,6 +27,7 @@ from gswarm_tui.link import Link, Times
 from gswarm_tui.store.database import RecordingInfo
 from gswarm_tui.store.recorder import Recorder
 from tests.bench.nodes import ToNodes
+from tests.bench.processes import as_of_a_head
 from tests.bench.watched import Journal
 
 
@@ -37,7 +38,9 @@ class Headless:
         self, journal: Path, where: Path, names: Sequence[str], interval_ms: int, path: Path
     ) -> None:
         words = map(str, (journal, where, interval_ms, path, *names))
-        self._process = subprocess.Popen([sys.executable, "-m", "tests.bench.headless", *words])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.headless", *words], env=as_of_a_head()
+        )
         self.pid = self._process.pid
         self.writes: list[tuple[float, int]] = []
 

@@ -26,7 +26,7 @@ from gswarm_tui.lifetime import spare_searches
 from gswarm_tui.store.database import RecordingInfo
 from gswarm_tui.store.recorder import Recorder
 from tests.bench.figures import Figure, Form, number
-from tests.bench.processes import rss_mib
+from tests.bench.processes import as_of_a_head, rss_mib
 
 GPUS = 8
 RECORDED, READINGS = 16, 30
@@ -64,7 +64,9 @@ def _watched(path: Path, nodes: int, seed: int, seconds: int, tell_every: int) -
     """The memory [MiB] of a process that watches so many nodes, each time that it tells."""
     words = map(str, (path, nodes, seed, seconds, tell_every))
     command = [sys.executable, "-m", "tests.bench.memory", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=as_of_a_head()
+    ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         told = []

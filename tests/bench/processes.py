@@ -7,7 +7,16 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from gswarm_tui.store.allocator import share_one_arena
+
 TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def as_of_a_head() -> dict[str, str]:
+    """The environment of a process that is to get its memory as gswarm-tui does, whatever it loads first."""
+    environ = dict(os.environ)
+    share_one_arena(environ)
+    return environ
 
 
 def cpu_s(pid: int) -> float:

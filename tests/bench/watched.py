@@ -30,6 +30,7 @@ from gswarm_tui.launch.base import Launcher
 from gswarm_tui.plan import Plan
 from gswarm_tui.store.recorder import Recorder
 from tests.bench.nodes import ToNodes
+from tests.bench.processes import as_of_a_head
 from tests.terminal import InTerminal
 
 PROBED = 16
@@ -164,7 +165,7 @@ def in_terminal(
 ) -> InTerminal:
     """The app in a terminal of 200×60."""
     own = map(str, (journal, nodes, lives_s, seed))
-    return InTerminal([sys.executable, "-m", "tests.bench.watched", *own, *words])
+    return InTerminal([sys.executable, "-m", "tests.bench.watched", *own, *words], env=as_of_a_head())
 
 
 def main(journal: Path, nodes: Path, lives_s: float, seed: str, words: Sequence[str]) -> int:
