@@ -64,6 +64,7 @@ class NodeState:
 
     name: str
     phase: Phase = Phase.CONNECTING
+    was_live: bool = False
     since: float = 0.0
     reason: str = ""
     remedy: str = ""

@@ -175,8 +175,9 @@ class Fleet:
             return [Happened(event.at, "link_lost", severity, event.reason, event.node, detail=event.remedy)]
         if event.phase is Phase.LIVE and before is not Phase.LIVE:
             node.lost_told = ""
-            words = "connected again" if node.frames else "connected"
-            node.reconnects += node.frames > 0
+            words = "connected again" if node.was_live else "connected"
+            node.reconnects += node.was_live
+            node.was_live = True
             return [Happened(event.at, "link_live", INFO, words, event.node)]
         return []
 

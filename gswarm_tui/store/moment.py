@@ -128,7 +128,6 @@ class Moments:
                 known = [LinkChanged(node.name, 0.0, Phase.LIVE)]
             for changed in known:
                 fleet.apply(changed)
-            node.reconnects = max(0, sum(changed.phase is Phase.LIVE for changed in known) - 1)
 
     # The last minutes
 

@@ -75,6 +75,14 @@ async def test_it_plays_pauses_and_says_so(deck: Deck) -> None:
         assert deck.seconds == here
 
 
+async def test_before_the_first_session_nobody_is_told_to_start_one(deck: Deck) -> None:
+    async with deck.app.run_test(size=(120, 30)) as pilot:
+        await deck.settle(pilot)
+        await deck.press(pilot, "S")
+        assert "no session yet" in screen_text(deck.app)
+        assert "starts one" not in screen_text(deck.app)
+
+
 async def test_it_is_played_faster_and_slower(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)

@@ -92,6 +92,15 @@ def test_a_node_goes_from_connecting_to_live_to_stale_to_lost() -> None:
     assert node.reason == ""
 
 
+def test_frames_from_before_a_node_connected_make_that_no_reconnect() -> None:
+    fleet = Fleet(["gpu01"])
+    fleet.apply(NodeIntroduced("gpu01", T0, hello(1)))
+    fleet.apply(frame(1, T0, gpu_row()))
+    told = fleet.apply(LinkChanged("gpu01", T0 + 0.1, Phase.LIVE))
+    assert [h.message for h in told] == ["connected"]
+    assert fleet.nodes["gpu01"].reconnects == 0
+
+
 @pytest.mark.parametrize(("reason", "severity"), [(GAVE_ALL, INFO), (GAVE_ALL + KEEPS, ERROR)])
 def test_an_agent_that_gave_all_as_it_was_asked_to_is_no_error(reason: str, severity: str) -> None:
     (told,) = live().apply(LinkChanged("gpu01", T0 + 1, Phase.LOST, reason))

@@ -12,7 +12,7 @@ from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_tui.fleet.node import stale_after_s
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.tui.actions import SESSIONS, bindings_of
+from gswarm_tui.tui.actions import SESSIONS, bindings_of, possible
 from gswarm_tui.tui.dialogs import Ask, Field
 from gswarm_tui.tui.format import DASH, clock, energy, percent, plural, watts
 from gswarm_tui.tui.screens.base import Place
@@ -109,7 +109,7 @@ class SessionsScreen(Place):
     def compose(self) -> ComposeResult:
         """A line of totals and the list."""
         yield Bar(id="title")
-        yield Table(SESSION_TABLE, empty="no session yet; s starts one, also in the past")
+        yield Table(SESSION_TABLE)
         yield Canvas(id="plots")
         yield from self.foot()
 
@@ -130,6 +130,8 @@ class SessionsScreen(Place):
         ]
         self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
         table = self.query_one(Table)
+        can_start = possible("start_session", self.swarm.mode)
+        table.empty = "no session yet" + ("; s starts one, also in the past" if can_start else "")
         rows = session_rows(self._shown, self.fleet, now, self.swarm.timezone)
         for at, session in enumerate(self._shown):
             if session.session_id in self._picked:
