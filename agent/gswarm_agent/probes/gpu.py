@@ -17,6 +17,7 @@ from gswarm_agent.probes.nvml import (
     GPU_IS_LOST,
     NOT_SUPPORTED,
     SUCCESS,
+    UNSIGNED_INT,
     UNSUPPORTED,
     CallQuery,
     FieldQuery,
@@ -135,8 +136,8 @@ class Gpu:
 
     @property
     def pcie_wraps(self) -> bool:
-        """Whether the PCIe counters have 32 bits."""
-        return self._pcie[0].wraps or self._pcie[1].wraps
+        """Whether the PCIe counters have 32 bits and so must be looked at before they have gone round."""
+        return self._pcie[0].unwrapped.narrow or self._pcie[1].unwrapped.narrow
 
     @property
     def lacks_pcie_counts(self) -> bool:
@@ -178,7 +179,7 @@ class Gpu:
             # What fails here fails in the tick's own reading too, which deals with it.
             for i, count in enumerate(self._pcie):
                 if code == SUCCESS and answers.codes[i] == SUCCESS:
-                    count.unwrap(answers.numbers[i], answers.kinds[i])
+                    count.unwrapped.update(answers.numbers[i], answers.kinds[i] == UNSIGNED_INT)
         finally:
             self._field_lock.release()
 
@@ -282,7 +283,7 @@ class Gpu:
                 for i, (count, place) in enumerate(zip(self._pcie, asked.places)):
                     total = totals[i]
                     if place is not None and total is not None:
-                        totals[i] = count.unwrap(total, kinds[place.start])
+                        totals[i] = count.unwrapped.update(total, kinds[place.start] == UNSIGNED_INT)
             rates = self._rates.update(totals, now_ns)
         columns = [
             total if scale is None else None if rate is None else min(most, rate * scale)

@@ -91,7 +91,8 @@ class GpuSet:
         """The rows that are there by ``until`` (time.monotonic()), None for the other GPUs."""
         rows = self._lanes.gather(until, patience)
         for gpu in self._gpus:
-            _watch(gpu, gpu.index in rows)
+            if gpu.hanging == (gpu.index in rows):
+                _watch(gpu, gpu.index in rows)
         if self._nvml is not None:
             self._guard_wraps(self._nvml)
         for rounds in (self._guard, self._meter):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import time
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
+from typing import Any, DefaultDict, Dict, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 from gswarm_agent.frame import INFO, WARNING, Note, ProcessSample
 from gswarm_agent.probes.gpu import Gpu
@@ -56,13 +57,13 @@ class NvmlLister:
         # A process that computes and draws is in both lists, each time with all of its memory.
         self._listings = [nvml.function(name) for name in _LISTINGS]
         self._utilization = nvml.function("nvmlDeviceGetProcessUtilization")
-        self._processes: Dict[int, ListQuery] = {}
-        self._samples: Dict[int, ListQuery] = {}
+        # Each GPU has its own memory: another thread may be in a call for another GPU.
+        self._processes: DefaultDict[int, ListQuery] = defaultdict(partial(ListQuery, _PROCESS))
+        self._samples: DefaultDict[int, ListQuery] = defaultdict(partial(ListQuery, _SAMPLE))
 
     def on(self, gpu: Gpu) -> Dict[int, GpuShare]:
         """See Lister."""
-        # Each GPU has its own memory: another thread may be in a call for another GPU.
-        query = self._processes.setdefault(gpu.index, ListQuery(_PROCESS))
+        query = self._processes[gpu.index]
         held: Dict[int, int] = {}
         for listing in self._listings:
             _, processes = query.ask(partial(listing, gpu.handle))
@@ -78,7 +79,7 @@ class NvmlLister:
 
     def _busy(self, gpu: Gpu) -> Optional[Dict[int, int]]:
         """SM percent of those that ran a kernel in the last second, None when the GPU doesn't tell."""
-        query = self._samples.setdefault(gpu.index, ListQuery(_SAMPLE))
+        query = self._samples[gpu.index]
         since = ctypes.c_ulonglong(time.time_ns() // 1000 - _SECOND_US)
         code, samples = query.ask(lambda count, memory: self._utilization(gpu.handle, memory, count, since))
         if code not in (SUCCESS, NOT_FOUND):

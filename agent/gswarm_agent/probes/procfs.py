@@ -115,8 +115,8 @@ def parse_process_stat(text: bytes) -> ProcessStat:
 
 def parse_process_io(text: bytes) -> Tuple[int, int]:
     """/proc/PID/io: bytes (read from, written to) disks."""
-    numbers = dict(line.split(b": ", 1) for line in text.splitlines())
-    return int(numbers[b"read_bytes"]), int(numbers[b"write_bytes"])
+    words = text.split()
+    return int(words[words.index(b"read_bytes:") + 1]), int(words[words.index(b"write_bytes:") + 1])
 
 
 def parse_process_uid(text: bytes) -> int:

@@ -6,7 +6,7 @@ import math
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import Number
-from gswarm_agent.probes.nvml import ALL_LINKS, UNSIGNED_INT, Call, Field, Nvml
+from gswarm_agent.probes.nvml import ALL_LINKS, Call, Field, Nvml
 from gswarm_agent.probes.rates import SECOND_NS, Unwrapped
 
 _KIB_TO_MB = 1024 / 10**6
@@ -91,24 +91,15 @@ class FieldSum(Source):
 
 
 class PcieCount(FieldSum):
-    """PCIe bytes, from a counter that on most GPUs has 32 bits."""
+    """PCIe bytes, from a counter that on most GPUs has 32 bits; ``unwrapped`` is to take each answer."""
 
     def __init__(self, column: str, field: int) -> None:
         super().__init__(column, [[(field, 0)]], [_BYTES_TO_MB])
-        self._unwrapped = Unwrapped()
-
-    @property
-    def wraps(self) -> bool:
-        """Whether the counter has 32 bits and so must be looked at before it has gone round."""
-        return self._unwrapped.narrow
-
-    def unwrap(self, count: Number, kind: int) -> Number:
-        """The count as one that doesn't wrap; ``kind`` is the answer's nvmlValueType_t."""
-        return self._unwrapped.update(int(count), kind == UNSIGNED_INT)
+        self.unwrapped = Unwrapped()
 
     def reset(self) -> None:
         """Forget the counts."""
-        self._unwrapped.reset()
+        self.unwrapped.reset()
 
 
 _NUMBER, _LONG_NUMBER = "I", "Q"

@@ -79,11 +79,11 @@ class Unwrapped:
     __slots__ = ("_raw", "_total", "narrow")
 
     def __init__(self) -> None:
-        self._raw: Optional[int] = None
-        self._total = 0
+        self._raw: Optional[Number] = None
+        self._total: Number = 0
         self.narrow = False
 
-    def update(self, raw: int, narrow: bool) -> int:
+    def update(self, raw: Number, narrow: bool) -> Number:
         """Take a raw reading. ``narrow``: the driver declares it as 32 bits.
 
         A counter declared wider that falls from below 2**32 is taken to be narrow as well. Any other fall is
