@@ -6,11 +6,15 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from gswarm_agent.frame import Clock
 
 PROMPT_MS = 5.0
 SLEW = 0.1
+DRIFT = 50e-6
+"""Crystals run apart by no more."""
+EXCHANGES_KEPT = 8
 SET_S = 5.0
 """An offset that rises by more is no better estimate: a clock was set, or stood still."""
 BENDS_KEPT = 256
@@ -28,35 +32,60 @@ def steady_wall() -> Callable[[], float]:
     return lambda: time.clock_gettime(time.CLOCK_BOOTTIME) + ahead
 
 
+class _Exchange(NamedTuple):
+    """What a ping told: when it was answered, by the head's clock, and what it took, in seconds."""
+
+    at_s: float
+    round_trip_s: float
+    offset_s: float
+
+    def uncertain_s(self, now_s: float) -> float:
+        """How wrong its offset can be now: by half of the round trip, and by what clocks ran apart since."""
+        return self.round_trip_s / 2 + DRIFT * (now_s - self.at_s)
+
+    def agrees(self, other: _Exchange, now_s: float) -> bool:
+        """Whether both can be true of one clock that nobody has set."""
+        return abs(self.offset_s - other.offset_s) <= self.uncertain_s(now_s) + other.uncertain_s(now_s)
+
+
 class Offset:
-    """The node's clock minus the head's, from the exchange with the shortest round trip of the last eight."""
+    """The node's clock minus the head's, from the least uncertain of the last eight exchanges.
+
+    Those that a newer one contradicts are of a clock that was set since then, and count no more.
+    """
 
     def __init__(self) -> None:
-        self._exchanges: deque[tuple[float, float]] = deque(maxlen=8)
+        self._exchanges: list[_Exchange] = []
+        self._best = _Exchange(0.0, 0.0, 0.0)
 
     def add(self, clock: Clock, arrived_ns: int) -> None:
         """Take in an exchange whose answer arrived at the head's time ``arrived_ns`` (Unix nanoseconds)."""
         round_trip = (arrived_ns - clock.sent) - (clock.answered - clock.received)
         offset = ((clock.received - clock.sent) + (clock.answered - arrived_ns)) / 2
-        self._exchanges.append((max(0, round_trip) / 1e9, offset / 1e9))
+        new = _Exchange(arrived_ns / 1e9, max(0, round_trip) / 1e9, offset / 1e9)
+        self._exchanges = [one for one in self._exchanges if one.agrees(new, new.at_s)][-EXCHANGES_KEPT + 1 :]
+        self._take(new)
 
     def join(self, offset_s: float, round_trip_s: float) -> None:
         """Take in what was known of the same clock, unless one of the two was set since then."""
-        best = min(self._exchanges, default=(math.inf, 0.0))
-        if abs(best[1] - offset_s) <= (best[0] + round_trip_s) / 2:
-            self._exchanges.append((round_trip_s, offset_s))
+        known = self._best._replace(round_trip_s=round_trip_s, offset_s=offset_s)
+        if known.agrees(self._best, self._best.at_s):
+            self._take(known)
+
+    def _take(self, exchange: _Exchange) -> None:
+        self._exchanges.append(exchange)
+        now_s = exchange.at_s
+        self._best = min(self._exchanges, key=lambda one: one.uncertain_s(now_s))
 
     @property
     def round_trip_s(self) -> float:
-        """The shortest round trip of the last eight exchanges."""
-        return min(self._exchanges)[0] if self._exchanges else 0.0
+        """The round trip of the exchange that counts."""
+        return self._best.round_trip_s
 
     @property
     def offset_s(self) -> float:
         """The offset; 0 where it lies within its own uncertainty, half of the round trip."""
-        if not self._exchanges:
-            return 0.0
-        round_trip, offset = min(self._exchanges)
+        _, round_trip, offset = self._best
         return 0.0 if abs(offset) <= round_trip / 2 else offset
 
 
