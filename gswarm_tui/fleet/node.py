@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from gswarm_agent.frame import GpuFacts, Hello, Processes, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.events import Phase
-from gswarm_tui.fleet.history import Floats, Grid, History, Place
+from gswarm_tui.fleet.history import Floats, Grid, History, Place, together
 from gswarm_tui.fleet.lives import Lives
 from gswarm_tui.fleet.readings import ENERGY, Reading
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
@@ -51,10 +51,9 @@ def stale_after_s(interval_s: float) -> float:
 class NodeState:
     """One node. ``gpus`` has shape (GPUs, GPU metrics) and ``host`` (host metrics,), NaN where unmeasured.
 
-    ``version`` grows with every change that a screen could show. ``energy_mj`` are the energy counters of
-    ``gpus``; those in ``gpu_history`` count from the first reading (``energy_base``, mJ). ``mine`` tells
-    for each GPU whether the job was granted it, True where that isn't known; ``own_memory_mib`` is the device
-    memory of those.
+    ``version`` grows with every change that a screen could show. The energy counters in ``gpu_history`` count
+    from the first reading (``energy_base``, mJ). ``mine`` tells for each GPU whether the job was granted it,
+    True where that isn't known; ``own_memory_mib`` is the device memory of those.
     ``former`` is the hello of an agent run before this one, of which frames still come. ``last_ts`` is the
     time of the newest reading, ``last_arrival`` when a fresh one came: what waited on the node isn't fresh.
     ``looked`` is what the last look at processes found, None before it and where it is of other GPUs.
@@ -78,7 +77,6 @@ class NodeState:
     host: Floats = field(default_factory=lambda: np.full(len(HOST_COLUMNS), np.nan))
     mine: tuple[bool, ...] = ()
     own_memory_mib: float | None = None
-    energy_mj: Sequence[float] = ()
     energy_base: Floats | None = None
     gpu_history: History | None = None
     host_history: History | None = None
@@ -160,9 +158,9 @@ def keep(taken: Iterable[tuple[NodeState, float, Reading]]) -> None:
             hosts.setdefault(node.host_history.grid, []).append((node.host_history.place(ts), reading.host))
     for grid, alike in gpus.items():
         places, tables, bases = zip(*alike, strict=True)
-        values = np.stack(tables)
-        values[:, :, ENERGY] -= np.stack(bases)
+        values = together(tables)
+        values[:, :, ENERGY] -= together(bases)
         grid.put(places, values)
     for grid, of_hosts in hosts.items():
         places, rows = zip(*of_hosts, strict=True)
-        grid.put(places, np.stack(rows)[:, np.newaxis])
+        grid.put(places, together(rows)[:, np.newaxis])

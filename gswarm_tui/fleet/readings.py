@@ -5,7 +5,6 @@ What can be said of a frame's numbers alone is said here, for all frames of a ti
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -43,19 +42,12 @@ class Sums(NamedTuple):
 class Reading(NamedTuple):
     """A frame's numbers, NaN where there was no answer: (GPUs, GPU metrics) and (host metrics,).
 
-    ``energy_mj`` are its GPUs' energy counters, ``reasons`` what holds their clocks down, as bits of
-    ``WATCHED``, ``sums`` are over all of them.
+    ``reasons`` is what holds its GPUs' clocks down, as bits of ``WATCHED``.
     """
 
     gpus: Floats
     host: Floats
-    energy_mj: list[float]
     reasons: list[int]
-    sums: Sums
-
-    def sums_of(self, mine: Sequence[bool]) -> Sums:
-        """Over those of its GPUs alone."""
-        return self.sums if all(mine) else sums(self.gpus[np.array(mine)].T[:, np.newaxis])[0]
 
 
 def readings(frames: Sequence[Frame]) -> Iterator[Reading]:
@@ -70,11 +62,9 @@ def _readings(frames: Sequence[Frame]) -> list[Reading]:
         hosts.update(zip(places, _tables(columns), strict=True))
     found: dict[int, Reading] = {}
     for places, columns in _alike([frame.gpus for frame in frames], GPU_COLUMNS):
-        energy = columns[ENERGY].tolist()
         reasons = (np.nan_to_num(columns[REASONS]).astype(np.int64) & WATCHED).tolist()
-        parts = zip(places, _tables(columns), energy, reasons, sums(columns), strict=True)
-        for at, gpus, *of_gpus in parts:
-            found[at] = Reading(gpus, hosts[at][0], *of_gpus)
+        for at, gpus, bits in zip(places, _tables(columns), reasons, strict=True):
+            found[at] = Reading(gpus, hosts[at][0], bits)
     return [found[at] for at in range(len(frames))]
 
 
@@ -87,13 +77,14 @@ def sums(columns: Floats) -> list[Sums]:
     return [Sums(*one) for one in zip(*(part.tolist() for part in parts), strict=True)]
 
 
-def energy_used(before: Sequence[float], after: Sequence[float], mine: Sequence[bool]) -> float:
-    """Joules of the job's GPUs between two readings of all counters (mJ); one that fell counts as nothing.
+def energy_used(before: Floats, after: Floats) -> Floats:
+    """Joules of some GPUs between two readings of their counters (mJ), shapes (..., GPUs) and (...).
 
-    Nothing was used since no reading at all.
+    One that fell, or gave no answer, counts as nothing.
     """
-    counters = zip(before, after, mine, strict=True) if before else ()
-    return math.fsum([new - old for old, new, counts in counters if counts and new > old]) / 1000
+    grown = after - before
+    used: Floats = np.where(grown > 0, grown, 0.0).sum(axis=-1) / 1000
+    return used
 
 
 def _alike(blocks: Sequence[Block], wanted: tuple[str, ...]) -> Iterator[tuple[list[int], Floats]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     left_nothing,
 )
-from gswarm_tui.fleet.history import Shelf, reading_bytes
+from gswarm_tui.fleet.history import Floats, Shelf, reading_bytes, together
 from gswarm_tui.fleet.lives import Place
 from gswarm_tui.fleet.node import UNHEALTHY_S, NodeState, Rings, keep
 from gswarm_tui.fleet.readings import ENERGY, Reading, energy_used, readings, sums
@@ -58,6 +59,16 @@ def history_length(nodes: int, gpus: int) -> int:
     return min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // max(1, a_tick)))
 
 
+class _Taken(NamedTuple):
+    """A reading that is counted with others; energy was used since ``before``, the table of another."""
+
+    node: NodeState
+    ts: float
+    reading: Reading
+    interval_s: float | None
+    before: Floats
+
+
 class Fleet:
     """All nodes in the order they were given, their sessions and the latest happenings.
 
@@ -83,7 +94,7 @@ class Fleet:
         self._allocation = allocation or {}
         self._throttling = ThrottleWatch()
         self._shelf = Shelf(len(self.nodes))
-        self._taken: list[tuple[NodeState, float, Reading]] = []
+        self._taken: list[_Taken] = []
 
     def apply(self, event: Event) -> list[Happened]:
         """Take in one event; answers what is worth a line in the events pane and a row in the database."""
@@ -118,7 +129,23 @@ class Fleet:
 
     def _keep(self) -> None:
         taken, self._taken = self._taken, []
-        keep(taken)
+        keep((one.node, one.ts, one.reading) for one in taken)
+        alike: dict[int, list[tuple[_Taken, Floats]]] = {}
+        for one in taken:
+            own = one.node.own(one.reading.gpus)
+            alike.setdefault(len(own), []).append((one, own))
+        for group in alike.values():
+            self._count(*zip(*group, strict=True))
+
+    def _count(self, taken: Sequence[_Taken], own: Sequence[Floats]) -> None:
+        """Count readings, with as many GPUs of the job each, into the energy and the sessions they are in."""
+        before = together([one.node.own(one.before)[:, ENERGY] for one in taken])
+        used = energy_used(before, together([gpus[:, ENERGY] for gpus in own]))
+        self.energy_j += float(used.sum())
+        if self.sessions.sessions:
+            counted = sums(together(own).transpose(2, 0, 1))
+            for one, of_own, used_j in zip(taken, counted, used.tolist(), strict=True):
+                self.sessions.add(one.node.name, one.ts, of_own, used_j, one.interval_s)
 
     def tick(self, now: float) -> list[Happened]:
         """Look at the clock: nodes whose data went stale, or is missing for long, since the last look."""
@@ -224,7 +251,6 @@ class Fleet:
         if not same:
             count = len(hello.gpus)
             node.gpus = np.full((count, len(GPU_COLUMNS)), np.nan)
-            node.energy_mj = ()
             self._begin_history(node, count)
 
     def _granted(self, name: str, hello: Hello) -> tuple[bool, ...]:
@@ -251,8 +277,8 @@ class Fleet:
         told = _gap(node, event.ts, place.missing)
         told += [_from_note(event, hello, note) for note in frame.notes]
         if not _same_gpus(hello, node.hello):
-            counted = reading.sums_of(self._granted(node.name, hello))
-            self.sessions.add(node.name, event.ts, counted, 0.0, place.interval_s)
+            own = reading.gpus[np.array(self._granted(node.name, hello), dtype=bool)]
+            self.sessions.add(node.name, event.ts, sums(own.T[:, np.newaxis])[0], 0.0, place.interval_s)
         elif node.last_ts is not None and event.ts < node.last_ts:
             self._late(node, event, reading, place)
         else:
@@ -264,14 +290,11 @@ class Fleet:
     ) -> list[Happened]:
         """A reading after all that are known: what the node shows from now on."""
         frame = event.frame
-        used_j = energy_used(node.energy_mj, reading.energy_mj, node.mine)
-        node.gpus, node.host, node.energy_mj = reading.gpus, reading.host, reading.energy_mj
+        self._taken.append(_Taken(node, event.ts, reading, place.interval_s, node.gpus))
+        node.gpus, node.host = reading.gpus, reading.host
         node.last_ts = event.ts
         if frame.processes is not None and node.hello and hello.process_columns == node.hello.process_columns:
             node.looked = frame.processes
-        self._taken.append((node, event.ts, reading))
-        self.energy_j += used_j
-        self.sessions.add(node.name, event.ts, reading.sums_of(node.mine), used_j, place.interval_s)
         told = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
         return told + self._throttling.look(event.node, event.ts, hello.gpus, reading.reasons)
 
@@ -280,19 +303,18 @@ class Fleet:
 
         The energy from the reading before it to the one after it is divided anew.
         """
-        self.sessions.add(node.name, event.ts, reading.sums_of(node.mine), 0.0, place.interval_s)
+        self._keep()
+        self._taken.append(_Taken(node, event.ts, reading, place.interval_s, reading.gpus))
         if node.gpu_history is None:
             return
-        self._keep()
         earlier, later, after_ts = node.gpu_history.around(event.ts)
-        before, after = earlier[:, ENERGY].tolist(), later[:, ENERGY].tolist()
-        now = (reading.gpus[:, ENERGY] - node.counted_from(reading)).tolist()
-        first, second = energy_used(before, now, node.mine), energy_used(now, after, node.mine)
-        second -= energy_used(before, after, node.mine)
+        counted = reading.gpus[:, ENERGY] - node.counted_from(reading)
+        before, now, after = (node.own(part) for part in (earlier[:, ENERGY], counted, later[:, ENERGY]))
+        first = float(energy_used(before, now))
+        second = float(energy_used(now, after) - energy_used(before, after))
         self.sessions.add_energy(event.ts, first)
         self.sessions.add_energy(after_ts, second)
         self.energy_j += first + second
-        self._taken.append((node, event.ts, reading))
 
     def _fresh(self, node: NodeState, event: FrameArrived) -> list[Happened]:
         """A reading of just now: the node is well, and how well it keeps its times is of interest."""
@@ -336,14 +358,12 @@ class Fleet:
             if node.gpu_history is None:
                 continue
             times, tables = node.gpu_history.readings(session.started_at)
-            columns = tables.transpose(2, 0, 1).astype(np.float64)
-            counted = sums(columns[:, :, np.array(node.mine, dtype=bool)])
-            before: Sequence[float] = ()
-            parts = zip(np.diff(times, prepend=np.nan), columns[ENERGY].tolist(), counted, strict=True)
-            for interval_s, energy_mj, of_own in parts:
+            own = tables.transpose(2, 0, 1)[:, :, np.array(node.mine, dtype=bool)].astype(np.float64)
+            used = energy_used(np.concatenate((own[ENERGY, :1], own[ENERGY, :-1])), own[ENERGY])
+            parts = zip(np.diff(times, prepend=np.nan), sums(own), used.tolist(), strict=True)
+            for interval_s, of_own, used_j in parts:
                 whole = float(interval_s) if interval_s <= node.stale_after_s else None
-                session.add(node.name, of_own, energy_used(before, energy_mj, node.mine), whole)
-                before = energy_mj
+                session.add(node.name, of_own, used_j, whole)
 
 
 def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[Happened]:
