@@ -36,6 +36,11 @@ def label(metric: Metric) -> str:
     return f"{metric.label} since start" if metric.name == "energy_mj" else metric.label
 
 
+def meaning(metric: Metric) -> str:
+    """What a metric's numbers are here, where energy counts from when a node was first seen."""
+    return "Energy used since its node was first seen" if metric.name == "energy_mj" else metric.meaning
+
+
 def ends(picture: Picture) -> tuple[str, str]:
     """The lower and the upper end of the scale, in the unit shown."""
     metric = picture.metric

@@ -17,7 +17,7 @@ from gswarm_tui.tui.actions import FLEET, bindings_of, possible
 from gswarm_tui.tui.dialogs import Pick
 from gswarm_tui.tui.format import plural
 from gswarm_tui.tui.layout import ZOOM_NAMES, Zoom
-from gswarm_tui.tui.legend import heads_line, label, legend_line
+from gswarm_tui.tui.legend import heads_line, label, legend_line, meaning
 from gswarm_tui.tui.picture import Picture
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.summary import event_line, header_line, here_line, sessions_line, totals_line
@@ -222,7 +222,7 @@ class FleetScreen(Place):
 
     def action_pick_metric(self) -> None:
         """Choose the metric from a list."""
-        options = [(m.name, f"{label(m):<22} {m.meaning}") for m in GPU_METRICS]
+        options = [(m.name, f"{label(m):<22} {meaning(m)}") for m in GPU_METRICS]
         options += [(m.name, f"{'node ' + m.label:<22} {m.meaning}") for m in HOST_METRICS]
         chosen = self.heatmap.picture.metric.name
         self.app.push_screen(Pick("show which metric?", options, chosen), self._picked)
