@@ -141,6 +141,11 @@ class NodeState:
             self.energy_base = np.nan_to_num(reading.gpus[:, ENERGY])
         return self.energy_base
 
+    def as_kept(self, column: int) -> Floats:
+        """A column of ``gpus`` as the history has it: energy counts from the first reading."""
+        values = self.gpus[:, column]
+        return values - self.energy_base if column == ENERGY and self.energy_base is not None else values
+
     def take(self, rings: Rings) -> None:
         """Have this history."""
         self.gpu_history, self.host_history, self.energy_base = rings.gpus, rings.host, rings.energy_base

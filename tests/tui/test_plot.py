@@ -17,6 +17,7 @@ from gswarm_tui.tui.widgets.curve import ago, bar, block_area, braille_curve, in
 from gswarm_tui.tui.widgets.lines import Spans
 from gswarm_tui.tui.widgets.plot import Plot, band, panel
 from gswarm_tui.tui.widgets.trends import Trends
+from tests.tui.scene import Scene
 
 NAN = math.nan
 A100 = GpuFacts(0, "GPU-0", "A100", memory_total_mib=40_960, power_limit_w=400.0)
@@ -140,3 +141,13 @@ def test_a_scale_without_an_end_is_round_and_only_grows() -> None:
     assert trends.top(swap, None, levels(730.0)) == 1000
     assert trends.top(swap, None, levels(1200.0)) == 2000
     assert trends.top(swap, None, levels(3.0, NAN)) == 2000
+
+
+def test_energy_is_plotted_from_the_first_reading_on_as_the_number_beside_it() -> None:
+    """A counter that has grown since the driver was loaded would be one flat line."""
+    scene = Scene(1, 1).connect().advance(60)
+    node = next(iter(scene.fleet.nodes.values()))
+    plot = Trends().gpu(node, 0, GPU_BY_NAME["energy_mj"], 30, scene.time)
+    measured = plot.levels[np.isfinite(plot.levels)]
+    assert plot.label == "energy since start"
+    assert measured[-1] > 0.1 > measured[0]

@@ -13,6 +13,7 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.actions import NODE, bindings_of
 from gswarm_tui.tui.dialogs import Pick
 from gswarm_tui.tui.format import quantity
+from gswarm_tui.tui.legend import label
 from gswarm_tui.tui.ramp import is_logarithmic
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.widgets.bar import Bar, Span
@@ -207,9 +208,9 @@ class NodeScreen(Place):
         """The plotted metric and its scale in words, as bands have no room for it."""
         facts = node.facts[0] if node.facts else None
         column = GPU_METRICS.index(self._metric)
-        top = self._trends.top(self._metric, facts, node.gpus[:, column])
+        top = self._trends.top(self._metric, facts, node.as_kept(column))
         low = "log, to" if is_logarithmic(self._metric) else "0 to"
-        return f"{self._metric.label} {low} {quantity(top, self._metric)}"
+        return f"{label(self._metric)} {low} {quantity(top, self._metric)}"
 
     # What people do
 

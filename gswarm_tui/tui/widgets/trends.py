@@ -11,6 +11,7 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.format import cell, quantity
+from gswarm_tui.tui.legend import label
 from gswarm_tui.tui.ramp import fractions, is_logarithmic, top_of
 from gswarm_tui.tui.widgets.curve import Window, held, in_bins, window
 from gswarm_tui.tui.widgets.plot import Plot
@@ -59,7 +60,7 @@ class Trends:
             times, readings = node.gpu_history.series(column, row, frame.start)
             values = in_bins(times, readings, frame, node.interval_s)
         old = node.standing(now) is not Standing.LIVE
-        return self._plot(metric, facts, values, float(node.gpus[row, column]), old=old)
+        return self._plot(metric, facts, values, float(node.as_kept(column)[row]), old=old)
 
     def host(self, node: NodeState, metric: Metric, bins: int, now: float) -> Plot:
         """One metric of a node's host."""
@@ -105,7 +106,7 @@ class Trends:
     ) -> Plot:
         top = self.top(metric, facts, np.append(values, latest))
         return Plot(
-            metric.label,
+            label(metric),
             np.asarray(fractions(metric, values, top)),
             cell(top, metric),
             quantity(latest, metric),
