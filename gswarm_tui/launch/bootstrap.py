@@ -9,13 +9,12 @@ import asyncio
 import base64
 import os
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from gswarm_agent.wire import MAGIC, MAX_NOISE
 from gswarm_tui.launch.base import Channel, LaunchError, Retry, clean, each, last_line
-from gswarm_tui.launch.bundle import Bundle, own_bundle, own_folders
+from gswarm_tui.launch.bundle import Bundle, own_bundle, own_folders, own_python
 
 GREETING_S = 120.0
 _PYTHON_REMEDY = "load one with --setup 'module load python', or name one with --agent-python"
@@ -85,8 +84,8 @@ class Bootstrap:
         bundle = own_bundle()
         script = ["bash", "-l", "-c", _SETUP + _RUN] if self.setup else ["sh", "-c", _RUN]
         stage = bundle.files["gswarm_agent/stage0.py"]
-        pythons = [self.agent_python] if self.agent_python else [sys.executable, "python3", *_OTHER_PYTHONS]
-        named = ":".join(pythons)
+        pythons = [self.agent_python] if self.agent_python else [own_python(), "python3", *_OTHER_PYTHONS]
+        named = ":".join(filter(None, pythons))
         if not _USUAL.fullmatch(named):
             named = "=" + base64.b64encode(os.fsencode(named)).decode()
         # Who names a Python may want another than the head's environment.

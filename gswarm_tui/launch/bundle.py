@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import stat
+import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,9 +69,20 @@ def own_bundle() -> Bundle:
 
 @functools.cache
 def own_folders() -> tuple[str, ...]:
-    """The folders from which this head imports what is in its bundle."""
+    """The folders from which this head imports what is in its bundle; none if others' may be there."""
     tops = (_folder_of("gswarm_agent").parent, _folder_of("msgpack").parent, _folder_of("pynvml"))
-    return tuple(dict.fromkeys(map(str, tops)))
+    return () if any(map(is_open_to_all, tops)) else tuple(dict.fromkeys(map(str, tops)))
+
+
+@functools.cache
+def own_python() -> str:
+    """The Python that this head runs in; empty if others' may be there."""
+    return "" if is_open_to_all(Path(sys.executable)) else sys.executable
+
+
+def is_open_to_all(path: Path) -> bool:
+    """Whether any user may have made the same path on another machine, as in ``/tmp``."""
+    return any(parent.stat().st_mode & stat.S_IWOTH for parent in path.absolute().parents)
 
 
 def _folder_of(module: str) -> Path:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.wire import MAGIC
-from gswarm_tui.launch.bundle import Bundle, own_bundle, own_folders
+from gswarm_tui.launch.bundle import Bundle, is_open_to_all, own_bundle, own_folders, own_python
 
 STAGE0 = own_bundle().files["gswarm_agent/stage0.py"].decode()
 
@@ -138,10 +138,29 @@ def test_nodes_that_share_a_home_start_at_the_same_moment(cache: Path) -> None:
     assert start(cache).stdout.startswith(MAGIC)
 
 
-def test_an_environment_of_the_same_content_is_used_as_it_is(cache: Path) -> None:
-    said = start(cache, folders=own_folders())
+def test_an_environment_of_the_same_content_is_used_as_it_is(cache: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "environment"
+    for name, data in own_bundle().files.items():
+        (shared / name).parent.mkdir(parents=True, exist_ok=True)
+        (shared / name).write_bytes(data)
+    said = start(cache, folders=[str(shared)])
     assert said.stdout.startswith(MAGIC)
     assert not cache.exists()
+
+
+def test_nothing_is_run_from_where_another_user_of_a_node_may_have_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head in its machine's /tmp may meet somebody else's files at the same path on a node."""
+    scratch = tmp_path / "scratch"
+    (scratch / "env/bin").mkdir(parents=True)
+    scratch.chmod(0o1777)
+    python = scratch / "env/bin/python"
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr("gswarm_tui.launch.bundle._folder_of", lambda _: scratch / "env")
+    assert own_folders.__wrapped__() == ()
+    assert own_python.__wrapped__() == ""
+    assert not is_open_to_all(Path("/usr/bin/python3"))
 
 
 @pytest.mark.parametrize("lack", ["another agent", "no msgpack", "nothing"])

@@ -87,7 +87,7 @@ async def test_an_environment_whose_name_is_no_text_is_used_too(
         (shared / name).write_bytes(data)
     monkeypatch.setattr("gswarm_tui.launch.bootstrap.own_folders", lambda: (str(shared),))
     python = stand_in(shared / "python", f'exec {sys.executable} "$@"')
-    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr("gswarm_tui.launch.bootstrap.own_python", lambda: str(python))
     await speaks("sh", Bootstrap())
     assert not (tmp_path / "home/.cache").exists()
 
@@ -101,7 +101,10 @@ async def test_a_setup_is_on_no_command_line(home: Path) -> None:
     assert base64.b64encode(setup.encode()) not in seen
 
 
-async def test_a_setup_runs_in_a_login_shell_and_changes_what_python3_is(home: Path) -> None:
+async def test_a_setup_runs_in_a_login_shell_and_changes_what_python3_is(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gswarm_tui.launch.bootstrap.own_python", lambda: sys.executable)
     stand_in(home / "module/python3", f'echo chosen >> {home}/chosen; exec {sys.executable} "$@"')
     (home / ".bash_profile").write_text(
         f"echo Welcome; module() {{ PATH={home}/module:$PATH; echo $1 $2; }}\n"
