@@ -27,7 +27,8 @@ def show_sheet(table: Table, made: sheet.Table) -> None:
         for at, name in enumerate(made.names)
     ]
     last = len(made.names) - 1
-    spare = max(0, min(SPARE_MOST, (table.size.width - 2 - sum(widths)) // len(widths) - 1))
+    cells = table.size.width or table.screen.size.width  # a table that was hidden so far has no size yet
+    spare = max(0, min(SPARE_MOST, (cells - 2 - sum(widths)) // len(widths) - 1))
     columns = tuple(
         Column(
             clean(name),
