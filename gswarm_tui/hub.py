@@ -73,6 +73,9 @@ class NodeLink(Protocol):
     def may_hold(self) -> bool:
         """Whether an agent was heard that wasn't seen to end with all of its frames on disk."""
 
+    def is_held_up(self) -> bool:
+        """Whether no more is read of the node until more of it is acknowledged."""
+
     def reconnect(self) -> None:
         """Connect anew, so that what isn't on disk comes again."""
 
@@ -182,7 +185,7 @@ class Hub:
                 self.links[node].reconnect()
 
     def _on_disk(self, frames: Mapping[tuple[str, str], int]) -> None:
-        """Lives' frames up to these are on disk: nodes hear it in turns, all at once if that took long."""
+        """Lives' frames up to these are on disk: nodes hear it in turns, at once where that is too late."""
         for (node, life), seq in frames.items():
             if self._acknowledged.get((node, life)) != seq and node in self.links:
                 self._owed.setdefault(node, {})[life] = seq
@@ -190,7 +193,8 @@ class Hub:
         self._commits += 1
         slow = self._committed_at - before > SLOW_S
         turn = slice(None) if slow else slice(self._commits % TURNS, None, TURNS)
-        self._acknowledge(list(self.links)[turn])
+        held_up = [node for node in self._owed if self.links[node].is_held_up()]
+        self._acknowledge([*held_up, *list(self.links)[turn]])
 
     def _acknowledge(self, nodes: Iterable[str]) -> None:
         for node in nodes:

@@ -133,6 +133,10 @@ class Link:
         behind = any(seq > self._on_disk.get(life, 0) for life, seq in self._heard.items())
         return behind or not self._said_bye
 
+    def is_held_up(self) -> bool:
+        """Whether no more is read of the node until more of it is acknowledged."""
+        return self._gate.is_full
+
     async def stop(self) -> None:
         """Let the agent send its last frames and end; returns when ``run`` has."""
         self._stopping.set()

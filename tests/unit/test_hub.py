@@ -38,6 +38,7 @@ class Link:
         self.acknowledged: list[tuple[str, int]] = []
         self.intervals: list[int] = []
         self.reconnects = 0
+        self.held_up = False
 
     async def run(self) -> None:
         return
@@ -58,6 +59,9 @@ class Link:
 
     def may_hold(self) -> bool:
         return self.node == "n2"
+
+    def is_held_up(self) -> bool:
+        return self.held_up
 
     def set_interval(self, interval_ms: int) -> None:
         self.intervals.append(interval_ms)
@@ -101,6 +105,16 @@ def test_frames_of_a_tick_reach_the_fleet_at_once_and_before_what_came_after_the
     written = [event for event in kept.events if not isinstance(event, LinkMeasured)]
     assert written[1:4] == [*frames[:2], lost]
     assert [event.kind for event in written if isinstance(event, Happened)] == ["link_lost", "gap"]
+
+
+def test_a_node_of_which_no_more_is_read_hears_of_each_commit() -> None:
+    made, _ = hub("n1", "n2", "n3")
+    made.links.update(links := {name: Link(name) for name in ("n1", "n2", "n3")})
+    links["n2"].held_up = True
+    for seq in (1, 2, 3):
+        made.recorded(RecorderStatus("f", 1, 1, 0, {(name, "life"): seq for name in links}))
+    assert links["n2"].acknowledged == [("life", 1), ("life", 2), ("life", 3)]
+    assert len(links["n1"].acknowledged) == 1
 
 
 def test_a_commit_is_acknowledged_once_to_the_node_it_holds() -> None:

@@ -44,6 +44,9 @@ class Node:
     def may_hold(self) -> bool:
         return not self.acknowledged.is_set()
 
+    def is_held_up(self) -> bool:
+        return False
+
     def reconnect(self) -> None:
         return
 
