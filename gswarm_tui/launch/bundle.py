@@ -74,15 +74,16 @@ def own_folders() -> tuple[str, ...]:
     return () if any(map(is_open_to_all, tops)) else tuple(dict.fromkeys(map(str, tops)))
 
 
-@functools.cache
 def own_python() -> str:
     """The Python that this head runs in; empty if others' may be there."""
     return "" if is_open_to_all(Path(sys.executable)) else sys.executable
 
 
+@functools.cache
 def is_open_to_all(path: Path) -> bool:
     """Whether any user may have made the same path on another machine, as in ``/tmp``."""
-    return any(parent.stat().st_mode & stat.S_IWOTH for parent in path.absolute().parents)
+    above = [parent for parent in path.absolute().parents if parent.exists()]
+    return any(parent.stat().st_mode & stat.S_IWOTH for parent in above)
 
 
 def _folder_of(module: str) -> Path:

@@ -159,7 +159,7 @@ def test_nothing_is_run_from_where_another_user_of_a_node_may_have_put_it(
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr("gswarm_tui.launch.bundle._folder_of", lambda _: scratch / "env")
     assert own_folders.__wrapped__() == ()
-    assert own_python.__wrapped__() == ""
+    assert own_python() == ""
     assert not is_open_to_all(Path("/usr/bin/python3"))
 
 
