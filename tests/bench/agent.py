@@ -18,7 +18,7 @@ from gswarm_agent.frame import Frame
 from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
 from gswarm_tui.hub import TURNS
 from tests.bench.figures import Figure, Form
-from tests.bench.processes import peak_mib, threads_cpu_s
+from tests.bench.processes import cpu_s, peak_mib
 from tests.bench.standin import stand_in
 from tests.cluster.standin import Return
 
@@ -147,7 +147,7 @@ class Attached:
 
     def usage(self) -> tuple[float, float]:
         """CPU seconds of the agent and of its relay so far."""
-        return threads_cpu_s(self.pid), threads_cpu_s(self.relay.pid)
+        return cpu_s(self.pid), cpu_s(self.relay.pid)
 
     def shares(self, ticks: int, hertz: int) -> tuple[float, float]:
         """Percent of a core that the agent and its relay take over the next so many ticks.
