@@ -23,8 +23,8 @@ def as_of_a_head() -> dict[str, str]:
 def cpu_s(pid: int) -> float:
     """CPU seconds of a process and its threads, without its children; raises OSError when it is gone.
 
-    From the process's own clock, in nanoseconds, by the number that ``clock_getcpuclockid(3)`` gives: /proc counts
-    by 10 ms, so of a short run nothing.
+    From the process's own clock, in nanoseconds, by the number that ``clock_getcpuclockid(3)`` gives: /proc
+    counts by 10 ms, so of a short run nothing.
     """
     return time.clock_gettime(~pid << 3 | _SCHEDULED)
 
