@@ -15,6 +15,8 @@ SLEW = 0.1
 DRIFT = 50e-6
 """Crystals run apart by no more."""
 EXCHANGES_KEPT = 8
+WELL_KNOWN_S = 0.010
+"""A round trip so short tells a clock to 5 ms."""
 SET_S = 5.0
 """An offset that rises by more is no better estimate: a clock was set, or stood still."""
 BENDS_KEPT = 256
@@ -56,7 +58,7 @@ class Offset:
 
     def __init__(self) -> None:
         self._exchanges: list[_Exchange] = []
-        self._best = _Exchange(0.0, 0.0, 0.0)
+        self._best = _Exchange(0.0, math.inf, 0.0)
 
     def add(self, clock: Clock, arrived_ns: int) -> None:
         """Take in an exchange whose answer arrived at the head's time ``arrived_ns`` (Unix nanoseconds)."""
@@ -87,6 +89,63 @@ class Offset:
         """The offset; 0 where it lies within its own uncertainty, half of the round trip."""
         _, round_trip, offset = self._best
         return 0.0 if abs(offset) <= round_trip / 2 else offset
+
+
+class NodeClock:
+    """What a link knows of its node's clock: each connection measures it anew, and readings keep their times.
+
+    What was found while a run of the agent, a life, spoke stays the offset of that life's readings, also of
+    those that come when another one has begun.
+    """
+
+    def __init__(self) -> None:
+        self._offset = Offset()
+        self._speaking: str | None = None
+        self._offsets: dict[str, tuple[float, float]] = {}
+        self._timelines = Timelines()
+
+    def resume(self, life: str, offset_s: float, round_trip_s: float, last: Placed | None) -> None:
+        """Go on with what a head before this one found, and behind the last reading that it placed."""
+        self._offsets[life] = offset_s, round_trip_s
+        self._timelines.resume(life, last)
+
+    def begin(self) -> None:
+        """A connection begins: what others measured counts no more, and no life speaks yet."""
+        self._offset, self._speaking = Offset(), None
+
+    def add(self, clock: Clock, at_s: float) -> tuple[float, float] | None:
+        """Take in an exchange whose answer arrived at the head's time ``at_s`` (Unix seconds).
+
+        Returns the offset and its round trip in seconds, or None while no life speaks.
+        """
+        self._offset.add(clock, round(at_s * 1e9))
+        return None if self._speaking is None else self._keep(self._speaking)
+
+    def live(self, life: str, clock: Clock, at_s: float) -> tuple[float, float]:
+        """A life speaks, and this is its first exchange; returns the offset and its round trip in seconds."""
+        self._offset.add(clock, round(at_s * 1e9))
+        if life in self._offsets:  # the first exchange of a connection is often a slow one
+            self._offset.join(*self._offsets[life])
+        self._speaking = life
+        return self._keep(life)
+
+    def _keep(self, life: str) -> tuple[float, float]:
+        self._offsets[life] = found = self._offset.offset_s, self._offset.round_trip_s
+        return found
+
+    @property
+    def is_well_known(self) -> bool:
+        """Whether this connection has measured it to within a few milliseconds."""
+        return self._offset.round_trip_s <= WELL_KNOWN_S
+
+    def offset_of(self, life: str) -> float:
+        """The node's clock minus the head's during a life [s]."""
+        known = self._offsets.get(life)
+        return self._offset.offset_s if known is None else known[0]
+
+    def place(self, life: str, ts_ns: int, late_ms: float) -> tuple[float, float]:
+        """The time of a life's reading in Unix seconds, and the offset by which it was found."""
+        return self._timelines.place(life, ts_ns, late_ms, self.offset_of(life))
 
 
 class Timelines:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gswarm_agent.frame import Clock, Frame, Hello
+from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.wire import (
     GAVE_ALL,
     KEEPS,
@@ -30,7 +30,7 @@ from gswarm_agent.wire import (
     encode,
 )
 from gswarm_agent.wire_values import MAX_LIVES, WireError
-from gswarm_tui.clock import Offset, Placed, Timelines
+from gswarm_tui.clock import NodeClock, Placed
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -46,10 +46,8 @@ from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean,
 from gswarm_tui.pace import ATTEMPTS_PER_S, LONGEST_WAIT_S, MOST_WAITING, Backoff, Gate, Haste
 
 LOOK_EVERY_S = 10.0
-WELL_KNOWN_S = 0.010
 SELDOM = 3
-"""A round trip so short tells a clock to 5 ms, and crystals run apart by 1.5 ms in half a minute: it is asked
-for then at every third look alone."""
+"""A clock that is well known is asked for at every third look: crystals run apart by 1.5 ms meanwhile."""
 SILENT_S = 2.5
 """An agent that was silent for so long is asked at every look: where its GPUs don't answer, it still does."""
 QUIET_S = 15.0
@@ -104,9 +102,7 @@ class Link:
         self._again = asyncio.Event()
         self._channel: Channel | None = None
         self._hello: Hello | None = None
-        self._offset = Offset()
-        self._offsets: dict[str, tuple[float, float]] = {}
-        self._timelines = Timelines()
+        self._clock = NodeClock()
         self._heard: dict[str, int] = {}
         self._on_disk: dict[str, int] = {}
         self._speaks = False
@@ -123,8 +119,8 @@ class Link:
         self, life: str, seq: int, offset_s: float, round_trip_s: float, last: Placed | None = None
     ) -> None:
         """A recording goes on, which has a life's frames up to this one; oldest first, before ``run``."""
-        self._on_disk[life], self._offsets[life] = seq, (offset_s, round_trip_s)
-        self._timelines.resume(life, last)
+        self._on_disk[life] = seq
+        self._clock.resume(life, offset_s, round_trip_s, last)
 
     def may_hold(self) -> bool:
         """Whether an agent was heard that wasn't seen to end with all of its frames on disk."""
@@ -220,7 +216,8 @@ class Link:
     async def _connect_once(self) -> None:
         """One connection, from its start to its end. Returns when asked to stop, else raises LaunchError."""
         channel = await reach(self._launcher, self.node, {*self._on_disk, *self._heard})
-        self._channel, self._hello, self._offset = channel, None, Offset()
+        self._channel, self._hello = channel, None
+        self._clock.begin()
         self._speaks, self._introductions, self._haste = False, Introductions(), None
         self._gate.forget()
         self._again.clear()
@@ -309,8 +306,7 @@ class Link:
             if quiet >= limit:
                 raise LaunchError(f"no data for {quiet:.0f} s")
             if self._hello is not None:
-                known = self._offset.round_trip_s <= WELL_KNOWN_S
-                if quiet >= SILENT_S or not known or look % SELDOM == 0:
+                if quiet >= SILENT_S or not self._clock.is_well_known or look % SELDOM == 0:
                     self._send(self._introductions.ping(self._wall_ns()))
                 if now - self._live_at >= LONGEST_WAIT_S:
                     self._backoff.reset()
@@ -324,8 +320,7 @@ class Link:
                 self._heard[life] = max(message.seq, self._heard.get(life, 0))
                 if self._haste is not None and (reason := self._haste.sees(message.ts_ns, at)):
                     raise LaunchError(reason, "look at what runs there as gswarm-agent", Retry.SLOWLY)
-                known_s = self._offset_of(life)
-                ts, offset_s = self._timelines.place(life, message.ts_ns, message.late_ms, known_s)
+                ts, offset_s = self._clock.place(life, message.ts_ns, message.late_ms)
                 arrived = FrameArrived(self.node, at, ts, life, message, offset_s)
                 self._gate.took(life, message.seq, weight(arrived))
                 self._publish(arrived)
@@ -340,12 +335,14 @@ class Link:
         elif isinstance(message, Lost):
             self._take_loss(message, at)
         elif isinstance(message, Pong) and self._introductions.pong():
-            self._measure(message.clock, at)
+            found = self._clock.add(message.clock, at)
+            if found is not None:
+                self._publish(LinkMeasured(self.node, at, *found))
 
     def _take_loss(self, lost: Lost, at: float) -> None:
         self._introductions.loss()
         self._heard[lost.life] = max(lost.seq, self._heard.get(lost.life, 0))
-        ts = lost.ts_ns / 1e9 - self._offset_of(lost.life)
+        ts = lost.ts_ns / 1e9 - self._clock.offset_of(lost.life)
         self._publish(FramesLost(self.node, at, ts, lost.life, lost.seq, lost.reason))
 
     def _is_live(self, hello: Hello, at: float) -> None:
@@ -354,26 +351,9 @@ class Link:
         self._live_at = self._times.monotonic()
         if hello.clock is not None:
             self._haste = Haste(hello.clock.answered, at, self._interval_ms / 1000)
-            known = self._offsets.get(hello.life)
-            self._measure(hello.clock, at)
-            if known is not None:  # the first exchange of a connection is often a slow one
-                self._offset.join(*known)
-                self._tell_offset(hello.life, at)
+            self._publish(LinkMeasured(self.node, at, *self._clock.live(hello.life, hello.clock, at)))
         self._change(Phase.LIVE)
         self._send(self._introductions.ping(self._wall_ns()))
-
-    def _measure(self, clock: Clock, at: float) -> None:
-        self._offset.add(clock, round(at * 1e9))
-        if self._speaks and self._hello is not None:
-            self._tell_offset(self._hello.life, at)
-
-    def _tell_offset(self, life: str, at: float) -> None:
-        offset_s, round_trip_s = self._offsets[life] = self._offset.offset_s, self._offset.round_trip_s
-        self._publish(LinkMeasured(self.node, at, offset_s, round_trip_s))
-
-    def _offset_of(self, life: str) -> float:
-        known = self._offsets.get(life)
-        return self._offset.offset_s if known is None else known[0]
 
     def _send(self, message: Message) -> None:
         if self._channel is not None:

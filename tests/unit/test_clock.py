@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.clock import Timelines, steady_wall
+from gswarm_agent.frame import Clock
+from gswarm_tui.clock import NodeClock, Timelines, steady_wall
 
 T0 = 1_800_000_000
 
@@ -105,3 +106,41 @@ def test_times_never_step_back_and_come_to_the_offset_whatever_is_estimated(
     assert all(before <= after for before, after in itertools.pairwise(times))
     life = "a" if len(readings) <= lives else "b"
     assert placed(one, at + 40, offset, life=life) == pytest.approx(at + 40 - offset, abs=0.001)
+
+
+def asked(at_s: float, ahead_s: float, took_s: float) -> tuple[Clock, float]:
+    """What a node whose clock is so far ahead answered at once, half of the way there, and when that came."""
+    there = round((T0 + at_s + took_s / 2 + ahead_s) * 1e9)
+    return Clock(round((T0 + at_s) * 1e9), there, there), T0 + at_s + took_s
+
+
+def test_a_clock_is_well_known_after_a_short_exchange_on_this_connection() -> None:
+    clock = NodeClock()
+    known = [clock.is_well_known]
+    clock.live("a", *asked(0, 3, took_s=0.5))
+    known.append(clock.is_well_known)
+    clock.add(*asked(1, 3, took_s=0.002))
+    known.append(clock.is_well_known)
+    clock.begin()
+    assert [*known, clock.is_well_known] == [False, False, True, False]
+
+
+def test_a_reconnect_with_a_slow_first_exchange_keeps_what_was_known_better() -> None:
+    clock = NodeClock()
+    known = clock.live("a", *asked(0, 3, took_s=0.002))
+    assert known == pytest.approx((3, 0.002), abs=1e-6)
+    clock.begin()
+    asked_late, came = asked(60, 3.2, took_s=1.0)
+    assert clock.live("a", asked_late, came) == pytest.approx(known, abs=1e-6)
+
+
+def test_readings_of_a_former_life_keep_its_offset() -> None:
+    """The clock was set by an hour between two runs of the agent; the first's readings come late."""
+    clock = NodeClock()
+    clock.live("a", *asked(0, 3, took_s=0.002))
+    clock.begin()
+    assert clock.add(*asked(100, 3603, took_s=0.002)) is None
+    assert clock.place("a", round((T0 + 13) * 1e9), 0.0)[0] == pytest.approx(T0 + 10, abs=0.01)
+    clock.live("b", *asked(101, 3603, took_s=0.002))
+    assert clock.place("b", round((T0 + 3703) * 1e9), 0.0)[0] == pytest.approx(T0 + 100, abs=0.01)
+    assert clock.offset_of("a") == pytest.approx(3, abs=0.01)

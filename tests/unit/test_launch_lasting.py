@@ -81,10 +81,30 @@ class Listener:
                     elif isinstance(message, Frame):
                         self.frames.append(message.seq)
 
+    async def cut(self, server: Server) -> None:
+        """Its connection breaks off on the node's side, and what had come before is read."""
+        for pid in server.sessions():
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ConnectionError):
+            while await self.channel.read():
+                pass
+        await self.channel.close()
+
     async def stop(self) -> None:
         self.channel.write(encode(Stop()) + encode(Ack(self.lives[-1], 10**9)))
         await self.hear(Bye)
         await self.channel.close()
+
+
+async def rejoined(launcher: Asking) -> Listener:
+    """An agent's second channel, which heard a frame, after a first one that did and was closed."""
+    first = await Listener.on(launcher, "gpu01")
+    await first.hear(Frame)
+    await first.channel.close()
+    again = await Listener.on(launcher, "gpu01", first.lives)
+    await again.hear(Frame)
+    assert again.lives == first.lives
+    return again
 
 
 async def goes_on(launcher: Asking, recording: str, cut: Listener) -> None:
@@ -102,12 +122,7 @@ async def test_an_agent_outlives_the_connection_that_started_it(server: Server, 
     launcher = SshLauncher(SshSettings(config=server.config()), Bootstrap(serving=Serving(recording)))
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame, 3)
-    for pid in server.sessions():
-        os.kill(pid, signal.SIGKILL)
-    with suppress(ConnectionError):
-        while await first.channel.read():
-            pass
-    await first.channel.close()
+    await first.cut(server)
     await goes_on(launcher, recording, first)
     await launcher.close()
 
@@ -154,11 +169,7 @@ async def test_an_agent_behind_a_jump_host_is_joined_without_a_process(
     server: Server, recording: str
 ) -> None:
     launcher = ssh(server, recording, jump="gpujump")
-    first = await Listener.on(launcher, "gpu01")
-    await first.hear(Frame)
-    await first.channel.close()
-    again = await Listener.on(launcher, "gpu01", first.lives)
-    await again.hear(Frame)
+    again = await rejoined(launcher)
     assert not run_for(server)
     await again.stop()
     await launcher.close()
@@ -206,18 +217,14 @@ async def test_an_agent_is_found_where_its_node_says_that_it_is(
 ) -> None:
     launcher = ssh(server, recording)
     monkeypatch.setattr(joining, "tops", lambda given="": (given or "/var/tmp/gswarm-tui-of-somebody-else",))
-    first = await Listener.on(launcher, "gpu01")
-    await first.hear(Frame)
-    await first.channel.close()
-    again = await Listener.on(launcher, "gpu01", first.lives)
-    await again.hear(Frame)
+    again = await rejoined(launcher)
     assert not run_for(server)
     await again.channel.close()
     other_head = ssh(server, recording)
-    guessing = await Listener.on(other_head, "gpu01", first.lives)
+    guessing = await Listener.on(other_head, "gpu01", again.lives)
     await guessing.hear(Frame)
     await guessing.channel.close()
-    told = await Listener.on(other_head, "gpu01", first.lives)
+    told = await Listener.on(other_head, "gpu01", again.lives)
     await told.hear(Frame)
     assert not run_for(server)
     await told.stop()
@@ -235,11 +242,7 @@ async def test_where_nobody_serves_any_more_an_agent_is_started(server: Server, 
 
 async def test_of_an_agent_that_is_killed_its_node_tells_as_much(server: Server, recording: str) -> None:
     launcher = ssh(server, recording)
-    first = await Listener.on(launcher, "gpu01")
-    await first.hear(Frame)
-    await first.channel.close()
-    again = await Listener.on(launcher, "gpu01", first.lives)
-    await again.hear(Frame)
+    again = await rejoined(launcher)
     ((pid, log),) = [(entry["pid"], folder_of(recording) / "log") for entry in status(recording)]
     log.write_text("what it said last\n\n")
     os.kill(pid, signal.SIGKILL)
@@ -248,26 +251,17 @@ async def test_of_an_agent_that_is_killed_its_node_tells_as_much(server: Server,
     words = "the agent ended with exit status 1: the agent on this node was killed: what it said last"
     assert await again.channel.explain_end() == words
     await again.channel.close()
-    other = await Listener.on(launcher, "gpu01", first.lives)
+    other = await Listener.on(launcher, "gpu01", again.lives)
     await other.hear(Frame)
-    assert other.lives[-1] != first.lives[0]
+    assert other.lives[-1] != again.lives[0]
     await other.channel.close()
     await launcher.close()
 
 
 async def test_a_joined_agent_outlives_its_connection_too(server: Server, recording: str) -> None:
     launcher = ssh(server, recording)
-    first = await Listener.on(launcher, "gpu01")
-    await first.hear(Frame)
-    await first.channel.close()
-    again = await Listener.on(launcher, "gpu01", first.lives)
-    await again.hear(Frame)
-    for pid in server.sessions():
-        os.kill(pid, signal.SIGKILL)
-    with suppress(ConnectionError):
-        while await again.channel.read():
-            pass
-    await again.channel.close()
+    again = await rejoined(launcher)
+    await again.cut(server)
     await goes_on(launcher, recording, again)
     await launcher.close()
 
