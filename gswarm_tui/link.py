@@ -188,10 +188,9 @@ class Link:
             self._change(Phase.CONNECTING)
             try:
                 await self._connect_once()
-            except LaunchError as error:
-                failed = error
-            else:
                 return
+            except LaunchError as error:  # its traceback would keep the connection until the next is lost
+                failed = LaunchError(error.reason, error.remedy, error.retry)
             if self._stopping.is_set():
                 return
             if failed.retry is Retry.NEVER:
@@ -221,8 +220,7 @@ class Link:
         self._speaks, self._introductions, self._haste = False, Introductions(), None
         self._gate.forget()
         self._again.clear()
-        living = (self._read(channel), self._watch(), self._asked_again())
-        tasks = [asyncio.create_task(one) for one in living]
+        tasks = list(map(asyncio.create_task, (self._read(channel), self._watch(), self._asked_again())))
         try:
             newest = tuple(reversed(self._on_disk.items()))[:MAX_LIVES]
             told: list[Message] = [Start(self._interval_ms, self._wall_ns(), newest)]
@@ -241,6 +239,7 @@ class Link:
         finally:
             self._channel = self._hello = None
             await _end(*tasks)
+            tasks.clear()  # one holds the error, which holds this frame
             await channel.close()
 
     async def _read(self, channel: Channel) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import itertools
 import math
 import random
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+import weakref
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TypeVar
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -106,7 +109,7 @@ class FakeAgent:
     async def read(self) -> bytes:
         data = await self.outgoing.get()
         if isinstance(data, Exception):
-            raise data
+            raise type(data)(*data.args)  # one that has a name here would keep all of this
         return data
 
     def write(self, data: bytes) -> None:
@@ -298,6 +301,44 @@ async def test_attempts_come_after_longer_and_longer_waits() -> None:
     assert len(waits) == 9
     for wait, plain in zip(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60], strict=True):
         assert max(1, 0.75 * plain) <= wait <= min(60, 1.25 * plain)
+
+
+@contextmanager
+def no_search_for_garbage() -> Iterator[None]:
+    """The head searches so seldom that what only a search finds counts as kept."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    "end", [b"", ConnectionResetError("reset by peer"), MAGIC + b"\xff" * 9, encode(Bye(TAKEN_OVER)), None]
+)
+async def test_of_a_lost_connection_nothing_is_kept(end: bytes | Exception | None) -> None:
+    kept: weakref.WeakSet[FakeAgent] = weakref.WeakSet()
+
+    async def fresh(node: str) -> FakeAgent:
+        kept.add(agent := FakeAgent())
+        return agent
+
+    async with scene(LaunchError("not yet")) as here:
+        with no_search_for_garbage(), patch.object(here.launcher, "open", fresh):
+            for _ in range(3):
+                while here.last_change().phase is not Phase.CONNECTING:
+                    await here.hands.turn(1)
+                (agent,) = kept
+                agent.greet()
+                agent.say(FRAME)
+                await settle()
+                assert here.last_change().phase is Phase.LIVE
+                if end is not None:
+                    agent.outgoing.put_nowait(end)
+                del agent
+                while here.last_change().phase is not Phase.LOST:
+                    await here.hands.turn(1)
+                assert not kept
 
 
 async def test_what_only_a_person_can_mend_is_looked_at_once_a_minute() -> None:
