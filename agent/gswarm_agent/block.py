@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import FrozenSet, List, Optional, Sequence, Tuple, Union
 
-Number = Union[int, float]
-Row = Tuple[Optional[Number], ...]
+from gswarm_agent.frozen import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import FrozenSet, List, Optional, Sequence, Tuple, TypeAlias, Union
+
+Number: TypeAlias = "Union[int, float]"
+Row: TypeAlias = "Tuple[Optional[Number], ...]"
 """One row of numbers in the order of its table's columns; None where the machine has no answer."""
 
 SINGLE, DOUBLE = 4, 8

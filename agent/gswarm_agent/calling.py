@@ -9,6 +9,10 @@ import struct
 from gswarm_agent import attach
 from gswarm_agent.folder import Folder
 
+ASKING = b"!"
+"""What a visitor's request begins with that makes a mark; a JSON object and a line break follow."""
+MOST_REQUEST = 64 * 1024
+
 
 def connect(folder: Folder) -> socket.socket:
     """A connection to who serves a folder. Raises OSError."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
-from typing import Callable, Deque, Iterator, List, Optional
 
 from gswarm_agent.frame import Clock, Hello
+from gswarm_agent.frozen import replace
 from gswarm_agent.segments import Record
 from gswarm_agent.spool import Spool
 from gswarm_agent.wire import MAGIC, Bye, Decoder, Message, Ping, Pong, Start, encode
 from gswarm_agent.wire_packing import Packer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Deque, Iterator, List, Optional
 
 _AT_ONCE = 256 * 1024
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import FrozenSet, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from gswarm_agent import block
 from gswarm_agent.block import Block, Layout
+from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import FrozenSet, Mapping, Optional, Sequence, Tuple
 
 Number = block.Number
 Row = block.Row
@@ -175,10 +178,11 @@ class Frame:
     gpus: Block
     host: Block
     processes: Optional[Processes] = None
-    notes: Tuple[Note, ...] = field(default=())
+    notes: Tuple[Note, ...] = ()
 
 
-class Tables(NamedTuple):
+@dataclass(frozen=True)
+class Tables:
     """How the three tables of a frame are laid out."""
 
     gpus: Layout

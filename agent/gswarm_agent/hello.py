@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, Tuple
 
 from gswarm_agent import __version__
 from gswarm_agent.frame import GpuFacts, Hello, HostFacts
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Tuple
 
 
 def make_hello(

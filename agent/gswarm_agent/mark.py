@@ -8,19 +8,20 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
-from gswarm_agent.calling import connect
+from gswarm_agent.calling import ASKING, connect
 from gswarm_agent.folder import SOCKET, Folder, folders, tops
+from gswarm_agent.frozen import dataclass
 
-Value = Union[int, float, str]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Tuple, TypeAlias, Union
 
-ASKING = b"!"
-"""What a visitor's request begins with that makes a mark; a JSON object and a line break follow."""
+Value: TypeAlias = "Union[int, float, str]"
+
 MOST_NAME = 200
 MOST_VALUES = 32
 MOST_DETAIL = 4096
-MOST_REQUEST = 64 * 1024
 _PATIENCE_S = 5.0
 # A launcher inside a Slurm step (torchrun, mpirun) knows better than Slurm which rank a process has.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -30,7 +31,8 @@ class MarkError(Exception):
     """A mark that can't be made; the message says why."""
 
 
-class Marked(NamedTuple):
+@dataclass(frozen=True)
+class Marked:
     """The uids of the recordings that took a mark, and a sentence for each that didn't."""
 
     recordings: List[str]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
-from typing import Deque
 
 from gswarm_agent.frame import INFO, Frame, Note
-from gswarm_agent.mark import MarkError
+from gswarm_agent.frozen import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Deque
 
 MOST_ON_A_FRAME = 256
 """With the longest names and values they fill a third of the largest message."""
@@ -23,6 +25,8 @@ class Marks:
     def add(self, name: str, detail: str, ts_ns: int) -> None:
         """Take a mark of the node's time ``ts_ns``. Raises MarkError where too many wait."""
         if len(self._waiting) >= MOST_WAITING:
+            from gswarm_agent.mark import MarkError
+
             raise MarkError(
                 f"{MOST_WAITING} marks wait for the next sample; make fewer, or sample more often"
             )

@@ -10,8 +10,12 @@ Rates in MB/s count 10**6 bytes; memory in MiB counts 2**20.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Dict, FrozenSet, Optional, Tuple
+from gswarm_agent.frozen import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, FrozenSet, Optional, Tuple
+
 
 GAUGE = "gauge"
 COUNTER = "counter"

@@ -6,7 +6,10 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import List, Sequence, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Sequence, Tuple
 
 
 def name_process() -> None:

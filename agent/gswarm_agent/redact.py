@@ -8,7 +8,10 @@ known by their shape. A secret that nothing marks as one can't be told from othe
 from __future__ import annotations
 
 import re
-from typing import Iterable, List
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, List
 
 HIDDEN = "***"
 

@@ -11,10 +11,24 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from typing import Callable, Optional, Protocol, Tuple
 
 from gswarm_agent.frame import TABLES, Frame
-from gswarm_agent.probes.base import Probe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Optional, Protocol, Tuple
+
+    from gswarm_agent.probes.base import Probe
+
+    class Watch(Protocol):
+        """The two clocks of a life, in nanoseconds."""
+
+        def monotonic_ns(self) -> int:
+            """Time that only grows; its zero means nothing."""
+
+        def wall_ns(self) -> int:
+            """Unix time, which people and NTP may set."""
+
 
 MIN_INTERVAL_MS = 100
 MAX_INTERVAL_MS = 60_000
@@ -24,16 +38,6 @@ _MS = 1_000_000
 def clamp_interval(interval_ms: int) -> int:
     """The nearest interval that is allowed, in milliseconds."""
     return max(MIN_INTERVAL_MS, min(MAX_INTERVAL_MS, interval_ms))
-
-
-class Watch(Protocol):
-    """The two clocks of a life, in nanoseconds."""
-
-    def monotonic_ns(self) -> int:
-        """Time that only grows; its zero means nothing."""
-
-    def wall_ns(self) -> int:
-        """Unix time, which people and NTP may set."""
 
 
 class SystemWatch:

@@ -11,10 +11,14 @@ import os
 import struct
 import zlib
 from contextlib import suppress
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from gswarm_agent.folder import Folder
+from gswarm_agent.frozen import dataclass
 from gswarm_agent.wire import WIRE_VERSION
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterator, List, Optional, Tuple
 
 SEGMENT_BYTES = 1024 * 1024
 _HEADER = b"gswarm-spool %d\n" % WIRE_VERSION
@@ -22,7 +26,8 @@ _RECORD = struct.Struct(">IIQQ")
 _SUFFIX = "frames"
 
 
-class Record(NamedTuple):
+@dataclass(frozen=True)
+class Record:
     """One encoded message; ``seq`` and ``ts_ns`` are a frame's, 0 for a hello."""
 
     seq: int

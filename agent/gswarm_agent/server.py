@@ -9,30 +9,25 @@ the job has ended.
 
 from __future__ import annotations
 
-import json
 import math
 import selectors
 import signal
 import socket
 import threading
 import time
-import traceback
 from collections import deque
-from dataclasses import asdict, dataclass, replace
-from typing import Callable, Deque, List, Optional, Tuple, Union
 
 from gswarm_agent.calling import is_own
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import SOCKET, Folder, remove_forgotten
 from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.hello import make_hello
-from gswarm_agent.mark import MarkError, read_request
 from gswarm_agent.marks import Marks
-from gswarm_agent.probes.base import Probe
 from gswarm_agent.process import Signals, name_process
 from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval, run_until_stopped
 from gswarm_agent.spool import MIB, Spool
-from gswarm_agent.visitor import STATUS, Visitor
+from gswarm_agent.visitor import Visitor
 from gswarm_agent.wire import (
     ENDED_BY,
     GAVE_ALL,
@@ -49,6 +44,12 @@ from gswarm_agent.wire import (
     clip_text,
 )
 from gswarm_agent.wire_values import WireError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Deque, List, Optional, Tuple, Union
+
+    from gswarm_agent.probes.base import Probe
 
 ASKED = "asked to stop"
 STOP_S = 10.0
@@ -181,6 +182,8 @@ class Server:
                 for visitor in list(self._visitors):
                     self._send(visitor)
         except Exception as error:
+            import traceback
+
             traceback.print_exc()
             failure = f"the agent failed: {type(error).__name__}: {error}"
             if self._head is not None:
@@ -302,15 +305,10 @@ class Server:
     def _answer(self, question: bytes) -> str:
         if question == WHO:
             return f"{self._hello.life if self._hello else ''}\n"
-        if question == STATUS:
-            return json.dumps([asdict(waiting) for waiting in self._spool.waiting()])
-        try:
-            if self._hello is None or self._ending:
-                raise MarkError("it doesn't measure now")
-            self._marks.add(*read_request(question), self.watch.wall_ns())
-        except MarkError as error:
-            return json.dumps({"error": str(error)})
-        return "{}"
+        from gswarm_agent.answering import answer
+
+        measures = self._hello is not None and not self._ending
+        return answer(question, self._spool, self._marks if measures else None, self.watch.wall_ns())
 
     def _handle(self, visitor: Visitor, message: Message) -> None:
         if isinstance(message, Start) and not visitor.delivery.started:
@@ -391,6 +389,8 @@ def serve(
                 wanted=server.wanted,
             )
     except Exception as error:
+        import traceback
+
         traceback.print_exc()
         failure = f"the agent failed: {type(error).__name__}: {error}"
     server.sampled(failure)

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Deque, Dict, Iterable, List, Mapping, Optional, Set
 
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.segments import Record, Segment, Shelf
 from gswarm_agent.tally import Tally
 from gswarm_agent.wire import Lost, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Deque, Dict, Iterable, List, Mapping, Optional, Set
 
 MIB = 1024 * 1024
 FULL = "the spool of the node was full"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any, Dict, List
 
 from gswarm_agent.attach import peer_pid
@@ -32,7 +31,7 @@ def status(recording: str = "", top: str = "") -> List[Dict[str, Any]]:
 def _of(folder: Folder) -> Dict[str, Any]:
     with suppress(OSError, ValueError):
         return _asked(folder)
-    return {"pid": None, "lives": [asdict(waiting) for waiting in Spool(folder).waiting()]}
+    return {"pid": None, "lives": [vars(waiting) for waiting in Spool(folder).waiting()]}
 
 
 def _asked(folder: Folder) -> Dict[str, Any]:

@@ -11,14 +11,12 @@ import select
 import signal
 import threading
 from collections import deque
-from dataclasses import replace
-from typing import Callable, Deque, List, Optional
 
 from gswarm_agent.frame import Clock, Frame, Hello
+from gswarm_agent.frozen import replace
 from gswarm_agent.hello import make_hello
-from gswarm_agent.probes.base import Probe
 from gswarm_agent.process import Signals, name_process, protect_standard_streams
-from gswarm_agent.sampler import Sampler, SystemWatch, Watch, clamp_interval, run_until_stopped
+from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval, run_until_stopped
 from gswarm_agent.wire import (
     ENDED_BY,
     MAGIC,
@@ -36,6 +34,13 @@ from gswarm_agent.wire import (
 )
 from gswarm_agent.wire_packing import Packer
 from gswarm_agent.wire_values import WireError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Deque, List, Optional
+
+    from gswarm_agent.probes.base import Probe
+    from gswarm_agent.sampler import Watch
 
 MOST_WAITING = 600
 UNREAD = "the node sent more than was read"

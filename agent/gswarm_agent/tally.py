@@ -8,16 +8,21 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from typing import List, NamedTuple, Optional
 
 from gswarm_agent.folder import Folder
+from gswarm_agent.frozen import dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional
 
 _NAME = "tally"
 _LAYOUT = struct.Struct(">32sQQQ")
 _MOST_FORMER = 64
 
 
-class Count(NamedTuple):
+@dataclass(frozen=True)
+class Count:
     """A life's last sequence with its time on the node's clock, and the last that was acknowledged."""
 
     life: str
@@ -58,24 +63,24 @@ class Tally:
 
     def put(self, seq: int, ts_ns: int) -> None:
         """A frame of this life has this number."""
-        self._now = self._now._replace(seq=seq, ts_ns=ts_ns)
+        self._now = replace(self._now, seq=seq, ts_ns=ts_ns)
         self._write_now()
 
     def acknowledge(self, life: str, seq: int) -> None:
         """The head has all of a life up to this number, or knows that it is lost."""
         if life == self._now.life:
-            self._now = self._now._replace(acknowledged=seq)
+            self._now = replace(self._now, acknowledged=seq)
             self._write_now()
             return
-        former = [one._replace(acknowledged=seq) if one.life == life else one for one in self.former]
+        former = [replace(one, acknowledged=seq) if one.life == life else one for one in self.former]
         self.former = [one for one in former if one.seq > one.acknowledged]
         if self._map is not None:
             self._map[:] = self._content().ljust(len(self._map), b"\0")
 
     def _write_now(self) -> None:
         if self._map is not None:
-            life, *numbers = self._now
-            _LAYOUT.pack_into(self._map, len(self.former) * _LAYOUT.size, life.encode(), *numbers)
+            at = len(self.former) * _LAYOUT.size
+            self._map[at : at + _LAYOUT.size] = _packed(self._now)
 
     def _content(self) -> bytes:
         return b"".join(map(_packed, (*self.former, self._now)))

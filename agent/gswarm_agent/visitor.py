@@ -5,11 +5,14 @@ from __future__ import annotations
 import socket
 import time
 from contextlib import suppress
-from typing import Optional
 
+from gswarm_agent.calling import ASKING, MOST_REQUEST
 from gswarm_agent.delivery import Delivery
-from gswarm_agent.mark import ASKING, MOST_REQUEST
 from gswarm_agent.wire import WHO, clip_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
 
 STATUS = b"?"
 """All that a visitor sends which wants no frames; the answer is JSON, after the magic."""

@@ -12,12 +12,11 @@ and the first thing that doesn't fit raises ``WireError``, after which the strea
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass, fields
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type, Union
 
 import msgpack
 
 from gswarm_agent.frame import Clock, Frame, Hello
+from gswarm_agent.frozen import dataclass
 from gswarm_agent.wire_frames import FrameReader, pack_frame
 from gswarm_agent.wire_packing import LENGTH, PACKED, Unpacker
 from gswarm_agent.wire_values import (
@@ -33,6 +32,10 @@ from gswarm_agent.wire_values import (
     read_integer,
     read_text,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
 WIRE_VERSION = 4
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
@@ -128,7 +131,7 @@ class Bye:
     reason: str
 
 
-Message = Union[Hello, Frame, Lost, Start, Ping, Pong, Ack, SetInterval, JobEnds, Stop, Bye]
+Message: TypeAlias = "Union[Hello, Frame, Lost, Start, Ping, Pong, Ack, SetInterval, JobEnds, Stop, Bye]"
 
 
 def _start(interval_ms: Any, sent: Any, resume: Any) -> Start:
@@ -169,8 +172,8 @@ def _body(message: Message) -> List[Any]:
             message.life,
             message.interval_ms,
             message.simulated,
-            astuple(message.host),
-            [astuple(gpu) for gpu in message.gpus],
+            _parts(message.host),
+            [_parts(gpu) for gpu in message.gpus],
             dict(message.capabilities),
             [
                 message.gpu_columns,
@@ -178,11 +181,14 @@ def _body(message: Message) -> List[Any]:
                 message.process_columns,
                 sorted(message.exact_columns),
             ],
-            None if message.clock is None else astuple(message.clock),
+            None if message.clock is None else _parts(message.clock),
         ]
-    # Not by ``astuple``, which copies deeply: a head says Ack to every node twice a second.
-    parts = vars(message).values()
-    return [_TAGS[type(message)], *(astuple(part) if isinstance(part, Clock) else part for part in parts)]
+    parts = _parts(message)
+    return [_TAGS[type(message)], *(_parts(part) if isinstance(part, Clock) else part for part in parts)]
+
+
+def _parts(value: Any) -> List[Any]:
+    return list(vars(value).values())
 
 
 def _packed(message: Message) -> bytes:
@@ -327,7 +333,7 @@ class Decoder:
                 return self._frames.read(values)
             if tag in _SIMPLE:
                 kind, build = _SIMPLE[tag]
-                if len(values) != len(fields(kind)):
+                if len(values) != len(kind.__annotations__):
                     raise malformed(kind.__name__.lower())
                 return build(values)
         except (ValueError, TypeError) as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import Any, List, Optional, Sequence, Tuple
 
 import msgpack
 
@@ -21,6 +20,10 @@ from gswarm_agent.wire_values import (
     read_number,
     read_text,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Optional, Sequence, Tuple
 
 _MAYBE_TEXTS = frozenset({str, type(None)})
 

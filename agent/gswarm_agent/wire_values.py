@@ -6,12 +6,16 @@ raises ``WireError``.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Type, TypeVar
 
 from gswarm_agent.block import MAX_SINGLE
 from gswarm_agent.frame import Clock, GpuFacts, Hello, HostFacts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Type, TypeVar
+
+    _T = TypeVar("_T")
 
 MAX_GPUS = 256
 MAX_COLUMNS = 512
@@ -24,9 +28,6 @@ MAX_INTEGER = 2**63 - 1
 
 class WireError(Exception):
     """The other side sent something that is not of this protocol; the message says what."""
-
-
-_T = TypeVar("_T")
 
 
 def malformed(what: str) -> WireError:
@@ -85,9 +86,9 @@ _FACT_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
 
 def _facts(kind: Type[_T], value: Any, what: str) -> _T:
     """A dataclass of plain fields from an array in the order of its fields."""
-    described = fields(kind)  # type: ignore[arg-type]
+    described = kind.__annotations__.items()
     values = read_array(value, what, MAX_COLUMNS, len(described))
-    return kind(*(_FACT_CHECKS[str(f.type)](v, f"{what} {f.name}") for f, v in zip(described, values)))
+    return kind(*(_FACT_CHECKS[type_](v, f"{what} {name}") for (name, type_), v in zip(described, values)))
 
 
 def read_hello(body: List[Any]) -> Hello:

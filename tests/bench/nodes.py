@@ -19,13 +19,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.hello import make_hello
-from gswarm_agent.probes.base import Probe, Reading
+from gswarm_agent.probes.base import Reading
 from gswarm_agent.sampler import Sampler, SystemWatch
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.spool import Spool
@@ -33,6 +33,9 @@ from gswarm_agent.wire import Ack, SetInterval, Start, Stop
 from gswarm_tui.launch.base import LaunchError, allow_many_files
 from gswarm_tui.launch.simulated import SocketChannel, simulated_names
 from tests.bench.processes import cpu_s
+
+if TYPE_CHECKING:
+    from gswarm_agent.probes.base import Probe
 
 RECORDED = 64
 """So many nodes measure beforehand; the others say the same, at other times."""

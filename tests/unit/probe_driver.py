@@ -18,7 +18,7 @@ from gswarm_agent.frame import Note, Number
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.probes.node import NodeProbe
 
-Values = dict[str, Number | None]
+Values = dict[str, "Number | None"]
 DEADLINE = 60.0
 
 

@@ -19,6 +19,7 @@ SPOKEN_BY_ALL = {
     "gswarm_agent",
     "gswarm_agent.block",
     "gswarm_agent.frame",
+    "gswarm_agent.frozen",
     "gswarm_agent.metrics",
     "gswarm_agent.redact",
     "gswarm_agent.wire",
@@ -33,6 +34,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_agent.probes": set(),
     "gswarm_agent.block": set(),
     "gswarm_agent.frame": set(),
+    "gswarm_agent.frozen": set(),
     "gswarm_agent.metrics": set(),
     "gswarm_agent.wire": set(),
     "gswarm_agent.wire_frames": set(),
@@ -206,17 +208,28 @@ def test_a_module_knows_only_what_its_room_may_know(name: str) -> None:
 def test_what_all_speak_is_known_in_one_order() -> None:
     own = {
         name: {used for used in imported(MODULES[f"gswarm_agent.{name}"]) if used in MODULES}
-        for name in ("metrics", "block", "frame", "wire_values", "wire_frames", "wire_packing", "wire")
+        for name in (
+            "frozen",
+            "metrics",
+            "block",
+            "frame",
+            "wire_values",
+            "wire_frames",
+            "wire_packing",
+            "wire",
+        )
     }
     assert own == {
-        "metrics": set(),
-        "block": set(),
-        "frame": {"gswarm_agent.block", "gswarm_agent.metrics"},
+        "frozen": set(),
+        "metrics": {"gswarm_agent.frozen"},
+        "block": {"gswarm_agent.frozen"},
+        "frame": {"gswarm_agent.block", "gswarm_agent.frozen", "gswarm_agent.metrics"},
         "wire_values": {"gswarm_agent.block", "gswarm_agent.frame"},
         "wire_frames": {"gswarm_agent.block", "gswarm_agent.frame", "gswarm_agent.wire_values"},
         "wire_packing": {"gswarm_agent.wire_values"},
         "wire": {
             "gswarm_agent.frame",
+            "gswarm_agent.frozen",
             "gswarm_agent.wire_frames",
             "gswarm_agent.wire_packing",
             "gswarm_agent.wire_values",
@@ -282,6 +295,17 @@ def test_the_agent_needs_only_what_travels_with_it(python: str, travelled: Path)
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("gswarm-agent ")
+
+
+def test_nothing_that_takes_long_is_imported_before_the_first_frame(travelled: Path) -> None:
+    script = (
+        f"import sys; sys.path.insert(0, {str(travelled)!r})\n"
+        "import gswarm_agent.attach, gswarm_agent.server, gswarm_agent.probes.node\n"
+        "slow = {'dataclasses', 'inspect', 'json', 'pathlib', 'traceback', 'typing'}\n"
+        "print(sorted(slow & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-ISB", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("name", AGENT_MODULES)

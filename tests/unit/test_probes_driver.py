@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.probes.gpu_facts import lost_gpu_facts
-from gswarm_agent.probes.nvml import FieldQuery, Nvml, reason_of
+from gswarm_agent.probes.nvml import FieldAnswers, FieldQuery, Nvml, reason_of
 from gswarm_agent.probes.pcie import seconds_to_wrap
 from gswarm_agent.probes.questions import field_sums
 
@@ -63,7 +63,8 @@ def test_a_field_value_is_read_as_its_type(kind: tuple[str, int, str], number: i
         value.valueType = value_type
         return 0
 
-    assert FieldQuery([(138, 7)]).ask(answers, None) == (0, ((0,), (value_type,), (signed,)))
+    told = FieldAnswers((0,), (value_type,), (signed,))
+    assert FieldQuery([(138, 7)]).ask(answers, None) == (0, told)
 
 
 def test_a_pcie_5_link_of_16_lanes_goes_round_in_68_ms() -> None:
@@ -100,13 +101,13 @@ def kernel_module(proc: Path, **uuids: str) -> None:
 
 def test_a_lost_gpu_is_known_from_the_kernel_module(tmp_path: Path) -> None:
     kernel_module(tmp_path, b8="GPU-2", a1="GPU-1", c0="GPU-????????-????-????")
-    facts = lost_gpu_facts(1, 3, tmp_path)
+    facts = lost_gpu_facts(1, 3, str(tmp_path))
     assert (facts.index, facts.uuid, facts.name) == (1, "GPU-2", "NVIDIA H100 80GB HBM3")
     assert (facts.pci_bus_id, facts.minor, facts.memory_total_mib) == ("0000:b8:00.0", 2, None)
-    assert lost_gpu_facts(2, 3, tmp_path).uuid == "unknown-2"
+    assert lost_gpu_facts(2, 3, str(tmp_path)).uuid == "unknown-2"
 
 
 def test_a_lost_gpu_among_some_is_not_guessed(tmp_path: Path) -> None:
     kernel_module(tmp_path, a1="GPU-1", b8="GPU-2")
-    assert lost_gpu_facts(0, 1, tmp_path).uuid == "unknown-0"
-    assert lost_gpu_facts(0, 1, tmp_path / "nowhere").name == "unknown GPU"
+    assert lost_gpu_facts(0, 1, str(tmp_path)).uuid == "unknown-0"
+    assert lost_gpu_facts(0, 1, str(tmp_path / "nowhere")).name == "unknown GPU"

@@ -90,7 +90,7 @@ def read(probe: HostProbe, seconds: float) -> dict[str, Number | None]:
 
 
 def test_the_first_reading_has_levels_and_no_rates(machine: Machine) -> None:
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     row = read(probe, 0)
     assert row["load_1m"] == 1.5
     assert row["memory_used_mib"] == 16 << 10
@@ -102,14 +102,14 @@ def test_the_first_reading_has_levels_and_no_rates(machine: Machine) -> None:
 
 
 def test_the_load_is_of_the_last_second(machine: Machine) -> None:
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     assert read(probe, 1)["load_1m"] == 1.5
     machine.put("proc/loadavg", "7.25 1.00 0.50 2/345 6789\n")
     assert read(probe, 2)["load_1m"] == 7.25
 
 
 def test_shares_of_cpu_time(machine: Machine) -> None:
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     # user nice system idle iowait irq softirq steal, of two cores in one second
     machine.cpu(
@@ -127,7 +127,7 @@ def test_shares_of_cpu_time(machine: Machine) -> None:
 
 
 def test_the_busiest_core_is_unknown_while_cores_come_and_go(machine: Machine) -> None:
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.cpu([10, 0, 0, 10, 0, 0, 0, 0], [10, 0, 0, 0, 0, 0, 0, 0])
     row = read(probe, 1)
@@ -140,7 +140,7 @@ def test_the_busiest_core_is_unknown_while_cores_come_and_go(machine: Machine) -
 
 def test_shares_stay_shares_when_the_kernel_takes_ticks_back(machine: Machine) -> None:
     machine.cpu([10, 0, 0, 10, 10, 0, 0, 0], [10, 0, 0, 10, 10, 0, 0, 0])
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.cpu([20, 0, 0, 10, 5, 0, 0, 0], [20, 0, 0, 10, 5, 0, 0, 0])
     row = read(probe, 1)
@@ -154,7 +154,7 @@ def test_whole_disks_are_summed_once(machine: Machine) -> None:
     (machine.sys / "block/dm-0").mkdir()
     idle = dict.fromkeys(("vda", "vda1", "nvme0n1", "nvme0c0n1", "dm-0", "loop0"), (0, 0))
     machine.disks(**idle)
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.disks(**dict.fromkeys(idle, (512000000, 51200000)))
     row = read(probe, 2)
@@ -166,7 +166,7 @@ def test_interfaces_with_hardware_are_summed_once(machine: Machine) -> None:
     machine.device("sys/class/net/eth1")
     idle = dict.fromkeys(("lo", "eth0", "eth1", "bond0", "br0", "veth3"), (0, 0))
     machine.network(**idle)
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.network(**dict.fromkeys(idle, (10000000, 3000000)))
     row = read(probe, 1)
@@ -176,7 +176,7 @@ def test_interfaces_with_hardware_are_summed_once(machine: Machine) -> None:
 
 def test_without_hardware_all_interfaces_but_lo_count(machine: Machine) -> None:
     machine.network(lo=(0, 0), veth0=(0, 0), veth1=(0, 0))
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.network(lo=(10**9, 10**9), veth0=(10**6, 0), veth1=(10**6, 4 * 10**6))
     row = read(probe, 1)
@@ -185,7 +185,7 @@ def test_without_hardware_all_interfaces_but_lo_count(machine: Machine) -> None:
 
 
 def test_a_disk_that_is_plugged_in_counts_from_then_on(machine: Machine) -> None:
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.device("sys/block/sdb")
     machine.disks(vda=(0, 0), sdb=(512 * 10**9, 0))
@@ -196,7 +196,7 @@ def test_a_disk_that_is_plugged_in_counts_from_then_on(machine: Machine) -> None
 
 
 def test_pressure_is_the_share_of_time_in_which_some_task_waited(machine: Machine) -> None:
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.pressure("cpu", 250_000)
     machine.pressure("io", 2_000_100)  # its clock and ours differ a little
@@ -208,7 +208,7 @@ def test_pressure_is_the_share_of_time_in_which_some_task_waited(machine: Machin
 def test_infiniband_ports_count_words_of_four_bytes(machine: Machine) -> None:
     for device in ("mlx5_0", "mlx5_1"):
         machine.port(device, 0, 0)
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.port("mlx5_0", 25_000_000, 0)
     machine.port("mlx5_1", 50_000_000, 1_000_000)
@@ -221,7 +221,7 @@ def test_infiniband_ports_count_words_of_four_bytes(machine: Machine) -> None:
 def test_what_the_kernel_lacks_is_none_with_its_reason(machine: Machine) -> None:
     (machine.proc / "pressure/io").unlink()
     machine.put("proc/loadavg", "")
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     assert set(probe.reasons) == {"psi_io_pct", "load_1m", "ib_rx_mb_s", "ib_tx_mb_s"}
     assert "pressure/io" in probe.reasons["psi_io_pct"]
     assert "No such file" in probe.reasons["psi_io_pct"]
@@ -236,7 +236,7 @@ def test_what_the_kernel_lacks_is_none_with_its_reason(machine: Machine) -> None
 
 
 def test_a_metric_that_goes_away_is_noted_once_and_may_come_back(machine: Machine) -> None:
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.put("proc/loadavg", "no number\n")
     assert read(probe, 1)["load_1m"] is None
@@ -253,14 +253,14 @@ def test_a_metric_that_goes_away_is_noted_once_and_may_come_back(machine: Machin
 
 
 def test_a_node_without_anything_still_has_a_row(tmp_path: Path) -> None:
-    probe = HostProbe(tmp_path / "proc", tmp_path / "sys")
+    probe = HostProbe(str(tmp_path / "proc"), str(tmp_path / "sys"))
     assert set(read(probe, 0).values()) == {None}
     assert set(probe.reasons) == set(HOST_COLUMNS)
     probe.close()
 
 
 def test_facts(machine: Machine) -> None:
-    facts = read_host_facts(machine.proc)
+    facts = read_host_facts(str(machine.proc))
     assert facts.hostname == socket.gethostname()
     assert facts.boot_id == "6c9a"
     assert facts.cpu_model == "Big Iron 9000"
@@ -270,14 +270,14 @@ def test_facts(machine: Machine) -> None:
 
 
 def test_facts_that_are_nowhere_are_none(tmp_path: Path) -> None:
-    facts = read_host_facts(tmp_path)
+    facts = read_host_facts(str(tmp_path))
     assert (facts.boot_id, facts.cpu_model, facts.cpus, facts.memory_total_mib) == ("", None, None, None)
 
 
 def test_files_are_closed(machine: Machine) -> None:
     open_files = Path("/proc/self/fd")
     before = len(list(open_files.iterdir()))
-    probe = HostProbe(machine.proc, machine.sys)
+    probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     assert len(list(open_files.iterdir())) > before
     probe.close()

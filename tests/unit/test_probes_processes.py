@@ -231,7 +231,7 @@ class Folder:
 
 def test_use_of_the_host_by_a_process(tmp_path: Path) -> None:
     folder = Folder(tmp_path, 7)
-    table = ProcessTable(tmp_path)
+    table = ProcessTable(str(tmp_path))
     first = table.look([7], 0)[7]
     assert (first.command, first.rank) == ("python train.py", 1)
     assert first.usage == (None, 0, None, None)
@@ -246,7 +246,7 @@ def test_use_of_the_host_by_a_process(tmp_path: Path) -> None:
 def test_files_of_processes_stay_open_within_bounds(tmp_path: Path) -> None:
     pids = range(1, 301)
     folders = [Folder(tmp_path, pid) for pid in pids]
-    table = ProcessTable(tmp_path)
+    table = ProcessTable(str(tmp_path))
     opened = sorted(int(descriptor.name) for descriptor in Path("/proc/self/fd").iterdir())
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened[-1] + 256, limits[1]))
@@ -264,7 +264,7 @@ def test_files_of_processes_stay_open_within_bounds(tmp_path: Path) -> None:
 
 def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
     folder = Folder(tmp_path, 7)
-    table = ProcessTable(tmp_path)
+    table = ProcessTable(str(tmp_path))
     table.look([7], 0)
     folder.put(started=200, ticks=9000, resident_pages=0, io=(10**9, 0), command=b"other")
     folder.environ(b"RANK=4\0")
@@ -278,22 +278,22 @@ def test_another_users_process_shows_what_it_may(tmp_path: Path) -> None:
     folder.uid(3_000_000_000)
     (folder.path / "environ").unlink()
     folder.put(started=1, ticks=0, resident_pages=0, io=None, command=b"secret\0")
-    side = ProcessTable(tmp_path).look([7], 0)[7]
+    side = ProcessTable(str(tmp_path)).look([7], 0)[7]
     assert (side.user, side.command, side.rank) == ("3000000000", "secret", None)
     assert side.usage[2:] == (None, None)
 
 
 def test_a_process_that_isn_t_there_is_unknown(tmp_path: Path) -> None:
-    assert ProcessTable(tmp_path).look([7], 0) == {7: UNKNOWN}
+    assert ProcessTable(str(tmp_path)).look([7], 0) == {7: UNKNOWN}
     folder = Folder(tmp_path, 7)
     (folder.path / "stat").write_text("nonsense")
-    assert ProcessTable(tmp_path).look([7], 0) == {7: UNKNOWN}
+    assert ProcessTable(str(tmp_path)).look([7], 0) == {7: UNKNOWN}
 
 
 def test_a_long_or_broken_command_line_can_be_sent(tmp_path: Path) -> None:
     folder = Folder(tmp_path, 7)
     folder.put(started=1, ticks=0, resident_pages=0, io=None, command=b"\xff\x1b[31m" + b"x" * 100_000)
-    command = ProcessTable(tmp_path).look([7], 0)[7].command
+    command = ProcessTable(str(tmp_path)).look([7], 0)[7].command
     assert command is not None
     assert command.startswith("�\x1b[31mxx")
     assert len(command) == 4096
@@ -305,7 +305,7 @@ def test_all_commands_together_fit_into_a_frame(tmp_path: Path) -> None:
             started=1, ticks=0, resident_pages=0, io=None, command="\N{PILE OF POO}".encode() * 100_000
         )
     pids = [pid for pid in range(1, 201) for _ in range(16)]  # each on sixteen GPUs
-    sides = ProcessTable(tmp_path).look(pids, 0)
+    sides = ProcessTable(str(tmp_path)).look(pids, 0)
     row = (None,) * 6
     processes = tuple(ProcessSample(0, pid, "u", sides[pid].command, 0, 0, row) for pid in pids)
     assert len(encode(TABLES.frame(1, 1, 0.0, 0, gpus=(), host=None, processes=processes))) < MAX_MESSAGE

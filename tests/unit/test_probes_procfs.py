@@ -91,7 +91,7 @@ def test_a_command_name_may_hold_anything(name: str, ticks: int, started: int) -
     stat = procfs.parse_process_stat(
         b"123 (" + name.encode("utf-8", "surrogatepass") + b") " + before.encode() + b"\n"
     )
-    assert stat == (ticks + 7, started, 5)
+    assert stat == procfs.ProcessStat(ticks + 7, started, 5)
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0"), min_size=1), min_size=1))

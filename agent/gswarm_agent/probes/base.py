@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Dict, Optional, Protocol, Tuple
-
 from gswarm_agent.frame import GpuFacts, HostFacts, Note, ProcessSample, Row
+from gswarm_agent.frozen import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Optional, Protocol, Tuple
 
 
 @dataclass(frozen=True)
@@ -22,14 +24,16 @@ class Reading:
     notes: Tuple[Note, ...] = ()
 
 
-class Probe(Protocol):
-    """A node that can be measured. All methods are called from one thread."""
+if TYPE_CHECKING:
 
-    def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
-        """What doesn't change, and what can't be measured: name -> reason (see ``Hello.capabilities``)."""
+    class Probe(Protocol):
+        """A node that can be measured. All methods are called from one thread."""
 
-    def read(self, now_ns: int) -> Reading:
-        """Measure everything once. ``now_ns`` is a monotonic time; rates are over the time since the last."""
+        def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
+            """What doesn't change, and what can't be measured, as in ``Hello.capabilities``."""
 
-    def close(self) -> None:
-        """Let go of threads, descriptors and the driver."""
+        def read(self, now_ns: int) -> Reading:
+            """Measure everything once, rates since the last time. ``now_ns`` is a monotonic time."""
+
+        def close(self) -> None:
+            """Let go of threads, descriptors and the driver."""

@@ -8,7 +8,6 @@ from collections import deque
 from itertools import accumulate
 from operator import itemgetter
 from threading import Lock
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, Note, Number, Row
 from gswarm_agent.metrics import GPU_COLUMNS
@@ -26,6 +25,10 @@ from gswarm_agent.probes.nvml import (
 )
 from gswarm_agent.probes.questions import FieldSum, Levels, Source, field_sums, levels, pcie_counts
 from gswarm_agent.probes.rates import SECOND_NS, Rates
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 RETRY_NS = 60 * SECOND_NS
 """How long a metric that the GPU doesn't have rests before it is tried again."""
@@ -271,7 +274,8 @@ class Gpu:
         totals: List[Optional[Number]] = [None] * len(self._counts)
         with self._field_lock:
             if asked.fields:
-                verdict, (codes, kinds, numbers) = self._nvml.ask_fields(self.handle, asked.field_query)
+                verdict, told = self._nvml.ask_fields(self.handle, asked.field_query)
+                codes, kinds, numbers = told.codes, told.kinds, told.numbers
                 if verdict == SUCCESS:
                     self._look_at_pcie()
                 else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, List
+import os
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.probes.nvml import Nvml
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def read_gpu_facts(nvml: Nvml, index: int, handle: Any) -> GpuFacts:
@@ -35,17 +38,20 @@ def has_mig(nvml: Nvml, handle: Any) -> bool:
     return mode is not None and mode[0] == 1
 
 
-def lost_gpu_facts(index: int, count: int, proc: Path) -> GpuFacts:
+def lost_gpu_facts(index: int, count: int, proc: str) -> GpuFacts:
     """The facts of a GPU that NVML has no handle for, from what the kernel module wrote down at its start.
 
     Its folders in /proc/driver/nvidia/gpus are named by PCI bus id, which is NVML's order too. Where they
     don't match the number of GPUs (a job that may see only some), nothing is known but the index.
     """
+    text, top = "", f"{proc}/driver/nvidia/gpus"
     try:
-        folders: List[Path] = sorted((proc / "driver/nvidia/gpus").iterdir())
-        text = (folders[index] / "information").read_text(errors="replace") if len(folders) == count else ""
+        folders = sorted(os.listdir(top))
+        if len(folders) == count:
+            with open(f"{top}/{folders[index]}/information", errors="replace") as file:
+                text = file.read()
     except OSError:
-        text = ""
+        pass
     told = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     fields = {key.strip(): value.strip() for key, value in told.items()}
     uuid = fields.get("GPU UUID", "")

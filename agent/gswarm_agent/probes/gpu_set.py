@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from pathlib import Path
-from typing import Callable, Dict, List, Optional, Set, Tuple
 
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, Note, Row
 from gswarm_agent.probes.gpu import Gpu
@@ -15,6 +13,10 @@ from gswarm_agent.probes.nvml import HANGS, Nvml, NvmlError
 from gswarm_agent.probes.pcie import ThroughputMeter, WrapGuard
 from gswarm_agent.probes.processes import ProcessProbe, why_no_processes
 from gswarm_agent.probes.xid import XidWatch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Optional, Set, Tuple
 
 START_S = 10.0
 """How long the driver may take to start up; without its persistence mode it takes seconds."""
@@ -26,7 +28,7 @@ _CLOSE_S = 0.5
 class GpuSet:
     """The GPUs of this node. ``missing`` says why there are none, None where there are."""
 
-    def __init__(self, proc: Path = Path("/proc"), start_s: float = START_S) -> None:
+    def __init__(self, proc: str = "/proc", start_s: float = START_S) -> None:
         self.missing: Optional[str] = None
         self.facts: Tuple[GpuFacts, ...] = ()
         self.processes: Optional[ProcessProbe] = None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Set
 
 from gswarm_agent.frame import WARNING, HostFacts, Note, Number, Row
 from gswarm_agent.metrics import HOST_COLUMNS
 from gswarm_agent.probes.host_sources import HostSource, MissingError, all_sources
 from gswarm_agent.probes.procfs import parse_meminfo
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Sequence, Set
 
 
 class HostProbe:
@@ -19,7 +21,7 @@ class HostProbe:
     ``reasons`` says of each metric that the kernel doesn't offer why; it is not looked for again.
     """
 
-    def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+    def __init__(self, proc: str = "/proc", sys: str = "/sys") -> None:
         self.reasons: Dict[str, str] = {}
         self._notes: List[Note] = []
         self._failing: Set[HostSource] = set()
@@ -75,16 +77,16 @@ class HostProbe:
                 self._notes.append(Note("unmeasured", WARNING, f"no longer measures {name}: {reason}"))
 
 
-def read_host_facts(proc: Path = Path("/proc")) -> HostFacts:
+def read_host_facts(proc: str = "/proc") -> HostFacts:
     """The node's facts; those of the GPUs' driver are left out."""
     kernel = os.uname()
-    cpuinfo = _text(proc / "cpuinfo", 4096)
+    cpuinfo = _text(f"{proc}/cpuinfo", 4096)
     model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    cores = re.findall(r"^cpu\d+ ", _text(proc / "stat"), re.MULTILINE)
-    memory = parse_meminfo(_text(proc / "meminfo").encode()).get(b"MemTotal")
+    cores = re.findall(r"^cpu\d+ ", _text(f"{proc}/stat"), re.MULTILINE)
+    memory = parse_meminfo(_text(f"{proc}/meminfo").encode()).get(b"MemTotal")
     return HostFacts(
         hostname=kernel.nodename,
-        boot_id=_text(proc / "sys/kernel/random/boot_id").strip(),
+        boot_id=_text(f"{proc}/sys/kernel/random/boot_id").strip(),
         kernel=kernel.release,
         cpu_model=model[1].strip() if model else None,
         cpus=len(cores) or None,
@@ -92,9 +94,9 @@ def read_host_facts(proc: Path = Path("/proc")) -> HostFacts:
     )
 
 
-def _text(path: Path, most: int = -1) -> str:
+def _text(path: str, most: int = -1) -> str:
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(most)
     except OSError:
         return ""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from glob import glob
+from os.path import exists
 
 from gswarm_agent.frame import Number
 from gswarm_agent.probes.kept import KeptFile
@@ -25,7 +25,11 @@ from gswarm_agent.probes.procfs import (
 )
 from gswarm_agent.probes.rates import SECOND_NS, Rates, SummedRates
 
-Answer = Tuple[Optional[Number], ...]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Optional, Sequence, Tuple, TypeAlias
+
+Answer: TypeAlias = "Tuple[Optional[Number], ...]"
 
 _MB = 10**6
 _US_TO_PERCENT = 100 * 1000 / SECOND_NS
@@ -58,8 +62,8 @@ class Cpu(HostSource):
 
     columns = ("cpu_pct", "cpu_user_pct", "cpu_system_pct", "cpu_iowait_pct", "cpu_busiest_pct")
 
-    def __init__(self, proc: Path, sys: Path) -> None:
-        self._stat = KeptFile(proc / "stat")
+    def __init__(self, proc: str, sys: str) -> None:
+        self._stat = KeptFile(f"{proc}/stat")
         super().__init__(self._stat)
         self._before: Optional[Tuple[CpuTimes, CoreTimes]] = None
 
@@ -101,8 +105,8 @@ class Load(HostSource):
 
     columns = ("load_1m",)
 
-    def __init__(self, proc: Path, sys: Path) -> None:
-        self._loadavg = KeptFile(proc / "loadavg")
+    def __init__(self, proc: str, sys: str) -> None:
+        self._loadavg = KeptFile(f"{proc}/loadavg")
         super().__init__(self._loadavg)
         self._answer: Answer = ()
         self._due = 0
@@ -120,8 +124,8 @@ class Memory(HostSource):
 
     columns = ("memory_used_mib", "swap_used_mib")
 
-    def __init__(self, proc: Path, sys: Path) -> None:
-        self._meminfo = KeptFile(proc / "meminfo")
+    def __init__(self, proc: str, sys: str) -> None:
+        self._meminfo = KeptFile(f"{proc}/meminfo")
         super().__init__(self._meminfo)
 
     def read(self, now_ns: int) -> Answer:
@@ -136,8 +140,8 @@ class Devices(HostSource):
 
     table = ""
 
-    def __init__(self, proc: Path, sys: Path) -> None:
-        self._counts = KeptFile(proc / self.table)
+    def __init__(self, proc: str, sys: str) -> None:
+        self._counts = KeptFile(f"{proc}/{self.table}")
         super().__init__(self._counts)
         self._sys = sys
         self._known: List[str] = []
@@ -176,8 +180,8 @@ class Disks(Devices):
 
     def choose(self, names: Sequence[str]) -> List[str]:
         """Those with a device in /sys/block, which loop, ram, dm and md have not."""
-        block = self._sys / "block"
-        return [n for n in names if (block / n / "device").exists() and not self._PATH.fullmatch(n)]
+        block = f"{self._sys}/block"
+        return [n for n in names if exists(f"{block}/{n}/device") and not self._PATH.fullmatch(n)]
 
 
 class Network(Devices):
@@ -192,16 +196,16 @@ class Network(Devices):
 
     def choose(self, names: Sequence[str]) -> List[str]:
         """Bridges, bonds, VLANs and veths would count the same bytes again."""
-        net = self._sys / "class/net"
-        return [n for n in names if (net / n / "device").exists()] or [n for n in names if n != "lo"]
+        net = f"{self._sys}/class/net"
+        return [n for n in names if exists(f"{net}/{n}/device")] or [n for n in names if n != "lo"]
 
 
 class Pressure(HostSource):
     """Share of the interval in which some task waited for a resource ("cpu", "memory" or "io")."""
 
-    def __init__(self, proc: Path, resource: str) -> None:
+    def __init__(self, proc: str, resource: str) -> None:
         self.columns = (f"psi_{resource}_pct",)
-        self._pressure = KeptFile(proc / "pressure" / resource)
+        self._pressure = KeptFile(f"{proc}/pressure/{resource}")
         super().__init__(self._pressure)
         self._rates = Rates(1)
 
@@ -218,10 +222,10 @@ class Fabric(HostSource):
     # The counters count words of four bytes (InfiniBand Architecture Specification, PortCounters).
     _WORD = 4
 
-    def __init__(self, proc: Path, sys: Path) -> None:
-        folders = sorted((sys / "class/infiniband").glob("*/ports/*/counters"))
-        files = [(KeptFile(f / "port_rcv_data"), KeptFile(f / "port_xmit_data")) for f in folders]
-        self._ports = [pair for pair in files if all(file.path.exists() for file in pair)]
+    def __init__(self, proc: str, sys: str) -> None:
+        folders = sorted(glob(f"{sys}/class/infiniband/*/ports/*/counters"))
+        files = [(KeptFile(f"{f}/port_rcv_data"), KeptFile(f"{f}/port_xmit_data")) for f in folders]
+        self._ports = [pair for pair in files if all(exists(file.path) for file in pair)]
         super().__init__(*(file for pair in self._ports for file in pair))
         self._rates = SummedRates(2)
 
@@ -233,7 +237,7 @@ class Fabric(HostSource):
         failed: List[OSError] = []
         for received, sent in self._ports:
             try:
-                counts[str(received.path)] = (
+                counts[received.path] = (
                     int(received.read()) * self._WORD,
                     int(sent.read()) * self._WORD,
                 )
@@ -245,8 +249,8 @@ class Fabric(HostSource):
         return (None, None) if rates is None else tuple(rate / _MB for rate in rates)
 
 
-def all_sources(proc: Path, sys: Path) -> List[HostSource]:
+def all_sources(proc: str, sys: str) -> List[HostSource]:
     """Every source, none of which has been read; the slowest last (some adapters take 1 ms a port)."""
-    kinds: List[Callable[[Path, Path], HostSource]] = [Cpu, Load, Memory, Disks, Network]
+    kinds: List[Callable[[str, str], HostSource]] = [Cpu, Load, Memory, Disks, Network]
     pressures = [Pressure(proc, resource) for resource in ("cpu", "memory", "io")]
     return [*(kind(proc, sys) for kind in kinds), *pressures, Fabric(proc, sys)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Optional
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
 
 _CHUNK = 65536
 _SHORT = 2048
@@ -14,7 +16,7 @@ _SHORT = 2048
 class KeptFile:
     """A file in /proc or /sys whose text is made anew at each read. Opened at the first read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         self._descriptor: Optional[int] = None
 
@@ -29,7 +31,7 @@ class KeptFile:
                 text += chunk
         except OSError as error:
             self.close()
-            raise OSError(error.errno, error.strerror, str(self.path)) from None
+            raise OSError(error.errno, error.strerror, self.path) from None
         return text
 
     def close(self) -> None:

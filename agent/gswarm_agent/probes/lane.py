@@ -5,9 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from queue import Empty, SimpleQueue
-from typing import Callable, Dict, Generic, List, Optional, Sequence, Tuple, TypeVar, Union
 
-T = TypeVar("T")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, Generic, List, Optional, Sequence, Tuple, TypeVar, Union
+
+    T = TypeVar("T")
+else:
+    T = None
+
+    class Generic:
+        """That of ``typing``, as far as a class needs it when it runs."""
+
+        def __class_getitem__(cls, _kind):
+            return cls
 
 
 class _Batch(Generic[T]):

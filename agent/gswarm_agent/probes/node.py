@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from pathlib import Path
-from typing import Dict, Optional, Tuple
 
 from gswarm_agent.frame import GpuFacts, HostFacts, ProcessSample
+from gswarm_agent.frozen import replace
 from gswarm_agent.probes.base import Reading
 from gswarm_agent.probes.gpu_set import START_S, GpuSet
 from gswarm_agent.probes.host import HostProbe, read_host_facts
 from gswarm_agent.probes.lane import Errand
 from gswarm_agent.probes.rates import SECOND_NS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Optional, Tuple
 
 _LOOK_NS = 950_000_000
 """Processes are looked at about once a second, a little less so that a tick of one second doesn't miss."""
@@ -29,9 +31,7 @@ class NodeProbe:
     the calls.
     """
 
-    def __init__(
-        self, proc: Path = Path("/proc"), sys: Path = Path("/sys"), start_s: float = START_S
-    ) -> None:
+    def __init__(self, proc: str = "/proc", sys: str = "/sys", start_s: float = START_S) -> None:
         self._host = HostProbe(proc, sys)
         self._host_facts = read_host_facts(proc)
         self._gpus = GpuSet(proc, start_s)

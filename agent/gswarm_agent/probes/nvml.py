@@ -5,9 +5,14 @@ from __future__ import annotations
 import ctypes
 import importlib
 import struct
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-T = TypeVar("T")
+from gswarm_agent.frozen import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeAlias, TypeVar
+
+    T = TypeVar("T")
 
 SUCCESS = 0
 NOT_SUPPORTED = 3
@@ -53,10 +58,10 @@ HANGS = "the driver is slow or hangs"
 UNSIGNED_INT = 1
 """nvmlValueType_t of a value of 32 bits."""
 
-Field = Tuple[int, int]
+Field: TypeAlias = "Tuple[int, int]"
 """A field id and its scope."""
 
-Function = Callable[..., int]
+Function: TypeAlias = "Callable[..., int]"
 """A function of the library itself; returns nvmlReturn_t."""
 
 
@@ -69,7 +74,8 @@ def reason_of(code: int) -> str:
     return UNSUPPORTED.get(code) or _SENTENCES.get(code) or f"NVML error {code}"
 
 
-class Call(NamedTuple):
+@dataclass(frozen=True)
+class Call:
     """A function of the library that writes a structure about a device, of at most 64 bytes.
 
     ``layout`` is that of the numbers wanted (see ``struct``, without alignment), ``constants`` is what comes
@@ -143,7 +149,8 @@ class ListQuery:
         return code, list(self._layout.iter_unpack(memoryview(self._memory)[:size]))
 
 
-class FieldAnswers(NamedTuple):
+@dataclass(frozen=True)
+class FieldAnswers:
     """The driver's answers to fields, in their order: nvmlReturn_t, nvmlValueType_t and number of each."""
 
     codes: Tuple[int, ...]

@@ -6,10 +6,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Dict, Optional, Sequence, Tuple
 
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.nvml import HANGS, UNSUPPORTED, Call, CallQuery, Nvml, reason_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Optional, Sequence, Tuple
 
 # Bytes per second and lane by generation, one way, encoding taken off (PCI Express base specification).
 _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import Number
+from gswarm_agent.frozen import dataclass
 from gswarm_agent.probes.kept import KeptFile
 from gswarm_agent.probes.procfs import (
     ProcessStat,
@@ -18,6 +17,10 @@ from gswarm_agent.probes.procfs import (
 )
 from gswarm_agent.probes.rates import SECOND_NS, Rates
 from gswarm_agent.wire import MAX_MESSAGE, clip_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Optional, Sequence, Tuple, TypeAlias
 
 _LONGEST_COMMAND = 16 * 1024
 """Bytes that are looked at; a process may have megabytes."""
@@ -31,10 +34,11 @@ _MB = 10**6
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
-Usage = Tuple[Optional[Number], Optional[Number], Optional[Number], Optional[Number]]
+Usage: TypeAlias = "Tuple[Optional[Number], Optional[Number], Optional[Number], Optional[Number]]"
 
 
-class HostSide(NamedTuple):
+@dataclass(frozen=True)
+class HostSide:
     """What the host knows of a process; None for what it doesn't, or doesn't tell this user.
 
     ``usage`` is CPU %, resident MiB, MB/s read and written, as in the catalogue's process metrics.
@@ -54,13 +58,15 @@ UNKNOWN = HostSide(None, None, None, None, (None, None, None, None))
 class _Known:
     """One process: what doesn't change about it, its files and its rates."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: str) -> None:
         self.user: Optional[str] = None
         self.rank: Optional[int] = None
         self.local_rank: Optional[int] = None
         self.stat: Optional[ProcessStat] = None
         self._folder = folder
-        self._stat, self._cmdline, self._io = (KeptFile(folder / name) for name in ("stat", "cmdline", "io"))
+        self._stat, self._cmdline, self._io = (
+            KeptFile(f"{folder}/{name}") for name in ("stat", "cmdline", "io")
+        )
         self._words = b""
         self._command: Optional[str] = None
         self._command_until = 0
@@ -69,10 +75,10 @@ class _Known:
     def meet(self, users: Users) -> None:
         """Look at it for the first time. Raises OSError, and as ``parse_process_stat``."""
         self.stat = parse_process_stat(self._stat.read())
-        status = _content(self._folder / "status")
+        status = _content(f"{self._folder}/status")
         self.user = None if status is None else users.name(parse_process_uid(status))
         # Closed to all but the owner and root, and only the names of ranks are looked at.
-        self.rank, self.local_rank = parse_ranks(_content(self._folder / "environ") or b"")
+        self.rank, self.local_rank = parse_ranks(_content(f"{self._folder}/environ") or b"")
 
     def goes_on(self) -> bool:
         """Look at it again; False when the process has ended and its pid may be another's."""
@@ -102,11 +108,11 @@ class _Known:
 
     def usage(self, now_ns: int) -> Usage:
         """What it uses, by the last look at it and the one before."""
-        cpu, _, resident = self.stat or ProcessStat(0, 0, 0)
-        cpu_rate, read, written = self._rates.update((cpu, *self._disk()), now_ns)
+        stat = self.stat or ProcessStat(0, 0, 0)
+        cpu_rate, read, written = self._rates.update((stat.cpu, *self._disk()), now_ns)
         return (
             _scaled(cpu_rate, 100 / _TICKS_PER_SECOND),
-            resident * _PAGE >> 20,
+            stat.resident * _PAGE >> 20,
             _scaled(read, 1 / _MB),
             _scaled(written, 1 / _MB),
         )
@@ -144,7 +150,7 @@ class Users:
 class ProcessTable:
     """Follows the processes it is asked about; one that took over a pid is told by its start time."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: Dict[int, _Known] = {}
         self._users = Users()
@@ -164,7 +170,7 @@ class ProcessTable:
         if known is None or not known.goes_on():
             if known is not None:
                 known.close()
-            known = _Known(self._proc / str(pid))
+            known = _Known(f"{self._proc}/{pid}")
         try:
             if known.stat is None:
                 known.meet(self._users)
@@ -184,9 +190,10 @@ class ProcessTable:
         return side
 
 
-def _content(path: Path) -> Optional[bytes]:
+def _content(path: str) -> Optional[bytes]:
     try:
-        return path.read_bytes()
+        with open(path, "rb") as file:
+            return file.read()
     except OSError:  # it ended, or it is another user's
         return None
 

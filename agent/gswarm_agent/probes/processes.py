@@ -7,11 +7,10 @@ import importlib.util
 import time
 from collections import defaultdict
 from functools import partial
-from pathlib import Path
 from threading import Lock
-from typing import Any, DefaultDict, Dict, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 from gswarm_agent.frame import INFO, WARNING, Note, ProcessSample
+from gswarm_agent.frozen import dataclass
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.nvml import (
     FUNCTION_NOT_FOUND,
@@ -26,22 +25,27 @@ from gswarm_agent.probes.nvml import (
 from gswarm_agent.probes.process_host import ProcessTable
 from gswarm_agent.wire_values import MAX_PROCESSES
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, DefaultDict, Dict, List, Optional, Protocol, Sequence, Set, Tuple
+
+    class Lister(Protocol):
+        """Knows the processes on a GPU."""
+
+        def on(self, gpu: Gpu) -> Dict[int, GpuShare]:
+            """The processes on a GPU by pid; none when the GPU doesn't answer."""
+
+
 _SECOND_US = 1_000_000
 _PATIENCE_S = 1.0
 
 
-class GpuShare(NamedTuple):
+@dataclass(frozen=True)
+class GpuShare:
     """What one process has of one GPU: MiB of its memory and percent of its time; None where not told."""
 
     memory_mib: Optional[int]
     sm_pct: Optional[int]
-
-
-class Lister(Protocol):
-    """Knows the processes on a GPU."""
-
-    def on(self, gpu: Gpu) -> Dict[int, GpuShare]:
-        """The processes on a GPU by pid; none when the GPU doesn't answer."""
 
 
 _LISTINGS = ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v3")
@@ -142,7 +146,7 @@ class ProcessProbe:
     where ``gives_up`` says so. ``hanging`` holds the positions of the GPUs that don't tell their processes.
     """
 
-    def __init__(self, nvml: Nvml, gpus: Sequence[Gpu], proc: Path) -> None:
+    def __init__(self, nvml: Nvml, gpus: Sequence[Gpu], proc: str) -> None:
         self._nvml = nvml
         self._gpus = gpus
         self._table = ProcessTable(proc)
@@ -175,7 +179,7 @@ class ProcessProbe:
         samples = []
         for position, pid, share in found:
             host = hosts[pid]
-            row = (*share, *host.usage)
+            row = (share.memory_mib, share.sm_pct, *host.usage)
             samples.append(
                 ProcessSample(position, pid, host.user, host.command, host.rank, host.local_rank, row)
             )

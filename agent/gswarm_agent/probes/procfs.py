@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from gswarm_agent.redact import redact
+from gswarm_agent.frozen import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Tuple
 
 SECTOR = 512
 """Bytes of a sector in /proc/diskstats, whatever the disk's own."""
 
 
-class CpuTimes(NamedTuple):
+@dataclass(frozen=True)
+class CpuTimes:
     """One line of /proc/stat in clock ticks, guests' time counted once (it is part of user and nice)."""
 
     user: int
@@ -26,7 +30,8 @@ class CpuTimes(NamedTuple):
         return self.total - self.idle - self.iowait
 
 
-class CoreTimes(NamedTuple):
+@dataclass(frozen=True)
+class CoreTimes:
     """Clock ticks of each core: its number, the time it was busy, all time."""
 
     cores: List[int]
@@ -99,7 +104,8 @@ def parse_net_dev(text: bytes) -> Dict[str, Tuple[int, int]]:
     return found
 
 
-class ProcessStat(NamedTuple):
+@dataclass(frozen=True)
+class ProcessStat:
     """/proc/PID/stat: CPU time and start time in clock ticks, resident memory in pages."""
 
     cpu: int
@@ -127,6 +133,8 @@ def parse_process_uid(text: bytes) -> int:
 
 def parse_command(text: bytes) -> Optional[str]:
     """/proc/PID/cmdline: the words without secrets, joined by spaces; None for a kernel thread, a zombie."""
+    from gswarm_agent.redact import redact  # its patterns take a while to compile
+
     return " ".join(redact(text.rstrip(b"\0").decode("utf-8", "replace").split("\0"))) or None
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from gswarm_agent.frame import Number
 from gswarm_agent.probes.nvml import ALL_LINKS, Call, Field, Nvml
 from gswarm_agent.probes.rates import SECOND_NS, Unwrapped
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 _KIB_TO_MB = 1024 / 10**6
 _BYTES_TO_MB = 1 / 10**6

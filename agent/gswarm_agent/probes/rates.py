@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import List, Mapping, Optional, Sequence, Tuple
-
 from gswarm_agent.frame import Number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Mapping, Optional, Sequence, Tuple
 
 _WRAP = 2**32
 SECOND_NS = 1_000_000_000

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Dict, Sequence
 
 from gswarm_agent.frame import ERROR, Note
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.nvml import UNSUPPORTED, Nvml, handle_address, reason_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Sequence
 
 _WAIT_MS = 60_000
 _PAUSE_S = 1.0
