@@ -24,6 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail when any test is skipped")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Where several run at once, one runs a file, whose tests share fixtures, and one the cluster's."""
+    file = item.nodeid.partition("::")[0]
+    room = "cluster" if file.startswith("tests/cluster/") else file
+    item.add_marker(pytest.mark.xdist_group(room))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Carry ``--no-skips`` out."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")

@@ -14,8 +14,8 @@ from tests.bench.__main__ import BENCHES
 from tests.bench.figures import Figure, markdown
 from tests.unit.sshd import SSHD
 
-AT_ONCE = 3
-"""They wait most of the time: for agents, for a screen to settle."""
+AT_ONCE = 2
+"""They wait most of the time, for agents, for a screen to settle; other tests run beside them."""
 NEED_SSHD = ("fanout", "past") if SSHD is None else ()
 
 Done = subprocess.CompletedProcess[str]

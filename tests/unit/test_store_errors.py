@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -315,13 +316,13 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"{tmp_path} is a folder; name a file with --db"
 
 
-def test_a_read_only_folder_is_said_to_be_so(tmp_path: Path) -> None:
-    folder = tmp_path / "locked"
-    folder.mkdir(mode=0o555)
-    for parent in (tmp_path, *list(tmp_path.parents)[:2]):
-        parent.chmod(0o755)
-    with without_privileges():
-        said = refusal(folder / "run.duckdb")
+def test_a_read_only_folder_is_said_to_be_so() -> None:
+    with tempfile.TemporaryDirectory() as top:
+        folder = Path(top, "locked")
+        folder.mkdir(mode=0o555)
+        folder.parent.chmod(0o755)  # those of pytest's own are for their owner alone
+        with without_privileges():
+            said = refusal(folder / "run.duckdb")
     assert said == (
         f"{folder / 'run.duckdb'} can't be written because its folder is read-only for you; "
         "name another file with --db"
