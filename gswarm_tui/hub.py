@@ -34,7 +34,7 @@ FLUSH_PHASE = 0.4
 TURNS = 3
 """A node that goes on sending hears at every third commit what is on disk, because to tell it costs half as
 much as its frame does. At a commit a second that is well before an agent writes to its own disk."""
-SLOW_S = 1.5
+SLOW_S = 1.2
 """Where commits are further apart, nodes hear of each, else they would write to their disks meanwhile."""
 
 _LOG = logging.getLogger(__name__)

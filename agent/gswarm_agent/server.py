@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 ASKED = "asked to stop"
 STOP_S = 10.0
 SIGNAL_S = 3.0
-_SPILL_S = 5.0
+SPILL_S = 5.0
+"""So long frames wait for a head to say that they are on its disk before they go to the node's."""
 _START_S = 60.0
 _TICK_S = 1.0
 _CHUNK = 65536
@@ -253,12 +254,12 @@ class Server:
             return
         # A head that acknowledges nothing may be cut off, which isn't noticed for minutes.
         waited_s = self._spool.waited_ns(self.watch.wall_ns()) / 1e9
-        if waited_s > _SPILL_S or (self._head is None and now - self._spilled_at >= _SPILL_S):
+        if waited_s > SPILL_S or (self._head is None and now - self._spilled_at >= SPILL_S):
             self._spilled_at = now
             self._spool.spill()
         if self._head is not None:
             if all(v.leaves_at is None for v in self._visitors):
-                self._rest_s = max(_TICK_S, min(_SPILL_S - waited_s, self._job_ends - now))
+                self._rest_s = max(_TICK_S, min(SPILL_S - waited_s, self._job_ends - now))
             return
         longest = self._linger_s if self._hello else min(self._linger_s, _START_S)
         if now - self._alone_since > longest:

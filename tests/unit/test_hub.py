@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
 
 from gswarm_agent.frame import TABLES
+from gswarm_agent.server import SPILL_S
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -159,6 +161,38 @@ def test_where_commits_take_long_all_nodes_hear_of_each() -> None:
     for seq in (1, 2):
         now += 2
         assert commit(made, seq) == dict.fromkeys("abc", seq)
+
+
+@pytest.mark.parametrize("commit_takes", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4])
+def test_an_agent_hears_what_is_on_disk_before_it_would_write_it_to_its_own(commit_takes: float) -> None:
+    """However long commits take: they begin with what was flushed, half a second after the one before."""
+    now = 0.0
+    made, kept = Hub(Fleet("abc"), clock=lambda: now), Kept()
+    made.recorder = RecorderStatus("f", 0, 0, 1, {})
+    made.links.update(links := {name: Link(name) for name in "abc"})
+    made.sinks.append(kept)
+    flushes, begins, ends, writing = next_flush(0.0, 1.0), 0.0, math.inf, 0
+    longest = dict.fromkeys("abc", 0.0)
+    for tick in range(600):
+        now = tick / 10
+        if tick % 10 == 0:
+            frame = TABLES.frame(round(now) + 1, 1, 0.0, 0, gpus=(), host=None)
+            for name in "abc":
+                made.publish(FrameArrived(name, now, now, "life", frame))
+        if now >= flushes:
+            flushes = next_flush(now, 1.0)
+            made.flush()
+        if now >= ends:
+            made.recorded(RecorderStatus("f", 1, 1, 0, {(name, "life"): writing for name in "abc"}))
+            begins, ends = now + 0.5, math.inf
+        if now >= begins and kept.events:
+            writing = max(event.frame.seq for event in kept.events if isinstance(event, FrameArrived))
+            kept.events.clear()
+            begins, ends = math.inf, now + commit_takes
+        for name, link in links.items():
+            known = link.acknowledged[-1][1] if link.acknowledged else 0
+            longest[name] = max(longest[name], now - known)
+    assert max(longest.values()) < SPILL_S
 
 
 def test_a_node_that_fell_silent_hears_it_at_the_next_look() -> None:
