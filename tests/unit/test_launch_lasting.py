@@ -26,6 +26,7 @@ from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 from gswarm_tui.launch.local import LocalLauncher
 from gswarm_tui.launch.srun import SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
+from gswarm_tui.launch.ssh import launcher as ssh_launcher
 from gswarm_tui.launch.waiting import ask_status
 from tests.unit.sshd import SSHD, Server, running
 
@@ -191,25 +192,26 @@ async def test_the_newest_head_takes_over_also_without_a_process(server: Server,
     await launcher.close()
 
 
-async def test_a_server_that_forbids_it_is_asked_no_more_than_twice(
-    tmp_path: Path, server: Server, recording: str
+async def test_a_server_that_forbids_it_is_asked_twice_and_then_seldom(
+    tmp_path: Path, server: Server, recording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ssh_launcher, "SELDOM", 4)
     (tmp_path / "strict").mkdir()
     with running(tmp_path / "strict", AllowStreamLocalForwarding="no") as strict:
         strict.trust()
         launcher = ssh(strict, recording)
         listener = await Listener.on(launcher, "gpu01")
         await listener.hear(Frame)
-        lives = listener.lives
-        for _ in range(4):
+        lives, asked = listener.lives, []
+        for _ in range(6):
             await listener.channel.close()
             listener = await Listener.on(launcher, "gpu01", lives)
             await listener.hear(Frame)
             assert listener.lives == lives
+            asked.append((strict.folder / "sshd.log").read_text().count("refused streamlocal port forward"))
         await listener.stop()
         await launcher.close()
-        log = (strict.folder / "sshd.log").read_text()
-    assert log.count("refused streamlocal port forward") == 2
+    assert asked == [1, 2, 2, 2, 3, 3]
 
 
 async def test_an_agent_is_found_where_its_node_says_that_it_is(

@@ -27,7 +27,9 @@ CONNECT_S = 15.0
 LOGIN_S = 30.0
 KEEPALIVE_S = 15.0
 MOST_REFUSALS = 2
-"""In a row: its server forbids to forward to sockets, or its agents aren't where they are looked for."""
+SELDOM = 10
+"""After so many in a row a node is joined by its socket at every tenth connection only: its server forbids to
+forward to sockets, or its agents aren't where they are looked for, or they had ended and others serve now."""
 # asyncssh's own choice begins with ChaCha20, which costs it five times as much a packet.
 _CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _HAS_PORT = re.compile(r"(\]|^[^:]*):\d+$")
@@ -77,7 +79,11 @@ class SshLauncher:
     ) -> GreetedChannel | None:
         """The agent that listens on a node, if it is in one of these lives."""
         recording = self._bootstrap.serving.recording
-        if not recording or self._refusals[node] >= MOST_REFUSALS:
+        refusals = self._refusals[node]
+        if not recording:
+            return None
+        if refusals >= MOST_REFUSALS and refusals % SELDOM:  # this connection counts, too
+            self._refusals[node] += 1
             return None
         for path in sockets(recording, node, self._tops.get(node, "")):
             channel = SocketChannel(connection, partial(self._how_it_ended, connection, node))
