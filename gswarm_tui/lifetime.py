@@ -141,11 +141,12 @@ def spare_searches() -> None:
     """Search seldom for garbage, and never in what is there by now; to be called before the first link.
 
     Frames hold no circles and go without a search; yet each tick of a large fleet would make for many of
-    them, which cost an eighth of the head's CPU and hold up the screen.
+    them, which cost an eighth of the head's CPU and hold up the screen. Lines that Textual painted and
+    connections of asyncssh that ended are circles: so they lie about for a minute or a few.
     """
     gc.freeze()
     atexit.register(gc.unfreeze)  # else DuckDB complains at the end of what it still has
-    gc.set_threshold(100_000, 10, 10)
+    gc.set_threshold(30_000, 5, 5)
 
 
 def _terminal_is_gone() -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import gc
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -11,7 +13,7 @@ from gswarm_tui import lifetime
 from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus, SessionStopped
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.lifetime import Lifetime
+from gswarm_tui.lifetime import Lifetime, spare_searches
 from tests.unit.store_recording import arrived, introduced
 
 
@@ -113,3 +115,36 @@ async def test_a_recording_of_which_a_node_holds_frames_has_no_end(monkeypatch: 
     assert (recording.ended_at, result.holding, waited_for) == ([None], ("n1",), ["n1"])
     result, recording, _ = await ended(answers=False, lasting=False)
     assert (recording.ended_at, result.holding) == ([100.0], ())
+
+
+@pytest.fixture
+def seldom_searched() -> Iterator[None]:
+    """As memory is in a head, for one test."""
+    before = gc.get_threshold()
+    spare_searches()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+class Circle:
+    """What only a search finds when it is of no more use, as a connection of asyncssh."""
+
+    kept = 0
+
+    def __init__(self) -> None:
+        self.own = self
+        Circle.kept += 1
+
+    def __del__(self) -> None:
+        Circle.kept -= 1
+
+
+@pytest.mark.usefixtures("seldom_searched")
+def test_what_only_a_search_finds_does_not_pile_up_while_it_lives_through_searches() -> None:
+    in_use: deque[Circle] = deque(maxlen=1_000)
+    most = 0
+    for _ in range(400_000):
+        in_use.append(Circle())
+        most = max(most, Circle.kept)
+    assert most < 60_000
