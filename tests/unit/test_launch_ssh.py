@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -404,10 +405,14 @@ def test_known_hosts_are_parsed_once_and_again_when_they_change(tmp_path: Path) 
     path = tmp_path / "known_hosts"
     path.write_text(f"gpu01 {public(tmp_path / 'one')}\n")
     known = KnownHosts()
-    first = known.read([path, tmp_path / "none"])
-    assert known.read([path, tmp_path / "none"]) is first
+    paths = [path, tmp_path / "none"]
+    first = known.read(paths)
+    assert known.read(paths) is first
     path.write_text(f"gpu01,gpu02 {public(tmp_path / 'one')}\n")
-    assert len(known.read([path]).match("gpu02", "", None)[0]) == 1
+    assert len(known.read(paths).match("gpu02", "", None)[0]) == 1
+    before = weakref.ref(first)
+    del first
+    assert before() is None
 
 
 def test_hashed_known_hosts_are_understood(tmp_path: Path) -> None:

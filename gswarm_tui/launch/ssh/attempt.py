@@ -11,7 +11,7 @@ from typing import cast
 
 import asyncssh
 
-from gswarm_tui.launch.ssh.stamps import stamp
+from gswarm_tui.launch.ssh.stamps import Stamp, stamp
 
 _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
@@ -33,20 +33,19 @@ class KnownHosts:
     """Known-hosts files, each parsed once and again when it changes; shared by all connections."""
 
     def __init__(self) -> None:
-        self._parsed: dict[tuple[object, ...], asyncssh.SSHKnownHosts] = {}
+        self._parsed: dict[tuple[Path, ...], tuple[list[Stamp], asyncssh.SSHKnownHosts]] = {}
 
     def read(self, paths: Sequence[Path]) -> asyncssh.SSHKnownHosts:
         """What these files say together; files that aren't there and lines that can't be read say nothing."""
-        stamps = [(path, stamp(path)) for path in paths]
-        key = tuple(stamps)
-        if key not in self._parsed:
+        key, stamps = tuple(paths), [stamp(path) for path in paths]
+        if key not in self._parsed or self._parsed[key][0] != stamps:
             known = asyncssh.SSHKnownHosts()
-            for path in (path for path, found in stamps if found is not None):
+            for path in (path for path, found in zip(paths, stamps, strict=True) if found is not None):
                 for line in path.read_text("utf-8", "replace").splitlines():
                     with contextlib.suppress(ValueError):
                         known.load(line)
-            self._parsed[key] = known
-        return self._parsed[key]
+            self._parsed[key] = stamps, known
+        return self._parsed[key][1]
 
 
 @dataclass
