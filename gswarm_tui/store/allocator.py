@@ -2,6 +2,8 @@
 
 from collections.abc import MutableMapping
 
+_OPTIONS = "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0,background_thread:true"
+
 
 def share_one_arena(environ: MutableMapping[str, str]) -> None:
     """Have DuckDB give back what it freed, in a process that stays for days; before DuckDB is loaded.
@@ -10,4 +12,6 @@ def share_one_arena(environ: MutableMapping[str, str]) -> None:
     anything back. One that all share does so at the next commit, but the threads of a query wait for each
     other in it: what ends soon is quicker without. A ``DUCKDB_JE_MALLOC_CONF`` of the user's own is left.
     """
-    environ.setdefault("DUCKDB_JE_MALLOC_CONF", "narenas:1,dirty_decay_ms:200")
+    environ.setdefault(
+        "DUCKDB_JE_MALLOC_CONF", "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0,background_thread:true"
+    )

@@ -60,6 +60,7 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "threads": 1,  # queries get more while there are any
+    "async_threads": 1,  # for files that are far away
     "memory_limit": MEMORY,
     # The recorder checkpoints between commits: a checkpoint that fails in a commit takes that with it.
     "wal_autocheckpoint": "1TB",

@@ -57,15 +57,14 @@ class _Planned:
         self._name = f"incoming_{table.name}_{size}"
         self._arrays = {column.name: _array(column, size + 1) for column in table.columns}
         self._counts = np.zeros(size + 1, dtype=np.bool_)
-        names = ", ".join(self._arrays)
-        values = ", ".join(f"TRY_CAST({column.name} AS {column.type})" for column in table.columns)
-        verb = "INSERT OR REPLACE" if table.keyed else "INSERT"
         # DuckDB reads the arrays where they lie; only this connection sees them.
         connection.register(self._name, self._arrays | {"counts": self._counts})
-        connection.execute(
-            f"PREPARE {self._name} AS {verb} INTO {table.name} ({names}) "  # noqa: S608 (own names)
-            f"SELECT {values} FROM {self._name} WHERE counts"
-        )
+        self._statement: duckdb.Statement | str
+        if table.key:
+            (self._statement,) = connection.extract_statements(_merge(table, self._name))
+        else:
+            connection.execute(f"PREPARE {self._name} AS {_insert(table, self._name)}")
+            self._statement = f"EXECUTE {self._name}"
 
     def insert(self, columns: Columns, rows: int) -> None:
         """Runs it with these rows."""
@@ -73,12 +72,38 @@ class _Planned:
         try:
             for name, array in self._arrays.items():
                 array[1 : rows + 1] = _fitting(columns[name], array) if name in columns else _null(array)
-            self._connection.execute(f"EXECUTE {self._name}")
+            self._connection.execute(self._statement)
         finally:
             self._counts[:] = False
             for array in self._arrays.values():
                 if array.dtype == object:
                     array[1:] = None  # texts are to be held no longer
+
+
+def _insert(table: Table, source: str) -> str:
+    names = ", ".join(column.name for column in table.columns)
+    return f"INSERT INTO {table.name} ({names}) {_rows(table, source)}"
+
+
+def _merge(table: Table, source: str) -> str:
+    """What replaces rows by their keys, of which the source must have none twice.
+
+    INSERT OR REPLACE sees to that itself, and needs 2 MB to do so.
+    """
+    names = [column.name for column in table.columns]
+    alike = " AND ".join(f"{table.name}.{name} = new.{name}" for name in table.key)
+    changes = ", ".join(f"{name} = new.{name}" for name in names if name not in table.key)
+    values = ", ".join(f"new.{name}" for name in names)
+    return (
+        f"MERGE INTO {table.name} USING ({_rows(table, source)}) AS new ON {alike} "  # noqa: S608 (own names)
+        f"WHEN MATCHED THEN UPDATE SET {changes} "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({values})"
+    )
+
+
+def _rows(table: Table, source: str) -> str:
+    values = ", ".join(f"TRY_CAST({c.name} AS {c.type}) AS {c.name}" for c in table.columns)
+    return f"SELECT {values} FROM {source} WHERE counts"  # noqa: S608 (own names)
 
 
 def _array(column: Column, size: int) -> npt.NDArray[Any]:

@@ -43,11 +43,6 @@ class Table:
         return next(column for column in self.columns if column.name == name)
 
     @property
-    def keyed(self) -> bool:
-        """Whether rows are replaced by their key rather than added."""
-        return bool(self.key)
-
-    @property
     def create(self) -> str:
         """The statement that makes it."""
         parts = [f"{column.name} {column.sql}" for column in self.columns]
