@@ -8,6 +8,7 @@ import pytest
 
 from gswarm_agent.frame import WARNING, Note
 from gswarm_tui.fleet.events import RecorderStatus
+from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.layout import Zoom
 from tests.tui.conftest import app_on, screen_text
@@ -176,6 +177,22 @@ async def test_sorting_by_the_metric_puts_the_worst_on_top() -> None:
         order = [line.split()[0] for line in screen_text(app).splitlines() if line.startswith(" gpu0")][:4]
         assert order[0] == "gpu03"
         assert "lowest first" in screen_text(app)
+
+
+async def test_nodes_that_look_alike_change_places_with_their_names() -> None:
+    given = ["gpu04", "gpu03", "gpu02", "gpu01"]
+    made = Scene(names=given).connect().advance(30)
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.fleet_screen.heatmap.zoom_wanted = Zoom.BLOCKS
+        app.fleet_screen.action_metric("ecc_uncorrected")
+        await pilot.pause()
+        for order in (Order.NAME, Order.GIVEN):
+            app.fleet_screen.sort(order)
+            await pilot.pause()
+            lines = screen_text(app).splitlines()
+            named = [line.split()[0] for line in lines if line.startswith(" gpu0") and ":" not in line]
+            assert named == (sorted(given) if order is Order.NAME else given)
 
 
 async def test_a_filter_hides_nodes_while_it_is_typed_and_tells_mistakes_under_their_column() -> None:

@@ -69,6 +69,7 @@ def line_key(picture: Picture, layout: Layout, line: int, pen: Pen) -> Hashable:
     rows = [row for part in layout.nodes_on(line) for row in part]
     if not rows:
         return ()
+    names = tuple(picture.nodes[row].name for row in rows)
     cells = picture.shown[rows] if layout.zoom <= Zoom.NUMBERS else picture.steps[rows]
     standings = tuple(picture.standings[row] for row in rows)
     troubles: tuple[str, ...] = ()
@@ -88,6 +89,7 @@ def line_key(picture: Picture, layout: Layout, line: int, pen: Pen) -> Hashable:
         )
     cursor = pen.cursor if pen.cursor is not None and pen.cursor[0] in rows else None
     return (
+        names,
         cells.tobytes(),
         picture.dim[rows].tobytes(),
         picture.present[rows].tobytes(),
