@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 from gswarm_tui.fleet.history import Floats, Singles
-from gswarm_tui.tui.widgets.curve import ago, bar, block_area, braille_curve, in_bins, runs, time_axis, window
+from gswarm_tui.tui.widgets.curve import (
+    Window,
+    ago,
+    bar,
+    block_area,
+    braille_curve,
+    in_bins,
+    in_bins_by_node,
+    runs,
+    time_axis,
+    window,
+)
 from gswarm_tui.tui.widgets.lines import Spans
 from gswarm_tui.tui.widgets.plot import Plot, band, panel
 from gswarm_tui.tui.widgets.trends import Trends
@@ -80,6 +91,14 @@ def test_bins_hold_a_reading_for_an_interval_and_a_half_and_then_show_the_gap() 
     assert np.isnan(binned[6:12]).all()
     assert binned[12:16].tolist() == [80, 80, 80, 80]
     assert np.isnan(binned[16:]).all()
+
+
+def test_a_mean_of_nodes_is_of_all_of_them_in_bins_that_hold_readings_of_some() -> None:
+    idle = np.arange(0.0, 9.0), np.zeros((9, 2), dtype=np.float32)
+    busy = np.arange(0.5, 9.0), np.full((9, 2), 100, dtype=np.float32)
+    sums, counts = in_bins_by_node([idle, busy], Window(0.0, 8.0, 80), interval_s=1.0)
+    assert (sums.sum(axis=0) / counts.sum(axis=0))[5:].tolist() == [50.0] * 75
+    assert np.isnan(counts[1, :5]).all()
 
 
 @given(st.floats(1e9, 2e9), st.integers(1, 400))

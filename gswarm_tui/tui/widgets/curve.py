@@ -52,15 +52,34 @@ def in_bins(times: Floats, values: Singles, frame: Window, interval_s: float) ->
     return held(binned(times, values, frame.start, frame.end, frame.bins), frame, interval_s)
 
 
+def in_bins_by_node(
+    histories: Sequence[tuple[Floats, Singles]], frame: Window, interval_s: float
+) -> tuple[Floats, Floats]:
+    """Each node's sum over its GPUs and how many of them were measured, shape (nodes, bins).
+
+    A node holds its last reading where a bin has none of it: nodes are read at other moments of an interval,
+    and a bin with a few of them would tell of these alone.
+    """
+    nodes, bins = len(histories), frame.bins
+    times, readings = (np.concatenate(part) for part in zip(*histories, strict=True))
+    at = np.floor((times - frame.start) / frame.bin_s).astype(np.int64)
+    inside = at < bins
+    at += bins * np.repeat(np.arange(nodes), [len(own) for own, _ in histories])
+    measured = np.isfinite(readings)
+    sums, counts, frames = (
+        np.bincount(at[inside], weights=part[inside], minlength=nodes * bins).reshape(nodes, bins)
+        for part in (np.where(measured, readings, 0.0).sum(axis=1), measured.sum(axis=1), np.ones(len(at)))
+    )
+    with np.errstate(invalid="ignore"):
+        return held(sums / frames, frame, interval_s), held(counts / frames, frame, interval_s)
+
+
 def held(means: Floats, frame: Window, interval_s: float) -> Floats:
-    """Means whose empty bins hold the one before, for 1.5 intervals."""
-    measured = np.isfinite(means)
-    if not measured.any():
-        return means
+    """Means, shape (..., bins), whose empty bins hold the one before, for 1.5 intervals."""
     places = np.arange(frame.bins)
-    latest = np.maximum.accumulate(np.where(measured, places, -1))
+    latest = np.maximum.accumulate(np.where(np.isfinite(means), places, -1), axis=-1)
     recent = (latest >= 0) & ((places - latest) * frame.bin_s <= HOLD_INTERVALS * interval_s)
-    return np.where(recent, means[latest], np.nan)
+    return np.where(recent, np.take_along_axis(means, latest, axis=-1), np.nan)
 
 
 def braille_curve(levels: Floats, height: int) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gswarm_agent.frame import GpuFacts, HostFacts
@@ -13,7 +15,7 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.format import cell, quantity
 from gswarm_tui.tui.legend import label
 from gswarm_tui.tui.ramp import fractions, is_logarithmic, top_of
-from gswarm_tui.tui.widgets.curve import Window, held, in_bins, window
+from gswarm_tui.tui.widgets.curve import HOLD_INTERVALS, Window, in_bins, in_bins_by_node, window
 from gswarm_tui.tui.widgets.plot import Plot
 from gswarm_tui.units import nice_ceiling
 
@@ -77,7 +79,9 @@ class Trends:
     def session(self, fleet: Fleet, session: Session, metric: Metric, bins: int, now: float) -> Plot:
         """The mean of a metric over all GPUs in a session's time, as far back as the history goes."""
         end = now if session.ended_at is None else session.ended_at
-        frame = Window(session.started_at, max(end, session.started_at + 1e-3), bins)
+        asked = Window(session.started_at, max(end, session.started_at + 1e-3), bins)
+        before = math.ceil(HOLD_INTERVALS * fleet.interval_s / asked.bin_s)
+        frame = Window(asked.start - before * asked.bin_s, asked.end, before + bins)
         column = GPU_METRICS.index(metric)
         taken: dict[int, list[tuple[Floats, Singles]]] = {}  # nodes with so many GPUs
         for node in fleet.nodes.values():
@@ -86,16 +90,11 @@ class Trends:
                 taken.setdefault(len(node.facts), []).append(series)
         total, weight = np.zeros(bins), np.zeros(bins)
         for alike in taken.values():
-            times, readings = (np.concatenate(part) for part in zip(*alike, strict=True))
-            measured = np.isfinite(readings)
-            at = np.floor((times - frame.start) / frame.bin_s).astype(np.int64)
-            inside = at < bins
-            sums, counts = np.where(measured, readings, 0.0).sum(axis=1), measured.sum(axis=1)
-            total += np.bincount(at[inside], weights=sums[inside], minlength=bins)
-            weight += np.bincount(at[inside], weights=counts[inside], minlength=bins)
+            sums, counts = in_bins_by_node(alike, frame, fleet.interval_s)
+            total += np.nansum(sums, axis=0)[before:]
+            weight += np.nansum(counts, axis=0)[before:]
         values = np.full(bins, np.nan)
         np.divide(total, weight, out=values, where=weight > 0)
-        values = held(values, frame, fleet.interval_s)
         facts = next((node.facts[0] for node in fleet.nodes.values() if node.facts), None)
         measured = np.isfinite(values)
         mean = float(values[measured][-1]) if measured.any() else np.nan
