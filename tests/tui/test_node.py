@@ -213,6 +213,21 @@ async def test_views_show_one_part_in_all_the_room() -> None:
         assert "−15 min" in screen_text(app)
 
 
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_hosts_course_takes_all_the_room_and_has_a_time_axis(size: tuple[int, int]) -> None:
+    app = app_on(scene(nodes=1, gpus=8, seconds=300))
+    async with app.run_test(size=size) as pilot:
+        app.show_node("gpu01")
+        await pilot.press("tab", "tab")
+        await pilot.pause()
+        assert line_with(app, " overview ").rstrip(" ─").endswith("last 5 min")
+        assert len(line_with(app, "busiest core").rstrip()) > size[0] - 4
+        assert line_with(app, "−4 min").endswith("now")
+        await pilot.press("tab")
+        await pilot.pause()
+        assert line_with(app, " overview ").rstrip(" ─").endswith("not measured")
+
+
 @given(st.integers(1, 120), st.integers(0, 64), st.integers(4, 17), st.integers(0, 200))
 def test_parts_never_take_more_than_there_is(room: int, gpus: int, host: int, processes: int) -> None:
     shared = heights(room, gpus, host, processes)

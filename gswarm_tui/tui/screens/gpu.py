@@ -107,7 +107,7 @@ class GpuScreen(Place):
             mine = [p for p in node.processes if p.gpu == self.gpu]
             old = node.standing(now) is not Standing.LIVE
             processes.show(process_rows(node.hello, mine, old=old))
-        self.query_one(ViewBar).tell(f"last {self._trends.span_s / 60:g} min")
+        self.query_one(ViewBar).tell(self._trends.span_in_words if plots.display else "")
 
     def _arrange(self) -> None:
         """Show the parts of the view; the overview has metrics and processes where there is room."""

@@ -13,14 +13,14 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.actions import NODE, bindings_of
 from gswarm_tui.tui.dialogs import Pick
 from gswarm_tui.tui.format import quantity
-from gswarm_tui.tui.legend import label
+from gswarm_tui.tui.legend import label, meaning
 from gswarm_tui.tui.ramp import is_logarithmic
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.widgets.bar import Bar, Span
 from gswarm_tui.tui.widgets.curve import window
 from gswarm_tui.tui.widgets.facts import node_title
 from gswarm_tui.tui.widgets.gpu_table import column_of, gpu_columns, gpu_rows, metric_at
-from gswarm_tui.tui.widgets.host_panel import host_height, host_lines
+from gswarm_tui.tui.widgets.host_panel import host_height, host_lines, host_plots
 from gswarm_tui.tui.widgets.lines import Canvas, Spans
 from gswarm_tui.tui.widgets.marks import Mark, marks_in, overlay
 from gswarm_tui.tui.widgets.plot import (
@@ -135,17 +135,20 @@ class NodeScreen(Place):
         self.query_one("#title", Bar).show(*node_title(node, self.feed, self.size.width))
         self._trends.settle(now - self.feed.started_at)
         self._arrange()
-        self.query_one(ViewBar).tell(self._scale(node))
+        self.query_one(ViewBar).tell(self._hint(node))
         old = node.standing(now) is not Standing.LIVE
         if self.query_one("#gpus", Table).display:
             self.query_one("#gpus", Table).show(gpu_rows(node, self._metric, now))
         if self.query_one("#plots", Canvas).display:
             self.query_one("#plots", Canvas).show(self._plot_lines(node, now))
         if self.query_one("#host", Canvas).display:
-            lines = host_lines(node, self._trends, self.size.width, now)
             if self.view == ALL:
                 rule = "─" * (self.size.width - len("─ host "))
-                lines.insert(0, (Span("─", "faint"), Span(" host ", "dim"), Span(rule, "faint")))
+                heading = (Span("─", "faint"), Span(" host ", "dim"), Span(rule, "faint"))
+                lines = [heading, *host_lines(node, self._trends, self.size.width, now)]
+            else:
+                room = self.query_one("#body").size.height
+                lines = host_plots(node, self._trends, self.size.width, room, now)
             self.query_one("#host", Canvas).show(lines)
         if node.hello is not None and self.query_one("#processes", Table).display:
             rows = process_rows(node.hello, node.processes, old=old)
@@ -204,8 +207,10 @@ class NodeScreen(Place):
     def _marks(self, bins: int, now: float) -> list[Mark]:
         return marks_in(self.fleet.happened, window(now, self._trends.span_s, bins))
 
-    def _scale(self, node: NodeState) -> str:
-        """The plotted metric and its scale in words, as bands have no room for it."""
+    def _hint(self, node: NodeState) -> str:
+        """What is plotted: the metric and its scale, as bands have no room for it."""
+        if self.view not in (ALL, PLOTS):
+            return self._trends.span_in_words if self.view == HOST else ""
         facts = node.facts[0] if node.facts else None
         column = GPU_METRICS.index(self._metric)
         top = self._trends.top(self._metric, facts, node.as_kept(column))
@@ -284,4 +289,4 @@ class NodeScreen(Place):
         column = GPU_METRICS.index(metric)
         values = self.state.gpus[:, column]
         first = quantity(float(values[0]), metric) if len(values) else ""
-        return f"{metric.label:<20} {first:>10}  {metric.meaning}"
+        return f"{metric.label:<20} {first:>10}  {meaning(metric)}"

@@ -1,19 +1,22 @@
-"""Host metrics as lines: name, value and a small curve on a fixed scale, in as many columns as fit."""
+"""Host metrics as lines: name, value and a curve on a fixed scale, side by side or as wide as the screen."""
 
 from __future__ import annotations
 
-from gswarm_agent.metrics import HOST_METRICS
+from gswarm_agent.metrics import HOST_METRICS, Metric
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.tui.format import DASH
 from gswarm_tui.tui.widgets.bar import Span
+from gswarm_tui.tui.widgets.curve import time_axis
 from gswarm_tui.tui.widgets.lines import Spans
-from gswarm_tui.tui.widgets.plot import sparkline
+from gswarm_tui.tui.widgets.plot import Plot, sparkline
 from gswarm_tui.tui.widgets.trends import Trends
 
 CELL_WIDTH = 38
 LABEL_WIDTH = 15
 VALUE_WIDTH = 9
 GAP = 2
+WORDS_WIDTH = LABEL_WIDTH + VALUE_WIDTH + 2
+"""Cells of a metric before its curve."""
 
 
 def host_columns(width: int) -> int:
@@ -30,19 +33,8 @@ def host_lines(node: NodeState, trends: Trends, width: int, now: float) -> list[
     """All host metrics, column by column."""
     columns = host_columns(width)
     height = host_height(width)
-    cell = (width - 1 - GAP * (columns - 1)) // columns
-    curve = max(4, cell - LABEL_WIDTH - VALUE_WIDTH - 2)
-    cells: list[Spans] = []
-    for metric in HOST_METRICS:
-        plot = trends.host(node, metric, curve, now)
-        quiet = plot.old or plot.now == DASH
-        cells.append(
-            (
-                Span(f"{metric.label:<{LABEL_WIDTH}} ", "dim"),
-                Span(f"{plot.now:>{VALUE_WIDTH}} ", "dim" if quiet else "text"),
-                *sparkline(plot.levels),
-            )
-        )
+    curve = max(4, (width - 1 - GAP * (columns - 1)) // columns - WORDS_WIDTH)
+    cells = [_lines(metric, trends.host(node, metric, curve, now), 1)[0] for metric in HOST_METRICS]
     lines = []
     for at in range(height):
         line: list[Span] = [Span(" ")]
@@ -51,3 +43,28 @@ def host_lines(node: NodeState, trends: Trends, width: int, now: float) -> list[
             line += [*gap, *cells[cell_at]]
         lines.append(tuple(line))
     return lines
+
+
+def host_plots(node: NodeState, trends: Trends, width: int, height: int, now: float) -> list[Spans]:
+    """All host metrics below each other over one time axis; side by side where there are too few lines."""
+    each = (height - 1) // len(HOST_METRICS)
+    if each < 1:
+        return host_lines(node, trends, width, now)
+    curve = max(4, width - 2 - WORDS_WIDTH)
+    lines = [
+        (Span(" "), *line)
+        for metric in HOST_METRICS
+        for line in _lines(metric, trends.host(node, metric, curve, now), each)
+    ]
+    return [*lines, (Span(" " * (1 + WORDS_WIDTH) + time_axis(trends.span_s, curve), "dim"),)]
+
+
+def _lines(metric: Metric, plot: Plot, height: int) -> list[Spans]:
+    """One metric: its curve of so many lines, with name and value before the lowest."""
+    quiet = plot.old or plot.now == DASH
+    words = (
+        Span(f"{metric.label:<{LABEL_WIDTH}} ", "dim"),
+        Span(f"{plot.now:>{VALUE_WIDTH}} ", "dim" if quiet else "text"),
+    )
+    *upper, lowest = sparkline(plot.levels, height)
+    return [*((Span(" " * WORDS_WIDTH), *line) for line in upper), (*words, *lowest)]

@@ -133,9 +133,10 @@ def bands_axis(span_s: float, width: int) -> Spans:
     return (Span(" " * (LABEL_WIDTH + 1) + time_axis(span_s, band_width(width)), "dim"),)
 
 
-def sparkline(levels: Floats) -> tuple[Span, ...]:
-    """One line of blocks, coloured by value; 1 bin a character."""
-    return _coloured(block_area(levels * (7 / 8))[0], levels, 1)
+def sparkline(levels: Floats, height: int = 1) -> list[tuple[Span, ...]]:
+    """Lines of blocks, coloured by value; 1 bin a character, and the uppermost step stays empty."""
+    steps = 8 * height
+    return [_coloured(text, levels, 1) for text in block_area(levels * ((steps - 1) / steps), height)]
 
 
 def _coloured(text: str, levels: Floats, bins: int) -> tuple[Span, ...]:

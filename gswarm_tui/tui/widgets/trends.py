@@ -36,6 +36,11 @@ class Trends:
         self._picked = True
         self.span_s = SPANS_S[(SPANS_S.index(self.span_s) + 1) % len(SPANS_S)]
 
+    @property
+    def span_in_words(self) -> str:
+        """ "last 5 min" """
+        return f"last {self.span_s / 60:g} min"
+
     def settle(self, running_s: float) -> None:
         """Until a time is picked: show a minute while there is no more, then five."""
         if not self._picked:
