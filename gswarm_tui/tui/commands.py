@@ -12,6 +12,7 @@ from textual.widgets import OptionList
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.actions import actions_of
+from gswarm_tui.tui.legend import meaning
 from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.themes import THEME_NAMES
 
@@ -38,7 +39,7 @@ def commands(app: Viewer) -> Iterator[Command]:
     for metric in (*GPU_METRICS, *HOST_METRICS):
         of = "" if metric in GPU_METRICS else "node "
         show = partial(app.show_metric, metric.name)
-        yield Command(f"Show {of}{metric.label}", metric.meaning, show)
+        yield Command(f"Show {of}{metric.label}", meaning(metric), show)
     for order in Order:
         yield Command(
             f"Sort nodes {order.value}", "order of the fleet", partial(app.show_order, order), False

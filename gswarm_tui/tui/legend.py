@@ -37,8 +37,10 @@ def label(metric: Metric) -> str:
 
 
 def meaning(metric: Metric) -> str:
-    """What a metric's numbers are here, where energy counts from when a node was first seen."""
-    return "Energy used since its node was first seen" if metric.name == "energy_mj" else metric.meaning
+    """What a metric's numbers are here: energy counts from when a node was first seen, bits are words."""
+    if metric.name == "energy_mj":
+        return "Energy used since its node was first seen"
+    return metric.meaning.partition(":")[0] if metric.unit == "bits" else metric.meaning
 
 
 def ends(picture: Picture) -> tuple[str, str]:
@@ -76,7 +78,7 @@ def heads_line(picture: Picture, layout: Layout, indexes: tuple[int, ...]) -> Li
     if layout.mean:
         block += f"{'mean':>{MEAN_WIDTH}}"
     if layout.zoom is not Zoom.ROWS:
-        heads = (f"{block:<{layout.block}}" * layout.columns).rstrip()
+        heads = (f"{block:<{layout.block}}" * min(layout.columns, layout.nodes)).rstrip()
         return [Span(" " * layout.margin), Span(heads, "dim")]
     if layout.spark:
         block += f"  {'last 5 min':<{layout.spark}} "
