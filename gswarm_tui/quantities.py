@@ -87,5 +87,5 @@ def age(seconds: float) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """ "1 node", "4 nodes" """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """ "1 node", "4 nodes", "1,024 nodes" """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

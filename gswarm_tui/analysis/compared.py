@@ -55,7 +55,7 @@ def remarks(runs: Sequence[Run]) -> Iterator[str]:
         if run.summary.partial:
             all_of_them = len(run.summary.covered)
             complete = all_of_them - len(run.summary.partial)
-            yield f"{run.label} is partial: {complete} of {all_of_them} nodes cover all of it."
+            yield f"{run.label} is partial: {complete:,} of {all_of_them:,} nodes cover all of it."
 
 
 def _over(*runs: Run) -> bool:

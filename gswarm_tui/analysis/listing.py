@@ -68,7 +68,9 @@ def table(found: Sequence[Entry], zone: tzinfo | None = None) -> Table:
 def partial_words(found: Sequence[Entry]) -> str:
     """Which spans not all nodes cover; empty where there is none."""
     parts = [
-        f"{one.span.name} ({one.complete} of {one.nodes} nodes)" for one in found if one.complete < one.nodes
+        f"{one.span.name} ({one.complete:,} of {one.nodes:,} nodes)"
+        for one in found
+        if one.complete < one.nodes
     ]
     return f"partial: {', '.join(parts)}" if parts else ""
 

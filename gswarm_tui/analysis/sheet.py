@@ -170,7 +170,7 @@ def _partial(summary: Summary) -> list[str]:
     few = len(summary.partial) == 1
     whole_ones = len(summary.covered) - len(summary.partial)
     return [
-        f"partial: {whole_ones} of {len(summary.covered)} nodes cover all of it; "
+        f"partial: {whole_ones:,} of {len(summary.covered):,} nodes cover all of it; "
         f"{hosts.fold(summary.partial)} {'covers' if few else 'cover as little as'} {share(least)}"
     ]
 

@@ -60,7 +60,7 @@ class Session:
         """
         enough = self.seconds(now) - tolerance_s
         complete = sum(self.covered_s.get(node, 0.0) >= enough for node in nodes)
-        return "" if complete == len(nodes) else f"partial: {complete} of {len(nodes)} nodes"
+        return "" if complete == len(nodes) else f"partial: {complete:,} of {len(nodes):,} nodes"
 
     def add(self, node: str, sums: Sums, energy_j: float, interval_s: float | None) -> None:
         """Count one node's reading.

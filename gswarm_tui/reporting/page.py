@@ -145,7 +145,7 @@ class Report:
                 found.append(tag("dl", *listed, class_="facts"))
             rows = figures_table(gpus)
             if len(gpus) > OPEN_UP_TO:
-                rows = tag("details", tag("summary", f"All {len(gpus)} GPUs"), rows, class_="all")
+                rows = tag("details", tag("summary", f"All {len(gpus):,} GPUs"), rows, class_="all")
             found.append(rows)
         return found
 
@@ -177,7 +177,7 @@ class Report:
         else:
             were = "was" if len(partial) == 1 else "were"
             words = (
-                f"{len(partial)} of {plural(len(summary.covered), 'node')} {were} not measured throughout; "
+                f"{len(partial):,} of {plural(len(summary.covered), 'node')} {were} not measured throughout; "
                 f"{share(summary.whole.coverage)} of the GPU time was. Figures are of what was measured."
             )
             rows = [

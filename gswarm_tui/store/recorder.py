@@ -193,7 +193,7 @@ class Recorder:
             room = self._waiting_bytes < self._keep_bytes // 2
         error = self._error
         if error and behind:
-            error += f"; newer frames of {len(behind)} nodes wait there"
+            error += f"; newer frames of {len(behind):,} nodes wait there"
         if error and self._dropped:
             error += f"; {self._dropped} of the oldest frames had to be dropped"
         if error and waiting and self._closed:

@@ -85,12 +85,12 @@ async def test_five_thousand_events_are_kept_and_the_oldest_go() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("e")
         await pilot.pause()
-        assert "5000 events" in screen_text(app)
+        assert "5,000 events" in screen_text(app)
         await pilot.press("home")
         assert line_with(app, "▸").endswith("thing 101")
         tell(made, 3)
         await pilot.pause()
-        assert "5000 events" in screen_text(app)
+        assert "5,000 events" in screen_text(app)
         assert line_with(app, "▸").endswith("thing 104")
 
 
