@@ -15,6 +15,7 @@ from gswarm_tui import hosts, parts
 from gswarm_tui.arguments import Options
 from gswarm_tui.errors import printable, tell
 from gswarm_tui.plan import Plan
+from gswarm_tui.quantities import plural
 from gswarm_tui.slurm import Slurm
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from gswarm_tui.recover import Found
     from gswarm_tui.store.recorder import Recorder
     from gswarm_tui.tui.app import GswarmApp
+
+
+NAMES_MOST = 80
+"""Characters of a host list that a passing word may have; where it is longer, nodes are counted."""
 
 
 async def watch(
@@ -96,7 +101,9 @@ def _interrupted_words(recorder: Recorder) -> str:
 
 
 def _tell_waiting(nodes: Sequence[str]) -> None:
-    tell(f"waiting for the last frames of {hosts.fold(nodes)} …")
+    names = hosts.fold(nodes)
+    who = names if len(names) <= NAMES_MOST else plural(len(nodes), "node")
+    tell(f"waiting for the last frames of {who} …")
 
 
 def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder | None) -> GswarmApp:
