@@ -58,6 +58,8 @@ class Place(Screen[None], inherit_bindings=False):
 
     def look(self) -> None:
         """Show the fleet as it is now, unless the widgets aren't there yet or are being taken away."""
+        if not self.app.is_running:  # an app that ends takes them away one by one
+            return
         if self.is_mounted and self.is_attached and self in self.app.screen_stack and self.size:
             if self.fleet is not self._looked_at:
                 self._looked_at = self.fleet
