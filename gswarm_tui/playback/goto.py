@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, tzinfo
 
 from gswarm_tui.fleet.since import SinceError, seconds_of
 
-HINT = "14:05:10, +2m, -30s, 12m30s or 00:12:31 from the start, 50%, start, end"
+HINT = "14:05:10, +2m, -30s, 12m30s or 00:12:31 from the start, 50%, end"
 
 _CLOCK = re.compile(r"(\d{1,3}):(\d{2})(?::(\d{2}))?")
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)\s*%")

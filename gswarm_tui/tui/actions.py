@@ -166,7 +166,7 @@ ACTIONS: tuple[Action, ...] = (
         "Sort: as given, by name, by state, metric up, metric down",
         LOOKING,
         (FLEET,),
-        55,
+        61,
     ),
     Action("zoom", ("z",), "zoom", "Change how large a GPU is drawn", LOOKING, (FLEET,)),
     Action(
@@ -227,11 +227,11 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("stop_session", ("x",), "stop", "Stop a session", RECORDING, (), 20, modes=(LIVE,)),
     Action(
-        "rename", ("r",), "rename", "Give the session another name", RECORDING, (SESSIONS,), 22, modes=(LIVE,)
+        "rename", ("r",), "rename", "Give the session another name", RECORDING, (SESSIONS,), 26, modes=(LIVE,)
     ),
-    Action("note", ("n",), "note", "Write a note to the session", RECORDING, (SESSIONS,), 24, modes=(LIVE,)),
-    Action("pick", ("p",), "pick", "Pick the session to compare it, or drop it", RECORDING, (SESSIONS,), 26),
-    Action("compare", ("c",), "compare", "Compare the sessions that are picked", RECORDING, (SESSIONS,), 27),
+    Action("note", ("n",), "note", "Write a note to the session", RECORDING, (SESSIONS,), 27, modes=(LIVE,)),
+    Action("pick", ("p",), "pick", "Pick the session to compare it, or drop it", RECORDING, (SESSIONS,), 22),
+    Action("compare", ("c",), "compare", "Compare the sessions that are picked", RECORDING, (SESSIONS,), 24),
     Action("compare", ("c",), "compare", "Compare it with another session", RECORDING, (SESSION,), 9),
     Action(
         "mark",

@@ -182,7 +182,10 @@ class GswarmApp(Viewer):
             name, since = line.strip(), ""
         taken = (s.name for s in self.hub.fleet.sessions.sessions.values())
         at = parse_since(since or started, self.hub.now(), self.timezone)
-        self.hub.start_session(name or suggest_name(taken), started_at=at)
+        name = name or suggest_name(taken)
+        ago = self.hub.now() - at
+        self.hub.start_session(name, started_at=at)
+        self.say(f"started {name}, from {clock(ago)} ago on" if ago >= 1 else f"started {name}")
         self.look()
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import ClassVar, TypeVar
 
 from rich.table import Table
@@ -102,10 +103,9 @@ class Ask(Dialog[tuple[str, ...]]):
                 hint = [Span(f"  {field.hint}", "dim")] if field.hint else []
                 yield Bar([Span(field.label, "text"), *hint])
                 yield Input(field.value, id=f"field-{number}", select_on_focus=True)
-            yield Bar(
-                [Span("⏎", "key"), Span(" accept  ", "dim"), Span("esc", "key"), Span(" cancel", "dim")],
-                id="said",
-            )
+            keys = (("⏎", "accept"), ("tab", "next line"), ("esc", "cancel"))
+            spans = ((Span(key, "key"), Span(f" {does}  ", "dim")) for key, does in keys)
+            yield Bar([span for pair in spans for span in pair], id="said")
 
     def on_input_submitted(self) -> None:
         """Accept the lines if nothing is wrong with any of them."""
@@ -113,7 +113,8 @@ class Ask(Dialog[tuple[str, ...]]):
         for number, field in enumerate(self._fields):
             line = self.query_one(f"#field-{number}", Input)
             if wrong := field.check(line.value):
-                self.query_one("#said", Bar).show([Span(clean(wrong), "error")])
+                said = self.query_one("#said", Bar)
+                said.show(*([Span(part, "error")] for part in wrap(clean(wrong), said.size.width)))
                 line.focus()
                 return
             answer.append(line.value)

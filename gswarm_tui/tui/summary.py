@@ -15,12 +15,13 @@ from gswarm_tui.fleet.throttling import reason_names
 from gswarm_tui.fleet.totals import Totals
 from gswarm_tui.tui import format as form
 from gswarm_tui.tui.standing import ROLES, long_words
-from gswarm_tui.tui.text import clean, clip
+from gswarm_tui.tui.text import clean, clip, width
 from gswarm_tui.tui.widgets.bar import Line, Span, measure, spread
 
 NAME = "gswarm"
 NAME_SHORTEST = 12
 """So much room is for the job's name, before the state of the recording is told at length."""
+COMMAND_SHORTEST = 16
 _PREFIXES = {"link_lost": "lost: "}
 
 
@@ -33,6 +34,8 @@ def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cell
     if simulated:
         left += [Span(" SIMULATED ", "chip"), Span("  ")]
     while len(state) > 2 and measure(state) > cells - measure(left) - NAME_SHORTEST:
+        state = state[:-1]
+    while len(state) > 2 and not any(map(str.isalnum, state[-1].text)):
         state = state[:-1]
     room = cells - measure(left) - measure(state) - 3
     known = sum(sum(node.mine) for node in fleet.nodes.values())
@@ -58,8 +61,8 @@ def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
     slowest = f"{sums.slowest[0]}:{sums.slowest[1]}" if sums.slowest and sums.gpus > 1 else ""
     late = sums.lag_ms >= 100 * interval_s
     parts: list[tuple[int, list[Span]]] = [
-        (0, [Span("nodes "), Span(f"{sums.nodes_up}/{sums.nodes}", "title" if all_up else "error")]),
-        (1, [Span("busy "), Span(f"{sums.busy}/{sums.gpus}", "title")]),
+        (0, [Span("nodes "), Span(f"{sums.nodes_up:,}/{sums.nodes:,}", "title" if all_up else "error")]),
+        (1, [Span("busy "), Span(f"{sums.busy:,}/{sums.gpus:,}", "title")]),
         (2, [Span("util "), Span(form.percent(sums.mean_util), "title")]),
         (3, [Span(form.watts(sums.power_w), "title")]),
         (5, [Span(form.energy(sums.energy_j), "title")]),
@@ -162,14 +165,15 @@ def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]
         [Span("mem ", "dim"), Span(form.used_of(value["mem_used_mib"], fact.memory_total_mib))],
         [Span(power)],
         [Span(form.quantity(value["temp_c"], GPU_BY_NAME["temp_c"]))],
-        [Span(form.quantity(value["sm_clock_mhz"], GPU_BY_NAME["sm_clock_mhz"]))],
     ]
     if words := reason_names(reasons):
         parts.append([Span(f"▲ {words}", "warning")])
+    parts.append([Span(form.quantity(value["sm_clock_mhz"], GPU_BY_NAME["sm_clock_mhz"]))])
     process = next((p for p in node.processes if p.gpu == gpu), None)
     if process is not None:
-        who = f"{process.command or '?'} ({process.pid}, {process.user or '?'})"
-        parts.append([Span(clip(clean(who), process_cells), "dim")])
+        who = clean(f" ({process.pid}, {process.user or '?'})")
+        command = clip(clean(process.command or "?"), max(COMMAND_SHORTEST, process_cells - width(who)))
+        parts.append([Span(command + who, "dim")])
     nvlink = (value["nvlink_tx_mb_s"], value["nvlink_rx_mb_s"])
     if np.isfinite(nvlink).any():
         parts.append([Span("NVLink ", "dim"), Span(" / ".join(form.rate(v) for v in nvlink))])

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from textual.screen import Screen
 
-from gswarm_tui.tui.actions import ACTIONS, LIVE, MODES, PLACES, actions_of
+from gswarm_tui.tui.actions import ACTIONS, FLEET, LIVE, MODES, PLACES, SESSIONS, actions_of
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.commands import commands
 from gswarm_tui.tui.screens.base import Place
@@ -81,6 +81,11 @@ def test_the_footer_fits_and_always_tells_how_to_get_help_and_out(width: int, mo
         assert len(foot) <= width
         assert "? help" in foot
         assert "q quit" in foot
+
+
+@pytest.mark.parametrize(("place", "label"), [(FLEET, "S sessions"), (SESSIONS, "c compare")])
+def test_what_is_not_easily_guessed_is_in_the_footer_of_a_small_terminal(place: str, label: str) -> None:
+    assert label in "".join(span.text for span in footer_line(place, 80))
 
 
 async def test_the_palette_offers_every_action_metric_and_node() -> None:

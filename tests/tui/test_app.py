@@ -142,6 +142,28 @@ async def test_a_time_that_can_not_be_is_told_and_asked_again() -> None:
         assert not made.fleet.sessions.sessions
 
 
+async def test_what_is_wrong_is_told_whole_in_a_small_terminal() -> None:
+    app = app_on(scene(2, 2, 60))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("s", "tab", *"when it got interesting at last", "enter")
+        await pilot.pause()
+        said = " ".join(line.strip(" │") for line in screen_text(app).splitlines())
+        wrong = "can't read 'when it got interesting at last' as a time; write "
+        assert wrong in said
+        assert "…" not in said.partition(wrong)[2].partition("╰")[0]
+
+
+@pytest.mark.parametrize(
+    ("since", "said"), [("now", "started one"), ("30s", "started one, from 00:00:30 ago on")]
+)
+async def test_starting_a_session_is_told(since: str, said: str) -> None:
+    app = app_on(scene(2, 2, 60))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("e", "s", *"one", "tab", *since, "enter")
+        await pilot.pause()
+        assert [n.message for n in app._notifications] == [said]
+
+
 async def test_with_several_sessions_the_one_to_stop_is_picked() -> None:
     made = scene(2, 2, 60)
     for name in ("one", "two", "three"):

@@ -91,6 +91,36 @@ async def test_the_scale_is_right_before_any_gpu_is_known() -> None:
         assert line_with("GPU util %", app).split()[-4:] == ["0", "100", "–", "unmeasured"]
 
 
+async def test_why_a_gpu_is_slow_is_told_before_its_clock_where_room_is_short() -> None:
+    made = Scene(2, 8, seed=3).connect().advance(30)
+    hot = next(e for e in made.fleet.happened if e.kind == "throttle" and e.severity == WARNING)
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.fleet_screen.heatmap.point_at(hot.node or "", hot.gpu)
+        await pilot.pause()
+        assert "°C  ▲ thermal" in line_with(f"{hot.node}:{hot.gpu}  util", app)
+
+
+async def test_many_nodes_are_counted_with_separators() -> None:
+    made = Scene(1001, 1).connect().advance(1)
+    app = app_on(made, title="")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("slash", *"gpu1*", "enter")
+        await pilot.pause()
+        assert "1,001 nodes · 1,001 GPUs" in line_with("gswarm", app)
+        assert "nodes 1,001/1,001" in screen_text(app)
+        assert " of 1,001 nodes: gpu1*" in screen_text(app)
+
+
+async def test_small_blocks_have_no_heading_where_there_is_no_node() -> None:
+    app = app_on(scene(2, 8, 2))
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.fleet_screen.heatmap.zoom_wanted = Zoom.PLAIN
+        app.look()
+        await pilot.pause()
+        assert line_with("01234567", app).split() == ["01234567"] * 2
+
+
 async def test_the_countdown_and_ages_go_on_without_frames() -> None:
     made = troubled()
     app = app_on(made)
@@ -279,11 +309,9 @@ async def test_zoom_can_be_chosen_and_events_make_room() -> None:
         await pilot.pause()
         heatmap = app.fleet_screen.heatmap
         assert heatmap.layout_plan.zoom is Zoom.ROWS
-        for zoom in Zoom:
+        for zoom in (Zoom.NUMBERS, Zoom.BLOCKS, Zoom.PLAIN, Zoom.HALVES, Zoom.ROWS):
             await pilot.press("z")
             await pilot.pause()
             assert heatmap.layout_plan.zoom is zoom
-        await pilot.press("z")
-        await pilot.pause()
-        assert heatmap.layout_plan.zoom is Zoom.ROWS
+        assert heatmap.zoom_wanted is None
         assert heatmap.max_scroll_y == 0

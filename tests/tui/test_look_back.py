@@ -77,6 +77,11 @@ async def test_one_looks_back_while_recording_goes_on_and_returns(
         assert " PAST  00:00:01 ago" in line_with(live.app, "PAST")
         assert "recording goes on" in line_with(live.app, "PAST")
         rows = live.recorder.status().rows
+        await pilot.resize_terminal(80, 30)
+        await pilot.pause()
+        assert line_with(live.app, "PAST").rstrip()[-1].isdigit()
+        await pilot.resize_terminal(120, 30)
+        await pilot.pause()
         shown = line_with(live.app, "gpu01")
         live.made.lose("gpu02", "connection reset by peer")
         await live.advance(20, pilot)

@@ -151,7 +151,7 @@ class FleetScreen(Place):
         state = []
         if self._filter is not None:
             state.append(
-                f"{len(self._shown)} of {plural(len(self.fleet.nodes), 'node')}: {clean(self._filter.text)}"
+                f"{len(self._shown):,} of {plural(len(self.fleet.nodes), 'node')}: {clean(self._filter.text)}"
             )
         if self._order is not Order.GIVEN:
             state.append(self._order.value)
@@ -243,9 +243,10 @@ class FleetScreen(Place):
         self.look()
 
     def action_zoom(self) -> None:
-        """Draw GPUs in the next size; after the smallest, as large as fits."""
-        sizes: list[Zoom | None] = [None, *Zoom]
-        self.heatmap.zoom_wanted = sizes[(sizes.index(self.heatmap.zoom_wanted) + 1) % len(sizes)]
+        """Draw GPUs in the next size that isn't the one of now; after the smallest, as large as fits."""
+        heatmap, sizes = self.heatmap, (*Zoom, None)
+        after = 0 if heatmap.zoom_wanted is None else heatmap.zoom_wanted + 1
+        heatmap.zoom_wanted = sizes[after + (sizes[after] is heatmap.layout_plan.zoom)]
         self.look()
 
     # The filter
