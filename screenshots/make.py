@@ -14,11 +14,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC
 from functools import partial
+from html import unescape
 from pathlib import Path
 
 from gswarm_agent import __version__
@@ -33,9 +34,19 @@ from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
 from tests.tui.deck import Deck
 from tests.tui.scene import BEGINNING, Scene, scene
-from tests.unit.plot_recording import record_training
+from tests.unit.plot_recording import record_runs, record_training
 
 FOLDER = Path(__file__).parent
+LETTER = 20.0
+CELL, LINE = 0.61 * LETTER, 1.22 * LETTER
+"""The size of Rich's letters and of their cells in an SVG."""
+BRAILLE = re.compile(
+    r'<text class="([^"]+)" x="([^"]+)" y="([^"]+)"[^>]*>'
+    r"((?:&#160;)*[\u2800-\u28ff](?:[\u2800-\u28ff]|&#160;)*)</text>"
+)
+"""A text of it: its colour, place and characters."""
+DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
+"""Column and row of each bit of a braille character."""
 
 
 @dataclass(frozen=True)
@@ -90,18 +101,18 @@ SHOTS = (
     Shot("fleet-8192", thousand, (200, 60), title="job 4713 · gpu[0001-1024]", large=True),
     Shot("node", training, keys=("down", "enter")),
     Shot("gpu", training, keys=("down", "right", "enter", "enter")),
-    Shot("sessions", training, keys=("S",)),
+    Shot("sessions", training, keys=("S", "down")),
     Shot("events", training, keys=("e",)),
     Shot("help", training, keys=("question_mark",)),
 )
 
 
-ASKED = {
-    "sql": ("Q", "ctrl+o", "enter", "tab"),
-    "session": ("S", "down", "enter"),
-    "comparison": ("S", "p", "p", "c"),
+ASKED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
+    "sql": (record_training, ("Q", "ctrl+o", "enter", "tab")),
+    "session": (record_training, ("S", "down", "enter")),
+    "comparison": (record_runs, ("S", "p", "p", "c")),
 }
-"""The keys that lead to places which ask the recording."""
+"""What is asked, and the keys that lead to the place which asks it."""
 
 
 async def svg(shot: Shot) -> str:
@@ -117,10 +128,10 @@ async def svg(shot: Shot) -> str:
         return drawn(app)
 
 
-async def asked(*keys: str) -> str:
-    """A place that asks the recording, near its end; the keys lead there."""
+async def asked(record: Callable[[Path], Path], keys: Sequence[str]) -> str:
+    """A place that asks a recording, near its end; the keys lead there."""
     with tempfile.TemporaryDirectory() as folder:
-        path = record_training(Path(folder) / "run.duckdb")
+        path = record(Path(folder) / "run.duckdb")
         with closing(FileSource(path)) as source:
             deck = Deck(source, end=1200, title="job 4711 · gpu[01-08]")
             deck.app.animation_level = "none"
@@ -162,9 +173,25 @@ def drawn(app: Viewer) -> str:
     a long heading would end a cell beside its column, so letters are made smaller by as much.
     """
     made = app.export_screenshot(title="gswarm-tui", simplify=True)
-    made = made.replace("font-size: 20px;", f"font-size: {20 * 0.61 / (1200 / 1950):.3f}px;", 1)
+    made = made.replace("font-size: 20px;", f"font-size: {CELL / (1200 / 1950):.3f}px;", 1)
     made = re.sub(r"\s*@font-face \{.*?\}", "", made, flags=re.DOTALL)
+    made = re.sub(
+        r'<text class="([^"]+)" x="([^"]+)" y="([^"]+)"[^>]*>([^<]*[\u2800-\u28ff][^<]*)</text>', dotted, made
+    )
     return made.replace("<svg ", '<svg xml:space="preserve" ', 1)
+
+
+def dotted(text: re.Match[str]) -> str:
+    """Braille as dots: the fonts that have it are few, and as wide as they like."""
+    colour, left, base, chars = text.groups()
+    dots = [
+        f'<circle cx="{float(left) + CELL * (at + 0.25 + column / 2):.2f}" '
+        f'cy="{float(base) - LETTER + LINE * (row + 0.5) / 4:.2f}" r="1.6"/>'
+        for at, char in enumerate(unescape(chars))
+        for bit, (column, row) in enumerate(DOTS)
+        if char >= "\u2800" and ord(char) & 1 << bit
+    ]
+    return f'<g class="{colour}">{"".join(dots)}</g>'
 
 
 def plot(recording: Path) -> None:
@@ -209,7 +236,7 @@ def main() -> None:
     terminals: dict[str, tuple[Callable[[], Coroutine[None, None, str]], bool]] = {
         shot.name: (partial(svg, shot), shot.large) for shot in SHOTS
     }
-    terminals |= {name: (partial(asked, *keys), False) for name, keys in ASKED.items()}
+    terminals |= {name: (partial(asked, record, keys), False) for name, (record, keys) in ASKED.items()}
     terminals["replay"] = (replay, False)
     for name, (make_svg, large) in terminals.items():
         if wanted and name not in wanted:

@@ -20,11 +20,8 @@ class Job(Scene):
         self._seq[name] += frames
 
 
-def record_training(path: Path, nodes: int = 8, gpus: int = 8, seconds: int = 1200, seed: int = 3) -> Path:
-    """Warm-up and training in session "full_training", with epochs marked; node 6 is away for 90 s.
-
-    The session lasts from 10 s after ``BEGINNING`` (2026-03-02 14:00 UTC) to 10 s before the end.
-    """
+def recorded(path: Path, nodes: int, gpus: int, seed: int) -> tuple[Job, Recorder]:
+    """A job whose nodes have run for 10 s, and what records it."""
     made = Job(nodes, gpus, seed=seed)
     info = RecordingInfo(
         started_at=BEGINNING,
@@ -41,6 +38,31 @@ def record_training(path: Path, nodes: int = 8, gpus: int = 8, seconds: int = 12
     made.hub.sinks.append(recorder)
     made.connect()
     made.advance(10)
+    return made, recorder
+
+
+def record_runs(path: Path) -> Path:
+    """The same work twice, in sessions "run_1" (600 s) and "run_2" (480 s), each with three epochs marked."""
+    made, recorder = recorded(path, 8, 8, seed=3)
+    for run, seconds in ((1, 600), (2, 480)):
+        made.hub.start_session(f"run_{run}")
+        for epoch in (1, 2, 3):
+            made.advance(seconds // 3)
+            detail = json.dumps({"loss": round(2.4 / epoch**0.7 + 0.21, 3), "images_s": 2_400_000 // seconds})
+            made.hub.publish(Happened(made.time, "mark", INFO, f"epoch {epoch}", detail=detail))
+        made.hub.stop_session(made.fleet.sessions.running[-1].session_id)
+        made.advance(50)
+    status = recorder.close(made.time)
+    assert not status.error, status.error
+    return path
+
+
+def record_training(path: Path, nodes: int = 8, gpus: int = 8, seconds: int = 1200, seed: int = 3) -> Path:
+    """Warm-up and training in session "full_training", with epochs marked; node 6 is away for 90 s.
+
+    The session lasts from 10 s after ``BEGINNING`` (2026-03-02 14:00 UTC) to 10 s before the end.
+    """
+    made, recorder = recorded(path, nodes, gpus, seed)
     made.hub.start_session("full_training")
     main = made.fleet.sessions.running[-1].session_id
     made.hub.start_session("warm_up")
