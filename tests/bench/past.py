@@ -33,7 +33,7 @@ MEMORY_MIB = 16 * 1024
 DISK_BYTES = 1e12
 DAY_S = 86_400
 WIRE_BYTES = 46 * GPUS_A_NODE
-"""A frame of eight GPUs with all metrics; the agent's bench measures it."""
+"""A frame of eight simulated GPUs that train, with all metrics; those of the agent's bench hardly change."""
 PACKET_BYTES = 120
 """Ethernet, IP, TCP with time stamps, and an SSH packet's own, twice: the frame and what acknowledges it."""
 LINE_BYTES_A_S = 1e9 / 8
