@@ -22,6 +22,7 @@ from gswarm_tui.tui.commands import Palette, SwarmCommands
 from gswarm_tui.tui.dialogs import Ask, Field
 from gswarm_tui.tui.feed import Feed
 from gswarm_tui.tui.keys import Keys
+from gswarm_tui.tui.notebook import Notebook
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.screens.comparison import ComparisonScreen
 from gswarm_tui.tui.screens.events import EventsScreen
@@ -31,7 +32,6 @@ from gswarm_tui.tui.screens.help import HelpScreen
 from gswarm_tui.tui.screens.node import NodeScreen
 from gswarm_tui.tui.screens.session import SessionScreen
 from gswarm_tui.tui.screens.sessions import SessionsScreen
-from gswarm_tui.tui.screens.sql import Notebook, SqlScreen
 from gswarm_tui.tui.stopping import watch_for_going_on
 from gswarm_tui.tui.terminal import Terminal
 from gswarm_tui.tui.text import clean
@@ -191,6 +191,8 @@ class Viewer(App[str], inherit_bindings=False):
 
     def action_sql(self) -> None:
         """Go to the SQL place."""
+        from gswarm_tui.tui.screens.sql import SqlScreen  # its editor takes 20 ms
+
         self._go(SqlScreen())
 
     def action_help(self) -> None:

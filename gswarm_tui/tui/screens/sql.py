@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 
 from textual.app import ComposeResult
 
 from gswarm_tui.analysis.desk import MOST_COUNTED, Desk, DeskError, Found
-from gswarm_tui.asked import Asked
 from gswarm_tui.store.recipes import RECIPES
 from gswarm_tui.tui.actions import SQL, bindings_of
 from gswarm_tui.tui.answer import Laid, lay_out
 from gswarm_tui.tui.dialogs import Show
 from gswarm_tui.tui.format import plural
+from gswarm_tui.tui.notebook import Notebook
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.sheets import told
 from gswarm_tui.tui.text import clean
@@ -22,30 +21,8 @@ from gswarm_tui.tui.widgets.editor import Editor
 from gswarm_tui.tui.widgets.facts import title_line
 from gswarm_tui.tui.widgets.table import Column, Table
 
-HISTORY_KEPT = 200
 UNRECORDED = "nothing is recorded, so there is nothing to ask; without --no-record there is"
 _RECIPES = (Column("recipes", 40, left=True, grows=True),)
-
-
-@dataclass
-class Notebook:
-    """What was asked, oldest first, also at the prompt and in other runs; what the place showed when left."""
-
-    kept: Asked
-    asked: list[str] = field(default_factory=list)
-    draft: str = ""
-    answer: Laid | None = None
-    problem: str = ""
-
-    def open(self) -> None:
-        """Learn what was asked before this run."""
-        self.asked = self.asked or self.kept.read()[-HISTORY_KEPT:]
-
-    def remember(self, sql: str) -> None:
-        """Put a query behind those that were asked before."""
-        if self.asked[-1:] != [sql]:
-            self.asked = [*self.asked, sql][-HISTORY_KEPT:]
-            self.kept.add(sql)
 
 
 class SqlScreen(Place):
