@@ -52,8 +52,8 @@ class NodeState:
     """One node. ``gpus`` has shape (GPUs, GPU metrics) and ``host`` (host metrics,), NaN where unmeasured.
 
     ``version`` grows with every change that a screen could show. The energy counters in ``gpu_history`` count
-    from the first reading (``energy_base``, mJ). ``mine`` tells for each GPU whether the job was granted it,
-    True where that isn't known; ``own_memory_mib`` is the device memory of those.
+    from each GPU's first reading (``energy_base``, mJ). ``mine`` tells for each GPU whether the job was
+    granted it, True where that isn't known; ``own_memory_mib`` is the device memory of those.
     ``former`` is the hello of an agent run before this one, of which frames still come. ``last_ts`` is the
     time of the newest reading, ``last_arrival`` when a fresh one came: what waited on the node isn't fresh.
     ``looked`` is what the last look at processes found, None before it and where it is of other GPUs.
@@ -136,9 +136,12 @@ class NodeState:
         return values if all(self.mine) else values[np.array(self.mine, dtype=bool)]
 
     def counted_from(self, reading: Reading) -> Floats:
-        """Where its energy counters (mJ) count from in the history, so that single precision holds them."""
+        """Where its energy counters (mJ) count from in the history, so that single precision holds them.
+
+        NaN where a GPU has told none yet.
+        """
         if self.energy_base is None:
-            self.energy_base = np.nan_to_num(reading.gpus[:, ENERGY])
+            self.energy_base = reading.gpus[:, ENERGY].copy()
         return self.energy_base
 
     def as_kept(self, column: int) -> Floats:
@@ -164,7 +167,12 @@ def keep(taken: Iterable[tuple[NodeState, float, Reading]]) -> None:
     for grid, alike in gpus.items():
         places, tables, bases = zip(*alike, strict=True)
         values = together(tables)
-        values[:, :, ENERGY] -= together(bases)
+        energy, begun = values[:, :, ENERGY], together(bases)
+        if (first := np.isnan(begun) & np.isfinite(energy)).any():
+            for base, told, counters in zip(bases, first, energy, strict=True):
+                np.copyto(base, counters, where=told & np.isnan(base))
+            begun = together(bases)
+        energy -= begun
         grid.put(places, values)
     for grid, of_hosts in hosts.items():
         places, rows = zip(*of_hosts, strict=True)

@@ -69,7 +69,7 @@ class Filling:
         """All is there."""
         for node, (first, last) in zip(self._nodes, pairwise(self._first_gpu.tolist()), strict=True):
             if node.gpu_history is not None and len(node.gpu_history):
-                node.energy_base = np.nan_to_num(self._bases[first:last])
+                node.energy_base = self._bases[first:last].copy()
 
     def _known(self, ids: Places) -> Places:
         """The places of nodes among those to be filled, negative for others."""

@@ -21,7 +21,7 @@ class Scene:
     """A hub whose nodes are ``SimulatedNode`` probes, read in this process.
 
     ``hub`` is what the app gets. Nothing happens until ``advance``; what a test does to a node
-    (``lose``, ``silence``, ``forget_gpu``) holds until ``bring_back``.
+    (``lose``, ``silence``, ``forget_gpu``) holds until ``bring_back`` and ``remember_gpu``.
     """
 
     def __init__(
@@ -119,6 +119,11 @@ class Scene:
     def forget_gpu(self, name: str, gpu: int) -> Scene:
         """A GPU doesn't answer any more."""
         self._forgotten.add((name, gpu))
+        return self
+
+    def remember_gpu(self, name: str, gpu: int) -> Scene:
+        """A GPU answers again."""
+        self._forgotten.discard((name, gpu))
         return self
 
     def note(self, name: str, note: Note) -> Scene:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import GpuFacts, HostFacts
-from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME
 from gswarm_tui.fleet.history import Floats, Singles
 from gswarm_tui.tui.widgets.curve import (
     Window,
@@ -170,3 +170,17 @@ def test_energy_is_plotted_from_the_first_reading_on_as_the_number_beside_it() -
     measured = plot.levels[np.isfinite(plot.levels)]
     assert plot.label == "energy since start"
     assert measured[-1] > 0.1 > measured[0]
+
+
+def test_energy_counts_from_a_gpus_own_first_reading_where_it_answers_late() -> None:
+    made = Scene(1, 2).connect().forget_gpu("gpu01", 1).advance(10)
+    made.remember_gpu("gpu01", 1).advance(30)
+    node = made.fleet.nodes["gpu01"]
+    energy = GPU_COLUMNS.index("energy_mj")
+    late = float(node.as_kept(energy)[1])
+    assert 0 < late < 30 * 700_000
+    assert node.gpu_history is not None
+    kept = node.gpu_history.series(energy, 1)[1]
+    assert np.isnan(kept[:10]).all()
+    assert kept[10] == 0
+    assert kept[-1] == pytest.approx(late, abs=1)
