@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.probes.gpu_facts import lost_gpu_facts
-from gswarm_agent.probes.nvml import FieldAnswers, FieldQuery, Nvml, reason_of
+from gswarm_agent.probes.nvml import FieldQuery, Nvml, reason_of
 from gswarm_agent.probes.pcie import seconds_to_wrap
 from gswarm_agent.probes.questions import field_sums
 
@@ -63,8 +63,7 @@ def test_a_field_value_is_read_as_its_type(kind: tuple[str, int, str], number: i
         value.valueType = value_type
         return 0
 
-    told = FieldAnswers((0,), (value_type,), (signed,))
-    assert FieldQuery([(138, 7)]).ask(answers, None) == (0, told)
+    assert FieldQuery([(138, 7)]).ask(answers, None) == (0, (0,), (value_type,), (signed,))
 
 
 def test_a_pcie_5_link_of_16_lanes_goes_round_in_68_ms() -> None:

@@ -6,12 +6,11 @@ import math
 import time
 from collections import deque
 from itertools import accumulate
-from operator import itemgetter
 from threading import Lock
 
-from gswarm_agent.frame import ERROR, INFO, WARNING, Note, Number, Row
-from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_agent.frame import ERROR, INFO, WARNING, Note, Number
 from gswarm_agent.probes.gpu_facts import has_mig
+from gswarm_agent.probes.gpu_rows import in_the_catalogues_order
 from gswarm_agent.probes.nvml import (
     GPU_IS_LOST,
     NOT_SUPPORTED,
@@ -24,11 +23,13 @@ from gswarm_agent.probes.nvml import (
     reason_of,
 )
 from gswarm_agent.probes.questions import FieldSum, Levels, Source, field_sums, levels, pcie_counts
-from gswarm_agent.probes.rates import SECOND_NS, Rates
+from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
+    from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+
+    from gswarm_agent.probes.gpu_rows import Answer, Counting, Traffic
 
 RETRY_NS = 60 * SECOND_NS
 """How long a metric that the GPU doesn't have rests before it is tried again."""
@@ -52,29 +53,26 @@ def _failure(codes: Dict[Source, int]) -> Optional[int]:
 
 
 class _Calls:
-    """Questions that take a call each, prepared, and how a row is made of their numbers and those beside."""
+    """Questions that take a call each, prepared; ``beside`` names the columns that follow on their numbers.
+
+    ``seldom`` says where among all these numbers those are that aren't asked for each time.
+    """
 
     def __init__(self, levels: Sequence[Levels], beside: Sequence[str]) -> None:
         self.levels = levels
         self.query = CallQuery([source.call for source in levels])
-        answered = [(i, source, name) for i, source in enumerate(levels) for name in source.columns]
-        self.calls = [i for i, _, _ in answered]
-        self.converts = [source.convert for _, source, _ in answered]
-        columns = [name for _, _, name in answered] + [*beside]
-        places = [columns.index(name) if name in columns else len(columns) for name in GPU_COLUMNS]
-        self._row = itemgetter(*places)
-
-    def row(self, numbers: Sequence[Optional[Number]], beside: Sequence[Optional[Number]]) -> Row:
-        """The numbers of the calls, and those beside them, in the order of the catalogue."""
-        row: Row = self._row([*numbers, *beside, None])
-        return row
+        answered = [(i, name) for i, source in enumerate(levels) for name in source.columns]
+        self.calls = [i for i, _ in answered]
+        columns = [name for _, name in answered] + [*beside]
+        self.pick = in_the_catalogues_order(tuple(columns))
+        self.seldom = [columns.index(name) for source in levels if source.seldom for name in source.columns]
 
 
 class _Asked:
     """What a GPU is asked, prepared: ``fields`` in one call, then ``all`` levels or the ``often`` ones.
 
-    ``places`` says of each of the ``counts`` where its fields are, None where it isn't asked for; ``ways`` is
-    how its column comes of their sum.
+    ``places`` says of each of the ``counts`` where its fields are, None where it isn't asked for; ``plain``,
+    that each is one field, in this order.
     """
 
     def __init__(
@@ -85,12 +83,11 @@ class _Asked:
         ends = accumulate(len(source.fields) for source in fields)
         places = {source: slice(end - len(source.fields), end) for source, end in zip(fields, ends)}
         self.places = [places.get(source) for source in counts]
-        self.ways = [(source.scale, source.most) for source in counts]
+        self.plain = self.places == [slice(at, at + 1) for at in range(len(counts))]
         seldom = [name for source in levels if source.seldom for name in source.columns]
         beside = [name for source in counts for name in source.columns] + seldom
         self.all = _Calls(levels, beside)
         self.often = _Calls([source for source in levels if not source.seldom], beside)
-        self.seldom = [GPU_COLUMNS.index(name) for name in seldom]
 
 
 class Gpu:
@@ -108,14 +105,14 @@ class Gpu:
         self.lost: Optional[str] = None
         self.hanging = False
         self.notes: Deque[Note] = deque()
-        self.pcie_meter: Optional[Callable[[], Optional[Tuple[float, float]]]] = None
+        self.pcie_meter: Optional[Traffic] = None
         self.pcie_counted_at = time.monotonic()
         self.pcie_wraps_s = math.inf
         self._nvml = nvml
         self._levels = levels(nvml)
         self._pcie = pcie_counts(nvml.api)
         self._counts: List[FieldSum] = [*self._pcie, *field_sums(nvml)]
-        self._rates = Rates(len(self._counts))
+        self._counting: Counting = ()
         self._sources: List[Source] = [*self._levels, *self._counts]
         self._asked = _Asked(self._counts, (), ())
         self._seldom_at = 0
@@ -143,6 +140,11 @@ class Gpu:
         return self._pcie[0].unwrapped.narrow or self._pcie[1].unwrapped.narrow
 
     @property
+    def metered_pcie(self) -> Optional[Traffic]:
+        """What measures PCIe where the GPU has no counters."""
+        return self.pcie_meter if self.pcie_meter is not None and self.lacks_pcie_counts else None
+
+    @property
     def lacks_pcie_counts(self) -> bool:
         """Whether the GPU has no PCIe counters."""
         return any(count.reason is not None for count in self._pcie)
@@ -154,35 +156,35 @@ class Gpu:
         except _LostError as lost:
             self._lose(str(lost))
 
-    def read(self, now_ns: int) -> Optional[Row]:
-        """One row of the catalogue's GPU metrics, None when the GPU doesn't answer."""
+    def read(self, now_ns: int) -> Optional[Answer]:
+        """What it answers to all that it is asked, None when the GPU doesn't answer."""
         if self.lost is not None and now_ns < self._look_at:
             return None
         try:
             if self.lost is not None:
                 self._find_out()
-            row = self._read(now_ns)
+            answer = self._read(now_ns)
         except _LostError as lost:
             self._lose(str(lost))
             self._look_at = now_ns + LOOK_AGAIN_NS
             return None
-        if row is not None and self.lost is not None:
+        if answer is not None and self.lost is not None:
             self.lost = None
             self._note("gpu_back", INFO, "answers again")
-        return row
+        return answer
 
     def count_pcie(self) -> None:
         """Look at the PCIe counters between ticks, before they have gone round."""
         if not self._field_lock.acquire(blocking=False):
             return  # the tick's own reading is at it; where that hangs, this thread must not
         try:
-            code, answers = self._nvml.ask_fields(self.handle, self._pcie_query)
+            code, codes, kinds, numbers = self._nvml.ask_fields(self.handle, self._pcie_query)
             if code == SUCCESS:
                 self._look_at_pcie()
             # What fails here fails in the tick's own reading too, which deals with it.
             for i, count in enumerate(self._pcie):
-                if code == SUCCESS and answers.codes[i] == SUCCESS:
-                    count.unwrapped.update(answers.numbers[i], answers.kinds[i] == UNSIGNED_INT)
+                if code == SUCCESS and codes[i] == SUCCESS:
+                    count.unwrapped.update(numbers[i], kinds[i] == UNSIGNED_INT)
         finally:
             self._field_lock.release()
 
@@ -221,13 +223,13 @@ class Gpu:
         for source in self._sources:
             self._begin_anew(source)
 
-    def _read(self, now_ns: int) -> Optional[Row]:
+    def _read(self, now_ns: int) -> Optional[Answer]:
         if self._retry_at is None:
             self._retry_at = now_ns + RETRY_NS
         everything = now_ns >= self._retry_at
         if everything:
             self._retry_at = now_ns + RETRY_NS
-        row, codes = self._ask(now_ns, everything)
+        answer, codes = self._ask(now_ns, everything)
         if codes:
             failed = _failure(codes)
             if failed is not None:
@@ -237,10 +239,10 @@ class Gpu:
                 return None
             self._judge(codes, told=True)
         self._silent = 0
-        return row
+        return answer
 
-    def _ask(self, now_ns: int, everything: bool) -> Tuple[Row, Dict[Source, int]]:
-        """Ask all that isn't at rest, or everything: a row, and each source's nvmlReturn_t.
+    def _ask(self, now_ns: int, everything: bool) -> Tuple[Answer, Dict[Source, int]]:
+        """Ask all that isn't at rest, or everything: the answer, and each source's nvmlReturn_t.
 
         There are no codes where all have answered, as they had the time before.
         """
@@ -251,51 +253,47 @@ class Gpu:
                 [source for source in self._counts if everything or source.reason is None],
                 [source for source in self._levels if everything or source.reason is None],
             )
-            self._kept = [None] * len(self._asked.seldom)
+            self._kept = [None] * len(self._asked.all.seldom)
         asked = self._asked
         often = self._settled and now_ns < self._seldom_at
         calls = asked.often if often else asked.all
         # Counters come first, close to the time that their rates are taken at.
-        counted, failed = self._ask_fields(asked, now_ns)
+        totals, counting, failed = self._ask_fields(asked)
         levels, codes = self._ask_levels(calls)
-        row = calls.row(levels, [*counted, *self._kept])
         if not often:
-            self._kept = [row[place] for place in asked.seldom]
+            self._kept = [levels[place] for place in calls.seldom]
             self._seldom_at = 0 if everything else now_ns + SELDOM_NS
+        answer = now_ns, counting, calls.pick, (*levels, *totals, *self._kept, None)
         if self._settled and not failed and not any(codes):
-            return row, {}
+            return answer, {}
         found: Dict[Source, int] = dict(zip(calls.levels, codes))
         found.update((source, failed.get(source, SUCCESS)) for source in asked.fields)
-        return row, found
+        return answer, found
 
-    def _ask_fields(self, asked: _Asked, now_ns: int) -> Tuple[List[Optional[Number]], Dict[FieldSum, int]]:
-        """The columns of all counts, and the nvmlReturn_t of those that failed."""
+    def _ask_fields(self, asked: _Asked) -> Tuple[Sequence[Optional[Number]], Counting, Dict[FieldSum, int]]:
+        """The totals of all counts, how they count, and the nvmlReturn_t of those that failed."""
+        if not asked.fields:
+            return [None] * len(self._counts), self._counting, {}
         failed: Dict[FieldSum, int] = {}
-        totals: List[Optional[Number]] = [None] * len(self._counts)
         with self._field_lock:
-            if asked.fields:
-                verdict, told = self._nvml.ask_fields(self.handle, asked.field_query)
-                codes, kinds, numbers = told.codes, told.kinds, told.numbers
-                if verdict == SUCCESS:
-                    self._look_at_pcie()
-                else:
-                    codes = (verdict,) * len(codes)
-                totals = [None if place is None else sum(numbers[place]) for place in asked.places]
-                if any(codes):
-                    failed = self._failed(asked, codes)
-                    totals = [None if c in failed else total for c, total in zip(self._counts, totals)]
-                for i, (count, place) in enumerate(zip(self._pcie, asked.places)):
-                    total = totals[i]
-                    if place is not None and total is not None:
-                        totals[i] = count.unwrapped.update(total, kinds[place.start] == UNSIGNED_INT)
-            rates = self._rates.update(totals, now_ns)
-        columns = [
-            total if scale is None else None if rate is None else min(most, rate * scale)
-            for (scale, most), total, rate in zip(asked.ways, totals, rates)
-        ]
-        if self.pcie_meter is not None and self.lacks_pcie_counts:
-            columns[: len(self._pcie)] = self.pcie_meter() or (None, None)
-        return columns, failed
+            verdict, codes, kinds, numbers = self._nvml.ask_fields(self.handle, asked.field_query)
+            if verdict == SUCCESS:
+                self._look_at_pcie()
+            else:
+                codes = (verdict,) * len(codes)
+            totals: List[Optional[Number]] = (
+                list(numbers)
+                if asked.plain
+                else [None if place is None else sum(numbers[place]) for place in asked.places]
+            )
+            if any(codes):
+                failed = self._failed(asked, codes)
+                totals = [None if c in failed else total for c, total in zip(self._counts, totals)]
+            for i, (count, place) in enumerate(zip(self._pcie, asked.places)):
+                total = totals[i]
+                if place is not None and total is not None:
+                    totals[i] = count.unwrapped.update(total, kinds[place.start] == UNSIGNED_INT)
+            return totals, self._counting, failed
 
     def _failed(self, asked: _Asked, codes: Sequence[int]) -> Dict[FieldSum, int]:
         """The first nvmlReturn_t that isn't SUCCESS of each count that has one among its fields."""
@@ -308,17 +306,14 @@ class Gpu:
         }
         return {count: code for count, code in errors.items() if code != SUCCESS}
 
-    def _ask_levels(self, calls: _Calls) -> Tuple[List[Optional[Number]], Sequence[int]]:
+    def _ask_levels(self, calls: _Calls) -> Tuple[Sequence[Optional[Number]], Sequence[int]]:
         """The numbers that the calls answer, and each call's nvmlReturn_t."""
-        codes, answers = calls.query.ask(self.handle)
-        numbers: List[Optional[Number]] = [
-            number if convert is None else convert(number) for convert, number in zip(calls.converts, answers)
-        ]
-        if any(codes):
-            if codes[-1] == GPU_IS_LOST:
-                raise _LostError(reason_of(GPU_IS_LOST))
-            numbers = [None if codes[i] else number for i, number in zip(calls.calls, numbers)]
-        return numbers, codes
+        codes, numbers = calls.query.ask(self.handle)
+        if not any(codes):
+            return numbers, codes
+        if codes[-1] == GPU_IS_LOST:
+            raise _LostError(reason_of(GPU_IS_LOST))
+        return [None if codes[i] else number for i, number in zip(calls.calls, numbers)], codes
 
     def _judge(self, codes: Dict[Source, int], told: bool) -> bool:
         """Put to rest what will not be answered; True when every source has answered or rests."""
@@ -363,8 +358,7 @@ class Gpu:
     def _begin_anew(self, source: Source) -> None:
         """Count from the next answer on."""
         source.reset()
-        if source in self._counts:
-            self._rates.reset(self._counts.index(source))
+        self._counting = tuple([(c.begun, c.scale, c.most) for c in self._counts if c.rated])
 
     def _note(self, kind: str, severity: str, message: str) -> None:
         self.notes.append(Note(kind, severity, message, self.index))

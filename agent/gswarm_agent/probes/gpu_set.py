@@ -8,15 +8,19 @@ from functools import partial
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, Note, Row
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.gpu_facts import lost_gpu_facts, read_gpu_facts
+from gswarm_agent.probes.gpu_rows import GpuRows
 from gswarm_agent.probes.lane import Errand, Lanes
 from gswarm_agent.probes.nvml import HANGS, Nvml, NvmlError
 from gswarm_agent.probes.pcie import ThroughputMeter, WrapGuard
 from gswarm_agent.probes.processes import ProcessProbe, why_no_processes
+from gswarm_agent.probes.questions import field_sums, levels, pcie_counts
 from gswarm_agent.probes.xid import XidWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Set, Tuple
+
+    from gswarm_agent.probes.gpu_rows import Answer
 
 START_S = 10.0
 """How long the driver may take to start up; without its persistence mode it takes seconds."""
@@ -35,7 +39,8 @@ class GpuSet:
         self._proc = proc
         self._gpus: List[Gpu] = []
         self._nvml: Optional[Nvml] = None
-        self._lanes: Lanes[Optional[Row]] = Lanes(0, "gpus")
+        self._rows: Optional[GpuRows] = None
+        self._lanes: Lanes[Optional[Answer]] = Lanes(0, "gpus")
         self._no_processes: Dict[int, str] = {}
         self._xids: Optional[XidWatch] = None
         self._meter: Optional[ThroughputMeter] = None
@@ -91,16 +96,20 @@ class GpuSet:
 
     def gather(self, until: float, patience: float) -> Tuple[Optional[Row], ...]:
         """The rows that are there by ``until`` (time.monotonic()), None for the other GPUs."""
-        rows = self._lanes.gather(until, patience)
+        answers = self._lanes.gather(until, patience)
         for gpu in self._gpus:
-            if gpu.hanging == (gpu.index in rows):
-                _watch(gpu, gpu.index in rows)
+            if gpu.hanging == (gpu.index in answers):
+                _watch(gpu, gpu.index in answers)
         if self._nvml is not None:
             self._guard_wraps(self._nvml)
         for rounds in (self._guard, self._meter):
             if rounds is not None:
                 rounds.relieve()
-        return tuple([rows.get(gpu.index) for gpu in self._gpus])
+        if self._rows is None:
+            return ()
+        return self._rows.of(
+            [answers.get(gpu.index) for gpu in self._gpus], [gpu.metered_pcie for gpu in self._gpus]
+        )
 
     def take_notes(self) -> List[Note]:
         """What happened since the last call."""
@@ -129,6 +138,7 @@ class GpuSet:
             self.missing = "the NVIDIA driver shows no GPU to this user's processes on this node"
             return
         self._gpus = [Gpu(nvml, index) for index in range(count)]
+        self._rows = GpuRows(levels(nvml), [*pcie_counts(nvml.api), *field_sums(nvml)], count)
         self._lanes = Lanes(count, "gpus")
         opened: Dict[int, GpuFacts] = {}
         self._lanes.start(partial(self._open_gpu, nvml, opened))

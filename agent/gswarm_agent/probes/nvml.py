@@ -64,6 +64,10 @@ Field: TypeAlias = "Tuple[int, int]"
 Function: TypeAlias = "Callable[..., int]"
 """A function of the library itself; returns nvmlReturn_t."""
 
+FieldAnswers: TypeAlias = "Tuple[int, Tuple[int, ...], Tuple[int, ...], Tuple[float, ...]]"
+"""The driver's answers to fields: the call's nvmlReturn_t, then of each its nvmlReturn_t, nvmlValueType_t and
+number."""
+
 
 class NvmlError(Exception):
     """NVML can't be used at all; the message says why, in one sentence."""
@@ -132,30 +136,26 @@ class ListQuery:
     def __init__(self, layout: str) -> None:
         self._layout = struct.Struct(layout)
         self._count = ctypes.c_uint()
-        self._memory = ctypes.create_string_buffer(32 * self._layout.size)
+        self._counted = ctypes.byref(self._count)
+        self._make_room(32)
+
+    def _make_room(self, room: int) -> None:
+        self._room = room
+        self._memory = ctypes.create_string_buffer(room * self._layout.size)
+        self._listed = memoryview(self._memory)
 
     def ask(self, call: Callable[[Any, Any], int]) -> Tuple[int, List[Tuple[int, ...]]]:
         """The call's nvmlReturn_t and, where it is SUCCESS, the list."""
-        room = len(self._memory) // self._layout.size
-        self._count.value = room
-        code = call(ctypes.byref(self._count), self._memory)
-        if code == _INSUFFICIENT_SIZE and room < self._count.value <= self._MOST:
-            # Twice what there is now: others may come before the next call.
-            self._memory = ctypes.create_string_buffer(2 * self._count.value * self._layout.size)
+        self._count.value = self._room
+        code = call(self._counted, self._memory)
+        count = self._count.value
+        if code == _INSUFFICIENT_SIZE and self._room < count <= self._MOST:
+            self._make_room(2 * count)  # others may come before the next call
             return self.ask(call)
-        if code != SUCCESS:
+        if code != SUCCESS or count == 0:
             return code, []
-        size = min(room, self._count.value) * self._layout.size
-        return code, list(self._layout.iter_unpack(memoryview(self._memory)[:size]))
-
-
-@dataclass(frozen=True)
-class FieldAnswers:
-    """The driver's answers to fields, in their order: nvmlReturn_t, nvmlValueType_t and number of each."""
-
-    codes: Tuple[int, ...]
-    kinds: Tuple[int, ...]
-    numbers: Tuple[float, ...]
+        size = min(self._room, count) * self._layout.size
+        return code, list(self._layout.iter_unpack(self._listed[:size]))
 
 
 # nvmlValueType_t to the member of the union: double, uint, (ulong, ulonglong), slonglong, sint, ushort.
@@ -176,14 +176,14 @@ class FieldQuery:
         for i, (field, scope) in enumerate(fields):
             self._LAYOUT.pack_into(self._buffer, i * self._LAYOUT.size, field, scope, 0, 0, 0, 0, 0)
 
-    def ask(self, function: Function, handle: Any) -> Tuple[int, FieldAnswers]:
-        """The call's nvmlReturn_t and the answers, which mean nothing where it isn't SUCCESS."""
+    def ask(self, function: Function, handle: Any) -> FieldAnswers:
+        """The answers, which mean nothing where the call's nvmlReturn_t isn't SUCCESS."""
         code = function(handle, self._count, self._buffer)
         answers = self._answers.unpack(self._buffer)
         if answers[::3] != self._kinds:
             self._expect(answers[::3])
             answers = self._answers.unpack(self._buffer)
-        return code, FieldAnswers(answers[1::3], self._kinds, answers[2::3])
+        return code, answers[1::3], self._kinds, answers[2::3]
 
     def _expect(self, kinds: Tuple[int, ...]) -> None:
         """Read the answers as these kinds of numbers, which are nearly always those of the time before."""
@@ -232,7 +232,7 @@ class Nvml:
         """Whether the library has a function."""
         return hasattr(self._library, name)
 
-    def ask_fields(self, handle: Any, query: FieldQuery) -> Tuple[int, FieldAnswers]:
+    def ask_fields(self, handle: Any, query: FieldQuery) -> FieldAnswers:
         """See FieldQuery."""
         return query.ask(self._get_fields, handle)
 

@@ -7,6 +7,7 @@ import importlib.util
 import time
 from collections import defaultdict
 from functools import partial
+from operator import itemgetter
 from threading import Lock
 
 from gswarm_agent.frame import INFO, WARNING, Note, ProcessSample
@@ -51,6 +52,7 @@ class GpuShare:
 _LISTINGS = ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v3")
 _PROCESS = "=I4xQ8x"  # nvmlProcessInfo_t: pid, usedGpuMemory, and its instance
 _SAMPLE = "=I4xQI12x"  # nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil, and other units' shares
+_BY_TIME = itemgetter(1)
 _NOT_AVAILABLE = 2**64 - 1
 
 
@@ -71,8 +73,10 @@ class NvmlLister:
         held: Dict[int, int] = {}
         for listing in self._listings:
             _, processes = query.ask(partial(listing, gpu.handle))
-            held.update((process[0], process[1]) for process in processes)
-        busy = self._busy(gpu) if held else {}
+            held.update({process[0]: process[1] for process in processes})
+        if not held:
+            return {}
+        busy = self._busy(gpu)
         return {
             pid: GpuShare(
                 None if memory == _NOT_AVAILABLE else memory >> 20,
@@ -88,7 +92,8 @@ class NvmlLister:
         code, samples = query.ask(lambda count, memory: self._utilization(gpu.handle, memory, count, since))
         if code not in (SUCCESS, NOT_FOUND):
             return None
-        return {pid: sm for pid, _, sm in sorted(samples, key=lambda sample: sample[1])}
+        samples.sort(key=_BY_TIME)
+        return {pid: sm for pid, _, sm in samples}
 
 
 class NvitopLister:

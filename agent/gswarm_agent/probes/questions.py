@@ -61,6 +61,7 @@ class FieldSum(Source):
     """A column made of field values: their sum, or with ``scales`` its growth per second times the scale.
 
     ``plans`` are alternative sets of fields, tried in order until the GPU knows one; each has its scale.
+    ``begun`` counts how often it began anew.
     No value is above ``most``: the driver's clock and ours differ by a little.
     """
 
@@ -72,6 +73,8 @@ class FieldSum(Source):
         most: float = math.inf,
     ) -> None:
         super().__init__(column)
+        self.column = column
+        self.begun = 0
         self._plans = plans
         self._scales = scales
         self._plan = 0
@@ -83,14 +86,23 @@ class FieldSum(Source):
         return self._plans[self._plan]
 
     @property
-    def scale(self) -> Optional[float]:
-        """What the growth per second is multiplied by, None where the column is the sum itself."""
-        return self._scales[self._plan] if self._scales else None
+    def rated(self) -> bool:
+        """Whether the column is the sum's growth, and not the sum itself."""
+        return bool(self._scales)
+
+    @property
+    def scale(self) -> float:
+        """What the growth per second is multiplied by."""
+        return self._scales[self._plan]
 
     def give_up_plan(self) -> bool:
         """Whether there is another set of fields, which is then taken."""
         self._plan = (self._plan + 1) % len(self._plans)
         return self._plan > 0
+
+    def reset(self) -> None:
+        """Count from the next answer on."""
+        self.begun += 1
 
 
 class PcieCount(FieldSum):
@@ -101,7 +113,8 @@ class PcieCount(FieldSum):
         self.unwrapped = Unwrapped()
 
     def reset(self) -> None:
-        """Forget the counts."""
+        """See FieldSum."""
+        super().reset()
         self.unwrapped.reset()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from operator import sub
+
 from gswarm_agent.frame import Number
 
 TYPE_CHECKING = False
@@ -21,28 +24,32 @@ class Rates:
     __slots__ = ("_times", "_values")
 
     def __init__(self, count: int) -> None:
-        self._values: List[Optional[Number]] = [None] * count
-        self._times = [0] * count
+        self._values: Sequence[Number] = [math.nan] * count
+        self._times: Sequence[int] = [0] * count
 
     def update(self, values: Sequence[Optional[Number]], now_ns: int) -> List[Optional[float]]:
         """Take a reading of all; a counter without an answer keeps its last one as the starting point."""
+        return self.update_each(values, (now_ns,) * len(values))
+
+    def update_each(self, values: Sequence[Optional[Number]], times: Sequence[int]) -> List[Optional[float]]:
+        """Take a reading of all, each at its own time."""
+        numbers = [math.nan if value is None else value for value in values]
+        spans = map(sub, times, self._times)
+        # What isn't known makes NaN, which isn't at least 0, and neither is what went backwards.
         rates = [
-            None
-            if value is None or before is None or value < before or now_ns <= at
-            else (value - before) * SECOND_NS / (now_ns - at)
-            for value, before, at in zip(values, self._values, self._times)
+            growth * SECOND_NS / span if growth >= 0 and span > 0 else None
+            for growth, span in zip(map(sub, numbers, self._values), spans)
         ]
         if None in values:
-            starts = zip(values, self._values, self._times)
-            kept = [(before, at) if value is None else (value, now_ns) for value, before, at in starts]
-            self._values, self._times = [before for before, _ in kept], [at for _, at in kept]
-        else:
-            self._values, self._times = list(values), [now_ns] * len(values)
+            known = [value is not None for value in values]
+            numbers = [new if has else old for has, new, old in zip(known, numbers, self._values)]
+            times = [new if has else old for has, new, old in zip(known, times, self._times)]
+        self._values, self._times = numbers, times
         return rates
 
     def reset(self, counter: int) -> None:
         """Forget the last reading of a counter."""
-        self._values[counter] = None
+        self._values = [*self._values[:counter], math.nan, *self._values[counter + 1 :]]
 
 
 class SummedRates:
