@@ -6,14 +6,14 @@ raises ``WireError``.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 
 from gswarm_agent.block import MAX_SINGLE
 from gswarm_agent.frame import Clock, GpuFacts, Hello, HostFacts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Type, TypeVar
+    from typing import Any, Callable, Dict, List, Optional, Tuple, Type, TypeVar
 
     _T = TypeVar("_T")
 
@@ -96,10 +96,8 @@ def read_hello(body: List[Any]) -> Hello:
     version, life, interval_ms, simulated, host, gpus, capabilities, columns, clock = body
     if type(capabilities) is not dict or len(capabilities) > MAX_GPUS * MAX_COLUMNS:
         raise malformed("hello capabilities")
-    named = [
-        tuple(read_text(name, "hello column") for name in read_array(table, "hello columns", MAX_COLUMNS))
-        for table in read_array(columns, "hello columns", 4, 4)
-    ]
+    tables = read_array(columns, "hello columns", 4, 4)
+    named = [_columns(tuple(read_array(table, "hello columns", MAX_COLUMNS))) for table in tables]
     return Hello(
         agent_version=read_text(version, "hello version"),
         life=read_text(life, "hello life"),
@@ -116,6 +114,12 @@ def read_hello(body: List[Any]) -> Hello:
         exact_columns=frozenset(named[3]),
         clock=None if clock is None else read_clock(clock),
     )
+
+
+@lru_cache(maxsize=8)
+def _columns(names: Tuple[Any, ...]) -> Tuple[str, ...]:
+    """A table's columns, read once for all nodes of a version, which then share them."""
+    return tuple(read_text(name, "hello column") for name in names)
 
 
 def read_clock(value: Any) -> Clock:
