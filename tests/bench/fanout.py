@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.bench.figures import Figure, Form
+from tests.terminal import InTerminal
 from tests.unit import sshd
 from tests.unit.heads import clear
 
@@ -46,12 +47,14 @@ def run(form: Form) -> Iterator[Figure]:
     """From a fresh client process to the first frame of every node; then again, with the agents serving."""
     nodes, few, rounds = form.count(64, 3), form.count(8, 1), form.count(3, 1)
     peers: list[float] = []
+    whole: list[float] = []
     took: dict[str, list[tuple[Took, Took]]] = {"": [], ", agents serving": [], BARE: []}
     with ExitStack() as stack:
         config, names = _servers(stack, form.folder, nodes)
         streamed = _ours(config, names, "")  # nothing is sent: the nodes share this environment
         for _ in range(rounds):
             peers.append(_parallel_ssh(config, names))
+            whole.append(_whole_command(config, names))
             one, other = str(uuid.uuid4()), str(uuid.uuid4())
             stack.callback(clear, one)
             stack.callback(clear, other)
@@ -70,6 +73,8 @@ def run(form: Form) -> Iterator[Figure]:
         yield Figure(f"{reached}{what}", wall_s, "s", share * peer, limit=limit, beside=peer)
         node_ms = _a_node(pairs)
         yield Figure(f"fan-out: client CPU for each node{what}", node_ms, "ms", 3, limit=bare, beside=alone)
+    shown = f"fan-out: command to {nodes} sshd live on the screen, with a recording"
+    yield Figure(shown, median(whole), "s", limit=limit, beside=peer)
     pairs = took[""]
     start_ms = median(least.cpu_ms for least, _ in pairs) - few * _a_node(pairs)
     yield Figure("fan-out: client CPU to start, whatever the nodes", max(0.0, start_ms), "ms")
@@ -126,6 +131,14 @@ def _parallel_ssh(config: Path, names: Sequence[str]) -> float:
     if wrong:
         raise RuntimeError(f"ssh failed: {wrong[0]}")
     return took
+
+
+def _whole_command(config: Path, names: Sequence[str]) -> float:
+    """Seconds from the command until the program shows all nodes live, with its recorder and its screen."""
+    words = ("--nodes", *names, "--ssh-config", str(config), "--interval", f"{INTERVAL_MS / 1000:g}")
+    command = [sys.executable, "-m", "gswarm_tui", *words, "--linger", f"{LINGER_S}s"]
+    with InTerminal(command, folder=config.parent) as program:
+        return program.wait_for(f"nodes {len(names)}/{len(names)} ", 180) - program.began
 
 
 def _ours(config: Path, names: Sequence[str], recording: str, *, stop: bool = False) -> Took:
