@@ -178,13 +178,13 @@ class Gpu:
         if not self._field_lock.acquire(blocking=False):
             return  # the tick's own reading is at it; where that hangs, this thread must not
         try:
-            code, codes, kinds, numbers = self._nvml.ask_fields(self.handle, self._pcie_query)
-            if code == SUCCESS:
-                self._look_at_pcie()
+            verdict, *answers = self._nvml.ask_fields(self.handle, self._pcie_query)
             # What fails here fails in the tick's own reading too, which deals with it.
-            for i, count in enumerate(self._pcie):
-                if code == SUCCESS and codes[i] == SUCCESS:
-                    count.unwrapped.update(numbers[i], kinds[i] == UNSIGNED_INT)
+            if verdict == SUCCESS:
+                self._look_at_pcie()
+                for count, code, kind, number in zip(self._pcie, *answers):
+                    if code == SUCCESS:
+                        count.unwrapped.update(number, kind == UNSIGNED_INT)
         finally:
             self._field_lock.release()
 

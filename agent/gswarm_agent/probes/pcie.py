@@ -44,7 +44,8 @@ class _Rounds(ABC):
         self._name = name
         self._gpus = list(gpus)
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._going_on = threading.Lock()  # held until the end: to wait for an Event costs as much as a round
+        self._going_on.acquire()
         self._visit: Optional[Tuple[Gpu, float]] = None
         self._thread = self._new_thread()
 
@@ -61,15 +62,17 @@ class _Rounds(ABC):
             self._gpus.append(gpu)
 
     def _work(self) -> None:
-        while not self._ended.wait(self.pause()):
+        thread = threading.current_thread()
+        while not self._going_on.acquire(timeout=self.pause()):
             for gpu in list(self._gpus):
                 self._visit = gpu, time.monotonic()
                 self.visit(gpu)
                 with self._lock:
-                    if threading.current_thread() is not self._thread:
+                    if self._thread is not thread:
                         self._gpus.append(gpu)
                         return
                     self._visit = None
+        self._going_on.release()
 
     @abstractmethod
     def pause(self) -> float:
@@ -91,7 +94,7 @@ class _Rounds(ABC):
 
     def close(self, timeout: float) -> bool:
         """End the thread; False when it is still at work after the time."""
-        self._ended.set()
+        self._going_on.release()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
