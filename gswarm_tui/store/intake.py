@@ -16,8 +16,8 @@ from gswarm_tui.store.precision import rounded
 from gswarm_tui.store.samples import Columns
 from gswarm_tui.store.schema import Column, Table
 
-_SIZES = (64, 1_024, 16_384)
-"""So many rows a statement takes; all of its arrays are looked at, so a few rows get a small one.
+_SIZES = (64, 1_024, 4_096, 16_384)
+"""So many rows a statement takes; all of its arrays are looked at, and stay, so a few rows get small ones.
 
 More rows than the largest takes are several statements: arrays that don't fit into a processor's cache take
 longer than those need to begin.

@@ -49,7 +49,7 @@ def test_texts_come_also_after_a_plan_is_made_anew_while_there_are_none(database
     assert details(database) == ["a", None, "b"]
 
 
-@pytest.mark.parametrize("rows", [1, 64, 65, 1_024, 16_384, 16_385, 40_000])
+@pytest.mark.parametrize("rows", [1, 64, 65, 1_024, 4_096, 4_097, 16_384, 16_385, 40_000])
 def test_any_number_of_rows_is_taken_in_the_order_given(database: Database, rows: int) -> None:
     for _ in range(2):
         database.write([events(*map(str, range(rows)))])
