@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from textwrap import wrap
 from typing import ClassVar, TypeVar
 
@@ -153,28 +154,40 @@ class Confirm(Dialog[bool]):
 
 
 class Pick(Dialog[str]):
-    """Picks one of several things by its id, None when taken back."""
+    """Picks one of several things by its id, None when taken back.
+
+    An option is its id, its label and, where there is one, what is told of it, in as many lines as it takes.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel")]
 
-    def __init__(self, title: str, options: Sequence[tuple[str, str]], chosen: str | None = None) -> None:
+    def __init__(self, title: str, options: Sequence[tuple[str, ...]], chosen: str | None = None) -> None:
         super().__init__(title)
         self._options = options
         self._chosen = chosen
 
     def compose(self) -> ComposeResult:
         """The list."""
-        labels = [clean(label) for _, label in self._options]
-        with self.box(max(map(width, labels), default=0)):
-            ids = [name for name, _ in self._options]
-            options = (Option(Text(label), id=name) for name, label in zip(ids, labels, strict=True))
-            choices = OptionList(*options)
+        ids = [name for name, *_ in self._options]
+        texts = [[clean(text) for text in words] for _, *words in self._options]
+        labels = max((width(first) for first, *_ in texts), default=0)
+        with self.box(max((labels + sum(width(text) + 2 for text in rest) for _, *rest in texts), default=0)):
+            choices = OptionList(*map(partial(_option, labels), ids, texts))
             choices.highlighted = ids.index(self._chosen) if self._chosen in ids else 0
             yield choices
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Take the one that was chosen."""
         self.answer(event.option.id)
+
+
+def _option(labels: int, name: str, texts: Sequence[str]) -> Option:
+    """A line of a list, its label so wide; what is told of it goes on below itself."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=labels, no_wrap=True)
+    grid.add_column()
+    grid.add_row(*map(Text, texts))
+    return Option(grid, id=name)
 
 
 class Show(Dialog[None]):

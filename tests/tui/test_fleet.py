@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gswarm_agent.frame import WARNING, Note
+from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.app import GswarmApp
@@ -197,6 +198,17 @@ async def test_metrics_by_number_by_step_and_from_the_list() -> None:
         await pilot.press("end", "enter")
         await pilot.pause()
         assert line_with("unmeasured", app).startswith(" I/O pressure %")
+
+
+async def test_the_list_of_metrics_tells_their_meanings_whole_in_a_small_terminal() -> None:
+    app = app_on(scene(2, 8, 5))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("m")
+        await pilot.pause()
+        lines = [line.strip(" │") for line in screen_text(app).splitlines()]
+        at = next(number for number, line in enumerate(lines) if line.startswith("power throttle"))
+        meaning = lines[at].removeprefix("power throttle").strip() + " " + lines[at + 1]
+        assert meaning == GPU_BY_NAME["throttle_power_pct"].meaning
 
 
 async def test_sorting_by_the_metric_puts_the_worst_on_top() -> None:

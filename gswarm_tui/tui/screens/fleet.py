@@ -222,8 +222,8 @@ class FleetScreen(Place):
 
     def action_pick_metric(self) -> None:
         """Choose the metric from a list."""
-        options = [(m.name, f"{label(m):<22} {meaning(m)}") for m in GPU_METRICS]
-        options += [(m.name, f"{'node ' + m.label:<22} {m.meaning}") for m in HOST_METRICS]
+        options = [(m.name, label(m), meaning(m)) for m in GPU_METRICS]
+        options += [(m.name, f"node {m.label}", m.meaning) for m in HOST_METRICS]
         chosen = self.heatmap.picture.metric.name
         self.app.push_screen(Pick("show which metric?", options, chosen), self._picked)
 

@@ -280,13 +280,14 @@ class NodeScreen(Place):
 
     def action_pick_metric(self) -> None:
         """Choose the metric from a list."""
+        options = [(m.name, self._option(m), meaning(m)) for m in GPU_METRICS]
         self.app.push_screen(
-            Pick("plot which metric?", [(m.name, self._option(m)) for m in GPU_METRICS], self._metric.name),
+            Pick("plot which metric?", options, self._metric.name),
             lambda name: self.action_metric(name) if name else None,
         )
 
     def _option(self, metric: Metric) -> str:
         column = GPU_METRICS.index(metric)
-        values = self.state.gpus[:, column]
+        values = self.state.as_kept(column)
         first = quantity(float(values[0]), metric) if len(values) else ""
-        return f"{metric.label:<20} {first:>10}  {meaning(metric)}"
+        return f"{label(metric):<18} {first:>10}"
