@@ -133,6 +133,7 @@ class GswarmApp(Viewer):
     def _set_interval(self, interval_ms: int) -> None:
         self.hub.set_interval(interval_ms)
         self.say(f"sampling every {interval_ms / 1000:g} s")
+        self.look()
 
     # Sessions
 
