@@ -90,18 +90,22 @@ def _a_node(pairs: Sequence[tuple[Took, Took]]) -> float:
 def _servers(stack: ExitStack, folder: Path, nodes: int) -> tuple[Path, list[str]]:
     """So many servers and their names, and a configuration as users of a cluster have: alike for all nodes.
 
-    Names are addresses, because here nobody else tells which those of names are.
+    Names are addresses, because here nobody else tells which those of names are. Whoever logs in has an empty
+    home: what somebody's own login shell begins with may take longer than all that is measured here.
     """
     names = [f"127.0.1.{index}" for index in range(1, nodes + 1)]
     port, known, key = sshd.free_port(), folder / "known_hosts", folder / "id_user"
     sshd.new_key(key)
     (folder / "authorized_keys").write_text(sshd.public(key) + "\n")
+    home = folder / "home"
+    home.mkdir()
     with known.open("w") as lines:
         for name in names:
             own = folder / name
             own.mkdir()
             given = {"ListenAddress": name, "AuthorizedKeysFile": str(folder / "authorized_keys")}
-            stack.enter_context(sshd.running(own, port=port, MaxStartups="200", **given))
+            given |= {"MaxStartups": "200", "SetEnv": f"HOME={home}"}
+            stack.enter_context(sshd.running(own, port=port, **given))
             lines.write(f"[{name}]:{port} {sshd.public(own / 'host')}\n")
     said = (
         f"Port {port}",
