@@ -56,7 +56,7 @@ def which_file(db: Path | None, environ: Mapping[str, str]) -> Path:
     folder = parts.working_folder()
     here = [path for path in folder.glob(f"*{SUFFIX}") if path.is_file()]
     if here:
-        return max(here, key=lambda path: path.stat().st_mtime_ns)
+        return max(here, key=lambda path: path.stat().st_mtime_ns).relative_to(folder)
     if running := [head.path for head in heads(environ) if head.path is not None]:
         return running[0]
     raise UserError(f"there is no recording in {folder}; name one with --db, or go to its folder.")

@@ -103,9 +103,9 @@ def test_a_recording_without_sessions_says_so_and_is_summed_up_whole(
     path = tmp_path / "run.duckdb"
     record(path, list(frames()), ended_at=T0 + 21)
     first, _, _, _, whole = said(capsys, "sessions").splitlines()
-    assert first == f"{path} has no sessions. What it records:"
+    assert first == f"{path.name} has no sessions. What it records:"
     assert whole.split()[:3] == ["recording", "1", "2027-01-15"]
-    assert said(capsys, "summary").startswith(f"recording 1 · {path}\n")
+    assert said(capsys, "summary").startswith(f"recording 1 · {path.name}\n")
 
 
 def test_several_recordings_of_a_file_are_told_apart(
@@ -126,7 +126,7 @@ def test_a_summary_begins_with_the_whole_then_nodes_and_gpus(
 ) -> None:
     shown = said(capsys, "summary")
     assert shown.startswith(f"""\
-train · {recording}
+train · {recording.name}
 2027-01-15 17:00:05 to 17:00:21 · 16 s · 1 node · 2 GPUs · job 4711
 
 utilisation  mean 79 %, median 80 %, p95 90 %, max 90 %
@@ -279,7 +279,7 @@ def test_a_mistake_is_told_in_a_sentence(
     path = tmp_path / "run.duckdb"
     record(path, [*frames(), *session("train", 1, 21), *session("empty", -10, -5)])
     told = said(capsys, *words, status=2)
-    assert complaint.format(path=path) in told
+    assert complaint.format(path=path.name) in told
     assert told.count("\n") == 1
 
 
@@ -289,7 +289,7 @@ def test_a_file_of_another_kind_is_told(tmp_path: Path, capsys: pytest.CaptureFi
         connection.execute("CREATE TABLE notes (text VARCHAR)")
     for word in ("sessions", "summary"):
         told = said(capsys, word, status=2)
-        assert told == f"gswarm-tui: {path} isn't a recording of gswarm-tui; name one with --db.\n"
+        assert told == f"gswarm-tui: {path.name} isn't a recording of gswarm-tui; name one with --db.\n"
 
 
 def test_shares_say_all_and_nothing_only_where_that_is_so() -> None:
