@@ -24,11 +24,12 @@ def _frozen(*, frozen: bool) -> Callable[[type], type]:
 
 
 def _complete(cls: Any) -> Any:
-    own = vars(cls)
-    given = {"__match_args__": tuple(cls.__annotations__), "__dataclass_fields__": _Fields()}
-    for name, value in {**_METHODS, **given}.items():
-        if name not in own:
-            setattr(cls, name, value)
+    cls.__annotations__ = getattr(cls, "__annotations__", {})  # before Python 3.10 only fields bring it
+    cls.__match_args__ = tuple(cls.__annotations__)
+    cls.__dataclass_fields__ = _Fields()
+    for name, method in _METHODS.items():
+        if name not in vars(cls):
+            setattr(cls, name, method)
     return cls
 
 
