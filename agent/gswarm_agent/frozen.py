@@ -25,11 +25,10 @@ def _frozen(*, frozen: bool) -> Callable[[type], type]:
 
 def _complete(cls: Any) -> Any:
     cls.__annotations__ = getattr(cls, "__annotations__", {})  # before Python 3.10 only fields bring it
-    cls.__match_args__ = tuple(cls.__annotations__)
-    cls.__dataclass_fields__ = _Fields()
-    for name, method in _METHODS.items():
+    given = {"__match_args__": tuple(cls.__annotations__), "__dataclass_fields__": _Fields()}
+    for name, value in {**_METHODS, **given}.items():
         if name not in vars(cls):
-            setattr(cls, name, method)
+            setattr(cls, name, value)
     return cls
 
 
