@@ -7,6 +7,7 @@ are refused until they can be taken again.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections import deque
@@ -183,6 +184,8 @@ class Recorder:
                 self._thread.join(2 * _COMPACTING_S)
             else:
                 self._error = f"{self.path} did not take the last frames within {timeout_s:g} s"
+            if self._thread.is_alive():  # Python's end would break DuckDB off, and abort the process
+                atexit.register(self._thread.join)
         return self.status()
 
     def status(self) -> RecorderStatus:

@@ -112,11 +112,11 @@ def leave(terminal: Terminal) -> tuple[int, str]:
 
 def outcome(terminal: Terminal) -> tuple[int, str]:
     """Wait for the command's end; its exit status and what it said, without the terminal's line breaks."""
-    screen = terminal.wait_for(_STATUS)
-    found = _STATUS.search(screen)
+    terminal.wait_for(_STATUS)
+    written = "\n".join(map(str.rstrip, terminal.lines()))
+    found = _STATUS.search(written)
     assert found is not None
-    said = screen[: found.start()].replace("\n", "")
-    return int(found[1]), said
+    return int(found[1]), written[: found.start()].replace("\n", "")
 
 
 def wait_seconds(terminal: Terminal, seconds: float) -> None:

@@ -82,6 +82,10 @@ class Terminal:
         """What the screen shows now, a line a row; with colours also the escape sequences that make them."""
         return self._tmux("capture-pane", "-p", *(["-e"] if colours else []))
 
+    def lines(self) -> list[str]:
+        """The lines as they were written, however many rows each takes."""
+        return self._tmux("capture-pane", "-p", "-J").splitlines()
+
     def drawn(self) -> Screen:
         """The screen now, with the colours of its cells."""
         columns, rows = self._ask("#{pane_width} #{pane_height}").split()

@@ -104,6 +104,24 @@ def test_a_killed_recorder_leaves_all_that_was_committed(path: Path) -> None:
     assert query(path, "SELECT recording_id, util_pct FROM samples ORDER BY 2") == [(1, 1), (1, 2), (2, 9)]
 
 
+def test_a_head_that_ends_while_a_large_file_is_still_tidied_up_waits_for_it(path: Path) -> None:
+    slowly = """
+import gswarm_tui.store.recorder as module
+module._COMPACTING_S = 0.01
+compact = Recorder._compact
+def slow(self):
+    self._database._connection.execute("SELECT sum(a.range * b.range % 7) FROM range(9999) a, range(9999) b")
+    compact(self)
+Recorder._compact = slow
+print(recorder.close(T0 + 60).closed, flush=True)
+"""
+    with Writer(path, slowly) as writer:
+        assert [writer.line(), writer.line()] == ["committed", "False"]
+        assert writer.process.wait() == 0
+    assert not log_of(path).exists()
+    assert query(path, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
+
+
 def test_a_pipe_is_refused_instead_of_waited_for(path: Path) -> None:
     os.mkfifo(path)
     assert refusal(path) == f"{path} is a pipe; name another file with --db"
