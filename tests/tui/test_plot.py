@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME
 from gswarm_tui.fleet.history import Floats, Singles
+from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.tui.widgets.curve import (
     Window,
     ago,
@@ -170,6 +172,21 @@ def test_energy_is_plotted_from_the_first_reading_on_as_the_number_beside_it() -
     measured = plot.levels[np.isfinite(plot.levels)]
     assert plot.label == "energy since start"
     assert measured[-1] > 0.1 > measured[0]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.005, 0.4])
+def test_a_session_of_a_moment_shows_its_reading_and_takes_little_memory(seconds: float) -> None:
+    """Bins of a few microseconds would be hundreds of thousands for the interval before it, of each node."""
+    made = Scene(16, 1).connect().advance(60)
+    session = Session("s", "step", made.time, ended_at=made.time + seconds)
+    tracemalloc.start()
+    try:
+        plot = Trends().session(made.fleet, session, GPU_BY_NAME["util_pct"], 200, made.time + 1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert np.isfinite(plot.levels).all()
+    assert peak < 4e6
 
 
 def test_energy_counts_from_a_gpus_own_first_reading_where_it_answers_late() -> None:

@@ -18,13 +18,12 @@ from gswarm_tui.tui.format import DASH, clock, energy, percent, plural, watts
 from gswarm_tui.tui.screens.base import Place
 from gswarm_tui.tui.text import clean, clip, width
 from gswarm_tui.tui.widgets.bar import Bar, Span
-from gswarm_tui.tui.widgets.curve import Window
 from gswarm_tui.tui.widgets.facts import joined, title_line
 from gswarm_tui.tui.widgets.lines import Canvas
 from gswarm_tui.tui.widgets.marks import marks_in
 from gswarm_tui.tui.widgets.plot import GAP, beside, curve_width, panel
 from gswarm_tui.tui.widgets.table import Column, Row, Table
-from gswarm_tui.tui.widgets.trends import Trends
+from gswarm_tui.tui.widgets.trends import Trends, session_window
 
 NAME, NOTE = 1, -1
 SESSION_TABLE = (
@@ -159,18 +158,19 @@ class SessionsScreen(Place):
             return
         self._drawn = drawn
         cells = (self.size.width - GAP - 1) // 2
-        bins, span = curve_width(cells) * 2, max(1.0, session.seconds(now))
+        bins = curve_width(cells) * 2
+        shown = session_window(session, self.fleet.interval_s, bins, now)
         last = "now" if session.running else "end"
         table = self.query_one(Table)
         room = self.lines - table.heading_height - CHROME
         height = max(PLOTS_LEAST, min(PLOTS_MOST, room - len(self._shown)))
         table.styles.height = min(len(self._shown), room - height) + table.heading_height
-        marks = marks_in(self.fleet.happened, Window(session.started_at, session.started_at + span, bins))
+        marks = marks_in(self.fleet.happened, shown)
         panels = []
         for name in PLOTTED:
             plot = self._trends.session(self.fleet, session, GPU_BY_NAME[name], bins, now)
             named = plot.named(f"{plot.label}, mean of all GPUs")
-            panels.append(panel(named, cells, height, span, last, marks=marks))
+            panels.append(panel(named, cells, height, shown.end - shown.start, last, marks=marks))
         rule = "─" * self.size.width
         name = f" {clip(clean(session.name), self.size.width - 4)} "
         heading = (Span("─", "faint"), Span(name, "dim"), Span(rule[1 + width(name) :], "faint"))

@@ -83,8 +83,7 @@ class Trends:
 
     def session(self, fleet: Fleet, session: Session, metric: Metric, bins: int, now: float) -> Plot:
         """The mean of a metric over all GPUs in a session's time, as far back as the history goes."""
-        end = now if session.ended_at is None else session.ended_at
-        asked = Window(session.started_at, max(end, session.started_at + 1e-3), bins)
+        asked = session_window(session, fleet.interval_s, bins, now)
         before = math.ceil(HOLD_INTERVALS * fleet.interval_s / asked.bin_s)
         frame = Window(asked.start - before * asked.bin_s, asked.end, before + bins)
         column = GPU_METRICS.index(metric)
@@ -118,6 +117,12 @@ class Trends:
             is_logarithmic(metric),
             old,
         )
+
+
+def session_window(session: Session, interval_s: float, bins: int, now: float) -> Window:
+    """A session's time; at least an interval and a second, so that bins are no tiny parts of an interval."""
+    span_s = max(1.0, interval_s, session.seconds(now))
+    return Window(session.started_at, session.started_at + span_s, bins)
 
 
 def _note(metric: Metric, values: Floats) -> str:
