@@ -10,6 +10,4 @@ def share_one_arena(environ: MutableMapping[str, str]) -> None:
     anything back. One that all share does so at the next commit, but the threads of a query wait for each
     other in it: what ends soon is quicker without. A ``DUCKDB_JE_MALLOC_CONF`` of the user's own is left.
     """
-    environ.setdefault(
-        "DUCKDB_JE_MALLOC_CONF", "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0,background_thread:true"
-    )
+    environ.setdefault("DUCKDB_JE_MALLOC_CONF", _OPTIONS)

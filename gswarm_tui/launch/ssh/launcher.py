@@ -26,9 +26,9 @@ HANDSHAKES_AT_ONCE = 64
 CONNECT_S = 15.0
 LOGIN_S = 30.0
 KEEPALIVE_S = 15.0
-MOST_REFUSALS = 2
 SELDOM = 10
-"""After so many in a row a node is joined by its socket at every tenth connection only: its server forbids to
+MOST_REFUSALS = 2
+"""In a row; from then on a node is joined by its socket at every tenth connection only: its server forbids to
 forward to sockets, or its agents aren't where they are looked for, or they had ended and others serve now."""
 # asyncssh's own choice begins with ChaCha20, which costs it five times as much a packet.
 _CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
