@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -184,8 +186,8 @@ class Recorder:
                 self._thread.join(2 * _COMPACTING_S)
             else:
                 self._error = f"{self.path} did not take the last frames within {timeout_s:g} s"
-            if self._thread.is_alive():  # Python's end would break DuckDB off, and abort the process
-                atexit.register(self._thread.join)
+            if self._thread.is_alive():
+                atexit.register(_outlast, self._thread)
         return self.status()
 
     def status(self) -> RecorderStatus:
@@ -345,3 +347,11 @@ class Recorder:
             else:
                 kept.append(event)
         self._waiting.extendleft(reversed(kept))
+
+
+def _outlast(thread: threading.Thread) -> None:
+    """Wait for it, as Python's end would break DuckDB off and abort the process; ctrl+c ends this at once."""
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        os._exit(128 + signal.SIGINT)

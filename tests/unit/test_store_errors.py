@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,11 +66,12 @@ while not status or status[-1].committed != {("n1", "life1"): 2}:
 print("committed", flush=True)
 """
 
-    def __init__(self, path: Path, then: str) -> None:
+    def __init__(self, path: Path, then: str, stderr: int | None = None) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", self.code + then, str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             cwd=Path(__file__).parents[2],
         )
@@ -104,21 +106,38 @@ def test_a_killed_recorder_leaves_all_that_was_committed(path: Path) -> None:
     assert query(path, "SELECT recording_id, util_pct FROM samples ORDER BY 2") == [(1, 1), (1, 2), (2, 9)]
 
 
-def test_a_head_that_ends_while_a_large_file_is_still_tidied_up_waits_for_it(path: Path) -> None:
-    slowly = """
+# The recording is saved, and the file is tidied up for longer than its closing waits.
+TIDIES = """
+import atexit
 import gswarm_tui.store.recorder as module
 module._COMPACTING_S = 0.01
 compact = Recorder._compact
 def slow(self):
-    self._database._connection.execute("SELECT sum(a.range * b.range % 7) FROM range(9999) a, range(9999) b")
+    self._database._connection.execute("SELECT sum(a.range * b.range % 7) FROM range({n}) a, range({n}) b")
     compact(self)
 Recorder._compact = slow
 print(recorder.close(T0 + 60).closed, flush=True)
+atexit.register(print, "ends", flush=True)
 """
-    with Writer(path, slowly) as writer:
-        assert [writer.line(), writer.line()] == ["committed", "False"]
+
+
+def test_a_head_that_ends_while_a_large_file_is_still_tidied_up_waits_for_it(path: Path) -> None:
+    with Writer(path, TIDIES.format(n=9_999)) as writer:
+        assert [writer.line() for _ in range(3)] == ["committed", "False", "ends"]
         assert writer.process.wait() == 0
     assert not log_of(path).exists()
+    assert query(path, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
+
+
+def test_who_does_not_want_to_wait_for_it_ends_it_without_a_traceback(path: Path) -> None:
+    with Writer(path, TIDIES.format(n=99_999), stderr=subprocess.PIPE) as writer:
+        assert [writer.line() for _ in range(3)] == ["committed", "False", "ends"]
+        state = Path(f"/proc/{writer.process.pid}/stat")
+        while state.read_text().rpartition(")")[2].split()[0] != "S":  # it doesn't wait yet
+            time.sleep(0.01)
+        writer.process.send_signal(signal.SIGINT)
+        assert writer.process.communicate(timeout=60)[1] == ""
+        assert writer.process.returncode == 130
     assert query(path, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
 
 
