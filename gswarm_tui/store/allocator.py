@@ -2,6 +2,8 @@
 
 from collections.abc import MutableMapping
 
+_OPTIONS = "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0,background_thread:true"
+
 
 def share_one_arena(environ: MutableMapping[str, str]) -> None:
     """Have DuckDB give back what it freed, in a process that stays for days; before DuckDB is loaded.
