@@ -130,6 +130,8 @@ def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) 
         print(
             f"{printable(str(status.path))}: {status.rows:,} rows in {status.file_bytes / 1e6:.1f} MB{named}"
         )
+        if not status.closed and not status.error:
+            tell("all of it is saved; its file is still being put in order, which ctrl+c ends")
         if status.error:
             problems.append(f"the recording isn't complete: {status.error} (log: {log})")
         if ended.holding:

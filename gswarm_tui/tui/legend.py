@@ -37,9 +37,9 @@ def label(metric: Metric) -> str:
 
 
 def meaning(metric: Metric) -> str:
-    """What a metric's numbers are here: energy counts from when a node was first seen, bits are words."""
+    """What a metric's numbers are here: energy counts from a GPU's first reading on, bits are words."""
     if metric.name == "energy_mj":
-        return "Energy used since its node was first seen"
+        return "Energy used since the first reading of the GPU"
     return metric.meaning.partition(":")[0] if metric.unit == "bits" else metric.meaning
 
 

