@@ -93,12 +93,10 @@ def _run(options: Options, plan: Plan, words: Sequence[str], chosen: Found | Non
 
     require_terminal(sys.stdin, sys.stdout)
     _keep_to_oneself()
-    import asyncio
-
-    from gswarm_tui import logfile
+    from gswarm_tui import logfile, turns
     from gswarm_tui.watch import watch
 
-    return asyncio.run(watch(options, plan, words, logfile.begin(os.environ), chosen))
+    return turns.run(watch(options, plan, words, logfile.begin(os.environ), chosen))
 
 
 def _keep_to_oneself() -> None:

@@ -12,6 +12,7 @@ from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.wire import MAGIC, encode
 from gswarm_agent.wire_packing import Packer
+from gswarm_tui import turns
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
@@ -30,14 +31,14 @@ def run(form: Form) -> Iterator[Figure]:
     """As fast as it goes, then a large fleet at its own pace."""
     spare_searches()
     nodes, frames = form.count(128, 4), form.count(400, 10)
-    cpu_s, samples, file_bytes = asyncio.run(_flood(form.folder / "flood.duckdb", nodes, frames, form.seed))
+    cpu_s, samples, file_bytes = turns.run(_flood(form.folder / "flood.duckdb", nodes, frames, form.seed))
     yield Figure(
         "hub + recorder, no screen, committed", samples / cpu_s, "GPU-samples/CPU s",
         100_000, at_least=True,
     )  # fmt: skip
     yield Figure("disk, a GPU-sample, of these few minutes", file_bytes / samples, "bytes")
     nodes = form.count(1024, 8)
-    share = asyncio.run(pace(form.folder / "pace.duckdb", nodes, GPUS, 1000, form.seconds(30), form.seed))
+    share = turns.run(pace(form.folder / "pace.duckdb", nodes, GPUS, 1000, form.seconds(30), form.seed))
     yield Figure(f"hub + recorder, {nodes} nodes × {GPUS} GPUs at 1 Hz", share, "% of a core", 15)
 
 

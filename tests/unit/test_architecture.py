@@ -72,6 +72,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.playback": {"gswarm_tui.fleet"},
     "gswarm_tui.playback.tape": {"gswarm_tui.fleet", "gswarm_tui.playback", "gswarm_tui.store"},
     "gswarm_tui.clock": set(),
+    "gswarm_tui.turns": set(),
     "gswarm_tui.colours": set(),
     "gswarm_tui.errors": set(),
     "gswarm_tui.hosts": {"gswarm_tui.errors"},
