@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from gswarm_tui import turns
 from gswarm_tui.clock import steady_wall
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
@@ -111,4 +112,4 @@ async def _record(journal: Path, where: Path, interval_ms: int, path: Path, name
 
 if __name__ == "__main__":
     _, to, source, every, database, *nodes = sys.argv
-    asyncio.run(_record(Path(to), Path(source), int(every), Path(database), nodes))
+    turns.run(_record(Path(to), Path(source), int(every), Path(database), nodes))
