@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
-RATE = 200.0
+RATE = 100.0
 """So many waits a second go on; each beyond them begins up to 1 / RATE later."""
 BURST = 32.0
 """So many come at once without delay: a key, a person's command, all of a handshake."""
@@ -20,7 +20,7 @@ class Gathering(selectors.DefaultSelector):
     """A selector that looks for events ``RATE`` times a second at most, on average.
 
     A thousand nodes read their GPUs at the same moment, and their frames come one by one: to fall asleep and
-    wake up for each costs as much as to take it in. An event waits 5 ms for others at most, and none where
+    wake up for each costs as much as to take it in. An event waits 10 ms for others at most, and none where
     fewer than ``BURST`` came just before.
     """
 

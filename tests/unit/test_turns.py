@@ -44,7 +44,7 @@ def ready(hours: Hours) -> Iterator[Gathering]:
         yield selector
 
 
-def test_events_one_by_one_are_waited_for_200_times_a_second_on_average(
+def test_events_one_by_one_are_waited_for_a_hundred_times_a_second_on_average(
     hours: Hours, ready: Gathering
 ) -> None:
     looks = 1000
