@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import pstdev
 
 from gswarm_tui.analysis.sheet import part_of, share, throttled_s
 from gswarm_tui.analysis.spans import Span
@@ -162,4 +161,10 @@ def _spread(quantity: _Quantity, *runs: Run) -> float:
     if (of_gpu := quantity.of_gpu) is None:
         return 0.0
     each = [[v for gpu in run.summary.gpus if (v := of_gpu(gpu)) is not None] for run in runs]
-    return math.sqrt(sum(pstdev(values) ** 2 if values else 0.0 for values in each) / len(each))
+    return math.sqrt(sum(_variance(values) if values else 0.0 for values in each) / len(each))
+
+
+def _variance(values: Sequence[float]) -> float:
+    """Of all there is; ``statistics`` would bring half a MiB of fractions and decimals for it."""
+    middle = math.fsum(values) / len(values)
+    return math.fsum((value - middle) ** 2 for value in values) / len(values)
