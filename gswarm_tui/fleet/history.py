@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +77,13 @@ class Shelf:
         return History(grid)
 
 
+class Answers(NamedTuple):
+    """A number of each row and when it was told, NaN where there is none."""
+
+    values: Floats
+    at: Floats
+
+
 class History:
     """Readings of one node, the newest ``capacity`` of them; NaN is "no answer".
 
@@ -134,16 +142,11 @@ class History:
             values = _whole(grid.halves[order, self.seat, :, grid.coarse.index(column)])
         return self._times[order], values if row is None else values[:, row]
 
-    def around(self, ts: float) -> tuple[Floats, Floats, float]:
-        """The readings before and after a time, and the time of the one after; NaN where there is none."""
-        order = self._order(-np.inf)
-        times = self._times[order]
+    def around(self, ts: float, column: int) -> tuple[Answers, Answers]:
+        """Each row's last answer before a time, and its first from then on."""
+        times, values = self.series(column)
         at = int(np.searchsorted(times, ts))
-        nothing = np.full(self.grid.table, np.nan)
-        before = self._tables(order[at - 1 : at])[0].astype(np.float64) if at else nothing
-        if at == len(order):
-            return before, nothing, np.nan
-        return before, self._tables(order[at : at + 1])[0].astype(np.float64), float(times[at])
+        return _first(times[:at][::-1], values[:at][::-1]), _first(times[at:], values[at:])
 
     def readings(self, since: float = 0.0) -> tuple[Floats, Singles]:
         """Times (n,) and values (n, rows, columns) since a time, oldest first."""
@@ -156,6 +159,15 @@ class History:
         tables[..., grid.coarse] = _whole(grid.halves[order, self.seat])
         tables[..., grid.exact] = grid.singles[order, self.seat]
         return tables
+
+
+def _first(times: Floats, values: Singles) -> Answers:
+    answered = np.isfinite(values)
+    if not answered.any():
+        return Answers(*np.full((2, values.shape[1]), np.nan))
+    first, rows = answered.argmax(axis=0), np.arange(values.shape[1])
+    never = ~answered[first, rows]
+    return Answers(*(np.where(never, np.nan, one) for one in (values[first, rows], times[first])))
 
 
 def _whole(halves: Halves) -> Singles:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gswarm_agent.frame import GpuFacts, Hello, Processes, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
+from gswarm_tui.fleet.counters import Counters
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.history import Floats, Grid, History, Place, together
 from gswarm_tui.fleet.lives import Lives
@@ -52,8 +53,9 @@ class NodeState:
     """One node. ``gpus`` has shape (GPUs, GPU metrics) and ``host`` (host metrics,), NaN where unmeasured.
 
     ``version`` grows with every change that a screen could show. The energy counters in ``gpu_history`` count
-    from each GPU's first reading (``energy_base``, mJ). ``mine`` tells for each GPU whether the job was
-    granted it, True where that isn't known; ``own_memory_mib`` is the device memory of those.
+    from each GPU's first reading (``energy_base``, mJ), and ``counters`` are their last answers. ``mine``
+    tells for each GPU whether the job was granted it, True where that isn't known; ``own_memory_mib`` is the
+    device memory of those.
     ``former`` is the hello of an agent run before this one, of which frames still come. ``last_ts`` is the
     time of the newest reading, ``last_arrival`` when a fresh one came: what waited on the node isn't fresh.
     ``looked`` is what the last look at processes found, None before it and where it is of other GPUs.
@@ -78,6 +80,7 @@ class NodeState:
     mine: tuple[bool, ...] = ()
     own_memory_mib: float | None = None
     energy_base: Floats | None = None
+    counters: Counters = field(default_factory=lambda: Counters.unknown(0))
     gpu_history: History | None = None
     host_history: History | None = None
     looked: Processes | None = None

@@ -42,12 +42,14 @@ class Sums(NamedTuple):
 class Reading(NamedTuple):
     """A frame's numbers, NaN where there was no answer: (GPUs, GPU metrics) and (host metrics,).
 
-    ``reasons`` is what holds its GPUs' clocks down, as bits of ``WATCHED``.
+    ``reasons`` is what holds its GPUs' clocks down, as bits of ``WATCHED``; ``silent`` tells whether some
+    GPU's energy counter gave no answer.
     """
 
     gpus: Floats
     host: Floats
     reasons: list[int]
+    silent: bool
 
 
 def readings(frames: Sequence[Frame]) -> Iterator[Reading]:
@@ -63,8 +65,9 @@ def _readings(frames: Sequence[Frame]) -> list[Reading]:
     found: dict[int, Reading] = {}
     for places, columns in _alike([frame.gpus for frame in frames], GPU_COLUMNS):
         reasons = (np.nan_to_num(columns[REASONS]).astype(np.int64) & WATCHED).tolist()
-        for at, gpus, bits in zip(places, _tables(columns), reasons, strict=True):
-            found[at] = Reading(gpus, hosts[at][0], bits)
+        silent = np.isnan(columns[ENERGY]).any(axis=1).tolist()
+        for at, gpus, bits, some in zip(places, _tables(columns), reasons, silent, strict=True):
+            found[at] = Reading(gpus, hosts[at][0], bits, some)
     return [found[at] for at in range(len(frames))]
 
 
@@ -75,16 +78,6 @@ def sums(columns: Floats) -> list[Sums]:
     totals, counts = np.where(measured, told, 0.0).sum(axis=2), measured.sum(axis=2)
     parts = totals[0], counts[0], totals[1], counts[1]
     return [Sums(*one) for one in zip(*(part.tolist() for part in parts), strict=True)]
-
-
-def energy_used(before: Floats, after: Floats) -> Floats:
-    """Joules of some GPUs between two readings of their counters (mJ), shapes (..., GPUs) and (...).
-
-    One that fell, or gave no answer, counts as nothing.
-    """
-    grown = after - before
-    used: Floats = np.where(grown > 0, grown, 0.0).sum(axis=-1) / 1000
-    return used
 
 
 def _alike(blocks: Sequence[Block], wanted: tuple[str, ...]) -> Iterator[tuple[list[int], Floats]]:

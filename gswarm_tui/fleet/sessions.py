@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -45,13 +46,18 @@ class Session:
         """Mean power of one GPU in W, None where nothing was measured."""
         return self.power_sum / self.power_count if self.power_count else None
 
+    @property
+    def until(self) -> float:
+        """When it ended, infinite while it runs."""
+        return math.inf if self.ended_at is None else self.ended_at
+
     def seconds(self, now: float) -> float:
         """How long it lasts, or lasted."""
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.started_at)
 
     def covers(self, ts: float) -> bool:
         """Whether a sample of that time belongs to it: from its start up to, without, its end."""
-        return self.started_at <= ts and (self.ended_at is None or ts < self.ended_at)
+        return self.started_at <= ts < self.until
 
     def partial(self, nodes: Collection[str], now: float, tolerance_s: float) -> str:
         """ "partial: 3 of 4 nodes" where some don't cover all of it, empty where all do.
@@ -118,17 +124,9 @@ class SessionBook:
         self.sessions[session.session_id] = session
         self.version += 1
 
-    def add(self, node: str, ts: float, sums: Sums, energy_j: float, interval_s: float | None) -> None:
-        """Count one node's reading in every session that covers its time, ended ones too."""
-        for session in self.sessions.values():
-            if session.covers(ts):
-                session.add(node, sums, energy_j, interval_s)
-
-    def add_energy(self, ts: float, energy_j: float) -> None:
-        """Correct the energy of every session that covers a time."""
-        for session in self.sessions.values():
-            if session.covers(ts):
-                session.energy_j += energy_j
+    def covering(self, ts: float) -> list[Session]:
+        """The sessions that a reading of a time belongs to, ended ones too."""
+        return [session for session in self.sessions.values() if session.covers(ts)]
 
 
 def suggest_name(taken: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ No I/O, no clock: times come with the events and with the questions.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 from gswarm_agent.frame import ERROR, INFO, WARNING, Hello, Note
 from gswarm_agent.metrics import COUNTER, GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, HOST_METRICS, Metric
 from gswarm_agent.wire import GAVE_ALL, KEEPS
+from gswarm_tui.fleet.counters import Counters, Step, energy_since, energy_used
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -28,10 +30,10 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     left_nothing,
 )
-from gswarm_tui.fleet.history import Floats, Shelf, reading_bytes, together
+from gswarm_tui.fleet.history import Answers, Floats, Shelf, reading_bytes, together
 from gswarm_tui.fleet.lives import Place
 from gswarm_tui.fleet.node import UNHEALTHY_S, NodeState, Rings, keep
-from gswarm_tui.fleet.readings import ENERGY, Reading, energy_used, readings, sums
+from gswarm_tui.fleet.readings import ENERGY, Reading, readings, sums
 from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
@@ -60,13 +62,19 @@ def history_length(nodes: int, gpus: int) -> int:
 
 
 class _Taken(NamedTuple):
-    """A reading that is counted with others; energy was used since ``before``, the table of another."""
+    """A reading that is counted with others; ``before`` are the counters from which it used energy."""
 
     node: NodeState
     ts: float
     reading: Reading
     interval_s: float | None
-    before: Floats
+    before: Counters
+
+    def used_within(self, start: float) -> float:
+        """Joules of the job's GPUs in a span that began at ``start`` and has the reading in it."""
+        mine = np.array(self.node.mine, dtype=bool)
+        now = self.reading.gpus[mine, ENERGY]
+        return Step(self.before.of(mine), now, self.ts, self.interval_s).within(start)
 
 
 class Fleet:
@@ -139,13 +147,16 @@ class Fleet:
 
     def _count(self, taken: Sequence[_Taken], own: Sequence[Floats]) -> None:
         """Count readings, with as many GPUs of the job each, into the energy and the sessions they are in."""
-        before = together([one.node.own(one.before)[:, ENERGY] for one in taken])
+        before = together([one.node.own(one.before.mj) for one in taken])
         used = energy_used(before, together([gpus[:, ENERGY] for gpus in own]))
         self.energy_j += float(used.sum())
         if self.sessions.sessions:
             counted = sums(together(own).transpose(2, 0, 1))
             for one, of_own, used_j in zip(taken, counted, used.tolist(), strict=True):
-                self.sessions.add(one.node.name, one.ts, of_own, used_j, one.interval_s)
+                for session in self.sessions.covering(one.ts):
+                    whole = one.before.since >= session.started_at
+                    energy_j = used_j if whole else one.used_within(session.started_at)
+                    session.add(one.node.name, of_own, energy_j, one.interval_s)
 
     def tick(self, now: float) -> list[Happened]:
         """Look at the clock: nodes whose data went stale, or is missing for long, since the last look."""
@@ -251,6 +262,7 @@ class Fleet:
         if not same:
             count = len(hello.gpus)
             node.gpus = np.full((count, len(GPU_COLUMNS)), np.nan)
+            node.counters = Counters.unknown(count)
             self._begin_history(node, count)
 
     def _granted(self, name: str, hello: Hello) -> tuple[bool, ...]:
@@ -278,7 +290,9 @@ class Fleet:
         told += [_from_note(event, hello, note) for note in frame.notes]
         if not _same_gpus(hello, node.hello):
             own = reading.gpus[np.array(self._granted(node.name, hello), dtype=bool)]
-            self.sessions.add(node.name, event.ts, sums(own.T[:, np.newaxis])[0], 0.0, place.interval_s)
+            (counted,) = sums(own.T[:, np.newaxis])
+            for session in self.sessions.covering(event.ts):
+                session.add(node.name, counted, 0.0, place.interval_s)
         elif node.last_ts is not None and event.ts < node.last_ts:
             self._late(node, event, reading, place)
         else:
@@ -290,8 +304,9 @@ class Fleet:
     ) -> list[Happened]:
         """A reading after all that are known: what the node shows from now on."""
         frame = event.frame
-        self._taken.append(_Taken(node, event.ts, reading, place.interval_s, node.gpus))
+        self._taken.append(_Taken(node, event.ts, reading, place.interval_s, node.counters))
         node.gpus, node.host = reading.gpus, reading.host
+        node.counters = node.counters.then(reading.gpus[:, ENERGY], event.ts, silent=reading.silent)
         node.last_ts = event.ts
         if frame.processes is not None and node.hello and hello.process_columns == node.hello.process_columns:
             node.looked = frame.processes
@@ -301,20 +316,20 @@ class Fleet:
     def _late(self, node: NodeState, event: FrameArrived, reading: Reading, place: Place) -> None:
         """A reading before the newest: it fills the history and its sessions, and nothing else.
 
-        The energy from the reading before it to the one after it is divided anew.
+        The energy from the answers before it to those after it is divided anew.
         """
         self._keep()
-        self._taken.append(_Taken(node, event.ts, reading, place.interval_s, reading.gpus))
+        told = reading.gpus[:, ENERGY]
+        self._taken.append(_Taken(node, event.ts, reading, place.interval_s, Counters(told, event.ts)))
+        node.counters = node.counters.late(told, event.ts)
         if node.gpu_history is None:
             return
-        earlier, later, after_ts = node.gpu_history.around(event.ts)
-        counted = reading.gpus[:, ENERGY] - node.counted_from(reading)
-        before, now, after = (node.own(part) for part in (earlier[:, ENERGY], counted, later[:, ENERGY]))
-        first = float(energy_used(before, now))
-        second = float(energy_used(now, after) - energy_used(before, after))
-        self.sessions.add_energy(event.ts, first)
-        self.sessions.add_energy(after_ts, second)
-        self.energy_j += first + second
+        before, after = (Answers(*map(node.own, one)) for one in node.gpu_history.around(event.ts, ENERGY))
+        now = node.own(told - node.counted_from(reading))
+        step = Step(Counters(*before), now, event.ts, place.interval_s)
+        self.energy_j += step.instead(after, -math.inf, math.inf)
+        for session in self.sessions.sessions.values():
+            session.energy_j += step.instead(after, session.started_at, session.until)
 
     def _fresh(self, node: NodeState, event: FrameArrived) -> list[Happened]:
         """A reading of just now: the node is well, and how well it keeps its times is of interest."""
@@ -358,12 +373,13 @@ class Fleet:
             if node.gpu_history is None:
                 continue
             times, tables = node.gpu_history.readings(session.started_at)
-            own = tables.transpose(2, 0, 1)[:, :, np.array(node.mine, dtype=bool)].astype(np.float64)
-            used = energy_used(np.concatenate((own[ENERGY, :1], own[ENERGY, :-1])), own[ENERGY])
-            parts = zip(np.diff(times, prepend=np.nan), sums(own), used.tolist(), strict=True)
-            for interval_s, of_own, used_j in parts:
+            mine = np.array(node.mine, dtype=bool)
+            own = tables.transpose(2, 0, 1)[:, :, mine].astype(np.float64)
+            for interval_s, of_own in zip(np.diff(times, prepend=np.nan), sums(own), strict=True):
                 whole = float(interval_s) if interval_s <= node.stale_after_s else None
-                session.add(node.name, of_own, used_j, whole)
+                session.add(node.name, of_own, 0.0, whole)
+            times, counters = node.gpu_history.series(ENERGY)
+            session.energy_j += energy_since(times, counters[:, mine], session.started_at, node.interval_s)
 
 
 def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[Happened]:

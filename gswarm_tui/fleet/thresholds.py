@@ -7,3 +7,5 @@ BUSY_FROM_PCT = 20.0
 
 STALE_INTERVALS = 3
 """A node is stale after so many intervals without a frame, and a recording has a hole."""
+NEIGHBOURS = 1.5
+"""Answers of a counter that are closer than so many intervals follow each other."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
+from gswarm_tui.fleet.counters import Counters
 from gswarm_tui.fleet.history import Grid, History
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.readings import ENERGY
@@ -29,7 +30,8 @@ class Filling:
         self._place = np.full(max(machine.node_id for _, machine, _ in nodes) + 1, -1)
         self._place[[machine.node_id for _, machine, _ in nodes]] = np.arange(len(nodes))
         self._first_gpu = np.cumsum([0, *(len(node.facts) for node in self._nodes)])
-        self._bases = np.full(self._first_gpu[-1], np.nan)
+        self._bases, self._newest = np.full((2, self._first_gpu[-1]), np.nan)
+        self._newest_at = np.full(self._first_gpu[-1], np.inf)
 
     def add(self, low: int, high: int) -> None:
         """Add what was measured after ``low`` up to ``high`` (microseconds), in order. Raises StoreError."""
@@ -53,6 +55,8 @@ class Filling:
         energy = gpus.numbers(GPU_COLUMNS[ENERGY], taken)
         if energy is not None:
             _begin(self._bases, gpu, energy)
+            told = np.isfinite(energy)
+            self._newest[gpu[told]], self._newest_at[gpu[told]] = energy[told], gpus.us[taken[told]] / 1e6
 
         def fill(table: npt.NDArray[np.float32], at: Places) -> None:
             row = np.full(len(us), -1)
@@ -70,6 +74,7 @@ class Filling:
         for node, (first, last) in zip(self._nodes, pairwise(self._first_gpu.tolist()), strict=True):
             if node.gpu_history is not None and len(node.gpu_history):
                 node.energy_base = self._bases[first:last].copy()
+                node.counters = Counters(self._newest[first:last].copy(), self._newest_at[first:last].copy())
 
     def _known(self, ids: Places) -> Places:
         """The places of nodes among those to be filled, negative for others."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from itertools import zip_longest
 from typing import Any
 
+from gswarm_tui.fleet.thresholds import NEIGHBOURS
 from gswarm_tui.store.machines import Life, Machine
 from gswarm_tui.store.playback import Playback, stamp
 from gswarm_tui.store.summing import LONGEST_INTERVAL_S
@@ -33,9 +35,12 @@ class Meter:
         return self._growth(self._at_first, firsts, {node: stamp(us) for node, us in newest.items()})
 
     def between(self, start_us: int, until_us: int) -> float:
-        """Joules from the last reading before a start to the last before an end. Raises StoreError."""
-        longest_us = round(max(LONGEST_INTERVAL_S, 3 * self._playback.interval_s) * 1e6)
-        before = dict(
+        """Joules in a session: from its first readings, or from those that these follow, to its last ones.
+
+        Raises StoreError.
+        """
+        longest_us = round(LONGEST_INTERVAL_S * 1e6)
+        lasts = dict(
             self._playback.rows(
                 "SELECT node_id, max(ts) FROM host_samples WHERE ts >= ? AND ts < ? GROUP BY node_id",
                 stamp(start_us - longest_us),
@@ -43,13 +48,23 @@ class Meter:
             )
         )
         inside = self._playback.rows(
-            "SELECT node_id, min(ts), max(ts) FROM host_samples WHERE ts >= ? AND ts < ? GROUP BY node_id",
+            "SELECT node_id, min(ts), arg_min(interval_ms, ts), max(ts) FROM host_samples "
+            "WHERE ts >= ? AND ts < ? GROUP BY node_id",
             stamp(start_us),
             stamp(until_us),
         )
-        firsts = {node: first for node, first, _ in inside}
-        begun = self._counters(firsts, "min") | self._counters(before, "max")
-        return self._growth(begun, firsts | before, {node: last for node, _, last in inside})
+        firsts = {node: first for node, first, *_ in inside}
+        before = {
+            node: lasts[node]
+            for node, first, interval_ms, _ in inside
+            if node in lasts
+            and interval_ms is not None
+            and first - lasts[node] < NEIGHBOURS * timedelta(milliseconds=interval_ms)
+        }
+        at_first = self._counters_at(firsts)
+        entered = {gpu: mj for gpu, mj in self._counters_at(before).items() if gpu in at_first}
+        begun = self._counters(firsts, "min") | entered
+        return self._growth(begun, firsts | before, {node: last for node, *_, last in inside})
 
     def _growth(
         self, begun: Mapping[int, float], since: Mapping[int, Any], until: Mapping[int, Any]

@@ -11,7 +11,7 @@ order; a window by GPU would hold them all a second time. It takes a thread, so 
 from __future__ import annotations
 
 from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_POWER_CAP, REASON_SW_THERMAL
-from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT, STALE_INTERVALS
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT, NEIGHBOURS, STALE_INTERVALS
 from gswarm_tui.store.spanning import MEMBERS, Spans
 
 LONGEST_INTERVAL_S = 61
@@ -168,7 +168,7 @@ holed AS (
 
 def _entries(spans: Spans) -> str:
     """Energy between the last reading before a span and the first in it, where these are neighbours."""
-    near = spans.around_begin(LONGEST_INTERVAL_S, round(1.5 * LONGEST_INTERVAL_S))
+    near = spans.around_begin(LONGEST_INTERVAL_S, round(NEIGHBOURS * LONGEST_INTERVAL_S))
     return f"""
 edges AS (
   SELECT m.member, s.ts < m.started_at AS early, max(s.ts) AS last_ts, min(s.ts) AS first_ts,
@@ -183,7 +183,7 @@ edges AS (
          {_grown("b.last_mj", "a.first_mj")} / 1000 AS entry_j
   FROM edges a
   JOIN edges b ON b.member = a.member AND b.early AND NOT a.early
-  WHERE epoch(a.first_ts - b.last_ts) < 1.5 * a.interval_ms / 1000
+  WHERE epoch(a.first_ts - b.last_ts) < {NEIGHBOURS:g} * a.interval_ms / 1000
 )"""  # noqa: S608 (own names and numbers)
 
 

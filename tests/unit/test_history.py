@@ -47,8 +47,12 @@ def test_numbers_are_as_exact_as_a_plot_and_energy_as_a_sum_needs(number: float,
     np.testing.assert_allclose(tables[:, 0, 1], energy_mj, rtol=1e-7)
     for column in (0, 1):
         np.testing.assert_array_equal(history.series(column, row=0)[1], tables[:, 0, column])
-    before, after, _ = history.around(0.5)
-    np.testing.assert_array_equal([before, after], tables[:2])
+    before, after = history.around(1.5, 0)
+    np.testing.assert_array_equal([before.values, after.values], tables[[0, 2], :, 0])
+    assert (before.at.tolist(), after.at.tolist()) == ([0], [2])
+    nothing, first = history.around(-1, 1)
+    assert np.isnan([*nothing.values, *nothing.at]).all()
+    np.testing.assert_array_equal([first.values, first.at], [tables[0, :, 1], [0]])
 
 
 def test_since_leaves_out_what_is_older() -> None:

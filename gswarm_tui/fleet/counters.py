@@ -1,0 +1,99 @@
+"""Energy counters of GPUs, followed from each answer to the next, however many readings lie between.
+
+What was used from an answer before a span to one in it is the span's where these two follow each other; of a
+longer time nobody knows how much was used on which side. ``session_summary`` has it so, too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_tui.fleet.history import Answers, Floats, Singles
+from gswarm_tui.fleet.thresholds import NEIGHBOURS
+
+
+class Counters(NamedTuple):
+    """What each GPU's counter said last (mJ), NaN where it never answered, and when: of all, or of each."""
+
+    mj: Floats
+    at: Floats | float
+
+    @classmethod
+    def unknown(cls, gpus: int) -> Counters:
+        """Of so many GPUs of which nothing is known."""
+        return cls(np.full(gpus, np.nan), math.inf)
+
+    @property
+    def since(self) -> float:
+        """When the one that has been silent for the longest time answered; infinite where none ever did."""
+        return self.at if isinstance(self.at, float) else float(self.at.min(initial=math.inf))
+
+    def then(self, told: Floats, ts: float, *, silent: bool) -> Counters:
+        """After a reading, the newest, of which ``silent`` tells whether some GPU gave none."""
+        return self._with(~np.isnan(told), told, ts) if silent else Counters(told, ts)
+
+    def late(self, told: Floats, ts: float) -> Counters:
+        """After a reading that came late: it counts for those that have been silent since."""
+        return self._with(~np.isnan(told) & (np.isnan(self.mj) | (self.at < ts)), told, ts)
+
+    def of(self, some: npt.NDArray[np.bool_]) -> Counters:
+        """Those of some GPUs."""
+        return Counters(self.mj[some], self.at if isinstance(self.at, float) else self.at[some])
+
+    def _with(self, answered: npt.NDArray[np.bool_], told: Floats, ts: float) -> Counters:
+        return Counters(np.where(answered, told, self.mj), np.where(answered, ts, self.at))
+
+
+def energy_used(before: Floats, after: Floats) -> Floats:
+    """Joules of some GPUs between two answers of their counters (mJ), shapes (..., GPUs) and (...).
+
+    One that fell, or gave no answer, counts as nothing.
+    """
+    grown = after - before
+    used: Floats = np.where(grown > 0, grown, 0.0).sum(axis=-1) / 1000
+    return used
+
+
+class Step(NamedTuple):
+    """From each GPU's answer before to a reading's counters (mJ); ``interval_s`` is None after a gap."""
+
+    before: Counters
+    now: Floats
+    ts: float
+    interval_s: float | None
+
+    def within(self, start: float) -> float:
+        """Joules of it in a span that began at ``start`` and has the reading in it."""
+        near = math.inf if self.interval_s is None else self.ts - NEIGHBOURS * self.interval_s
+        counts = (self.before.at >= start) | (self.before.at > near)
+        return float(energy_used(np.where(counts, self.before.mj, np.nan), self.now))
+
+    def instead(self, after: Answers, start: float, until: float) -> float:
+        """Joules that a span has more by it if it came late: what was used up to it, and on to the answers
+        after it, instead of what was used directly up to these."""
+        inside = (after.at >= start) & (after.at < until) & np.isfinite(self.now)
+        later = np.where(inside, after.values, np.nan)
+        direct = np.where(self.before.at >= start, self.before.mj, np.nan)
+        more_j = -float(energy_used(direct, later))
+        if start <= self.ts:
+            more_j += float(energy_used(self.now, later))
+        return more_j + self.within(start) if start <= self.ts < until else more_j
+
+
+def energy_since(times: Floats, counters: Singles, start: float, interval_s: float) -> float:
+    """Joules that counters (mJ) of shape (readings, GPUs) tell of a span that began at ``start``.
+
+    ``interval_s`` is the usual time between two readings.
+    """
+    numbers = np.arange(len(times))[:, np.newaxis]
+    before = np.maximum.accumulate(np.where(np.isfinite(counters), numbers, -1), axis=0)[:-1]
+    numbers, ts = numbers[1:], times[1:, np.newaxis]
+    near = (before == numbers - 1) & (ts - times[before] < NEIGHBOURS * interval_s)
+    counts = (before >= 0) & (ts >= start) & ((times[before] >= start) | near)
+    told = counters.astype(np.float64)
+    earlier = np.where(counts, np.take_along_axis(told, np.maximum(before, 0), axis=0), np.nan)
+    return float(energy_used(earlier, told[1:]).sum())

@@ -1,0 +1,136 @@
+"""What GPUs used: live, in the recording and where it is looked back at, one number."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_tui.fleet.events import Event, FrameArrived, SessionStarted, SessionStopped
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.playback.tape import RecordedTape
+from gswarm_tui.store.source import FileSource
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
+from tests.unit.summing_oracle import Sample, sum_up
+
+Told = tuple[int | None, ...]
+"""The counter (mJ) of each GPU at a reading, None where it gives none."""
+
+END = T0 + 50
+ENERGY = GPU_COLUMNS.index("energy_mj")
+
+
+def reading(seq: int, told: Told, life: str = "life1", ts: float | None = None) -> FrameArrived:
+    return arrived(seq, [gpu_row(energy_mj=mj, util_pct=50) for mj in told], life=life, ts=ts)
+
+
+def live(events: list[Event]) -> Fleet:
+    fleet = Fleet(["n1"])
+    for event in events:
+        fleet.apply(event)
+    return fleet
+
+
+def test_what_a_gpu_used_while_it_gave_no_reading_counts() -> None:
+    told: list[Told] = [(1000, 7000), (None, 8000), (None, 9000), (4000, 9500)]
+    fleet = live([introduced(), SessionStarted("s", T0, "s", T0), *map(reading, range(1, 5), told)])
+    assert fleet.energy_j == fleet.sessions.sessions["s"].energy_j == 3 + 2.5
+
+
+def test_of_readings_at_once_too() -> None:
+    fleet = live([introduced()])
+    fleet.take(
+        [reading(1, (1000, 0)), reading(2, (None, 0)), reading(3, (None, None)), reading(4, (2000, 500))]
+    )
+    assert fleet.energy_j == 1.5
+
+
+def test_a_late_reading_without_an_answer_takes_nothing_away() -> None:
+    fleet = live([introduced(), introduced(life="life2")])
+    for event in (
+        reading(1, (1000, 0)),
+        reading(1, (4000, 900), "life2", T0 + 4),
+        reading(2, (None, 300)),
+        reading(3, (2000, None)),
+    ):
+        fleet.apply(event)
+    assert fleet.energy_j == pytest.approx(3.9)
+
+
+@st.composite
+def runs(draw: st.DrawFn, *, falls: bool) -> list[Event]:
+    """Two GPUs that fall silent, lost frames, counters that begin anew, an older run that comes late."""
+    counts = [draw(st.integers(0, 10**6)) for _ in range(2)]
+    frames: list[FrameArrived] = []
+    for seq in range(1, draw(st.integers(3, 12)) + 1):
+        if falls and draw(st.integers(0, 10)) == 0:
+            counts = [0, 0]
+        counts = [count + draw(st.integers(0, 5000)) for count in counts]
+        if seq == 1 or draw(st.integers(0, 5)):
+            frames.append(reading(seq, tuple(count if draw(st.integers(0, 3)) else None for count in counts)))
+    events: list[Event] = [*frames]
+    if draw(st.booleans()):
+        until = draw(st.integers(0, len(frames) - 1))
+        fewer = frames[until].frame.seq - 1
+        newer = [
+            arrived(one.frame.seq - fewer, one.frame.gpus.rows, life="life2", ts=one.ts + 1)
+            for one in frames[until:]
+        ]
+        events = [introduced(life="life2"), newer[0], *frames[:until], *newer[1:]]
+    for number in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(events)))
+        now = max((e.ts for e in events[:at] if isinstance(e, FrameArrived)), default=T0) + 0.25
+        since = max(T0, now - draw(st.sampled_from([0, 0, 0.5, 1, 2, 3, 7])))
+        events.insert(at, SessionStarted(str(number), now, f"s{number}", since))
+        if draw(st.booleans()):
+            later = draw(st.integers(at + 1, len(events)))
+            now = max((e.ts for e in events[:later] if isinstance(e, FrameArrived)), default=now) + 0.5
+            events.insert(later, SessionStopped(str(number), max(now, since), max(now, since)))
+    return [introduced(), SessionStarted("all", T0, "whole", T0), *events]
+
+
+@given(runs(falls=True))
+def test_the_screen_tells_what_the_summary_tells(events: list[Event]) -> None:
+    fleet = live(events)
+    frames = [event for event in events if isinstance(event, FrameArrived)]
+    known = {(frame.life, frame.frame.seq) for frame in frames}
+    for session in fleet.sessions.sessions.values():
+        used_j = 0.0
+        for gpu in range(2):
+            samples = [
+                Sample(
+                    frame.ts,
+                    1.0 if (frame.life, frame.frame.seq - 1) in known else None,
+                    None,
+                    energy_mj=mj if mj is None else int(mj),
+                )
+                for frame in frames
+                for mj in [frame.frame.gpus.rows[gpu][ENERGY]]
+            ]
+            used_j += sum_up(samples, session.started_at, min(session.until, END)).energy_j or 0.0
+        assert session.energy_j == pytest.approx(used_j)
+    assert fleet.energy_j == pytest.approx(fleet.sessions.sessions["all"].energy_j)
+
+
+@settings(max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each is a recording
+@given(runs(falls=False))
+def test_looking_back_tells_the_same(events: list[Event]) -> None:
+    """But where a counter fell within an agent's run, which only the summary follows reading by reading."""
+    fleet = live(events)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "run.duckdb"
+        record(path, events, ended_at=END)
+        with closing(FileSource(path)) as source:
+            tape = RecordedTape(source, 1)
+            sought, played = tape.fleet(END - 1), tape.fleet(T0 + 4)
+            for event in tape.events(T0 + 4, END - 1):
+                played.apply(event)
+    lived = {s.name: pytest.approx(s.energy_j) for s in fleet.sessions.sessions.values()}
+    for other in (sought, played):
+        assert other.energy_j == pytest.approx(fleet.energy_j)
+        assert {s.name: s.energy_j for s in other.sessions.sessions.values()} == lived
