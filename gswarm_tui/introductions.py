@@ -26,7 +26,7 @@ class Introductions:
         self._hello: Hello | None = None
         self._hellos = 0
         self._losses = 0
-        self._unanswered = 0
+        self._unanswered = 1  # the start, which an agent answers that has former lives to tell of
 
     def hello(self, hello: Hello, *, speaks: bool) -> None:
         """An agent said hello; ``speaks`` if that of the present life has been heard already."""

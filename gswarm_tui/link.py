@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import random
 import time
@@ -46,6 +45,8 @@ from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean,
 from gswarm_tui.pace import ATTEMPTS_PER_S, LONGEST_WAIT_S, MOST_WAITING, Backoff, Gate, Haste
 
 LOOK_EVERY_S = 10.0
+LOOK_SOON_S = 1.0
+"""Until an agent is there. Then its clock is asked for, which tells more than while all nodes start."""
 SELDOM = 3
 """A clock that is well known is asked for at every third look: crystals run apart by 1.5 ms meanwhile."""
 SILENT_S = 2.5
@@ -226,8 +227,6 @@ class Link:
             told: list[Message] = [Start(self._interval_ms, self._wall_ns(), newest)]
             if self._job_ends is not None:
                 told.append(self._job_end(self._job_ends))
-            # Its answer overtakes what waits on the node, whose times need the offset.
-            told.append(self._introductions.ping(self._wall_ns()))
             # All in one, because each write is a packet, and wakes who hands it on.
             channel.write(MAGIC + b"".join(map(encode, told)))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -297,7 +296,8 @@ class Link:
     async def _watch(self) -> None:
         """Ping now and then, and give up an agent from which nothing comes."""
         self._heard_at = self._times.monotonic()
-        for look in itertools.count():
+        looks = 0
+        while True:
             longest = max(QUIET_S, QUIET_INTERVALS * self._interval_ms / 1000)
             limit = HELLO_S if self._hello is None else longest
             now = self._times.monotonic()
@@ -305,11 +305,13 @@ class Link:
             if quiet >= limit:
                 raise LaunchError(f"no data for {quiet:.0f} s")
             if self._hello is not None:
-                if quiet >= SILENT_S or not self._clock.is_well_known or look % SELDOM == 0:
+                if quiet >= SILENT_S or not self._clock.is_well_known or looks % SELDOM == 0:
                     self._send(self._introductions.ping(self._wall_ns()))
+                looks += 1
                 if now - self._live_at >= LONGEST_WAIT_S:
                     self._backoff.reset()
-            await self._times.sleep(max(1.0, min(LOOK_EVERY_S, limit - quiet)))
+            rest = LOOK_SOON_S if self._hello is None else LOOK_EVERY_S
+            await self._times.sleep(max(1.0, min(rest, limit - quiet)))
 
     def _take(self, message: Message) -> None:
         at = self._times.wall()
@@ -352,7 +354,6 @@ class Link:
             self._haste = Haste(hello.clock.answered, at, self._interval_ms / 1000)
             self._publish(LinkMeasured(self.node, at, *self._clock.live(hello.life, hello.clock, at)))
         self._change(Phase.LIVE)
-        self._send(self._introductions.ping(self._wall_ns()))
 
     def _send(self, message: Message) -> None:
         if self._channel is not None:

@@ -121,7 +121,7 @@ class Server:
                 return None
             self._sampler = Sampler(probe, self._interval_ms, self.watch)
         self._said = make_hello(facts, self._sampler.interval_ms, simulated)
-        self._put(self._said)
+        self._inbox.append(self._said)  # it goes with the first frame, or at the next tick
         return self._sampler
 
     def reintroduce(self, probe: Probe) -> None:
@@ -258,7 +258,7 @@ class Server:
             self._spilled_at = now
             self._spool.spill()
         if self._head is not None:
-            if all(v.leaves_at is None for v in self._visitors):
+            if self._hello is not None and all(v.leaves_at is None for v in self._visitors):
                 self._rest_s = max(_TICK_S, min(SPILL_S - waited_s, self._job_ends - now))
             return
         longest = self._linger_s if self._hello else min(self._linger_s, _START_S)

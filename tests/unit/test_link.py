@@ -186,7 +186,7 @@ async def scene(*answers: FakeAgent | LaunchError) -> AsyncIterator[Scene]:
 async def test_from_connecting_to_frames() -> None:
     agent = FakeAgent()
     async with scene(agent) as here:
-        assert agent.heard == [Start(1000, round(BEGIN * SECOND_NS)), Ping(round(BEGIN * SECOND_NS))]
+        assert agent.heard == [Start(1000, round(BEGIN * SECOND_NS))]
         agent.greet()
         agent.say(FRAME, replace(FRAME, seq=2))
         await settle()
@@ -232,20 +232,18 @@ async def pass_by(here: Scene, agent: FakeAgent, seconds: int) -> None:
         await here.hands.turn(1)
 
 
-async def test_the_clock_is_asked_for_every_ten_seconds_until_it_is_well_known_and_then_every_thirty() -> (
-    None
-):
+async def test_the_clock_is_asked_for_soon_then_every_ten_seconds_and_when_well_known_every_thirty() -> None:
     agent = FakeAgent()
     async with scene(agent) as here:
         here.hands.passed = 0.050  # so long was the first answer on its way
         agent.greet()
         await settle()
         await pass_by(here, agent, 45)
-        assert asked(agent) == [0, 0, 10, 20, 30, 40]
+        assert asked(agent) == [1, 11, 21, 31, 41]
         now = round((BEGIN + here.hands.passed) * SECOND_NS)
         agent.say(Pong(Clock(now - SECOND_NS // 100, now, now)))
         await pass_by(here, agent, 100)
-        assert asked(agent) == [0, 0, 10, 20, 30, 40, 60, 90, 120]
+        assert asked(agent) == [1, 11, 21, 31, 41, 61, 91, 121]
         assert len(here.of(LinkMeasured)) == 2
 
 
