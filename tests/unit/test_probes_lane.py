@@ -12,6 +12,7 @@ from gswarm_agent.probes.lane import Errand, Lanes
 
 AGES = 30.0
 """Longer than any test may take: what waits this long hangs."""
+ALL = range(4)
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def gather(lanes: Lanes[str], patience: float = 0.02) -> dict[int, str]:
 def test_all_keys_share_one_thread_while_they_answer(gates: dict[int, threading.Event]) -> None:
     lanes: Lanes[str] = Lanes(4, "lane-test")
     for answer in ("a", "b", "c"):
-        lanes.start(job(gates, answer))
+        lanes.start(job(gates, answer), ALL)
         assert gather(lanes, AGES) == {key: f"{answer}{key}" for key in range(4)}
     assert len(threads()) == 1
     assert lanes.close(AGES)
@@ -55,9 +56,51 @@ def test_a_key_that_hangs_has_no_result_and_the_others_have(gates: dict[int, thr
     lanes: Lanes[str] = Lanes(4, "lane-test")
     gates[1].clear()
     for answer in ("a", "b"):
-        lanes.start(job(gates, answer))
+        lanes.start(job(gates, answer), ALL)
         assert gather(lanes) == {key: f"{answer}{key}" for key in (0, 2, 3)}
     gates[1].set()
+    assert lanes.close(AGES)
+
+
+def test_only_keys_that_are_asked_answer(gates: dict[int, threading.Event]) -> None:
+    lanes: Lanes[str] = Lanes(4, "lane-test")
+    for keys in ([0, 1, 2], ALL, [3]):
+        lanes.start(job(gates, "a"), keys)
+        assert gather(lanes, AGES) == {key: f"a{key}" for key in keys}
+    assert len(threads()) == 1
+    assert lanes.close(AGES)
+
+
+@pytest.mark.parametrize("waited_for", [True, False])
+def test_a_key_that_hangs_may_be_asked_in_a_new_thread(
+    gates: dict[int, threading.Event], waited_for: bool
+) -> None:
+    lanes: Lanes[str] = Lanes(4, "lane-test")
+    gates[3].clear()
+    at_the_last = threading.Event()
+
+    def work(key: int) -> str:
+        if key == 3:
+            at_the_last.set()
+        return job(gates, "a")(key)
+
+    lanes.start(work, ALL)
+    assert at_the_last.wait(AGES)
+    if waited_for:
+        assert gather(lanes) == {0: "a0", 1: "a1", 2: "a2"}
+    lanes.renew(3)
+    lanes.start(lambda key: f"b{key}", ALL)
+    assert gather(lanes, AGES) == {key: f"b{key}" for key in ALL}
+    gates[3].set()
+    assert lanes.close(AGES)
+
+
+def test_a_round_that_nobody_waits_for_takes_no_key_from_the_next(gates: dict[int, threading.Event]) -> None:
+    lanes: Lanes[str] = Lanes(4, "lane-test")
+    for _ in range(100):  # the thread may have begun, have ended, or be at the job
+        lanes.start(job(gates, "a"), [3])
+        lanes.start(job(gates, "b"), [0, 1, 2])
+        assert gather(lanes, AGES) == {key: f"b{key}" for key in (0, 1, 2)}
     assert lanes.close(AGES)
 
 
@@ -65,7 +108,7 @@ def test_several_keys_may_hang(gates: dict[int, threading.Event]) -> None:
     lanes: Lanes[str] = Lanes(4, "lane-test")
     gates[0].clear()
     gates[3].clear()
-    lanes.start(job(gates, "a"))
+    lanes.start(job(gates, "a"), ALL)
     assert gather(lanes) == {1: "a1", 2: "a2"}
     gates[0].set()
     gates[3].set()
@@ -76,7 +119,7 @@ def rounds_until(lanes: Lanes[str], work: Callable[[int], str], keys: set[int]) 
     """Whether, after some rounds, these keys and no others have results."""
     deadline = time.monotonic() + AGES
     while time.monotonic() < deadline:
-        lanes.start(work)
+        lanes.start(work, ALL)
         found = gather(lanes)
         if set(found) == keys:
             return found == {key: work(key) for key in keys}
@@ -86,7 +129,7 @@ def rounds_until(lanes: Lanes[str], work: Callable[[int], str], keys: set[int]) 
 def test_a_key_that_comes_back_answers_again(gates: dict[int, threading.Event]) -> None:
     lanes: Lanes[str] = Lanes(4, "lane-test")
     gates[2].clear()
-    lanes.start(job(gates, "a"))
+    lanes.start(job(gates, "a"), ALL)
     assert gather(lanes) == {0: "a0", 1: "a1", 3: "a3"}
     gates[2].set()
     assert rounds_until(lanes, job(gates, "b"), {0, 1, 2, 3})
@@ -96,7 +139,7 @@ def test_a_key_that_comes_back_answers_again(gates: dict[int, threading.Event]) 
 def test_nothing_is_waited_for_after_the_time(gates: dict[int, threading.Event]) -> None:
     lanes: Lanes[str] = Lanes(4, "lane-test")
     gates[0].clear()
-    lanes.start(job(gates, "a"))
+    lanes.start(job(gates, "a"), ALL)
     assert lanes.gather(time.monotonic(), AGES) == {}
     assert rounds_until(lanes, job(gates, "b"), {1, 2, 3})
     gates[0].set()
@@ -109,7 +152,7 @@ def test_what_a_job_raises_is_raised() -> None:
     def fails(key: int) -> str:
         raise ZeroDivisionError(key)
 
-    lanes.start(fails)
+    lanes.start(fails, [0, 1])
     with pytest.raises(ZeroDivisionError):
         gather(lanes, AGES)
     assert lanes.close(AGES)
@@ -118,7 +161,7 @@ def test_what_a_job_raises_is_raised() -> None:
 def test_closing_says_when_a_job_is_still_at_work(gates: dict[int, threading.Event]) -> None:
     lanes: Lanes[str] = Lanes(1, "lane-test")
     gates[0].clear()
-    lanes.start(job(gates, "a"))
+    lanes.start(job(gates, "a"), [0])
     assert not lanes.close(0)
     gates[0].set()
     assert lanes.close(AGES)

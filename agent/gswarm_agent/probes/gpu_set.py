@@ -90,9 +90,31 @@ class GpuSet:
                 found.update({f"gpu{index}.{name}": reason for index, reason in reasons.items()})
         return found
 
-    def start(self, now_ns: Callable[[], int]) -> None:
-        """Begin to read all GPUs; ``now_ns`` is asked for each the time that its rates are taken at."""
-        self._lanes.start(lambda index: self._gpus[index].read(now_ns()))
+    def start(self, now_ns: Callable[[], int], looks: bool) -> None:
+        """Begin to read all GPUs, and then, with ``looks``, their processes where that is due.
+
+        ``now_ns`` is asked for each the time that its rates are taken at.
+        """
+        gpus, processes = self._gpus, self.processes
+        if processes is None:
+            return
+        count = len(gpus)
+
+        def ask(key: int) -> Optional[Answer]:
+            if key < count:
+                return gpus[key].read(now_ns())
+            processes.look(now_ns())
+            return None
+
+        if processes.gives_up():
+            self._lanes.renew(count)
+        self._lanes.start(ask, range(count + 1 if looks and processes.due(now_ns()) else count))
+
+    def look_ahead(self, now_ns: int) -> None:
+        """Look at the processes for the reading after this one: the first look imports what it needs."""
+        processes = self.processes
+        if processes is not None:
+            self._lanes.start(lambda _: processes.look(now_ns), [len(self._gpus)])
 
     def gather(self, until: float, patience: float) -> Tuple[Optional[Row], ...]:
         """The rows that are there by ``until`` (time.monotonic()), None for the other GPUs."""
@@ -139,9 +161,9 @@ class GpuSet:
             return
         self._gpus = [Gpu(nvml, index) for index in range(count)]
         self._rows = GpuRows(levels(nvml), [*pcie_counts(nvml.api), *field_sums(nvml)], count)
-        self._lanes = Lanes(count, "gpus")
+        self._lanes = Lanes(count + 1, "gpus")  # the last one looks at the processes
         opened: Dict[int, GpuFacts] = {}
-        self._lanes.start(partial(self._open_gpu, nvml, opened))
+        self._lanes.start(partial(self._open_gpu, nvml, opened), range(count))
         answered = self._lanes.gather(time.monotonic() + start_s, _START_PATIENCE_S)
         for gpu in self._gpus:
             _watch(gpu, gpu.index in answered)

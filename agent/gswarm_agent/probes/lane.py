@@ -64,6 +64,13 @@ class _Batch(Generic[T]):
         with self._lock:
             return self._begun + patience - time.monotonic()
 
+    def give_up(self) -> bool:
+        """Take all jobs away, if none is under way; whether that is so."""
+        with self._lock:
+            if self._current is None:
+                self._waiting = []
+            return self._current is None
+
     def cut(self) -> Tuple[Optional[int], List[int]]:
         """The job under way, and the jobs that haven't begun, which are taken away if one is under way."""
         with self._lock:
@@ -90,9 +97,9 @@ class _Lane(Generic[T]):
                 return
             batch.run()
 
-    @property
-    def idle(self) -> bool:
-        return self.batch is None or self.batch.finished
+    def is_free(self) -> bool:
+        """Whether it can begin a batch now; one that it hasn't begun is given up."""
+        return self.batch is None or self.batch.give_up()
 
     def start(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
         self.batch = _Batch(job, keys)
@@ -157,7 +164,7 @@ class _Failure:
 
 
 class Lanes(Generic[T]):
-    """Does one job for each key 0..count-1 in as few threads as the keys' behaviour allows.
+    """Does one job for each of the keys 0..count-1 in as few threads as their behaviour allows.
 
     All keys begin in one thread, which costs one wake-up a round. A key whose job takes longer than the
     patience keeps that thread to itself from then on, and a new one takes over the others at once. A key that
@@ -169,14 +176,23 @@ class Lanes(Generic[T]):
         self._lanes: List[_Lane[T]] = [_Lane(name, range(count))] if count else []
         self._round: List[_Lane[T]] = []
 
-    def start(self, job: Callable[[int], T]) -> None:
-        """Begin a round; returns at once."""
-        for lane in list(self._lanes):
-            if lane.batch is not None and not lane.idle:
-                self._split(lane, lane.batch)
-        self._round = [lane for lane in self._lanes if lane.idle]
-        for lane in self._round:
-            lane.start(job, lane.keys)
+    def start(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
+        """Begin a round of some keys; returns at once."""
+        self._leave_those_at_work()
+        self._round = []
+        for lane in self._lanes:
+            asked = [key for key in lane.keys if key in keys]
+            if asked and lane.is_free():
+                lane.start(job, asked)
+                self._round.append(lane)
+
+    def renew(self, key: int) -> None:
+        """From now on ask a key that is still at work in a new thread."""
+        self._leave_those_at_work()
+        for lane in [lane for lane in self._lanes if lane.keys == [key]]:
+            lane.stop(0)
+            self._lanes.remove(lane)
+            self._lanes.append(_Lane(self._name, [key]))
 
     def gather(self, until: float, patience: float) -> Dict[int, T]:
         """The results by key that are there by ``until`` (time.monotonic()); raises what a job raised."""
@@ -202,6 +218,11 @@ class Lanes(Generic[T]):
             if batch.error is not None:
                 raise batch.error
         return results
+
+    def _leave_those_at_work(self) -> None:
+        for lane in list(self._lanes):
+            if lane.batch is not None:
+                self._split(lane, lane.batch)
 
     def _split(self, lane: _Lane[T], batch: _Batch[T]) -> Tuple[Optional[_Lane[T]], List[int]]:
         """Leave the thread to the job it is at and its other keys to a new one.

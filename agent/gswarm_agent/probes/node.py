@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import time
 
-from gswarm_agent.frame import GpuFacts, HostFacts, ProcessSample
+from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.frozen import replace
 from gswarm_agent.probes.base import Reading
 from gswarm_agent.probes.gpu_set import START_S, GpuSet
 from gswarm_agent.probes.host import HostProbe, read_host_facts
-from gswarm_agent.probes.lane import Errand
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Optional, Tuple
 
-_LOOK_NS = 950_000_000
-"""Processes are looked at about once a second, a little less so that a tick of one second doesn't miss."""
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
 _WAIT_SHARE = 0.6
 
@@ -25,8 +22,8 @@ _WAIT_SHARE = 0.6
 class NodeProbe:
     """This machine: its GPUs, their processes and the host. A ``Probe``.
 
-    The GPUs and the processes are read in threads of their own, which may hang; ``read`` waits for them no
-    longer than 0.6 of the time since the reading before, and at most 0.5 s. They come one after the other:
+    The GPUs and their processes are read in a thread beside, which may hang; ``read`` waits for it no longer
+    than 0.6 of the time since the reading before, and at most 0.5 s. They come one after the other:
     threads of Python at work at once hand the interpreter to and fro with every call, which costs more than
     the calls.
     """
@@ -35,8 +32,6 @@ class NodeProbe:
         self._host = HostProbe(proc, sys)
         self._host_facts = read_host_facts(proc)
         self._gpus = GpuSet(proc, start_s)
-        self._looking: Errand[Tuple[ProcessSample, ...]] = Errand("processes")
-        self._looked_ns: Optional[int] = None
         self._read_ns: Optional[int] = None
 
     def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
@@ -50,38 +45,23 @@ class NodeProbe:
 
     def read(self, now_ns: int) -> Reading:
         """See Probe."""
-        wait = self._wait_for(now_ns)
+        first, wait = self._read_ns is None, self._wait_for(now_ns)
         until = time.monotonic() + wait
         begun = time.monotonic_ns()
         host = self._host.read(now_ns)
         # A rate is only as good as its times, and the last GPU is read some milliseconds after the first.
-        self._gpus.start(lambda: now_ns + time.monotonic_ns() - begun)
+        self._gpus.start(lambda: now_ns + time.monotonic_ns() - begun, looks=not first)
         rows = self._gpus.gather(until, wait / 2)
-        # The first look at the processes imports what it needs; the first frame doesn't wait for that.
-        first = self._looked_ns is None
-        self._look(now_ns)
-        processes = None if first else self._looking.take(until - time.monotonic())
+        if first:
+            self._gpus.look_ahead(now_ns)
+        processes = None if first or self._gpus.processes is None else self._gpus.processes.take()
         notes = [*self._host.take_notes(), *self._gpus.take_notes()]
         return Reading(rows, host, processes, tuple(notes))
 
     def close(self) -> None:
         """See Probe."""
-        self._looking.close(0.5)
         self._gpus.close()
         self._host.close()
-
-    def _look(self, now_ns: int) -> None:
-        probe = self._gpus.processes
-        if probe is None:
-            return
-        due = self._looked_ns is None or now_ns - self._looked_ns >= _LOOK_NS
-        if not self._looking.idle and probe.gives_up():
-            self._looking.close(0)
-            self._looking = Errand("processes")
-        elif not due or not self._looking.idle:
-            return
-        self._looked_ns = now_ns
-        self._looking.start(lambda: probe.look(now_ns))
 
     def _wait_for(self, now_ns: int) -> float:
         before, self._read_ns = self._read_ns, now_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from functools import partial
 from operator import itemgetter
 from threading import Lock
@@ -28,7 +28,7 @@ from gswarm_agent.wire_values import MAX_PROCESSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, DefaultDict, Dict, List, Optional, Protocol, Sequence, Set, Tuple
+    from typing import Any, DefaultDict, Deque, Dict, List, Optional, Protocol, Sequence, Set, Tuple
 
     class Lister(Protocol):
         """Knows the processes on a GPU."""
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _SECOND_US = 1_000_000
 _PATIENCE_S = 1.0
+_LOOK_NS = 950_000_000
+"""Processes are looked at about once a second, a little less so that a tick of one second doesn't miss."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,9 @@ def why_no_processes(nvml: Nvml, gpu: Gpu) -> Optional[str]:
 class ProcessProbe:
     """All processes on all GPUs.
 
-    ``look`` may take its time: it is called in a thread beside the sampling one, and anew in another thread
-    where ``gives_up`` says so. ``hanging`` holds the positions of the GPUs that don't tell their processes.
+    ``look`` may take its time: it is called in a thread beside the sampling one where that is ``due``, and
+    anew in another thread where ``gives_up`` says so; the sampling thread takes what was found.
+    ``hanging`` holds the positions of the GPUs that don't tell their processes.
     """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu], proc: str) -> None:
@@ -160,9 +163,20 @@ class ProcessProbe:
         self._asked: Optional[Tuple[int, float]] = None
         self._given_up: Set[int] = set()
         self.hanging: Set[int] = set()
+        self._due_at = 0
+        self._found: Deque[Tuple[ProcessSample, ...]] = deque(maxlen=1)
 
-    def look(self, now_ns: int) -> Tuple[ProcessSample, ...]:
-        """One sample of each process on each GPU, but for those that are given up at the moment."""
+    def due(self, now_ns: int) -> bool:
+        """Whether it is time for another look, which may still be at work then."""
+        return now_ns >= self._due_at
+
+    def take(self) -> Optional[Tuple[ProcessSample, ...]]:
+        """What was found by the newest look, None where there was none since the last call."""
+        return self._found.pop() if self._found else None
+
+    def look(self, now_ns: int) -> None:
+        """Make a sample of each process on each GPU, but for those that are given up at the moment."""
+        self._due_at = now_ns + _LOOK_NS
         if self._lister is None:
             self._lister = best_lister(self._nvml)
         found: List[Tuple[int, int, GpuShare]] = []
@@ -175,7 +189,7 @@ class ProcessProbe:
             with self._lock:
                 if position in self._given_up:  # and another thread asks the others since
                     self._given_up.remove(position)
-                    return ()
+                    return
                 self._asked = None
             self._watch(position, True)
             found += [(position, pid, share) for pid, share in shares.items()]
@@ -188,7 +202,7 @@ class ProcessProbe:
             samples.append(
                 ProcessSample(position, pid, host.user, host.command, host.rank, host.local_rank, row)
             )
-        return tuple(samples)
+        self._found.append(tuple(samples))
 
     def gives_up(self) -> bool:
         """Whether a GPU holds up a look for too long; it has the thread to itself from now on."""
