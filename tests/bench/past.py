@@ -70,7 +70,7 @@ def run(form: Form) -> Iterator[Figure]:
     for screen in () if form.smoke else (False, True):
         if (cost := _cost(form, screen=screen)) is not None:
             yield from _one_head(cost, ssh_pct, ssh_mib, "with the screen, " if screen else "")
-    yield from _arithmetic()
+    yield from arithmetic()
 
 
 def _one_head(cost: Cost, ssh_pct: float, ssh_mib: float, how: str) -> Iterator[Figure]:
@@ -87,7 +87,7 @@ def _one_head(cost: Cost, ssh_pct: float, ssh_mib: float, how: str) -> Iterator[
     yield Figure(f"{how}{FLEET:,} nodes: memory of each head", memory_gib, "GiB")
 
 
-def _arithmetic() -> Iterator[Figure]:
+def arithmetic() -> Iterator[Figure]:
     """What follows from bytes that other benches measure, for a node and 10,000, and Prometheus beside."""
     frame = WIRE_BYTES + PACKET_BYTES
     yield Figure("a node: with SSH, TCP and IP", frame, "bytes a second")
