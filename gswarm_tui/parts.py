@@ -197,7 +197,8 @@ def look_back(hub: Hub, recorder: Recorder) -> Player:
         return hub.now() - max(ON_DISK_S, 1.5 * hub.fleet.interval_s)
 
     try:
-        tape = RecordedTape(recorder.queries(), recorder.recording_id, until, list(hub.fleet.nodes))
+        nodes, book = list(hub.fleet.nodes), hub.fleet.sessions
+        tape = RecordedTape(recorder.queries(), recorder.recording_id, until, nodes, book)
     except StoreError as error:
         raise UnreadableError(str(error)) from error
     playhead = Playhead(hub.started_at, until(), until(), time.monotonic)

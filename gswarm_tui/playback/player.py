@@ -152,6 +152,11 @@ class Player:
             self.playhead.play()
         self._woken.set()
 
+    def look_along(self) -> None:
+        """What there is along the tape has changed: look at it anew."""
+        self._track_at = None
+        self._woken.set()
+
     # Playing
 
     async def run(self) -> None:

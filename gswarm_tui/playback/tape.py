@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from gswarm_agent.frame import INFO
 from gswarm_tui.fleet.events import Event, Happened
 from gswarm_tui.fleet.node import Rings
+from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.track import KINDS, MARK, Stop, Stretch, Track
 from gswarm_tui.store.moment import Moments
@@ -17,7 +18,7 @@ class RecordedTape:
     """One recording; see ``Tape``.
 
     ``until`` tells how far one that is being written can be read, None is for one that has ended. ``names``
-    are all of its nodes where the file may not know them yet.
+    are all of its nodes where the file may not know them yet, and ``book`` has its sessions sooner than that.
     """
 
     def __init__(
@@ -26,12 +27,14 @@ class RecordedTape:
         recording_id: int,
         until: Callable[[], float] | None = None,
         names: Sequence[str] = (),
+        book: SessionBook | None = None,
     ) -> None:
         """Reads what it is about. Raises StoreError."""
         self.recording = Playback(source, recording_id, names)
         self.interval_s = self.recording.interval_s
         self.running = until is not None
         self._until = until
+        self._book = book
         self._moments = Moments(self.recording)
 
     def end(self) -> float:
@@ -54,13 +57,19 @@ class RecordedTape:
 
     def track(self) -> Track:
         """Its sessions, warnings, errors and marks. Raises StoreError."""
-        sessions = [
+        return Track(self._sessions(), list(stops(self.recording.turns())))
+
+    def _sessions(self) -> list[Stretch]:
+        if self._book is not None:  # of another thread: all at once
+            return [
+                Stretch(one.name, one.started_at, one.ended_at) for one in list(self._book.sessions.values())
+            ]
+        return [
             Stretch(
                 row["name"], row["start_us"] / 1e6, None if row["end_us"] is None else row["end_us"] / 1e6
             )
             for row in self.recording.sessions()
         ]
-        return Track(sessions, list(stops(self.recording.turns())))
 
     def _learn(self) -> None:
         if self.running:

@@ -187,11 +187,18 @@ class GswarmApp(Viewer):
         ago = self.hub.now() - at
         self.hub.start_session(name, started_at=at)
         self.say(f"started {name}, from {clock(ago)} ago on" if ago >= 1 else f"started {name}")
+        self._look_along()
+
+    def _look_along(self) -> None:
+        """What there is along the timeline has changed."""
+        if self.player is not None:
+            self.player.look_along()
         self.look()
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or rewrite its note."""
         self.hub.change_session(session_id, name=name, note=note)
+        self._look_along()
 
     def action_stop_session(self) -> None:
         """End the session that is meant here, the only one, or the one that the person picks."""

@@ -37,7 +37,7 @@ class Live:
 
     def past(self) -> Player:
         names = list(self.made.fleet.nodes)
-        tape = RecordedTape(self.recorder.queries(), 1, self.until, names)
+        tape = RecordedTape(self.recorder.queries(), 1, self.until, names, self.made.fleet.sessions)
         return Player(tape, Playhead(BEGINNING, self.until(), self.until(), self.clock), self.clock)
 
     def until(self) -> float:
@@ -151,6 +151,20 @@ async def test_a_session_started_in_the_past_is_proposed_to_begin_there(live: Li
         await live.press(pilot, "N")
         await pilot.pause()
         assert "● session-1 00:00:16" in screen_text(live.app)
+
+
+async def test_a_session_started_while_one_looks_back_is_on_the_timeline_at_once(live: Live) -> None:
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30)) as pilot:
+        await live.advance(30, pilot)
+        await live.press(pilot, "space", "less_than_sign", "s", "enter")
+        await _shows(live, pilot, "├ session-1 ──")
+
+
+async def _shows(live: Live, pilot: Pilot[str], text: str) -> None:
+    async with asyncio.timeout(30):
+        while text not in screen_text(live.app):
+            await pilot.pause(0.01)
 
 
 async def test_what_is_about_now_waits_until_one_returns(live: Live) -> None:
