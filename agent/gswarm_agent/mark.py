@@ -33,7 +33,7 @@ class MarkError(Exception):
 
 @dataclass(frozen=True)
 class Marked:
-    """The uids of the recordings that took a mark, and a sentence for each that didn't."""
+    """The uids of the recordings that took a mark, and sentences on those that didn't, each once."""
 
     recordings: List[str]
     problems: List[str]
@@ -126,7 +126,9 @@ def send(name: str, values: Mapping[str, Value], recording: str = "", top: str =
         if problem is None:
             continue
         if problem:
-            marked.problems.append(f"recording {uid[:8]} didn't take the mark: {problem}")
+            sentence = f"recording {uid[:8]} didn't take the mark: {problem}"
+            if sentence not in marked.problems:
+                marked.problems.append(sentence)
         elif uid not in marked.recordings:
             marked.recordings.append(uid)
     return marked

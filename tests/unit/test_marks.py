@@ -247,10 +247,10 @@ def test_a_mark_that_cannot_be_made_says_why(
     assert done.stderr.startswith(said)
 
 
-def test_an_agent_that_has_no_head_yet_takes_none(node: Node) -> None:
-    agent = Agent(*node.words())
-    node.agents.append(agent)
-    until(lambda: node.files() and "serve" in node.files())
+def test_agents_that_have_no_head_yet_take_none_and_that_is_said_once(node: Node) -> None:
+    for name in ("n1", "n2"):  # two agents of one recording, for a head that speaks of this node by two names
+        node.agents.append(Agent(*node.words("--node", name)))
+    until(lambda: len(list(node.folder.glob("rec@*/serve"))) == 2)
     done = mark_on(node, "early")
     assert done.returncode == 1
     assert done.stderr == "gswarm-agent: recording rec didn't take the mark: it doesn't measure now\n"
