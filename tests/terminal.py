@@ -20,6 +20,13 @@ from typing import Self
 
 import pyte
 
+LOOK_S = 0.25
+"""How often it is looked whether a program that writes nothing has ended."""
+
+
+class EndedError(Exception):
+    """The program ended before it showed what was waited for."""
+
 
 class Screen:
     """What a terminal shows after all that was written to it."""
@@ -121,14 +128,23 @@ class InTerminal:
         return self._screen.text()
 
     def wait_for(self, text: str, timeout_s: float = 60.0) -> float:
-        """Wait until it shows a text; when that came to the screen, in monotonic seconds."""
+        """Wait until it shows a text; when that came to the screen, in monotonic seconds.
+
+        Raises TimeoutError, or EndedError where the program ended meanwhile.
+        """
         deadline = time.monotonic() + timeout_s
         while text not in self._screen.text():
             if self._draw():
                 continue
+            ended = self.process.poll()
             with self._changed:
-                if not self._changed.wait_for(lambda: self._undrawn, deadline - time.monotonic()):
-                    raise TimeoutError(f"{text!r} did not appear; the screen:\n{self._screen.text()}")
+                if self._changed.wait_for(lambda: self._undrawn, min(LOOK_S, deadline - time.monotonic())):
+                    continue
+            shown = f"the screen:\n{self._screen.text()}"
+            if ended is not None:
+                raise EndedError(f"{text!r} did not appear, and the program ended with {ended}; {shown}")
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"{text!r} did not appear; {shown}")
         return self._drawn_at
 
     def wait_for_writing(self, since: int, timeout_s: float = 10.0) -> float:
