@@ -174,7 +174,7 @@ def _main() -> None:
 
 
 def _named(columns: tuple[str, ...], row: tuple[Number | None, ...] | None) -> Values | None:
-    return None if row is None else dict(zip(columns, row, strict=True))
+    return None if row is None else {name: row[at] for at, name in enumerate(columns)}
 
 
 if __name__ == "__main__":

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from gswarm_agent.probes.pcie import Rounds
 from tests.cluster.standin import Return, Scenario
 from tests.unit.probe_driver import Reading
 from tests.unit.probe_stage import Stage, about, values
 
 # 10 GB/s go round 2**32 bytes every 430 ms, and readings are further apart.
 FAST_MB_S, READ_EVERY_S = 10_000, 0.5
+
+
+class Idle(Rounds):
+    """Nothing to do, for an hour."""
+
+    def pause(self) -> float:
+        return 3600.0
+
+    def visit(self, gpu: object) -> None:
+        raise AssertionError(gpu)
+
+
+def test_rounds_may_be_ended_twice() -> None:
+    rounds = Idle("idle", [])
+    rounds.start()
+    assert [rounds.close(60), rounds.close(60)] == [True, True]
 
 
 def test_a_pcie_counter_may_go_round_between_readings(stage: Stage) -> None:

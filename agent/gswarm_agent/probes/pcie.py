@@ -34,7 +34,7 @@ def seconds_to_wrap(generation: Optional[int], width: Optional[int]) -> float:
     return float(2**32 / (lane * width))
 
 
-class _Rounds(ABC):
+class Rounds(ABC):
     """A thread that goes from GPU to GPU, again and again.
 
     A GPU that doesn't let it go on keeps the thread; ``relieve`` gives the others to a new one.
@@ -94,12 +94,13 @@ class _Rounds(ABC):
 
     def close(self, timeout: float) -> bool:
         """End the thread; False when it is still at work after the time."""
-        self._going_on.release()
+        if self._going_on.locked():
+            self._going_on.release()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
 
-class WrapGuard(_Rounds):
+class WrapGuard(Rounds):
     """Looks at counters of 32 bits between ticks, so that a wrap is never missed.
 
     At full speed a link of generation 5 with 16 lanes counts 2**32 bytes in 68 ms.
@@ -138,7 +139,7 @@ class WrapGuard(_Rounds):
         return seconds_to_wrap(generation, width)
 
 
-class ThroughputMeter(_Rounds):
+class ThroughputMeter(Rounds):
     """Measures PCIe of GPUs without counters once a second: each call takes the driver 20 ms.
 
     ``tried`` is set when each GPU has been asked once. Who can't be measured is given up, from ``told`` on
