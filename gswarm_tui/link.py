@@ -100,7 +100,7 @@ class Link:
         self._gate = Gate(MOST_WAITING // of_nodes)
         self._haste: Haste | None = None
         self._stopping = asyncio.Event()
-        self._again = asyncio.Event()
+        self._again: asyncio.Future[None] | None = None
         self._channel: Channel | None = None
         self._hello: Hello | None = None
         self._clock = NodeClock()
@@ -143,7 +143,8 @@ class Link:
 
     def reconnect(self) -> None:
         """Connect anew, so that what isn't on disk comes again."""
-        self._again.set()
+        if self._again is not None and not self._again.done():
+            self._again.set_result(None)
 
     def set_interval(self, interval_ms: int) -> None:
         """Sample every ``interval_ms`` from now on, also after a reconnect."""
@@ -220,8 +221,8 @@ class Link:
         self._clock.begin()
         self._speaks, self._introductions, self._haste = False, Introductions(), None
         self._gate.forget()
-        self._again.clear()
-        tasks = list(map(asyncio.create_task, (self._read(channel), self._watch(), self._asked_again())))
+        self._again = again = asyncio.get_running_loop().create_future()
+        tasks = list(map(asyncio.create_task, (self._read(channel), self._watch())))
         try:
             newest = tuple(reversed(self._on_disk.items()))[:MAX_LIVES]
             told: list[Message] = [Start(self._interval_ms, self._wall_ns(), newest)]
@@ -229,8 +230,10 @@ class Link:
                 told.append(self._job_end(self._job_ends))
             # All in one, because each write is a packet, and wakes who hands it on.
             channel.write(MAGIC + b"".join(map(encode, told)))
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            done.pop().result()
+            await asyncio.wait((*tasks, again), return_when=asyncio.FIRST_COMPLETED)
+            if again.done():
+                raise LaunchError("frames that couldn't be recorded are fetched again")
+            next(filter(asyncio.Task.done, tasks)).result()
         except WireError as error:
             raise LaunchError(clean(f"the agent can't be understood: {error}")) from None
         except ConnectionError as error:
@@ -288,10 +291,6 @@ class Link:
         if self._gate.is_full:
             self._gate.forget()
         self._heard_at = self._times.monotonic()
-
-    async def _asked_again(self) -> None:
-        await self._again.wait()
-        raise LaunchError("frames that couldn't be recorded are fetched again")
 
     async def _watch(self) -> None:
         """Ping now and then, and give up an agent from which nothing comes."""

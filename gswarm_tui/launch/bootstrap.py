@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gswarm_agent.wire import MAGIC, MAX_NOISE
@@ -81,6 +82,15 @@ class Bootstrap:
 
     def command(self, *arguments: str) -> list[str]:
         """The argument list that finds or fetches the agent on a node and runs it there."""
+        return [*self._program, *arguments]
+
+    def command_line(self, *arguments: str) -> str:
+        """The same for a login shell of any kind: each word in single quotes."""
+        return f"exec {self._quoted} {_quote(arguments)}"
+
+    @functools.cached_property
+    def _program(self) -> list[str]:
+        """What is the same on all nodes."""
         bundle = own_bundle()
         script = ["bash", "-l", "-c", _SETUP + _RUN] if self.setup else ["sh", "-c", _RUN]
         stage = bundle.files["gswarm_agent/stage0.py"]
@@ -91,11 +101,11 @@ class Bootstrap:
         # Who names a Python may want another than the head's environment.
         folders = "" if self.agent_python else os.fsencode("\0".join(own_folders())).hex()
         told = (bundle.bundle_id, bundle.package_id, folders)
-        return [*script, "gswarm-agent", named, stage.hex(), *told, *arguments]
+        return [*script, "gswarm-agent", named, stage.hex(), *told]
 
-    def command_line(self, *arguments: str) -> str:
-        """The same for a login shell of any kind: each word in single quotes."""
-        return "exec " + " ".join(f"'{word}'" for word in self.command(*arguments))
+    @functools.cached_property
+    def _quoted(self) -> str:
+        return _quote(self._program)
 
     def explain(self, kind: str, text: str, stderr: bytes, old_version: str) -> LaunchError:
         """The error behind a ``GSWARM-FAIL``."""
@@ -118,6 +128,10 @@ class Bootstrap:
         if kind == "noise":
             return LaunchError(clean(f"no agent answered, only other output: {text}"))
         return LaunchError(clean(f"the agent arrived damaged: {text}"))
+
+
+def _quote(words: Iterable[str]) -> str:
+    return " ".join(f"'{word}'" for word in words)
 
 
 class Greeting:

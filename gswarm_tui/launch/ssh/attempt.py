@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,12 @@ class KnownHosts:
         return self._parsed[key][1]
 
 
+@functools.lru_cache(maxsize=64)
+def _expanded(path: str) -> Path:
+    """A path as a configuration names it, mostly for all hosts alike."""
+    return Path(path).expanduser()
+
+
 @dataclass
 class Attempt(asyncssh.SSHClient):
     """What is learned on the way into one host, to explain a failure.
@@ -69,7 +76,7 @@ class Attempt(asyncssh.SSHClient):
     def configured(self, name: str, default: Sequence[str]) -> list[Path]:
         """The files that an option of the SSH configuration names."""
         named = self.options.config.get(name, default) if self.options else default
-        return [Path(str(one)).expanduser() for one in cast("Sequence[object]", named)]
+        return [_expanded(str(one)) for one in cast("Sequence[object]", named)]
 
     @property
     def agent_path(self) -> str:

@@ -19,6 +19,8 @@ class Once(Generic[T]):
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """The thing of a key; a failure is told to all who wait for it, and who asks later tries again."""
         made = self._made.get(key)
+        if made is not None and made.done() and not made.cancelled() and made.exception() is None:
+            return made.result()
         if made is None:
             made = self._made[key] = asyncio.ensure_future(make())
             while len(self._made) > self._most:
