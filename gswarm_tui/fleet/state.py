@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, Hello, Note
-from gswarm_agent.metrics import COUNTER, GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, HOST_METRICS, Metric
+from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_agent.wire import GAVE_ALL, KEEPS
 from gswarm_tui.fleet.counters import Counters, Step, energy_since, energy_used
 from gswarm_tui.fleet.events import (
@@ -30,35 +30,18 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     left_nothing,
 )
-from gswarm_tui.fleet.history import Answers, Floats, Shelf, reading_bytes, together
+from gswarm_tui.fleet.history import Answers, Floats, Shelf, together
+from gswarm_tui.fleet.keeping import empty_rings
 from gswarm_tui.fleet.lives import Place
-from gswarm_tui.fleet.node import UNHEALTHY_S, NodeState, Rings, keep
+from gswarm_tui.fleet.node import UNHEALTHY_S, NodeState, keep
 from gswarm_tui.fleet.readings import ENERGY, Reading, readings, sums
 from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
-HISTORY_BYTES = 53 * 1024 * 1024
-HISTORY_LONGEST = 3600
-HISTORY_SHORTEST = 120
 EVENTS_KEPT = 5000
 TOGETHER = 128
 """So many readings go into the history at once."""
 LATE_QUIET_S = 30.0
-
-
-def _exact(metrics: Sequence[Metric]) -> tuple[int, ...]:
-    """The columns of which a plot could show that they are rounded: counted or set, and beyond 2048."""
-    units = ("MiB", "MHz", "tasks")
-    return tuple(at for at, metric in enumerate(metrics) if metric.kind == COUNTER or metric.unit in units)
-
-
-_EXACT_OF_GPU, _EXACT_OF_HOST = _exact(GPU_METRICS), _exact(HOST_METRICS)
-
-
-def history_length(nodes: int, gpus: int) -> int:
-    """How many readings of each of so many nodes with so many GPUs each are kept for plots."""
-    a_tick = nodes * reading_bytes(max(gpus, 1), len(GPU_COLUMNS), len(_EXACT_OF_GPU))
-    return min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // max(1, a_tick)))
 
 
 class _Taken(NamedTuple):
@@ -271,11 +254,8 @@ class Fleet:
 
     def _begin_history(self, node: NodeState, gpus: int) -> None:
         """An empty one, beside others' where it is the node's first: places there aren't given back."""
-        length = history_length(len(self.nodes), gpus)
         shelf = self._shelf if node.gpu_history is None else Shelf(1)
-        of_gpus = shelf.history(length, gpus, len(GPU_COLUMNS), _EXACT_OF_GPU)
-        of_host = shelf.history(length, 1, len(HOST_COLUMNS), _EXACT_OF_HOST)
-        node.take(Rings(of_gpus, of_host, energy_base=None))
+        node.take(empty_rings(shelf, len(self.nodes), gpus))
 
     def _frame(self, event: FrameArrived, reading: Reading) -> list[Happened]:
         node, frame = self.nodes[event.node], event.frame
