@@ -12,7 +12,7 @@ class Zoom(enum.IntEnum):
     ROWS = 0
     """A line for each node: numbers, mean, the last minutes, the host."""
     NUMBERS = 1
-    """Numbers, in several columns of nodes."""
+    """Numbers, in several columns of nodes; with the last minutes where these have room."""
     BLOCKS = 2
     """One block character a GPU, as high as its value, beside the node's name."""
     PLAIN = 3
@@ -178,7 +178,21 @@ def _numbers(room: Room) -> Layout:
         layout = _columns(way, Zoom.NUMBERS, cell, sign=1, mean=wide, gap=GAP if wide else 1)
         if _fits(layout, room):
             break
-    return layout
+    return _spread(layout, room)
+
+
+def _spread(layout: Layout, room: Room) -> Layout:
+    """Room that is left beside columns of nodes shows their last minutes, and sets numbers as wide as in rows."""
+    if not layout.mean:
+        return layout
+    left = (room.width - layout.margin + GAP) // layout.columns - layout.block
+    if left < SPARK_SHORTEST + 3:
+        return layout
+    wider = max(layout.cell, min(5, layout.cell + (left - SPARK_SHORTEST - 3) // layout.cells))
+    left -= (wider - layout.cell) * layout.cells
+    spark = min(left - 3, SPARK_LONGEST)
+    block = layout.block + (wider - layout.cell) * layout.cells + spark + 3
+    return replace(layout, cell=wider, spark=spark, block=block)
 
 
 def _blocks(room: Room) -> Layout:

@@ -77,10 +77,10 @@ def heads_line(picture: Picture, layout: Layout, indexes: tuple[int, ...]) -> Li
         block += "".join(str(number % 10) for number in indexes)
     if layout.mean:
         block += f"{'mean':>{MEAN_WIDTH}}"
+    if layout.spark:
+        block += f"  {'last 5 min':<{layout.spark}} "
     if layout.zoom is not Zoom.ROWS:
         heads = (f"{block:<{layout.block}}" * min(layout.columns, layout.nodes)).rstrip()
         return [Span(" " * layout.margin), Span(heads, "dim")]
-    if layout.spark:
-        block += f"  {'last 5 min':<{layout.spark}} "
     block += "".join(f"{HOST_HEADS[name]:>{HOST_WIDTHS[name]}}" for name in layout.hosts)
     return [Span(" " * layout.margin), Span(block, "dim")]

@@ -40,6 +40,15 @@ def test_what_is_there_beside_the_numbers_depends_on_the_room() -> None:
     assert (narrow.mean, narrow.spark, narrow.hosts) == (True, 0, ("cpu",))
 
 
+def test_columns_of_nodes_have_their_last_minutes_where_there_is_room() -> None:
+    wide = plan(room(64, 8, (200, 44)))
+    assert (wide.zoom, wide.columns, wide.mean, wide.cell) == (Zoom.NUMBERS, 2, True, 5)
+    assert wide.spark >= 30
+    assert wide.margin + wide.columns * wide.block <= 200 + 2
+    narrow = plan(room(64, 8, (100, 44)))
+    assert (narrow.zoom, narrow.columns, narrow.mean, narrow.spark) == (Zoom.NUMBERS, 2, True, 0)
+
+
 rooms = st.builds(
     Room,
     nodes=st.integers(1, 300),

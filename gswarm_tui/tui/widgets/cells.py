@@ -79,11 +79,11 @@ def line_key(picture: Picture, layout: Layout, line: int, pen: Pen) -> Hashable:
             words(picture.nodes[row], standing, pen.now)
             for row, standing in zip(rows, standings, strict=True)
         )
+    sparks = tuple(pen.spark(row).tobytes() for row in rows) if layout.spark else ()
     extras: Hashable = ()
     if layout.zoom is Zoom.ROWS:
         node = picture.nodes[rows[0]]
         extras = (
-            pen.spark(rows[0]).tobytes() if layout.spark else b"",
             ranks_text(node) if layout.rank else "",
             tuple(host_text(name, node.host) for name in layout.hosts),
         )
@@ -94,6 +94,7 @@ def line_key(picture: Picture, layout: Layout, line: int, pen: Pen) -> Hashable:
         picture.dim[rows].tobytes(),
         picture.present[rows].tobytes(),
         troubles,
+        sparks,
         extras,
         cursor,
     )
@@ -170,8 +171,9 @@ class _Drawing:
             self._cells(row, standing)
             if self._layout.zoom is Zoom.ROWS:
                 self._extras(row, standing)
-            elif self._layout.mean:
+            else:
                 self._mean(row, standing)
+                self._minutes(row)
         else:
             self._instead(row, standing, start)
         end = start + self._layout.block
@@ -219,6 +221,8 @@ class _Drawing:
             self.put(text, self._colours.cursor if cell == chosen else styles[step])
 
     def _mean(self, row: int, standing: Standing) -> None:
+        if not self._layout.mean:
+            return
         mean = float(self._picture.means[row])
         text = form.cell(mean, self._picture.metric) if self._picture.metric.unit not in ("bits", "P") else ""
         role = "text" if standing is Standing.LIVE else "faint"
@@ -226,23 +230,27 @@ class _Drawing:
 
     def _extras(self, row: int, standing: Standing) -> None:
         layout, pen = self._layout, self._pen
-        if layout.mean:
-            self._mean(row, standing)
+        self._mean(row, standing)
         if standing is Standing.STALE:
             self.put(
                 "  " + long_words(self._picture.nodes[row], standing, pen.now), self._colours.role("warning")
             )
             return
-        if layout.spark:
-            self.put("  ", self._text)
-            for step in pen.spark(row).tolist():
-                self.put(" " if step < 0 else BLOCK_OF[step], self._colours.inks[step])
-            self.put(" ", self._text)
+        self._minutes(row)
         for name in layout.hosts:
             text = host_text(name, self._picture.nodes[row].host)
             self.put(
                 f"{text:>{HOST_WIDTHS[name]}}", self._colours.role("dim" if text == form.DASH else "text")
             )
+
+    def _minutes(self, row: int) -> None:
+        """The last minutes, the newest at the right."""
+        if not self._layout.spark:
+            return
+        self.put("  ", self._text)
+        for step in self._pen.spark(row).tolist():
+            self.put(" " if step < 0 else BLOCK_OF[step], self._colours.inks[step])
+        self.put(" ", self._text)
 
     def _instead(self, row: int, standing: Standing, start: int) -> None:
         """What stands where a node has no numbers."""
