@@ -182,7 +182,7 @@ def _numbers(room: Room) -> Layout:
 
 
 def _spread(layout: Layout, room: Room) -> Layout:
-    """Room that is left beside columns of nodes shows their last minutes, and sets numbers as wide as in rows."""
+    """Room left beside columns of nodes shows their last minutes, with numbers as wide as in rows."""
     if not layout.mean:
         return layout
     left = (room.width - layout.margin + GAP) // layout.columns - layout.block

@@ -53,6 +53,14 @@ async def test_many_gpus_fit_without_scrolling(nodes: int, size: tuple[int, int]
         assert app.fleet_screen.heatmap.max_scroll_y == 0
 
 
+async def test_nodes_in_columns_show_their_last_minutes_to_be_compared() -> None:
+    app = app_on(scene(64, 8, 30))
+    async with app.run_test(size=(200, 60)) as pilot:
+        await pilot.pause()
+        assert line_with("last 5 min", app).count("last 5 min") == 2
+        assert any(block in line_with("gpu33", app)[-40:] for block in "▂▃▄▅▆▇█")
+
+
 async def test_more_than_fit_can_be_scrolled_to_by_the_cursor() -> None:
     app = app_on(scene(1024, 8, 2))
     async with app.run_test(size=(80, 24)) as pilot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -149,15 +150,15 @@ class Heatmap(ScrollView, can_focus=False):
                 self.refresh(Region(0, line - top, self.size.width, 1))
 
     def _pen(self, now: float) -> Pen:
-        return Pen(palette(self.app.theme), now, self.cursor, self.size.width, self._spark)
+        return Pen(palette(self.app.theme), now, self.cursor, self.size.width, partial(self._spark, now))
 
-    def _spark(self, row: int) -> Buckets:
-        """A node's sparkline, computed anew every few seconds."""
-        now = self._now()
+    def _spark(self, now: float, row: int) -> Buckets:
+        """A node's sparkline, computed anew every few seconds: those of all nodes at once, to be compared."""
+        turn = now // SPARK_EVERY_S
         name = self.picture.nodes[row].name
         known = self._sparks.get(name)
-        if known is None or now - known[0] >= SPARK_EVERY_S:
-            known = self._sparks[name] = (now, self.picture.spark(row, now, self.layout_plan.spark))
+        if known is None or known[0] != turn:
+            known = self._sparks[name] = (turn, self.picture.spark(row, now, self.layout_plan.spark))
         return known[1]
 
     def render_line(self, y: int) -> Strip:
