@@ -96,6 +96,7 @@ def go_on(hub: Hub, options: Options, plan: Plan, path: Path, recording_id: int)
         hub.started_at = resumed.started_at
         for session in resumed.sessions:
             hub.fleet.sessions.restore(session)
+        hub.fleet.resume_counting(resumed.energy_j, resumed.counters)
         hub.fleet.resume((life.node, life.life, life.seq, life.ts_ns) for life in resumed.lives)
         for life in resumed.lives if lasting(options) else ():
             if life.ts_ns and life.node not in resumed.accounted:

@@ -7,6 +7,7 @@ longer time nobody knows how much was used on which side. ``session_summary`` ha
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,9 @@ import numpy.typing as npt
 
 from gswarm_tui.fleet.history import Answers, Floats, Singles
 from gswarm_tui.fleet.thresholds import NEIGHBOURS
+
+UNKNOWN = math.nan, math.inf
+"""The answer, and when it came, of a GPU that gave none."""
 
 
 class Counters(NamedTuple):
@@ -23,9 +27,15 @@ class Counters(NamedTuple):
     at: Floats | float
 
     @classmethod
-    def unknown(cls, gpus: int) -> Counters:
-        """Of so many GPUs of which nothing is known."""
-        return cls(np.full(gpus, np.nan), math.inf)
+    def known(cls, answers: Iterable[tuple[float, float]]) -> Counters:
+        """Of GPUs that said so, each then; see ``UNKNOWN``."""
+        mj, at = np.array([*answers]).reshape(-1, 2).T
+        return cls(mj, at)
+
+    @property
+    def answers(self) -> list[tuple[float, float]]:
+        """What each said, and when."""
+        return list(zip(*(one.tolist() for one in np.broadcast_arrays(self.mj, self.at)), strict=True))
 
     @property
     def since(self) -> float:

@@ -22,6 +22,10 @@ LEFT_NOTHING = "nothing is left of the agent that it had"
 """How the message of a gap begins whose size nobody knows."""
 
 
+GpuKey = tuple[str, int, str]
+"""A GPU by its node, its index there and its UUID."""
+
+
 class Phase(enum.Enum):
     """Where a node's link stands."""
 

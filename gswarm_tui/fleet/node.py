@@ -80,7 +80,7 @@ class NodeState:
     mine: tuple[bool, ...] = ()
     own_memory_mib: float | None = None
     energy_base: Floats | None = None
-    counters: Counters = field(default_factory=lambda: Counters.unknown(0))
+    counters: Counters = field(default_factory=lambda: Counters.known(()))
     gpu_history: History | None = None
     host_history: History | None = None
     looked: Processes | None = None

@@ -12,14 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gswarm_agent.frame import ERROR, INFO, WARNING, Hello, Note
+from gswarm_agent.frame import ERROR, INFO, WARNING, GpuFacts, Hello, Note
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_agent.wire import GAVE_ALL, KEEPS
-from gswarm_tui.fleet.counters import Counters, Step, energy_since, energy_used
+from gswarm_tui.fleet.counters import UNKNOWN, Counters, Step, energy_since, energy_used
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
     FramesLost,
+    GpuKey,
     Happened,
     LinkChanged,
     LinkMeasured,
@@ -86,6 +87,7 @@ class Fleet:
         self._throttling = ThrottleWatch()
         self._shelf = Shelf(len(self.nodes))
         self._taken: list[_Taken] = []
+        self._counters: dict[GpuKey, tuple[float, float]] = {}
 
     def apply(self, event: Event) -> list[Happened]:
         """Take in one event; answers what is worth a line in the events pane and a row in the database."""
@@ -171,6 +173,11 @@ class Fleet:
             if name in self.nodes:
                 self.nodes[name].lives.remember(life, seq, ts_ns)
 
+    def resume_counting(self, energy_j: float, counters: Mapping[GpuKey, tuple[float, float]]) -> None:
+        """A recording goes on in which so much was used, up to these counters (mJ) at their times."""
+        self.energy_j = energy_j
+        self._counters |= counters
+
     def leave_off(self, name: str, life: str, last_at: float) -> None:
         """A recording goes on that was interrupted while this life of a node measured.
 
@@ -235,6 +242,10 @@ class Fleet:
         same = node.hello is not None and _same_gpus(node.hello, hello)
         if not (same and node.hello and node.hello.process_columns == hello.process_columns):
             node.looked = None  # they are of the GPUs and columns of before
+        if not same:
+            self._counters |= zip(_keys(node.name, node.facts), node.counters.answers, strict=True)
+            answers = [self._counters.get(gpu, UNKNOWN) for gpu in _keys(node.name, hello.gpus)]
+            node.counters = Counters.known(answers)
         node.hello = hello
         node.interval_s = hello.interval_ms / 1000
         node.version += 1
@@ -245,7 +256,6 @@ class Fleet:
         if not same:
             count = len(hello.gpus)
             node.gpus = np.full((count, len(GPU_COLUMNS)), np.nan)
-            node.counters = Counters.unknown(count)
             self._begin_history(node, count)
 
     def _granted(self, name: str, hello: Hello) -> tuple[bool, ...]:
@@ -369,6 +379,10 @@ def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[Hap
     node.version += 1
     words = "1 frame is missing" if missing == 1 else f"{missing:,} frames are missing"
     return [Happened(ts, "gap", WARNING, words + (f": {reason}" if reason else ""), node.name)]
+
+
+def _keys(node: str, gpus: Sequence[GpuFacts]) -> list[GpuKey]:
+    return [(node, gpu.index, gpu.uuid) for gpu in gpus]
 
 
 def _same_gpus(one: Hello, other: Hello) -> bool:

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.wire import ENDED_BY, GAVE_ALL, JOB_ENDED, KEEPS
-from gswarm_tui.fleet.events import LEFT_NOTHING, OF_THE_RUN, WAITING
+from gswarm_tui.fleet.events import LEFT_NOTHING, OF_THE_RUN, WAITING, GpuKey
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.ledger import KnownLife, KnownNode, Ledger, Row
-from gswarm_tui.store.spanning import session_spans
+from gswarm_tui.store.spanning import session_spans, whole
 from gswarm_tui.store.summing import energy
 
 MILLISECOND = 1e-3
@@ -79,12 +79,16 @@ class Resumed:
     """What the rest of the head has to know of a recording that goes on.
 
     ``accounted`` are the nodes whose last agent was seen to end and kept nothing, or was told as gone.
+    ``energy_j`` is what the job's GPUs had used, ``counters`` what each one's energy counter said last (mJ),
+    and when.
     """
 
     started_at: float
     lives: tuple[LifeOnDisk, ...]
     accounted: frozenset[str]
     sessions: tuple[Session, ...]
+    energy_j: float
+    counters: Mapping[GpuKey, tuple[float, float]]
     rows: int
 
 
@@ -144,6 +148,13 @@ WITH frames AS (SELECT node_id, seq AS last_seq, epoch_us(ts) / 1e6 AS placed FR
 SELECT node_id, life, arg_min(placed, abs(placed - expected)) AS placed
 FROM lives JOIN nodes USING (node_id) JOIN frames USING (node_id, last_seq)
 WHERE recording_id = ? AND last_ts IS NOT NULL
+GROUP BY ALL
+"""
+
+_COUNTERS = """
+SELECT node, gpu_index, uuid, arg_max(energy_mj, ts)::DOUBLE AS mj, epoch_us(max(ts)) / 1e6 AS at
+FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
+WHERE recording_id = ? AND energy_mj IS NOT NULL
 GROUP BY ALL
 """
 
@@ -235,6 +246,11 @@ def load(file: Rows, ledger: Ledger) -> Resumed:
         lives=tuple(on_disk),
         accounted=_accounted(file, number, on_disk),
         sessions=tuple(_session(row, file) for row in sessions),
+        energy_j=float(sum(row["energy_j"] or 0 for row in file.rows(energy(whole(number))))),
+        counters={
+            (row["node"], row["gpu_index"], row["uuid"]): (row["mj"], row["at"])
+            for row in file.rows(_COUNTERS, number)
+        },
         rows=file.rows(_ROWS, number)[0]["rows"],
     )
 

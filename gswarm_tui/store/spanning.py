@@ -48,6 +48,11 @@ def one_span(recording_id: int, began: datetime, until: datetime) -> Spans:
     return Spans(relation, began, until)
 
 
+def whole(recording_id: int) -> Spans:
+    """All of a recording."""
+    return one_span(recording_id, datetime(1970, 1, 2), datetime(9999, 1, 1))  # noqa: DTZ001 (as DuckDB's are)
+
+
 def session_spans(recording_id: int | None = None) -> Spans:
     """The sessions of a recording, or of all; one that runs goes up to the newest sample.
 

@@ -14,8 +14,9 @@ from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, SessionStarted, SessionStopped
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.tape import RecordedTape
+from gswarm_tui.store.recorder import Recorder
 from gswarm_tui.store.source import FileSource
-from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
+from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query, record
 from tests.unit.summing_oracle import Sample, sum_up
 
 Told = tuple[int | None, ...]
@@ -60,6 +61,42 @@ def test_a_late_reading_without_an_answer_takes_nothing_away() -> None:
     ):
         fleet.apply(event)
     assert fleet.energy_j == pytest.approx(3.9)
+
+
+def test_a_gpu_that_stays_where_another_goes_is_counted_on() -> None:
+    fleet = live([introduced(), reading(1, (1000, 0)), introduced(gpus=1, life="life2")])
+    fleet.apply(reading(1, (4000,), "life2", T0 + 9))
+    assert fleet.energy_j == 3
+
+
+def test_a_recording_that_goes_on_counts_on(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    session = SessionStarted("s", T0, "s", T0)
+    first = [
+        introduced(),
+        session,
+        reading(1, (1000, 100)),
+        reading(2, (None, 300)),
+        reading(3, (4000, None)),
+    ]
+    recorder = Recorder(path, INFO, lambda _status: None)
+    recorder.open()
+    recorder.submit(first)
+    recorder.close(None)
+    rest = [introduced(), reading(4, (4500, None)), reading(5, (5000, 1000))]
+    recorder = Recorder(path, 1, lambda _status: None)
+    recorder.open()
+    assert recorder.resumed is not None
+    fleet = Fleet(["n1"])
+    fleet.resume_counting(recorder.resumed.energy_j, recorder.resumed.counters)
+    fleet.sessions.restore(recorder.resumed.sessions[0])
+    assert fleet.energy_j == pytest.approx(3.2)
+    for event in rest:
+        fleet.apply(event)
+    recorder.submit(rest)
+    recorder.close(END)
+    (used,) = query(path, "SELECT energy_j FROM session_summary WHERE scope = 'all'")
+    assert (fleet.energy_j,) == (fleet.sessions.sessions["1"].energy_j,) == used == (pytest.approx(4.9),)
 
 
 @st.composite
