@@ -83,7 +83,7 @@ def test_a_recording_that_goes_on_counts_on(tmp_path: Path) -> None:
     recorder.open()
     recorder.submit(first)
     recorder.close(None)
-    rest = [introduced(), reading(4, (4500, None)), reading(5, (5000, 1000))]
+    rest: list[Event] = [introduced(), reading(4, (4500, None)), reading(5, (5000, 1000))]
     recorder = Recorder(path, 1, lambda _status: None)
     recorder.open()
     assert recorder.resumed is not None
