@@ -72,7 +72,7 @@ def test_a_gpu_that_stays_where_another_goes_is_counted_on() -> None:
 def test_a_recording_that_goes_on_counts_on(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     session = SessionStarted("s", T0, "s", T0)
-    first = [
+    first: list[Event] = [
         introduced(),
         session,
         reading(1, (1000, 100)),
