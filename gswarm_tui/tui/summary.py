@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, tzinfo
+from pathlib import PurePath
 
 import numpy as np
 
@@ -42,15 +43,17 @@ def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cell
     gpus = f"{form.plural(len(fleet.nodes), 'node')} · {form.plural(known, 'GPU')}"
     words = f"{job} · {gpus}" if job and len(job) + len(gpus) + 3 <= room else job or gpus
     left.append(Span(clip(words, max(room, 0)), "text"))
-    return spread(left, [*state, Span(" ")], cells) if measure(state) < cells - 12 else [*left[:2], *state]
+    fits = measure(left) + measure(state) + 2 <= cells
+    return spread(left, [*state, Span(" ")], cells) if fits else [*left[:2], *state]
 
 
 def recording(recorder: RecorderStatus | None, started_at: float, now: float) -> list[Span]:
     """ "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is written."""
     if recorder is None:
         return [Span("○ not recording", "dim")]
-    if recorder.error:
-        return [Span(f"╳ {clean(recorder.error)}", "error")]
+    if recorder.error:  # its folder would take the room in which it is said what to do
+        words = recorder.error.replace(recorder.path, PurePath(recorder.path).name)
+        return [Span("╳ ", "error"), Span(clean(words), "error")]
     words = f" · {form.count(recorder.rows)} rows · {form.file_size(recorder.file_bytes)}"
     return [Span("● ", "error"), Span(f"rec {form.clock(now - started_at)}"), Span(words, "dim")]
 

@@ -297,6 +297,26 @@ async def test_the_header_tells_how_the_recording_goes() -> None:
         assert "╳ the disk that holds run.duckdb is full" in line_with("gswarm", app)
 
 
+FULL = "can't be written because its disk is full; free some space"
+
+
+@pytest.mark.parametrize("cells", [80, 90, 100, 110, 120, 140, 200])
+@pytest.mark.parametrize("waits", ["", "; newer frames of 1,024 nodes wait there"])
+async def test_what_is_wrong_with_the_recording_is_in_the_header_however_long_its_path(
+    cells: int, waits: str
+) -> None:
+    path = "/home/somebody/experiments/2026/gswarm-job4711.duckdb"
+    made = scene(2, 2, 5)
+    made.hub.recorded(RecorderStatus(path, 1, 1, 0, {}, f"{path} {FULL}{waits}"))
+    app = app_on(made)
+    async with app.run_test(size=(cells, 40)) as pilot:
+        await pilot.pause()
+        assert "╳ gswarm-job4711.duckdb can't be written because its disk is" in line_with("gswarm", app)
+        await pilot.press("e")
+        await pilot.pause()
+        assert "╳ gswarm-job4711" in line_with("events", app)
+
+
 async def test_hostile_names_and_messages_stay_text() -> None:
     made = Scene(1, 2, names=["gpu\x1b[2J01"]).connect().advance(3)
     made.note("gpu\x1b[2J01", Note("xid", WARNING, "[red]\x1b[31mboom\nnext", 0)).advance(1)

@@ -9,8 +9,11 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.feed import Feed
 from gswarm_tui.tui.format import DASH, age, mebibytes, plural, watts
 from gswarm_tui.tui.standing import ROLES, SIGNS
-from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.text import clean, clip, width
 from gswarm_tui.tui.widgets.bar import Line, Span, measure, spread
+
+ERROR_SHORTEST = 12
+"""Less than so many cells of a sentence say nothing."""
 
 
 def joined(parts: Iterable[str]) -> str:
@@ -21,11 +24,16 @@ def joined(parts: Iterable[str]) -> str:
 def title_line(left: list[Span], feed: Feed, cells: int) -> Line:
     """A title with, at the right, how the recording goes and whether what is seen is simulated.
 
-    Where it doesn't fit, the recording goes first, then the end of the title; "SIMULATED" always stays.
+    Where it doesn't fit, the recording goes first, then the end of the title; "SIMULATED" always stays. What
+    is wrong with the recording is told as far as there is room.
     """
     simulated = any(n.hello is not None and n.hello.simulated for n in feed.fleet.nodes.values())
     chip = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
-    state = [Span("  "), *feed.state()[:2], Span("  ")]
+    sign, words, *_ = [*feed.state(), Span("")]
+    room = cells - measure(left) - measure(chip) - width(sign.text) - 5
+    if words.role == "error" and room >= ERROR_SHORTEST:
+        words = words._replace(text=clip(words.text, room))
+    state = [Span("  "), sign, words, Span("  ")]
     right = [*state, *chip] if measure(left) + measure(state) + measure(chip) < cells else chip
     while len(left) > 1 and measure(left) + measure(right) >= cells:
         left = left[:-1]
