@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
-from gswarm_tui.fleet.events import Event, FrameArrived
+from gswarm_tui.fleet.events import Event, FrameArrived, SessionStarted
 from gswarm_tui.fleet.node import Rings
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.playhead import Playhead
@@ -156,6 +156,12 @@ class Player:
         """What there is along the tape has changed: look at it anew."""
         self._track_at = None
         self._woken.set()
+
+    def session_started(self, event: SessionStarted) -> None:
+        """One was started in hindsight: what is read from now on tells of it, what was read doesn't."""
+        if event.started_at <= self._shown:
+            self.fleet.apply(event)
+        self.look_along()
 
     # Playing
 

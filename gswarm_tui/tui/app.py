@@ -10,6 +10,7 @@ from datetime import datetime, tzinfo
 from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.asked import Asked
+from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.fleet.since import SinceError, parse_since, split_since
 from gswarm_tui.hub import Hub
@@ -185,20 +186,18 @@ class GswarmApp(Viewer):
         at = parse_since(since or started, self.hub.now(), self.timezone)
         name = name or suggest_name(taken)
         ago = self.hub.now() - at
-        self.hub.start_session(name, started_at=at)
-        self.say(f"started {name}, from {clock(ago)} ago on" if ago >= 1 else f"started {name}")
-        self._look_along()
-
-    def _look_along(self) -> None:
-        """What there is along the timeline has changed."""
+        session_id = self.hub.start_session(name, started_at=at)
         if self.player is not None:
-            self.player.look_along()
+            self.player.session_started(SessionStarted(session_id, self.hub.now(), name, at))
+        self.say(f"started {name}, from {clock(ago)} ago on" if ago >= 1 else f"started {name}")
         self.look()
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or rewrite its note."""
         self.hub.change_session(session_id, name=name, note=note)
-        self._look_along()
+        if self.player is not None:
+            self.player.look_along()
+        self.look()
 
     def action_stop_session(self) -> None:
         """End the session that is meant here, the only one, or the one that the person picks."""

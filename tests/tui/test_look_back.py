@@ -159,6 +159,7 @@ async def test_a_session_started_while_one_looks_back_is_on_the_timeline_at_once
         await live.advance(30, pilot)
         await live.press(pilot, "space", "less_than_sign", "s", "enter")
         await _shows(live, pilot, "├ session-1 ──")
+        assert "● session-1 00:00:00" in screen_text(live.app)
 
 
 async def _shows(live: Live, pilot: Pilot[str], text: str) -> None:
