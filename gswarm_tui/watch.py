@@ -34,7 +34,6 @@ async def watch(
     options: Options, plan: Plan, words: Sequence[str], log: Path, chosen: Found | None = None
 ) -> int:
     """Run the app until it is left; ``chosen`` is the recording to go on with."""
-    from gswarm_tui.lifetime import Lifetime, spare_searches
     from gswarm_tui.store.errors import StoreError
 
     theme = parts.choose_theme(options, os.environ)
@@ -49,23 +48,38 @@ async def watch(
     except StoreError as error:
         tell(str(error))
         return 1
+    try:
+        app = _app(options, plan, hub, theme, recorder)
+        ended = await _live(options, plan, hub, app, recorder)
+    except (
+        asyncio.CancelledError,
+        KeyboardInterrupt,
+    ):  # ctrl+c before there is a screen, which would take it
+        if recorder is not None:
+            recorder.close(hub.now() if chosen is None else None)
+        raise
+    return _say_goodbye(hub, ended, app.return_code or 0, log, uid)
+
+
+async def _live(options: Options, plan: Plan, hub: Hub, app: GswarmApp, recorder: Recorder | None) -> Ended:
+    from gswarm_tui.lifetime import Lifetime, spare_searches
+
     _give_notice(hub, plan, recorder)
-    launcher = parts.make_launcher(options, plan, uid if recorder is not None else "")
+    launcher = parts.make_launcher(options, plan, "" if recorder is None else recorder.uid)
     parts.add_links(hub, launcher, options, recorder)
-    app = _app(options, plan, hub, theme, recorder)
     lifetime = Lifetime(
         hub, launcher, recorder, app.request_quit, lasting=parts.lasting(options), waiting=_tell_waiting
     )
     following = asyncio.create_task(_follow_job(hub, plan))
-    control = await parts.listen(hub, recorder, os.environ)
-    spare_searches()
+    control = None
     try:
-        ended = await lifetime.run(app.run_async())
+        control = await parts.listen(hub, recorder, os.environ)
+        spare_searches()
+        return await lifetime.run(app.run_async())
     finally:
         following.cancel()
         if control is not None:
             await control.close()
-    return _say_goodbye(hub, ended, app.return_code or 0, log, uid)
 
 
 async def _follow_job(hub: Hub, plan: Plan) -> None:

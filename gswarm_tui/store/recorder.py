@@ -200,9 +200,9 @@ class Recorder:
         if error and behind:
             error += f"; newer frames of {len(behind):,} nodes wait there"
         if error and self._dropped:
-            error += f"; {self._dropped} of the oldest frames had to be dropped"
+            error += f"; {self._dropped:,} of the oldest frames had to be dropped"
         if error and waiting and self._closed:
-            error += f"; {waiting} events could not be saved"
+            error += f"; {waiting:,} events could not be saved"
         return RecorderStatus(
             path=str(self.path),
             rows=self._rows,

@@ -1,4 +1,4 @@
-"""A program that is stopped and goes on, as by ``scontrol suspend`` or the shell's ``fg``."""
+"""A program that is stopped and goes on, as by ``scontrol suspend`` or ``fg``, or ended as it begins."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from tests.terminal import InTerminal
@@ -48,3 +49,19 @@ def test_whoever_was_stopped_goes_on_obeys_keys_and_quits(stop: signal.Signals) 
             press_until(running, "1", "GPU util")
         running.press("q")
         assert running.process.wait(PATIENCE_S) == 0
+
+
+def test_ctrl_c_before_there_is_a_screen_closes_the_recording_and_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    command = [sys.executable, "-m", "gswarm_tui", "--demo", "2x4", "--db", str(path)]
+    with InTerminal(command, size=(100, 30)) as running:
+        deadline = time.monotonic() + PATIENCE_S
+        while not path.exists():
+            assert time.monotonic() < deadline, running.screen()
+            time.sleep(0.01)
+        os.kill(running.pid, signal.SIGINT)
+        assert running.process.wait(PATIENCE_S) in (0, 130)
+        assert "leaked" not in running.screen()
+        assert "Traceback" not in running.screen()
+    with duckdb.connect(str(path), read_only=True) as recording:
+        assert recording.sql("SELECT count(*) FROM recordings WHERE ended_at IS NULL").fetchall() == [(0,)]
