@@ -497,6 +497,29 @@ def test_a_probe_that_fails_is_told_and_what_it_measured_before_is_kept(node: No
     until(lambda: node.waiting() == {hello.life: 3})
 
 
+def test_an_agent_whose_gpus_do_not_answer_introduces_itself_all_the_same(node: Node, tmp_path: Path) -> None:
+    answers = tmp_path / "answers"
+    script = (
+        "import os, sys, time\n"
+        "import gswarm_agent.simulated as s\n"
+        "read = s.SimulatedNode.read\n"
+        "def hanging(self, now):\n"
+        f"    while not os.path.exists({str(answers)!r}): time.sleep(0.02)\n"
+        "    return read(self, now)\n"
+        "s.SimulatedNode.read = hanging\n"
+        "from gswarm_agent.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    agent = Agent(sys.executable, "-c", script, *node.words()[3:])
+    node.agents.append(agent)
+    agent.start()
+    (hello,) = agent.hear(Hello)
+    assert not any(isinstance(message, Frame) for message in agent.heard)
+    answers.touch()
+    agent.hear(Frame, 2)
+    assert sequences(agent, hello.life)[:2] == [1, 2]
+
+
 def test_what_cannot_be_measured_any_more_is_said_in_the_same_life(node: Node) -> None:
     script = (
         "import sys\n"
