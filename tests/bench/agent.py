@@ -20,6 +20,7 @@ from gswarm_tui.hub import TURNS
 from tests.bench.figures import Figure, Form
 from tests.bench.processes import cpu_s, peak_mib
 from tests.bench.standin import stand_in
+from tests.bench.throughput import recorded
 from tests.cluster.standin import Return
 
 GPUS = 8
@@ -76,9 +77,13 @@ def run(form: Form) -> Iterator[Figure]:
                 yield Figure("relay, peak memory", relay_memory * 1.048576, "MB")
             else:
                 yield Figure(
-                    "wire, a GPU-sample with all metrics, host and processes",
+                    "wire, a GPU-sample with all metrics, host and processes, little changes",
                     received / len(frames) / GPUS, "bytes", 80,
                 )  # fmt: skip
+                ticks = form.count(300, 30)
+                pieces = recorded("sim01", 0, 1, ticks, form.seed)[1:]
+                sent = sum(map(len, pieces)) / ticks / GPUS
+                yield Figure("wire, the same of simulated GPUs that train", sent, "bytes", 80)
         for name, (what, unusual) in PCIE.items():
             environ = {**stand_in(form.folder, GPUS, pids, **unusual), **PLAIN_MSGPACK}
             with Attached(environ, form.folder / name, 1000) as agent:

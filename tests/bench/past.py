@@ -157,7 +157,7 @@ def _needed(form: Form, to: Path, where: Path, names: Sequence[str], hertz: int)
     journal = to.with_suffix(".jsonl")
     with Headless(journal, where, names, 1000 // hertz, to.with_suffix(".duckdb")) as head:
         Reader(journal, head.writes).wait_for(3 * len(names))
-        return share_of_a_core(head.pid, form.seconds(20)), rss_mib(head.pid)
+        return share_of_a_core([head.pid], form.seconds(20)), rss_mib(head.pid)
 
 
 def _configured(stack: ExitStack, folder: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,7 +30,24 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | _SCHEDULED)
 
 
-def children(pid: int) -> list[int]:
+def with_agents(pid: int) -> list[int]:
+    """A head and what it has started on this machine: relays, and the agents of the same recordings."""
+    there = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    words = {other: _words(other) for other in there}
+    started = [words[child] for child in _children(pid) if child in words]
+    recordings = {said[said.index("--recording") + 1] for said in started if "--recording" in said}
+    return [pid, *(other for other, said in words.items() if recordings & set(said))]
+
+
+def _words(pid: int) -> list[str]:
+    """The command line of a process, empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def _children(pid: int) -> list[int]:
     """The processes that a process has started and that live."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
@@ -55,8 +73,8 @@ def _status_mib(pid: int, field: str) -> float:
     raise ProcessLookupError(pid)
 
 
-def share_of_a_core(pid: int, seconds: float) -> float:
-    """Percent of a core that a process uses over so many seconds from now."""
-    began, before = time.monotonic(), cpu_s(pid)
+def share_of_a_core(pids: Sequence[int], seconds: float) -> float:
+    """Percent of a core that processes use together over so many seconds from now."""
+    began, before = time.monotonic(), sum(map(cpu_s, pids))
     time.sleep(seconds)
-    return 100 * (cpu_s(pid) - before) / (time.monotonic() - began)
+    return 100 * (sum(map(cpu_s, pids)) - before) / (time.monotonic() - began)

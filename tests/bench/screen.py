@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.bench.figures import Figure, Form
-from tests.bench.processes import peak_mib, share_of_a_core
+from tests.bench.processes import peak_mib, share_of_a_core, with_agents
 from tests.bench.standin import stand_in
 from tests.bench.start import PROGRAM
 from tests.terminal import InTerminal
@@ -65,16 +65,16 @@ def _eight(form: Form) -> Iterator[Figure]:
             [str(nvitop), "--monitor", "full", "--interval", "1"], size=(120, 40), env=environ
         ) as peer:
             beside = _cost(peer, form, seconds)
-    yield Figure("whole app with recording, 8 GPUs at 1 Hz", cpu, "% of a core", 2.5,
+    yield Figure("whole app with agent and recording, 8 GPUs at 1 Hz", cpu, "% of a core", 2.5,
                  limit="nvitop, which doesn't record", beside=beside[0])  # fmt: skip
     yield Figure("to the terminal, 8 GPUs at 1 Hz", kib, "KiB/s", 5, limit="nvitop", beside=beside[1])
 
 
 def _cost(app: InTerminal, form: Form, seconds: float) -> tuple[float, float]:
-    """Percent of a core, and KiB a second to the terminal, once it is under way."""
+    """Percent of a core, what reads the GPUs included, and KiB a second to the terminal, once under way."""
     time.sleep(form.seconds(UNDER_WAY_S))
     began = time.monotonic()
-    cpu = share_of_a_core(app.pid, seconds)
+    cpu = share_of_a_core(with_agents(app.pid), seconds)
     return cpu, app.written_bytes(began, time.monotonic()) / 1024 / seconds
 
 
@@ -83,7 +83,7 @@ def _fleet(form: Form) -> Iterator[Figure]:
     with _demo(form, f"{nodes}x8") as app:
         _settle(app, form)
         began = time.monotonic()
-        cpu = share_of_a_core(app.pid, seconds)
+        cpu = share_of_a_core([app.pid], seconds)
         painted = {int(at - began) for at, _ in app.writes if began <= at < began + seconds}
         yield Figure(f"whole app with recording, {nodes} × 8 GPUs at 1 Hz, 200×60", cpu, "% of a core", 30)
         yield Figure("seconds in which nothing was painted", int(seconds) - len(painted), "s", 0)

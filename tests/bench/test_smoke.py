@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -12,6 +13,7 @@ import pytest
 
 from tests.bench.__main__ import BENCHES
 from tests.bench.figures import Figure, markdown
+from tests.bench.processes import with_agents
 from tests.unit.sshd import SSHD
 
 AT_ONCE = 2
@@ -50,6 +52,25 @@ def test_a_bench_finds_figures(bench: str, benches: dict[str, Future[Done]]) -> 
     for name, measured, *_ in rows:
         goes_on = name.startswith("   ") and not measured.strip()
         assert goes_on or re.match(r" [0-9][0-9.,e+-]* \S", measured), (name, measured)
+
+
+def test_a_heads_agents_are_counted_with_it() -> None:
+    relay = [sys.executable, "-c", "input()", "--recording", "of-this-test"]
+    head = [sys.executable, "-c", f"import subprocess; subprocess.run({relay}, check=True)"]
+    with (
+        subprocess.Popen(relay, stdin=subprocess.PIPE, text=True) as agent,
+        subprocess.Popen(head, stdin=subprocess.PIPE, text=True) as started,
+    ):
+        try:
+            deadline = time.monotonic() + 60
+            while len(found := with_agents(started.pid)) < 3 and time.monotonic() < deadline:
+                time.sleep(0.02)
+        finally:
+            for each in (agent, started):
+                each.communicate("\n")
+    assert found[0] == started.pid
+    assert agent.pid in found
+    assert len(set(found)) == 3
 
 
 def test_the_table_says_what_was_reached_and_what_stands_beside_it() -> None:

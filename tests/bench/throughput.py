@@ -60,7 +60,7 @@ class Committed:
 async def _flood(path: Path, nodes: int, frames: int, seed: int) -> tuple[float, int, int]:
     """CPU seconds, GPU-samples and the closed file's bytes when everything comes as fast as it is taken."""
     names = simulated_names(nodes)
-    streams = {name: _recorded(name, index, nodes, frames, seed) for index, name in enumerate(names)}
+    streams = {name: recorded(name, index, nodes, frames, seed) for index, name in enumerate(names)}
     hub = Hub(Fleet(names, 1.0))
     recorder = Recorder(path, recording_info("flood"), Committed(hub), lasting=True)
     recorder.open()
@@ -80,7 +80,7 @@ async def _flood(path: Path, nodes: int, frames: int, seed: int) -> tuple[float,
     return cpu_s, nodes * frames * GPUS, closed.file_bytes
 
 
-def _recorded(name: str, index: int, nodes: int, frames: int, seed: int) -> list[bytes]:
+def recorded(name: str, index: int, nodes: int, frames: int, seed: int) -> list[bytes]:
     """What an agent of a simulated node says, a piece a frame."""
     now = time.time_ns()
     node = SimulatedNode(Simulation(name, index, nodes, GPUS, seed, 0))
