@@ -158,6 +158,24 @@ def test_what_a_job_raises_is_raised() -> None:
     assert lanes.close(AGES)
 
 
+def test_what_a_job_raises_that_nobody_waited_for_is_raised_at_a_later_round() -> None:
+    lanes: Lanes[str] = Lanes(1, "lane-test")
+    begun, gate = threading.Event(), threading.Event()
+
+    def fails_late(key: int) -> str:
+        begun.set()
+        assert gate.wait(AGES)
+        raise ZeroDivisionError(key)
+
+    lanes.start(fails_late, [0])
+    assert begun.wait(AGES)
+    assert lanes.gather(time.monotonic(), AGES) == {}
+    gate.set()
+    with pytest.raises(ZeroDivisionError):
+        rounds_until(lanes, str, {0})
+    assert lanes.close(AGES)
+
+
 def test_closing_says_when_a_job_is_still_at_work(gates: dict[int, threading.Event]) -> None:
     lanes: Lanes[str] = Lanes(1, "lane-test")
     gates[0].clear()

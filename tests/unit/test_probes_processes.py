@@ -110,6 +110,19 @@ def test_processes_are_looked_at_no_more_than_about_once_a_second(standin_lib: P
     assert looks[-1].ended - begun >= 2 * 0.9 * SECOND
 
 
+def test_processes_are_looked_at_every_second_where_gpus_answer_slowly(
+    standin_lib: Path, tmp_path: Path
+) -> None:
+    scenario = Scenario.of("n", 1)
+    scenario.gpus[0].processes = [Process(os.getpid(), used_mib=1)]
+    slow_s = 0.1
+    scenario.gpus[0].delays_ms["nvmlDeviceGetPowerUsage"] = round(1000 * slow_s)
+    scenario.write(tmp_path / "s")
+    with Node(standin_lib, tmp_path / "s", nvitop=False) as node:
+        looked = [node.read(skip_s=1 - slow_s).processes is not None for _ in range(6)]
+    assert looked[2:] == [True] * 4
+
+
 def test_an_old_driver_is_asked_by_nvitop(
     standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes]
 ) -> None:

@@ -98,23 +98,23 @@ class GpuSet:
         gpus, processes = self._gpus, self.processes
         if processes is None:
             return
-        count = len(gpus)
+        count, tick_ns = len(gpus), now_ns()
 
         def ask(key: int) -> Optional[Answer]:
             if key < count:
                 return gpus[key].read(now_ns())
-            processes.look(now_ns())
+            processes.look(now_ns(), tick_ns)
             return None
 
         if processes.gives_up():
             self._lanes.renew(count)
-        self._lanes.start(ask, range(count + 1 if looks and processes.due(now_ns()) else count))
+        self._lanes.start(ask, range(count + 1 if looks and processes.due(tick_ns) else count))
 
     def look_ahead(self, now_ns: int) -> None:
         """Look at the processes for the reading after this one: the first look imports what it needs."""
         processes = self.processes
         if processes is not None:
-            self._lanes.start(lambda _: processes.look(now_ns), [len(self._gpus)])
+            self._lanes.start(lambda _: processes.look(now_ns, now_ns), [len(self._gpus)])
 
     def gather(self, until: float, patience: float) -> Tuple[Optional[Row], ...]:
         """The rows that are there by ``until`` (time.monotonic()), None for the other GPUs."""

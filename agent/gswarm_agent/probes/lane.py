@@ -177,7 +177,7 @@ class Lanes(Generic[T]):
         self._round: List[_Lane[T]] = []
 
     def start(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
-        """Begin a round of some keys; returns at once."""
+        """Begin a round of some keys; returns at once. Raises what a job has raised since it was waited for."""
         self._leave_those_at_work()
         self._round = []
         for lane in self._lanes:
@@ -221,8 +221,11 @@ class Lanes(Generic[T]):
 
     def _leave_those_at_work(self) -> None:
         for lane in list(self._lanes):
-            if lane.batch is not None:
-                self._split(lane, lane.batch)
+            if lane.batch is None:
+                continue
+            if lane.batch.error is not None:
+                raise lane.batch.error
+            self._split(lane, lane.batch)
 
     def _split(self, lane: _Lane[T], batch: _Batch[T]) -> Tuple[Optional[_Lane[T]], List[int]]:
         """Leave the thread to the job it is at and its other keys to a new one.

@@ -174,9 +174,12 @@ class ProcessProbe:
         """What was found by the newest look, None where there was none since the last call."""
         return self._found.pop() if self._found else None
 
-    def look(self, now_ns: int) -> None:
-        """Make a sample of each process on each GPU, but for those that are given up at the moment."""
-        self._due_at = now_ns + _LOOK_NS
+    def look(self, now_ns: int, tick_ns: int) -> None:
+        """Make a sample of each process on each GPU, but for those that are given up at the moment.
+
+        The next look is due by the time of the tick: GPUs that answer slowly come before it at each.
+        """
+        self._due_at = tick_ns + _LOOK_NS
         if self._lister is None:
             self._lister = best_lister(self._nvml)
         found: List[Tuple[int, int, GpuShare]] = []
