@@ -177,7 +177,7 @@ class Lanes(Generic[T]):
         self._round: List[_Lane[T]] = []
 
     def start(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
-        """Begin a round of some keys; returns at once. Raises what a job has raised since it was waited for."""
+        """Begin a round of some keys; returns at once. Raises what a job raised since it was waited for."""
         self._leave_those_at_work()
         self._round = []
         for lane in self._lanes:
