@@ -48,7 +48,7 @@ class Meter:
             )
         )
         inside = self._playback.rows(
-            "SELECT node_id, min(ts), arg_min(interval_ms, ts), max(ts) FROM host_samples "
+            "SELECT node_id, min(ts), arg_min(coalesce(interval_ms, 0), ts), max(ts) FROM host_samples "
             "WHERE ts >= ? AND ts < ? GROUP BY node_id",
             stamp(start_us),
             stamp(until_us),
@@ -57,9 +57,7 @@ class Meter:
         before = {
             node: lasts[node]
             for node, first, interval_ms, _ in inside
-            if node in lasts
-            and interval_ms is not None
-            and first - lasts[node] < NEIGHBOURS * timedelta(milliseconds=interval_ms)
+            if node in lasts and first - lasts[node] < NEIGHBOURS * timedelta(milliseconds=interval_ms)
         }
         at_first = self._counters_at(firsts)
         entered = {gpu: mj for gpu, mj in self._counters_at(before).items() if gpu in at_first}

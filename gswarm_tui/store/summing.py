@@ -167,13 +167,16 @@ holed AS (
 
 
 def _entries(spans: Spans) -> str:
-    """Energy between the last reading before a span and the first in it, where these are neighbours."""
+    """Energy between the last reading before a span and the first in it, where these are neighbours.
+
+    A reading without an interval follows none: without ``coalesce`` that of a later one would be taken.
+    """
     near = spans.around_begin(LONGEST_INTERVAL_S, round(NEIGHBOURS * LONGEST_INTERVAL_S))
     return f"""
 edges AS (
   SELECT m.member, s.ts < m.started_at AS early, max(s.ts) AS last_ts, min(s.ts) AS first_ts,
          arg_max(s.energy_mj, s.ts) AS last_mj, arg_min(s.energy_mj, s.ts) AS first_mj,
-         arg_min(s.interval_ms, s.ts) AS interval_ms
+         arg_min(coalesce(s.interval_ms, 0), s.ts) AS interval_ms
   FROM gpu_samples s
   JOIN members m USING (gpu_id)
   WHERE {near} AND s.energy_mj IS NOT NULL

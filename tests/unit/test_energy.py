@@ -99,6 +99,19 @@ def test_a_recording_that_goes_on_counts_on(tmp_path: Path) -> None:
     assert (fleet.energy_j,) == (fleet.sessions.sessions["1"].energy_j,) == used == (pytest.approx(4.9),)
 
 
+def test_the_first_reading_of_an_agents_run_follows_none_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    events: list[Event] = [introduced(), reading(1, (1000, None)), reading(2, (3000, None))]
+    events += [SessionStarted("s", T0 + 2.5, "s", T0 + 2.5), introduced(life="life2")]
+    events += [reading(1, (7000, None), "life2", T0 + 2.9), reading(2, (8000, None), "life2", T0 + 3.9)]
+    record(path, events, ended_at=END)
+    (used,) = query(path, "SELECT energy_j FROM session_summary WHERE scope = 'all'")
+    with closing(FileSource(path)) as source:
+        sought = RecordedTape(source, 1).fleet(END - 1)
+    told = [one.sessions.sessions.popitem()[1].energy_j for one in (live(events), sought)]
+    assert told == [*used, *used] == [1, 1]
+
+
 @st.composite
 def runs(draw: st.DrawFn, *, falls: bool) -> list[Event]:
     """Two GPUs that fall silent, lost frames, counters that begin anew, an older run that comes late."""
