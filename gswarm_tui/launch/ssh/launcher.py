@@ -93,7 +93,6 @@ class SshLauncher:
                 _LOG.debug("%s: %s can't be reached: %s", node, path, error.reason)
                 continue
             if joined := await meet(channel, lives):
-                _leave_asking(connection)
                 del self._refusals[node]
                 return joined
             _LOG.debug("%s: at %s is no agent of this recording", node, path)
@@ -128,7 +127,6 @@ class SshLauncher:
             connection.abort()
             raise
         greeted = await greet(channel, self._bootstrap)
-        _leave_asking(connection)
         if greeted.top:
             self._tops[node] = greeted.top
         return greeted
@@ -209,11 +207,3 @@ class SshLauncher:
         except LaunchError as error:
             reason = clean(f"the jump host {host} can't be used: {error.reason}")
             raise LaunchError(reason, error.remedy, error.retry) from None
-
-
-def _leave_asking(connection: asyncssh.SSHClientConnection) -> None:
-    """Leave it to who has the channel to ask whether the other end is there.
-
-    It knows how long that may be silent; asyncssh would set its timer anew at each read.
-    """
-    connection.set_keepalive(0)
