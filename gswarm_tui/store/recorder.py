@@ -39,6 +39,7 @@ _LEAST_LOG = 2 * 1024 * 1024
 _MOST_LOG = 16 * 1024 * 1024
 _COMMITS_A_CHECKPOINT = 20
 """With fewer, a large fleet's young file would be checkpointed every few seconds: a fifth of it is little."""
+_LOOK_S = 0.5
 _COMPACTING_S = 4.0
 
 
@@ -352,6 +353,7 @@ class Recorder:
 def _outlast(thread: threading.Thread) -> None:
     """Wait for it, as Python's end would break DuckDB off and abort the process; ctrl+c ends this at once."""
     try:
-        thread.join()
+        while thread.is_alive():  # a signal just before a wait is seen after it only
+            thread.join(_LOOK_S)
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)

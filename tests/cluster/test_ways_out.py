@@ -182,7 +182,7 @@ def test_a_full_disk_costs_no_frame(cluster: Cluster, small: Path) -> None:
         start(terminal, f"--nodes {' '.join(NODES)} --interval 0.1 --db {db}")
         terminal.wait_for("nodes 2/2")
         cluster.run(f"cat /dev/zero >{filler}", check=False)
-        terminal.wait_for(f"{db} can't be written because its disk is full; free some space")
+        terminal.wait_for(f"╳ {db.name} can't be written because its disk is full; free some space")
         terminal.press("s")
         terminal.wait_for("start a session")
         terminal.press("Enter")
