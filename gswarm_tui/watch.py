@@ -51,10 +51,8 @@ async def watch(
     try:
         app = _app(options, plan, hub, theme, recorder)
         ended = await _live(options, plan, hub, app, recorder)
-    except (
-        asyncio.CancelledError,
-        KeyboardInterrupt,
-    ):  # ctrl+c before there is a screen, which would take it
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        # Ctrl+c before there is a screen, which would take it.
         if recorder is not None:
             recorder.close(hub.now() if chosen is None else None)
         raise

@@ -475,22 +475,28 @@ def test_another_user_who_gets_to_the_socket_is_sent_away(node: Node) -> None:
     agent.hear(Frame, len(agent.hear(Frame)) + 2)
 
 
+def changed(node: Node, script: str) -> Agent:
+    """The node's agent, started after a script that changes its simulated node, ``s.SimulatedNode``."""
+    begin, end = (
+        "import sys, gswarm_agent.simulated as s\n",
+        "from gswarm_agent.__main__ import main; sys.exit(main(sys.argv[1:]))\n",
+    )
+    agent = Agent(sys.executable, "-c", begin + script + end, *node.words()[3:])
+    node.agents.append(agent)
+    agent.start()
+    return agent
+
+
 def test_a_probe_that_fails_is_told_and_what_it_measured_before_is_kept(node: Node) -> None:
     script = (
-        "import sys\n"
-        "import gswarm_agent.simulated as s\n"
         "read, times = s.SimulatedNode.read, []\n"
         "def broken(self, now):\n"
         "    times.append(now)\n"
         "    if len(times) > 3: raise RuntimeError('the bus fell off')\n"
         "    return read(self, now)\n"
         "s.SimulatedNode.read = broken\n"
-        "from gswarm_agent.__main__ import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
     )
-    agent = Agent(sys.executable, "-c", script, *node.words()[3:])
-    node.agents.append(agent)
-    agent.start()
+    agent = changed(node, script)
     (hello,) = agent.hear(Hello)
     assert agent.hear(Bye) == [Bye("the agent failed: RuntimeError: the bus fell off")]
     assert sequences(agent, hello.life) == [1, 2, 3]
@@ -500,19 +506,14 @@ def test_a_probe_that_fails_is_told_and_what_it_measured_before_is_kept(node: No
 def test_an_agent_whose_gpus_do_not_answer_introduces_itself_all_the_same(node: Node, tmp_path: Path) -> None:
     answers = tmp_path / "answers"
     script = (
-        "import os, sys, time\n"
-        "import gswarm_agent.simulated as s\n"
+        "import os, time\n"
         "read = s.SimulatedNode.read\n"
         "def hanging(self, now):\n"
         f"    while not os.path.exists({str(answers)!r}): time.sleep(0.02)\n"
         "    return read(self, now)\n"
         "s.SimulatedNode.read = hanging\n"
-        "from gswarm_agent.__main__ import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
     )
-    agent = Agent(sys.executable, "-c", script, *node.words()[3:])
-    node.agents.append(agent)
-    agent.start()
+    agent = changed(node, script)
     (hello,) = agent.hear(Hello)
     assert not any(isinstance(message, Frame) for message in agent.heard)
     answers.touch()
@@ -522,9 +523,7 @@ def test_an_agent_whose_gpus_do_not_answer_introduces_itself_all_the_same(node: 
 
 def test_what_cannot_be_measured_any_more_is_said_in_the_same_life(node: Node) -> None:
     script = (
-        "import sys\n"
         "from dataclasses import replace\n"
-        "import gswarm_agent.simulated as s\n"
         "from gswarm_agent.frame import Note\n"
         "read, facts, times = s.SimulatedNode.read, s.SimulatedNode.facts, []\n"
         "def losing(self, now):\n"
@@ -535,12 +534,8 @@ def test_what_cannot_be_measured_any_more_is_said_in_the_same_life(node: Node) -
         "    host, gpus, reasons = facts(self)\n"
         "    return host, gpus, {**reasons, **({'power_w': 'gone'} if len(times) > 2 else {})}\n"
         "s.SimulatedNode.read, s.SimulatedNode.facts = losing, lost\n"
-        "from gswarm_agent.__main__ import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
     )
-    agent = Agent(sys.executable, "-c", script, *node.words()[3:])
-    node.agents.append(agent)
-    agent.start()
+    agent = changed(node, script)
     before, after = agent.hear(Hello, 2)
     assert before.life == after.life
     assert "power_w" not in before.capabilities
