@@ -101,11 +101,20 @@ def test_the_first_reading_has_levels_and_no_rates(machine: Machine) -> None:
     probe.close()
 
 
-def test_the_load_is_of_the_last_second(machine: Machine) -> None:
+def test_the_host_is_read_twice_a_second_at_most(machine: Machine) -> None:
     probe = HostProbe(str(machine.proc), str(machine.sys))
-    assert read(probe, 1)["load_1m"] == 1.5
+    read(probe, 0)
+    machine.network(eth0=(1_000_000, 0), lo=(0, 0))
+    assert read(probe, 0.1)["net_rx_mb_s"] == 10  # at once: the reading before had no rates
     machine.put("proc/loadavg", "7.25 1.00 0.50 2/345 6789\n")
-    assert read(probe, 2)["load_1m"] == 7.25
+    machine.network(eth0=(3_000_000, 0), lo=(0, 0))
+    assert [read(probe, tenths / 10)["net_rx_mb_s"] for tenths in (2, 3, 4, 5)] == [10] * 4
+    assert read(probe, 0.5)["load_1m"] == 1.5
+    row = read(probe, 0.6)
+    assert (row["net_rx_mb_s"], row["load_1m"]) == (4, 7.25)
+    machine.network(eth0=(4_000_000, 0), lo=(0, 0))
+    assert read(probe, 1.1)["net_rx_mb_s"] == 2
+    probe.close()
 
 
 def test_shares_of_cpu_time(machine: Machine) -> None:

@@ -108,15 +108,10 @@ class Load(HostSource):
     def __init__(self, proc: str, sys: str) -> None:
         self._loadavg = KeptFile(f"{proc}/loadavg")
         super().__init__(self._loadavg)
-        self._answer: Answer = ()
-        self._due = 0
 
     def read(self, now_ns: int) -> Answer:
-        """See HostSource. The kernel computes it anew every 5 s: to read it once a second loses nothing."""
-        if not self._answer or now_ns >= self._due:
-            self._answer = (parse_loadavg(self._loadavg.read()),)
-            self._due = now_ns + SECOND_NS
-        return self._answer
+        """See HostSource."""
+        return (parse_loadavg(self._loadavg.read()),)
 
 
 class Memory(HostSource):
