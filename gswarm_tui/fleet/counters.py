@@ -16,8 +16,10 @@ import numpy.typing as npt
 from gswarm_tui.fleet.history import Answers, Floats, Singles
 from gswarm_tui.fleet.thresholds import NEIGHBOURS
 
-UNKNOWN = math.nan, math.inf
-"""The answer, and when it came, of a GPU that gave none."""
+Answer = tuple[float, float]
+"""What a GPU's counter said (mJ), and when."""
+UNKNOWN: Answer = math.nan, math.inf
+"""That of a GPU that gave none."""
 
 
 class Counters(NamedTuple):
@@ -27,13 +29,13 @@ class Counters(NamedTuple):
     at: Floats | float
 
     @classmethod
-    def known(cls, answers: Iterable[tuple[float, float]]) -> Counters:
+    def known(cls, answers: Iterable[Answer]) -> Counters:
         """Of GPUs that said so, each then; see ``UNKNOWN``."""
         mj, at = np.array([*answers]).reshape(-1, 2).T
         return cls(mj, at)
 
     @property
-    def answers(self) -> list[tuple[float, float]]:
+    def answers(self) -> list[Answer]:
         """What each said, and when."""
         return list(zip(*(one.tolist() for one in np.broadcast_arrays(self.mj, self.at)), strict=True))
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from gswarm_agent.frame import GpuFacts, Hello, Processes, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
-from gswarm_tui.fleet.counters import Counters
-from gswarm_tui.fleet.events import Phase
+from gswarm_agent.wire_values import MAX_GPUS
+from gswarm_tui.fleet.counters import Answer, Counters
+from gswarm_tui.fleet.events import GpuKey, Phase
 from gswarm_tui.fleet.history import Floats, Grid, History, Place, together
 from gswarm_tui.fleet.lives import Lives
 from gswarm_tui.fleet.readings import ENERGY, Reading
@@ -58,6 +59,8 @@ class NodeState:
     device memory of those.
     ``former`` is the hello of an agent run before this one, of which frames still come. ``last_ts`` is the
     time of the newest reading, ``last_arrival`` when a fresh one came: what waited on the node isn't fresh.
+    ``answered`` is what the energy counters of GPUs that it had before said last: those that come again are
+    counted on.
     ``looked`` is what the last look at processes found, None before it and where it is of other GPUs.
     ``left_off`` is the life that measured when the recording was interrupted, and the time of its newest
     frame, until the node has said what became of it.
@@ -81,6 +84,7 @@ class NodeState:
     own_memory_mib: float | None = None
     energy_base: Floats | None = None
     counters: Counters = field(default_factory=lambda: Counters.known(()))
+    answered: dict[GpuKey, Answer] = field(default_factory=dict)
     gpu_history: History | None = None
     host_history: History | None = None
     looked: Processes | None = None
@@ -151,6 +155,14 @@ class NodeState:
         """A column of ``gpus`` as the history has it: energy counts from the first reading."""
         values = self.gpus[:, column]
         return values - self.energy_base if column == ENERGY and self.energy_base is not None else values
+
+    def remember(self, answers: Iterable[tuple[GpuKey, Answer]]) -> None:
+        """Keep what energy counters said last: the newest, of as many GPUs as a node can have."""
+        for gpu, answer in answers:
+            self.answered.pop(gpu, None)
+            self.answered[gpu] = answer
+        while len(self.answered) > MAX_GPUS:
+            del self.answered[next(iter(self.answered))]
 
     def take(self, rings: Rings) -> None:
         """Have this history."""

@@ -15,7 +15,7 @@ import numpy as np
 from gswarm_agent.frame import ERROR, INFO, WARNING, GpuFacts, Hello, Note
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_agent.wire import GAVE_ALL, KEEPS
-from gswarm_tui.fleet.counters import UNKNOWN, Counters, Step, energy_since, energy_used
+from gswarm_tui.fleet.counters import UNKNOWN, Answer, Counters, Step, energy_since, energy_used
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -87,7 +87,6 @@ class Fleet:
         self._throttling = ThrottleWatch()
         self._shelf = Shelf(len(self.nodes))
         self._taken: list[_Taken] = []
-        self._counters: dict[GpuKey, tuple[float, float]] = {}
 
     def apply(self, event: Event) -> list[Happened]:
         """Take in one event; answers what is worth a line in the events pane and a row in the database."""
@@ -173,10 +172,12 @@ class Fleet:
             if name in self.nodes:
                 self.nodes[name].lives.remember(life, seq, ts_ns)
 
-    def resume_counting(self, energy_j: float, counters: Mapping[GpuKey, tuple[float, float]]) -> None:
-        """A recording goes on in which so much was used, up to these counters (mJ) at their times."""
+    def resume_counting(self, energy_j: float, counters: Mapping[GpuKey, Answer]) -> None:
+        """A recording goes on in which so much was used, up to these counters."""
         self.energy_j = energy_j
-        self._counters |= counters
+        for gpu, answer in sorted(counters.items(), key=lambda told: told[1][1]):
+            if gpu[0] in self.nodes:
+                self.nodes[gpu[0]].remember([(gpu, answer)])
 
     def leave_off(self, name: str, life: str, last_at: float) -> None:
         """A recording goes on that was interrupted while this life of a node measured.
@@ -243,9 +244,10 @@ class Fleet:
         if not (same and node.hello and node.hello.process_columns == hello.process_columns):
             node.looked = None  # they are of the GPUs and columns of before
         if not same:
-            self._counters |= zip(_keys(node.name, node.facts), node.counters.answers, strict=True)
-            answers = [self._counters.get(gpu, UNKNOWN) for gpu in _keys(node.name, hello.gpus)]
-            node.counters = Counters.known(answers)
+            node.remember(zip(_keys(node.name, node.facts), node.counters.answers, strict=True))
+            node.counters = Counters.known(
+                node.answered.get(gpu, UNKNOWN) for gpu in _keys(node.name, hello.gpus)
+            )
         node.hello = hello
         node.interval_s = hello.interval_ms / 1000
         node.version += 1

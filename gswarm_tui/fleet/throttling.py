@@ -52,4 +52,7 @@ class ThrottleWatch:
                 del episodes[gpu.uuid]
                 words = f"no longer throttled, after {max(1, episode[1] - episode[0]):.0f} s"
                 told.append(Happened(ts, "throttle_end", INFO, words, node, gpu.index))
+        if len(episodes) > len(gpus):  # GPUs that went away, or that were never there
+            present = {gpu.uuid for gpu in gpus}
+            self._episodes[node] = {uuid: one for uuid, one in episodes.items() if uuid in present}
         return told

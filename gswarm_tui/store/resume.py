@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.wire import ENDED_BY, GAVE_ALL, JOB_ENDED, KEEPS
+from gswarm_tui.fleet.counters import Answer
 from gswarm_tui.fleet.events import LEFT_NOTHING, OF_THE_RUN, WAITING, GpuKey
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.ledger import KnownLife, KnownNode, Ledger, Row
@@ -88,7 +89,7 @@ class Resumed:
     accounted: frozenset[str]
     sessions: tuple[Session, ...]
     energy_j: float
-    counters: Mapping[GpuKey, tuple[float, float]]
+    counters: Mapping[GpuKey, Answer]
     rows: int
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gswarm_agent.metrics import REASON_HW_THERMAL
+from gswarm_agent.wire_values import MAX_GPUS
+from gswarm_tui.fleet.events import NodeIntroduced
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.store.recorder import Recorder
@@ -35,3 +40,36 @@ def test_a_node_that_was_taken_over_spoils_nothing_of_another(tmp_path: Path, se
         path, "SELECT command FROM process_samples"
     )
     assert all(text is None or text.isprintable() for (text,) in texts)
+
+
+def named(life: int, gpus: int = MAX_GPUS) -> NodeIntroduced:
+    said = introduced("evil", gpus=gpus, life=f"life{life}")
+    others = tuple(replace(gpu, uuid=f"GPU-{life}-{gpu.index}") for gpu in said.hello.gpus)
+    return replace(said, hello=replace(said.hello, gpus=others))
+
+
+def test_a_node_that_names_other_gpus_each_time_costs_no_memory_and_no_other_nodes_energy() -> None:
+    fleet = Fleet(("evil", "good"))
+    fleet.apply(introduced("good"))
+    fleet.apply(arrived(1, [gpu_row(energy_mj=1000), gpu_row(energy_mj=7000)], node="good"))
+    fleet.apply(introduced("good", gpus=1, life="life2"))
+    row = gpu_row(energy_mj=5000, clock_reasons=REASON_HW_THERMAL)
+
+    def lives(first: int, last: int) -> int:
+        for life in range(first, last):
+            fleet.apply(named(life))
+            fleet.apply(arrived(1, [row] * MAX_GPUS, node="evil", life=f"life{life}", ts=T0 + life))
+        return tracemalloc.get_traced_memory()[0]
+
+    fleet.happened.clear()
+    tracemalloc.start()
+    try:
+        before, after = lives(1, 40), lives(40, 79)
+    finally:
+        tracemalloc.stop()
+    assert after - before < MAX_GPUS * 39 * 100
+    fleet.apply(introduced("good", life="life3"))
+    fleet.apply(
+        arrived(1, [gpu_row(energy_mj=2000), gpu_row(energy_mj=9000)], node="good", life="life3", ts=T0 + 99)
+    )
+    assert fleet.energy_j == 3
