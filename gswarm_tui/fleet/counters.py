@@ -1,7 +1,11 @@
 """Energy counters of GPUs, followed from each answer to the next, however many readings lie between.
 
-What was used from an answer before a span to one in it is the span's where these two follow each other; of a
-longer time nobody knows how much was used on which side. ``session_summary`` has it so, too.
+A span has what a counter grew from each answer in it to the next; a step in which it fell is nothing. Of the
+step that leads into it, from the last answer before it to its first one, it has all where that took less than
+``NEIGHBOURS`` of the interval that its first one's reading came with, and else nothing: of a longer time
+nobody knows how much was used on which side. An interval is the time since the reading before in the agent's
+run, long where ticks were passed over; the first reading of a run, or after lost ones, has none.
+``session_summary`` goes by the same rule (``store/summing.py``).
 """
 
 from __future__ import annotations
@@ -96,15 +100,15 @@ class Step(NamedTuple):
         return more_j + self.within(start) if start <= self.ts < until else more_j
 
 
-def energy_since(times: Floats, counters: Singles, start: float, interval_s: float) -> float:
+def energy_since(times: Floats, intervals: Singles, counters: Singles, start: float) -> float:
     """Joules that counters (mJ) of shape (readings, GPUs) tell of a span that began at ``start``.
 
-    ``interval_s`` is the usual time between two readings.
+    ``intervals`` (s) are what the readings came with, NaN for none.
     """
-    numbers = np.arange(len(times))[:, np.newaxis]
-    before = np.maximum.accumulate(np.where(np.isfinite(counters), numbers, -1), axis=0)[:-1]
-    numbers, ts = numbers[1:], times[1:, np.newaxis]
-    near = (before == numbers - 1) & (ts - times[before] < NEIGHBOURS * interval_s)
+    answered = np.where(np.isfinite(counters), np.arange(len(times))[:, np.newaxis], -1)
+    before = np.maximum.accumulate(answered, axis=0)[:-1]
+    ts = times[1:, np.newaxis]
+    near = ts - times[before] < NEIGHBOURS * intervals[1:, np.newaxis]
     counts = (before >= 0) & (ts >= start) & ((times[before] >= start) | near)
     told = counters.astype(np.float64)
     earlier = np.where(counts, np.take_along_axis(told, np.maximum(before, 0), axis=0), np.nan)

@@ -36,7 +36,8 @@ class Grid:
     """Room for the histories of ``seats`` nodes whose readings come together, and so lie together in memory.
 
     Each has the newest ``capacity`` readings of ``rows`` x ``columns`` numbers, those of ``exact`` columns in
-    single precision, all others in half. Memory is taken as it fills.
+    single precision, all others in half. ``intervals`` are the seconds from the reading before each in
+    its agent's run, NaN where it follows none. Memory is taken as it fills.
     """
 
     def __init__(self, seats: int, capacity: int, rows: int, columns: int, exact: tuple[int, ...]) -> None:
@@ -44,17 +45,19 @@ class Grid:
         self.exact = exact
         self.coarse = tuple(column for column in range(columns) if column not in exact)
         self.times: Floats = np.empty((capacity, seats), dtype=np.float64)
+        self.intervals: Singles = np.empty((capacity, seats), dtype=np.float32)
         self.halves: Halves = np.empty((capacity, seats, rows, len(self.coarse)), dtype=np.float16)
         self.singles: Singles = np.empty((capacity, seats, rows, len(exact)), dtype=np.float32)
         self.free = seats
 
-    def put(self, places: Iterable[Place], values: Floats) -> None:
-        """Fill places, each with its own of these readings."""
+    def put(self, places: Iterable[Place], values: Floats, intervals: Sequence[float | None]) -> None:
+        """Fill places, each with its own of these readings and of these intervals; see ``Grid``."""
         rows, seats = zip(*places, strict=True)
-        self.fill(list(rows), list(seats), values)
+        self.fill(list(rows), list(seats), values, np.array(intervals, dtype=np.float32))
 
-    def fill(self, rows: Indices, seats: Indices, values: Floats | Singles) -> None:
+    def fill(self, rows: Indices, seats: Indices, values: Floats | Singles, intervals: Singles) -> None:
         """Fill these rows of these seats."""
+        self.intervals[rows, seats] = intervals
         self.halves[rows, seats] = np.clip(values[..., self.coarse] / UNIT, -MOST, MOST)
         self.singles[rows, seats] = values[..., self.exact]
 
@@ -141,6 +144,11 @@ class History:
         else:
             values = _whole(grid.halves[order, self.seat, :, grid.coarse.index(column)])
         return self._times[order], values if row is None else values[:, row]
+
+    def intervals(self, since: float = 0.0) -> Singles:
+        """Those of the readings since a time, oldest first; see ``Grid``."""
+        intervals: Singles = self.grid.intervals[self._order(since), self.seat]
+        return intervals
 
     def around(self, ts: float, column: int) -> tuple[Answers, Answers]:
         """Each row's last answer before a time, and its first from then on."""

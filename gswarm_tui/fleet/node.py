@@ -170,17 +170,18 @@ class NodeState:
         self.version += 1
 
 
-def keep(taken: Iterable[tuple[NodeState, float, Reading]]) -> None:
-    """Add readings of a time to their nodes' histories; many at once cost much less."""
-    gpus: dict[Grid, list[tuple[Place, Floats, Floats]]] = {}
-    hosts: dict[Grid, list[tuple[Place, Floats]]] = {}
-    for node, ts, reading in taken:
+def keep(taken: Iterable[tuple[NodeState, float, Reading, float | None]]) -> None:
+    """Add readings of a time, and their intervals, to their nodes' histories; many at once cost much less."""
+    gpus: dict[Grid, list[tuple[Place, float | None, Floats, Floats]]] = {}
+    hosts: dict[Grid, list[tuple[Place, float | None, Floats]]] = {}
+    for node, ts, reading, interval_s in taken:
         if node.gpu_history is not None and node.host_history is not None:
-            one = node.gpu_history.place(ts), reading.gpus, node.counted_from(reading)
+            one = node.gpu_history.place(ts), interval_s, reading.gpus, node.counted_from(reading)
             gpus.setdefault(node.gpu_history.grid, []).append(one)
-            hosts.setdefault(node.host_history.grid, []).append((node.host_history.place(ts), reading.host))
+            other = node.host_history.place(ts), interval_s, reading.host
+            hosts.setdefault(node.host_history.grid, []).append(other)
     for grid, alike in gpus.items():
-        places, tables, bases = zip(*alike, strict=True)
+        places, intervals, tables, bases = zip(*alike, strict=True)
         values = together(tables)
         energy, begun = values[:, :, ENERGY], together(bases)
         if (first := np.isnan(begun) & np.isfinite(energy)).any():
@@ -188,7 +189,7 @@ def keep(taken: Iterable[tuple[NodeState, float, Reading]]) -> None:
                 np.copyto(base, counters, where=told & np.isnan(base))
             begun = together(bases)
         energy -= begun
-        grid.put(places, values)
+        grid.put(places, values, intervals)
     for grid, of_hosts in hosts.items():
-        places, rows = zip(*of_hosts, strict=True)
-        grid.put(places, together(rows)[:, np.newaxis])
+        places, intervals, rows = zip(*of_hosts, strict=True)
+        grid.put(places, together(rows)[:, np.newaxis], intervals)

@@ -121,7 +121,7 @@ class Fleet:
 
     def _keep(self) -> None:
         taken, self._taken = self._taken, []
-        keep((one.node, one.ts, one.reading) for one in taken)
+        keep((one.node, one.ts, one.reading, one.interval_s) for one in taken)
         alike: dict[int, list[tuple[_Taken, Floats]]] = {}
         for one in taken:
             own = one.node.own(one.reading.gpus)
@@ -364,14 +364,15 @@ class Fleet:
         for node in self.nodes.values():
             if node.gpu_history is None:
                 continue
-            times, tables = node.gpu_history.readings(session.started_at)
+            _, tables = node.gpu_history.readings(session.started_at)
             mine = np.array(node.mine, dtype=bool)
             own = tables.transpose(2, 0, 1)[:, :, mine].astype(np.float64)
-            for interval_s, of_own in zip(np.diff(times, prepend=np.nan), sums(own), strict=True):
-                whole = float(interval_s) if interval_s <= node.stale_after_s else None
-                session.add(node.name, of_own, 0.0, whole)
+            lasted = np.nan_to_num(node.gpu_history.intervals(session.started_at)).tolist()
+            for interval_s, of_own in zip(lasted, sums(own), strict=True):
+                session.add(node.name, of_own, 0.0, interval_s)
             times, counters = node.gpu_history.series(ENERGY)
-            session.energy_j += energy_since(times, counters[:, mine], session.started_at, node.interval_s)
+            intervals = node.gpu_history.intervals()
+            session.energy_j += energy_since(times, intervals, counters[:, mine], session.started_at)
 
 
 def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[Happened]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,8 @@ from gswarm_tui.store.frames import owners
 from gswarm_tui.store.machines import Machine
 from gswarm_tui.store.playback import Playback
 from gswarm_tui.store.stretch import Places, Stretch
+
+_INTERVAL_S = "coalesce(interval_ms / 1000, 'nan'::DOUBLE)::FLOAT AS interval_s"
 
 
 class Filling:
@@ -35,12 +38,13 @@ class Filling:
 
     def add(self, low: int, high: int) -> None:
         """Add what was measured after ``low`` up to ``high`` (microseconds), in order. Raises StoreError."""
-        hosts = self._play.stretch("host_samples", "node_id AS id", low, high)
+        hosts = self._play.stretch("host_samples", f"node_id AS id, {_INTERVAL_S}", low, high)
         node = self._known(hosts.ids)
         rows = np.flatnonzero((node >= 0) & (hosts.us <= self._until_us[node]))
         rows = rows[np.lexsort((hosts.us[rows], node[rows]))]
-        node, us = node[rows], hosts.us[rows]
-        self._fill(node, us, _host_history, lambda table, at: _fill_hosts(table, hosts, rows[at]))
+        node, us, interval_s = node[rows], hosts.us[rows], hosts.told("interval_s")[rows]
+        fill_hosts = partial(_fill_hosts, hosts, rows)
+        self._fill(node, us, interval_s, _host_history, fill_hosts)
         gpus = self._play.stretch("gpu_samples", "gpu_id AS id", low, high)
         owner, position = owners(self._play, gpus.ids)
         gpu_node = self._known(owner)
@@ -67,7 +71,7 @@ class Filling:
                     less = self._bases[gpu[some]] if column == ENERGY else 0.0
                     table[row[reading[some]], position[some], column] = numbers - less
 
-        self._fill(node, us, _gpu_history, fill)
+        self._fill(node, us, interval_s, _gpu_history, fill)
 
     def end(self) -> None:
         """All is there."""
@@ -85,6 +89,7 @@ class Filling:
         self,
         node: Places,
         us: Places,
+        interval_s: npt.NDArray[np.float32],
         history: Callable[[NodeState], History | None],
         fill: Callable[[npt.NDArray[np.float32], Places], None],
     ) -> None:
@@ -99,7 +104,7 @@ class Filling:
             seats = np.repeat([seat for *_, seat in alike], [len(places) for places, *_ in alike])
             table = np.full((len(at), *grid.table), np.nan, dtype=np.float32)
             fill(table, at)
-            grid.fill(rows, seats, table)
+            grid.fill(rows, seats, table, interval_s[at])
 
 
 def _gpu_history(node: NodeState) -> History | None:
@@ -110,9 +115,9 @@ def _host_history(node: NodeState) -> History | None:
     return node.host_history
 
 
-def _fill_hosts(table: npt.NDArray[np.float32], hosts: Stretch, rows: Places) -> None:
+def _fill_hosts(hosts: Stretch, rows: Places, table: npt.NDArray[np.float32], at: Places) -> None:
     for column, name in enumerate(HOST_COLUMNS):
-        if (numbers := hosts.numbers(name, rows)) is not None:
+        if (numbers := hosts.numbers(name, rows[at])) is not None:
             table[:, 0, column] = numbers
 
 

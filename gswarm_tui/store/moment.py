@@ -37,10 +37,11 @@ PROCESSES_S = 10.0
 
 @dataclass(frozen=True)
 class _Newest:
-    """A machine's newest frame at a time, and what was counted until then."""
+    """A machine's newest frame at a time, its interval or 0, and what was counted until then."""
 
     machine: Machine
     us: int
+    interval_ms: int
     frames: int
     missed: int
 
@@ -62,7 +63,7 @@ class Moments:
         self._link(fleet, now_us)
         self._fill(fleet, {name: (found, found.us - 1) for name, found in newest.items()}, now_us, RECENT_S)
         frames = self._last_frames(newest, now_us)
-        fleet.resume((frame.node, frame.life, frame.frame.seq - 1, 0) for frame in frames)
+        fleet.resume(_before(frame, newest[frame.node]) for frame in frames)
         fleet.take(frames)
         for found in newest.values():
             node = fleet.nodes[found.machine.name]
@@ -104,8 +105,9 @@ class Moments:
     def _newest(self, now_us: int) -> dict[str, _Newest]:
         """The newest frame of each node that had sent one."""
         found: dict[str, _Newest] = {}
-        for node_id, us, frames, missed in self._playback.rows(
-            "SELECT node_id, epoch_us(max(ts)), count(*), sum(missed)::BIGINT FROM host_samples "
+        for node_id, us, interval_ms, frames, missed in self._playback.rows(
+            "SELECT node_id, epoch_us(max(ts)), arg_max(coalesce(interval_ms, 0), ts), count(*), "
+            "sum(missed)::BIGINT FROM host_samples "
             "WHERE ts <= ? GROUP BY node_id ORDER BY max(ts)",
             stamp(now_us),
         ):
@@ -113,7 +115,8 @@ class Moments:
             if machine is not None and machine.lives:
                 before = found.get(machine.name)
                 already, passed = (before.frames, before.missed) if before is not None else (0, 0)
-                found[machine.name] = _Newest(machine, us, frames + already, (missed or 0) + passed)
+                counted = frames + already, (missed or 0) + passed
+                found[machine.name] = _Newest(machine, us, interval_ms, *counted)
         return found
 
     def _link(self, fleet: Fleet, now_us: int) -> None:
@@ -246,6 +249,11 @@ class Moments:
             stamp(high),
             *([others] if others else []),
         )
+
+
+def _before(frame: FrameArrived, found: _Newest) -> tuple[str, str, int, int]:
+    """What was there before a newest frame, as a fleet resumes it."""
+    return frame.node, frame.life, frame.frame.seq - 1, frame.frame.ts_ns - found.interval_ms * 1_000_000
 
 
 def _stretches(times: Iterable[int]) -> list[tuple[int, int]]:

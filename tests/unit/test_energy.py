@@ -16,7 +16,7 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.tape import RecordedTape
 from gswarm_tui.store.recorder import Recorder
 from gswarm_tui.store.source import FileSource
-from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query, record
+from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 from tests.unit.summing_oracle import Sample, sum_up
 
 Told = tuple[int | None, ...]
@@ -35,6 +35,36 @@ def live(events: list[Event]) -> Fleet:
     for event in events:
         fleet.apply(event)
     return fleet
+
+
+def told_everywhere(path: Path, events: list[Event]) -> list[dict[str, float]]:
+    """Joules of each session, and of all under "": live, resumed, looked back at, played, in the view."""
+    recorder = Recorder(path, INFO, lambda _status: None)
+    recorder.open()
+    recorder.submit(events)
+    recorder.close(None)
+    recorder = Recorder(path, 1, lambda _status: None)
+    recorder.open()
+    assert recorder.resumed is not None
+    resumed = Fleet([])
+    resumed.resume_counting(recorder.resumed.energy_j, recorder.resumed.counters)
+    for session in recorder.resumed.sessions:
+        resumed.sessions.restore(session)
+    recorder.close(END)
+    with closing(FileSource(path)) as source:
+        tape = RecordedTape(source, 1)
+        sought, played = tape.fleet(END - 1), tape.fleet(T0 + 4.5)
+        for event in tape.events(T0 + 4.5, END - 1):
+            played.apply(event)
+    fleets = live(events), resumed, sought, played
+    view = query(path, "SELECT session, energy_j FROM session_summary WHERE scope = 'all'")
+    return [
+        *(
+            {"": fleet.energy_j} | {s.name: s.energy_j for s in fleet.sessions.sessions.values()}
+            for fleet in fleets
+        ),
+        {name: used or 0.0 for name, used in view},
+    ]
 
 
 def test_what_a_gpu_used_while_it_gave_no_reading_counts() -> None:
@@ -99,36 +129,54 @@ def test_a_recording_that_goes_on_counts_on(tmp_path: Path) -> None:
     assert (fleet.energy_j,) == (fleet.sessions.sessions["1"].energy_j,) == used == (pytest.approx(4.9),)
 
 
-def test_the_first_reading_of_an_agents_run_follows_none_before_it(tmp_path: Path) -> None:
-    path = tmp_path / "run.duckdb"
-    events: list[Event] = [introduced(), reading(1, (1000, None)), reading(2, (3000, None))]
-    events += [SessionStarted("s", T0 + 2.5, "s", T0 + 2.5), introduced(life="life2")]
-    events += [reading(1, (7000, None), "life2", T0 + 2.9), reading(2, (8000, None), "life2", T0 + 3.9)]
-    record(path, events, ended_at=END)
-    (used,) = query(path, "SELECT energy_j FROM session_summary WHERE scope = 'all'")
-    with closing(FileSource(path)) as source:
-        sought = RecordedTape(source, 1).fleet(END - 1)
-    told = [one.sessions.sessions.popitem()[1].energy_j for one in (live(events), sought)]
-    assert told == [*used, *used] == [1, 1]
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "in the past"])
+def test_the_first_reading_of_an_agents_run_follows_none_before_it(tmp_path: Path, late: bool) -> None:
+    before: list[Event] = [introduced(), reading(1, (1000, None)), reading(2, (3000, None))]
+    after: list[Event] = [
+        introduced(life="life2"),
+        reading(1, (7000, None), "life2", T0 + 2.9),
+        reading(2, (8000, None), "life2", T0 + 3.9),
+    ]
+    assert told_of(tmp_path, before, after, T0 + 2.5, late=late) == [1] * 5
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "in the past"])
+def test_a_reading_follows_the_one_before_it_over_ticks_passed_over(tmp_path: Path, late: bool) -> None:
+    before: list[Event] = [introduced(), reading(1, (1000, None))]
+    after: list[Event] = [reading(2, (7000, None), ts=T0 + 6), reading(3, (8000, None), ts=T0 + 7)]
+    assert told_of(tmp_path, before, after, T0 + 3, late=late) == [7] * 5
+
+
+def told_of(
+    folder: Path, before: list[Event], after: list[Event], since: float, *, late: bool
+) -> list[float]:
+    """Joules of a session that begins between these events, and is started then or after all."""
+    session = SessionStarted("s", END - 10 if late else since, "s", since)
+    events = [*before, *after, session] if late else [*before, session, *after]
+    return [told["s"] for told in told_everywhere(folder / "run.duckdb", events)]
 
 
 @st.composite
 def runs(draw: st.DrawFn, *, falls: bool) -> list[Event]:
-    """Two GPUs that fall silent, lost frames, counters that begin anew, an older run that comes late."""
+    """Two GPUs that fall silent, lost frames, ticks passed over, counters that begin anew, an older run that
+    comes late, sessions that begin in the past."""
     counts = [draw(st.integers(0, 10**6)) for _ in range(2)]
     frames: list[FrameArrived] = []
+    ts = T0
     for seq in range(1, draw(st.integers(3, 12)) + 1):
+        ts = round(ts + draw(st.sampled_from([1, 1, 1.2, 0.9, 3])), 1)
         if falls and draw(st.integers(0, 10)) == 0:
             counts = [0, 0]
         counts = [count + draw(st.integers(0, 5000)) for count in counts]
         if seq == 1 or draw(st.integers(0, 5)):
-            frames.append(reading(seq, tuple(count if draw(st.integers(0, 3)) else None for count in counts)))
+            told = tuple(count if draw(st.integers(0, 3)) else None for count in counts)
+            frames.append(reading(seq, told, ts=ts))
     events: list[Event] = [*frames]
     if draw(st.booleans()):
         until = draw(st.integers(0, len(frames) - 1))
         fewer = frames[until].frame.seq - 1
         newer = [
-            arrived(one.frame.seq - fewer, one.frame.gpus.rows, life="life2", ts=one.ts + 1)
+            arrived(one.frame.seq - fewer, one.frame.gpus.rows, life="life2", ts=one.ts)
             for one in frames[until:]
         ]
         events = [introduced(life="life2"), newer[0], *frames[:until], *newer[1:]]
@@ -139,7 +187,7 @@ def runs(draw: st.DrawFn, *, falls: bool) -> list[Event]:
         events.insert(at, SessionStarted(str(number), now, f"s{number}", since))
         if draw(st.booleans()):
             later = draw(st.integers(at + 1, len(events)))
-            now = max((e.ts for e in events[:later] if isinstance(e, FrameArrived)), default=now) + 0.5
+            now = max((e.ts for e in events[:later] if isinstance(e, FrameArrived)), default=now) + 0.55
             events.insert(later, SessionStopped(str(number), max(now, since), max(now, since)))
     return [introduced(), SessionStarted("all", T0, "whole", T0), *events]
 
@@ -148,39 +196,26 @@ def runs(draw: st.DrawFn, *, falls: bool) -> list[Event]:
 def test_the_screen_tells_what_the_summary_tells(events: list[Event]) -> None:
     fleet = live(events)
     frames = [event for event in events if isinstance(event, FrameArrived)]
-    known = {(frame.life, frame.frame.seq) for frame in frames}
+    read_at = {(frame.life, frame.frame.seq): frame.ts for frame in frames}
     for session in fleet.sessions.sessions.values():
         used_j = 0.0
         for gpu in range(2):
-            samples = [
-                Sample(
-                    frame.ts,
-                    1.0 if (frame.life, frame.frame.seq - 1) in known else None,
-                    None,
-                    energy_mj=mj if mj is None else int(mj),
-                )
-                for frame in frames
-                for mj in [frame.frame.gpus.rows[gpu][ENERGY]]
-            ]
+            samples = []
+            for frame in frames:
+                last, mj = read_at.get((frame.life, frame.frame.seq - 1)), frame.frame.gpus.rows[gpu][ENERGY]
+                interval_s, counted = last and frame.ts - last, None if mj is None else int(mj)
+                samples.append(Sample(frame.ts, interval_s, None, energy_mj=counted))
             used_j += sum_up(samples, session.started_at, min(session.until, END)).energy_j or 0.0
         assert session.energy_j == pytest.approx(used_j)
     assert fleet.energy_j == pytest.approx(fleet.sessions.sessions["all"].energy_j)
 
 
-@settings(max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each is a recording
+@settings(max_examples=3, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each is a recording
 @given(runs(falls=False))
-def test_looking_back_tells_the_same(events: list[Event]) -> None:
+def test_it_is_the_same_everywhere(events: list[Event]) -> None:
     """But where a counter fell within an agent's run, which only the summary follows reading by reading."""
-    fleet = live(events)
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "run.duckdb"
-        record(path, events, ended_at=END)
-        with closing(FileSource(path)) as source:
-            tape = RecordedTape(source, 1)
-            sought, played = tape.fleet(END - 1), tape.fleet(T0 + 4)
-            for event in tape.events(T0 + 4, END - 1):
-                played.apply(event)
-    lived = {s.name: pytest.approx(s.energy_j) for s in fleet.sessions.sessions.values()}
-    for other in (sought, played):
-        assert other.energy_j == pytest.approx(fleet.energy_j)
-        assert {s.name: s.energy_j for s in other.sessions.sessions.values()} == lived
+        first, *others = told_everywhere(Path(folder) / "run.duckdb", events)
+    assert first[""] == pytest.approx(first["whole"])
+    for other in others:
+        assert {"": first[""]} | other == {name: pytest.approx(used_j) for name, used_j in first.items()}

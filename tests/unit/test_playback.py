@@ -167,6 +167,8 @@ def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
             other_times, other_values = other.gpu_history.readings()
             np.testing.assert_array_equal(times, other_times)
             np.testing.assert_allclose(values, other_values, rtol=1e-6)
+            intervals = one.gpu_history.intervals(), other.gpu_history.intervals()
+            np.testing.assert_allclose(*intervals, atol=0.001)
     assert [repr(h) for h in sought.happened] == [repr(h) for h in played.happened]
     assert sought.energy_j == pytest.approx(played.energy_j)
     for session, counted in zip(
