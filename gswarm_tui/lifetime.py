@@ -10,6 +10,7 @@ import os
 import signal
 import termios
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +18,8 @@ from gswarm_agent.frame import WARNING
 from gswarm_tui.fleet.events import WAITING, Happened, RecorderStatus
 from gswarm_tui.hub import Hub
 
+FIRST_PAINT_S = 2.0
+"""How long links wait for the screen at most: what starts agents would hold up what people look at."""
 SCREEN_ENDS_S = 5.0
 LINKS_END_S = 15.0
 SOON_S = 1.5
@@ -80,12 +83,12 @@ class Lifetime:
         self._waiting = waiting
         self._asked = asyncio.Event()
 
-    async def run(self, screen: Coroutine[Any, Any, object]) -> Ended:
-        """Run until the screen ends or a signal comes; then end all of it."""
+    async def run(self, screen: Coroutine[Any, Any, object], painted: asyncio.Event) -> Ended:
+        """Start the links when the screen has ``painted``; when it ends or a signal comes, end all of it."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_end, number)
-        feeding = asyncio.create_task(self._hub.run(), name="hub")
+        feeding = asyncio.create_task(self._feed(painted), name="hub")
         showing = asyncio.create_task(screen, name="screen")
         asking = asyncio.create_task(self._asked.wait(), name="signals")
         await asyncio.wait({feeding, showing, asking}, return_when=asyncio.FIRST_COMPLETED)
@@ -99,6 +102,11 @@ class Lifetime:
         ended = await self._close(problem or _failure(showing), feeding, showing, asking)
         signal.alarm(0)
         return ended
+
+    async def _feed(self, painted: asyncio.Event) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(painted.wait(), FIRST_PAINT_S)
+        await self._hub.run()
 
     def _asked_to_end(self, number: signal.Signals) -> None:
         signal.alarm(LAST_RESORT_S)

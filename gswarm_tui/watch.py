@@ -73,7 +73,7 @@ async def _live(options: Options, plan: Plan, hub: Hub, app: GswarmApp, recorder
     try:
         control = await parts.listen(hub, recorder, os.environ)
         spare_searches()
-        return await lifetime.run(app.run_async())
+        return await lifetime.run(app.run_async(), app.painted)
     finally:
         following.cancel()
         if control is not None:

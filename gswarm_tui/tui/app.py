@@ -29,9 +29,9 @@ INTERVALS_MS = (100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 class GswarmApp(Viewer):
     """The terminal app over a hub.
 
-    It never starts or stops links or the recorder: whoever made them does, after it ended. ``past`` makes a
-    player of what is recorded already, in any thread; it raises UnreadableError where that can't be read.
-    None is for a run that isn't recorded.
+    It never starts or stops links or the recorder: whoever made them does, when its first look is ``painted``
+    and after it ended. ``past`` makes a player of what is recorded already, in any thread; it raises
+    UnreadableError where that can't be read. None is for a run that isn't recorded.
     """
 
     def __init__(
@@ -57,12 +57,17 @@ class GswarmApp(Viewer):
             asked=asked,
         )
         self.hub = hub
+        self.painted = asyncio.Event()
         self._past = past
 
     def on_mount(self) -> None:
         """Follow the hub."""
         super().on_mount()
         self.hub.flushed.append(self._flushed)
+
+    def on_ready(self) -> None:
+        """The first look is on the screen."""
+        self.painted.set()
 
     def on_unmount(self) -> None:
         """Leave the hub alone."""

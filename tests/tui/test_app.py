@@ -29,6 +29,14 @@ async def test_a_session_starts_with_a_good_name_and_stops() -> None:
         assert "no session" in screen_text(app)
 
 
+async def test_what_waits_for_the_first_look_hears_of_it() -> None:
+    app = app_on(scene(2, 2, 60))
+    assert not app.painted.is_set()
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert app.painted.is_set()
+
+
 @pytest.mark.parametrize("size", [(80, 3), (80, 1), (1, 24)])
 async def test_the_palette_lives_in_a_terminal_without_room_for_it(size: tuple[int, int]) -> None:
     app = app_on(scene(2, 2, 60))

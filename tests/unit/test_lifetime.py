@@ -25,8 +25,10 @@ class Node:
         self.hub = hub
         self.answers = answers
         self.acknowledged = asyncio.Event()
+        self.began = asyncio.Event()
 
     async def run(self) -> None:
+        self.began.set()
         await asyncio.get_running_loop().create_future()
 
     async def stop(self) -> None:
@@ -96,7 +98,7 @@ async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.Ended, Re
         return
 
     life = Lifetime(hub, launcher, recording, lambda _how: None, lasting=lasting, waiting=waited_for.extend)
-    result = await life.run(screen())
+    result = await life.run(screen(), asyncio.Event())
     assert launcher.closed
     return result, recording, waited_for
 
@@ -115,6 +117,36 @@ async def test_a_recording_of_which_a_node_holds_frames_has_no_end(monkeypatch: 
     assert (recording.ended_at, result.holding, waited_for) == ([None], ("n1",), ["n1"])
     result, recording, _ = await ended(answers=False, lasting=False)
     assert (recording.ended_at, result.holding) == ([100.0], ())
+
+
+async def began(painted: asyncio.Event, *, paints: bool) -> tuple[bool, bool]:
+    """Whether the link to a node had begun before the screen painted, and whether it did at all."""
+    hub = Hub(Fleet(["n1"]), clock=lambda: 100.0)
+    node = Node(hub, answers=True)
+    hub.links["n1"] = node
+    before: list[bool] = []
+
+    async def screen() -> None:
+        await asyncio.sleep(0)
+        before.append(node.began.is_set())
+        if paints:
+            painted.set()
+        async with asyncio.timeout(10):
+            await node.began.wait()
+
+    problem = (await Lifetime(hub, Launcher(), None, lambda _how: None).run(screen(), painted)).problem
+    return before[0], node.began.is_set() and not problem
+
+
+async def test_links_start_when_the_screen_has_painted() -> None:
+    assert await began(asyncio.Event(), paints=True) == (False, True)
+
+
+async def test_links_wait_no_longer_than_that_for_a_screen_that_paints_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lifetime, "FIRST_PAINT_S", 0.05)
+    assert await began(asyncio.Event(), paints=False) == (False, True)
 
 
 @pytest.fixture
