@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from gswarm_agent import __version__
 from gswarm_tui import config, values
@@ -23,6 +23,13 @@ _DEMO = "4x8"
 _SSH_ONLY = ("user", "ssh_config", "jump")
 _REMOTE_ONLY = ("setup", "agent_python")
 _LASTING_ONLY = ("linger", "spool_mib")
+_SAID = (
+    (r"\Aargument ", ""),
+    (r": expected (at least )?one argument\Z", " needs a value; --help tells which"),
+    (r"\Athe following arguments are required: (.+)", r"\1 is missing; --help shows what is needed"),
+    (r": ignored explicit argument (.+)", r" takes no value, so leave out \1"),
+)
+"""What argparse says, and what a person is told."""
 
 _EXAMPLES = """\
 examples:
@@ -74,8 +81,14 @@ class Options:
 class _Parser(argparse.ArgumentParser):
     """Raises UsageError where argparse would print its usage and exit."""
 
+    def __init__(self, **what: Any) -> None:
+        super().__init__(**what)
+        self._negative_number_matcher = re.compile(r"-\.?[0-9]")  # -1h is a value, no option begins so
+
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message.removeprefix("argument ").rstrip(".") + ".")
+        for said, meant in _SAID:
+            message = re.sub(said, meant, message)
+        raise UsageError(message.rstrip(".") + ".")
 
 
 class CommandParser(_Parser):
@@ -108,7 +121,8 @@ class CommandParser(_Parser):
             option = rest[0].partition("=")[0]
             known = [string for action in self._actions for string in action.option_strings]
             if not option.startswith("-"):
-                raise UsageError(f"{self.prog} can't use {quote(option)}; --help shows what it takes.")
+                hint = "name a recording with --db" if _is_recording(option) else "--help shows what it takes"
+                raise UsageError(f"{self.prog} can't use {quote(option)}; {hint}.")
             hint = nearest(option, known) or "; --help lists them all"
             raise UsageError(f"{self.prog} has no option {quote(option)}{hint}.")
         if namespace.db is not None:
@@ -212,6 +226,8 @@ def parse_recover(argv: Sequence[str]) -> RecoverOptions:
         raise UsageError(f"recover takes one ID, and {quote(rest[0])} would be another.")
     if rest:
         raise _unexpected(rest[0], parser)
+    if _is_recording(namespace.recording):
+        raise UsageError(f"recover takes an ID; name the file {quote(namespace.recording)} with --db.")
     if namespace.finish and not namespace.recording:
         raise UsageError("--finish needs the ID of a recording; gswarm-tui recover lists them.")
     if namespace.abandon and not namespace.finish:
@@ -261,10 +277,16 @@ def _refuse_contradictions(flags: Mapping[str, object]) -> None:
             raise UsageError(f"{_flag(key)} is about other machines, and here is none; leave it out.")
     for key in _LASTING_ONLY:
         if key in flags and (launcher == "demo" or flags.get("record") is False):
-            raise UsageError(f"{_flag(key)} is about agents that keep what isn't recorded; leave it out.")
+            raise UsageError(
+                f"{_flag(key)} is about agents that go on alone; here none does, so leave it out."
+            )
 
 
 def _unexpected(word: str, parser: argparse.ArgumentParser) -> UsageError:
+    if _is_recording(word):
+        return UsageError(
+            f"{quote(word)} stands alone; gswarm-tui replay plays it, --db adds a recording to it."
+        )
     if not word.startswith("-"):
         return UsageError(f"{quote(word)} stands alone; nodes are named with --nodes.")
     option = word.partition("=")[0]
@@ -272,6 +294,10 @@ def _unexpected(word: str, parser: argparse.ArgumentParser) -> UsageError:
     return UsageError(
         f"there is no option {quote(option)}{nearest(option, known) or '; --help lists them all'}."
     )
+
+
+def _is_recording(word: str) -> bool:
+    return word.endswith(".duckdb")
 
 
 def _flag(key: str) -> str:

@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 from gswarm_tui import hosts
 from gswarm_tui.arguments import Options
 from gswarm_tui.errors import UserError
-from gswarm_tui.slurm import Job, SlurmError, allocation
+from gswarm_tui.slurm import Job, NoAnswerError, SlurmError, allocation
 
 
 class JobSource(Protocol):
@@ -80,7 +80,11 @@ def require_terminal(stdin: TextIO, stdout: TextIO) -> None:
 def _job(options: Options, environ: Mapping[str, str], slurm: JobSource) -> tuple[Job | None, str]:
     """The job asked for or the one that this shell is in, and what couldn't be learned about it."""
     if options.job:
-        return slurm.job(options.job), ""
+        try:
+            return slurm.job(options.job), ""
+        except NoAnswerError as error:
+            remedy = "run this on a machine of the cluster, or name nodes with --nodes"
+            raise UserError(f"--job {options.job}: {str(error).rstrip('.')}; {remedy}.") from None
     surrounding = allocation(environ)
     if surrounding is None:
         return None, ""

@@ -41,6 +41,10 @@ class SlurmError(UserError):
         super().__init__(printable(text))
 
 
+class NoAnswerError(SlurmError):
+    """Slurm couldn't be asked, or its command failed."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A running job. Times are Unix seconds, None where Slurm doesn't say.
@@ -162,16 +166,17 @@ class Slurm:
                 check=False,
             )
         except FileNotFoundError:
-            raise SlurmError(f"there is no {command[0]} on your PATH, so Slurm can't be asked.") from None
+            raise NoAnswerError(f"there is no {command[0]} on your PATH, so Slurm can't be asked.") from None
         except subprocess.TimeoutExpired:
-            raise SlurmError(f"Slurm didn't answer {command[0]} within {timeout:.0f} s.") from None
+            raise NoAnswerError(f"Slurm didn't answer {command[0]} within {timeout:.0f} s.") from None
         except OSError as error:
-            raise SlurmError(f"{command[0]} can't be run: {error.strerror}.") from None
+            raise NoAnswerError(f"{command[0]} can't be run: {error.strerror}.") from None
         if done.returncode != 0:
             if "Invalid job id" in done.stderr or done.stdout.rstrip().endswith("not found"):
                 raise SlurmError(f"Slurm knows no job {command[-1]} (any more).")
             said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
-            raise SlurmError(f"{' '.join(command[:3])} failed: {said.rstrip('.')}.")
+            said = said.removeprefix(f"{command[0]}: ").rstrip(".")
+            raise NoAnswerError(f"{' '.join(command[:3])} failed: {said}.")
         return done.stdout
 
 

@@ -76,6 +76,8 @@ def path(value: object) -> Path:
 def file(value: object) -> Path:
     """The path of a file that is there."""
     found = path(value)
+    if found.is_dir():
+        raise ValueError(f"{quote(str(found))} is a folder; name a file in it")
     if not found.is_file():
         raise ValueError(f"there is no file {quote(str(found))}")
     return found

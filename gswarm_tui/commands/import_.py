@@ -12,6 +12,7 @@ from gswarm_tui.errors import UserError, printable
 from gswarm_tui.exchange.foreign import Units
 from gswarm_tui.exchange.readings import Counted, JsonImport
 from gswarm_tui.printing.progress import Progress
+from gswarm_tui.store.files import is_database
 from gswarm_tui.store.importing import importing
 
 
@@ -21,8 +22,13 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     path = Path(asked.path)
     if not path.exists():
         raise UserError(f"there is nothing at {path}.")
+    if is_database(path):
+        raise UserError(f"{path} is a DuckDB file already; other commands read a recording with --db.")
     if path.suffix == SUFFIX:
-        raise UserError(f"{path} is a recording already; other commands read it with --db.")
+        raise UserError(
+            f"{path} is named like a DuckDB file and isn't one; import reads JSON, or a folder of Parquet: "
+            "if it is that, give it another name."
+        )
     if path.suffix == ".csv":
         raise UserError(f"{path}: CSV holds one table only; export as JSON or Parquet to import it.")
     db = asked.db or Path(path.resolve().stem + SUFFIX)

@@ -47,7 +47,7 @@ class JsonStream:
 
         An array that wraps that array, and nothing else, is looked through. Raises MalformedError, OSError.
         """
-        self._take("{", "isn't a JSON object")
+        self._take("{", "it isn't a JSON object")
         if self._skip("}"):
             return
         while True:

@@ -29,6 +29,10 @@ _REASONS = (
         "is not a DuckDB file; name another file with --db",
     ),
     (
+        r"Could not read enough bytes|Corrupt database file",
+        "is damaged, or only a part of it was copied; take another copy, or name another file with --db",
+    ),
+    (
         r"can only read|newer version|storage version greater",
         "was made by a newer DuckDB; update duckdb, or name another file with --db",
     ),

@@ -22,6 +22,15 @@ def default_paths(folder: Path, now: datetime, job_id: str | None = None) -> Ite
         yield folder / f"{name}-{number}.duckdb"
 
 
+def is_database(path: Path) -> bool:
+    """Whether a file begins as DuckDB's do."""
+    try:
+        with path.open("rb") as file:
+            return file.read(12)[8:] == b"DUCK"
+    except OSError:
+        return False
+
+
 def is_own(path: Path) -> bool:
     """Whether only this user can have written the file and its write-ahead log, as far as they exist."""
     for each in (path, path.with_name(path.name + ".wal")):

@@ -309,7 +309,7 @@ def require_recording(source: Source) -> None:
     """See that a file is a recording that can be read here. Raises StoreError where it isn't."""
     columns = "SELECT 1 FROM duckdb_columns() WHERE table_name = ? AND column_name = ?"
     if not all(source.ask(columns, *column).rows() for column in _NEEDED):
-        raise StoreError(f"{source.path} is no recording of gswarm-tui")
+        raise StoreError(f"{source.path} isn't a recording of gswarm-tui; name another file")
     newest = source.ask("SELECT max(schema_version) FROM recordings").rows()[0][0]
     if newest is not None and newest > SCHEMA_VERSION:
         raise StoreError(f"{source.path} was made by a newer gswarm-tui; update this one")

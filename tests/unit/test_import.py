@@ -277,8 +277,8 @@ def frame(**changes: Any) -> str:
     ("content", "sentence"),
     [
         ("", "line 1: the file ends too early"),
-        ("[1, 2]", "line 1: isn't a JSON object"),
-        ("\x7fELF", "line 1: isn't a JSON object"),
+        ("[1, 2]", "line 1: it isn't a JSON object"),
+        ("\x7fELF", "line 1: it isn't a JSON object"),
         ('{"a": 1', "line 1: the file ends too early"),
         (json.dumps(written(), indent=2)[:-300], "the file ends too early"),
         ('{"frames": [{"time": 1,}]}', "line 1: not JSON"),
@@ -433,13 +433,17 @@ def test_files_of_other_kinds_get_a_sentence(capsys: pytest.CaptureFixture[str])
     Path("empty").mkdir()
     Path("bytes.json").write_bytes(b'{"a": "\xff\xfe"}')
     Path("x.csv").touch()
+    Path("text.duckdb").touch()
+    Path("folder.duckdb").mkdir()
     for words, status, sentence in (
         (["run.parquet", "--db", "b.duckdb"], 1, "run.parquet can't be imported"),
         (["empty"], 1, "empty is no export of gswarm-tui: it has no recordings.parquet"),
         (["bytes.json"], 1, "bytes.json, line 1: it isn't text in UTF-8"),
         (["nothing.json"], 2, "there is nothing at nothing.json"),
         (["x.csv"], 2, "CSV holds one table only; export as JSON or Parquet to import it"),
-        (["run.duckdb"], 2, "run.duckdb is a recording already"),
+        (["run.duckdb"], 2, "run.duckdb is a DuckDB file already; other commands read a recording with --db"),
+        (["text.duckdb"], 2, "text.duckdb is named like a DuckDB file and isn't one"),
+        (["folder.duckdb"], 2, "folder.duckdb is named like a DuckDB file and isn't one"),
         (["bytes.json", "--gpu-memory-mib", "much"], 2, "--gpu-memory-mib: a whole number of MiB is needed"),
     ):
         capsys.readouterr()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from gswarm_tui.arguments import parse
 from gswarm_tui.errors import UserError
 from gswarm_tui.plan import Plan, require_terminal, resolve_nodes
-from gswarm_tui.slurm import Job, SlurmError
+from gswarm_tui.slurm import Job, Slurm, SlurmError
 
 GPUS = {"gpu01": frozenset({0, 1}), "gpu02": frozenset({2, 3})}
 JOB = Job("4711", "4711", ("gpu01", "gpu02"), name="train", cluster="hopper", started_at=1.0, gpus=GPUS)
@@ -48,6 +49,16 @@ def refusal(line: str, environ: Mapping[str, str] | None = None, slurm: Jobs | N
     with pytest.raises(UserError) as caught:
         plan(line, environ, slurm)
     return str(caught.value)
+
+
+def test_a_job_without_slurm_is_told_with_ways_out(tmp_path: Path) -> None:
+    nowhere = Slurm({"PATH": str(tmp_path)})
+    with pytest.raises(UserError) as caught:
+        resolve_nodes(parse(["--job", "5"], {}), {}, nowhere)
+    assert str(caught.value) == (
+        "--job 5: there is no scontrol on your PATH, so Slurm can't be asked; run this on a machine of the "
+        "cluster, or name nodes with --nodes."
+    )
 
 
 def test_named_nodes_need_no_slurm() -> None:

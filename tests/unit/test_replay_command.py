@@ -97,7 +97,10 @@ def test_a_session_that_is_not_there_is_told(source: FileSource) -> None:
 def test_another_programs_file_is_told(tmp_path: Path) -> None:
     path = tmp_path / "other.duckdb"
     duckdb.connect(str(path)).execute("CREATE TABLE t (a INTEGER)").close()
-    with closing(FileSource(path)) as source, pytest.raises(StoreError, match="no recording of gswarm-tui"):
+    with (
+        closing(FileSource(path)) as source,
+        pytest.raises(StoreError, match="isn't a recording of gswarm-tui"),
+    ):
         open_player(source, "")
 
 

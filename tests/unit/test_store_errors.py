@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import duckdb
@@ -22,6 +22,7 @@ from gswarm_tui.store.errors import FileInUseError, StoreError, explain
 from gswarm_tui.store.holder import in_use
 from gswarm_tui.store.reader import open_for_reading
 from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.store.source import FileSource
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query, record
 
 
@@ -404,6 +405,19 @@ def test_reading_a_file_that_is_not_there(path: Path) -> None:
 )
 def test_errors_of_duckdb_become_one_sentence(duckdb_says: str, sentence: str) -> None:
     assert explain(duckdb.IOException(duckdb_says), Path("run.duckdb")) == sentence
+
+
+def test_a_file_of_which_only_a_part_was_copied_is_said_to_be_damaged(path: Path) -> None:
+    record(path, [introduced(), arrived(1, [gpu_row(), None])])
+    whole = path.read_bytes()
+    for part in (whole[:5000], whole[:20] + b"x" + whole[21:]):
+        path.write_bytes(part)
+        with pytest.raises(StoreError) as caught, closing(FileSource(path)) as source:
+            source.ask("FROM gpu_samples")
+        assert str(caught.value) == (
+            f"{path} is damaged, or only a part of it was copied; take another copy, "
+            "or name another file with --db"
+        )
 
 
 def test_a_file_open_in_this_program_is_said_to_be_so(path: Path) -> None:
