@@ -311,7 +311,7 @@ def test_another_programs_file_is_told(tmp_path: Path) -> None:
 
     path = tmp_path / "other.duckdb"
     duckdb.connect(str(path)).execute("CREATE TABLE t (a INTEGER)").close()
-    with closing(FileSource(path)) as source, pytest.raises(StoreError, match="is no recording"):
+    with closing(FileSource(path)) as source, pytest.raises(StoreError, match="isn't a recording"):
         require_recording(source)
 
 
