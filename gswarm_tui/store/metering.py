@@ -5,22 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
+from gswarm_tui.fleet.events import GpuKey
 from gswarm_tui.fleet.thresholds import NEIGHBOURS
-from gswarm_tui.store.machines import Life, Machine
+from gswarm_tui.store.machines import Machine
 from gswarm_tui.store.playback import Playback, stamp
 from gswarm_tui.store.summing import LONGEST_INTERVAL_S
 
 
+class _Step(NamedTuple):
+    """What a GPU used more from the last frame before an agent's run to its first than its readings make.
+
+    That is what its counter fell by. Where the frame before is of another machine of the node, one of an
+    earlier boot or with other GPUs, it is what the counter grew, less what one that is back has of that.
+    """
+
+    last_node: int
+    last_at: Any
+    node: int
+    at: Any
+    gpu: int
+    more_mj: float
+
+
 class Meter:
-    """Joules of the job's GPUs. A counter that fell when an agent's run began counts as nothing there."""
+    """Joules of the job's GPUs: from the first reading of each to the last one, and over where runs began."""
 
     def __init__(self, playback: Playback) -> None:
         self._playback = playback
         self._at_first: dict[int, float] = {}
-        self._lives: dict[int, tuple[Life, ...]] = {}
-        self._falls: list[tuple[int, Any, dict[int, float]]] = []
+        self._learned: set[tuple[int, int]] = set()
+        self._steps: list[_Step] = []
 
     def mine(self) -> set[int]:
         """The job's GPUs."""
@@ -68,41 +84,68 @@ class Meter:
         self, begun: Mapping[int, float], since: Mapping[int, Any], until: Mapping[int, Any]
     ) -> float:
         """Joules from these readings (mJ) to those at a later time of each node."""
-        self._learn_falls()
+        self._learn_steps()
         mine, ended = self.mine(), self._counters(until, "max")
         grown = {gpu: mj - begun[gpu] for gpu, mj in ended.items() if gpu in begun and gpu in mine}
-        for node_id, at, lost in self._falls:
-            if node_id in until and node_id in since and since[node_id] < at <= until[node_id]:
-                for gpu, mj in lost.items():
-                    if gpu in grown:
-                        grown[gpu] += mj
+        for step in self._steps:
+            if (
+                step.gpu in grown
+                and step.last_node in since
+                and step.node in until
+                and since[step.last_node] <= step.last_at
+                and step.at <= until[step.node]
+            ):
+                grown[step.gpu] += step.more_mj
         return sum(mj for mj in grown.values() if mj > 0) / 1000
 
-    def _learn_falls(self) -> None:
-        """By how much (mJ) counters fell from the last frame before an agent's run to its first."""
-        machines = self._playback.machines
-        lives = {node_id: machine.lives for node_id, machine in machines.items()}
-        new = [
-            [(node_id, life.first_us) for life in runs[max(1, len(self._lives.get(node_id, ()))) :]]
-            for node_id, runs in lives.items()
-        ]
-        self._lives = lives
+    def _learn_steps(self) -> None:
+        """Look at the runs of agents that are new here, of each node one after the other."""
+        runs: dict[str, list[tuple[int, int]]] = {}
+        for machine in self._playback.machines.values():
+            runs.setdefault(machine.name, []).extend(
+                (life.first_us, machine.node_id) for life in machine.lives
+            )
+        new = [[run for run in sorted(one)[1:] if run not in self._learned] for one in runs.values()]
         for together in zip_longest(*new):
-            self._learn_falls_at({one[0]: stamp(one[1]) for one in together if one is not None})
+            begun = [run for run in together if run is not None]
+            self._learned |= set(begun)
+            self._learn_steps_to({node: stamp(us) for us, node in begun})
 
-    def _learn_falls_at(self, firsts: Mapping[int, Any]) -> None:
-        lasts = self._playback.rows(
-            "SELECT h.node_id, max(h.ts) FROM host_samples h JOIN (SELECT unnest(?::INTEGER[]) AS node_id, "
-            "unnest(?::TIMESTAMP[]) AS first) f USING (node_id) WHERE h.ts < f.first GROUP BY h.node_id",
-            list(firsts),
-            list(firsts.values()),
+    def _learn_steps_to(self, firsts: Mapping[int, Any]) -> None:
+        """The steps to the first frames of runs, from the last before them of all machines of these names."""
+        machines = self._playback.machines
+        alike = {
+            other.node_id: at
+            for node, at in firsts.items()
+            for other in machines.values()
+            if other.name == machines[node].name
+        }
+        lasts = dict(
+            self._playback.rows(
+                "SELECT h.node_id, max(h.ts) FROM host_samples h JOIN (SELECT unnest(?::INTEGER[]) "
+                "AS node_id, unnest(?::TIMESTAMP[]) AS first) f USING (node_id) "
+                "WHERE h.ts < f.first GROUP BY h.node_id",
+                list(alike),
+                list(alike.values()),
+            )
         )
-        before, after = self._counters_at(dict(lasts)), self._counters_at(firsts)
-        for node_id, at in firsts.items():
-            gpus = self._playback.machines[node_id].gpu_ids
-            fell = {gpu: before[gpu] - after[gpu] for gpu in gpus if gpu in before and gpu in after}
-            if lost := {gpu: mj for gpu, mj in fell.items() if mj > 0}:
-                self._falls.append((node_id, at, lost))
+        before, after = self._counters_at(lasts), self._counters_at(firsts)
+        newest: dict[GpuKey, int] = {}
+        for node in sorted(lasts, key=lambda node: lasts[node]):
+            newest |= {key: gpu for key, gpu in _gpus(machines[node]) if gpu in before}
+        for node, at in firsts.items():
+            for key, gpu in _gpus(machines[node]):
+                if gpu not in after:
+                    continue
+                more: dict[int, float] = {}
+                if gpu in before:
+                    more[node] = before[gpu] - after[gpu]
+                if key in newest:
+                    last = self._playback.places[newest[key]][0]
+                    more[last] = more.get(last, 0.0) + max(0.0, after[gpu] - before[newest[key]])
+                for last, mj in more.items():
+                    if mj:
+                        self._steps.append(_Step(last, lasts[last], node, at, gpu, mj))
 
     def _counters(self, times: Mapping[int, Any], nearest: str) -> dict[int, float]:
         """The energy counters (mJ) of each GPU at its node's time.
@@ -136,6 +179,12 @@ class Meter:
             if place is not None and times.get(place[0]) == ts:
                 found[gpu_id] = energy
         return found
+
+
+def _gpus(machine: Machine) -> Iterable[tuple[GpuKey, int]]:
+    """What each GPU is known by on all machines of the node, and its number on this."""
+    pairs = zip(machine.hello.gpus, machine.gpu_ids, strict=True)
+    return [((machine.name, gpu.index, gpu.uuid), gpu_id) for gpu, gpu_id in pairs]
 
 
 def _granted(machine: Machine) -> Iterable[int]:

@@ -37,13 +37,17 @@ PROCESSES_S = 10.0
 
 @dataclass(frozen=True)
 class _Newest:
-    """A machine's newest frame at a time, its interval or 0, and what was counted until then."""
+    """A node's newest frame at a time, its interval or 0, and what was counted until then.
+
+    ``ends`` are the newest frames of all machines that it was.
+    """
 
     machine: Machine
     us: int
     interval_ms: int
     frames: int
     missed: int
+    ends: Mapping[int, int]
 
 
 class Moments:
@@ -68,7 +72,9 @@ class Moments:
         for found in newest.values():
             node = fleet.nodes[found.machine.name]
             node.frames, node.missed_ticks = found.frames, found.missed
-        fleet.energy_j = self._meter.used({found.machine.node_id: found.us for found in newest.values()})
+        fleet.energy_j = self._meter.used(
+            {node: us for one in newest.values() for node, us in one.ends.items()}
+        )
         for session in self._sessions(now_us):
             fleet.sessions.restore(session)
         for happened in play.happened(0, now_us):
@@ -114,9 +120,9 @@ class Moments:
             machine = self._playback.machines.get(node_id)
             if machine is not None and machine.lives:
                 before = found.get(machine.name)
-                already, passed = (before.frames, before.missed) if before is not None else (0, 0)
+                already, passed, ends = (before.frames, before.missed, before.ends) if before else (0, 0, {})
                 counted = frames + already, (missed or 0) + passed
-                found[machine.name] = _Newest(machine, us, interval_ms, *counted)
+                found[machine.name] = _Newest(machine, us, interval_ms, *counted, {**ends, node_id: us})
         return found
 
     def _link(self, fleet: Fleet, now_us: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -97,6 +98,36 @@ def test_a_gpu_that_stays_where_another_goes_is_counted_on() -> None:
     fleet = live([introduced(), reading(1, (1000, 0)), introduced(gpus=1, life="life2")])
     fleet.apply(reading(1, (4000,), "life2", T0 + 9))
     assert fleet.energy_j == 3
+
+
+@pytest.mark.parametrize(("since", "used_j"), [(0, 12.79), (1.5, 12.79), (8, 1.79), (12, 1.29)])
+def test_a_gpu_is_counted_on_over_all_machines_of_its_node(
+    tmp_path: Path, since: float, used_j: float
+) -> None:
+    """A GPU falls off the bus, the node is booted, and then all GPUs are back."""
+    runs: list[tuple[Event, ...]] = [
+        (introduced(), reading(1, (1000, 2000)), reading(2, (2000, 3000))),
+        (
+            introduced(at=T0 + 8.5, life="b", gpus=1),
+            reading(1, (9000,), "b", T0 + 9),
+            reading(2, (9500,), "b", T0 + 10),
+        ),
+        (
+            introduced(at=T0 + 13, life="c", gpus=1, boot_id="boot2"),
+            reading(1, (700,), "c", T0 + 14),
+            reading(2, (800,), "c", T0 + 15),
+        ),
+        (
+            introduced(at=T0 + 19, life="d"),
+            reading(1, (900, 5000), "d", T0 + 20),
+            reading(2, (990, 6000), "d", T0 + 21),
+        ),
+    ]
+    session = SessionStarted("s", T0 + since, "s", T0 + since)
+    events: list[Event] = sorted([*chain(*runs), session], key=lambda event: event.at)
+    first, *others = told_everywhere(tmp_path / "run.duckdb", events)
+    assert first == pytest.approx({"": 12.79, "s": used_j})
+    assert [{"": first[""]} | other for other in others] == [pytest.approx(first)] * 4
 
 
 def test_a_recording_that_goes_on_counts_on(tmp_path: Path) -> None:
