@@ -12,6 +12,7 @@ from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.layout import Zoom
+from gswarm_tui.tui.widgets.lines import Canvas
 from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import Scene, scene
 
@@ -59,6 +60,56 @@ async def test_nodes_in_columns_show_their_last_minutes_to_be_compared() -> None
         await pilot.pause()
         assert line_with("last 5 min", app).count("last 5 min") == 2
         assert any(block in line_with("gpu33", app)[-40:] for block in "▂▃▄▅▆▇█")
+
+
+@pytest.mark.parametrize(("nodes", "size"), [(1, (200, 60)), (1, (120, 40)), (4, (200, 60))])
+async def test_few_nodes_leave_room_for_the_last_minutes_of_each_gpu(
+    nodes: int, size: tuple[int, int], matches_picture: Matches
+) -> None:
+    app = app_on(scene(nodes, 8, 90, seed=3))
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        matches_picture(app, f"minutes-{nodes}-{size[0]}x{size[1]}")
+        assert app.fleet_screen.heatmap.max_scroll_y == 0
+        assert screen_text(app).count("GPU util, last 5 min") == nodes
+        await pilot.press("0")
+        await pilot.pause()
+        assert screen_text(app).count("CPU, last 5 min") == nodes
+
+
+@pytest.mark.parametrize(("nodes", "size"), [(1, (80, 24)), (6, (200, 60)), (64, (200, 60))])
+async def test_where_not_all_gpus_have_room_no_minutes_are_shown(nodes: int, size: tuple[int, int]) -> None:
+    app = app_on(scene(nodes, 8, 90))
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        assert "GPU util, last" not in screen_text(app)
+
+
+async def test_minutes_fit_whatever_size_the_terminal_had_before() -> None:
+    app = app_on(scene(1, 8, 90, seed=3))
+    async with app.run_test(size=(200, 60)) as pilot:
+        await pilot.pause()
+        first = screen_text(app)
+        for size in ((120, 40), (120, 31), (80, 24), (200, 60)):
+            await pilot.resize_terminal(*size)
+            for _ in range(3):
+                await pilot.pause()
+            assert app.screen.max_scroll_y == app.fleet_screen.heatmap.max_scroll_y == 0
+        assert screen_text(app) == first
+
+
+async def test_minutes_hold_still_between_readings_and_follow_after_some() -> None:
+    made = scene(1, 8, 90, seed=3)
+    app = app_on(made)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        canvas = app.fleet_screen.query_one("#minutes", Canvas)
+        seen = [canvas.lines]
+        for _ in range(10):
+            made.advance(1)
+            await pilot.pause()
+            seen.append(canvas.lines)
+        assert 1 < len(set(seen)) <= 3
 
 
 async def test_more_than_fit_can_be_scrolled_to_by_the_cursor() -> None:

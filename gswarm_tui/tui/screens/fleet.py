@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.events import Resize
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
@@ -25,10 +26,15 @@ from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.widgets.bar import Bar, Line, Span, measure
 from gswarm_tui.tui.widgets.filter_line import FilterLine
 from gswarm_tui.tui.widgets.heatmap import Heatmap
+from gswarm_tui.tui.widgets.lines import Canvas
+from gswarm_tui.tui.widgets.minutes import minutes
+from gswarm_tui.tui.widgets.trends import Trends
 
 METRICS = (*(m.name for m in GPU_METRICS), *(m.name for m in HOST_METRICS))
 ARRANGE_EVERY_S = 2.0
 EVENTS_MOST = 8
+MINUTES_TURNS = 30
+"""So many times in the time that they show last minutes are drawn: whole lines move, which terminals feel."""
 TALL = 30
 
 
@@ -50,15 +56,19 @@ class FleetScreen(Place):
         self._order = Order.GIVEN
         self._shown: list[NodeState] = []
         self._arranged_at = 0.0
+        self._trends = Trends()
+        self._minutes_of: Hashable = ()
 
     def compose(self) -> ComposeResult:
-        """From the top: header, totals, legend, heatmap, what is under the cursor, sessions, events, keys."""
+        """From the top: header, totals, legend, heatmap, minutes, what is under the cursor, events, keys."""
         yield Bar(id="header")
         yield Bar(id="totals")
         yield Bar(id="rule-above")
         yield Bar(id="legend")
         yield Bar(id="heads")
-        yield Heatmap(self._now, self._first_metric)
+        with Vertical(id="body"):
+            yield Heatmap(self._now, self._first_metric)
+            yield Canvas(id="minutes")
         yield Bar(id="rule-below")
         yield Bar(id="here")
         yield Bar(id="running")
@@ -82,11 +92,16 @@ class FleetScreen(Place):
         self.query_one("#rule-below", Bar).show(rule)
         self.look_again()
 
+    def on_canvas_resized(self) -> None:
+        """Draw the minutes into the new room."""
+        self.look_again()
+
     # Looking
 
     def forget(self) -> None:
         """Choose the nodes anew."""
         self._arranged_at = 0.0
+        self._minutes_of = ()
         self.heatmap.forget()
 
     def draw(self) -> None:
@@ -95,10 +110,30 @@ class FleetScreen(Place):
         matches = self._matches(now)
         if now - self._arranged_at >= ARRANGE_EVERY_S:
             self._arrange(now, matches)
-        self.heatmap.spare = max(0, self.query_one("#happened", Bar).size.height - 1)
+        self.heatmap.spare = self._room - self.heatmap.size.height
         hidden = None if matches is None else [~matches[node.name] for node in self._shown]
         self.heatmap.look(self._shown, hidden)
+        self._minutes(now)
         self._lines(now)
+
+    @property
+    def _room(self) -> int:
+        """Lines for the heatmap, the minutes and all events but one."""
+        return self.query_one("#body").size.height + max(0, self.query_one("#happened").size.height - 1)
+
+    def _minutes(self, now: float) -> None:
+        """The last minutes of few nodes, where there is room for them."""
+        picture = self.heatmap.picture
+        self._trends.settle(now - self.feed.started_at)
+        span_s = self._trends.span_s
+        room = self._room - self.heatmap.layout_plan.lines - EVENTS_MOST
+        nodes = picture.nodes if self.has_class("tall") and len(picture.nodes) < room else ()
+        gpus = [(node.name, len(node.facts)) for node in nodes]
+        drawn_of = now // (span_s / MINUTES_TURNS), span_s, gpus, room, self.size.width, picture.metric
+        if drawn_of != self._minutes_of:
+            self._minutes_of = drawn_of
+            lines = minutes(nodes, picture.metric, self._trends, now, (self.size.width, room))
+            self.query_one("#minutes", Canvas).show(lines)
 
     def _matches(self, now: float) -> dict[str, Matches] | None:
         if self._filter is None:
@@ -138,10 +173,7 @@ class FleetScreen(Place):
 
     def _latest(self) -> list[Line]:
         """The latest events, oldest first: as many as the heatmap leaves room for."""
-        heatmap = self.heatmap
-        last = self.query_one("#happened", Bar)
-        room = heatmap.size.height + last.size.height - heatmap.layout_plan.lines
-        count = min(EVENTS_MOST, max(1, room - 1))
+        count = min(EVENTS_MOST, max(1, self._room - self.heatmap.layout_plan.lines))
         latest = list(itertools.islice(reversed(self.fleet.happened), count))
         lines: list[Line] = [event_line(happened, self.swarm.timezone) for happened in reversed(latest)]
         return lines or [[]]
