@@ -72,9 +72,8 @@ class Moments:
         for found in newest.values():
             node = fleet.nodes[found.machine.name]
             node.frames, node.missed_ticks = found.frames, found.missed
-        fleet.energy_j = self._meter.used(
-            {node: us for one in newest.values() for node, us in one.ends.items()}
-        )
+        ends = {node: us for one in newest.values() for node, us in one.ends.items()}
+        fleet.resume_counting(self._meter.used(ends), self._meter.last_told(ends))
         for session in self._sessions(now_us):
             fleet.sessions.restore(session)
         for happened in play.happened(0, now_us):

@@ -56,6 +56,11 @@ def stamp(us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=us)
 
 
+def seconds(at: datetime) -> float:
+    """Unix seconds of a time of the database."""
+    return (at - _EPOCH) / timedelta(seconds=1)
+
+
 def micros(at: float) -> int:
     """Unix seconds as whole microseconds."""
     return round(at * 1e6)
