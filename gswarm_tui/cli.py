@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -93,10 +94,14 @@ def _run(options: Options, plan: Plan, words: Sequence[str], chosen: Found | Non
 
     require_terminal(sys.stdin, sys.stdout)
     _keep_to_oneself()
+    gc.disable()  # what is imported makes a hundred thousand things and no garbage; see spare_searches
     from gswarm_tui import logfile, turns
     from gswarm_tui.watch import watch
 
-    return turns.run(watch(options, plan, words, logfile.begin(os.environ), chosen))
+    try:
+        return turns.run(watch(options, plan, words, logfile.begin(os.environ), chosen))
+    finally:
+        gc.enable()
 
 
 def _keep_to_oneself() -> None:

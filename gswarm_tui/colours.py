@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gswarm_agent.frozen import dataclass
 
 RGB = tuple[int, int, int]
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+REPLACED = (
+    "this needs files of gswarm-tui that were replaced or removed since it was started. "
+    "The recording goes on; quit and start it anew for this"
+)
+
 
 class UserError(Exception):
     """Something that the person can put right; one sentence says what is wrong and what to do.

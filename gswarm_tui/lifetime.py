@@ -11,10 +11,10 @@ import signal
 import termios
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gswarm_agent.frame import WARNING
+from gswarm_agent.frozen import dataclass
 from gswarm_tui.fleet.events import WAITING, Happened, RecorderStatus
 from gswarm_tui.hub import Hub
 
@@ -106,6 +106,7 @@ class Lifetime:
     async def _feed(self, painted: asyncio.Event) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(painted.wait(), FIRST_PAINT_S)
+        spare_searches()
         await self._hub.run()
 
     def _asked_to_end(self, number: signal.Signals) -> None:
@@ -146,13 +147,14 @@ class Lifetime:
 
 
 def spare_searches() -> None:
-    """Search seldom for garbage, and never in what is there by now; to be called before the first link.
+    """Search for garbage, but seldom, and never in what is there by now; to be called before the first link.
 
     Frames hold no circles and go without a search; yet each tick of a large fleet would make for many of
     them, which cost an eighth of the head's CPU and hold up the screen. Lines that Textual painted and
     connections of asyncssh that ended are circles: so they lie about for a minute or a few.
     """
     gc.freeze()
+    gc.enable()
     atexit.register(gc.unfreeze)  # else DuckDB complains at the end of what it still has
     gc.set_threshold(30_000, 5, 5)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO, cast
 
+from gswarm_agent.frozen import dataclass
 from gswarm_tui import hosts, parts
 from gswarm_tui.arguments import Options
 from gswarm_tui.errors import UserError, printable, quote

@@ -60,7 +60,7 @@ async def watch(
 
 
 async def _live(options: Options, plan: Plan, hub: Hub, app: GswarmApp, recorder: Recorder | None) -> Ended:
-    from gswarm_tui.lifetime import Lifetime, spare_searches
+    from gswarm_tui.lifetime import Lifetime
 
     _give_notice(hub, plan, recorder)
     launcher = parts.make_launcher(options, plan, "" if recorder is None else recorder.uid)
@@ -72,7 +72,6 @@ async def _live(options: Options, plan: Plan, hub: Hub, app: GswarmApp, recorder
     control = None
     try:
         control = await parts.listen(hub, recorder, os.environ)
-        spare_searches()
         return await lifetime.run(app.run_async(), app.painted)
     finally:
         following.cancel()

@@ -32,7 +32,7 @@ def _complete(cls: Any) -> Any:
     return cls
 
 
-def _init(self: Any, *values: Any, **named: Any) -> None:
+def _init(self: Any, /, *values: Any, **named: Any) -> None:
     cls = type(self)
     cls.__init__ = _compiled_init(cls)
     cls.__init__(self, *values, **named)
@@ -40,8 +40,8 @@ def _init(self: Any, *values: Any, **named: Any) -> None:
 
 def _compiled_init(cls: Any) -> Any:
     names = cls.__match_args__
-    lines = [f"def __init__(self, {', '.join(names)}):", " fields = self.__dict__"]
-    lines += [f" fields[{name!r}] = {name}" for name in names]
+    lines = [f"def __init__(self, {', '.join(names)}):", " __fields = self.__dict__"]
+    lines += [f" __fields[{name!r}] = {name}" for name in names]
     made: dict[str, Any] = {}
     exec("\n".join(lines), made)  # noqa: S102  # made of a class's own names
     init = made["__init__"]
@@ -101,7 +101,7 @@ class _Fields:
         return cls.__dataclass_fields__
 
 
-def _replaced(value: Any, **changes: Any) -> Any:
+def _replaced(value: Any, /, **changes: Any) -> Any:
     """The same with other values in some fields."""
     return type(value)(**{**dict(zip(value.__match_args__, _values(value))), **changes})
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
+
+from gswarm_agent.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import contextlib
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gswarm_agent.frozen import dataclass
 from gswarm_tui.errors import quote
 from gswarm_tui.exchange.windows import micros
 

@@ -7,10 +7,11 @@ these. ``at`` is always the head's Unix time in seconds.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 
 from gswarm_agent.frame import WARNING, Frame, Hello
+from gswarm_agent.frozen import dataclass
 
 WAITING = "waiting"
 """The kind of event that says which nodes may hold frames when a recording is left open."""
@@ -79,7 +80,6 @@ class FrameArrived:
     """A frame; ``ts`` is its time on the head's clock, ``life`` the agent run its sequence belongs to.
 
     ``offset_s`` is by how much the node's clock was ahead then, for what else has a time in the frame.
-    ``weight`` is about how many bytes it holds in memory.
     """
 
     node: str
@@ -88,21 +88,18 @@ class FrameArrived:
     life: str
     frame: Frame
     offset_s: float = 0.0
-    weight: int = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        """Works out the weight: the link and the recorder ask for it again and again."""
-        object.__setattr__(self, "weight", _weight(self.frame))
-
-
-def _weight(frame: Frame) -> int:
-    held, processes = 1000 + len(frame.gpus.data) + len(frame.host.data), frame.processes
-    if frame.notes:
-        held += sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
-    if processes is not None:
-        held += 300 * len(processes) + len(processes.numbers.data)
-        held += sum(map(len, filter(None, chain(processes.users, processes.commands))))
-    return held
+    @cached_property
+    def weight(self) -> int:
+        """About how many bytes it holds in memory."""
+        frame, processes = self.frame, self.frame.processes
+        held = 1000 + len(frame.gpus.data) + len(frame.host.data)
+        if frame.notes:
+            held += sum(200 + len(note.message) + len(note.detail or "") for note in frame.notes)
+        if processes is not None:
+            held += 300 * len(processes) + len(processes.numbers.data)
+            held += sum(map(len, filter(None, chain(processes.users, processes.commands))))
+        return held
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from textwrap import wrap
 from typing import ClassVar, TypeVar
@@ -17,6 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from gswarm_agent.frozen import dataclass
 from gswarm_tui.tui.text import clean, width
 from gswarm_tui.tui.themes import palette
 from gswarm_tui.tui.widgets.bar import Bar, Span

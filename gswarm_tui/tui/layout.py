@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+
+from gswarm_agent.frozen import dataclass, replace
 
 
 class Zoom(enum.IntEnum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from datetime import tzinfo
 from typing import ClassVar
@@ -14,6 +13,7 @@ from textual.screen import Screen
 
 from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.asked import Asked
+from gswarm_tui.errors import REPLACED
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.playback.goto import HINT, GotoError, parse_goto
@@ -40,9 +40,6 @@ from gswarm_tui.tui.themes import DARK, THEME_NAMES, themes
 
 LOOK_EVERY_S = 1.0
 PASSED_S = 2.0
-REST_AFTER_S = 3.0
-REST = ("gswarm_tui.tui.screens.sql", "gswarm_tui.playback.tape", "numpy.ma")
-"""What only some keys need, and DuckDB for its first answer as arrays: 35 ms that no start waits for."""
 
 
 class Viewer(App[str], inherit_bindings=False):
@@ -102,7 +99,6 @@ class Viewer(App[str], inherit_bindings=False):
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         watch_for_going_on(self._driver)
         self.set_interval(LOOK_EVERY_S, self._look_for_ages)
-        self.set_timer(REST_AFTER_S, self._load_rest)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what makes sense in this mode is possible."""
@@ -114,11 +110,6 @@ class Viewer(App[str], inherit_bindings=False):
             await self._keys.take(event)
         else:
             await super().on_event(event)
-
-    def _load_rest(self) -> None:
-        """Have all of the program in memory: its files may become another version's while it runs."""
-        for name in REST:
-            importlib.import_module(name)
 
     def look_soon(self) -> None:
         """Something changed: look once, however many changes a slow terminal lets pass."""
@@ -201,9 +192,12 @@ class Viewer(App[str], inherit_bindings=False):
 
     def action_sql(self) -> None:
         """Go to the SQL place."""
-        from gswarm_tui.tui.screens.sql import SqlScreen  # its editor takes 20 ms; see REST
-
-        self._go(SqlScreen())
+        try:
+            from gswarm_tui.tui.screens.sql import SqlScreen  # its editor takes 20 ms and 0.7 MB
+        except ImportError:
+            self.say(REPLACED, wrong=True)
+        else:
+            self._go(SqlScreen())
 
     def action_help(self) -> None:
         """Show all keys and signs."""

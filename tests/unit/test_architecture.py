@@ -61,6 +61,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.analysis",
         "gswarm_tui.asked",
         "gswarm_tui.colours",
+        "gswarm_tui.errors",
         "gswarm_tui.fleet",
         "gswarm_tui.hub",
         "gswarm_tui.playback",

@@ -42,6 +42,15 @@ class Hashed:
         return 7
 
 
+@frozen.dataclass(frozen=True)
+class Named:
+    """Fields with names that methods have for what is theirs."""
+
+    fields: int
+    value: int
+    cls: int
+
+
 usual: Any = dataclasses.make_dataclass(
     "Point", [("x", float), ("y", tuple[int, ...], dataclasses.field(default=()))], frozen=True
 )
@@ -73,6 +82,11 @@ def test_the_order_of_fields_is_that_of_the_class() -> None:
     match Point(3, (4,)):
         case Point(x, y):
             assert (x, y) == (3, (4,))
+
+
+def test_no_name_of_a_field_is_in_the_way() -> None:
+    assert vars(frozen.replace(Named(1, 2, 3), value=4)) == {"fields": 1, "value": 4, "cls": 3}
+    assert dataclasses.replace(Named(fields=1, value=2, cls=3), cls=5) == Named(1, 2, 5)
 
 
 def test_they_cannot_be_changed() -> None:

@@ -96,6 +96,9 @@ def test_any_recording_comes_back_as_it_left(recorded: list[Event]) -> None:
     command("import", "run.parquet", "--db", "back.duckdb")
     assert tables(Path("back.duckdb")) == tables(Path("run.duckdb"))
     command("export", "run.duckdb:1", "-o", "a.json")
+    if not frames("a.json"):  # none of what that format knows was measured
+        assert cli.main(["import", "a.json", "--db", "json.duckdb"]) == 2
+        return
     command("import", "a.json", "--db", "json.duckdb")
     command("export", "json.duckdb:1", "-o", "b.json")
     assert frames("b.json") == frames("a.json")

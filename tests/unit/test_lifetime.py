@@ -17,6 +17,15 @@ from gswarm_tui.lifetime import Lifetime, spare_searches
 from tests.unit.store_recording import arrived, introduced
 
 
+@pytest.fixture(autouse=True)
+def searched_as_before() -> Iterator[None]:
+    """What a head does to the search for garbage ends with the test."""
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
 class Node:
     """A link whose agent has one frame left when it is asked to stop, and ends when that is acknowledged."""
 
@@ -149,16 +158,6 @@ async def test_links_wait_no_longer_than_that_for_a_screen_that_paints_nothing(
     assert await began(asyncio.Event(), paints=False) == (False, True)
 
 
-@pytest.fixture
-def seldom_searched() -> Iterator[None]:
-    """As memory is in a head, for one test."""
-    before = gc.get_threshold()
-    spare_searches()
-    yield
-    gc.unfreeze()
-    gc.set_threshold(*before)
-
-
 class Circle:
     """What only a search finds when it is of no more use, as a connection of asyncssh."""
 
@@ -172,8 +171,9 @@ class Circle:
         Circle.kept -= 1
 
 
-@pytest.mark.usefixtures("seldom_searched")
 def test_what_only_a_search_finds_does_not_pile_up_while_it_lives_through_searches() -> None:
+    gc.disable()  # as it is until the first look is painted
+    spare_searches()
     in_use: deque[Circle] = deque(maxlen=1_000)
     most = 0
     for _ in range(400_000):
