@@ -46,7 +46,8 @@ def table(runs: Sequence[Run], zone: tzinfo | None = None) -> Table:
 
 def remarks(runs: Sequence[Run]) -> Iterator[str]:
     """What a reader of the table must know: same work, runs that go on, nodes that don't cover theirs."""
-    yield "Speed-up and efficiency, T1 / (n · Tn), are for runs that do the same work."
+    if _over(runs[0]):
+        yield "Speed-up and efficiency, T1 / (n · Tn), are for runs that do the same work."
     for run in runs:
         if run.summary.running:
             yield f"{run.label} still runs: its figures are as of now, and its work can't be compared yet."

@@ -90,6 +90,8 @@ def test_a_run_that_goes_on_has_no_speed_up_yet() -> None:
     ]  # fmt: skip
     assert not {"speed-up", "efficiency", "energy ratio"} & {row[0] for row in table([b, a]).rows}
     assert "b still runs: its figures are as of now, and its work can't be compared yet." in remarks([a, b])
+    assert any("efficiency" in remark for remark in remarks([a, b]))
+    assert not any("efficiency" in remark for remark in remarks([b, a])), "of rows that aren't there"
     assert difference([a, b]).startswith("Nothing differs")
     (row,) = [row for row in answer([a, b]).dicts() if row["run"] == "b"]
     assert [row[name] for name in ("speed_up", "efficiency", "energy_ratio")] == [None] * 3
