@@ -126,7 +126,8 @@ async def test_a_wrong_query_is_told_in_one_line_and_the_last_answer_stays(app: 
         assert "╳" not in screen_text(app)
 
 
-async def test_escape_ends_a_query_first_and_then_leaves(app: GswarmApp) -> None:
+@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+async def test_escape_ends_a_query_first_and_then_leaves(app: GswarmApp, key: str) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")
         app.screen.query_one(
@@ -135,10 +136,10 @@ async def test_escape_ends_a_query_first_and_then_leaves(app: GswarmApp) -> None
         await pilot.press("ctrl+r")
         await pilot.pause()
         assert "asking … esc cancels" in screen_text(app)
-        await pilot.press("escape")
+        await pilot.press(key)
         await settle(app, pilot)
         assert "the query was cancelled" in screen_text(app)
-        await pilot.press("escape")
+        await pilot.press(key)
         await pilot.pause()
         assert "nodes 4/4" in screen_text(app)
 
