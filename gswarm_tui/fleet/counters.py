@@ -5,8 +5,9 @@ step that leads into it, from the last answer before it to its first one, it has
 ``NEIGHBOURS`` of the interval that its first one's reading came with, and else nothing: of a longer time
 nobody knows how much was used on which side. An interval is the time since the reading before in the agent's
 run, long where ticks were passed over; the first reading of a run, or after lost ones, has none.
-``session_summary`` goes by the same rule (``store/summing.py``), and so do times that are looked back at, which
-follow counters from a span's first answer to its last and over the falls between (``store/metering.py``).
+``session_summary`` goes by the same rule (``store/summing.py``), and so do times that are looked back at,
+which follow counters from a span's first answer to its last and over the falls between
+(``store/metering.py``).
 """
 
 from __future__ import annotations
