@@ -122,6 +122,18 @@ async def test_a_lost_node_says_why_since_when_and_what_to_do() -> None:
         assert "● live" in line_with(app, "gpu02")
 
 
+async def test_what_to_do_about_a_lost_node_is_told_to_its_end() -> None:
+    remedy = "load one with --setup 'module load python', or name one with --agent-python PATH, as on its own"
+    made = scene(nodes=2, gpus=2, seconds=10)
+    made.lose("gpu02", "it has no python3 that runs", remedy, retry_in=30).advance(5)
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_node("gpu02")
+        await pilot.pause()
+        assert f"retry in 25 s · {remedy}" in " ".join(screen_text(app).split())
+        assert line_with(app, "overview")
+
+
 async def test_a_stale_node_tells_the_age_of_its_data() -> None:
     made = scene(nodes=1, gpus=2, seconds=10)
     made.silence("gpu01").advance(7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from textwrap import wrap
 
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.feed import Feed
@@ -14,6 +15,8 @@ from gswarm_tui.tui.widgets.bar import Line, Span, measure, spread
 
 ERROR_SHORTEST = 12
 """Less than so many cells of a sentence say nothing."""
+MOST_LINES = 4
+"""A sentence, which a node may have said, takes no more of its screen."""
 
 
 def joined(parts: Iterable[str]) -> str:
@@ -51,11 +54,11 @@ def standing_spans(node: NodeState, now: float) -> list[Span]:
 
 
 def node_title(node: NodeState, feed: Feed, cells: int) -> list[Line]:
-    """Three lines: name and standing, what it is, how its link does (or why it is lost and what to do)."""
+    """Name and standing, what it is, how its link does (or, in full, why it is lost and what to do)."""
     now = feed.now()
     left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
     left.append(Span(f"  {gpu_names(node)}"))
-    return [title_line(left, feed, cells), *_what_and_how(node, host_facts(node), now)]
+    return [title_line(left, feed, cells), *_what_and_how(node, host_facts(node), now, cells)]
 
 
 def gpu_names(node: NodeState) -> str:
@@ -83,17 +86,24 @@ def host_facts(node: NodeState) -> str:
     )
 
 
-def _what_and_how(node: NodeState, what: str, now: float) -> list[Line]:
+def _what_and_how(node: NodeState, what: str, now: float, cells: int) -> list[Line]:
     """What it is and how its link does, or what is wrong with it, what to do and when it is tried again."""
     standing = node.standing(now)
     if standing in (Standing.LOST, Standing.CONNECTING) and node.reason:
         retry = "" if node.retry_at is None else f"retry in {max(0.0, node.retry_at - now):.0f} s"
         role = "error" if standing is Standing.LOST else "warning"
-        return [[Span(f" {clean(node.reason)}", role)], [Span(f" {joined((retry, clean(node.remedy)))}")]]
+        return [*_told(node.reason, role, cells), *_told(joined((retry, node.remedy)), "text", cells)]
     if standing in (Standing.STALE, Standing.UNHEALTHY):
         words = "the link is up, but no data comes; what is shown is the last that came"
         return [[Span(f" {what}", "dim")], [Span(f" {words}", "warning")]]
     return [[Span(f" {what}", "dim")], link_line(node)]
+
+
+def _told(words: str, role: str, cells: int) -> list[Line]:
+    """A sentence on as many lines as it needs: what to do about a node must be read to its end."""
+    room = max(20, cells - 2)
+    lines = wrap(clean(words), room, break_on_hyphens=False, max_lines=MOST_LINES, placeholder=" …")
+    return [[Span(f" {line}", role)] for line in lines or [""]]
 
 
 def link_line(node: NodeState) -> Line:
@@ -130,7 +140,7 @@ def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:
     now = feed.now()
     if row >= len(node.facts):
         left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
-        return [title_line(left, feed, cells), *_what_and_how(node, "this GPU isn't known", now)]
+        return [title_line(left, feed, cells), *_what_and_how(node, "this GPU isn't known", now, cells)]
     facts = node.facts[row]
     left = [
         Span(f" {clean(node.name)}:{facts.index}", "title"),
@@ -148,5 +158,5 @@ def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:
             clean(facts.uuid),
         )
     )
-    below = _what_and_how(node, what, now)
+    below = _what_and_how(node, what, now, cells)
     return [title_line(left, feed, cells), *(below[:1] if node.standing(now) is Standing.LIVE else below)]
