@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 REPLACED = (
     "this needs files of gswarm-tui that were replaced or removed since it was started. "
-    "The recording goes on; quit and start it anew for this"
+    "All else goes on; quit and start it anew for this"
 )
 
 

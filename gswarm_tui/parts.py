@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gswarm_agent import __version__
 from gswarm_agent.redact import redact
 from gswarm_tui.arguments import Options
-from gswarm_tui.errors import REPLACED, UserError, nearest, quote
+from gswarm_tui.errors import UserError, nearest, quote
 from gswarm_tui.plan import Plan
 from gswarm_tui.remember import remember
 
@@ -191,12 +191,8 @@ def look_back(hub: Hub, recorder: Recorder) -> Player:
     from gswarm_tui.playback.errors import UnreadableError
     from gswarm_tui.playback.player import Player
     from gswarm_tui.playback.playhead import Playhead
+    from gswarm_tui.playback.tape import RecordedTape  # 0.8 MB, for those who look back
     from gswarm_tui.store.errors import StoreError
-
-    try:
-        from gswarm_tui.playback.tape import RecordedTape  # 0.8 MB, for those who look back
-    except ImportError as error:
-        raise UnreadableError(REPLACED) from error
 
     def until() -> float:
         return hub.now() - max(ON_DISK_S, 1.5 * hub.fleet.interval_s)

@@ -104,6 +104,8 @@ class GswarmApp(Viewer):
         if self._past is None:
             self.say("nothing is recorded, so there is no past to look at", wrong=True)
             return False
+        if not self.can_load("gswarm_tui.playback.tape"):
+            return False
         self.feed = LiveFeed(self.hub, reading=True)
         self.look()
         try:

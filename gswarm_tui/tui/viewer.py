@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from datetime import tzinfo
+from pathlib import Path
 from typing import ClassVar
 
 from rich.console import RenderableType
@@ -86,6 +88,7 @@ class Viewer(App[str], inherit_bindings=False):
         self._looked_at = 0.0
         self._terminal = Terminal()
         self._keys = Keys(self, super().on_event)
+        self._files: int | None = None
         for each in themes():
             self.register_theme(each)
 
@@ -99,6 +102,7 @@ class Viewer(App[str], inherit_bindings=False):
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         watch_for_going_on(self._driver)
         self.set_interval(LOOK_EVERY_S, self._look_for_ages)
+        self.call_after_refresh(self._note_files)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what makes sense in this mode is possible."""
@@ -110,6 +114,19 @@ class Viewer(App[str], inherit_bindings=False):
             await self._keys.take(event)
         else:
             await super().on_event(event)
+
+    def _note_files(self) -> None:
+        self._files = _files()
+
+    def can_load(self, module: str) -> bool:
+        """Whether a module that only a key needs is loaded, or can be; where it can't, that is said.
+
+        A file of another version, as after a ``git pull``, wouldn't fit those that are loaded.
+        """
+        if module in sys.modules or self._files in (None, _files()):
+            return True
+        self.say(REPLACED, wrong=True)
+        return False
 
     def look_soon(self) -> None:
         """Something changed: look once, however many changes a slow terminal lets pass."""
@@ -192,12 +209,11 @@ class Viewer(App[str], inherit_bindings=False):
 
     def action_sql(self) -> None:
         """Go to the SQL place."""
-        try:
-            from gswarm_tui.tui.screens.sql import SqlScreen  # its editor takes 20 ms and 0.7 MB
-        except ImportError:
-            self.say(REPLACED, wrong=True)
-        else:
-            self._go(SqlScreen())
+        if not self.can_load("gswarm_tui.tui.screens.sql"):
+            return
+        from gswarm_tui.tui.screens.sql import SqlScreen  # its editor takes 20 ms and 0.7 MB
+
+        self._go(SqlScreen())
 
     def action_help(self) -> None:
         """Show all keys and signs."""
@@ -328,3 +344,12 @@ class Viewer(App[str], inherit_bindings=False):
     def request_quit(self, reason: str) -> None:
         """End the app without a question, as when the terminal was closed or on SIGTERM."""
         self.exit(reason)
+
+
+def _files() -> int:
+    """A number for the program's files as they are now; of changed ones it is another."""
+    try:
+        found = [(path, path.stat()) for path in Path(__file__).parent.parent.rglob("*.py")]
+    except OSError:  # they are being replaced just now
+        return 0
+    return hash(frozenset((path, at.st_mtime_ns, at.st_size) for path, at in found))
