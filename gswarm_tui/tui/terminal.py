@@ -209,7 +209,7 @@ class _Pen:
         return "".join(self._parts)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _split(text: str) -> tuple[str, ...]:
     """The characters of a text, one for each cell: "" after a wide one, marks without width with theirs."""
     if _SINGLE(text):

@@ -18,6 +18,8 @@ from gswarm_tui.tui.widgets.bar import Span
 Spans = tuple[Span, ...]
 
 HEAT = "heat"
+ON_SCREEN = 256
+"""Lines kept as drawn: more than a screen has. One of a plot takes up to 40 kB, and it moves with each look."""
 
 
 def ink(bucket: int) -> str:
@@ -30,7 +32,7 @@ def heat(bucket: int) -> str:
     return f"{HEAT}{bucket}"
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=ON_SCREEN)
 def drawn(spans: Spans, cells: int, theme: str, under: str = "") -> Strip:
     """A line in exactly so many cells; ``under`` is the role of a cursor's line, that leaves heat alone."""
     colours = palette(theme)
