@@ -19,7 +19,7 @@ Spans = tuple[Span, ...]
 
 HEAT = "heat"
 ON_SCREEN = 256
-"""Lines kept as drawn: more than a screen has. One of a plot takes up to 40 kB, and it moves with each look."""
+"""Lines kept as drawn: more than a screen has. One of a plot takes up to 40 kB, and moves with each look."""
 
 
 def ink(bucket: int) -> str:
