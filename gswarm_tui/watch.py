@@ -19,6 +19,7 @@ from gswarm_tui.quantities import plural
 from gswarm_tui.slurm import Slurm
 
 if TYPE_CHECKING:
+    from gswarm_tui.analysis.desk import Desk
     from gswarm_tui.hub import Hub
     from gswarm_tui.lifetime import Ended
     from gswarm_tui.recover import Found
@@ -118,16 +119,21 @@ def _tell_waiting(nodes: Sequence[str]) -> None:
 
 
 def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder | None) -> GswarmApp:
-    from gswarm_tui.analysis.desk import Desk
     from gswarm_tui.asked import Asked, usual_place
     from gswarm_tui.tui.app import GswarmApp
 
     nodes = hosts.fold(plan.nodes)
     title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
     past = None if recorder is None else partial(parts.look_back, hub, recorder)
-    desk = None if recorder is None else lambda: Desk(recorder.queries())
+    desk = None if recorder is None else partial(_desk, recorder)
     asked = Asked(usual_place(os.environ))
     return GswarmApp(hub, title=title, theme=theme, metric=options.metric, past=past, desk=desk, asked=asked)
+
+
+def _desk(recorder: Recorder) -> Desk:
+    from gswarm_tui.analysis.desk import Desk
+
+    return Desk(recorder.queries())
 
 
 def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) -> int:

@@ -6,9 +6,9 @@ import asyncio
 import shlex
 from collections.abc import Callable
 from datetime import datetime, tzinfo
+from typing import TYPE_CHECKING
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
-from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.asked import Asked
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
@@ -22,6 +22,9 @@ from gswarm_tui.tui.feed import LiveFeed, PastFeed
 from gswarm_tui.tui.format import clock, plural
 from gswarm_tui.tui.themes import DARK
 from gswarm_tui.tui.viewer import Viewer
+
+if TYPE_CHECKING:
+    from gswarm_tui.analysis.desk import Desk
 
 INTERVALS_MS = (100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 

@@ -6,14 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import tzinfo
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import RenderableType
 from textual.app import App
 from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
-from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.asked import Asked
 from gswarm_tui.errors import REPLACED
 from gswarm_tui.fleet.order import Order
@@ -27,18 +26,19 @@ from gswarm_tui.tui.feed import Feed
 from gswarm_tui.tui.keys import Keys
 from gswarm_tui.tui.notebook import Notebook
 from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.screens.comparison import ComparisonScreen
 from gswarm_tui.tui.screens.events import EventsScreen
 from gswarm_tui.tui.screens.fleet import FleetScreen
 from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.help import HelpScreen
 from gswarm_tui.tui.screens.node import NodeScreen
-from gswarm_tui.tui.screens.session import SessionScreen
 from gswarm_tui.tui.screens.sessions import SessionsScreen
 from gswarm_tui.tui.stopping import watch_for_going_on
 from gswarm_tui.tui.terminal import Terminal
 from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.themes import DARK, THEME_NAMES, themes
+
+if TYPE_CHECKING:
+    from gswarm_tui.analysis.desk import Desk
 
 LOOK_EVERY_S = 1.0
 PASSED_S = 2.0
@@ -201,11 +201,17 @@ class Viewer(App[str], inherit_bindings=False):
 
     def show_session(self, session: Session) -> None:
         """Go to a session."""
-        self._go(SessionScreen(session))
+        if self.can_load("gswarm_tui.tui.screens.session"):
+            from gswarm_tui.tui.screens.session import SessionScreen
+
+            self._go(SessionScreen(session))
 
     def show_comparison(self, sessions: Sequence[Session]) -> None:
         """Show sessions beside the first of them."""
-        self._go(ComparisonScreen(sessions))
+        if self.can_load("gswarm_tui.tui.screens.comparison"):
+            from gswarm_tui.tui.screens.comparison import ComparisonScreen
+
+            self._go(ComparisonScreen(sessions))
 
     def action_sql(self) -> None:
         """Go to the SQL place."""
