@@ -1,12 +1,47 @@
-"""A program that was stopped and goes on has its terminal as before."""
+"""A program that was stopped and goes on has its terminal as before; one whose terminal is gone ends."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
+import termios
+from contextlib import suppress
+from typing import Any, TextIO
 
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
+
+
+class Lasting:
+    """A terminal to write to that may go away: what can't be written then is dropped."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        """Write text, if there is where."""
+        with suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        """Bring out what was written, if there is where."""
+        with suppress(OSError):
+            self._file.flush()
+
+    def fileno(self) -> int:
+        """The terminal's descriptor."""
+        return self._file.fileno()
+
+
+class LastingDriver(LinuxDriver):
+    """Textual's own, but for a thread that writes on: where it ended, the app would wait for it for ever."""
+
+    def __init__(self, *words: Any, **named: Any) -> None:
+        super().__init__(*words, **named)
+        file: Any = self._file
+        lasting: Any = Lasting(file)
+        self._file = lasting
 
 
 def watch_for_going_on(driver: Driver | None) -> None:
@@ -25,3 +60,16 @@ def watch_for_going_on(driver: Driver | None) -> None:
         driver.resume_application_mode()
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, go_on)
+
+
+def hang_up_without_terminal() -> None:
+    """End as at SIGHUP where the terminal was closed and nobody said so.
+
+    The kernel tells only those whose controlling terminal it is; Textual reads the end of its input for ever
+    then, which takes a whole core.
+    """
+    try:
+        termios.tcgetattr(0)
+    except termios.error as error:
+        if error.args[0] == errno.EIO:
+            signal.raise_signal(signal.SIGHUP)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import RenderableType
 from textual.app import App
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
@@ -32,7 +34,7 @@ from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.help import HelpScreen
 from gswarm_tui.tui.screens.node import NodeScreen
 from gswarm_tui.tui.screens.sessions import SessionsScreen
-from gswarm_tui.tui.stopping import watch_for_going_on
+from gswarm_tui.tui.stopping import LastingDriver, hang_up_without_terminal, watch_for_going_on
 from gswarm_tui.tui.terminal import Terminal
 from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.themes import DARK, THEME_NAMES, themes
@@ -92,6 +94,11 @@ class Viewer(App[str], inherit_bindings=False):
         for each in themes():
             self.register_theme(each)
 
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's, as one that outlives its terminal."""
+        usual = super().get_driver_class()
+        return LastingDriver if usual is LinuxDriver else usual
+
     def get_default_screen(self) -> Place:
         """The fleet is what everything starts from."""
         return FleetScreen(self.job, self._first_metric)
@@ -136,6 +143,7 @@ class Viewer(App[str], inherit_bindings=False):
 
     def _look_for_ages(self) -> None:
         """Ages grow though nothing comes; where ticks come, these look."""
+        hang_up_without_terminal()
         if self.feed.now() - self._looked_at >= 1.5 * LOOK_EVERY_S:
             self.look()
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import signal
+import struct
+import subprocess
 import sys
+import termios
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO, cast
 
 import duckdb
 import pytest
+from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 
+from gswarm_tui.tui.stopping import Lasting
 from tests.terminal import InTerminal
 
 PATIENCE_S = 60.0
@@ -49,6 +58,42 @@ def test_whoever_was_stopped_goes_on_obeys_keys_and_quits(stop: signal.Signals) 
             press_until(running, "1", "GPU util")
         running.press("q")
         assert running.process.wait(PATIENCE_S) == 0
+
+
+def test_a_terminal_that_is_gone_ends_it_also_where_nobody_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    command = [sys.executable, "-m", "gswarm_tui", "--demo", "2x4", "--db", str(path)]
+    terminal, its_end = pty.openpty()
+    fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    with subprocess.Popen(
+        command, stdin=its_end, stdout=its_end, stderr=its_end, start_new_session=True
+    ) as running:
+        try:
+            os.close(its_end)
+            shown = b""
+            while b"sim02" not in shown:
+                shown += os.read(terminal, 1 << 16)
+            os.close(terminal)
+            assert running.wait(PATIENCE_S) == 0
+        finally:
+            running.kill()
+    with duckdb.connect(str(path), read_only=True) as recording:
+        assert recording.sql("SELECT count(*) FROM recordings WHERE ended_at IS NULL").fetchall() == [(0,)]
+
+
+def test_nobody_waits_for_what_is_written_to_a_terminal_that_is_gone() -> None:
+    terminal, its_end = pty.openpty()
+    file = os.fdopen(its_end, "w")
+    try:
+        writer = WriterThread(cast(TextIO, Lasting(file)))
+        writer.start()
+        os.close(terminal)
+        for _ in range(10 * MAX_QUEUED_WRITES):
+            writer._queue.put("text", timeout=PATIENCE_S)
+        writer.stop()
+    finally:
+        with suppress(OSError):
+            file.close()
 
 
 def test_ctrl_c_before_there_is_a_screen_closes_the_recording_and_says_nothing(tmp_path: Path) -> None:
