@@ -360,10 +360,10 @@ class Viewer(App[str], inherit_bindings=False):
         self.exit(reason)
 
 
-def _files() -> int:
-    """A number for the program's files as they are now; of changed ones it is another."""
+def _files() -> int | None:
+    """A number for the program's files as they are now, of others another; None while they are replaced."""
     try:
         found = [(path, path.stat()) for path in Path(__file__).parent.parent.rglob("*.py")]
-    except OSError:  # they are being replaced just now
-        return 0
+    except OSError:
+        return None
     return hash(frozenset((path, at.st_mtime_ns, at.st_size) for path, at in found))
