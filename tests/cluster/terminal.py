@@ -17,6 +17,7 @@ from typing import Self
 from tests.cluster.running import words_of
 from tests.terminal import Screen
 
+_READ_S = 2.0
 _POLL = 0.05  # seconds between two looks at the screen
 _OPTIONS = {
     "remain-on-exit": "on",
@@ -147,13 +148,17 @@ class Terminal:
 
     def _wait(self, condition: Callable[[str], bool], failure: str, timeout: float) -> str:
         deadline = time.monotonic() + timeout
+        ended = False
         while True:
-            over = time.monotonic() > deadline or self.ended()
+            if not ended and self.ended():
+                # tmux may know of the end before it has read what was written last.
+                ended, deadline = True, time.monotonic() + _READ_S
+            over = time.monotonic() > deadline or (ended and self._ask("#{pane_dead}") == "1")
             screen = self.screen()
             if condition(screen):
                 return screen
             if over:
-                why = "before the command ended" if self.ended() else f"within {timeout:g} s"
+                why = "before the command ended" if ended else f"within {timeout:g} s"
                 raise AssertionError(f"{failure} {why}; the screen:\n{screen}")
             time.sleep(_POLL)
 
