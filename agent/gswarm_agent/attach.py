@@ -28,13 +28,17 @@ _PATIENCE_S = 20.0
 _LAST_WORDS_S = 2.0
 _AGAIN_S = 0.02
 _ENDING_S = 0.5
+_GREETING_S = 2.0
 _CHUNK = 65536
+_KIND, _PIPE = 0o170000, 0o010000  # S_IFMT and S_IFIFO of stat(2)
 
 
 def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
     """Relay between the head and the agent of the recording ``name``. Returns an exit status.
 
-    Before the agent speaks, it says ``GSWARM-AT TOP``: in which folder that of the agent is.
+    Before the agent speaks, it is said ``GSWARM-AT TOP``: in which folder that of the agent is. Where
+    standard output is a pipe, the agent is given it and writes to it itself: to wake this process for each
+    frame takes a tenth of what the frame does. An agent of before, which doesn't take it, is relayed.
 
     ``serve`` is what the agent does, called in its own process. With ``hold``, whoever started the agent
     stays until that has ended: with the last task of a Slurm step all of its processes end. SIGTERM, the
@@ -50,9 +54,10 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
 
         agent = peer_pid(connection)
         signal.signal(signal.SIGTERM, lambda number, _frame: _hand_on(agent, number))
-    heading = _thread.allocate_lock()
-    heading.acquire()
-    _thread.start_new_thread(_relay_in, (connection, heading, hold))
+    greeted, listened = _thread.allocate_lock(), _thread.allocate_lock()
+    greeted.acquire()
+    listened.acquire()
+    _thread.start_new_thread(_relay_in, (connection, greeted, listened, hold))
     said = f"GSWARM-AT {folder.top}\n".encode()
     try:
         while True:
@@ -60,13 +65,16 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
             if not data:
                 break
             _write(1, said + data)
-            said = b""
+            if said:
+                said = b""
+                greeted.release()
     except OSError:  # the agent or the head is gone
         pass
     connection.close()
+    _leave_output()
     if hold and started:
         return _hold(folder)
-    return _tell_end(folder) if heading.locked() else 0
+    return _tell_end(folder) if listened.locked() else 0
 
 
 def tell_end(name: str, top: str) -> int:
@@ -202,9 +210,21 @@ def _listen(folder: Folder) -> socket.socket:
     return listener
 
 
-def _relay_in(connection: _socket.socket, heading: _thread.LockType, hold: bool) -> None:
-    """Hand on what the head says; ``heading`` is locked until it has ended."""
+def _relay_in(
+    connection: _socket.socket, greeted: _thread.LockType, listened: _thread.LockType, hold: bool
+) -> None:
+    """Hand on what the head says; ``greeted`` is locked until the agent has spoken, ``listened`` to the end.
+
+    Standard output goes with the first of it, if it is a pipe: it becomes one that nobody waits for, which
+    others who write to a terminal or a file wouldn't understand.
+    """
     try:
+        if _is_pipe() and (data := os.read(0, _CHUNK)):
+            # What the agent has said by now comes before what it writes itself.
+            if greeted.acquire(timeout=_GREETING_S):
+                given = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, (1).to_bytes(4, sys.byteorder))
+                data = data[connection.sendmsg([data], [given]) :]
+            connection.sendall(data)
         while True:
             data = os.read(0, _CHUNK)
             if not data:
@@ -219,8 +239,23 @@ def _relay_in(connection: _socket.socket, heading: _thread.LockType, hold: bool)
     # The agent closes its side now. Where nobody reads what it said before, there is no use in waiting.
     time.sleep(_LAST_WORDS_S)
     if not hold:
+        _leave_output()
         os._exit(0)
-    heading.release()
+    listened.release()
+
+
+def _is_pipe() -> bool:
+    """Whether standard output is one."""
+    return os.fstat(1).st_mode & _KIND == _PIPE
+
+
+def _leave_output() -> None:
+    """Whoever writes to standard output after this process waits for room, as before."""
+    try:
+        if _is_pipe():
+            os.set_blocking(1, True)
+    except OSError:
+        pass
 
 
 def _hand_on(agent: int, number: int) -> None:

@@ -58,7 +58,6 @@ SPILL_S = 5.0
 """So long frames wait for a head to say that they are on its disk before they go to the node's."""
 _START_S = 60.0
 _TICK_S = 1.0
-_CHUNK = 65536
 
 
 @dataclass(frozen=True)
@@ -284,7 +283,7 @@ class Server:
 
     def _hear(self, visitor: Visitor) -> None:
         try:
-            data = visitor.connection.recv(_CHUNK)
+            data = visitor.receive()
         except BlockingIOError:
             return
         except OSError:
@@ -351,15 +350,12 @@ class Server:
         if visitor.delivery.ended and not more:
             self._leave(visitor)
         elif more != visitor.more:
-            visitor.more = more
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if more else 0)
-            self._selector.modify(visitor.connection, events, self._selector.get_key(visitor.connection).data)
+            visitor.wait_for_room(self._selector, more)
 
     def _leave(self, visitor: Visitor) -> None:
         if visitor in self._visitors:
             self._visitors.remove(visitor)
-            self._selector.unregister(visitor.connection)
-            visitor.connection.close()
+            visitor.close(self._selector)
         if visitor is self._head:
             self._head = None
             self._alone_since = time.monotonic()

@@ -35,7 +35,7 @@ from gswarm_agent.wire_values import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
+    from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
 WIRE_VERSION = 4
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
@@ -233,8 +233,16 @@ class _Pieces:
     def __init__(self) -> None:
         self._held = bytearray()
 
-    def of(self, data: bytes) -> Iterator[Tuple[bool, bytes]]:
+    def of(self, data: bytes) -> Iterable[Tuple[bool, bytes]]:
         """The messages and packed stretches that these bytes complete, and whether each is packed."""
+        if not self._held and len(data) >= LENGTH.size:
+            (word,) = LENGTH.unpack_from(data)
+            # Nearly always there is one and nothing else, which needs no generator.
+            if len(data) - LENGTH.size == word & ~PACKED <= MAX_MESSAGE:
+                return ((bool(word & PACKED), data[LENGTH.size :]),)
+        return self._several(data)
+
+    def _several(self, data: bytes) -> Iterator[Tuple[bool, bytes]]:
         held, at = self._held, 0
         whole: Union[bytes, bytearray] = data
         if held:

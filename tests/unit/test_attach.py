@@ -20,8 +20,6 @@ from gswarm_agent.wire import GAVE_ALL, Ack, Bye, JobEnds, Lost, Ping, Pong, Set
 from tests.unit.agent_node import Node, disconnect, gone, hear_of, kill, lives, sequences, until
 from tests.unit.agent_process import Agent
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-
 
 def test_it_goes_on_without_a_head_and_the_next_one_gets_what_was_measured_meanwhile(node: Node) -> None:
     first = node.attach()
@@ -403,7 +401,7 @@ def test_files_that_may_not_grow_cost_no_frame(node: Node) -> None:
     assert sum(name.endswith(".frames") for name in node.files()) > 1
 
 
-@as_root
+@pytest.mark.root("be somebody else")
 def test_a_folder_of_somebody_else_is_not_used(node: Node) -> None:
     node.folder.mkdir(mode=0o700)
     os.chown(node.folder, 65534, 65534)
@@ -460,7 +458,7 @@ def test_everything_it_makes_is_for_this_user_alone(node: Node) -> None:
     agent.hear(Hello)
 
 
-@as_root
+@pytest.mark.root("be somebody else")
 def test_another_user_who_gets_to_the_socket_is_sent_away(node: Node) -> None:
     agent = node.attach()
     agent.hear(Hello)
