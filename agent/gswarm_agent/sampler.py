@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from contextlib import suppress
 
 from gswarm_agent.frame import TABLES, Frame
 
@@ -144,16 +145,18 @@ class Sampler:
         probe: Probe,
         interval_ms: int,
         watch: Optional[Watch] = None,
-        wait: Callable[[threading.Event, float], object] = threading.Event.wait,
+        wait: Optional[Callable[[float], object]] = None,
     ) -> None:
         self._probe = probe
         self._watch = watch or SystemWatch()
-        self._wait = wait
+        # Held, and let go to wake whoever waits for it: an Event takes several times as long to wait for.
+        self._awake = threading.Lock()
+        self._awake.acquire()
+        self._wait = wait or self._sleep
         self._schedule = Schedule(interval_ms, self._watch.monotonic_ns())
         self._seq = 0
         self._wanted_ms: Optional[int] = None
         self._stopped = False
-        self._wake = threading.Event()
 
     @property
     def due(self) -> int:
@@ -166,12 +169,19 @@ class Sampler:
     def set_interval(self, interval_ms: int) -> None:
         """Sample every ``interval_ms`` from now on, within what is allowed."""
         self._wanted_ms = interval_ms
-        self._wake.set()
+        self._wake()
 
     def stop(self) -> None:
         """Let ``run`` return after the frame it is at."""
         self._stopped = True
-        self._wake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # somebody woke it already
+            self._awake.release()
+
+    def _sleep(self, seconds: float) -> None:
+        self._awake.acquire(timeout=seconds)
 
     @property
     def interval_ms(self) -> int:
@@ -202,5 +212,4 @@ class Sampler:
             if remaining <= 0:
                 deliver(self.take())
                 continue
-            self._wait(self._wake, remaining / 1e9)
-            self._wake.clear()
+            self._wait(remaining / 1e9)

@@ -95,7 +95,7 @@ def test_a_gpu_may_have_many_processes(standin_lib: Path, tmp_path: Path) -> Non
     ]
 
 
-def test_processes_are_looked_at_no_more_than_about_once_a_second(standin_lib: Path, tmp_path: Path) -> None:
+def test_processes_are_looked_at_every_other_second(standin_lib: Path, tmp_path: Path) -> None:
     Scenario.of("n", 1).write(tmp_path / "s")
     looks: list[Reading] = []
 
@@ -107,10 +107,10 @@ def test_processes_are_looked_at_no_more_than_about_once_a_second(standin_lib: P
     with Node(standin_lib, tmp_path / "s", nvitop=False) as node:
         begun = node.read().begun
         node.until(third_look)
-    assert looks[-1].ended - begun >= 2 * 0.9 * SECOND
+    assert 2 * 1.9 * SECOND <= looks[-1].ended - begun < 2 * 3 * SECOND
 
 
-def test_processes_are_looked_at_every_second_where_gpus_answer_slowly(
+def test_processes_are_looked_at_every_other_second_where_gpus_answer_slowly(
     standin_lib: Path, tmp_path: Path
 ) -> None:
     scenario = Scenario.of("n", 1)
@@ -119,7 +119,7 @@ def test_processes_are_looked_at_every_second_where_gpus_answer_slowly(
     scenario.gpus[0].delays_ms["nvmlDeviceGetPowerUsage"] = round(1000 * slow_s)
     scenario.write(tmp_path / "s")
     with Node(standin_lib, tmp_path / "s", nvitop=False) as node:
-        looked = [node.read(skip_s=1 - slow_s).processes is not None for _ in range(6)]
+        looked = [node.read(skip_s=2 - slow_s).processes is not None for _ in range(6)]
     assert looked[2:] == [True] * 4
 
 

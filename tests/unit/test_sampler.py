@@ -62,7 +62,7 @@ def frames(
     """What a sampler delivers whose waits are always exactly as long as wanted."""
     delivered: list[Frame] = []
 
-    def wait(_wake: threading.Event, seconds: float) -> None:
+    def wait(seconds: float) -> None:
         watch.pass_s(seconds)
 
     sampler = Sampler(SlowProbe(watch, takes_s), interval_ms, watch, wait)
@@ -116,7 +116,7 @@ def test_the_interval_changes_while_it_runs() -> None:
     watch = TurnedWatch(1)
     waits = 0
 
-    def wait(_wake: threading.Event, seconds: float) -> None:
+    def wait(seconds: float) -> None:
         nonlocal waits
         waits += 1
         if waits == 3:  # somebody asks in the middle of a second

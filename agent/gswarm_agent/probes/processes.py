@@ -39,8 +39,11 @@ if TYPE_CHECKING:
 
 _SECOND_US = 1_000_000
 _PATIENCE_S = 1.0
-_LOOK_NS = 950_000_000
-"""Processes are looked at about once a second, a little less so that a tick of one second doesn't miss."""
+_LOOK_NS = 1_950_000_000
+"""Processes are looked at every other second, a little less so that a tick of one second doesn't miss.
+
+A look at eight takes somewhat longer than reading the node, or as many GPUs.
+"""
 
 
 @dataclass(frozen=True)

@@ -63,12 +63,18 @@ def parse_stat(text: bytes) -> Tuple[CpuTimes, CoreTimes]:
     return everything, CoreTimes(columns[0], busy, total)
 
 
-_MEMORY = re.compile(rb"^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s+(\d+) kB$", re.MULTILINE)
+_MEMORY = {name: b"\n%b:" % name for name in (b"MemTotal", b"MemAvailable", b"SwapTotal", b"SwapFree")}
 
 
 def parse_meminfo(text: bytes) -> Dict[bytes, int]:
     """/proc/meminfo: KiB in all and available, of memory and of swap, by the file's names."""
-    return {name: int(number) for name, number in _MEMORY.findall(text)}
+    text = b"\n" + text
+    found = {}
+    for name, start in _MEMORY.items():
+        at = text.find(start)
+        if at >= 0:
+            found[name] = int(text[at + len(start) : text.index(b" kB\n", at)])
+    return found
 
 
 def parse_loadavg(text: bytes) -> float:
