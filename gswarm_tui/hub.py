@@ -29,6 +29,9 @@ from gswarm_tui.fleet.state import Fleet
 
 FLUSH_LONGEST_S = 1.0
 FLUSH_ENDING_S = 0.1
+FLUSH_FIRST_S, FIRST_S = 0.25, 3.0
+"""What comes at first is waited for, and shown sooner; of many nodes at once that would hold up others."""
+FEW_NODES = 128
 FLUSH_PHASE = 0.4
 """Agents read at whole multiples of the interval; so much of one later their frames are here, also many."""
 TURNS = 3
@@ -86,14 +89,15 @@ class NodeLink(Protocol):
         """The node's job ends then."""
 
 
-def next_flush(now: float, interval_s: float) -> float:
+def next_flush(now: float, interval_s: float, first_until: float = -math.inf) -> float:
     """When to flush after a flush at ``now``, Unix seconds: once an interval, at least once a second.
 
     By deadlines: were the time that a tick takes added, some second would have none. One that is less than a
-    tenth of an interval ahead has just been.
+    tenth of an interval ahead has just been. Up to ``first_until`` it is four times a second.
     """
     every = min(FLUSH_LONGEST_S, interval_s)
-    return every * (math.floor(now / every - FLUSH_PHASE + 1.1) + FLUSH_PHASE)
+    due = every * (math.floor(now / every - FLUSH_PHASE + 1.1) + FLUSH_PHASE)
+    return min(due, now + FLUSH_FIRST_S) if now < first_until else due
 
 
 class Hub:
@@ -207,9 +211,10 @@ class Hub:
         async with asyncio.TaskGroup() as tasks:
             for link in self.links.values():
                 tasks.create_task(self._keep(link), name=f"link {link.node}")
+            first_until = self.now() + FIRST_S if len(self.links) <= FEW_NODES else -math.inf
             while True:
                 now = self.now()
-                await asyncio.sleep(next_flush(now, self.fleet.interval_s) - now)
+                await asyncio.sleep(next_flush(now, self.fleet.interval_s, first_until) - now)
                 self.flush()
 
     async def _keep(self, link: NodeLink) -> None:
@@ -265,10 +270,12 @@ class Hub:
         """Rename a session or rewrite its note."""
         self.publish(SessionChanged(session_id, self.now(), name, note))
 
-    def mark(self, name: str, detail: str, *, at: float | None = None) -> None:
-        """Mark this moment, or one in the past; ``detail`` has values as a JSON object."""
+    def mark(self, name: str, detail: str, *, at: float | None = None) -> Happened:
+        """Mark this moment, or one in the past; ``detail`` has values as a JSON object. Answers the mark."""
         now = self.now()
-        self.publish(Happened(now if at is None else min(at, now), "mark", INFO, name, detail=detail))
+        made = Happened(now if at is None else min(at, now), "mark", INFO, name, detail=detail)
+        self.publish(made)
+        return made
 
     def stop_all_sessions(self) -> None:
         """End every running session, as before the recording closes."""

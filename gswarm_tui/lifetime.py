@@ -17,6 +17,7 @@ from gswarm_agent.frame import WARNING
 from gswarm_agent.frozen import dataclass
 from gswarm_tui.fleet.events import WAITING, Happened, RecorderStatus
 from gswarm_tui.hub import Hub
+from gswarm_tui.resident import let_go_of_code
 
 FIRST_PAINT_S = 2.0
 """How long links wait for the screen at most: what starts agents would hold up what people look at."""
@@ -107,6 +108,7 @@ class Lifetime:
         with suppress(TimeoutError):
             await asyncio.wait_for(painted.wait(), FIRST_PAINT_S)
         spare_searches()
+        let_go_of_code()
         await self._hub.run()
 
     def _asked_to_end(self, number: signal.Signals) -> None:

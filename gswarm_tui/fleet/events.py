@@ -7,7 +7,6 @@ these. ``at`` is always the head's Unix time in seconds.
 from __future__ import annotations
 
 import enum
-from functools import cached_property
 from itertools import chain
 
 from gswarm_agent.frame import WARNING, Frame, Hello
@@ -89,9 +88,16 @@ class FrameArrived:
     frame: Frame
     offset_s: float = 0.0
 
-    @cached_property
+    @property
     def weight(self) -> int:
-        """About how many bytes it holds in memory."""
+        """About how many bytes it holds in memory; asked for twice, and counted once."""
+        # A cached_property takes a lock, which is as long as to count.
+        known: int | None = self.__dict__.get("_weight")
+        if known is None:
+            known = self.__dict__["_weight"] = self._weigh()
+        return known
+
+    def _weigh(self) -> int:
         frame, processes = self.frame, self.frame.processes
         held = 1000 + len(frame.gpus.data) + len(frame.host.data)
         if frame.notes:

@@ -58,7 +58,8 @@ class Grid:
     def fill(self, rows: Indices, seats: Indices, values: Floats | Singles, intervals: Singles) -> None:
         """Fill these rows of these seats."""
         self.intervals[rows, seats] = intervals
-        self.halves[rows, seats] = np.clip(values[..., self.coarse] / UNIT, -MOST, MOST)
+        coarse = values[..., self.coarse] / UNIT
+        self.halves[rows, seats] = np.clip(coarse, -MOST, MOST, out=coarse)
         self.singles[rows, seats] = values[..., self.exact]
 
 

@@ -284,7 +284,7 @@ class Recorder:
         except StoreError as error:
             _LOG.info("rows stay in the order in which they came: %s", error)
         log = self._database.wal_bytes()
-        large = log > _LEAST_LOG and log > self._database.bytes() // 8
+        large = log > _LEAST_LOG and log > self._database.bytes() // 12
         try:
             if log > _MOST_LOG or (large and self._commits >= _COMMITS_A_CHECKPOINT):
                 self._commits = 0

@@ -55,7 +55,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.introductions": set(),
     "gswarm_tui.pace": {"gswarm_tui.launch"},
     "gswarm_tui.jobend": {"gswarm_tui.errors", "gswarm_tui.hub", "gswarm_tui.slurm"},
-    "gswarm_tui.lifetime": {"gswarm_tui.fleet", "gswarm_tui.hub"},
+    "gswarm_tui.lifetime": {"gswarm_tui.fleet", "gswarm_tui.hub", "gswarm_tui.resident"},
     "gswarm_tui.tui": {
         "gswarm_agent.mark",
         "gswarm_tui.analysis",
@@ -73,6 +73,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.playback": {"gswarm_tui.fleet"},
     "gswarm_tui.playback.tape": {"gswarm_tui.fleet", "gswarm_tui.playback", "gswarm_tui.store"},
     "gswarm_tui.clock": set(),
+    "gswarm_tui.resident": set(),
     "gswarm_tui.turns": set(),
     "gswarm_tui.colours": set(),
     "gswarm_tui.errors": set(),
@@ -80,7 +81,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.slurm": {"gswarm_tui.errors", "gswarm_tui.hosts"},
     "gswarm_tui.quantities": set(),
     "gswarm_tui.units": set(),
-    "gswarm_tui.values": {"gswarm_tui.errors"},
+    "gswarm_tui.values": {"gswarm_tui.colours", "gswarm_tui.errors"},
     "gswarm_tui.config": {"gswarm_tui.errors"},
     "gswarm_tui.arguments": {
         "gswarm_tui.commands",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -22,7 +24,7 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
 )
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.hub import Hub, next_flush
+from gswarm_tui.hub import FEW_NODES, Hub, next_flush
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced
 
 
@@ -302,3 +304,30 @@ def test_another_interval_reaches_every_node_and_the_measure_of_staleness() -> N
 )
 def test_it_flushes_when_what_was_read_is_here(now: float, interval_s: float, due: float) -> None:
     assert next_flush(now, interval_s) == pytest.approx(due)
+
+
+@pytest.mark.parametrize(("nodes", "sooner"), [(FEW_NODES, True), (FEW_NODES + 1, False)])
+async def test_what_comes_at_first_from_few_nodes_is_flushed_sooner(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, sooner: bool
+) -> None:
+    now, flushed = 100.45, []
+    made = Hub(Fleet(["a"]), clock=lambda: now)
+    made.links.update((name, Link(name)) for name in map(str, range(nodes)))
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def flush() -> None:
+        flushed.append(now)
+        if now > 105:
+            raise RuntimeError("that is enough")
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(made, "flush", flush)
+    with pytest.raises(ExceptionGroup):
+        await made.run()
+    first = [at for at in flushed if at < 103]
+    assert max(later - at for at, later in pairwise([100.45, *first])) <= (0.25 if sooner else 1) + 1e-9
+    assert len(first) == (10 if sooner else 2)
+    assert [at for at in flushed if at > 104] == pytest.approx([104.4, 105.4])
