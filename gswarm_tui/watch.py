@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import signal
 import uuid
 from collections.abc import Sequence
 from functools import partial
@@ -37,6 +38,7 @@ async def watch(
     """Run the app until it is left; ``chosen`` is the recording to go on with."""
     from gswarm_tui.store.errors import StoreError
 
+    heard = _give_up_at_signals()
     theme = parts.choose_theme(options, os.environ)
     hub = parts.make_hub(options, plan)
     uid = str(uuid.uuid4()) if chosen is None else chosen.interrupted.uid
@@ -53,11 +55,28 @@ async def watch(
         app = _app(options, plan, hub, theme, recorder)
         ended = await _live(options, plan, hub, app, recorder)
     except (asyncio.CancelledError, KeyboardInterrupt):
-        # Ctrl+c before there is a screen, which would take it.
+        # Before there is a screen, which would take them.
         if recorder is not None:
             recorder.close(hub.now() if chosen is None else None)
-        raise
+        if not heard:
+            raise
+        return 128 + heard[0]
     return _say_goodbye(hub, ended, app.return_code or 0, log, uid)
+
+
+def _give_up_at_signals() -> list[signal.Signals]:
+    """Cancel this task at signals that end a program, until others handle them; those that came."""
+    heard: list[signal.Signals] = []
+    loop, watching = asyncio.get_running_loop(), asyncio.current_task()
+
+    def give_up(number: signal.Signals) -> None:
+        heard.append(number)
+        if watching is not None:
+            watching.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, give_up, number)
+    return heard
 
 
 async def _live(options: Options, plan: Plan, hub: Hub, app: GswarmApp, recorder: Recorder | None) -> Ended:

@@ -96,7 +96,10 @@ def test_nobody_waits_for_what_is_written_to_a_terminal_that_is_gone() -> None:
             file.close()
 
 
-def test_ctrl_c_before_there_is_a_screen_closes_the_recording_and_says_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_there_is_a_screen_closes_the_recording_and_says_nothing(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     path = tmp_path / "run.duckdb"
     command = [sys.executable, "-m", "gswarm_tui", "--demo", "2x4", "--db", str(path)]
     with InTerminal(command, size=(100, 30)) as running:
@@ -104,8 +107,8 @@ def test_ctrl_c_before_there_is_a_screen_closes_the_recording_and_says_nothing(t
         while not path.exists():
             assert time.monotonic() < deadline, running.screen()
             time.sleep(0.01)
-        os.kill(running.pid, signal.SIGINT)
-        assert running.process.wait(PATIENCE_S) in (0, 130)
+        os.kill(running.pid, number)
+        assert running.process.wait(PATIENCE_S) in (0, 128 + number)
         assert "leaked" not in running.screen()
         assert "Traceback" not in running.screen()
     with duckdb.connect(str(path), read_only=True) as recording:
