@@ -24,11 +24,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail when any test is skipped")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The marks that tests carry."""
+    config.addinivalue_line("markers", "root(act): needs what only root can do")
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Where several run at once, one runs a file, whose tests share fixtures, and one the cluster's."""
+    """Where several run at once, one runs a file, whose tests share fixtures, and one the cluster's.
+
+    A test that needs root is skipped for others.
+    """
     file = item.nodeid.partition("::")[0]
     room = "cluster" if file.startswith("tests/cluster/") else file
     item.add_marker(pytest.mark.xdist_group(room))
+    if (root := item.get_closest_marker("root")) is not None and os.geteuid() != 0:
+        item.add_marker(pytest.mark.skip(reason=f"only root can {root.args[0]}"))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

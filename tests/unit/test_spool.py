@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -357,9 +356,7 @@ print(len(left) > 100, left[0] - 1 - dropped(spool, "one"))
 """
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can mount a small disk"
-)
+@pytest.mark.root("mount a small disk")
 def test_a_full_disk_keeps_the_newest_frames_and_counts_the_others(tmp_path: Path) -> None:
     words = ["unshare", "--mount", sys.executable, "-c", ON_A_SMALL_DISK, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -381,7 +381,7 @@ def test_a_file_is_not_written_anew_where_others_could_lack_the_room_meanwhile(
     database.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.root("give files to others")
 def test_a_file_of_somebody_else_stays_theirs(path: Path) -> None:
     for owner in ((1234, 1234), (0, 1234)):
         path.unlink(missing_ok=True)
