@@ -35,7 +35,8 @@ def main() -> int:
     unknown = set(asked.names) - set(BENCHES)
     if unknown:
         parser.error(f"there is no bench {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
-    print(_conditions(asked.seed), end="\n\n", flush=True)
+    smoke = "; a smoke run: no figure means anything" if asked.smoke else ""
+    print(_conditions(asked.seed) + smoke, end="\n\n", flush=True)
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
         _run(asked.names or USUAL, Form(asked.smoke, asked.seed, asked.keep.absolute(), asked.minutes))

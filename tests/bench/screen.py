@@ -33,12 +33,15 @@ PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def run(form: Form) -> Iterator[Figure]:
-    """Eight GPUs as most people have, then a fleet of 8,192, then the memory of both and of 32."""
+    """Eight GPUs as most people have, then a fleet of 8,192, then the memory of that and of 32."""
     yield from _eight(form)
     yield from _fleet(form)
     with _demo(form, "4x8") as app:
         _settle(app, form)
         yield Figure("memory of the head, 32 GPUs", MB_A_MIB * peak_mib(app.pid), "MB", 120)
+        for key in " ,.N":
+            _answered(app, key, quiet=not form.smoke)
+        yield Figure("  the same after looking back", MB_A_MIB * peak_mib(app.pid), "MB")
 
 
 def _demo(form: Form, size: str) -> InTerminal:
@@ -94,7 +97,7 @@ def _fleet(form: Form) -> Iterator[Figure]:
             delays += took
         delays.sort()
         late = delays[int(0.95 * (len(delays) - 1))]
-        yield Figure("key to paint on all screens, p95", 1000 * late, "ms", 100,
+        yield Figure("key to paint on all screens, between ticks, p95", 1000 * late, "ms", 100,
                      limit="median", beside=1000 * statistics.median(delays))  # fmt: skip
         memory = MB_A_MIB * peak_mib(app.pid)
         yield Figure(f"memory of the head, {nodes * 8} GPUs, after looking back", memory, "MB", 400)

@@ -133,20 +133,21 @@ def run(form: Form) -> Iterator[Figure]:
     print(table(_HEAD, [each.row() for each in judged]), end="\n\n")
     for each in judged:
         yield each.figure()
-    lost, twice = _lost_and_twice(path)
+    heard, lost, twice = _heard_lost_and_twice(path)
+    yield Figure("soak: nodes with frames", heard, "nodes", nodes, at_least=True)
     yield Figure("soak: frames lost", lost, "frames", 0)
     yield Figure("soak: frames there twice", twice, "frames", 0)
 
 
-def _lost_and_twice(path: Path) -> tuple[int, int]:
-    """The nodes' agents go on through all cuts, so each has one life, whose numbers have no gap."""
+def _heard_lost_and_twice(path: Path) -> tuple[int, int, int]:
+    """Agents go on through all cuts, so each node has one life, whose numbers begin at 1 and have no gap."""
     with duckdb.connect(str(path), read_only=True) as connection:
-        lost, twice = connection.execute(
-            "SELECT sum(numbered - found)::INTEGER, sum(rows - found)::INTEGER FROM ("
-            "SELECT max(seq) - min(seq) + 1 AS numbered, count(*) AS rows, count(DISTINCT seq) AS found "
+        heard, lost, twice = connection.execute(
+            "SELECT count(*)::INTEGER, sum(numbered - found)::INTEGER, sum(rows - found)::INTEGER FROM ("
+            "SELECT max(seq) AS numbered, count(*) AS rows, count(DISTINCT seq) AS found "
             "FROM host_samples GROUP BY node_id)"
         ).fetchall()[0]
-    return int(lost), int(twice)
+    return int(heard), int(lost), int(twice)
 
 
 def _looks(
