@@ -256,7 +256,7 @@ def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
         agent_python=layers.get("agent_python", values.word, None),
         linger_s=layers.get("linger", values.linger_s, None),
         spool_mib=layers.get("spool_mib", values.spool_mib, None),
-        theme=layers.get("theme", values.text, None),
+        theme=layers.get("theme", values.theme, None),
         metric=layers.get("metric", values.metric, "util_pct"),
     )
 

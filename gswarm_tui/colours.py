@@ -6,6 +6,10 @@ from gswarm_agent.frozen import dataclass
 
 RGB = tuple[int, int, int]
 
+DARK, LIGHT, ANSI = "dark", "light", "ansi"
+THEME_NAMES = (DARK, LIGHT, ANSI)
+"""What screens are drawn in; the last has the terminal's own 16 colours."""
+
 
 @dataclass(frozen=True)
 class Colours:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gswarm_agent import __version__
 from gswarm_agent.redact import redact
 from gswarm_tui.arguments import Options
-from gswarm_tui.errors import UserError, nearest, quote
+from gswarm_tui.errors import UserError
 from gswarm_tui.plan import Plan
 from gswarm_tui.remember import remember
 
@@ -198,8 +198,7 @@ def look_back(hub: Hub, recorder: Recorder) -> Player:
         return hub.now() - max(ON_DISK_S, 1.5 * hub.fleet.interval_s)
 
     try:
-        nodes, book = list(hub.fleet.nodes), hub.fleet.sessions
-        tape = RecordedTape(recorder.queries(), recorder.recording_id, until, nodes, book)
+        tape = RecordedTape(recorder.queries(), recorder.recording_id, until, hub.fleet)
     except StoreError as error:
         raise UnreadableError(str(error)) from error
     playhead = Playhead(hub.started_at, until(), until(), time.monotonic)
@@ -207,12 +206,7 @@ def look_back(hub: Hub, recorder: Recorder) -> Player:
 
 
 def choose_theme(options: Options, environ: Mapping[str, str]) -> str:
-    """The theme asked for, else the one that suits the terminal. Raises UserError."""
-    from gswarm_tui.tui.themes import THEME_NAMES, theme_for
+    """The theme asked for, else the one that suits the terminal."""
+    from gswarm_tui.tui.themes import theme_for
 
-    if options.theme is None:
-        return theme_for(environ)
-    if options.theme not in THEME_NAMES:
-        hint = nearest(options.theme, THEME_NAMES) or f"; it is one of {', '.join(THEME_NAMES)}"
-        raise UserError(f"--theme: {quote(options.theme)} isn't a theme{hint}.")
-    return options.theme
+    return options.theme or theme_for(environ)

@@ -23,7 +23,7 @@ def _scaled(value: float, step: float, units: tuple[str, ...]) -> str:
 def _three(value: float) -> str:
     if value == int(value) and abs(value) < 1000:
         return f"{value:.0f}"
-    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}"
+    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 99.95 else f"{value:,.0f}"
 
 
 def count(value: float) -> str:
@@ -59,10 +59,10 @@ def watts(value: float | None) -> str:
 
 
 def energy(joules: float | None) -> str:
-    """Energy: "820 J" at first, "3.82 Wh", "18.4 kWh" from a watt-hour on."""
+    """Energy: "2,820 J" at first, "3.82 Wh", "18.4 kWh" from a watt-hour on."""
     if joules is None or math.isnan(joules):
         return DASH
-    return f"{joules:.0f} J" if joules < 3600 else _scaled(joules / 3600, 1000, ("Wh", "kWh", "MWh"))
+    return f"{joules:,.0f} J" if joules < 3600 else _scaled(joules / 3600, 1000, ("Wh", "kWh", "MWh"))
 
 
 def rate(mb_s: float | None) -> str:

@@ -20,7 +20,7 @@ from gswarm_tui.remember import recall
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.files import is_own
 from gswarm_tui.store.reader import ReadOnly
-from gswarm_tui.store.resume import Interrupted, closed, interrupted
+from gswarm_tui.store.resume import Interrupted, closed, interrupted, is_ours
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
     What a recording says of its nodes is done: one that others may have written isn't even read unasked.
 
     Raises:
-        UserError: the file that was named can't be read.
+        UserError: the file that was named can't be read, or is no recording.
     """
     found: list[Found] = []
     unreadable: list[str] = []
@@ -62,6 +62,8 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
             continue
         try:
             with ReadOnly(path) as file:
+                if db is not None and not is_ours(file):
+                    raise UserError(f"{path} isn't a recording of gswarm-tui; name one with --db.")
                 found += [Found(path, one) for one in interrupted(file)]
         except StoreError as error:
             if db is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_BY_SHORT
+from gswarm_tui.colours import THEME_NAMES
 from gswarm_tui.errors import nearest, quote
 
 MIN_INTERVAL_MS = 100
@@ -157,6 +158,14 @@ def launcher(value: object) -> str:
     """ssh, srun or local."""
     if (given := text(value)) not in LAUNCHERS:
         raise ValueError(f"{quote(given)} isn't one of {', '.join(LAUNCHERS)}{nearest(given, LAUNCHERS)}")
+    return given
+
+
+def theme(value: object) -> str:
+    """One of the themes."""
+    if (given := text(value)) not in THEME_NAMES:
+        hint = nearest(given, THEME_NAMES) or f"; it is one of {', '.join(THEME_NAMES)}"
+        raise ValueError(f"{quote(given)} isn't a theme{hint}")
     return given
 
 

@@ -48,15 +48,27 @@ def remarks(runs: Sequence[Run]) -> Iterator[str]:
     """What a reader of the table must know: same work, runs that go on, nodes that don't cover theirs."""
     if _over(runs[0]):
         yield "Speed-up and efficiency, T1 / (n · Tn), are for runs that do the same work."
+    running = [run.label for run in runs if run.summary.running]
+    if len(running) == 1:
+        yield f"{running[0]} still runs: its figures are as of now, and its work can't be compared yet."
+    elif running:
+        names = _listed(running)
+        yield f"{names} still run: their figures are as of now, and their work can't be compared yet."
+    endless = [r.label for r in runs if r.summary.span.ended_at is None and not r.summary.running]
+    if len(endless) == 1:
+        yield f"{endless[0]} has no end: it is taken up to its last sample."
+    elif endless:
+        yield f"{_listed(endless)} have no end: each is taken up to its last sample."
     for run in runs:
-        if run.summary.running:
-            yield f"{run.label} still runs: its figures are as of now, and its work can't be compared yet."
-        elif run.summary.span.ended_at is None:
-            yield f"{run.label} has no end: it is taken up to its last sample."
         if run.summary.partial:
             all_of_them = len(run.summary.covered)
             complete = all_of_them - len(run.summary.partial)
             yield f"{run.label} is partial: {complete:,} of {all_of_them:,} nodes cover all of it."
+
+
+def _listed(labels: Sequence[str]) -> str:
+    """Names in a sentence: "a, b and c"."""
+    return f"{', '.join(labels[:-1])} and {labels[-1]}"
 
 
 def _over(*runs: Run) -> bool:

@@ -46,7 +46,6 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument("what", nargs="*", metavar="FILE SESSION", help="a recording, and a session of it")
     asked = parser.read(words)
     wanted = read(asked.what, asked.db)
-    require_terminal(sys.stdin, sys.stdout)
     settings = parse([], environ)
     theme = parts.choose_theme(settings, environ)
     with closing(open_source(wanted.file, environ)) as source:
@@ -56,6 +55,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
                 "or replay it when it has ended."
             )
         player, title = open_player(source, wanted.session)
+        require_terminal(sys.stdin, sys.stdout)
         from gswarm_tui.analysis.desk import Desk
         from gswarm_tui.asked import Asked, usual_place
         from gswarm_tui.tui.replay import ReplayApp

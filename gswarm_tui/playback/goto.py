@@ -7,9 +7,10 @@ from datetime import datetime, timedelta, tzinfo
 
 from gswarm_tui.fleet.since import SinceError, seconds_of
 
+_HOURS_OF_DAY = 24
 HINT = "14:05:10, +2m, -30s, 12m30s or 00:12:31 from the start, 50%, end"
 
-_CLOCK = re.compile(r"(\d{1,3}):(\d{2})(?::(\d{2}))?")
+_CLOCK = re.compile(r"(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)\s*%")
 
 
@@ -40,7 +41,8 @@ def parse_goto(text: str, *, at: float, start: float, end: float, timezone: tzin
         if times:
             return min(times, key=lambda time: abs(time - at))
         if clock[3] is None:
-            raise _elsewhere(text, start, end, timezone)
+            of_day = int(clock[1]) < _HOURS_OF_DAY
+            raise _elsewhere(text, start, end, timezone) if of_day else _unreadable(text)
     try:
         moment = datetime.fromisoformat(words.upper())
     except ValueError:
@@ -69,12 +71,16 @@ def _length(words: str, text: str) -> float:
     try:
         return seconds_of(words)
     except SinceError:
-        raise GotoError(f"can't read {text.strip()!r} as a time; write {HINT}") from None
+        raise _unreadable(text) from None
+
+
+def _unreadable(text: str) -> GotoError:
+    return GotoError(f"can't read {text.strip()!r} as a time; write {HINT}")
 
 
 def _times_of_day(clock: re.Match[str], start: float, end: float, timezone: tzinfo | None) -> list[float]:
     hour, minute, second = (int(part or 0) for part in clock.groups())
-    if hour > 23 or minute > 59 or second > 59:
+    if hour >= _HOURS_OF_DAY:
         return []
     day = _zoned(datetime.fromtimestamp(start, timezone).replace(tzinfo=None), timezone)
     found = []

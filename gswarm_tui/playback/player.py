@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
-from gswarm_tui.fleet.events import Event, FrameArrived, SessionStarted
+from gswarm_tui.fleet.events import Event, FrameArrived, Happened, SessionStarted
 from gswarm_tui.fleet.node import Rings
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.playhead import Playhead
@@ -159,7 +159,14 @@ class Player:
 
     def session_started(self, event: SessionStarted) -> None:
         """One was started in hindsight: what is read from now on tells of it, what was read doesn't."""
-        if event.started_at <= self._shown:
+        self._take_late(event, event.started_at)
+
+    def marked(self, event: Happened) -> None:
+        """A moment was marked in hindsight, which is told as a session is."""
+        self._take_late(event, event.at)
+
+    def _take_late(self, event: Event, at: float) -> None:
+        if at <= self._shown:
             self.fleet.apply(event)
         self.look_along()
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from gswarm_agent.frame import INFO
 from gswarm_tui.fleet.events import Event, Happened
 from gswarm_tui.fleet.node import Rings
-from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.track import KINDS, MARK, Stop, Stretch, Track
 from gswarm_tui.store.moment import Moments
-from gswarm_tui.store.playback import Playback, Source
+from gswarm_tui.store.playback import Playback, Source, micros
 
 
 class RecordedTape:
     """One recording; see ``Tape``.
 
-    ``until`` tells how far one that is being written can be read, None is for one that has ended. ``names``
-    are all of its nodes where the file may not know them yet, and ``book`` has its sessions sooner than that.
+    ``until`` tells how far one that is being written can be read, None is for one that has ended. ``live`` is
+    the fleet that is being written: it has nodes, sessions and marks sooner than the file.
     """
 
     def __init__(
@@ -26,15 +25,14 @@ class RecordedTape:
         source: Source,
         recording_id: int,
         until: Callable[[], float] | None = None,
-        names: Sequence[str] = (),
-        book: SessionBook | None = None,
+        live: Fleet | None = None,
     ) -> None:
         """Reads what it is about. Raises StoreError."""
-        self.recording = Playback(source, recording_id, names)
+        self.recording = Playback(source, recording_id, () if live is None else list(live.nodes))
         self.interval_s = self.recording.interval_s
         self.running = until is not None
         self._until = until
-        self._book = book
+        self._live = live
         self._moments = Moments(self.recording)
 
     def end(self) -> float:
@@ -57,19 +55,26 @@ class RecordedTape:
 
     def track(self) -> Track:
         """Its sessions, warnings, errors and marks. Raises StoreError."""
-        return Track(self._sessions(), list(stops(self.recording.turns())))
+        return Track(self._sessions(), list(stops(self._turns())))
 
     def _sessions(self) -> list[Stretch]:
-        if self._book is not None:  # of another thread: all at once
-            return [
-                Stretch(one.name, one.started_at, one.ended_at) for one in list(self._book.sessions.values())
-            ]
+        if self._live is not None:  # of another thread: all at once
+            book = list(self._live.sessions.sessions.values())
+            return [Stretch(one.name, one.started_at, one.ended_at) for one in book]
         return [
             Stretch(
                 row["name"], row["start_us"] / 1e6, None if row["end_us"] is None else row["end_us"] / 1e6
             )
             for row in self.recording.sessions()
         ]
+
+    def _turns(self) -> list[Happened]:
+        found = self.recording.turns()
+        if self._live is not None:
+            known = {(micros(one.at), one.message) for one in found}
+            marks = [one for one in list(self._live.happened) if one.kind == MARK]
+            found += [one for one in marks if (micros(one.at), one.message) not in known]
+        return found
 
     def _learn(self) -> None:
         if self.running:

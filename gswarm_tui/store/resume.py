@@ -170,7 +170,7 @@ SELECT (SELECT count(*) FROM samples WHERE recording_id = $1)
 
 def interrupted(file: Rows) -> list[Interrupted]:
     """The recordings in a file that have no end; none in another program's file. Raises StoreError."""
-    if not _is_ours(file):
+    if not is_ours(file):
         return []
     return [
         Interrupted(
@@ -192,11 +192,12 @@ def interrupted(file: Rows) -> list[Interrupted]:
 
 def closed(file: Rows) -> list[str]:
     """The uids of the recordings in a file that have an end. Raises StoreError."""
-    rows = file.rows("SELECT * FROM recordings WHERE ended_at IS NOT NULL") if _is_ours(file) else []
+    rows = file.rows("SELECT * FROM recordings WHERE ended_at IS NOT NULL") if is_ours(file) else []
     return [row["uid"] for row in rows if row.get("uid")]
 
 
-def _is_ours(file: Rows) -> bool:
+def is_ours(file: Rows) -> bool:
+    """Whether a file is a recording and no other program's. Raises StoreError."""
     columns = (
         "SELECT 1 FROM duckdb_columns() WHERE table_name = 'recordings' AND column_name = 'schema_version'"
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_tui.asked import Asked
+from gswarm_tui.colours import DARK
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.fleet.since import SinceError, parse_since, split_since
@@ -20,7 +21,6 @@ from gswarm_tui.tui.actions import LIVE, PAST
 from gswarm_tui.tui.dialogs import Ask, Confirm, Field, Pick
 from gswarm_tui.tui.feed import LiveFeed, PastFeed
 from gswarm_tui.tui.format import clock, plural
-from gswarm_tui.tui.themes import DARK
 from gswarm_tui.tui.viewer import Viewer
 
 if TYPE_CHECKING:
@@ -263,7 +263,9 @@ class GswarmApp(Viewer):
         if answer is None:
             return
         name, detail = checked(answer[0], _values(answer[1]))
-        self.hub.mark(name, detail, at=parse_since(answer[2], self.hub.now(), self.timezone))
+        made = self.hub.mark(name, detail, at=parse_since(answer[2], self.hub.now(), self.timezone))
+        if self.player is not None:
+            self.player.marked(made)
         self.say(
             f"marked {name}" if self.hub.recorder else f"marked {name}; nothing is recorded, so it stays here"
         )

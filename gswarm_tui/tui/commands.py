@@ -10,11 +10,11 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.widgets import OptionList
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
+from gswarm_tui.colours import THEME_NAMES
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.actions import actions_of
 from gswarm_tui.tui.legend import meaning
 from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.themes import THEME_NAMES
 
 if TYPE_CHECKING:
     from gswarm_tui.tui.viewer import Viewer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from textwrap import wrap
 from typing import ClassVar, TypeVar
 
 from rich.table import Table
@@ -17,7 +16,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from gswarm_agent.frozen import dataclass
-from gswarm_tui.tui.text import clean, width
+from gswarm_tui.tui.text import clean, width, wrap
 from gswarm_tui.tui.themes import palette
 from gswarm_tui.tui.widgets.bar import Bar, Span
 
@@ -123,11 +122,11 @@ class Ask(Dialog[tuple[str, ...]]):
 
 
 class Confirm(Dialog[bool]):
-    """A yes or no question; None when taken back."""
+    """A yes or no question before the end; None when taken back."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,n,ctrl+c", "cancel"),
-        Binding("enter,y", "agree"),
+        Binding("escape,n", "cancel"),
+        Binding("enter,y,ctrl+c,ctrl+q", "agree"),  # who presses again what quits everywhere means it
     ]
 
     def __init__(self, title: str, lines: Sequence[str], agree: str) -> None:

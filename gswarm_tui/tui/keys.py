@@ -13,6 +13,8 @@ from textual.events import Key, Paste
 
 T = TypeVar("T")
 
+AS_ENTER = "ctrl+j"
+"""What a terminal makes of ⏎ that is typed before the program has it in raw mode."""
 WAITS_S = 2.0
 """A key waits no longer for the one before it: what that did may be gone, or take long."""
 
@@ -34,7 +36,8 @@ class Keys:
 
     async def take(self, key: Key | Paste) -> None:
         """A key was pressed, or a text pasted; called on the app's own task."""
-        self._waiting.append(key)
+        early = isinstance(key, Key) and key.key == AS_ENTER
+        self._waiting.append(Key("enter", "\r") if early else key)
         if self._late is None:
             await self._next()
 

@@ -7,10 +7,10 @@ from datetime import tzinfo
 
 from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.asked import Asked
+from gswarm_tui.colours import DARK
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feed import PlayedFeed
-from gswarm_tui.tui.themes import DARK
 from gswarm_tui.tui.viewer import Viewer
 
 

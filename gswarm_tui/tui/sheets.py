@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 
 from gswarm_tui.analysis import sheet
 from gswarm_tui.tui.format import DASH
-from gswarm_tui.tui.text import clean, width
+from gswarm_tui.tui.text import clean, width, wrap
 from gswarm_tui.tui.widgets.bar import Span
 from gswarm_tui.tui.widgets.lines import Spans
 from gswarm_tui.tui.widgets.table import Column, Row, Table
@@ -47,7 +46,7 @@ def labelled(lines: Iterable[sheet.Line], cells: int) -> list[Spans]:
     """Labels, and their words beside them, on as many lines as these need."""
     shown: list[Spans] = []
     for label, words in lines:
-        parts = textwrap.wrap(clean(words), max(20, cells - LABELS - 2)) or [""]
+        parts = wrap(clean(words), max(20, cells - LABELS - 2)) or [""]
         for at, part in enumerate(parts):
             shown.append((Span(f" {clean(label) if at == 0 else '':<{LABELS}}", "dim"), Span(part)))
     return shown
@@ -55,4 +54,4 @@ def labelled(lines: Iterable[sheet.Line], cells: int) -> list[Spans]:
 
 def told(words: str, cells: int, role: str = "text") -> list[Spans]:
     """A sentence on as many lines as it needs."""
-    return [(Span(f" {line}", role),) for line in textwrap.wrap(clean(words), max(20, cells - 2))]
+    return [(Span(f" {line}", role),) for line in wrap(clean(words), max(20, cells - 2))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.format import age
-from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.text import clean, clip, width
 
 SIGNS = {
     Standing.CONNECTING: "…",
@@ -23,6 +23,9 @@ ROLES = {
     Standing.ENDED: "dim",
 }
 
+REASON_SHORTEST = 16
+"""Less of a reason says nothing."""
+
 
 def short_words(node: NodeState, standing: Standing, now: float) -> str:
     """The state and its age: "╳ lost 12 s", "≈ stale 4 s"; empty while it is live."""
@@ -37,15 +40,27 @@ def short_words(node: NodeState, standing: Standing, now: float) -> str:
     return f"{SIGNS[standing]} {standing.value}"
 
 
-def long_words(node: NodeState, standing: Standing, now: float) -> str:
-    """The state, its reason, what the person can do, and when the next attempt is."""
-    words = short_words(node, standing, now)
+def long_words(node: NodeState, standing: Standing, now: float, cells: int | None = None) -> str:
+    """The state, its reason, what the person can do, and when the next attempt is.
+
+    In so many cells the end of the reason is left out rather than what to do, which is left out for no less
+    than ``REASON_SHORTEST`` of it.
+    """
+    state = short_words(node, standing, now)
+    if not state:
+        return ""
     if standing is Standing.LOST:
-        words += " ago"
-    parts = [f"{words}: {clean(node.reason)}" if node.reason and words else words]
-    if node.remedy and words:
-        parts.append(clean(node.remedy))
+        state += " ago"
+    reason, remedy, retry = clean(node.reason), clean(node.remedy), ""
     if standing is Standing.LOST and node.retry_at is not None:
         wait = node.retry_at - now
-        parts.append(f"retry in {age(wait)}" if wait >= 1 else "retrying")
-    return " · ".join(part for part in parts if part)
+        retry = f"retry in {age(wait)}" if wait >= 1 else "retrying"
+    whole = _joined(state, reason, remedy, retry)
+    if cells is None or width(whole) <= cells:
+        return whole
+    room = cells - width(_joined(state, " ", remedy)) + 1
+    return _joined(state, clip(reason, room) if room >= REASON_SHORTEST else reason, remedy)
+
+
+def _joined(state: str, reason: str, *more: str) -> str:
+    return " · ".join([f"{state}: {reason}" if reason else state, *filter(None, more)])

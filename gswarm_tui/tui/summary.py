@@ -15,8 +15,8 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.throttling import reason_names
 from gswarm_tui.fleet.totals import Totals
 from gswarm_tui.tui import format as form
-from gswarm_tui.tui.standing import ROLES, long_words
-from gswarm_tui.tui.text import clean, clip, width
+from gswarm_tui.tui.standing import REASON_SHORTEST, ROLES, long_words
+from gswarm_tui.tui.text import clean, clip, width, wrap
 from gswarm_tui.tui.widgets.bar import Line, Span, measure, spread
 
 NAME = "gswarm"
@@ -127,21 +127,27 @@ def event_line(happened: Happened, timezone: tzinfo | None) -> list[Span]:
     ]
 
 
-def here_line(node: NodeState | None, gpu: int | None, now: float, cells: int) -> Line:
-    """Everything of note about the node and GPU under the cursor."""
+def here_lines(node: NodeState | None, gpu: int | None, now: float, cells: int, most: int) -> list[Line]:
+    """Everything of note about the node and GPU under the cursor; what is wrong is told in ``most`` lines."""
     if node is None:
-        return [Span(" no nodes match", "dim")]
+        return [[Span(" no nodes match", "dim")]]
     standing = node.standing(now)
     index = f":{node.facts[gpu].index}" if gpu is not None and gpu < len(node.facts) else ""
     name = [Span(f" {clean(node.name)}{index}", "title"), Span("  ")]
     if standing is not Standing.LIVE and standing is not Standing.STALE:
-        return [*name, Span(long_words(node, standing, now), ROLES[standing])]
+        indent = measure(name)
+        room = max(REASON_SHORTEST, cells - indent - 1)
+        lines = wrap(long_words(node, standing, now), room)
+        if len(lines) > most:
+            lines = [long_words(node, standing, now, room)]
+        starts = [name, *[[Span(" " * indent)]] * (len(lines) - 1)]
+        return [[*start, Span(line, ROLES[standing])] for start, line in zip(starts, lines, strict=True)]
     if standing is Standing.STALE:
         name += [Span(long_words(node, standing, now), "warning"), Span("  ")]
     if gpu is None or gpu >= len(node.gpus):
         reason = node.hello.capabilities.get("gpu", "no GPUs") if node.hello is not None else ""
-        return [*name, Span(clean(reason), "dim")]
-    return _fitted(name, _gpu_parts(node, gpu, max(48, cells // 3)), cells)
+        return [[*name, Span(clean(reason), "dim")]]
+    return [_fitted(name, _gpu_parts(node, gpu, max(48, cells // 3)), cells)]
 
 
 def _fitted(start: list[Span], parts: list[list[Span]], cells: int) -> Line:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from sys import intern
 from typing import NamedTuple
 
 from rich.cells import cell_len
-from rich.color import ColorSystem
+from rich.color import Color, ColorSystem
 from rich.console import Console, RenderableType
 from rich.style import Style
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.strip import Strip
+
+from gswarm_tui.tui.themes import eight_bit_steps
 
 _SYSTEMS = {
     "standard": ColorSystem.STANDARD,
@@ -213,7 +216,7 @@ class _Pen:
 def _split(text: str) -> tuple[str, ...]:
     """The characters of a text, one for each cell: "" after a wide one, marks without width with theirs."""
     if _SINGLE(text):
-        return tuple(text)
+        return tuple(map(intern, text))  # Python makes a string anew for each character beyond Latin
     cells: list[str] = []
     for char in text:
         width = cell_len(char)
@@ -232,11 +235,18 @@ def _inks(style: Style | None, system: ColorSystem) -> tuple[Ink, Ink]:
         return _PLAIN, Ink(None, None, "49")
     attributes = ";".join(code for name, code in _ATTRIBUTES.items() if getattr(style, name))
     colour, ground = (
-        default if told is None else ";".join(told.downgrade(system).get_ansi_codes(foreground))
+        default if told is None else ";".join(_possible(told, system).get_ansi_codes(foreground))
         for told, foreground, default in ((style.color, True, "39"), (style.bgcolor, False, "49"))
     )
     ink = Ink(attributes, colour, ground)
     return ink, ink if _SEEN_ON_BLANKS & set(attributes) else Ink(None, None, ground)
+
+
+def _possible(colour: Color, system: ColorSystem) -> Color:
+    """What stands for a colour where there are fewer: the nearest, but for those of a ramp."""
+    steps = eight_bit_steps() if system is ColorSystem.EIGHT_BIT else {}
+    step = steps.get(colour.triplet) if colour.triplet is not None else None
+    return step or colour.downgrade(system)
 
 
 @lru_cache(maxsize=4096)

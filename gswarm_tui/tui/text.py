@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 ELLIPSIS = "…"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -53,6 +53,17 @@ def clip_left(text: str, cells: int) -> str:
     while kept and cell_len(kept) > cells - 1:
         kept = kept[1:]
     return ELLIPSIS + kept
+
+
+def wrap(text: str, cells: int) -> list[str]:
+    """A clean text on lines of at most so many cells, broken at spaces; wider words are cut to pieces."""
+    lines: list[str] = []
+    for word in filter(None, text.split(" ")):
+        if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= cells:
+            lines[-1] += f" {word}"
+        else:
+            lines += chop_cells(word, cells)
+    return lines
 
 
 def telling_end(texts: Sequence[str], least: int = 4) -> int:

@@ -2,7 +2,8 @@
 
 Colour carries the metric and nothing else: the ramps run from the background (little) to its opposite
 (much) in even steps of lightness, blue to green, which all kinds of colour vision tell apart. The 16-colour
-theme uses five of the terminal's own colours; numbers and block heights tell what they can't.
+theme uses five of the terminal's own colours, and of 256 colours each ramp has ten; numbers and block heights
+tell what these can't.
 """
 
 from __future__ import annotations
@@ -12,14 +13,24 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rich.color import Color
+from rich.color_triplet import ColorTriplet
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
 
-from gswarm_tui.colours import DARK_COLOURS, LIGHT_COLOURS, RGB, Colours, between, mixed, parsed
+from gswarm_tui.colours import (
+    ANSI,
+    DARK,
+    DARK_COLOURS,
+    LIGHT,
+    LIGHT_COLOURS,
+    RGB,
+    THEME_NAMES,
+    Colours,
+    between,
+    mixed,
+    parsed,
+)
 from gswarm_tui.tui.ramp import BUCKETS
-
-DARK, LIGHT, ANSI = "dark", "light", "ansi"
-THEME_NAMES = (DARK, LIGHT, ANSI)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +58,13 @@ class Palette:
 # Low to high; the terminal's own colours by number, no red against green.
 _ANSI_RAMP = ("color(8)", "color(4)", "color(6)", "color(7)", "color(11)")
 _ANSI_TEXT = ("color(15)", "color(15)", "color(0)", "color(0)", "color(0)")
+
+# Where there are 256 colours, these stand for a ramp as background and as text: of the nearest ones some are
+# alike, and some go back. Twenty that grow lighter all the way are among them, but don't look like one ramp.
+_EIGHT_BIT_RAMPS = {
+    DARK: ((17, 18, 19, 24, 25, 31, 37, 43, 115, 151), (24, 25, 26, 31, 32, 37, 43, 79, 115, 151)),
+    LIGHT: ((194, 158, 151, 115, 43, 37, 31, 25, 19, 17), (115, 79, 43, 37, 32, 31, 26, 25, 19, 17)),
+}
 
 
 def theme_for(environ: Mapping[str, str]) -> str:
@@ -105,6 +123,20 @@ def palette(theme: str) -> Palette:
     if theme == ANSI:
         return _ansi_palette()
     return _true_palette(LIGHT, LIGHT_COLOURS) if theme == LIGHT else _true_palette(DARK, DARK_COLOURS)
+
+
+@lru_cache(maxsize=1)
+def eight_bit_steps() -> Mapping[ColorTriplet, Color]:
+    """The colours of the ramps, and what stands for each where there are 256 colours."""
+    found = {}
+    for theme, ramps in _EIGHT_BIT_RAMPS.items():
+        grounds = [style.bgcolor for style in palette(theme).cells[:-1]]
+        inks = [style.color for style in palette(theme).inks[:-1]]
+        for steps, colours in zip(ramps, (grounds, inks), strict=True):
+            for bucket, colour in enumerate(colours):
+                if colour is not None and colour.triplet is not None:
+                    found[colour.triplet] = Color.from_ansi(steps[bucket * len(steps) // BUCKETS])
+    return found
 
 
 def _true_palette(name: str, colours: Colours) -> Palette:
@@ -170,7 +202,8 @@ def _ansi_palette() -> Palette:
         cells=(*cells, faint),
         dim_cells=(*(faint for _ in steps), faint),
         inks=(*inks, faint),
-        cursor=Style(color="default", bgcolor="default", reverse=True, bold=True),
+        # Of a colour that no step has: text and ground reversed look like one of them.
+        cursor=Style(color="color(15)", bgcolor="color(5)", bold=True, underline=True),
     )
 
 

@@ -16,6 +16,7 @@ from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
 from gswarm_tui.asked import Asked
+from gswarm_tui.colours import DARK, THEME_NAMES
 from gswarm_tui.errors import REPLACED
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.sessions import Session
@@ -37,7 +38,7 @@ from gswarm_tui.tui.screens.sessions import SessionsScreen
 from gswarm_tui.tui.stopping import LastingDriver, hang_up_without_terminal, watch_for_going_on
 from gswarm_tui.tui.terminal import Terminal
 from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.themes import DARK, THEME_NAMES, themes
+from gswarm_tui.tui.themes import themes
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.desk import Desk

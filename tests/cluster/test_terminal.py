@@ -38,7 +38,8 @@ def test_keys_reach_the_command_and_its_exit_status_comes_back(machine: None) ->
 def test_a_resize_reaches_the_command(machine: None) -> None:
     with Terminal(SHELL, env=ENV) as terminal:
         terminal.wait_for("ready>")
-        terminal.type("trap 'stty size' WINCH")
+        terminal.type("trap 'stty size' WINCH; echo trap''ped")
+        terminal.wait_for("trapped")
         terminal.resize(80, 24)
         terminal.wait_for("24 80")
 

@@ -8,8 +8,8 @@ from textual._compositor import CompositorUpdate
 from textual.geometry import Size
 from textual.widgets import Input
 
+from gswarm_tui.colours import THEME_NAMES
 from gswarm_tui.tui.commands import Palette
-from gswarm_tui.tui.themes import THEME_NAMES
 from tests.terminal import Screen
 from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import scene
@@ -197,6 +197,19 @@ async def test_quitting_asks_once_while_sessions_run_and_ends_them() -> None:
         assert app.is_running
         assert len(made.fleet.sessions.running) == 1
         await pilot.press("q", "y")
+    assert app.return_value == "quit"
+    assert not made.fleet.sessions.running
+
+
+@pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q"])
+async def test_the_key_that_asked_whether_to_quit_quits_when_it_is_pressed_again(key: str) -> None:
+    made = scene(2, 2, 5)
+    made.hub.start_session("train")
+    app = app_on(made)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press(key)
+        assert "1 session running: train" in screen_text(app)
+        await pilot.press(key)
     assert app.return_value == "quit"
     assert not made.fleet.sessions.running
 

@@ -144,6 +144,44 @@ async def test_states_are_told_in_words() -> None:
         assert "SIMULATED" in line_with("gswarm", app)
 
 
+NO_PYTHON = (
+    "its python3 is 3.6, and 3.9 or later is needed",
+    "load one with --setup 'module load python', or name one with --agent-python PATH",
+)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_why_a_node_is_lost_and_what_to_do_is_told_to_its_end_under_the_cursor(
+    size: tuple[int, int],
+) -> None:
+    made = Scene(4, 8).connect().advance(90)
+    made.lose("gpu03", *NO_PYTHON, retry_in=30).advance(1)
+    app = app_on(made)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("n")
+        await pilot.pause()
+        assert f"{' · '.join(NO_PYTHON)} · retry in 29 s" in " ".join(screen_text(app).split())
+        assert "q quit" in screen_text(app).splitlines()[-1]
+        rows = [line[:30] for line in screen_text(app).splitlines() if line.startswith(" gpu0")][:4]
+        await pilot.press("up")
+        await pilot.pause()
+        shown = screen_text(app).splitlines()
+        assert rows == [line[:30] for line in shown if line.startswith(" gpu0")][:4], "nodes stay in place"
+
+
+async def test_what_to_do_about_a_node_is_not_cut_before_its_reason_where_rows_fill_the_screen() -> None:
+    made = Scene(17, 8).connect().advance(10)
+    made.lose("gpu09", "it can't be reached: no route to host, as of the last ten tries", "try `ssh gpu09`")
+    app = app_on(made.advance(1))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("n")
+        await pilot.pause()
+        lines = [line for line in screen_text(app).splitlines() if "gpu09" in line]
+        assert len(lines) == 2
+        assert all(": it can't be reached" in line and "… · try `ssh gpu09`" in line for line in lines)
+        assert all(line_with(f" {name} ", app) for name in made.names)
+
+
 async def test_the_scale_is_right_before_any_gpu_is_known() -> None:
     app = app_on(Scene(2, 8))
     async with app.run_test(size=(80, 24)) as pilot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from textual.events import Key, Paste
 from textual.widgets import Input
 
@@ -11,12 +12,12 @@ from gswarm_tui.tui.screens.gpu import GpuScreen
 from tests.tui.conftest import app_on
 from tests.tui.scene import scene
 
-NAMES = {"/": "slash", "<": "less_than_sign", "\r": "enter", "&": "ampersand"}
+NAMES = {"/": "slash", "<": "less_than_sign", "\r": "enter", "\n": "ctrl+j", "&": "ampersand"}
 
 
 def typed(text: str) -> list[Key]:
     """The events of a text that comes in one piece, as when it is pasted."""
-    return [Key(NAMES.get(char, char), char if char != "\r" else None) for char in text]
+    return [Key(NAMES.get(char, char), char if char not in "\r\n" else None) for char in text]
 
 
 async def test_what_is_typed_ahead_of_a_filter_is_in_it() -> None:
@@ -42,11 +43,13 @@ async def test_what_is_pasted_comes_between_what_is_typed_before_and_after_it() 
         assert app.screen.query_one("#filter", Input).value == "util<5"
 
 
-async def test_what_is_typed_ahead_of_a_question_answers_it() -> None:
+@pytest.mark.parametrize("enter", ["\r", "\n"])
+async def test_what_is_typed_ahead_of_a_question_answers_it(enter: str) -> None:
+    """Also where the terminal wasn't raw yet when it was typed, and made a line's end of ⏎."""
     made = scene(4, 8, 60)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
-        for key in typed("stq\rj"):
+        for key in typed(f"stq{enter}j"):
             app.post_message(key)
         async with asyncio.timeout(30):
             while not made.fleet.sessions.running or app.fleet_screen.heatmap.at != ("gpu02", 0):
@@ -54,10 +57,11 @@ async def test_what_is_typed_ahead_of_a_question_answers_it() -> None:
         assert [session.name for session in made.fleet.sessions.running] == ["tq"]
 
 
-async def test_keys_go_to_the_screen_that_the_key_before_them_opened() -> None:
+@pytest.mark.parametrize("enter", ["\r", "\n"])
+async def test_keys_go_to_the_screen_that_the_key_before_them_opened(enter: str) -> None:
     app = app_on(scene(4, 8, 60))
     async with app.run_test(size=(120, 40)) as pilot:
-        for key in typed("\r\rl"):
+        for key in typed(f"{enter}{enter}l"):
             app.post_message(key)
         async with asyncio.timeout(30):
             while not isinstance(app.screen, GpuScreen) or app.screen.gpu != 1:

@@ -36,8 +36,7 @@ class Live:
         self.app._past = self.past
 
     def past(self) -> Player:
-        names = list(self.made.fleet.nodes)
-        tape = RecordedTape(self.recorder.queries(), 1, self.until, names, self.made.fleet.sessions)
+        tape = RecordedTape(self.recorder.queries(), 1, self.until, self.made.fleet)
         return Player(tape, Playhead(BEGINNING, self.until(), self.until(), self.clock), self.clock)
 
     def until(self) -> float:
@@ -160,6 +159,20 @@ async def test_a_session_started_while_one_looks_back_is_on_the_timeline_at_once
         await live.press(pilot, "space", "less_than_sign", "s", "enter")
         await _shows(live, pilot, "├ session-1 ──")
         assert "● session-1 00:00:00" in screen_text(live.app)
+
+
+async def test_a_mark_made_while_one_looks_back_is_on_the_timeline_and_among_the_events_at_once(
+    live: Live,
+) -> None:
+    live.made.connect()
+    async with live.app.run_test(size=(120, 30)) as pilot:
+        await live.advance(30, pilot)
+        await live.press(pilot, "space", "less_than_sign", "M", *"epoch", "tab", "tab", *"14:00:10", "enter")
+        await _shows(live, pilot, "◆")
+        await live.press(pilot, "e")
+        assert "14:00:10" in line_with(live.app, "epoch")
+        await live.press(pilot, "b")
+        assert "14:00:10" in line_with(live.app, "‖"), "it is gone to as other events are"
 
 
 async def _shows(live: Live, pilot: Pilot[str], text: str) -> None:

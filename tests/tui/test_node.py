@@ -134,6 +134,19 @@ async def test_what_to_do_about_a_lost_node_is_told_to_its_end() -> None:
         assert line_with(app, "overview")
 
 
+async def test_a_reason_in_wide_characters_is_told_whole_and_broken_at_spaces() -> None:
+    said = "保守作業のため " * 30  # as long as a launcher lets it be
+    made = scene(nodes=2, gpus=2, seconds=10)
+    made.lose("gpu02", said.strip(), "ask who runs the cluster", retry_in=30).advance(5)
+    app = app_on(made)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_node("gpu02")
+        await pilot.pause()
+        lines = [line for line in screen_text(app).splitlines() if "保" in line]
+        assert " ".join(" ".join(lines).split()) == said.strip()
+        assert line_with(app, "retry in 25 s · ask who runs the cluster")
+
+
 async def test_a_stale_node_tells_the_age_of_its_data() -> None:
     made = scene(nodes=1, gpus=2, seconds=10)
     made.silence("gpu01").advance(7)

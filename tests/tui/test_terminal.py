@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyte.screens import Char
@@ -15,7 +17,10 @@ from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
+from gswarm_tui.colours import DARK, LIGHT, parsed
+from gswarm_tui.tui.ramp import BUCKETS
 from gswarm_tui.tui.terminal import Terminal
+from gswarm_tui.tui.themes import luminance, palette
 from tests.terminal import Screen
 
 WIDE, HIGH, CUT = 12, 3, 5
@@ -140,3 +145,23 @@ def test_what_was_forgotten_is_written_again() -> None:
     terminal.forget()
     scene.take(terminal.frame(chops(frame, EVERYWHERE), CONSOLE) or "")
     assert scene.lines == shown([Strip.join(pair) for pair in frame])
+
+
+@pytest.mark.parametrize("theme", [DARK, LIGHT])
+@pytest.mark.parametrize("kind", ["heat", "ink"])
+def test_in_256_colours_a_ramp_goes_one_way_in_steps_that_can_be_told_apart_and_read(
+    theme: str, kind: str
+) -> None:
+    ramp = Strip([Segment("5", palette(theme).role(f"{kind}{step}")) for step in range(BUCKETS)])
+    console = Console(color_system="256", force_terminal=True)
+    screen = Screen(BUCKETS, 1)
+    screen.write(Terminal().frame(LayoutUpdate([[ramp]], Region(0, 0, BUCKETS, 1)), console) or "")
+    cells = [tuple(luminance(parsed(f"#{part}")) for part in (cell.fg, cell.bg)) for cell in screen.line(0)]
+    light = [ground if kind == "heat" else text for text, ground in cells]
+    steps = list(dict.fromkeys(light))
+    assert light == [step for step in steps for _ in range(2)]
+    upwards = steps if theme == DARK else steps[::-1]
+    assert all(more > less for less, more in pairwise(upwards))
+    for text, ground in cells:
+        contrast = (max(text, ground) + 0.05) / (min(text, ground) + 0.05)
+        assert contrast > (4.5 if kind == "heat" else 1.5)

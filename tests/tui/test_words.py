@@ -11,10 +11,11 @@ from rich.color import Color
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, Metric
+from gswarm_tui.colours import ANSI, DARK, LIGHT, THEME_NAMES
 from gswarm_tui.tui import format as form
 from gswarm_tui.tui.ramp import BUCKETS, UNMEASURED, block, bucket, buckets, fractions, top_of
 from gswarm_tui.tui.text import clean, clip, clip_left, pad
-from gswarm_tui.tui.themes import ANSI, DARK, LIGHT, THEME_NAMES, luminance, palette, theme_for
+from gswarm_tui.tui.themes import luminance, palette, theme_for
 
 NAN = float("nan")
 
@@ -53,10 +54,13 @@ def test_a_cell_never_grows_over_four_characters(metric: Metric, value: float) -
     [
         (form.watts(18_432), "18.4 kW"),
         (form.energy(900), "900 J"),
+        (form.energy(2_820), "2,820 J"),
         (form.energy(13_752_000), "3.82 kWh"),
+        (form.energy(4.32e13), "12,000 MWh"),
         (form.file_size(14_200_000), "14.2 MB"),
         (form.count(1_234_567), "1.23 M"),
         (form.mebibytes(2_097_152), "2 TiB"),
+        (form.mebibytes(1_047_552), "1,023 GiB"),
         (form.used_of(2_150_000, 2_621_440), "2.05/2.50 TiB"),
         (form.used_of(None, 81_920), "–/80 GiB"),
         (form.clock(751), "00:12:31"),
@@ -136,6 +140,13 @@ def test_the_ramp_runs_evenly_from_the_background_and_its_numbers_can_be_read(th
         light.append(back)
     assert light == sorted(light, reverse=theme == LIGHT)
     assert len(set(light)) == BUCKETS
+
+
+@pytest.mark.parametrize("theme", THEME_NAMES)
+def test_the_cursor_is_on_a_ground_that_no_step_has(theme: str) -> None:
+    cursor = palette(theme).cursor
+    assert not cursor.reverse, "text may have the colour of a step"
+    assert cursor.bgcolor not in {style.bgcolor for style in palette(theme).cells}
 
 
 @pytest.mark.parametrize(

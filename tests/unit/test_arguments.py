@@ -89,7 +89,7 @@ def test_every_flag_is_heard(home: Path) -> None:
         "--spool-mib",
         "512",
     )
-    found = options(*line.split(), *more, "--theme", "nord", "--metric", "power", "--nodes", "c,d")
+    found = options(*line.split(), *more, "--theme", "light", "--metric", "power", "--nodes", "c,d")
     assert found == Options(
         nodes=("a", "b", "c,d"),
         job="4711_3",
@@ -105,7 +105,7 @@ def test_every_flag_is_heard(home: Path) -> None:
         agent_python="/opt/python3",
         linger_s=172_800,
         spool_mib=512,
-        theme="nord",
+        theme="light",
         metric="power_w",
     )
 
@@ -192,6 +192,8 @@ def test_demo_sizes(words: list[str], size: tuple[int, int]) -> None:
         ("--job abc", '--job: "abc" isn\'t a job number, such as 4711 or 4711_3.'),
         ("--launcher shh", '--launcher: "shh" isn\'t one of ssh, srun, local; perhaps ssh is meant.'),
         ("--metric uitl", '--metric: "uitl" isn\'t a GPU metric; perhaps util is meant.'),
+        ("--theme nope", '--theme: "nope" isn\'t a theme; it is one of dark, light, ansi.'),
+        ("--theme lihgt", '--theme: "lihgt" isn\'t a theme; perhaps light is meant.'),
         ("--user=-l", '--user: "-l" begins with a dash, or holds a space or a control character.'),
         ("--jump a\nb", '--jump: "a\\nb" begins with a dash, or holds a space or a control character.'),
         ("--setup=", "--setup: is empty."),
@@ -231,10 +233,10 @@ def test_any_words_are_understood_or_refused(words: list[str]) -> None:
 
 
 def test_flags_win_over_the_environment_and_that_over_the_file(home: Path) -> None:
-    settings(home, 'interval = 2\nmetric = "temp"\ntheme = "nord"\nrecord = false\n')
+    settings(home, 'interval = 2\nmetric = "temp"\ntheme = "light"\nrecord = false\n')
     environ = {"GSWARM_TUI_INTERVAL": "3", "GSWARM_TUI_METRIC": "power_w", "GSWARM_TUI_THEME": ""}
     found = options("--interval", "4", **environ)
-    assert (found.interval_ms, found.metric, found.theme, found.record) == (4000, "power_w", "nord", False)
+    assert (found.interval_ms, found.metric, found.theme, found.record) == (4000, "power_w", "light", False)
 
 
 def test_another_config_file_can_be_named(home: Path) -> None:

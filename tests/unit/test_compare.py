@@ -97,6 +97,22 @@ def test_a_run_that_goes_on_has_no_speed_up_yet() -> None:
     assert [row[name] for name in ("speed_up", "efficiency", "energy_ratio")] == [None] * 3
 
 
+def test_what_is_so_of_several_runs_is_said_once() -> None:
+    ended = [run(name) for name in "abc"]
+    running = [replace(one, summary=replace(one.summary, running=True)) for one in ended]
+    endless = [
+        replace(one, summary=replace(one.summary, span=replace(one.summary.span, ended_at=None)))
+        for one in ended
+    ]
+    assert list(remarks(running)) == [
+        "a, b and c still run: their figures are as of now, and their work can't be compared yet."
+    ]
+    assert list(remarks([endless[0], running[1], endless[2]]))[1:] == [
+        "b still runs: its figures are as of now, and its work can't be compared yet.",
+        "a and c have no end: each is taken up to its last sample.",
+    ]
+
+
 def test_a_gpu_that_idles_unbalances_a_run() -> None:
     idle = {"util_mean_pct": 0.0}
     assert run("even", {}, {}).balance == 1.0

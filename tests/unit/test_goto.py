@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -67,6 +68,12 @@ def test_what_can_not_be_read_or_is_not_there_is_told_in_a_sentence(text: str) -
 def test_what_is_not_there_is_told_with_what_is() -> None:
     with pytest.raises(GotoError, match="2h isn't in here: it goes from 14:00:00 to 15:00:00"):
         goto("2h")
+
+
+@pytest.mark.parametrize("text", ["25:99", "14:99", "25:10", "14:05:75", "+1:75"])
+def test_what_is_no_time_on_any_clock_is_told_to_be_none(text: str) -> None:
+    with pytest.raises(GotoError, match=f"can't read '{re.escape(text)}' as a time; write 14:05:10"):
+        goto(text)
 
 
 @given(st.text())

@@ -21,6 +21,7 @@ import pytest
 from gswarm_agent.spool import ENDED
 from gswarm_tui import recover
 from gswarm_tui.arguments import UsageError, parse, parse_recover
+from gswarm_tui.cli import main
 from gswarm_tui.errors import UserError
 from gswarm_tui.finish import finish
 from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
@@ -331,7 +332,7 @@ async def test_the_list_says_what_cannot_go_on_and_why(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.root("give files away")
 async def test_a_recording_that_others_may_have_written_is_not_believed(tmp_path: Path) -> None:
     theirs, open_to_all, wal = (tmp_path / f"gswarm-{name}.duckdb" for name in "abc")
     for path in (theirs, open_to_all, wal):
@@ -410,3 +411,16 @@ def test_samples_end_a_recording_whose_head_was_killed(tmp_path: Path) -> None:
     leave(path, "")
     (one,) = recover.find(tmp_path, path)[0]
     assert one.interrupted.last_at == T0 + 1
+
+
+@pytest.mark.parametrize("words", [["recover"], ["recover", "abc"]])
+def test_another_programs_file_that_is_named_is_told(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "songs.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE songs (title VARCHAR)")
+    assert main([*words, "--db", str(path)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == f"gswarm-tui: {path} isn't a recording of gswarm-tui; name one with --db.\n"

@@ -107,3 +107,19 @@ def test_another_programs_file_is_told(tmp_path: Path) -> None:
 def test_without_a_terminal_nothing_is_played(path: Path) -> None:
     with pytest.raises(UserError, match="terminal"):
         run([str(path)], {})
+
+
+@pytest.mark.parametrize("session", ["trian", "nothing"])
+def test_what_cannot_be_played_is_told_before_a_missing_terminal(path: Path, session: str) -> None:
+    with pytest.raises(UserError, match=session):
+        run([str(path), session], {})
+
+
+def test_a_file_that_is_not_there_is_told_before_a_missing_terminal(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no file"):
+        run([str(tmp_path / "nope.duckdb")], {})
+
+
+def test_a_wrong_theme_is_told_before_a_missing_terminal(path: Path) -> None:
+    with pytest.raises(UserError, match=r"GSWARM_TUI_THEME: .* isn't a theme"):
+        run([str(path)], {"GSWARM_TUI_THEME": "nope"})

@@ -83,7 +83,7 @@ def test_sessions_are_listed_with_what_they_came_to(
 ) -> None:
     heads, _, warm, train = [" ".join(line.split()) for line in said(capsys, "sessions").splitlines()]
     assert heads == "id session began duration status GPUs util energy coverage note"
-    assert warm == "1 warm 2027-01-15 17:00 5 s stopped 2 85 % 3000 J 60 % too cold"
+    assert warm == "1 warm 2027-01-15 17:00 5 s stopped 2 85 % 3,000 J 60 % too cold"
     assert train == "2 train 2027-01-15 17:00 16 s stopped 2 79 % 4.44 Wh 100 %"
 
 

@@ -21,7 +21,7 @@ from gswarm_tui.tui.layout import ZOOM_NAMES, Zoom
 from gswarm_tui.tui.legend import heads_line, label, legend_line, meaning
 from gswarm_tui.tui.picture import Picture
 from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.summary import event_line, header_line, here_line, sessions_line, totals_line
+from gswarm_tui.tui.summary import event_line, header_line, here_lines, sessions_line, totals_line
 from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.widgets.bar import Bar, Line, Span, measure
 from gswarm_tui.tui.widgets.filter_line import FilterLine
@@ -33,6 +33,8 @@ from gswarm_tui.tui.widgets.trends import Trends
 METRICS = (*(m.name for m in GPU_METRICS), *(m.name for m in HOST_METRICS))
 ARRANGE_EVERY_S = 2.0
 EVENTS_MOST = 8
+HERE_MORE = 5
+"""So many more lines may be taken by what is wrong under the cursor, where the heatmap leaves them."""
 MINUTES_TURNS = 30
 """So many times in the time that they show last minutes are drawn: whole lines move, which terminals feel."""
 TALL = 30
@@ -118,8 +120,9 @@ class FleetScreen(Place):
 
     @property
     def _room(self) -> int:
-        """Lines for the heatmap, the minutes and all events but one."""
-        return self.query_one("#body").size.height + max(0, self.query_one("#happened").size.height - 1)
+        """Lines for the heatmap, the minutes, and what is under the cursor and events beyond one each."""
+        below = self.query_one("#here").size.height, self.query_one("#happened").size.height
+        return self.query_one("#body").size.height + sum(max(0, lines - 1) for lines in below)
 
     def _minutes(self, now: float) -> None:
         """The last minutes of few nodes, where there is room for them."""
@@ -159,21 +162,28 @@ class FleetScreen(Place):
         )
         self.query_one("#totals", Bar).show(totals_line(sums, fleet.interval_s, width))
         self._legend()
-        self._here(now)
+        self._below(now)
+
+    def _below(self, now: float) -> None:
+        """What is under the cursor, the sessions and the last events."""
+        width, fleet = self.size.width, self.fleet
+        spare = self._room - self.heatmap.layout_plan.lines
+        here = self._here(now, 1 + max(0, min(HERE_MORE, spare)))
+        self.query_one("#here", Bar).show(*here)
         sessions = sessions_line(fleet, now, width, can_start=possible("start_session", self.swarm.mode))
         happened = event_line(fleet.happened[-1], self.swarm.timezone) if fleet.happened else []
         running, last = self.query_one("#running", Bar), self.query_one("#happened", Bar)
         last.display = self.has_class("tall")
         if last.display:
             running.show(sessions)
-            last.show(*self._latest())
+            last.show(*self._latest(spare - len(here) + 1))
         else:
             room = width - measure(sessions) - measure(happened)
             running.show([*sessions, Span(" " * room), *happened] if room > 1 else sessions)
 
-    def _latest(self) -> list[Line]:
-        """The latest events, oldest first: as many as the heatmap leaves room for."""
-        count = min(EVENTS_MOST, max(1, self._room - self.heatmap.layout_plan.lines))
+    def _latest(self, room: int) -> list[Line]:
+        """The latest events, oldest first: as many as there is room for."""
+        count = min(EVENTS_MOST, max(1, room))
         latest = list(itertools.islice(reversed(self.fleet.happened), count))
         lines: list[Line] = [event_line(happened, self.swarm.timezone) for happened in reversed(latest)]
         return lines or [[]]
@@ -195,15 +205,15 @@ class FleetScreen(Place):
         indexes = tuple(fact.index for fact in widest)
         self.query_one("#heads", Bar).show(heads_line(heatmap.picture, heatmap.layout_plan, indexes))
 
-    def _here(self, now: float) -> None:
+    def _here(self, now: float, most: int) -> list[Line]:
         at = self.heatmap.hovered or self.heatmap.at
         node = self.fleet.nodes.get(at[0]) if at else None
         gpu = at[1] if at else None
-        self.query_one("#here", Bar).show(here_line(node, gpu, now, self.size.width))
+        return here_lines(node, gpu, now, self.size.width, most)
 
     def on_heatmap_pointed(self) -> None:
         """The cursor or the mouse went elsewhere."""
-        self._here(self.feed.now())
+        self._below(self.feed.now())
 
     def on_heatmap_replanned(self) -> None:
         """The nodes are laid out anew: so are the headings."""

@@ -256,8 +256,8 @@ class _Drawing:
         """What stands where a node has no numbers."""
         node = self._picture.nodes[row]
         if self._layout.zoom is Zoom.ROWS:
-            words = long_words(node, standing, self._pen.now) or "no GPUs"
             room = self._pen.width - self._width
+            words = long_words(node, standing, self._pen.now, room) or "no GPUs"
         else:
             words = short_words(node, standing, self._pen.now) or "no GPUs"
             words = words[2:] if self._layout.name and standing is not Standing.LIVE else words

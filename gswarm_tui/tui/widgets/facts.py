@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from textwrap import wrap
 
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.feed import Feed
 from gswarm_tui.tui.format import DASH, age, mebibytes, plural, watts
 from gswarm_tui.tui.standing import ROLES, SIGNS
-from gswarm_tui.tui.text import clean, clip, width
+from gswarm_tui.tui.text import clean, clip, width, wrap
 from gswarm_tui.tui.widgets.bar import Line, Span, measure, spread
 
 ERROR_SHORTEST = 12
 """Less than so many cells of a sentence say nothing."""
-MOST_LINES = 4
-"""A sentence, which a node may have said, takes no more of its screen."""
+MOST_LINES = 8
+"""A sentence, which a node may have said, takes no more of its screen; what launchers tell has room."""
 
 
 def joined(parts: Iterable[str]) -> str:
@@ -102,7 +101,9 @@ def _what_and_how(node: NodeState, what: str, now: float, cells: int) -> list[Li
 def _told(words: str, role: str, cells: int) -> list[Line]:
     """A sentence on as many lines as it needs: what to do about a node must be read to its end."""
     room = max(20, cells - 2)
-    lines = wrap(clean(words), room, break_on_hyphens=False, max_lines=MOST_LINES, placeholder=" …")
+    lines = wrap(clean(words), room)
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES - 1 :] = [clip(" ".join(lines[MOST_LINES - 1 :]), room)]
     return [[Span(f" {line}", role)] for line in lines or [""]]
 
 

@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from gswarm_tui.tui.ramp import BUCKETS
 from gswarm_tui.tui.text import clip, width
 from gswarm_tui.tui.themes import palette
 from gswarm_tui.tui.widgets.bar import Span
@@ -18,18 +19,21 @@ from gswarm_tui.tui.widgets.bar import Span
 Spans = tuple[Span, ...]
 
 HEAT = "heat"
+# By bucket, the unmeasured one at -1: a screen of curves has thousands of them, so they are made once.
+_INKS = tuple(f"ink{step}" for step in (*range(BUCKETS), -1))
+_HEATS = tuple(f"{HEAT}{step}" for step in (*range(BUCKETS), -1))
 ON_SCREEN = 256
 """Lines kept as drawn: more than a screen has. One of a plot takes up to 40 kB, and moves with each look."""
 
 
 def ink(bucket: int) -> str:
     """The role of text in a bucket's colour."""
-    return f"ink{bucket}"
+    return _INKS[bucket]
 
 
 def heat(bucket: int) -> str:
     """The role of text on a bucket's colour."""
-    return f"{HEAT}{bucket}"
+    return _HEATS[bucket]
 
 
 @lru_cache(maxsize=ON_SCREEN)

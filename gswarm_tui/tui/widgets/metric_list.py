@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from textwrap import wrap
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.throttling import HARMFUL, reason_names
 from gswarm_tui.tui.format import DASH, energy, quantity
 from gswarm_tui.tui.ramp import bucket, fractions, top_of
-from gswarm_tui.tui.text import clip, pad
+from gswarm_tui.tui.text import clip, pad, wrap
 from gswarm_tui.tui.widgets.bar import Span
 from gswarm_tui.tui.widgets.curve import bar
 from gswarm_tui.tui.widgets.lines import Spans, ink

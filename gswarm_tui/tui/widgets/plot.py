@@ -7,6 +7,7 @@ of a column is the ramp's colour of its value, its height says the same without 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import intern
 
 import numpy as np
 
@@ -145,4 +146,5 @@ def _coloured(text: str, levels: Floats, bins: int) -> tuple[Span, ...]:
     if len(steps) % bins:
         steps = np.append(steps, np.int8(UNMEASURED))
     highest = steps.reshape(-1, bins).max(axis=1)[: len(text)].tolist()
-    return tuple(Span(text[start:end], ink(step)) for step, start, end in runs(highest))
+    # Most are of one character, and a screen has thousands of the same few.
+    return tuple(Span(intern(text[start:end]), ink(step)) for step, start, end in runs(highest))
