@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 _LEAST_LOG = 2 * 1024 * 1024
 _MOST_LOG = 16 * 1024 * 1024
 _COMMITS_A_CHECKPOINT = 20
-"""With fewer, a large fleet's young file would be checkpointed every few seconds: a fifth of it is little."""
+"""With fewer, a large fleet's log would be brought into the file every few seconds."""
 _LOOK_S = 0.5
 _COMPACTING_S = 4.0
 
@@ -278,15 +278,17 @@ class Recorder:
         self._committed |= batch.committed()
 
     def _tidy(self) -> None:
-        """Brings the log into the file while it is a small part of it, and old rows in order."""
+        """Brings the log into the file while it is small, and old rows in order.
+
+        DuckDB has all rows of the log in memory: one that grew with the file would make memory grow.
+        """
         try:
             self._sorter.work()
         except StoreError as error:
             _LOG.info("rows stay in the order in which they came: %s", error)
         log = self._database.wal_bytes()
-        large = log > _LEAST_LOG and log > self._database.bytes() // 12
         try:
-            if log > _MOST_LOG or (large and self._commits >= _COMMITS_A_CHECKPOINT):
+            if log > _MOST_LOG or (log > _LEAST_LOG and self._commits >= _COMMITS_A_CHECKPOINT):
                 self._commits = 0
                 self._database.checkpoint()
         except StoreError as error:
