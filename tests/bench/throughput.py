@@ -24,9 +24,12 @@ from gswarm_tui.lifetime import spare_searches
 from gswarm_tui.link import Link
 from gswarm_tui.store.database import RecordingInfo
 from gswarm_tui.store.recorder import Recorder
+from tests.bench.alone import alone
 from tests.bench.figures import Figure, Form, number
 
 GPUS = 8
+TOGETHER = 16
+"""So many seconds of the flood are 16,384 GPU-samples, about what DuckDB takes in one go at its best."""
 
 
 def run(form: Form) -> Iterator[Figure]:
@@ -37,17 +40,25 @@ def run(form: Form) -> Iterator[Figure]:
         turns.run(_flood(form.folder / f"flood-{turn}.duckdb", nodes, frames, form.seed))
         for turn in range(form.count(5, 1))
     ]
+    _, samples, file_bytes = floods[0]
+    bare = alone(form.folder / "flood-0.duckdb", form.folder / "flood-alone.duckdb", TOGETHER)
     rates = [samples / cpu_s for cpu_s, samples, _ in floods]
     print(f"hub + recorder, GPU-samples/CPU s: {' '.join(map(number, rates))}", file=sys.stderr)
     yield Figure(
         "hub + recorder, no screen, committed", statistics.median(rates), "GPU-samples/CPU s",
-        100_000, at_least=True,
+        100_000, at_least=True, limit=f"DuckDB alone, the same rows, {TOGETHER} s of them in a transaction",
+        beside=bare.samples / bare.cpu_s,
     )  # fmt: skip
-    _, samples, file_bytes = floods[0]
     yield Figure("disk, a GPU-sample, of these few minutes", file_bytes / samples, "bytes")
     nodes = form.count(1024, 8)
-    share = turns.run(pace(form.folder / "pace.duckdb", nodes, GPUS, 1000, form.seconds(30), form.seed))
-    yield Figure(f"hub + recorder, {nodes} nodes × {GPUS} GPUs at 1 Hz", share, "% of a core", 15)
+    path = form.folder / "pace.duckdb"
+    share = turns.run(pace(path, nodes, GPUS, 1000, form.seconds(30), form.seed))
+    bare = alone(path, form.folder / "pace-alone.duckdb", 1)
+    yield Figure(
+        f"hub + recorder, {nodes} nodes × {GPUS} GPUs at 1 Hz", share, "% of a core", 15,
+        limit="DuckDB alone, the same rows, a second of them in a transaction",
+        beside=100 * bare.cpu_s / bare.seconds,
+    )  # fmt: skip
 
 
 def recording_info(command: str) -> RecordingInfo:

@@ -1,0 +1,89 @@
+"""What DuckDB alone takes for a recording's samples, from NumPy's arrays as its guides advise: the floor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_tui.store.schema import GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, STORAGE_VERSION, literal
+
+_TABLES = tuple(table.name for table in (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES))
+_SECOND_US = 1_000_000
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The CPU seconds that it took, for so many GPU-samples of so many seconds."""
+
+    cpu_s: float
+    samples: int
+    seconds: int
+
+
+def alone(recording: Path, into: Path, seconds: int) -> Alone:
+    """Put its samples into a new file, so many seconds of them in a transaction.
+
+    No key is looked up, no row is sorted, nothing is told: only inserting, committing and the checkpoints
+    that DuckDB makes by itself count. The arrays are made beforehand.
+    """
+    cpu_s, samples, passed = 0.0, 0, 0
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.execute(f"ATTACH {literal(str(recording))} AS rec (READ_ONLY)")
+        connection.execute(
+            f"ATTACH {literal(str(into))} AS bare (STORAGE_VERSION {literal(STORAGE_VERSION)})"
+        )
+        for table in _TABLES:
+            connection.execute(f"CREATE TABLE bare.{table} AS FROM rec.{table} LIMIT 0")
+        for parts in _stretches(connection, seconds):
+            began = time.process_time()
+            connection.execute("BEGIN")
+            for table, arrays in parts.items():
+                connection.register("arrays", arrays)
+                connection.execute(f"INSERT INTO bare.{table} SELECT * FROM arrays")
+            connection.execute("COMMIT")
+            cpu_s += time.process_time() - began
+            samples += len(parts[GPU_SAMPLES.name]["ts"])
+            passed += seconds
+        for table in _TABLES:
+            ((alike,),) = connection.execute(
+                f"SELECT (SELECT count(*) FROM bare.{table}) = (SELECT count(*) FROM rec.{table})"
+            ).fetchall()
+            if not alike:
+                raise RuntimeError(f"{table} has other rows than the recording")
+    return Alone(cpu_s, samples, passed)
+
+
+def _stretches(connection: duckdb.DuckDBPyConnection, seconds: int) -> Iterator[dict[str, Arrays]]:
+    """The rows of each table, stretch by stretch, in the order in which they came."""
+    spans = " UNION ALL ".join(f"SELECT ts FROM rec.{table}" for table in _TABLES)
+    ((first, last),) = connection.execute(
+        f"SELECT epoch_us(min(ts)), epoch_us(max(ts)) FROM ({spans})"
+    ).fetchall()
+    for begin in range(first, last + 1, seconds * _SECOND_US):
+        within = f"ts >= make_timestamp({begin}) AND ts < make_timestamp({begin + seconds * _SECOND_US})"
+        found = {
+            table: connection.execute(f"FROM rec.{table} WHERE {within} ORDER BY ts").fetchnumpy()
+            for table in _TABLES
+        }
+        yield {
+            table: {name: _without_mask(column) for name, column in columns.items()}
+            for table, columns in found.items()
+        }
+
+
+def _without_mask(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What DuckDB takes: it reads None and NaN as NULL, and no masks."""
+    if not np.ma.is_masked(column):
+        return np.ma.getdata(column)
+    if column.dtype == object:
+        return np.ma.filled(column, None)
+    return np.ma.filled(column.astype(np.float64), np.nan)
