@@ -169,6 +169,24 @@ async def test_why_a_node_is_lost_and_what_to_do_is_told_to_its_end_under_the_cu
         assert rows == [line[:30] for line in shown if line.startswith(" gpu0")][:4], "nodes stay in place"
 
 
+@pytest.mark.parametrize("height", [33, 34, 35, 36, 40])
+async def test_what_is_told_of_a_lost_node_does_not_push_it_out_of_view(height: int) -> None:
+    made = Scene(2, 2).connect().advance(90)
+    for _ in range(4):
+        made.lose("gpu01", "it was cut off").advance(1).bring_back("gpu01").advance(1)
+    made.lose("gpu02", *NO_PYTHON, retry_in=30).advance(1)
+    app = app_on(made)
+    async with app.run_test(size=(80, height)) as pilot:
+        await pilot.press("n")
+        await pilot.pause()
+        for _ in range(2):
+            made.advance(1)
+            app.fleet_screen.look()
+            await pilot.pause()
+        assert line_with(" gpu01  ", app)
+        assert line_with(" gpu02  ", app)
+
+
 async def test_what_to_do_about_a_node_is_not_cut_before_its_reason_where_rows_fill_the_screen() -> None:
     made = Scene(17, 8).connect().advance(10)
     made.lose("gpu09", "it can't be reached: no route to host, as of the last ten tries", "try `ssh gpu09`")

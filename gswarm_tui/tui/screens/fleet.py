@@ -34,7 +34,7 @@ METRICS = (*(m.name for m in GPU_METRICS), *(m.name for m in HOST_METRICS))
 ARRANGE_EVERY_S = 2.0
 EVENTS_MOST = 8
 HERE_MORE = 5
-"""So many more lines may be taken by what is wrong under the cursor, where the heatmap leaves them."""
+"""So many more lines may be taken by what is wrong under the cursor, of those that events have else."""
 MINUTES_TURNS = 30
 """So many times in the time that they show last minutes are drawn: whole lines move, which terminals feel."""
 TALL = 30
@@ -176,7 +176,7 @@ class FleetScreen(Place):
         last.display = self.has_class("tall")
         if last.display:
             running.show(sessions)
-            last.show(*self._latest(spare - len(here) + 1))
+            last.show(*self._latest(min(EVENTS_MOST, spare) - len(here) + 1))
         else:
             room = width - measure(sessions) - measure(happened)
             running.show([*sessions, Span(" " * room), *happened] if room > 1 else sessions)

@@ -54,6 +54,7 @@ class Heatmap(ScrollView, can_focus=False):
         self.spare = 0
         self.at: tuple[str, int | None] | None = None
         self.hovered: tuple[str, int | None] | None = None
+        self._looked_at: tuple[Sequence[NodeState], Sequence[npt.NDArray[np.bool_]] | None] = (), None
         self._rows: dict[str, int] = {}
         self._names: tuple[str, ...] = ()
         self._widths = (1, 1)
@@ -76,6 +77,7 @@ class Heatmap(ScrollView, can_focus=False):
     def look(self, nodes: Sequence[NodeState], hidden: Sequence[npt.NDArray[np.bool_]] | None = None) -> None:
         """Show these nodes as they are now; ``hidden`` has the cells of each that a filter leaves out."""
         now = self._now()
+        self._looked_at = nodes, hidden
         self.picture.look(nodes, now, hidden)
         self._rows = {node.name: row for row, node in enumerate(nodes)}
         row = None if self.at is None else self._rows.get(self.at[0])
@@ -181,7 +183,7 @@ class Heatmap(ScrollView, can_focus=False):
     def on_resize(self, event: Resize) -> None:
         """Lay out for the new room."""
         del event
-        self.look(self.picture.nodes)
+        self.look(*self._looked_at)
 
     # The cursor
 
