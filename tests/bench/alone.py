@@ -22,20 +22,20 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Alone:
-    """The CPU seconds that it took, for so many GPU-samples of so many seconds."""
+    """The CPU seconds that it took, for so many GPU-samples."""
 
     cpu_s: float
     samples: int
-    seconds: int
 
 
 def alone(recording: Path, into: Path, seconds: int) -> Alone:
     """Put its samples into a new file, so many seconds of them in a transaction.
 
     No key is looked up, no row is sorted, nothing is told: only inserting, committing and the checkpoints
-    that DuckDB makes by itself count. The arrays are made beforehand.
+    that DuckDB makes by itself count. The arrays are made beforehand; whole numbers with gaps come as floats,
+    as from pandas.
     """
-    cpu_s, samples, passed = 0.0, 0, 0
+    cpu_s, samples = 0.0, 0
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute(f"ATTACH {literal(str(recording))} AS rec (READ_ONLY)")
         connection.execute(
@@ -52,14 +52,13 @@ def alone(recording: Path, into: Path, seconds: int) -> Alone:
             connection.execute("COMMIT")
             cpu_s += time.process_time() - began
             samples += len(parts[GPU_SAMPLES.name]["ts"])
-            passed += seconds
         for table in _TABLES:
             ((alike,),) = connection.execute(
                 f"SELECT (SELECT count(*) FROM bare.{table}) = (SELECT count(*) FROM rec.{table})"
             ).fetchall()
             if not alike:
                 raise RuntimeError(f"{table} has other rows than the recording")
-    return Alone(cpu_s, samples, passed)
+    return Alone(cpu_s, samples)
 
 
 def _stretches(connection: duckdb.DuckDBPyConnection, seconds: int) -> Iterator[dict[str, Arrays]]:
