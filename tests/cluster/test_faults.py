@@ -22,6 +22,7 @@ def suite(machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         yield Suite(up, folder, SHORT, SEED)
 
 
+@pytest.mark.timeout(400)  # a part tells what it waits for in vain
 @pytest.mark.parametrize("part", IN_SHORT)
 def test_nothing_is_lost_and_nothing_is_there_twice(suite: Suite, part: str) -> None:
     rows = list(PARTS[part](suite))

@@ -58,7 +58,10 @@ def in_network_of(init: Process) -> list[Process]:
 
 
 def name(process: Process) -> str:
-    return Path(f"/proc/{process.pid}/comm").read_text().strip()
+    try:
+        return Path(f"/proc/{process.pid}/comm").read_text().strip()
+    except OSError:  # it has ended meanwhile
+        return ""
 
 
 @pytest.fixture

@@ -59,9 +59,6 @@ def test_what_fails_on_one_node_is_told_there_and_stops_no_other(
         assert row(name, f"lost .*{reason}").search(screen), screen
     assert row("bad03", "no GPUs").search(screen), screen
 
-    cluster["gpu04"].partition()
-    terminal.wait_for(row("gpu04", r"stale \d+ s"))
-
     [agent] = measuring(cluster["gpu03"])
     cluster["gpu03"].run(f"kill -KILL {agent}")
     terminal.wait_for("gpu03 lost: the agent ended with exit status 1: the agent on this node was killed")
@@ -72,6 +69,8 @@ def test_what_fails_on_one_node_is_told_there_and_stops_no_other(
     cluster["gpu02"].start_sshd()
     terminal.wait_for("gpu02 connected again")
 
+    cluster["gpu04"].partition()
+    terminal.wait_for(row("gpu04", r"stale \d+ s"))
     terminal.wait_for(row("gpu04", r"lost .*no data for \d+ s"))
     cluster["gpu04"].heal()
     terminal.wait_for("gpu04 connected again", timeout=40)

@@ -108,8 +108,8 @@ class Node:
         """Ask for the facts as they are now."""
         return Facts(**self._ask("facts"))
 
-    def read(self, skip_s: float = 0) -> Reading:
-        """Ask for a reading; the probe's clock jumps ahead by some seconds before."""
+    def read(self, skip_s: float = 1) -> Reading:
+        """Ask for a reading; the probe's clock jumps ahead before, so that GPUs are waited for as at 1 Hz."""
         answer = self._ask(f"read {int(skip_s * 1e9)}")
         processes = answer.pop("processes")
         return Reading(
@@ -124,7 +124,7 @@ class Node:
         notes: list[Note] = []
         while time.monotonic() < deadline:
             time.sleep(every_s)
-            reading = self.read()
+            reading = self.read(0)
             notes += reading.notes
             reading = Reading(**{**vars(reading), "notes": list(notes)})
             if condition(reading):

@@ -245,7 +245,7 @@ def test_a_gpu_that_hangs_at_the_start_is_told(stage: Stage) -> None:
     scenario = Scenario.of("n", 3)
     scenario.gpus[2].delays_ms["nvmlDeviceGetTemperature"] = 5000
     stage.set(scenario)
-    with stage.node(start_s=0.5) as node:
+    with stage.node(start_s=2) as node:
         facts = node.facts()
         assert len(facts.gpus) == 3
         assert "gpu2" in facts.capabilities

@@ -38,7 +38,7 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "lane-test"]
 
 
-def gather(lanes: Lanes[str], patience: float = 0.02) -> dict[int, str]:
+def gather(lanes: Lanes[str], patience: float = 0.2) -> dict[int, str]:
     return lanes.gather(time.monotonic() + AGES, patience)
 
 

@@ -107,7 +107,7 @@ def test_processes_are_looked_at_every_other_second(standin_lib: Path, tmp_path:
     with Node(standin_lib, tmp_path / "s", nvitop=False) as node:
         begun = node.read().begun
         node.until(third_look)
-    assert 2 * 1.9 * SECOND <= looks[-1].ended - begun < 2 * 3 * SECOND
+    assert looks[-1].ended - begun >= 2 * 1.9 * SECOND
 
 
 def test_processes_are_looked_at_every_other_second_where_gpus_answer_slowly(

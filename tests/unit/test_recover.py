@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any, cast
 import duckdb
 import pytest
 
+from gswarm_agent.attach import peer_pid
 from gswarm_agent.spool import ENDED
 from gswarm_tui import recover
 from gswarm_tui.arguments import UsageError, parse, parse_recover
@@ -47,11 +49,11 @@ def path(tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
-def killed_head(path: Path) -> str:
-    """A head that recorded some frames of this machine and was killed; the recording's uid."""
+def killed_head(path: Path, most: int = 10) -> str:
+    """A head that recorded more frames of this machine than ``most`` and was killed; the recording's uid."""
     words = ("--launcher", "local", "--interval", "0.1", "--db", str(path))
     with head(*words) as running:
-        eventually(lambda: rows(running) > 10, "frames on disk")
+        eventually(lambda: rows(running) > most, "frames on disk")
     ((uid,),) = query(path, "SELECT uid FROM recordings")
     assert isinstance(uid, str)
     return uid
@@ -139,17 +141,20 @@ def killed_agent(uid: str) -> None:
 
 
 def test_what_a_killed_agent_alone_had_is_told_though_it_left_nothing(path: Path) -> None:
-    uid = killed_head(path)
+    uid = killed_head(path, 3)  # it is to be killed before it puts on disk what it has, which is at 5 s
     folder = next(Path("/var/tmp").glob(f"gswarm-tui-{os.geteuid()}/{uid}@*"))
 
     def numbered() -> int:
         return int(struct.unpack(">32sQQQ", (folder / "tally").read_bytes())[1])
 
-    on_disk = len(frames_on(path))
-    eventually(lambda: numbered() > on_disk + 3, "frames that only the agent has")
-    killed_agent(uid)
+    told = numbered()
+    eventually(lambda: numbered() > told + 3, "frames that only the agent has")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(folder / "serve"))
+        os.kill(peer_pid(connection), signal.SIGKILL)
+    eventually(lambda: agents_of(uid)[0]["pid"] is None, "the agent's end")
     assert agents_of(uid)[0]["lives"] == []
-    lost = numbered() - on_disk
+    lost = numbered() - len(frames_on(path))
     status, said = finished(path, uid)
     assert status == 0, said
     assert beyond_the_end(path) == []
