@@ -128,6 +128,7 @@ def test_one_user_watches_the_same_nodes_twice(cluster: Cluster, tmp_path: Path)
         start(second, f"{words} --db {second_db}")
         second.wait_for("nodes 2/2")
         assert len(measuring(cluster[NODE])) == len(measuring(cluster["gpu02"])) == 2
+        wait_seconds(second, 2)
         status, said = leave(second)
         assert status == 0, said
         wait_seconds(first, 1)
