@@ -45,7 +45,10 @@ class LastingDriver(LinuxDriver):
 
 
 def watch_for_going_on(driver: Driver | None) -> None:
-    """Take over what Textual does at SIGCONT; for a driver of another kind, nothing.
+    """Take over what Textual does at SIGTSTP and SIGCONT; for a driver of another kind, nothing.
+
+    Textual stops writing in the midst of whatever a SIGTSTP interrupts, and waits for ever where that was
+    handing on something to write. The event loop does so between other things.
 
     Textual begins its work on the terminal again, and that is right where it ended it, at a SIGTSTP. Whoever
     is stopped otherwise, as by ``scontrol suspend``, never ended it: a second reader would take some of the
@@ -59,7 +62,9 @@ def watch_for_going_on(driver: Driver | None) -> None:
             driver.suspend_application_mode()
         driver.resume_application_mode()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, go_on)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTSTP, driver._sigtstp_application)
+    loop.add_signal_handler(signal.SIGCONT, go_on)
 
 
 def hang_up_without_terminal() -> None:
