@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
-from gswarm_tui.store.recipes import RECIPES
+from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.tui.actions import ACTIONS, GROUPS, LIVE, PAST, REPLAY, key_name
 
 MODES_IN_WORDS = {

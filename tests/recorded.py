@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gswarm_tui.fleet.events import Event
-from gswarm_tui.store.database import RecordingInfo
-from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.store.recording.database import RecordingInfo
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.tui.scene import Scene
 
 

@@ -9,9 +9,9 @@ from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.sheet import part_of, share, throttled_s
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Figures, Summary
-from gswarm_tui.quantities import clock, energy, mebibytes, watts
-from gswarm_tui.store.answers import Source
-from gswarm_tui.store.views import MARK_VALUES, MARKS
+from gswarm_tui.common.quantities import clock, energy, mebibytes, watts
+from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.sql.views import MARK_VALUES, MARKS
 
 
 @dataclass(frozen=True)

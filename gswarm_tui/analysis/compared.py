@@ -8,8 +8,8 @@ from typing import Any
 
 from gswarm_tui.analysis.compare import Run, efficiency, speed_up
 from gswarm_tui.analysis.sheet import Table, lasting, local, part_of, share
-from gswarm_tui.quantities import DASH, energy, percent, used_of, watts
-from gswarm_tui.store.answers import Answer
+from gswarm_tui.common.quantities import DASH, energy, percent, used_of, watts
+from gswarm_tui.store.querying.answers import Answer
 
 _Row = tuple[str, Callable[[Run], str]]
 

@@ -13,10 +13,10 @@ from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis import compare, spans
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Process, Summary, processes, summarize
-from gswarm_tui.errors import UserError
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Happened
-from gswarm_tui.store.answers import Source
 from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.answers import Source
 
 MOST_ROWS = 5_000
 """Rows of an answer that are kept; more can't be read on a screen."""

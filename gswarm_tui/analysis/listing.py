@@ -10,8 +10,8 @@ from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.sheet import Table, lasting, local, share
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Figures, summarize
-from gswarm_tui.quantities import DASH, energy, percent
-from gswarm_tui.store.answers import Answer, Source
+from gswarm_tui.common.quantities import DASH, energy, percent
+from gswarm_tui.store.querying.answers import Answer, Source
 
 
 @dataclass(frozen=True)

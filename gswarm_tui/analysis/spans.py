@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gswarm_agent.frozen import dataclass, replace
-from gswarm_tui.errors import UserError, nearest, printable, quote
-from gswarm_tui.store.answers import QueryError, Source
+from gswarm_tui.common.errors import UserError, nearest, printable, quote
+from gswarm_tui.store.querying.answers import QueryError, Source
 
 
 @dataclass(frozen=True)

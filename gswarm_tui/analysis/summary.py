@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.fleet.names import natural
-from gswarm_tui.store import summing
-from gswarm_tui.store.answers import Answer, Source
-from gswarm_tui.store.spanning import Spans, one_span
+from gswarm_tui.store.querying.answers import Answer, Source
+from gswarm_tui.store.sql import summing
+from gswarm_tui.store.sql.spanning import Spans, one_span
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gswarm_tui.analysis import compare, compared
 from gswarm_tui.analysis.summary import summarize
-from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import Reference, open_source, reference, session_named
-from gswarm_tui.errors import UserError, printable
+from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.options.arguments import CommandParser
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -11,16 +11,16 @@ from typing import TextIO
 
 from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.spans import Span
-from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import open_source, reference, session_named
 from gswarm_tui.commands.target import file_name, new_file, new_folder, size_of
-from gswarm_tui.errors import UserError, printable, quote
+from gswarm_tui.common.errors import UserError, printable, quote
+from gswarm_tui.common.quantities import file_size
 from gswarm_tui.exchange import gswarm_json, tidy_csv
 from gswarm_tui.exchange.windows import micros
+from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.quantities import file_size
-from gswarm_tui.store.answers import Source
-from gswarm_tui.store.dataset import Slice, write_dataset
+from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.transfer.dataset import Slice, write_dataset
 
 FORMATS = ("json", "csv", "parquet")
 _STDOUT = "-"

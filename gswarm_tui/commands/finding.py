@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gswarm_agent.frozen import dataclass
-from gswarm_tui import parts
 from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.spans import Span
-from gswarm_tui.arguments import parse
+from gswarm_tui.common.errors import UserError, printable, quote
 from gswarm_tui.control import notes
 from gswarm_tui.control.client import RunningSource
 from gswarm_tui.control.heads import heads
-from gswarm_tui.errors import UserError, printable, quote
-from gswarm_tui.store.answers import Source
+from gswarm_tui.options.arguments import parse
+from gswarm_tui.run import build
 from gswarm_tui.store.errors import FileInUseError
-from gswarm_tui.store.source import FileSource
+from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.querying.source import FileSource
 
 SUFFIX = ".duckdb"
 SESSION_HELP = 'name or number, "recording 1" for all of it, run.duckdb:train (default: the newest)'
@@ -53,7 +53,7 @@ def which_file(db: Path | None, environ: Mapping[str, str]) -> Path:
         return db
     if (usual := parse([], environ).db) is not None and usual.exists():
         return usual
-    folder = parts.working_folder()
+    folder = build.working_folder()
     here = [path for path in folder.glob(f"*{SUFFIX}") if path.is_file()]
     if here:
         return max(here, key=lambda path: path.stat().st_mtime_ns).relative_to(folder)

@@ -6,14 +6,14 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import SUFFIX
-from gswarm_tui.errors import UserError, printable
+from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.exchange.foreign import Units
 from gswarm_tui.exchange.readings import Counted, JsonImport
+from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.store.files import is_database
-from gswarm_tui.store.importing import importing
+from gswarm_tui.store.recording.files import is_database
+from gswarm_tui.store.transfer.importing import importing
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:

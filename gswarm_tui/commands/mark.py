@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gswarm_agent.mark import Marked, MarkError, Value, checked, send, values_of
-from gswarm_tui.arguments import CommandParser
+from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.control.heads import Head, heads, mark
-from gswarm_tui.errors import UserError, quote
+from gswarm_tui.options.arguments import CommandParser
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:

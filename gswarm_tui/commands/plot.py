@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import SESSION_HELP, open_source, reference, session_named
 from gswarm_tui.commands.target import file_name
-from gswarm_tui.errors import printable
+from gswarm_tui.common.errors import printable
+from gswarm_tui.options.arguments import CommandParser
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:

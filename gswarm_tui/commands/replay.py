@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_agent.frozen import dataclass
-from gswarm_tui import hosts, parts
 from gswarm_tui.analysis import spans
-from gswarm_tui.arguments import CommandParser, parse
 from gswarm_tui.commands.finding import Reference, open_source, reference, session_named
-from gswarm_tui.errors import UserError
-from gswarm_tui.plan import require_terminal
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.options.arguments import CommandParser, parse
+from gswarm_tui.run import build
+from gswarm_tui.run.plan import require_terminal
+from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.source import FileSource
+from gswarm_tui.store.querying.source import FileSource
 
 if TYPE_CHECKING:
     from gswarm_tui.playback.player import Player
@@ -47,7 +48,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     asked = parser.read(words)
     wanted = read(asked.what, asked.db)
     settings = parse([], environ)
-    theme = parts.choose_theme(settings, environ)
+    theme = build.choose_theme(settings, environ)
     with closing(open_source(wanted.file, environ)) as source:
         if not isinstance(source, FileSource):
             raise UserError(
@@ -57,7 +58,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         player, title = open_player(source, wanted.session)
         require_terminal(sys.stdin, sys.stdout)
         from gswarm_tui.analysis.desk import Desk
-        from gswarm_tui.asked import Asked, usual_place
+        from gswarm_tui.common.query_history import Asked, usual_place
         from gswarm_tui.tui.replay import ReplayApp
 
         app = ReplayApp(
@@ -98,7 +99,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str]:
     from gswarm_tui.playback.player import Player
     from gswarm_tui.playback.playhead import Playhead
     from gswarm_tui.playback.tape import RecordedTape
-    from gswarm_tui.store.playback import require_recording
+    from gswarm_tui.store.history.playback import require_recording
 
     require_recording(source)
     if session:

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gswarm_agent import __version__
-from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import SESSION_HELP, open_source, reference, session_named
 from gswarm_tui.commands.target import file_name
-from gswarm_tui.errors import UserError, printable
+from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.options.arguments import CommandParser
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from gswarm_tui.analysis import listing, spans
-from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import open_source
-from gswarm_tui.errors import UserError, printable
+from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.options.arguments import CommandParser
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:

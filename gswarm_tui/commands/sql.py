@@ -9,18 +9,18 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import open_source
-from gswarm_tui.errors import UserError, printable
+from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.store.answers import Answer, QueryError
-from gswarm_tui.store.asking import split
 from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.answers import Answer, QueryError
+from gswarm_tui.store.querying.statement import split
 
 if TYPE_CHECKING:
     from gswarm_tui.printing.formats import Form
-    from gswarm_tui.store.answers import Source
+    from gswarm_tui.store.querying.answers import Source
 
 _MOST_SQL = 1024 * 1024
 
@@ -100,7 +100,7 @@ class _Asking:
 
 def _converse(asking: _Asking, form: Form, environ: Mapping[str, str]) -> None:
     """Answer what is typed at a prompt. Raises StoreError."""
-    from gswarm_tui.asked import Asked, usual_place
+    from gswarm_tui.common.query_history import Asked, usual_place
     from gswarm_tui.shell.prompt import Prompt
 
     told = "being recorded" if asking.source.running else "finished"

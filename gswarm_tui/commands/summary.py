@@ -18,9 +18,9 @@ from gswarm_tui.analysis.summary import (
     processes_answer,
     summarize,
 )
-from gswarm_tui.arguments import CommandParser
 from gswarm_tui.commands.finding import open_source, reference, session_named
-from gswarm_tui.errors import UserError, nearest, printable, quote
+from gswarm_tui.common.errors import UserError, nearest, printable, quote
+from gswarm_tui.options.arguments import CommandParser
 
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
 _FEW_NODES, _FEW_GPUS = 24, 16

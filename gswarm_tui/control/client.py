@@ -9,8 +9,8 @@ from typing import Any
 
 from gswarm_tui.control.heads import Head, Line, gone, reach
 from gswarm_tui.control.messages import MessageError
-from gswarm_tui.store.answers import Answer, QueryError
 from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.answers import Answer, QueryError
 
 
 class _UnansweredError(StoreError):

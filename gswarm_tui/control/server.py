@@ -18,8 +18,8 @@ from gswarm_agent.mark import MarkError, checked
 from gswarm_tui.control import notes, places
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, VERSION, MessageError, decode, encode, length
 from gswarm_tui.hub import Hub
-from gswarm_tui.store.answers import Answer, QueryError, Source
 from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.answers import Answer, QueryError, Source
 
 PATIENCE_S = 10.0
 """Within this a visitor has to say what it wants."""

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.frozen import dataclass
-from gswarm_tui.errors import quote
+from gswarm_tui.common.errors import quote
 from gswarm_tui.exchange.windows import micros
 
 FIRST_YEAR, LAST_YEAR = 1971, 2500

@@ -28,7 +28,7 @@ from gswarm_agent import __version__
 from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.exchange.windows import micros, windows
-from gswarm_tui.store.answers import Source
+from gswarm_tui.store.querying.answers import Source
 
 MADE_BY = "gswarm-tui"
 ABSENT = "NaN"

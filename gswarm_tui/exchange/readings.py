@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_tui.errors import quote
+from gswarm_tui.common.errors import quote
 from gswarm_tui.exchange.foreign import Units, Values, WrongValueError, moment, read_frame
 from gswarm_tui.exchange.gswarm_json import MADE_BY
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.importing import Importing, mark
-from gswarm_tui.store.schema import (
+from gswarm_tui.store.sql.schema import (
     GPU_SAMPLES,
     GPUS,
     HOST_SAMPLES,
@@ -33,6 +32,7 @@ from gswarm_tui.store.schema import (
     SESSIONS,
     Table,
 )
+from gswarm_tui.store.transfer.importing import Importing, mark
 
 USUAL_INTERVAL_MS = 1000
 """gswarm-profiler's head takes a frame a second, whatever was asked for."""

@@ -12,8 +12,8 @@ from typing import TextIO
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.exchange.windows import micros, windows
-from gswarm_tui.store.answers import Source
-from gswarm_tui.store.schema import literal
+from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.sql.schema import literal
 
 _NODES = "JOIN nodes n USING (node_id)"
 _GPUS = f"JOIN gpus g USING (gpu_id) {_NODES}"

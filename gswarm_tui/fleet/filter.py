@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, HOST_METRICS, Metric
-from gswarm_tui.errors import nearest
+from gswarm_tui.common.errors import nearest
 from gswarm_tui.fleet.node import NodeState, Standing
 
 Matches = npt.NDArray[np.bool_]

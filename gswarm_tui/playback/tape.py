@@ -9,8 +9,8 @@ from gswarm_tui.fleet.events import Event, Happened
 from gswarm_tui.fleet.node import Rings
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.track import KINDS, MARK, Stop, Stretch, Track
-from gswarm_tui.store.moment import Moments
-from gswarm_tui.store.playback import Playback, Source, micros
+from gswarm_tui.store.history.moment import Moments
+from gswarm_tui.store.history.playback import Playback, Source, micros
 
 
 class RecordedTape:

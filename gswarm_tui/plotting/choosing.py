@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
-from gswarm_tui.errors import UserError, nearest, quote
+from gswarm_tui.common.errors import UserError, nearest, quote
 
 MEAN, MAX = "mean", "max"
 

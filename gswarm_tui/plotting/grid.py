@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from gswarm_agent.metrics import COUNTER, REASON_POWER_CAP, Metric
 from gswarm_tui.analysis.spans import Span
+from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.throttling import HARMFUL
 from gswarm_tui.plotting.choosing import MAX
-from gswarm_tui.store.answers import Source
-from gswarm_tui.units import shown_unit
+from gswarm_tui.store.querying.answers import Source
 
 Floats = npt.NDArray[np.float32]
 

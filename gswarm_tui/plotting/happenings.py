@@ -11,8 +11,8 @@ from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.spans import Span
-from gswarm_tui.errors import UserError, nearest, quote
-from gswarm_tui.store.answers import Source
+from gswarm_tui.common.errors import UserError, nearest, quote
+from gswarm_tui.store.querying.answers import Source
 
 MARK = "mark"
 

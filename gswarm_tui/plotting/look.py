@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib import font_manager
 
-from gswarm_tui.colours import LIGHT_COLOURS, between
+from gswarm_tui.common.colours import LIGHT_COLOURS, between
 
 INK, DIM, FAINT = LIGHT_COLOURS.text, LIGHT_COLOURS.dim, LIGHT_COLOURS.faint
 LINE = LIGHT_COLOURS.anchors[5]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gswarm_tui.analysis.spans import Span
-from gswarm_tui.errors import UserError, quote
+from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.plotting.choosing import MEAN, Choice, of_kind
 from gswarm_tui.plotting.grid import MOST_BINS, Devices, Grid, grids
 from gswarm_tui.plotting.happenings import Mark, Other, Trouble, happenings, others, require_values
-from gswarm_tui.store.answers import Source
+from gswarm_tui.store.querying.answers import Source
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,10 +15,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gswarm_agent.frame import ERROR
 from gswarm_agent.metrics import COUNTER, Metric
+from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.plotting import look
 from gswarm_tui.plotting.grid import Floats, Grid
 from gswarm_tui.plotting.happenings import Mark, Trouble
-from gswarm_tui.units import nice_ceiling, shown_unit
 
 Pixels = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from gswarm_tui.errors import UserError, quote
+from gswarm_tui.common.errors import UserError, quote
 
 DPI = 220
 SUFFIXES = (".pdf", ".png", ".svg")

@@ -9,7 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from gswarm_tui.errors import printable
+from gswarm_tui.common.errors import printable
 
 NOTHING = "–"
 _SINGLE = struct.Struct("f")

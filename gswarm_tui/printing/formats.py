@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gswarm_agent.frozen import dataclass
-from gswarm_tui.errors import UserError, nearest, printable, quote
+from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.printing import cells
-from gswarm_tui.store.answers import Answer
 from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.answers import Answer
 
 FORMATS = ("table", "csv", "json", "markdown", "parquet")
 _SUFFIXES = {
@@ -88,7 +88,7 @@ def write(answer: Answer, form: Form, *, unlike: Path | None = None) -> None:
         raise UserError(f"{file} exists; name another file with -o, or replace it with --force.")
     with whole(form.out, unlike) as part:
         if form.format == "parquet":
-            from gswarm_tui.store.parquet import write_parquet
+            from gswarm_tui.store.transfer.parquet import write_parquet
 
             write_parquet(answer, part)
         else:

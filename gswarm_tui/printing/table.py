@@ -10,7 +10,7 @@ from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 
-from gswarm_tui.errors import printable
+from gswarm_tui.common.errors import printable
 
 _GAP = "  "
 _LEAST_TEXT = 10

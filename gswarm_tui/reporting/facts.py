@@ -9,7 +9,7 @@ from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Process, Summary, processes, summarize
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
-from gswarm_tui.store.answers import Source
+from gswarm_tui.store.querying.answers import Source
 
 Row = dict[str, Any]
 

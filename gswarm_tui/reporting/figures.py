@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.sheet import part_of, throttled_s
 from gswarm_tui.analysis.summary import Figures
+from gswarm_tui.common.quantities import DASH
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
-from gswarm_tui.quantities import DASH
 from gswarm_tui.reporting.html import Cell, Html, cell, table
 
 MOST_MARKED = 3

@@ -13,7 +13,7 @@ from gswarm_tui.plotting.material import Material, gather
 from gswarm_tui.reporting import vector
 from gswarm_tui.reporting.facts import facts
 from gswarm_tui.reporting.page import Plot, Report
-from gswarm_tui.store.answers import Source
+from gswarm_tui.store.querying.answers import Source
 
 MOST_BINS = 600
 """Enough for the width of a page, and few enough to send on."""

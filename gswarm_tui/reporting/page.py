@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from gswarm_agent.frozen import dataclass
-from gswarm_tui import hosts
 from gswarm_tui.analysis.sheet import extremes, part_of, process_table, share, throttled_s
 from gswarm_tui.analysis.spans import Span
+from gswarm_tui.common.quantities import DASH, energy, mebibytes, plural, watts
 from gswarm_tui.plotting.timescale import moment, short_time, zone_name
-from gswarm_tui.quantities import DASH, energy, mebibytes, plural, watts
 from gswarm_tui.reporting.facts import MOST_GAPS, MOST_PROCESSES, Facts
 from gswarm_tui.reporting.figures import DEFINITIONS, figures_table, number
 from gswarm_tui.reporting.html import Html, cell, join, table, tag
+from gswarm_tui.slurm import hosts
 
 OPEN_UP_TO = 64
 """So many GPUs are listed at once; of more, the list has to be opened."""

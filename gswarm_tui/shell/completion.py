@@ -9,7 +9,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from gswarm_agent.frozen import dataclass
-from gswarm_tui.store.answers import Source
+from gswarm_tui.store.querying.answers import Source
 
 _KEYWORDS = """
 SELECT FROM WHERE GROUP BY ORDER LIMIT OFFSET HAVING QUALIFY WITH AS JOIN LEFT RIGHT FULL INNER CROSS ASOF

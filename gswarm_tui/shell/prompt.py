@@ -13,14 +13,14 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
 
-from gswarm_tui.asked import Asked
-from gswarm_tui.errors import nearest, quote
+from gswarm_tui.common.errors import nearest, quote
+from gswarm_tui.common.query_history import Asked
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.shell.completion import Known, SqlCompleter
-from gswarm_tui.store.answers import Source
-from gswarm_tui.store.asking import split
 from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.querying.statement import split
 
 _TEXT_FORMATS = tuple(each for each in formats.FORMATS if each != "parquet")
 _COMMANDS = {

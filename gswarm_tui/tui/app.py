@@ -9,8 +9,8 @@ from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
-from gswarm_tui.asked import Asked
-from gswarm_tui.colours import DARK
+from gswarm_tui.common.colours import DARK
+from gswarm_tui.common.query_history import Asked
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.fleet.since import SinceError, parse_since, split_since

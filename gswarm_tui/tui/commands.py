@@ -10,7 +10,7 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.widgets import OptionList
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
-from gswarm_tui.colours import THEME_NAMES
+from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.actions import actions_of
 from gswarm_tui.tui.legend import meaning

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from gswarm_agent.metrics import REASON_POWER_CAP, Metric
-from gswarm_tui.fleet.throttling import HARMFUL
-from gswarm_tui.quantities import (
+from gswarm_tui.common.quantities import (
     DASH,
     age,
     clock,
@@ -20,7 +19,8 @@ from gswarm_tui.quantities import (
     used_of,
     watts,
 )
-from gswarm_tui.units import shown_unit
+from gswarm_tui.common.units import shown_unit
+from gswarm_tui.fleet.throttling import HARMFUL
 
 __all__ = [
     "DASH",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gswarm_agent.metrics import Metric
+from gswarm_tui.common.units import shown_unit
 from gswarm_tui.tui import format as form
 from gswarm_tui.tui.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
 from gswarm_tui.tui.picture import Picture
 from gswarm_tui.tui.ramp import BLOCK_OF, BUCKETS, is_logarithmic
 from gswarm_tui.tui.widgets.bar import Line, Span, spread
-from gswarm_tui.units import shown_unit
 
 HOST_HEADS = {"cpu": "cpu", "mem": "mem", "net": "GB/s in/out", "iowait": "iowait"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gswarm_tui.asked import Asked
+from gswarm_tui.common.query_history import Asked
 
 if TYPE_CHECKING:
     from gswarm_tui.tui.answer import Laid

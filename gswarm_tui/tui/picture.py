@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME, HOST_COLUMNS, Metric
+from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.fleet.history import Floats, binned
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.ramp import Buckets, buckets, fractions, top_of, tops
-from gswarm_tui.units import nice_ceiling, shown_unit
 
 SPARK_S = 300.0
 FRESH = (Standing.LIVE, Standing.STALE)

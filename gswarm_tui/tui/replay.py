@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import tzinfo
 
 from gswarm_tui.analysis.desk import Desk
-from gswarm_tui.asked import Asked
-from gswarm_tui.colours import DARK
+from gswarm_tui.common.colours import DARK
+from gswarm_tui.common.query_history import Asked
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feed import PlayedFeed

@@ -17,7 +17,7 @@ from rich.color_triplet import ColorTriplet
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
 
-from gswarm_tui.colours import (
+from gswarm_tui.common.colours import (
     ANSI,
     DARK,
     DARK_COLOURS,

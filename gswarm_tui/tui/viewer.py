@@ -15,9 +15,9 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
-from gswarm_tui.asked import Asked
-from gswarm_tui.colours import DARK, THEME_NAMES
-from gswarm_tui.errors import REPLACED
+from gswarm_tui.common.colours import DARK, THEME_NAMES
+from gswarm_tui.common.errors import REPLACED
+from gswarm_tui.common.query_history import Asked
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.playback.goto import HINT, GotoError, parse_goto

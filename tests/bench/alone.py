@@ -12,7 +12,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_tui.store.schema import GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, STORAGE_VERSION, literal
+from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, STORAGE_VERSION, literal
 
 _TABLES = tuple(table.name for table in (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES))
 _SECOND_US = 1_000_000

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.metrics import REASON_POWER_CAP, REASON_SW_THERMAL
-from gswarm_tui.store.database import Database, RecordingInfo
-from gswarm_tui.store.samples import Columns
-from gswarm_tui.store.schema import (
+from gswarm_tui.store.recording.database import Database, RecordingInfo
+from gswarm_tui.store.recording.samples import Columns
+from gswarm_tui.store.recording.sorting import Sorter
+from gswarm_tui.store.sql.schema import (
     GPU_SAMPLES,
     GPUS,
     HOST_SAMPLES,
@@ -23,7 +24,6 @@ from gswarm_tui.store.schema import (
     SESSIONS,
     Table,
 )
-from gswarm_tui.store.sorting import Sorter
 
 BEGAN = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
 _TICKS_AT_ONCE = 2_000

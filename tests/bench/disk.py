@@ -21,9 +21,9 @@ from gswarm_agent.probes.base import Reading
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
 from gswarm_tui.launch.simulated import simulated_names
-from gswarm_tui.store.database import Database, RecordingInfo
-from gswarm_tui.store.recorder import Recorder
-from gswarm_tui.store.sorting import Sorter
+from gswarm_tui.store.recording.database import Database, RecordingInfo
+from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.sorting import Sorter
 from tests.bench.figures import Figure, Form
 
 GPUS = 8

@@ -182,7 +182,7 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
     from gswarm_tui.hub import Hub
     from gswarm_tui.launch.bootstrap import Bootstrap, Serving
     from gswarm_tui.launch.ssh import SshLauncher, SshSettings
-    from gswarm_tui.link import Link
+    from gswarm_tui.link.link import Link
 
     hub = Hub(Fleet(names, INTERVAL_MS / 1000))
     # Nothing is acknowledged, so frames wait for the next client as after one that was killed.
@@ -257,6 +257,6 @@ if __name__ == "__main__":
     if sys.argv[2] == BARE:
         asyncio.run(_drive_bare(sys.argv[1], sys.argv[4:]))
     else:
-        from gswarm_tui import turns
+        from gswarm_tui.run import event_loop
 
-        turns.run(_drive(sys.argv[1], sys.argv[2], sys.argv[3] == "1", sys.argv[4:]))
+        event_loop.run(_drive(sys.argv[1], sys.argv[2], sys.argv[3] == "1", sys.argv[4:]))

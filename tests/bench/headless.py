@@ -17,16 +17,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from gswarm_tui import turns
-from gswarm_tui.clock import steady_wall
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Channel, Launcher, allow_many_files
-from gswarm_tui.lifetime import spare_searches
-from gswarm_tui.link import Link, Times
-from gswarm_tui.store.database import RecordingInfo
-from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.link.clock import steady_wall
+from gswarm_tui.link.link import Link, Times
+from gswarm_tui.run import event_loop
+from gswarm_tui.run.lifetime import spare_searches
+from gswarm_tui.store.recording.database import RecordingInfo
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.bench.nodes import ToNodes
 from tests.bench.processes import as_of_a_head
 from tests.bench.watched import Journal
@@ -112,4 +112,4 @@ async def _record(journal: Path, where: Path, interval_ms: int, path: Path, name
 
 if __name__ == "__main__":
     _, to, source, every, database, *nodes = sys.argv
-    turns.run(_record(Path(to), Path(source), int(every), Path(database), nodes))
+    event_loop.run(_record(Path(to), Path(source), int(every), Path(database), nodes))

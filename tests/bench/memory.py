@@ -22,9 +22,9 @@ from gswarm_tui.fleet.events import FrameArrived, LinkChanged, NodeIntroduced, P
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.simulated import simulated_names
-from gswarm_tui.lifetime import spare_searches
-from gswarm_tui.store.database import RecordingInfo
-from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.run.lifetime import spare_searches
+from gswarm_tui.store.recording.database import RecordingInfo
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.bench.figures import Figure, Form, number
 from tests.bench.processes import as_of_a_head, rss_mib
 

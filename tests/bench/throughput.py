@@ -14,16 +14,16 @@ from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.wire import MAGIC, encode
 from gswarm_agent.wire_packing import Packer
-from gswarm_tui import turns
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Channel
 from gswarm_tui.launch.simulated import SimulatedLauncher, simulated_names
-from gswarm_tui.lifetime import spare_searches
-from gswarm_tui.link import Link
-from gswarm_tui.store.database import RecordingInfo
-from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.link.link import Link
+from gswarm_tui.run import event_loop
+from gswarm_tui.run.lifetime import spare_searches
+from gswarm_tui.store.recording.database import RecordingInfo
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.bench.alone import alone
 from tests.bench.figures import Figure, Form, number
 
@@ -37,7 +37,7 @@ def run(form: Form) -> Iterator[Figure]:
     spare_searches()
     nodes, frames = form.count(128, 4), form.count(400, 10)
     floods = [
-        turns.run(_flood(form.folder / f"flood-{turn}.duckdb", nodes, frames, form.seed))
+        event_loop.run(_flood(form.folder / f"flood-{turn}.duckdb", nodes, frames, form.seed))
         for turn in range(form.count(5, 1))
     ]
     _, samples, file_bytes = floods[0]
@@ -52,7 +52,7 @@ def run(form: Form) -> Iterator[Figure]:
     yield Figure("disk, a GPU-sample, of these few minutes", file_bytes / samples, "bytes")
     nodes = form.count(1024, 8)
     path = form.folder / "pace.duckdb"
-    share = turns.run(pace(path, nodes, GPUS, 1000, form.seconds(30), form.seed))
+    share = event_loop.run(pace(path, nodes, GPUS, 1000, form.seconds(30), form.seed))
     bare = alone(path, form.folder / "pace-alone.duckdb", 1)
     yield Figure(
         f"hub + recorder, {nodes} nodes × {GPUS} GPUs at 1 Hz", share, "% of a core", 15,

@@ -22,13 +22,14 @@ from operator import itemgetter
 from pathlib import Path
 from unittest.mock import patch
 
-from gswarm_tui import cli, parts
-from gswarm_tui.arguments import Options
+from gswarm_tui import cli
 from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, Phase, RecorderStatus
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Launcher
-from gswarm_tui.plan import Plan
-from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.options.arguments import Options
+from gswarm_tui.run import build
+from gswarm_tui.run.plan import Plan
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.bench.nodes import ToNodes
 from tests.bench.processes import as_of_a_head
 from tests.terminal import InTerminal
@@ -170,7 +171,7 @@ def in_terminal(
 
 def main(journal: Path, nodes: Path, lives_s: float, seed: str, words: Sequence[str]) -> int:
     """Run the app."""
-    add = parts.add_links
+    add = build.add_links
     rng = random.Random(seed)
 
     def launcher(options: Options, plan: Plan, recording: str, *, only_left: bool = False) -> Launcher:
@@ -188,8 +189,8 @@ def main(journal: Path, nodes: Path, lives_s: float, seed: str, words: Sequence[
         patches.enter_context(patch.object(hub, "recorded", told))
 
     with ExitStack() as patches:
-        patches.enter_context(patch.object(parts, "make_launcher", launcher))
-        patches.enter_context(patch.object(parts, "add_links", add_links))
+        patches.enter_context(patch.object(build, "make_launcher", launcher))
+        patches.enter_context(patch.object(build, "add_links", add_links))
         return cli.main(words)
 
 

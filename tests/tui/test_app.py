@@ -8,7 +8,7 @@ from textual._compositor import CompositorUpdate
 from textual.geometry import Size
 from textual.widgets import Input
 
-from gswarm_tui.colours import THEME_NAMES
+from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.tui.commands import Palette
 from tests.terminal import Screen
 from tests.tui.conftest import app_on, screen_text

@@ -16,7 +16,7 @@ from gswarm_tui.playback.errors import UnreadableError
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.playhead import Playhead
 from gswarm_tui.playback.tape import RecordedTape
-from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.tui.app import GswarmApp
 from tests.recorded import begin
 from tests.tui.conftest import app_on, line_with, screen_text

@@ -15,11 +15,11 @@ from prompt_toolkit.output import DummyOutput
 from textual.pilot import Pilot
 
 from gswarm_tui.analysis.desk import Desk, DeskError
-from gswarm_tui.asked import Asked
+from gswarm_tui.common.query_history import Asked
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.shell.prompt import Prompt
-from gswarm_tui.store.recipes import RECIPES
-from gswarm_tui.store.source import FileSource
+from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.widgets.editor import Editor
 from tests.recorded import begin, recorded

@@ -17,7 +17,7 @@ from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
-from gswarm_tui.colours import DARK, LIGHT, parsed
+from gswarm_tui.common.colours import DARK, LIGHT, parsed
 from gswarm_tui.tui.ramp import BUCKETS
 from gswarm_tui.tui.terminal import Terminal
 from gswarm_tui.tui.themes import luminance, palette

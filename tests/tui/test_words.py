@@ -11,7 +11,7 @@ from rich.color import Color
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, Metric
-from gswarm_tui.colours import ANSI, DARK, LIGHT, THEME_NAMES
+from gswarm_tui.common.colours import ANSI, DARK, LIGHT, THEME_NAMES
 from gswarm_tui.tui import format as form
 from gswarm_tui.tui.ramp import BUCKETS, UNMEASURED, block, bucket, buckets, fractions, top_of
 from gswarm_tui.tui.text import clean, clip, clip_left, pad

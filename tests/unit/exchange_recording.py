@@ -7,7 +7,7 @@ from typing import Any
 
 from gswarm_agent.frame import ProcessSample
 from gswarm_tui.fleet.events import Event, Happened, NodeIntroduced, SessionStarted, SessionStopped
-from gswarm_tui.store.schema import TABLES
+from gswarm_tui.store.sql.schema import TABLES
 from tests.unit.store_recording import (
     T0,
     arrived,

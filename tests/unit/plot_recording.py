@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gswarm_agent.frame import ERROR, INFO, Note
 from gswarm_tui.fleet.events import Happened
-from gswarm_tui.store.database import RecordingInfo
-from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.store.recording.database import RecordingInfo
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.tui.scene import BEGINNING, Scene
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from gswarm_agent.frame import TABLES, GpuFacts, Hello, HostFacts, Note, ProcessSample, Row, Tables
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
-from gswarm_tui.store.database import RecordingInfo
-from gswarm_tui.store.reader import open_for_reading
-from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.store.querying.reader import open_for_reading
+from gswarm_tui.store.recording.database import RecordingInfo
+from gswarm_tui.store.recording.recorder import Recorder
 
 T0 = 1_800_000_000.0
 INFO = RecordingInfo(

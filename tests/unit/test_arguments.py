@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui import config
-from gswarm_tui.arguments import Options, parse
 from gswarm_tui.cli import main
-from gswarm_tui.commands import WORDS
-from gswarm_tui.errors import UserError
-from gswarm_tui.values import DemoSize
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.options import config
+from gswarm_tui.options.arguments import Options, parse
+from gswarm_tui.options.command_table import WORDS
+from gswarm_tui.options.values import DemoSize
 
 HEAVY = ("textual", "rich", "duckdb", "asyncssh", "asyncio", "logging", "numpy", "ClusterShell", "msgpack")
 
@@ -297,7 +297,7 @@ def test_the_command_line_is_read_without_loading_what_it_may_not_need(words: li
 
 def test_the_screens_wait_for_no_database_and_no_ssh() -> None:
     script = (
-        "import sys, gswarm_tui.tui.app, gswarm_tui.watch\n"
+        "import sys, gswarm_tui.tui.app, gswarm_tui.run.watch\n"
         "print('loaded', *set(sys.modules) & {'duckdb', 'asyncssh', 'matplotlib', 'prompt_toolkit'})\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -345,7 +345,7 @@ def test_help_shows_every_option_and_stays_in_80_columns(
     assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("word", [*WORDS, "recover"])
+@pytest.mark.parametrize("word", WORDS)
 def test_help_of_each_command_stays_in_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.history import FileHistory
 
-from gswarm_tui.asked import Asked, usual_place
+from gswarm_tui.common.query_history import Asked, usual_place
 
 QUERIES = st.lists(st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]), min_size=1))
 

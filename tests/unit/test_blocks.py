@@ -13,8 +13,8 @@ from gswarm_agent.frame import TABLES, Frame
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.blocks import numbers, packed
 from gswarm_tui.fleet.readings import readings
-from gswarm_tui.store.samples import Keys, Samples
-from gswarm_tui.store.schema import GPU_SAMPLES, HOST_SAMPLES
+from gswarm_tui.store.recording.samples import Keys, Samples
+from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES
 
 names = st.lists(st.sampled_from([*GPU_COLUMNS, "from_the_future"]), max_size=8, unique=True).map(tuple)
 layouts = st.builds(Layout, names, st.frozensets(st.sampled_from(GPU_COLUMNS), max_size=4))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_tui.errors import UserError
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import RecorderStatus, SessionStarted
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.lifetime import Ended
-from gswarm_tui.parts import user_name, working_folder
-from gswarm_tui.watch import _say_goodbye
+from gswarm_tui.run.build import user_name, working_folder
+from gswarm_tui.run.lifetime import Ended
+from gswarm_tui.run.watch import _say_goodbye
 
 LOG = Path("/state/gswarm-tui.log")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import Clock
-from gswarm_tui.clock import NodeClock, Timelines, steady_wall
+from gswarm_tui.link.clock import NodeClock, Timelines, steady_wall
 
 T0 = 1_800_000_000
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_tui.config import ConfigError, default_path, load
-from gswarm_tui.errors import UserError
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.options.config import ConfigError, default_path, load
 
 
 def write(folder: Path, text: str | bytes) -> Path:

@@ -24,20 +24,20 @@ from gswarm_agent.folder import SOCKET
 from gswarm_agent.mark import MarkError
 from gswarm_tui.commands.finding import open_source, which_file
 from gswarm_tui.commands.sql import _Asking
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import notes, places
 from gswarm_tui.control.client import RunningSource
 from gswarm_tui.control.heads import Head, heads, mark
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, MessageError, decode, encode, length
 from gswarm_tui.control.server import ControlServer
-from gswarm_tui.errors import UserError
 from gswarm_tui.fleet.events import Happened
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.printing.formats import Form
-from gswarm_tui.store.answers import QueryError
 from gswarm_tui.store.errors import FileInUseError, StoreError
-from gswarm_tui.store.recorder import Recorder
-from gswarm_tui.store.source import FileSource
+from gswarm_tui.store.querying.answers import QueryError
+from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gswarm_tui.hosts import MAX_NODES, HostListError, expand, fold
+from gswarm_tui.slurm.hosts import MAX_NODES, HostListError, expand, fold
 
 labels = st.from_regex(r"[a-z]{1,4}[0-9]{0,4}(-[a-z0-9]{1,3})?", fullmatch=True)
 names = st.lists(labels, min_size=1, max_size=3).map(".".join)

@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 
 from gswarm_agent.wire import Ack, Bye, JobEnds
-from gswarm_tui.errors import UserError
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.jobend import EVERY_S, GRACE_S, SOONEST_S, follow
-from gswarm_tui.slurm import Job, JobEnd, SlurmError
+from gswarm_tui.run.job_end import EVERY_S, GRACE_S, SOONEST_S, follow
+from gswarm_tui.slurm.jobs import Job, JobEnd, SlurmError
 from tests.unit.test_hub import Link
 from tests.unit.test_link import BEGIN, FRAME, SECOND_NS, FakeAgent, scene, settle
 

@@ -19,7 +19,7 @@ from gswarm_tui.launch.base import Launcher, LaunchError, Retry
 from gswarm_tui.launch.local import LocalLauncher
 from gswarm_tui.launch.process import ProcessChannel
 from gswarm_tui.launch.simulated import MOST_PROCESSES, SimulatedLauncher, simulated_names
-from gswarm_tui.link import Link
+from gswarm_tui.link.link import Link
 
 PATIENCE_S = 60.0
 
@@ -154,7 +154,7 @@ async def test_a_node_that_is_not_of_the_fleet_is_refused_for_good() -> None:
 HEAD_THAT_DIES = """
 import asyncio, os, signal, sys
 from gswarm_tui.launch.simulated import SimulatedLauncher, simulated_names
-from gswarm_tui.link import Link
+from gswarm_tui.link.link import Link
 
 async def main():
     names = simulated_names(int(sys.argv[1]))

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from gswarm_tui import lifetime
 from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus, SessionStopped
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.lifetime import Lifetime, spare_searches
+from gswarm_tui.run import lifetime
+from gswarm_tui.run.lifetime import Lifetime, spare_searches
 from tests.unit.store_recording import arrived, introduced
 
 

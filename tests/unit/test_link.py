@@ -36,7 +36,6 @@ from gswarm_agent.wire import (
     Stop,
     encode,
 )
-from gswarm_tui.clock import DRIFT, Offset
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
@@ -47,7 +46,8 @@ from gswarm_tui.fleet.events import (
     Phase,
 )
 from gswarm_tui.launch.base import LaunchError, Retry
-from gswarm_tui.link import Link, Times
+from gswarm_tui.link.clock import DRIFT, Offset
+from gswarm_tui.link.link import Link, Times
 
 E = TypeVar("E", bound=Event)
 

@@ -15,8 +15,8 @@ import pytest
 from gswarm_agent import folder
 from gswarm_agent.frame import Frame
 from gswarm_tui.commands import mark
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import places
-from gswarm_tui.errors import UserError
 from tests.unit.agent_node import Node
 from tests.unit.store_recording import query
 from tests.unit.test_control import Running

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from gswarm_agent.frame import TABLES, Frame
 from gswarm_agent.wire import MAGIC, encode
-from gswarm_tui import link
 from gswarm_tui.fleet.events import FrameArrived, Phase, RecorderStatus, weight
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
@@ -28,9 +27,10 @@ from gswarm_tui.launch.process import ProcessChannel
 from gswarm_tui.launch.srun import STEPS_AT_ONCE, SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.launcher import HANDSHAKES_AT_ONCE
-from gswarm_tui.link import Link
-from gswarm_tui.pace import Backoff, Gate
-from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.link import link
+from gswarm_tui.link.backoff import Backoff, Gate
+from gswarm_tui.link.link import Link
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, gpu_row, hello, host_row, query
 from tests.unit.test_link import (
     BEGIN,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_tui.arguments import parse
-from gswarm_tui.errors import UserError
-from gswarm_tui.plan import Plan, require_terminal, resolve_nodes
-from gswarm_tui.slurm import Job, Slurm, SlurmError
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.options.arguments import parse
+from gswarm_tui.run.plan import Plan, require_terminal, resolve_nodes
+from gswarm_tui.slurm.jobs import Job, Slurm, SlurmError
 
 GPUS = {"gpu01": frozenset({0, 1}), "gpu02": frozenset({2, 3})}
 JOB = Job("4711", "4711", ("gpu01", "gpu02"), name="train", cluster="hopper", started_at=1.0, gpus=GPUS)

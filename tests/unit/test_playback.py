@@ -25,10 +25,10 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.tape import RecordedTape
-from gswarm_tui.store import moment
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.playback import require_recording
-from gswarm_tui.store.source import FileSource
+from gswarm_tui.store.history import moment
+from gswarm_tui.store.history.playback import require_recording
+from gswarm_tui.store.querying.source import FileSource
 from tests.recorded import recorded
 from tests.tui.scene import BEGINNING, Scene
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record

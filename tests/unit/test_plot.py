@@ -27,7 +27,7 @@ from gswarm_agent.frame import ERROR, INFO, Note
 from gswarm_agent.metrics import GPU_BY_SHORT
 from gswarm_tui import cli
 from gswarm_tui.analysis import spans
-from gswarm_tui.errors import UserError
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
 from gswarm_tui.plotting import look, saving
 from gswarm_tui.plotting.choosing import MAX, MEAN, choose_metrics
@@ -36,8 +36,8 @@ from gswarm_tui.plotting.grid import Devices, Grid, grids
 from gswarm_tui.plotting.material import Material, gather
 from gswarm_tui.plotting.panels import short_names
 from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, short_time, zone_name
-from gswarm_tui.store.recorder import Recorder
-from gswarm_tui.store.source import FileSource
+from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.plot_recording import record_training
 from tests.unit.store_recording import INFO as WHAT
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, query, record

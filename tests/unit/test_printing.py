@@ -19,13 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.errors import UserError
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.printing import cells, formats
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.printing.table import show
-from gswarm_tui.store.answers import Answer
 from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.answers import Answer
 
 NOON = datetime(2027, 1, 15, 12)  # noqa: DTZ001 (as the database has it)
 

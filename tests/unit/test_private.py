@@ -123,10 +123,10 @@ def test_a_file_that_is_written_follows_no_link_put_in_its_way(tmp_path: Path) -
 def test_the_log_is_private_and_moves_no_cursor(tmp_path: Path) -> None:
     code = (
         "import logging, os\n"
-        "from gswarm_tui import cli, logfile\n"
+        "from gswarm_tui import cli; from gswarm_tui.run import log_file\n"
         "os.umask(0)\n"
         "cli._keep_to_oneself()\n"
-        "logfile.begin(os.environ)\n"
+        "log_file.begin(os.environ)\n"
         "logging.getLogger('x').error('a\\x1b[2J\\u202eb', exc_info=ValueError('c\\x1b]0;d\\x07'))\n"
     )
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}

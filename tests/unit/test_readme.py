@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gswarm_tui.arguments import parse
+from gswarm_tui.options.arguments import parse
 from tests.bench.past import arithmetic
 from tests.readme import README, written
 

@@ -21,17 +21,18 @@ import pytest
 
 from gswarm_agent.attach import peer_pid
 from gswarm_agent.spool import ENDED
-from gswarm_tui import recover
-from gswarm_tui.arguments import UsageError, parse, parse_recover
 from gswarm_tui.cli import main
-from gswarm_tui.errors import UserError
-from gswarm_tui.finish import finish
+from gswarm_tui.commands import recover
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
 from gswarm_tui.launch.waiting import FramesWaiting, NodeStatus
-from gswarm_tui.plan import Plan
-from gswarm_tui.remember import recall, remember
-from gswarm_tui.slurm import Job
-from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.options.arguments import UsageError, parse
+from gswarm_tui.run import interrupted
+from gswarm_tui.run.finish import finish
+from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.saved_options import recall, remember
+from gswarm_tui.slurm.jobs import Job
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.heads import PATIENCE_S, agents_of, eventually, head, nothing_left, rows
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
@@ -276,11 +277,11 @@ def test_a_node_that_never_answered_keeps_no_recording_open(path: Path) -> None:
 
 def test_what_waits_on_each_of_several_nodes_is_no_sum() -> None:
     assert (
-        recover.words(NodeStatus(7, (FramesWaiting("a", 27, 0.0, 1.0),)), 2)
+        interrupted.words(NodeStatus(7, (FramesWaiting("a", 27, 0.0, 1.0),)), 2)
         == "27 frames wait on each, and their agents still measure"
     )
     assert (
-        recover.words(NodeStatus(7, (FramesWaiting("a", 1, 0.0, 1.0),)))
+        interrupted.words(NodeStatus(7, (FramesWaiting("a", 1, 0.0, 1.0),)))
         == "1 frame waits, and its agent still measures"
     )
 
@@ -291,17 +292,17 @@ def test_a_recording_is_found_by_the_beginning_of_its_id_or_its_number(tmp_path:
     (tmp_path / "gswarm-c.duckdb").write_text("no database")
     with duckdb.connect(str(tmp_path / "songs.duckdb")) as connection:
         connection.execute("CREATE TABLE songs (title VARCHAR)")
-    found, unreadable = recover.find(tmp_path, None)
+    found, unreadable = interrupted.find(tmp_path, None)
     assert [one.interrupted.uid for one in found] == ["abc1-0", "abd2-0"]
     assert len(unreadable) == 1
-    assert recover.choose(found, unreadable, "abd").path.name == "gswarm-b.duckdb"
+    assert interrupted.choose(found, unreadable, "abd").path.name == "gswarm-b.duckdb"
     with pytest.raises(UserError, match="2 interrupted recordings begin with"):
-        recover.choose(found, unreadable, "ab")
+        interrupted.choose(found, unreadable, "ab")
     with pytest.raises(UserError, match="no interrupted recording here has the ID"):
-        recover.choose(found, unreadable, "x")
-    only, _ = recover.find(tmp_path, tmp_path / "gswarm-a.duckdb")
-    assert recover.choose(only, [], "1").interrupted.uid == "abc1-0"
-    usual, _ = recover.find(tmp_path / "..", None, tmp_path / "gswarm-b.duckdb")
+        interrupted.choose(found, unreadable, "x")
+    only, _ = interrupted.find(tmp_path, tmp_path / "gswarm-a.duckdb")
+    assert interrupted.choose(only, [], "1").interrupted.uid == "abc1-0"
+    usual, _ = interrupted.find(tmp_path / "..", None, tmp_path / "gswarm-b.duckdb")
     assert [one.interrupted.uid for one in usual] == ["abd2-0"]
 
 
@@ -312,7 +313,7 @@ async def test_a_recording_of_an_older_version_can_be_closed(tmp_path: Path) -> 
         connection.execute(
             "ALTER TABLE recordings DROP COLUMN uid; ALTER TABLE recordings DROP COLUMN options"
         )
-    ((one,), _) = recover.find(tmp_path, None)
+    ((one,), _) = interrupted.find(tmp_path, None)
     out = StringIO()
     assert await finish(one, SETTINGS, out) == 0
     assert "recording 1 is closed; 0 frames" in out.getvalue()
@@ -323,14 +324,14 @@ async def test_the_list_says_what_cannot_go_on_and_why(tmp_path: Path) -> None:
     leave(tmp_path / "gswarm-a.duckdb", "")
     leave(tmp_path / "gswarm-b.duckdb", "abd2-0", remember(SETTINGS, Plan(("no/host",))))
     out = StringIO()
-    assert await recover.show(*recover.find(tmp_path, None), SETTINGS, out) == 0
+    assert await interrupted.show(*interrupted.find(tmp_path, None), SETTINGS, out) == 0
     assert "this recording doesn't say how its nodes are reached" in out.getvalue()
     assert "no/host: couldn't be asked" in out.getvalue()
     out = StringIO()
-    await recover.show([], [], SETTINGS, out)
+    await interrupted.show([], [], SETTINGS, out)
     assert out.getvalue() == "there is nothing to recover\n"
     out = StringIO()
-    await recover.show([], ["run.duckdb is in use"], SETTINGS, out)
+    await interrupted.show([], ["run.duckdb is in use"], SETTINGS, out)
     assert out.getvalue().splitlines() == [
         "not looked at: run.duckdb is in use",
         "apart from that, there is nothing to recover",
@@ -347,20 +348,20 @@ async def test_a_recording_that_others_may_have_written_is_not_believed(tmp_path
     log = wal.with_name(wal.name + ".wal")
     log.touch()
     os.chown(log, 65534, 65534)
-    found, unreadable = recover.find(tmp_path, None)
+    found, unreadable = interrupted.find(tmp_path, None)
     assert found == []
     assert [
         f"others may have written {path};" in reason
         for path, reason in zip((theirs, open_to_all, wal), unreadable, strict=True)
     ] == [True] * 3
-    assert len(recover.find(tmp_path, theirs)[0]) == 1, "who names it trusts it"
+    assert len(interrupted.find(tmp_path, theirs)[0]) == 1, "who names it trusts it"
 
 
 async def test_the_list_obeys_no_file_name_and_no_node(tmp_path: Path) -> None:
     (tmp_path / "gswarm\x1b[2J\n\u202e.duckdb").write_text("no database")
     leave(tmp_path / "gswarm-b.duckdb", "abd2-0", remember(SETTINGS, Plan(("evil\x1b]0;x\x07\n[1-", "@all"))))
     out = StringIO()
-    await recover.show(*recover.find(tmp_path, None), SETTINGS, out)
+    await interrupted.show(*interrupted.find(tmp_path, None), SETTINGS, out)
     assert all(line.isprintable() for line in out.getvalue().splitlines())
     assert "\\x1b[2J\\n\\u202e.duckdb is not a DuckDB file" in out.getvalue()
 
@@ -399,22 +400,22 @@ def test_what_makes_no_sense_is_not_recalled(kept: dict[str, object]) -> None:
     [
         ("--finish", "--finish needs the ID"),
         ("a --abandon", "--abandon closes a recording, so it needs --finish"),
-        ("a b", "takes one ID"),
+        ("a b", 'can\'t use "b"'),
         ("run.duckdb", 'takes an ID; name the file "run.duckdb" with --db'),
         ("--db /", '--db: "/" is a folder; name a file in it'),
-        ("--finnish", "there is no option"),
+        ("--finnish", "has no option"),
         ("--db /nowhere.duckdb", "--db: there is no file"),
     ],
 )
 def test_a_wrong_command_line_says_what_is_wrong(words: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        parse_recover(words.split())
+        recover.run(words.split(), {})
 
 
 def test_samples_end_a_recording_whose_head_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "gswarm-a.duckdb"
     leave(path, "")
-    (one,) = recover.find(tmp_path, path)[0]
+    (one,) = interrupted.find(tmp_path, path)[0]
     assert one.interrupted.last_at == T0 + 1
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gswarm_tui.resident import let_go_of_code
+from gswarm_tui.run.resident import let_go_of_code
 
 LETS_GO = """
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
-from gswarm_tui.resident import let_go_of_code
+from gswarm_tui.run.resident import let_go_of_code
 
 
 def mib() -> float:

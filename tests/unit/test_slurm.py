@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.hosts import fold
-from gswarm_tui.slurm import Job, JobEnd, Slurm, SlurmError, allocation, parse_gpus, parse_jobs
+from gswarm_tui.slurm.hosts import fold
+from gswarm_tui.slurm.jobs import Job, JobEnd, Slurm, SlurmError, allocation, parse_gpus, parse_jobs
 
 # As scontrol 22.05 writes it, the lines that say nothing of use here left out.
 BLOCK = """\

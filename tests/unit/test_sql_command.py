@@ -19,13 +19,13 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
-from gswarm_tui.asked import Asked
 from gswarm_tui.cli import main
+from gswarm_tui.common.query_history import Asked
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.shell.completion import Known, SqlCompleter
 from gswarm_tui.shell.prompt import Prompt
-from gswarm_tui.store.source import FileSource
+from gswarm_tui.store.querying.source import FileSource
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,11 @@ import duckdb
 import pytest
 
 from gswarm_tui.fleet.events import Event, SessionStarted
-from gswarm_tui.store.answers import QueryError, Source
-from gswarm_tui.store.asking import split
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.recorder import Recorder
-from gswarm_tui.store.source import FileSource
+from gswarm_tui.store.querying.answers import QueryError, Source
+from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.statement import split
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, record
 
 EVENTS: list[Event] = [
@@ -255,7 +255,7 @@ def test_an_answer_that_nobody_takes_up_is_let_go(source: Source) -> None:
 def test_more_than_fits_into_memory_is_sorted_out_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gswarm_tui.store.source.MEMORY", "100MB")
+    monkeypatch.setattr("gswarm_tui.store.querying.source.MEMORY", "100MB")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     path = tmp_path / "run.duckdb"

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from gswarm_agent.frame import tables
 from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
-from gswarm_tui.store.batch import Batch
-from gswarm_tui.store.ledger import Ledger
+from gswarm_tui.store.recording.batch import Batch
+from gswarm_tui.store.recording.ledger import Ledger
 from tests.unit.store_recording import arrived, gpu_row, introduced
 
 _SEQS = st.lists(st.integers(min_value=1, max_value=30), max_size=40)

@@ -17,12 +17,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gswarm_tui.store.anew import log_of
 from gswarm_tui.store.errors import FileInUseError, StoreError, explain
 from gswarm_tui.store.holder import in_use
-from gswarm_tui.store.reader import open_for_reading
-from gswarm_tui.store.recorder import Recorder
-from gswarm_tui.store.source import FileSource
+from gswarm_tui.store.querying.reader import open_for_reading
+from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.rewrite import log_of
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query, record
 
 
@@ -110,7 +110,7 @@ def test_a_killed_recorder_leaves_all_that_was_committed(path: Path) -> None:
 # The recording is saved, and the file is tidied up for longer than its closing waits.
 TIDIES = """
 import atexit
-import gswarm_tui.store.recorder as module
+import gswarm_tui.store.recording.recorder as module
 module._COMPACTING_S = 0.01
 compact = Recorder._compact
 def slow(self):
@@ -201,7 +201,7 @@ def test_a_disk_that_stays_full_keeps_what_was_committed_and_says_what_is_missin
 def test_a_checkpoint_that_fails_is_told_and_tried_again(path: Path) -> None:
     then = """
 import resource, signal
-from gswarm_tui.store import recorder as module
+from gswarm_tui.store.recording import recorder as module
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 module._LEAST_LOG = module._MOST_LOG = 0

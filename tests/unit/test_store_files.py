@@ -4,7 +4,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS
-from gswarm_tui.store.files import default_paths
+from gswarm_tui.store.recording.files import default_paths
 from tests.unit.store_recording import query, record
 
 NOW = datetime(2026, 11, 21, 9, 30, 59)  # noqa: DTZ001

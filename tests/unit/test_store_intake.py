@@ -9,9 +9,9 @@ import duckdb
 import numpy as np
 import pytest
 
-from gswarm_tui.store.database import Database, DataRefusedError
-from gswarm_tui.store.samples import Columns
-from gswarm_tui.store.schema import EVENTS, GPU_SAMPLES, SESSIONS, Table
+from gswarm_tui.store.recording.database import Database, DataRefusedError
+from gswarm_tui.store.recording.samples import Columns
+from gswarm_tui.store.sql.schema import EVENTS, GPU_SAMPLES, SESSIONS, Table
 
 
 def events(*details: str | None) -> tuple[Table, Columns]:

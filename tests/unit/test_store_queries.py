@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from gswarm_tui.fleet.events import Event, RecorderStatus, SessionStarted
-from gswarm_tui.store.answers import QueryError
-from gswarm_tui.store.database import Database
-from gswarm_tui.store.intake import Intake
-from gswarm_tui.store.queries import Lending
-from gswarm_tui.store.recorder import Recorder
-from gswarm_tui.store.schema import GPU_SAMPLES, LINKS
+from gswarm_tui.store.querying.answers import QueryError
+from gswarm_tui.store.querying.queries import Lending
+from gswarm_tui.store.recording.database import Database
+from gswarm_tui.store.recording.intake import Intake
+from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.sql.schema import GPU_SAMPLES, LINKS
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
 GPUS = 8

@@ -25,11 +25,11 @@ from gswarm_tui.fleet.events import (
     SessionStarted,
     SessionStopped,
 )
-from gswarm_tui.store.batch import Batch
-from gswarm_tui.store.database import Database, DataRefusedError
-from gswarm_tui.store.ledger import Ledger
-from gswarm_tui.store.recorder import Recorder
-from gswarm_tui.store.schema import SCHEMA_VERSION
+from gswarm_tui.store.recording.batch import Batch
+from gswarm_tui.store.recording.database import Database, DataRefusedError
+from gswarm_tui.store.recording.ledger import Ledger
+from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.sql.schema import SCHEMA_VERSION
 from tests.unit.store_recording import (
     INFO,
     T0,
@@ -428,7 +428,7 @@ def test_what_was_written_is_not_said_to_be_missing_while_the_file_is_written_an
         return False
 
     monkeypatch.setattr(Database, "compactable", compactable)
-    monkeypatch.setattr("gswarm_tui.store.recorder._COMPACTING_S", 0)
+    monkeypatch.setattr("gswarm_tui.store.recording.recorder._COMPACTING_S", 0)
     recorder = Recorder(path, INFO, lambda _status: None)
     recorder.open()
     recorder.submit([introduced()])

@@ -26,9 +26,9 @@ from gswarm_tui.fleet.events import (
     left_nothing,
 )
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.reader import ReadOnly
-from gswarm_tui.store.recorder import Recorder
-from gswarm_tui.store.resume import Resumed, interrupted
+from gswarm_tui.store.querying.reader import ReadOnly
+from gswarm_tui.store.recording.recorder import Recorder
+from gswarm_tui.store.recording.resume import Resumed, interrupted
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, hello, introduced, query, record
 
 UID = "2f1c1e5e-0000-4000-8000-000000000001"

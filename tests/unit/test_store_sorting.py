@@ -16,12 +16,12 @@ import duckdb
 import numpy as np
 import pytest
 
-from gswarm_tui.store.anew import compact_of, log_of, rescue_of, size_of
-from gswarm_tui.store.answers import QueryError
-from gswarm_tui.store.database import Database, RecordingInfo
-from gswarm_tui.store.queries import Lending, Queries
-from gswarm_tui.store.schema import GPU_SAMPLES, HOST_SAMPLES
-from gswarm_tui.store.sorting import PACK, Sorter
+from gswarm_tui.store.querying.answers import QueryError
+from gswarm_tui.store.querying.queries import Lending, Queries
+from gswarm_tui.store.recording.database import Database, RecordingInfo
+from gswarm_tui.store.recording.rewrite import compact_of, log_of, rescue_of, size_of
+from gswarm_tui.store.recording.sorting import PACK, Sorter
+from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES
 
 T0 = 1_800_000_000
 GPUS = 5

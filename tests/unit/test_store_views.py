@@ -16,7 +16,7 @@ import pytest
 from gswarm_agent.frame import ProcessSample, Row
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
-from gswarm_tui.store.recipes import RECIPES, Recipe
+from gswarm_tui.store.sql.recipes import RECIPES, Recipe
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
 
 ONE_GPU = {"n1": frozenset({0})}

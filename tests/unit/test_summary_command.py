@@ -19,7 +19,7 @@ from gswarm_tui.analysis.spans import choose
 from gswarm_tui.analysis.summary import summarize
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, SessionChanged, SessionStarted, SessionStopped
-from gswarm_tui.store.recorder import Recorder
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, host_row, introduced, process_row, record
 
 

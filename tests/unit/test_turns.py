@@ -11,8 +11,8 @@ from contextlib import closing
 
 import pytest
 
-from gswarm_tui import turns
-from gswarm_tui.turns import BURST, RATE, Gathering
+from gswarm_tui.run import event_loop
+from gswarm_tui.run.event_loop import BURST, RATE, Gathering
 
 
 class Hours:
@@ -102,4 +102,4 @@ def test_what_runs_in_such_a_loop_hears_all_events() -> None:
         return bytes(heard)
 
     count = int(2 * BURST)
-    assert turns.run(passed_on(count)) == bytes(range(count))
+    assert event_loop.run(passed_on(count)) == bytes(range(count))

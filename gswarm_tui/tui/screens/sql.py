@@ -7,7 +7,7 @@ import asyncio
 from textual.app import ComposeResult
 
 from gswarm_tui.analysis.desk import MOST_COUNTED, Desk, DeskError, Found
-from gswarm_tui.store.recipes import RECIPES
+from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.tui.actions import SQL, bindings_of
 from gswarm_tui.tui.answer import Laid, lay_out
 from gswarm_tui.tui.dialogs import Show

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gswarm_agent.metrics import GPU_METRICS, Metric
+from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.format import DASH, cell
 from gswarm_tui.tui.ramp import UNMEASURED, buckets, fractions, tops
 from gswarm_tui.tui.widgets.bar import Span
 from gswarm_tui.tui.widgets.lines import heat
 from gswarm_tui.tui.widgets.table import Column, Row
-from gswarm_tui.units import shown_unit
 
 FROZEN = 1
 """Columns before the metrics: the GPU's index."""

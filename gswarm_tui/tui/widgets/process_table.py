@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from gswarm_agent.frame import Hello, ProcessSample
 from gswarm_agent.metrics import PROCESS_COLUMNS, PROCESS_METRICS
+from gswarm_tui.common.units import shown_unit
 from gswarm_tui.tui.format import DASH, cell
 from gswarm_tui.tui.text import clean
 from gswarm_tui.tui.widgets.bar import Span
 from gswarm_tui.tui.widgets.table import Column, Row
-from gswarm_tui.units import shown_unit
 
 _NUMBERS = tuple(Column(m.short, max(len(m.short), 5), shown_unit(m).name) for m in PROCESS_METRICS)
 _BEFORE_COMMAND = 4

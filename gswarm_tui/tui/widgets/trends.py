@@ -8,6 +8,7 @@ import numpy as np
 
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
+from gswarm_tui.common.units import nice_ceiling
 from gswarm_tui.fleet.history import Floats, Singles
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
@@ -17,7 +18,6 @@ from gswarm_tui.tui.legend import label
 from gswarm_tui.tui.ramp import fractions, is_logarithmic, top_of
 from gswarm_tui.tui.widgets.curve import HOLD_INTERVALS, Window, in_bins, in_bins_by_node, window
 from gswarm_tui.tui.widgets.plot import Plot
-from gswarm_tui.units import nice_ceiling
 
 SPANS_S = (60.0, 300.0, 900.0, 3600.0)
 """Lengths of time that a plot can show."""

@@ -1,0 +1,1 @@
+"""What every room uses: errors, quantities, units, colours, the history of queries."""

@@ -1,0 +1,1 @@
+"""One node's connection: reconnecting, limits and the clock."""

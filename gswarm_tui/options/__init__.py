@@ -1,0 +1,1 @@
+"""The command line: arguments, their values and the config file."""

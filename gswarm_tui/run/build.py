@@ -1,0 +1,212 @@
+"""The parts of a run that options choose: launcher, recorder, links. Imports wait until a part is needed."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gswarm_agent import __version__
+from gswarm_agent.redact import redact
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.options.arguments import Options
+from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.saved_options import remember
+
+if TYPE_CHECKING:
+    from gswarm_tui.control.server import ControlServer
+    from gswarm_tui.fleet.events import RecorderStatus
+    from gswarm_tui.hub import Hub
+    from gswarm_tui.launch.base import Launcher
+    from gswarm_tui.playback.player import Player
+    from gswarm_tui.store.recording.database import RecordingInfo
+    from gswarm_tui.store.recording.recorder import Recorder
+
+ON_DISK_S = 2.0
+"""Frames that are older are on disk, as long as nothing goes wrong; how near to now one can look back."""
+
+
+def make_hub(options: Options, plan: Plan) -> Hub:
+    """A hub for the plan's nodes, on the head's own clock."""
+    from gswarm_tui.fleet.state import Fleet
+    from gswarm_tui.hub import Hub
+    from gswarm_tui.link.clock import steady_wall
+
+    return Hub(Fleet(plan.nodes, options.interval_ms / 1000, plan.allocation), clock=steady_wall())
+
+
+def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> Recorder:
+    """An open recorder of a new recording. Raises StoreError, UserError."""
+    from gswarm_tui.store.errors import FileInUseError
+    from gswarm_tui.store.recording.database import RecordingInfo
+    from gswarm_tui.store.recording.files import default_paths, is_own
+
+    job = plan.job
+    info = RecordingInfo(
+        started_at=hub.started_at,
+        host=socket.gethostname(),
+        user_name=user_name(),
+        command=shlex.join(redact(["gswarm-tui", *words])),
+        interval_ms=options.interval_ms,
+        tool_version=__version__,
+        slurm_job_id=job.label if job else None,
+        slurm_cluster=job.cluster if job else None,
+        uid=uid,
+        options=remember(options, plan),
+    )
+    label = job.label if job else None
+    paths = default_paths(Path() if options.db else working_folder(), datetime.now().astimezone(), label)
+    names = filter(is_own, paths)  # in a shared folder another user may have put one there
+    path = options.db or next(names)
+    while True:
+        try:
+            return _open(hub, options, plan, path, info)
+        except FileInUseError:
+            if options.db is not None:
+                raise
+            path = next(names)
+
+
+def working_folder() -> Path:
+    """The folder that this runs in. Raises UserError."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UserError("the current folder was deleted; go to another first.") from None
+
+
+def user_name() -> str:
+    """Who records; a user without a name, as in some containers, by number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def go_on(hub: Hub, options: Options, plan: Plan, path: Path, recording_id: int) -> Recorder:
+    """An open recorder of an interrupted recording, and the hub as that left it. Raises StoreError."""
+    recorder = _open(hub, options, plan, path, recording_id)
+    if (resumed := recorder.resumed) is not None:
+        hub.started_at = resumed.started_at
+        for session in resumed.sessions:
+            hub.fleet.sessions.restore(session)
+        hub.fleet.resume_counting(resumed.energy_j, resumed.counters)
+        hub.fleet.resume((life.node, life.life, life.seq, life.ts_ns) for life in resumed.lives)
+        for life in resumed.lives if lasting(options) else ():
+            if life.ts_ns and life.node not in resumed.accounted:
+                hub.fleet.leave_off(life.node, life.life, life.last_at)
+    return recorder
+
+
+def lasting(options: Options) -> bool:
+    """Whether agents that serve a recording outlive their links and keep what isn't on disk."""
+    return options.record and options.demo is None
+
+
+def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInfo | int) -> Recorder:
+    import asyncio
+
+    from gswarm_tui.store.recording.recorder import Recorder
+
+    loop = asyncio.get_running_loop()
+
+    def told(status: RecorderStatus) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(hub.recorded, status)
+
+    recorder = Recorder(path, what, told, allocation=plan.allocation, lasting=lasting(options))
+    recorder.open()
+    hub.recorder = recorder.status()
+    hub.sinks.append(recorder)
+    return recorder
+
+
+def make_launcher(options: Options, plan: Plan, recording: str, *, only_left: bool = False) -> Launcher:
+    """What starts the agents, which serve the recording with this uid; without one they end with links.
+
+    With ``only_left`` no agent begins to measure: what ended ones left is given.
+    """
+    if options.demo is not None:
+        from gswarm_tui.launch.simulated import SimulatedLauncher
+
+        return SimulatedLauncher(options.demo.nodes, options.demo.gpus)
+    from gswarm_tui.launch.bootstrap import Bootstrap, Serving
+
+    serving = Serving(recording, options.linger_s, options.spool_mib, only_left)
+    if options.launcher == "local":
+        from gswarm_tui.launch.local import LocalLauncher
+
+        return LocalLauncher(serving)
+    bootstrap = Bootstrap(options.setup or "", options.agent_python or "", serving)
+    if options.launcher == "srun" and plan.job is not None:
+        from gswarm_tui.launch.srun import SrunLauncher
+
+        return SrunLauncher(plan.job.job_id, bootstrap)
+    from gswarm_tui.launch.ssh import SshLauncher, SshSettings
+
+    config = str(options.ssh_config) if options.ssh_config else ""
+    return SshLauncher(SshSettings(options.user or "", config, options.jump or ""), bootstrap)
+
+
+def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder | None) -> None:
+    """A link for each node of the fleet, which knows what is on disk of its node."""
+    from gswarm_tui.link.link import Link, Times
+
+    times, interval_ms = Times(wall=hub.now), options.interval_ms
+    of_nodes = len(hub.fleet.nodes)
+    for node in hub.fleet.nodes:
+        link = Link(node, launcher, interval_ms, hub.publish, of_nodes=of_nodes, times=times)
+        hub.links[node] = link
+    if recorder is not None and recorder.resumed is not None:
+        for life in recorder.resumed.lives:
+            if life.node in hub.links:
+                last = None if life.at is None else (life.ts_ns, life.at)
+                hub.links[life.node].resume(life.life, life.seq, life.offset_s, life.round_trip_s, last)
+
+
+async def listen(hub: Hub, recorder: Recorder | None, environ: Mapping[str, str]) -> ControlServer | None:
+    """What other commands reach this one by; None where there is no private folder, which is told."""
+    from gswarm_agent.frame import WARNING
+    from gswarm_tui.control.server import ControlServer
+    from gswarm_tui.fleet.events import Happened
+
+    try:
+        control = ControlServer(hub, recorder, environ)
+        await control.start()
+    except OSError as error:
+        words = f"gswarm-tui sql and mark can't reach this recording: {error}"
+        hub.publish(Happened(hub.now(), "notice", WARNING, words))
+        return None
+    return control
+
+
+def look_back(hub: Hub, recorder: Recorder) -> Player:
+    """A player of what is on disk of a recording that goes on, at its newest. Raises UnreadableError."""
+    from gswarm_tui.playback.errors import UnreadableError
+    from gswarm_tui.playback.player import Player
+    from gswarm_tui.playback.playhead import Playhead
+    from gswarm_tui.playback.tape import RecordedTape  # 0.8 MB, for those who look back
+    from gswarm_tui.store.errors import StoreError
+
+    def until() -> float:
+        return hub.now() - max(ON_DISK_S, 1.5 * hub.fleet.interval_s)
+
+    try:
+        tape = RecordedTape(recorder.queries(), recorder.recording_id, until, hub.fleet)
+    except StoreError as error:
+        raise UnreadableError(str(error)) from error
+    playhead = Playhead(hub.started_at, until(), until(), time.monotonic)
+    return Player(tape, playhead, time.monotonic, failures=(StoreError,))
+
+
+def choose_theme(options: Options, environ: Mapping[str, str]) -> str:
+    """The theme asked for, else the one that suits the terminal."""
+    from gswarm_tui.tui.themes import theme_for
+
+    return options.theme or theme_for(environ)

@@ -1,0 +1,1 @@
+"""Slurm: host lists, jobs and their GPUs."""

@@ -1,0 +1,287 @@
+"""Slurm, asked through its own commands: which nodes a job has, and which of their GPUs."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.slurm.hosts import expand
+
+_TIMEOUT_S = 5.0
+_QUICK_TIMEOUT_S = 3.0
+_NOW = ("RUNNING", "COMPLETING")
+_BEFORE = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
+
+# `scontrol show job` writes a block a job, and in it the fields that matter at fixed places of their
+# lines. Text that people chose (names, comments, commands) can't be taken for a field when lines and
+# their beginnings are respected.
+_ID = re.compile(r"JobId=(\d+) (?:ArrayJobId=(\d+) ArrayTaskId=(\S+) |HetJobId=(\d+) HetJobOffset=(\d+) )?")
+_NAME = re.compile(r"\A.*?\bJobName=(.*)")
+_USER = re.compile(r"^ +UserId=(.*?)\((\d+)\) GroupId=", re.MULTILINE)
+_STATE = re.compile(r"^ +JobState=(\S+) Reason=(.*?) Dependency=", re.MULTILINE)
+_TIMES = re.compile(r"^ +StartTime=(\S+) EndTime=(\S+)", re.MULTILINE)
+_NODE_LIST = re.compile(r"^ +NodeList=(\S+)", re.MULTILINE)
+_NODE_GRES = re.compile(r"^ +Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", re.MULTILINE)
+_CLUSTER = re.compile(r"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
+
+# gpu:h100:4(IDX:0-3), gpu:2(IDX:0,5), and gpu:2(CNT:2) where Slurm doesn't track which.
+_GPU_GRES = re.compile(r"(?:\A|,)gpu(?::[^,()]*)?(?:\((IDX):([0-9]+(?:[,-][0-9]+)*)\))?")
+
+
+class SlurmError(UserError):
+    """Slurm couldn't be asked, or a job has no nodes to watch. What Slurm said can't disturb a terminal."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text))
+
+
+class NoAnswerError(SlurmError):
+    """Slurm couldn't be asked, or its command failed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A running job. Times are Unix seconds, None where Slurm doesn't say.
+
+    ``job_id`` is the plain number that ``srun --jobid`` takes, ``label`` what people call it (``4711_3`` for
+    an array task). ``gpus`` holds the device minors of the job's GPUs on each node where Slurm tracks them.
+    """
+
+    job_id: str
+    label: str
+    nodes: tuple[str, ...]
+    name: str = ""
+    cluster: str | None = None
+    started_at: float | None = None
+    ends_at: float | None = None
+    gpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """One block of ``scontrol show job -d``, whatever the job's state."""
+
+    job: Job
+    array_task: bool
+    user: str
+    uid: int
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """When a job ends or has ended, in Unix seconds, infinite where it has no limit; whether it runs now."""
+
+    at: float
+    running: bool
+
+
+class Slurm:
+    """The commands of the Slurm that this machine belongs to."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = dict(os.environ if environ is None else environ)
+        self._environ["SLURM_TIME_FORMAT"] = "standard"
+
+    def job(self, job_id: str) -> Job:
+        """The running job ``job_id`` of the calling user; a heterogeneous job is taken together.
+
+        Raises:
+            SlurmError: there is no scontrol or no such job, it isn't running, or it is somebody else's.
+        """
+        records = parse_jobs(self._run(_TIMEOUT_S, "scontrol", "show", "job", "-d", job_id))
+        if not records:
+            raise SlurmError(f"Slurm knows no job {job_id} (any more).")
+        first = records[0]
+        if first.uid != os.getuid():
+            raise SlurmError(
+                f"job {job_id} belongs to {first.user}; if you may log in to its nodes, name them "
+                "with --nodes."
+            )
+        running = [record for record in records if record.state == "RUNNING"]
+        if not running:
+            waiting = (record for record in records if record.state in _BEFORE)
+            raise SlurmError(_not_running(job_id, next(waiting, first)))
+        if len(running) > 1 and first.array_task:
+            raise SlurmError(
+                f"{len(running)} tasks of job array {job_id} are running; name one, such as --job "
+                f"{running[0].job.label}."
+            )
+        return _together([record.job for record in running], self._cluster())
+
+    def end_of(self, job_id: str) -> JobEnd | None:
+        """When a job ends or ended; None while it waits to run. Raises SlurmError."""
+        records = parse_jobs(self._run(_TIMEOUT_S, "scontrol", "show", "job", "-d", job_id))
+        if not records or any(record.state in _BEFORE for record in records):
+            return None
+        times = [record.job.ends_at for record in records]
+        return JobEnd(
+            at=max(math.inf if at is None else at for at in times),
+            running=any(record.state in _NOW for record in records),
+        )
+
+    def running_jobs(self) -> tuple[str, ...]:
+        """The calling user's running jobs, the newest first; none where Slurm doesn't answer at once."""
+        try:
+            listed = self._run(
+                _QUICK_TIMEOUT_S,
+                "squeue",
+                "--me",
+                "--states=RUNNING",
+                "--noheader",
+                "--sort=-S",
+                "--format=%i",
+            )
+        except SlurmError:
+            return ()
+        return tuple(listed.split())
+
+    def _cluster(self) -> str | None:
+        if name := self._environ.get("SLURM_CLUSTER_NAME"):
+            return name
+        try:
+            match = _CLUSTER.search(self._run(_TIMEOUT_S, "scontrol", "show", "config"))
+        except SlurmError:  # a job is worth watching without its cluster's name
+            return None
+        return match[1] if match else None
+
+    def _run(self, timeout: float, *command: str) -> str:
+        """The standard output of ``command``."""
+        try:
+            done = subprocess.run(
+                command,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=timeout,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise NoAnswerError(f"there is no {command[0]} on your PATH, so Slurm can't be asked.") from None
+        except subprocess.TimeoutExpired:
+            raise NoAnswerError(f"Slurm didn't answer {command[0]} within {timeout:.0f} s.") from None
+        except OSError as error:
+            raise NoAnswerError(f"{command[0]} can't be run: {error.strerror}.") from None
+        if done.returncode != 0:
+            if "Invalid job id" in done.stderr or done.stdout.rstrip().endswith("not found"):
+                raise SlurmError(f"Slurm knows no job {command[-1]} (any more).")
+            said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
+            said = said.removeprefix(f"{command[0]}: ").rstrip(".")
+            raise NoAnswerError(f"{' '.join(command[:3])} failed: {said}.")
+        return done.stdout
+
+
+def allocation(environ: Mapping[str, str]) -> Job | None:
+    """The job that this shell is in, as far as its environment tells; None outside of any."""
+    job_id = environ.get("SLURM_JOB_ID")
+    if not job_id:
+        return None
+    groups = [name for name in environ if name.startswith("SLURM_JOB_NODELIST_HET_GROUP_")]
+    variables = sorted(groups) or ["SLURM_JOB_NODELIST"]
+    nodes = [name for variable in variables for name in expand([environ.get(variable, "")], variable)]
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    return Job(
+        job_id=job_id,
+        label=f"{array}_{task}" if array and task else job_id,
+        nodes=tuple(dict.fromkeys(nodes)),
+        name=environ.get("SLURM_JOB_NAME", ""),
+        cluster=environ.get("SLURM_CLUSTER_NAME"),
+    )
+
+
+def parse_jobs(text: str) -> list[JobRecord]:
+    """The jobs in the output of ``scontrol show job -d``."""
+    blocks = (block.strip("\n") for block in re.split(r"\n\s*\n", text))
+    return [record for block in blocks if (record := _parse_job(block))]
+
+
+def _parse_job(block: str) -> JobRecord | None:
+    ids, user, state = _ID.match(block), _USER.search(block), _STATE.search(block)
+    if not (ids and user and state):
+        return None
+    job_id, array_job, array_task, het_job, het_offset = ids.groups()
+    name, times, node_list = _NAME.search(block), _TIMES.search(block), _NODE_LIST.search(block)
+    label = f"{array_job}_{array_task}" if array_job else f"{het_job}+{het_offset}" if het_job else job_id
+    nodes = node_list[1] if node_list and node_list[1] != "(null)" else ""
+    return JobRecord(
+        job=Job(
+            job_id=job_id,
+            label=label,
+            nodes=expand([nodes], f"the nodes of job {label}"),
+            name=name[1] if name else "",
+            started_at=_unix_time(times[1]) if times else None,
+            ends_at=_unix_time(times[2]) if times else None,
+            gpus=parse_gpus(block),
+        ),
+        array_task=array_job is not None,
+        user=user[1],
+        uid=int(user[2]),
+        state=state[1],
+        reason=state[2],
+    )
+
+
+def parse_gpus(block: str) -> dict[str, frozenset[int]]:
+    """The device minors of the allocated GPUs of each node, from the ``Nodes=... GRES=`` lines of a job.
+
+    A node whose GPUs are only counted is left out. Where no node has a GPU at all the result is empty:
+    then the cluster doesn't hand out GPUs one by one.
+    """
+    found: dict[str, frozenset[int]] = {}
+    for node_list, gres in _NODE_GRES.findall(block):
+        items = _GPU_GRES.findall(gres)
+        if all(kind == "IDX" for kind, _ in items):
+            minors = frozenset(minor for _, indices in items for minor in _indices(indices))
+            for node in expand([node_list], "the nodes of the job"):
+                found[node] = found.get(node, frozenset()) | minors
+    return found if any(found.values()) else {}
+
+
+def _indices(text: str) -> list[int]:
+    """The numbers of ``0-2,5``."""
+    bounds = (item.partition("-") for item in text.split(","))
+    return [number for first, _, last in bounds for number in range(int(first), int(last or first) + 1)]
+
+
+def _together(jobs: list[Job], cluster: str | None) -> Job:
+    """The components of one job as one."""
+    first = jobs[0]
+    gpus: dict[str, frozenset[int]] = {}
+    for job in jobs:
+        for node, minors in job.gpus.items():
+            gpus[node] = gpus.get(node, frozenset()) | minors
+    return Job(
+        job_id=first.job_id,
+        label=first.label if len(jobs) == 1 else first.job_id,
+        nodes=tuple(dict.fromkeys(node for job in jobs for node in job.nodes)),
+        name=first.name,
+        cluster=cluster,
+        started_at=first.started_at,
+        ends_at=first.ends_at,
+        gpus=gpus,
+    )
+
+
+def _not_running(job_id: str, record: JobRecord) -> str:
+    state = record.state.lower().replace("_", " ")
+    reason = f" ({record.reason})" if record.reason not in {"None", "(null)", ""} else ""
+    if record.state in _BEFORE:
+        return f"job {job_id} is {state}{reason}; come back when it runs."
+    return f"job {job_id} isn't running any more, it is {state}{reason}."
+
+
+def _unix_time(text: str) -> float | None:
+    """Unix seconds of Slurm's local time, None for Unknown and its like."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None

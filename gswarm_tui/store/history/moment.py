@@ -1,0 +1,272 @@
+"""The fleet as it was at a time of a recording: built anew, from a few queries that are bounded in time.
+
+Rows lie in the file in the order of their times, so DuckDB reads only the row groups of the stretch that a
+filter on ``ts`` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gswarm_agent.frame import Processes
+from gswarm_agent.frozen import dataclass, replace
+from gswarm_tui.fleet.events import FrameArrived, LinkChanged, Phase
+from gswarm_tui.fleet.node import Rings
+from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.store.history.filling import Filling
+from gswarm_tui.store.history.frames import looked_at, looks_of
+from gswarm_tui.store.history.machines import Machine, introduction
+from gswarm_tui.store.history.metering import Meter
+from gswarm_tui.store.history.playback import Playback, link_of, micros, stamp
+
+BLOCK_US = 3_600_000_000
+NOTHING = (0.0, 0.0, 0.0, 0.0)
+RECENT_S = 300.0
+"""So much history a fleet has at once: what the first screen shows of it."""
+PIECE_ROWS = 100_000
+"""About so many samples of GPUs are read at once: what is read takes memory beside what it becomes."""
+TOGETHER_US = 1_000_000
+"""Times in so short a stretch are asked for at once."""
+PROCESSES_S = 10.0
+"""Processes that were seen this long before a time, and not since, are still shown at it."""
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """A node's newest frame at a time, its interval or 0, and what was counted until then.
+
+    ``ends`` are the newest frames of all machines that it was.
+    """
+
+    machine: Machine
+    us: int
+    interval_ms: int
+    frames: int
+    missed: int
+    ends: Mapping[int, int]
+
+
+class Moments:
+    """Builds the fleet at any time of a recording; remembers what doesn't depend on the time."""
+
+    def __init__(self, playback: Playback) -> None:
+        self._playback = playback
+        self._meter = Meter(playback)
+        self._ended: dict[str, Session] = {}
+        self._hours: dict[int, list[float]] = {}
+
+    def fleet(self, at: float) -> Fleet:
+        """The fleet as it was: nodes, links, sessions, happenings, the last minutes. Raises StoreError."""
+        play, now_us = self._playback, micros(at)
+        newest = self._newest(now_us)
+        fleet = self._introduced(newest)
+        self._link(fleet, now_us)
+        self._fill(fleet, {name: (found, found.us - 1) for name, found in newest.items()}, now_us, RECENT_S)
+        frames = self._last_frames(newest, now_us)
+        fleet.resume(_before(frame, newest[frame.node]) for frame in frames)
+        fleet.take(frames)
+        for found in newest.values():
+            node = fleet.nodes[found.machine.name]
+            node.frames, node.missed_ticks = found.frames, found.missed
+        ends = {node: us for one in newest.values() for node, us in one.ends.items()}
+        fleet.resume_counting(self._meter.used(ends), self._meter.last_told(ends))
+        for session in self._sessions(now_us):
+            fleet.sessions.restore(session)
+        for happened in play.happened(0, now_us):
+            fleet.apply(happened)
+        return fleet
+
+    def rings(self, at: float) -> dict[str, Rings]:
+        """All of the history that nodes had then, by name, where ``fleet`` gives less. Raises StoreError."""
+        now_us = micros(at)
+        newest = self._newest(now_us)
+        fleet = self._introduced(newest)
+        longer = {
+            name: (found, found.us)
+            for name, found in newest.items()
+            if (ring := fleet.nodes[name].gpu_history) is not None
+            and ring.capacity * self._playback.interval_s > RECENT_S
+        }
+        self._fill(fleet, longer, now_us, np.inf)
+        return {
+            node.name: Rings(node.gpu_history, node.host_history, node.energy_base)
+            for node in (fleet.nodes[name] for name in longer)
+            if node.gpu_history is not None and node.host_history is not None
+        }
+
+    def _introduced(self, newest: Mapping[str, _Newest]) -> Fleet:
+        """A fleet that has met these machines, and knows nothing else."""
+        play = self._playback
+        fleet = Fleet(play.names, play.interval_s, play.allocation, tells=False)
+        for found in newest.values():
+            for event in introduction(found.machine, found.machine.life_at(found.us)):
+                fleet.apply(event)
+        return fleet
+
+    def _newest(self, now_us: int) -> dict[str, _Newest]:
+        """The newest frame of each node that had sent one."""
+        found: dict[str, _Newest] = {}
+        for node_id, us, interval_ms, frames, missed in self._playback.rows(
+            "SELECT node_id, epoch_us(max(ts)), arg_max(coalesce(interval_ms, 0), ts), count(*), "
+            "sum(missed)::BIGINT FROM host_samples "
+            "WHERE ts <= ? GROUP BY node_id ORDER BY max(ts)",
+            stamp(now_us),
+        ):
+            machine = self._playback.machines.get(node_id)
+            if machine is not None and machine.lives:
+                before = found.get(machine.name)
+                already, passed, ends = (before.frames, before.missed, before.ends) if before else (0, 0, {})
+                counted = frames + already, (missed or 0) + passed
+                found[machine.name] = _Newest(machine, us, interval_ms, *counted, {**ends, node_id: us})
+        return found
+
+    def _link(self, fleet: Fleet, now_us: int) -> None:
+        """Where each link stood; one that nothing is told of was live if frames came over it."""
+        changes: dict[str, list[LinkChanged]] = {}
+        for happened in self._playback.linked(now_us):
+            if (changed := link_of(happened)) is not None and changed.node in fleet.nodes:
+                changes.setdefault(changed.node, []).append(changed)
+        for node in fleet.nodes.values():
+            known = changes.get(node.name, [])
+            if not known and node.hello is not None:
+                known = [LinkChanged(node.name, 0.0, Phase.LIVE)]
+            for changed in known:
+                fleet.apply(changed)
+
+    # The last minutes
+
+    def _fill(
+        self, fleet: Fleet, until: Mapping[str, tuple[_Newest, int]], now_us: int, longest_s: float
+    ) -> None:
+        """Give nodes their history up to a time of each: for each piece one query for GPUs, one for hosts."""
+        nodes = [(fleet.nodes[name], found.machine, us) for name, (found, us) in until.items()]
+        rings = [node.gpu_history.capacity for node, *_ in nodes if node.gpu_history is not None]
+        if not rings:
+            return
+        low_us = now_us - round(min(max(rings) * self._playback.interval_s, longest_s) * 1e6)
+        ticks = max(1, PIECE_ROWS // max(1, sum(len(node.facts) for node, *_ in nodes)))
+        piece_us = round(ticks * self._playback.interval_s * 1e6)
+        filling = Filling(self._playback, nodes)
+        for begin_us in range(low_us, now_us, piece_us):
+            filling.add(begin_us, min(begin_us + piece_us, now_us))
+        filling.end()
+
+    def _last_frames(self, newest: Mapping[str, _Newest], now_us: int) -> list[FrameArrived]:
+        """Each node's newest frame, with the processes that were seen last."""
+        play, wanted = self._playback, {(found.machine.name, found.us) for found in newest.values()}
+        recent = now_us - round(max(PROCESSES_S, 3 * play.interval_s) * 1e6)
+        looked = {times[-1] for times in looked_at(play, recent, now_us).values()}
+        processes: dict[str, Processes] = {}
+        for low, high in _stretches(looked):
+            looks = looks_of(play, low, high)
+            processes |= {play.machines[node_id].name: looks[node_id, us] for node_id, us in sorted(looks)}
+        frames = [
+            frame
+            for low, high in _stretches({us for _, us in wanted})
+            for frame in play.frames(low, high)
+            if (frame.node, round(frame.ts * 1e6)) in wanted
+        ]
+        return [
+            frame
+            if frame.frame.processes is not None
+            else replace(frame, frame=replace(frame.frame, processes=processes.get(frame.node)))
+            for frame in frames
+        ]
+
+    # Sessions
+
+    def _sessions(self, now_us: int) -> list[Session]:
+        """The sessions that had begun, with what had been measured in them."""
+        sessions = []
+        for row in self._playback.sessions():
+            if row["start_us"] > now_us:
+                continue
+            name, over = str(row["session_id"]), row["end_us"] is not None and row["end_us"] <= now_us
+            session = self._ended.get(name) if over else None
+            if session is None:
+                session = self._measured(row, row["end_us"] if over else now_us + 1)
+                session.ended_at = row["end_us"] / 1e6 if over else None
+                if over:
+                    self._ended[name] = session
+            sessions.append(replace(session, covered_s=dict(session.covered_s)))
+        return sessions
+
+    def _measured(self, row: Mapping[str, Any], until_us: int) -> Session:
+        between = stamp(row["start_us"]), stamp(until_us)
+        sums = self._sums(row["start_us"], until_us)
+        covered = self._playback.rows(
+            "SELECT node_id, sum(least(interval_ms / 1000, epoch(ts - ?::TIMESTAMP)))::DOUBLE "
+            "FROM host_samples WHERE ts >= ? AND ts < ? GROUP BY node_id",
+            between[0],
+            *between,
+        )
+        covered_s: dict[str, float] = {}
+        for node_id, seconds in covered:
+            if (machine := self._playback.machines.get(node_id)) is not None:
+                covered_s[machine.name] = covered_s.get(machine.name, 0.0) + (seconds or 0.0)
+        return Session(
+            session_id=str(row["session_id"]),
+            name=row["name"],
+            started_at=row["start_us"] / 1e6,
+            note=row["note"] or "",
+            util_sum=sums[0],
+            util_count=round(sums[1]),
+            power_sum=sums[2],
+            power_count=round(sums[3]),
+            energy_j=self._meter.between(row["start_us"], until_us),
+            covered_s=covered_s,
+        )
+
+    def _sums(self, start_us: int, until_us: int) -> list[float]:
+        """Sum and count of utilisation, then of power, of the job's GPUs; whole hours are remembered."""
+        first, last = -(-start_us // BLOCK_US), until_us // BLOCK_US
+        if first >= last:
+            return self._sum(start_us, until_us)
+        blocks = range(first, last)
+        if missing := [block for block in blocks if block not in self._hours]:
+            self._hours |= self._sum_blocks(missing[0], missing[-1] + 1)
+        edges = self._sum(start_us, first * BLOCK_US), self._sum(last * BLOCK_US, until_us)
+        parts = [*edges, *(self._hours.get(block, NOTHING) for block in blocks)]
+        return [sum(numbers) for numbers in zip(*parts, strict=True)]
+
+    def _sum(self, low: int, high: int) -> list[float]:
+        rows = self._summed("0", low, high) if low < high else []
+        return next((numbers for _, *numbers in rows), list(NOTHING))
+
+    def _sum_blocks(self, first: int, last: int) -> dict[int, list[float]]:
+        found = self._summed(f"epoch_us(ts) // {BLOCK_US}", first * BLOCK_US, last * BLOCK_US)
+        return {block: list(NOTHING) for block in range(first, last)} | {
+            block: numbers for block, *numbers in found
+        }
+
+    def _summed(self, by: str, low: int, high: int) -> list[tuple[Any, ...]]:
+        others = sorted(self._playback.places.keys() - self._meter.mine())
+        without = "AND gpu_id NOT IN (SELECT unnest(?::INTEGER[]))" if others else ""
+        return self._playback.rows(
+            f"SELECT {by} AS block, coalesce(sum(util_pct), 0)::DOUBLE, count(util_pct), "  # noqa: S608 (own names)
+            "coalesce(sum(power_w), 0)::DOUBLE, count(power_w) "
+            f"FROM gpu_samples WHERE ts >= ? AND ts < ? {without} GROUP BY block",
+            stamp(low),
+            stamp(high),
+            *([others] if others else []),
+        )
+
+
+def _before(frame: FrameArrived, found: _Newest) -> tuple[str, str, int, int]:
+    """What was there before a newest frame, as a fleet resumes it."""
+    return frame.node, frame.life, frame.frame.seq - 1, frame.frame.ts_ns - found.interval_ms * 1_000_000
+
+
+def _stretches(times: Iterable[int]) -> list[tuple[int, int]]:
+    """Short stretches that hold all of these times (microseconds)."""
+    stretches: list[tuple[int, int]] = []
+    for us in sorted(times):
+        if stretches and us - stretches[-1][0] <= TOGETHER_US:
+            stretches[-1] = stretches[-1][0], us
+        else:
+            stretches.append((us - 1, us))
+    return stretches

@@ -1,0 +1,337 @@
+"""A recording read back as the events that it was made of.
+
+What the database doesn't keep: when frames arrived, the nodes' own clocks, looks at processes that found
+none, attempts to connect between a loss and the next connection, and later hellos of the same agent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+from gswarm_agent.frame import WARNING, tables
+from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_tui.fleet.events import (
+    Event,
+    FrameArrived,
+    Happened,
+    LinkChanged,
+    Phase,
+    SessionStarted,
+    SessionStopped,
+)
+from gswarm_tui.fleet.state import EVENTS_KEPT
+from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.history.frames import frames
+from gswarm_tui.store.history.machines import Life, Machine, hello_of, introduction
+from gswarm_tui.store.history.series import Columns, Stretch, nan_for_null
+from gswarm_tui.store.querying.answers import Answer
+from gswarm_tui.store.sql.schema import SCHEMA_VERSION
+
+TURNS_MOST = 50_000
+_UNKNOWN_LIFE = {"life": "", "last_ts": 1 << 62, "clock_offset_s": None}
+"""Of a node whose links aren't told of: one agent, for ever."""
+_NEEDED = (("recordings", "options"), ("host_samples", "seq"), ("links", "last_ts"))
+"""Columns that a recording has, in this and every later version."""
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - DuckDB's times have no zone
+
+
+class Source(Protocol):
+    """What is needed of a recording file here."""
+
+    path: Path
+
+    def ask(self, sql: str, *values: object) -> Answer:
+        """The answer to one statement that reads. Raises StoreError."""
+
+    def arrays(self, sql: str, *values: object) -> Columns:
+        """The same by column. Raises StoreError."""
+
+
+def stamp(us: int) -> datetime:
+    """Unix microseconds as the database writes them."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def seconds(at: datetime) -> float:
+    """Unix seconds of a time of the database."""
+    return (at - _EPOCH) / timedelta(seconds=1)
+
+
+def micros(at: float) -> int:
+    """Unix seconds as whole microseconds."""
+    return round(at * 1e6)
+
+
+class Playback:
+    """One recording of a file. Times are Unix seconds; ``end`` is that of its newest frame, or its own.
+
+    ``names`` are its nodes in the order in which they are to be shown, where the file may not know them all.
+    """
+
+    def __init__(self, source: Source, recording_id: int, names: Sequence[str] = ()) -> None:
+        """Reads what doesn't change with time. Raises StoreError."""
+        self.source = source
+        self.recording_id = recording_id
+        row = self.dicts(
+            "SELECT epoch_us(started_at) AS start_us, epoch_us(ended_at) AS end_us, interval_ms, "
+            "slurm_job_id, options FROM recordings WHERE recording_id = ?",
+            recording_id,
+        )
+        if not row:
+            raise StoreError(f"{source.path} has no recording {recording_id}")
+        self._asked_for = tuple(names) or _nodes_of(row[0]["options"])
+        self.job: str = row[0]["slurm_job_id"] or ""
+        self.interval_s: float = (row[0]["interval_ms"] or 1000) / 1000
+        self._columns = {
+            table: self._kept(table, columns)
+            for table, columns in (
+                ("gpu_samples", GPU_COLUMNS),
+                ("host_samples", HOST_COLUMNS),
+                ("process_samples", PROCESS_COLUMNS),
+            )
+        }
+        self.tables = tables(
+            *(self._columns[name] for name in ("gpu_samples", "host_samples", "process_samples")),
+            EXACT_COLUMNS,
+        )
+        self.machines: dict[int, Machine] = {}
+        self._node_names: dict[int, str] = {}
+        self.places: dict[int, tuple[int, int]] = {}
+        self.learn()
+        last = self.rows(
+            "SELECT epoch_us(max(ts)) FROM host_samples WHERE node_id IN "
+            "(SELECT node_id FROM nodes WHERE recording_id = ?)",
+            recording_id,
+        )[0][0]
+        self.start: float = row[0]["start_us"] / 1e6
+        self.end: float = max(row[0]["start_us"], last or 0, row[0]["end_us"] or 0) / 1e6
+
+    def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """The rows of a query. Raises StoreError."""
+        return self.source.ask(sql, *values).rows()
+
+    def dicts(self, sql: str, *values: object) -> list[dict[str, Any]]:
+        """The rows of a query by column. Raises StoreError."""
+        return self.source.ask(sql, *values).dicts()
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """The metrics that the file has of a table, in the catalogue's order."""
+        return self._columns[table]
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes, in the order in which they were asked for."""
+        return list(dict.fromkeys([*self._asked_for, *self._node_names.values()]))
+
+    @property
+    def allocation(self) -> Mapping[str, frozenset[int]]:
+        """The GPUs that Slurm granted to the job, of the nodes where that is known."""
+        return {m.name: m.granted for m in self.machines.values() if m.granted is not None}
+
+    def _kept(self, table: str, wanted: Sequence[str]) -> tuple[str, ...]:
+        found = self.rows("SELECT column_name FROM duckdb_columns() WHERE table_name = ?", table)
+        kept = {name for (name,) in found}
+        return tuple(name for name in wanted if name in kept)
+
+    # Who was there
+
+    def learn(self) -> None:
+        """Take in machines and agents that are new in the file. Raises StoreError."""
+        nodes = self.dicts("SELECT * FROM nodes WHERE recording_id = ? ORDER BY node_id", self.recording_id)
+        self._node_names = {row["node_id"]: row["node"] for row in nodes}
+        mine = "(SELECT node_id FROM nodes WHERE recording_id = ?)"
+        gpus: dict[int, list[dict[str, Any]]] = {}
+        for gpu in self.dicts(
+            f"SELECT * FROM gpus WHERE node_id IN {mine} ORDER BY gpu_id",  # noqa: S608 (own names)
+            self.recording_id,
+        ):
+            gpus.setdefault(gpu["node_id"], []).append(gpu)
+        links: dict[int, list[dict[str, Any]]] = {}
+        for link in self.dicts(
+            "SELECT links.* REPLACE (epoch_us(last_ts) AS last_ts) FROM links "  # noqa: S608 (own names)
+            f"WHERE node_id IN {mine} AND last_seq IS NOT NULL ORDER BY last_ts",
+            self.recording_id,
+        ):
+            links.setdefault(link["node_id"], []).append(link)
+        new = {row["node_id"]: row for row in nodes if self._has_more(row["node_id"], links)}
+        lives = self._lives({node_id: links.get(node_id) or [_UNKNOWN_LIFE] for node_id in new})
+        for node_id, row in new.items():
+            if lives[node_id]:
+                machine = self._machine(row, gpus.get(node_id, []), links.get(node_id, []), lives[node_id])
+                self.machines[node_id] = machine
+                self.places |= {gpu: (node_id, place) for place, gpu in enumerate(machine.gpu_ids)}
+
+    def _has_more(self, node_id: int, links: Mapping[int, Sequence[object]]) -> bool:
+        """Whether an agent was heard there that isn't known."""
+        known = self.machines.get(node_id)
+        return known is None or len(known.lives) != max(1, len(links.get(node_id, ())))
+
+    def _lives(self, links: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[int, list[Life]]:
+        """When each machine's agents measured; one question for the first of all, one for the second …"""
+        lives: dict[int, list[Life]] = {node_id: [] for node_id in links}
+        after = dict.fromkeys(links, 0)
+        while after:
+            found = self.rows(
+                "SELECT node_id, epoch_us(min(ts)) FROM host_samples JOIN "
+                "(SELECT unnest(?::INTEGER[]) AS node_id, unnest(?::BIGINT[]) AS after) USING (node_id) "
+                "WHERE ts > make_timestamp(?) AND ts > make_timestamp(after) GROUP BY node_id",
+                list(after),
+                list(after.values()),
+                min(after.values()),
+            )
+            after = {}
+            for node_id, first in found:
+                link = links[node_id][len(lives[node_id])]
+                last = max(first, link["last_ts"] - micros(link["clock_offset_s"] or 0.0))
+                lives[node_id].append(Life(link["life"], first, last))
+                if len(lives[node_id]) < len(links[node_id]):
+                    after[node_id] = last
+        return lives
+
+    def _machine(
+        self,
+        row: Mapping[str, Any],
+        gpus: list[dict[str, Any]],
+        links: list[dict[str, Any]],
+        lives: list[Life],
+    ) -> Machine:
+        granted = frozenset(gpu["gpu_index"] for gpu in gpus if gpu["allocated"])
+        newest = links[-1] if links else {"clock_offset_s": None, "round_trip_s": None}
+        return Machine(
+            node_id=row["node_id"],
+            name=row["node"],
+            hello=hello_of(row, gpus, self.interval_s, self._columns),
+            gpu_ids=tuple(gpu["gpu_id"] for gpu in gpus),
+            granted=granted if any(gpu["allocated"] is not None for gpu in gpus) else None,
+            offset_s=newest["clock_offset_s"] or 0.0,
+            round_trip_s=newest["round_trip_s"],
+            lives=tuple(lives),
+        )
+
+    def has_frames(self, start: float, end: float) -> bool:
+        """Whether anything was measured from a time up to, without, another. Raises StoreError."""
+        found = self.rows(
+            "SELECT 1 FROM host_samples WHERE ts >= ? AND ts < ? AND node_id IN "
+            "(SELECT node_id FROM nodes WHERE recording_id = ?) LIMIT 1",
+            stamp(micros(start)),
+            stamp(micros(end)),
+            self.recording_id,
+        )
+        return bool(found)
+
+    # What happened
+
+    def events(self, since: float, until: float) -> list[Event]:
+        """What happened after ``since``, up to and with ``until``, in order. Raises StoreError."""
+        low, high = micros(since), micros(until)
+        found: list[Event] = []
+        for machine in self.machines.values():
+            for life in machine.lives:
+                if low < life.first_us <= high:
+                    found += introduction(machine, life)
+        found += self.turned(low, high)
+        found += self.frames(low, high)
+        return sorted(found, key=lambda event: event.at)
+
+    def turned(self, low: int, high: int) -> Iterator[Event]:
+        """Links, sessions and happenings after ``low`` up to ``high`` (microseconds). Raises StoreError."""
+        for happened in self.happened(low, high):
+            if (changed := link_of(happened)) is not None:
+                yield changed
+            yield happened
+        for session in self.sessions():
+            started, ended = session["start_us"], session["end_us"]
+            name = str(session["session_id"])
+            if low < started <= high:
+                at = started / 1e6
+                yield SessionStarted(name, at, session["name"], at, session["note"] or "")
+            if ended is not None and low < ended <= high:
+                yield SessionStopped(name, ended / 1e6, ended / 1e6)
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """The recording's sessions; times in Unix microseconds. Raises StoreError."""
+        return self.dicts(
+            "SELECT session_id, name, note, epoch_us(started_at) AS start_us, epoch_us(ended_at) AS end_us "
+            "FROM sessions WHERE recording_id = ? ORDER BY session_id",
+            self.recording_id,
+        )
+
+    def happened(self, low: int, high: int, most: int = EVENTS_KEPT) -> list[Happened]:
+        """The latest happenings after ``low`` up to ``high``, oldest first. Raises StoreError."""
+        return self._happened("ts > ? AND ts <= ?", most, stamp(low), stamp(high))
+
+    def linked(self, until: int) -> list[Happened]:
+        """What links did up to a time (microseconds), oldest first. Raises StoreError."""
+        return self._happened("kind IN ('link_live', 'link_lost') AND ts <= ?", TURNS_MOST, stamp(until))
+
+    def turns(self) -> list[Happened]:
+        """What is worth going to: warnings, errors, marks. Raises StoreError."""
+        return self._happened("severity <> 'info' OR kind = 'mark'", TURNS_MOST)
+
+    def _happened(self, where: str, most: int, *values: object) -> list[Happened]:
+        rows = self.rows(
+            "SELECT epoch_us(ts), node_id, gpu_id, kind, severity, message, detail "  # noqa: S608 (own names)
+            f"FROM events WHERE recording_id = ? AND ({where}) ORDER BY ts DESC, rowid DESC LIMIT {most}",
+            self.recording_id,
+            *values,
+        )
+        return [self._told(row) for row in reversed(rows)]
+
+    def _told(self, row: tuple[Any, ...]) -> Happened:
+        us, node_id, gpu_id, kind, severity, message, detail = row
+        gpu = None
+        if gpu_id in self.places:
+            machine, place = self.places[gpu_id]
+            gpu = self.machines[machine].hello.gpus[place].index
+        node = self._node_names.get(node_id)
+        return Happened(us / 1e6, kind, severity or WARNING, message or "", node, gpu, detail)
+
+    # Frames
+
+    def frames(self, low: int, high: int) -> list[FrameArrived]:
+        """The frames read after ``low`` up to ``high`` (microseconds), in order. Raises StoreError."""
+        return frames(self, low, high)
+
+    def stretch(self, table: str, keys: str, low: int, high: int) -> Stretch:
+        """The rows of a table after ``low`` up to ``high`` (microseconds). Raises StoreError.
+
+        ``keys`` are what they are told by, with the ``id`` of a GPU or machine.
+        """
+        columns = ", ".join(("epoch_us(ts) AS us", keys, *map(nan_for_null, self._columns[table])))
+        found = self.source.arrays(
+            f"SELECT {columns} FROM {table} WHERE ts > make_timestamp(?) AND ts <= make_timestamp(?)",  # noqa: S608
+            low,
+            high,
+        )
+        return Stretch(found)
+
+
+def require_recording(source: Source) -> None:
+    """See that a file is a recording that can be read here. Raises StoreError where it isn't."""
+    columns = "SELECT 1 FROM duckdb_columns() WHERE table_name = ? AND column_name = ?"
+    if not all(source.ask(columns, *column).rows() for column in _NEEDED):
+        raise StoreError(f"{source.path} isn't a recording of gswarm-tui; name another file")
+    newest = source.ask("SELECT max(schema_version) FROM recordings").rows()[0][0]
+    if newest is not None and newest > SCHEMA_VERSION:
+        raise StoreError(f"{source.path} was made by a newer gswarm-tui; update this one")
+
+
+def _nodes_of(options: str | None) -> tuple[str, ...]:
+    """The nodes that a recording was asked for."""
+    found = json.loads(options or "{}").get("nodes") or ()
+    return tuple(name for name in found if isinstance(name, str))
+
+
+def link_of(happened: Happened) -> LinkChanged | None:
+    """The phase that a link went to when this happened, None if it is about something else."""
+    if happened.node is None:
+        return None
+    if happened.kind == "link_live":
+        return LinkChanged(happened.node, happened.at, Phase.LIVE)
+    if happened.kind == "link_lost":
+        return LinkChanged(happened.node, happened.at, Phase.LOST, happened.message, happened.detail or "")
+    return None

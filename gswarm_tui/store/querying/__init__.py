@@ -1,0 +1,1 @@
+"""Read-only queries on a recording, finished or running."""

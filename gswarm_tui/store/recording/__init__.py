@@ -1,0 +1,1 @@
+"""Writing a recording: the recorder and its DuckDB file."""

@@ -1,0 +1,206 @@
+"""Events as columns for one transaction. Pure: no DuckDB, no clock.
+
+Only ``Happened`` becomes a row of ``events``: what a link, a frame or a session means to people is the
+fleet's to say, once, for the screen and the file alike.
+
+The work for a frame is a few list operations; its blocks become arrays once for the whole fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from gswarm_agent.frame import Frame
+from gswarm_tui.fleet.events import (
+    Event,
+    FrameArrived,
+    FramesLost,
+    Happened,
+    LinkChanged,
+    LinkMeasured,
+    NodeIntroduced,
+    Phase,
+    SessionChanged,
+    SessionStarted,
+    SessionStopped,
+)
+from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
+from gswarm_tui.store.recording.samples import Columns, Keys, Samples, array
+from gswarm_tui.store.sql.schema import (
+    EVENTS,
+    GPU_SAMPLES,
+    GPUS,
+    HOST_SAMPLES,
+    LINKS,
+    NODES,
+    PROCESS_SAMPLES,
+    SESSIONS,
+    Table,
+)
+
+_GPU_KEYS = Keys(("ts", "interval_ms"), ("gpu_id",), if_answered=True)
+_HOST_KEYS = Keys(("ts", "node_id", "seq", "interval_ms", "late_ms", "missed"))
+_PROCESS_KEYS = Keys(("ts",), ("gpu_id", "pid", "rank", "local_rank", "user_name", "command"))
+
+
+def micros(seconds: float) -> int:
+    """Unix seconds as the microseconds that are stored."""
+    return round(seconds * 1e6)
+
+
+class Batch:
+    """The rows that a list of events becomes, and the ledger as it is once they are committed."""
+
+    def __init__(self, ledger: Ledger, events: Iterable[Event]) -> None:
+        self.ledger = ledger.draft()
+        self._own: dict[tuple[str, str], KnownLife] = {}
+        self._nodes: dict[int, Row] = {}
+        self._gpus: list[Row] = []
+        self._sessions: dict[int, Row] = {}
+        self._events: list[Row] = []
+        self._gpu_samples = Samples(GPU_SAMPLES, _GPU_KEYS)
+        self._host_samples = Samples(HOST_SAMPLES, _HOST_KEYS)
+        self._process_samples = Samples(PROCESS_SAMPLES, _PROCESS_KEYS)
+        for event in events:
+            self._take(event)
+
+    @property
+    def rows(self) -> int:
+        """How many samples and events are added."""
+        return len(self._events) + sum(len(columns["ts"]) for _, columns in self._samples)
+
+    def committed(self) -> dict[tuple[str, str], int]:
+        """The last frame of each (node, life) that is in it; those told as lost aren't to be told again."""
+        return {key: life.last_seq for key, life in self._own.items() if life.last_seq}
+
+    def columns(self) -> Iterator[tuple[Table, Columns]]:
+        """What is to be written, table by table, as equally long arrays; NaN, NaT and None stand for NULL."""
+        things: tuple[tuple[Table, Iterable[Row]], ...] = (
+            (NODES, self._nodes.values()),
+            (GPUS, self._gpus),
+            (SESSIONS, self._sessions.values()),
+            (LINKS, [life.link for life in self._own.values()]),
+            (EVENTS, self._events),
+        )
+        for table, rows in things:
+            if kept := list(rows):
+                yield table, {name: array(table, name, [row[name] for row in kept]) for name in kept[0]}
+        yield from self._samples
+
+    @cached_property
+    def _samples(self) -> list[tuple[Table, Columns]]:
+        tables = (self._gpu_samples, self._host_samples, self._process_samples)
+        made = ((samples.table, columns) for samples in tables for columns in samples.columns())
+        return [(table, columns) for table, columns in made if len(columns["ts"])]
+
+    def _node(self, name: str) -> KnownNode:
+        node, new = self.ledger.node(name)
+        if new:
+            self._nodes[node.node_id] = node.row
+        return node
+
+    def _life(self, name: str, life: str) -> KnownLife:
+        own = self._own.get((name, life))
+        if own is None:
+            own = self._own[name, life] = self.ledger.own(name, life)
+        return own
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case FrameArrived():
+                self._frame(self._life(event.node, event.life), event)
+            case FramesLost():
+                self._lost(event)
+            case NodeIntroduced():
+                node, gpus = self.ledger.introduce(event.node, event.hello, event.former)
+                self._own[event.node, event.hello.life] = self.ledger.own(event.node, event.hello.life)
+                self._nodes[node.node_id] = node.row
+                self._gpus += gpus
+            case LinkMeasured():
+                if (speaking := self._node(event.node).life) is not None:
+                    life = self._life(event.node, speaking)
+                    life.link |= {"clock_offset_s": event.offset_s, "round_trip_s": event.round_trip_s}
+            case LinkChanged():
+                node = self._node(event.node)
+                if event.phase is Phase.LIVE and self.ledger.came_live(event.node) and node.life is not None:
+                    self._life(event.node, node.life).link["reconnects"] += 1
+            case Happened():
+                self._happened(event)
+            case SessionStarted() | SessionChanged() | SessionStopped():
+                self._session(event)
+
+    def _frame(self, life: KnownLife, event: FrameArrived) -> None:
+        frame, link, last = event.frame, life.link, life.last_seq
+        if frame.seq <= last:
+            return
+        interval_ms: int | None = None
+        if link["last_ts"] is not None and frame.seq == last + 1:
+            since = frame.ts_ns // 1000 - link["last_ts"]
+            interval_ms = round(since / 1000) if since > 0 else None
+        link["last_seq"], link["last_ts"] = frame.seq, frame.ts_ns // 1000
+        link["frames"] += 1
+        link["lost_frames"] += frame.seq - last - 1
+        self._sample(life, micros(event.ts), interval_ms, frame)
+
+    def _lost(self, event: FramesLost) -> None:
+        self.ledger.know_life(self._node(event.node), event.life)
+        life = self._life(event.node, event.life)
+        link, last = life.link, life.last_seq
+        if event.seq > last:
+            link["last_seq"], link["last_ts"] = event.seq, None
+            link["lost_frames"] += event.seq - last
+
+    def _sample(self, node: KnownLife, ts: int, interval_ms: int | None, frame: Frame) -> None:
+        self._gpu_samples.add(frame.gpus, (ts, interval_ms), (node.gpu_ids,))
+        host = ts, node.node_id, frame.seq, interval_ms, frame.late_ms, frame.missed
+        self._host_samples.add(frame.host, host)
+        if (told := frame.processes) is not None:
+            gpu_ids = [node.gpu_ids[gpu] for gpu in told.gpus]
+            rows = gpu_ids, told.pids, told.ranks, told.local_ranks, told.users, told.commands
+            self._process_samples.add(told.numbers, (ts,), rows)
+
+    def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> None:
+        if isinstance(event, SessionStarted):
+            row: Row = {
+                "session_id": self.ledger.next_session,
+                "recording_id": self.ledger.recording_id,
+                "name": event.name,
+                "started_at": micros(event.started_at),
+                "ended_at": None,
+                "status": "running",
+                "note": event.note,
+            }
+            self.ledger.next_session += 1
+        elif (known := self.ledger.sessions.get(event.session_id)) is None:
+            return
+        elif isinstance(event, SessionStopped):
+            row = known | {"ended_at": micros(event.ended_at), "status": "stopped"}
+        else:
+            changes = {"name": event.name, "note": event.note}
+            row = known | {name: value for name, value in changes.items() if value is not None}
+        self.ledger.sessions[event.session_id] = row
+        self._sessions[row["session_id"]] = row
+
+    def end_sessions(self, ended_at: float) -> None:
+        """Ends every session that still runs, at the recording's end."""
+        for key, row in self.ledger.sessions.items():
+            if row["ended_at"] is None:
+                ended = max(micros(ended_at), row["started_at"])
+                done = self.ledger.sessions[key] = row | {"ended_at": ended, "status": "ended"}
+                self._sessions[row["session_id"]] = done
+
+    def _happened(self, event: Happened) -> None:
+        node = None if event.node is None else self._node(event.node)
+        self._events.append(
+            {
+                "ts": micros(event.at),
+                "recording_id": self.ledger.recording_id,
+                "node_id": None if node is None else node.node_id,
+                "gpu_id": None if node is None else node.gpu_id(event.gpu),
+                "kind": event.kind,
+                "severity": event.severity,
+                "message": event.message,
+                "detail": event.detail,
+            }
+        )

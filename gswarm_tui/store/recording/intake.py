@@ -1,0 +1,138 @@
+"""Adding rows to tables again and again, by statements that are planned once.
+
+To plan one costs two milliseconds, which is more than to insert a thousand rows. So the arrays that a
+statement reads stay where they are and are filled anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_tui.store.recording.precision import rounded
+from gswarm_tui.store.recording.samples import Columns
+from gswarm_tui.store.sql.schema import Column, Table
+
+_SIZES = (64, 1_024, 4_096, 16_384)
+"""So many rows a statement takes; all of its arrays are looked at, and stay, so a few rows get small ones.
+
+More rows than the largest takes are several statements: arrays that don't fit into a processor's cache take
+longer than those need to begin.
+"""
+
+
+class Intake:
+    """Inserts rows, or replaces those of the same key, on one connection.
+
+    A transaction that is rolled back takes what was planned in it with it: begin with another intake then.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._planned: dict[tuple[str, int], _Planned] = {}
+
+    def insert(self, table: Table, columns: Columns) -> None:
+        """Adds these rows; columns that aren't given are NULL. Raises duckdb.Error."""
+        rows = len(next(iter(columns.values())))
+        for begin in range(0, rows, _SIZES[-1]):
+            part = {name: values[begin : begin + _SIZES[-1]] for name, values in columns.items()}
+            self._insert(table, part, min(_SIZES[-1], rows - begin))
+
+    def _insert(self, table: Table, columns: Columns, rows: int) -> None:
+        size = next(size for size in _SIZES if rows <= size)
+        planned = self._planned.get((table.name, size))
+        if planned is None:
+            planned = self._planned[table.name, size] = _Planned(self._connection, table, size)
+        planned.insert(columns, rows)
+
+
+class _Planned:
+    """One statement, and the arrays that it reads: a first row that never counts, then ``size`` rows."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, table: Table, size: int) -> None:
+        self._connection = connection
+        self._name = f"incoming_{table.name}_{size}"
+        self._arrays = {column.name: _array(column, size + 1) for column in table.columns}
+        self._counts = np.zeros(size + 1, dtype=np.bool_)
+        # DuckDB reads the arrays where they lie; only this connection sees them.
+        connection.register(self._name, self._arrays | {"counts": self._counts})
+        self._statement: duckdb.Statement | str
+        if table.key:
+            (self._statement,) = connection.extract_statements(_merge(table, self._name))
+        else:
+            connection.execute(f"PREPARE {self._name} AS {_insert(table, self._name)}")
+            self._statement = f"EXECUTE {self._name}"
+
+    def insert(self, columns: Columns, rows: int) -> None:
+        """Runs it with these rows."""
+        self._counts[1 : rows + 1] = True
+        try:
+            for name, array in self._arrays.items():
+                array[1 : rows + 1] = _fitting(columns[name], array) if name in columns else _null(array)
+            self._connection.execute(self._statement)
+        finally:
+            self._counts[:] = False
+            for array in self._arrays.values():
+                if array.dtype == object:
+                    array[1:] = None  # texts are to be held no longer
+
+
+def _insert(table: Table, source: str) -> str:
+    names = ", ".join(column.name for column in table.columns)
+    return f"INSERT INTO {table.name} ({names}) {_rows(table, source)}"
+
+
+def _merge(table: Table, source: str) -> str:
+    """What replaces rows by their keys, of which the source must have none twice.
+
+    INSERT OR REPLACE sees to that itself, and needs 2 MB to do so.
+    """
+    names = [column.name for column in table.columns]
+    alike = " AND ".join(f"{table.name}.{name} = new.{name}" for name in table.key)
+    changes = ", ".join(f"{name} = new.{name}" for name in names if name not in table.key)
+    values = ", ".join(f"new.{name}" for name in names)
+    return (
+        f"MERGE INTO {table.name} USING ({_rows(table, source)}) AS new ON {alike} "  # noqa: S608 (own names)
+        f"WHEN MATCHED THEN UPDATE SET {changes} "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({values})"
+    )
+
+
+def _rows(table: Table, source: str) -> str:
+    values = ", ".join(f"TRY_CAST({c.name} AS {c.type}) AS {c.name}" for c in table.columns)
+    return f"SELECT {values} FROM {source} WHERE counts"  # noqa: S608 (own names)
+
+
+def _array(column: Column, size: int) -> npt.NDArray[Any]:
+    """What holds a column's values. The first tells DuckDB that objects are texts, where others are None."""
+    match column.type:
+        case "TIMESTAMP":
+            return np.zeros(size, dtype="datetime64[us]")
+        case "VARCHAR" | "BOOLEAN":
+            texts = np.full(size, None, dtype=object)
+            texts[0] = ""
+            return texts
+        case "FLOAT":
+            return np.zeros(size, dtype=np.float32)
+        case _:
+            return np.zeros(size, dtype=np.float64)
+
+
+def _fitting(values: npt.NDArray[Any], array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if array.dtype != np.float32:
+        return values
+    kept = rounded(values)
+    if kept.dtype != np.float32:  # what is too large is no answer
+        with np.errstate(over="ignore"):
+            kept = kept.astype(np.float32)
+        kept[np.isinf(kept)] = np.nan
+    return kept
+
+
+def _null(array: npt.NDArray[Any]) -> Any:
+    if array.dtype == object:
+        return None
+    return np.datetime64("NaT") if array.dtype.kind == "M" else np.nan

@@ -1,0 +1,293 @@
+"""A recording that was interrupted, found in its file and taken up again.
+
+It was interrupted if it has no end: its head was killed, or nodes couldn't be reached when it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from gswarm_agent.frame import GpuFacts
+from gswarm_agent.frozen import dataclass, replace
+from gswarm_agent.wire import ENDED_BY, GAVE_ALL, JOB_ENDED, KEEPS
+from gswarm_tui.fleet.counters import Answer
+from gswarm_tui.fleet.events import LEFT_NOTHING, OF_THE_RUN, WAITING, GpuKey
+from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
+from gswarm_tui.store.sql.spanning import session_spans, whole
+from gswarm_tui.store.sql.summing import energy
+
+MILLISECOND = 1e-3
+
+
+class Rows(Protocol):
+    """What is needed of an open file here."""
+
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        """The rows of a query; timestamps are Unix microseconds. Raises StoreError."""
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A recording without an end. Times are Unix seconds.
+
+    ``last_at`` is the latest at which it is known to have run: of a sample, mark, gap, session, or its start.
+    ``uid`` is empty and ``options`` too where the recording is of a version that couldn't go on with one.
+    ``answered`` are the nodes that ever did. ``awaited`` are those that it was left open for because they may
+    hold frames; None where its head was killed, so that every node may.
+    """
+
+    recording_id: int
+    uid: str
+    started_at: float
+    last_at: float
+    host: str
+    command: str
+    options: Mapping[str, Any]
+    nodes: tuple[str, ...]
+    sessions: tuple[str, ...]
+    answered: tuple[str, ...]
+    awaited: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class LifeOnDisk:
+    """What is on disk of an agent's life: its last frame, that frame's time on the node in ns, its clock.
+
+    The round trip in which the clock's offset was measured is infinite where it wasn't. ``at`` is the time
+    that the frame has in the recording, None where it is lost.
+    """
+
+    node: str
+    life: str
+    seq: int
+    ts_ns: int
+    offset_s: float
+    round_trip_s: float
+    at: float | None
+
+    @property
+    def last_at(self) -> float:
+        """The head's Unix time of its last frame."""
+        return self.ts_ns / 1e9 - self.offset_s
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What the rest of the head has to know of a recording that goes on.
+
+    ``accounted`` are the nodes whose last agent was seen to end and kept nothing, or was told as gone.
+    ``energy_j`` is what the job's GPUs had used, ``counters`` what each one's energy counter said last (mJ),
+    and when.
+    """
+
+    started_at: float
+    lives: tuple[LifeOnDisk, ...]
+    accounted: frozenset[str]
+    sessions: tuple[Session, ...]
+    energy_j: float
+    counters: Mapping[GpuKey, Answer]
+    rows: int
+
+
+_INTERRUPTED = f"""
+SELECT r.*, epoch_us(r.started_at) AS began_us,
+       greatest(
+         (SELECT max(epoch_us(h.ts)) FROM host_samples h JOIN nodes n USING (node_id)
+          WHERE n.recording_id = r.recording_id),
+         (SELECT max(epoch_us(e.ts)) FROM events e
+          WHERE e.recording_id = r.recording_id AND e.kind IN {OF_THE_RUN}),
+         (SELECT max(epoch_us(coalesce(s.ended_at, s.started_at))) FROM sessions s
+          WHERE s.recording_id = r.recording_id)) AS last_at,
+       (SELECT list(DISTINCT n.node ORDER BY n.node) FROM nodes n
+        WHERE n.recording_id = r.recording_id) AS nodes,
+       (SELECT list(DISTINCT n.node ORDER BY n.node) FROM nodes n
+        WHERE n.recording_id = r.recording_id AND n.hostname IS NOT NULL) AS answered,
+       (SELECT list(DISTINCT n.node ORDER BY n.node) FROM events e JOIN nodes n USING (node_id)
+        WHERE n.recording_id = r.recording_id AND e.kind = '{WAITING}'
+          AND e.ts >= ALL (SELECT h.ts FROM host_samples h JOIN nodes m USING (node_id)
+                           WHERE m.recording_id = r.recording_id)) AS awaited,
+       (SELECT list(s.name ORDER BY s.session_id) FROM sessions s
+        WHERE s.recording_id = r.recording_id) AS sessions
+FROM recordings r
+WHERE r.ended_at IS NULL
+ORDER BY r.recording_id
+"""  # noqa: S608 (a name of this project only)
+
+_SESSIONS = """
+WITH used AS ({used})
+SELECT s.session_id, s.name, epoch_us(s.started_at) AS started_at, epoch_us(s.ended_at) AS ended_at,
+       s.status, s.note, s.recording_id,
+       sum(x.util_pct) AS util_sum, count(x.util_pct) AS util_count,
+       sum(x.power_w) AS power_sum, count(x.power_w) AS power_count,
+       y.energy_j
+FROM sessions s
+LEFT JOIN used y ON y.session_id = s.session_id
+LEFT JOIN (SELECT * FROM session_samples JOIN gpus g USING (gpu_id) WHERE g.allocated IS NOT FALSE) x
+  ON x.session_id = s.session_id
+WHERE s.recording_id = ?
+GROUP BY ALL
+ORDER BY s.session_id
+"""
+
+_ACCOUNTS = """
+SELECT node, max(epoch_us(ts)) / 1e6 AS at FROM events e JOIN nodes n USING (node_id)
+WHERE n.recording_id = $1
+  AND (kind = 'gap' AND starts_with(message, $2)
+       OR kind = 'link_lost' AND NOT suffix(message, $3)
+          AND (starts_with(message, $4) OR starts_with(message, $5) OR starts_with(message, $6)))
+GROUP BY node
+"""
+
+# Each life of a machine counts its frames from 1 on.
+_PLACED = """
+WITH frames AS (SELECT node_id, seq AS last_seq, epoch_us(ts) / 1e6 AS placed FROM host_samples),
+     lives AS (SELECT *, epoch_us(last_ts) / 1e6 - coalesce(clock_offset_s, 0) AS expected FROM links)
+SELECT node_id, life, arg_min(placed, abs(placed - expected)) AS placed
+FROM lives JOIN nodes USING (node_id) JOIN frames USING (node_id, last_seq)
+WHERE recording_id = ? AND last_ts IS NOT NULL
+GROUP BY ALL
+"""
+
+_COUNTERS = """
+SELECT node, gpu_index, uuid, arg_max(energy_mj, ts)::DOUBLE AS mj, epoch_us(max(ts)) / 1e6 AS at
+FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
+WHERE recording_id = ? AND energy_mj IS NOT NULL
+GROUP BY ALL
+"""
+
+_ROWS = """
+SELECT (SELECT count(*) FROM samples WHERE recording_id = $1)
+     + (SELECT count(*) FROM host_samples JOIN nodes USING (node_id) WHERE recording_id = $1)
+     + (SELECT count(*) FROM process_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
+        WHERE recording_id = $1)
+     + (SELECT count(*) FROM events WHERE recording_id = $1) AS rows
+"""
+
+
+def interrupted(file: Rows) -> list[Interrupted]:
+    """The recordings in a file that have no end; none in another program's file. Raises StoreError."""
+    if not is_ours(file):
+        return []
+    return [
+        Interrupted(
+            recording_id=row["recording_id"],
+            uid=row.get("uid") or "",
+            started_at=row["began_us"] / 1e6,
+            last_at=max(row["began_us"], row["last_at"] or 0) / 1e6,
+            host=row["host"],
+            command=row["command"],
+            options=_object(row.get("options")),
+            nodes=tuple(row["nodes"] or ()),
+            sessions=tuple(row["sessions"] or ()),
+            answered=tuple(row["answered"] or ()),
+            awaited=None if row["awaited"] is None else tuple(row["awaited"]),
+        )
+        for row in file.rows(_INTERRUPTED)
+    ]
+
+
+def closed(file: Rows) -> list[str]:
+    """The uids of the recordings in a file that have an end. Raises StoreError."""
+    rows = file.rows("SELECT * FROM recordings WHERE ended_at IS NOT NULL") if is_ours(file) else []
+    return [row["uid"] for row in rows if row.get("uid")]
+
+
+def is_ours(file: Rows) -> bool:
+    """Whether a file is a recording and no other program's. Raises StoreError."""
+    columns = (
+        "SELECT 1 FROM duckdb_columns() WHERE table_name = 'recordings' AND column_name = 'schema_version'"
+    )
+    return bool(file.rows(columns))
+
+
+def _object(text: str | None) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def load(file: Rows, ledger: Ledger) -> Resumed:
+    """Fill the ledger with what is known of its recording. Raises StoreError."""
+    number = ledger.recording_id
+    machines: dict[int, KnownNode] = {}
+    for row in file.rows("SELECT * FROM nodes WHERE recording_id = ? ORDER BY node_id", number):
+        gpus = file.rows("SELECT * FROM gpus WHERE node_id = ? ORDER BY gpu_id", row["node_id"])
+        facts, numbers = tuple(_facts(gpu) for gpu in gpus), tuple(gpu["gpu_id"] for gpu in gpus)
+        node = machines[row["node_id"]] = KnownNode(row, facts, numbers)
+        ledger.nodes[row["node"]] = node
+        if row["boot_id"] is not None:
+            ledger.machines[node.key] = node
+    on_disk = []
+    placed = {(row["node_id"], row["life"]): row["placed"] for row in file.rows(_PLACED, number)}
+    for link in file.rows(
+        "SELECT links.* REPLACE (epoch_us(last_ts) AS last_ts) FROM links JOIN nodes USING (node_id) "
+        "WHERE recording_id = ? ORDER BY last_ts NULLS FIRST",
+        number,
+    ):
+        node = machines[link["node_id"]]
+        name, life = str(node.row["node"]), str(link["life"])
+        ledger.lives[name, life] = KnownLife(link, node.node_id, node.gpu_ids)
+        ledger.nodes[name] = replace(ledger.nodes[name], life=life, was_live=True)
+        if link["last_seq"] is not None:
+            ns, offset_s = (link["last_ts"] or 0) * 1000, link["clock_offset_s"]
+            round_trip_s = math.inf if offset_s is None else link["round_trip_s"] or 0.0
+            at = placed.get((link["node_id"], life))
+            on_disk.append(LifeOnDisk(name, life, link["last_seq"], ns, offset_s or 0.0, round_trip_s, at))
+    sessions = file.rows(_SESSIONS.format(used=energy(session_spans(number))), number)
+    names = ("session_id", "recording_id", "name", "started_at", "ended_at", "status", "note")
+    ledger.sessions |= {str(row["session_id"]): {name: row[name] for name in names} for row in sessions}
+    begun = file.rows("SELECT epoch_us(started_at) AS at FROM recordings WHERE recording_id = ?", number)
+    return Resumed(
+        started_at=begun[0]["at"] / 1e6,
+        lives=tuple(on_disk),
+        accounted=_accounted(file, number, on_disk),
+        sessions=tuple(_session(row, file) for row in sessions),
+        energy_j=float(sum(row["energy_j"] or 0 for row in file.rows(energy(whole(number))))),
+        counters={
+            (row["node"], row["gpu_index"], row["uuid"]): (row["mj"], row["at"])
+            for row in file.rows(_COUNTERS, number)
+        },
+        rows=file.rows(_ROWS, number)[0]["rows"],
+    )
+
+
+def _accounted(file: Rows, number: int, lives: Sequence[LifeOnDisk]) -> frozenset[str]:
+    """The nodes of which it is known what became of their last agent's frames."""
+    newest = {life.node: life.last_at for life in lives}
+    told = file.rows(_ACCOUNTS, number, LEFT_NOTHING, KEEPS, JOB_ENDED, ENDED_BY, GAVE_ALL)
+    found = {row["node"] for row in told if row["at"] > newest.get(row["node"], 0.0) - MILLISECOND}
+    for one in interrupted(file):
+        if one.recording_id == number and one.awaited is not None:
+            found |= set(one.nodes) - set(one.awaited)
+    return frozenset(found)
+
+
+def _facts(gpu: Row) -> GpuFacts:
+    return GpuFacts(gpu["gpu_index"], gpu["uuid"], gpu["name"])
+
+
+def _session(row: Row, file: Rows) -> Session:
+    return Session(
+        session_id=str(row["session_id"]),
+        name=row["name"],
+        started_at=row["started_at"] / 1e6,
+        note=row["note"] or "",
+        ended_at=None if row["ended_at"] is None else row["ended_at"] / 1e6,
+        util_sum=float(row["util_sum"] or 0),
+        util_count=row["util_count"],
+        power_sum=float(row["power_sum"] or 0),
+        power_count=row["power_count"],
+        energy_j=float(row["energy_j"] or 0),
+        covered_s={
+            found["node"]: float(found["covered_s"])
+            for found in file.rows(
+                "SELECT node, covered_s FROM session_coverage WHERE session_id = ?", row["session_id"]
+            )
+        },
+    )

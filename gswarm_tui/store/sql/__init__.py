@@ -1,0 +1,1 @@
+"""The SQL of a recording file: schema, views and recipes."""

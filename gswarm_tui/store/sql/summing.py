@@ -1,0 +1,364 @@
+"""SQL that sums up spans of time: sessions in the views, any span for the commands. Only text, made once.
+
+Statements are shaped by what they cost on millions of samples: one pass groups the samples by GPU and
+utilisation, whose few cells hold exact quantiles; one pass orders them for what depends on the sample before
+(energy, idle phases); nodes and the whole are made of these, not of samples.
+
+What was sorted is gone through with windows over all rows so far, which DuckDB does as they come, in their
+order; a window by GPU would hold them all a second time. It takes a thread, so there are two such streams.
+"""
+
+from __future__ import annotations
+
+from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_POWER_CAP, REASON_SW_THERMAL
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT, NEIGHBOURS, STALE_INTERVALS
+from gswarm_tui.store.sql.spanning import MEMBERS, Spans
+
+LONGEST_INTERVAL_S = 61
+"""A sample before a span is looked for this far back: a little more than the longest interval."""
+
+STREAMS = 2
+
+_BUSY = f"util_pct >= {BUSY_FROM_PCT:g}"
+_IDLE = f"util_pct < {BUSY_FROM_PCT:g}"
+
+
+def _throttle(metric: str, bits: int) -> str:
+    """Time of samples spent throttled: measured if it is, else all or nothing from the bits."""
+    return (
+        f"sum(s.interval_ms * coalesce(s.{metric}, 100 * (s.clock_reasons & {bits} <> 0)::INTEGER)) / 1e5 "
+        f"AS {metric.removesuffix('_pct')}_s"
+    )
+
+
+def _cells(spans: Spans) -> str:
+    throttles = (
+        _throttle("throttle_power_pct", REASON_POWER_CAP),
+        _throttle("throttle_thermal_pct", REASON_SW_THERMAL | REASON_HW_THERMAL),
+        _throttle("throttle_brake_pct", REASON_POWER_BRAKE),
+    )
+    return f"""
+cells AS (
+  SELECT m.member, gpu_id, s.util_pct, count(*) AS samples,
+         coalesce(sum(s.interval_ms), 0) / 1000 AS measured_s,
+         sum(s.power_w) AS power_sum, count(s.power_w) AS powers, max(s.power_w) AS power_max_w,
+         max(s.mem_used_mib) AS mem_used_max_mib, count(s.energy_mj) AS energies,
+         max(s.temp_c) AS temp_max_c, max(s.mem_temp_c) AS mem_temp_max_c,
+         min(s.ts) AS first_ts, max(s.ts) AS last_ts,
+         {", ".join(throttles)}
+  FROM gpu_samples s
+  JOIN members m USING (gpu_id)
+  WHERE {spans.inside}
+  GROUP BY m.member, gpu_id, s.util_pct
+)"""  # noqa: S608 (own names and numbers)
+
+
+def _quantile(part: float) -> str:
+    """The exact quantile of util_pct, interpolated as DuckDB's quantile_cont does."""
+    place = f"(total - 1) * {part}"
+    low, high = (f"min(util_pct::DOUBLE) FILTER (upto > {edge}({place}))" for edge in ("floor", "ceil"))
+    return f"{low} + ({high} - {low}) * (any_value({place}) - floor(any_value({place})))"
+
+
+_LEVELS = """
+levels AS (
+  SELECT session_id, node, member, util_pct, sum(samples)::BIGINT AS samples, sum(measured_s) AS measured_s,
+         sum(power_sum) AS power_sum, sum(powers) AS powers, max(power_max_w) AS power_max_w,
+         max(mem_used_max_mib) AS mem_used_max_mib,
+         arg_max(g.memory_total_mib, mem_used_max_mib) AS mem_total_mib,
+         max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
+         sum(throttle_power_s) AS throttle_power_s, sum(throttle_thermal_s) AS throttle_thermal_s,
+         sum(throttle_brake_s) AS throttle_brake_s
+  FROM cells c
+  JOIN named USING (member)
+  JOIN gpus g ON g.gpu_id = c.gpu_id
+  GROUP BY GROUPING SETS (
+    (session_id, util_pct), (session_id, node, util_pct), (session_id, node, member, util_pct)
+  )
+), ranked AS (
+  SELECT *, sum(CASE WHEN util_pct IS NOT NULL THEN samples END) OVER (
+           PARTITION BY session_id, node, member ORDER BY util_pct) AS upto,
+         sum(CASE WHEN util_pct IS NOT NULL THEN samples END) OVER (
+           PARTITION BY session_id, node, member) AS total
+  FROM levels
+)"""
+
+
+def _sums() -> str:
+    return f"""
+sums AS (
+  SELECT session_id, node, member, sum(samples)::BIGINT AS samples, sum(measured_s) AS measured_s,
+         sum(util_pct * samples) / any_value(total) AS util_mean_pct,
+         {_quantile(0.5)} AS util_median_pct,
+         {_quantile(0.95)} AS util_p95_pct,
+         max(util_pct) AS util_max_pct,
+         sum(power_sum) / nullif(sum(powers), 0) AS power_mean_w, max(power_max_w) AS power_max_w,
+         max(mem_used_max_mib) AS mem_used_max_mib,
+         arg_max(mem_total_mib, mem_used_max_mib) AS mem_total_mib,
+         max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
+         CASE WHEN any_value(total) > 0
+           THEN coalesce(sum(measured_s) FILTER ({_BUSY}), 0) END AS busy_s,
+         CASE WHEN any_value(total) > 0
+           THEN coalesce(sum(measured_s) FILTER ({_IDLE}), 0) END AS idle_s,
+         sum(throttle_power_s) AS throttle_power_s, sum(throttle_thermal_s) AS throttle_thermal_s,
+         sum(throttle_brake_s) AS throttle_brake_s
+  FROM ranked
+  GROUP BY session_id, node, member
+)"""  # noqa: S608 (own names and numbers)
+
+
+def _grown(before: str, after: str) -> str:
+    """The growth from one reading of a counter to the next, none if it fell, as live figures have it."""
+    return f"CASE WHEN {after} < {before} THEN 0 ELSE {after} - {before} END"
+
+
+def _stream(spans: Spans, number: int) -> str:
+    """Every so many a GPU's samples in order: the energy read with the one before, busy samples so far."""
+    return f"""
+  SELECT member, ts, interval_ms, util_pct, energy_mj,
+         CASE WHEN lag(member) OVER () = member THEN lag(energy_mj) OVER () END AS energy_before_mj,
+         count(*) FILTER ({_BUSY}) OVER (ROWS UNBOUNDED PRECEDING) AS busy_samples
+  FROM (
+    SELECT m.member, s.ts, s.interval_ms, s.util_pct, s.energy_mj
+    FROM gpu_samples s
+    JOIN members m USING (gpu_id)
+    WHERE {spans.inside} AND m.member % {STREAMS} = {number}
+    ORDER BY m.member, s.ts
+  )"""  # noqa: S608 (own names and numbers)
+
+
+def _phases(spans: Spans) -> str:
+    """Idle phases, known by how many busy samples are before them; with phase NULL all other samples."""
+    return f"""
+ordered AS ({"  UNION ALL".join(_stream(spans, number) for number in range(STREAMS))}
+), phases AS (
+  SELECT member, CASE WHEN {_IDLE} THEN busy_samples END AS phase,
+         min(ts) AS first_idle, max(ts) AS last_idle, sum(interval_ms) / 1000 AS phase_s,
+         sum({_grown("energy_before_mj", "energy_mj")}) / 1000 AS used_j
+  FROM ordered
+  GROUP BY ALL
+), busy AS (
+  SELECT member, min(first_ts) AS first_busy, max(last_ts) AS last_busy
+  FROM cells
+  WHERE {_BUSY}
+  GROUP BY member
+), marked AS (
+  SELECT *, phase IS NOT NULL AND first_idle > first_busy AND last_idle < last_busy AND phase_s > 0 AS bubble
+  FROM phases
+  LEFT JOIN busy USING (member)
+)"""  # noqa: S608 (own names and numbers)
+
+
+def _gaps(spans: Spans) -> str:
+    """Energy of GPUs of which it wasn't read with every sample: from each reading to the next."""
+    return f"""
+holed AS (
+  SELECT member FROM cells GROUP BY member HAVING sum(energies) BETWEEN 1 AND sum(samples) - 1
+), readings AS (
+  SELECT m.member, s.energy_mj,
+         lag(s.energy_mj) OVER (PARTITION BY m.member ORDER BY s.ts) AS energy_before_mj
+  FROM gpu_samples s
+  JOIN members m USING (gpu_id)
+  JOIN holed USING (member)
+  WHERE {spans.inside} AND s.energy_mj IS NOT NULL
+), gaps AS (
+  SELECT member, sum({_grown("energy_before_mj", "energy_mj")}) / 1000 AS read_j FROM readings GROUP BY member
+)"""  # noqa: S608 (own names and numbers)
+
+
+def _entries(spans: Spans) -> str:
+    """Energy between the last reading before a span and the first in it, where these are neighbours.
+
+    A reading without an interval follows none: without ``coalesce`` that of a later one would be taken.
+    """
+    near = spans.around_begin(LONGEST_INTERVAL_S, round(NEIGHBOURS * LONGEST_INTERVAL_S))
+    return f"""
+edges AS (
+  SELECT m.member, s.ts < m.started_at AS early, max(s.ts) AS last_ts, min(s.ts) AS first_ts,
+         arg_max(s.energy_mj, s.ts) AS last_mj, arg_min(s.energy_mj, s.ts) AS first_mj,
+         arg_min(coalesce(s.interval_ms, 0), s.ts) AS interval_ms
+  FROM gpu_samples s
+  JOIN members m USING (gpu_id)
+  WHERE {near} AND s.energy_mj IS NOT NULL
+  GROUP BY ALL
+), entries AS (
+  SELECT a.member,
+         {_grown("b.last_mj", "a.first_mj")} / 1000 AS entry_j
+  FROM edges a
+  JOIN edges b ON b.member = a.member AND b.early AND NOT a.early
+  WHERE epoch(a.first_ts - b.last_ts) < {NEIGHBOURS:g} * a.interval_ms / 1000
+)"""  # noqa: S608 (own names and numbers)
+
+
+_USED = """
+units AS (
+  SELECT member, coalesce(any_value(read_j), sum(used_j)) AS used_j, count(*) FILTER (bubble) AS bubbles,
+         coalesce(sum(phase_s) FILTER (bubble), 0) AS bubble_s, max(phase_s) FILTER (bubble) AS longest_s
+  FROM marked
+  LEFT JOIN gaps USING (member)
+  GROUP BY member
+), used AS (
+  SELECT session_id, node, member, grouping(node, member) AS level, count(*) AS gpus,
+         sum(CASE WHEN used_j IS NULL THEN entry_j ELSE used_j + coalesce(entry_j, 0) END) AS energy_j,
+         sum(bubbles)::BIGINT AS bubbles, sum(bubble_s) AS bubble_s, max(longest_s) AS bubble_longest_s
+  FROM units
+  JOIN named USING (member)
+  LEFT JOIN entries USING (member)
+  GROUP BY GROUPING SETS ((session_id), (session_id, node), (session_id, node, member))
+)"""
+
+
+def _hosts(spans: Spans) -> str:
+    return f"""
+hosts AS (
+  SELECT m.session_id, n.node, max(s.cpu_pct) AS host_cpu_max_pct,
+         max(s.memory_used_mib) AS host_memory_max_mib,
+         arg_max(n.memory_total_mib, s.memory_used_mib) AS host_memory_total_mib
+  FROM spans m
+  JOIN nodes n USING (recording_id)
+  JOIN host_samples s USING (node_id)
+  WHERE {spans.inside}
+  GROUP BY GROUPING SETS ((m.session_id), (m.session_id, n.node))
+)"""  # noqa: S608 (own names and numbers)
+
+
+def summary(spans: Spans) -> str:
+    """A statement for one row a GPU, node and whole span; ``node`` and ``gpu_id`` are NULL above them.
+
+    A bubble is a phase of idle samples between two busy ones of a GPU, as long as its samples stand for: time
+    in a gap is not idle. Its share is of all measured time between the first and the last busy sample.
+    """
+    relations = (
+        spans.relation, MEMBERS, _cells(spans), _LEVELS, _sums(), _phases(spans), _gaps(spans),
+        _entries(spans), _USED, _hosts(spans),
+    )  # fmt: skip
+    return f"""
+WITH {",".join(relations)}, node_ids AS (
+  SELECT session_id, node, max(node_id) AS node_id FROM named GROUP BY ALL
+)
+SELECT u.session_id, CASE u.level WHEN 3 THEN 'all' WHEN 1 THEN 'node' ELSE 'gpu' END AS scope,
+       i.node_id, u.node, n.gpu_id, n.gpu_index, p.started_at, p.until AS ended_at,
+       epoch(p.until - p.started_at) AS duration_s, u.gpus, s.samples,
+       least(1, s.measured_s / nullif(epoch(p.until - p.started_at) * u.gpus, 0)) AS coverage,
+       s.util_mean_pct, s.util_median_pct, s.util_p95_pct, s.util_max_pct, s.power_mean_w, s.power_max_w,
+       s.mem_used_max_mib, s.mem_total_mib, s.temp_max_c, s.mem_temp_max_c,
+       s.busy_s, s.idle_s, u.energy_j, u.energy_j / 3.6e6 AS energy_kwh,
+       s.throttle_power_s, s.throttle_thermal_s, s.throttle_brake_s,
+       CASE WHEN s.busy_s IS NOT NULL THEN u.bubbles END AS bubbles,
+       CASE WHEN s.busy_s IS NOT NULL THEN u.bubble_s END AS bubble_s,
+       u.bubble_s / nullif(u.bubble_s + s.busy_s, 0) AS bubble_share,
+       u.bubble_longest_s,
+       h.host_cpu_max_pct, h.host_memory_max_mib, h.host_memory_total_mib
+FROM used u
+JOIN spans p USING (session_id)
+JOIN sums s ON s.session_id = u.session_id AND s.node IS NOT DISTINCT FROM u.node
+  AND s.member IS NOT DISTINCT FROM u.member
+LEFT JOIN node_ids i ON i.session_id = u.session_id AND i.node = u.node
+LEFT JOIN named n ON n.member = u.member
+LEFT JOIN hosts h ON h.session_id = u.session_id AND h.node IS NOT DISTINCT FROM u.node AND u.member IS NULL
+"""  # noqa: S608 (own names and numbers)
+
+
+def bubbles(spans: Spans) -> str:
+    """A statement for one row a bubble: a phase of idle samples between two busy ones of a GPU.
+
+    It lasts as long as its samples stand for: time in a gap is not idle.
+    """
+    relations = (spans.relation, MEMBERS, _cells(spans), _phases(spans))
+    return f"""
+WITH {",".join(relations)}
+SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index,
+       o.ts AS started_at, b.last_idle AS ended_at, b.phase_s AS duration_s
+FROM marked b
+JOIN ordered o ON o.member = b.member AND o.busy_samples = b.phase AND o.{_BUSY}
+JOIN named n ON n.member = b.member
+WHERE b.bubble
+"""  # noqa: S608 (own names and numbers)
+
+
+def processes(spans: Spans) -> str:
+    """A statement for one row a process and GPU: what is kept of it, its peaks. Raw command lines."""
+    return f"""
+WITH {spans.relation},{MEMBERS}
+SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index, s.pid, max(s.rank) AS rank,
+       max(s.local_rank) AS local_rank, arg_max(s.user_name, s.ts) AS user_name,
+       arg_max(s.command, s.ts) AS command, min(s.ts) AS first_seen, max(s.ts) AS last_seen,
+       max(s.gpu_memory_mib) AS gpu_memory_max_mib, max(s.sm_pct) AS sm_max_pct, avg(s.sm_pct) AS sm_mean_pct,
+       max(s.cpu_pct) AS cpu_max_pct, max(s.memory_mib) AS memory_max_mib
+FROM process_samples s
+JOIN members m USING (gpu_id)
+JOIN named n USING (member)
+WHERE {spans.inside}
+GROUP BY ALL
+"""  # noqa: S608 (own names and numbers)
+
+
+def coverage(spans: Spans) -> str:
+    """A statement for one row a node: how much of each span its frames stand for.
+
+    It is complete if no more than three intervals are missing. Nodes that never answered are in it.
+    """
+    return f"""
+WITH {spans.relation}, names AS (
+  SELECT DISTINCT recording_id, node FROM nodes
+), frames AS (
+  SELECT m.session_id, n.node, count(*) AS frames,
+         coalesce(sum(least(s.interval_ms / 1000, epoch(s.ts - m.started_at)))
+           FILTER (s.interval_ms IS NOT NULL), 0) AS stands_for_s,
+         median(s.interval_ms) AS usual_ms
+  FROM spans m
+  JOIN nodes n USING (recording_id)
+  JOIN host_samples s USING (node_id)
+  WHERE {spans.inside}
+  GROUP BY ALL
+), counted AS (
+  SELECT p.session_id, p.recording_id, n.node, p.started_at, p.until AS ended_at,
+         epoch(p.until - p.started_at) AS duration_s, coalesce(f.frames, 0) AS frames,
+         coalesce(f.stands_for_s, 0) AS stands_for_s,
+         greatest(r.interval_ms, coalesce(f.usual_ms, 0)) / 1000 AS interval_s
+  FROM spans p
+  JOIN recordings r USING (recording_id)
+  JOIN names n USING (recording_id)
+  LEFT JOIN frames f ON f.session_id = p.session_id AND f.node = n.node
+)
+SELECT session_id, recording_id, node, started_at, ended_at, duration_s, frames,
+       least(duration_s, stands_for_s) AS covered_s,
+       CASE WHEN duration_s > 0 THEN least(duration_s, stands_for_s) / duration_s END AS coverage,
+       duration_s - stands_for_s <= greatest(1, {STALE_INTERVALS} * interval_s)
+         AND (frames > 0 OR duration_s < interval_s) AS complete
+FROM counted
+"""  # noqa: S608 (own names and numbers)
+
+
+def energy(spans: Spans) -> str:
+    """A statement for each span's energy_j in little memory, however long it is.
+
+    Counters are followed minute by minute: of one that begins anew it is never more, and less only where it
+    passes what it had counted, or begins anew again, in the same minute. ``summary`` follows every sample.
+    """
+    return f"""
+WITH {spans.relation},{MEMBERS},{_entries(spans)}, minutes AS (
+  SELECT m.member, epoch_us(s.ts) // 60000000 AS minute, arg_min(s.energy_mj, s.ts) AS first_mj,
+         arg_max(s.energy_mj, s.ts) AS last_mj, max(s.energy_mj) AS top_mj, min(s.energy_mj) AS bottom_mj,
+         arg_max(s.ts, s.energy_mj) AS top_ts, arg_min(s.ts, s.energy_mj) AS bottom_ts
+  FROM gpu_samples s
+  JOIN members m USING (gpu_id)
+  WHERE {spans.inside} AND s.energy_mj IS NOT NULL
+  GROUP BY m.member, minute
+), steps AS (
+  SELECT member, first_mj,
+         CASE WHEN top_ts < bottom_ts THEN (top_mj - first_mj) + (last_mj - bottom_mj)
+              ELSE top_mj - bottom_mj END AS grew_mj,
+         lag(last_mj) OVER (PARTITION BY member ORDER BY minute) AS before_mj
+  FROM minutes
+), grown AS (
+  SELECT member, sum(grew_mj + coalesce({_grown("before_mj", "first_mj")}, 0)) / 1000 AS grown_j
+  FROM steps
+  GROUP BY member
+)
+SELECT n.session_id, sum(g.grown_j + coalesce(e.entry_j, 0)) AS energy_j
+FROM grown g
+JOIN named n USING (member)
+LEFT JOIN entries e USING (member)
+GROUP BY n.session_id
+"""  # noqa: S608 (own names and numbers)

@@ -1,0 +1,122 @@
+"""The views people query: samples with names, samples by session, and a summary of each session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
+from gswarm_tui.store.sql.schema import literal
+from gswarm_tui.store.sql.spanning import SESSION_SPANS
+from gswarm_tui.store.sql.summing import bubbles, coverage, processes, summary
+
+_SAMPLES = """
+SELECT n.recording_id, n.node, g.gpu_index, g.uuid, g.name AS gpu_name, g.node_id,
+       g.memory_total_mib, g.power_limit_w, s.*
+FROM gpu_samples s
+JOIN gpus g USING (gpu_id)
+JOIN nodes n USING (node_id)
+"""
+
+_SESSION_SAMPLES = """
+SELECT e.session_id, e.name AS session, s.*
+FROM sessions e
+JOIN samples s ON s.recording_id = e.recording_id
+  AND s.ts >= e.started_at
+  AND s.ts < coalesce(e.ended_at, TIMESTAMP 'infinity')
+"""
+
+
+_SESSION_COVERAGE = f"""
+SELECT c.session_id, e.name AS session, c.* EXCLUDE (session_id)
+FROM ({coverage(SESSION_SPANS).strip()}) c
+JOIN sessions e USING (session_id)
+"""  # noqa: S608 (names of this project only)
+
+_SESSION_SUMMARY = f"""
+WITH summed AS ({summary(SESSION_SPANS).strip()}),
+partial AS (
+  SELECT session_id, CASE WHEN NOT bool_and(complete)
+      THEN format('partial: {{}} of {{}} nodes', count(*) FILTER (complete), count(*)) END AS words
+  FROM session_coverage
+  GROUP BY session_id
+)
+SELECT s.session_id, e.name AS session, e.recording_id, s.* EXCLUDE (session_id),
+       CASE WHEN s.scope = 'all' THEN p.words END AS partial
+FROM summed s
+JOIN sessions e USING (session_id)
+LEFT JOIN partial p USING (session_id)
+"""  # noqa: S608 (numbers and names of this project only)
+
+_SESSION_BUBBLES = f"""
+SELECT b.session_id, e.name AS session, b.* EXCLUDE (session_id)
+FROM ({bubbles(SESSION_SPANS).strip()}) b
+JOIN sessions e USING (session_id)
+"""  # noqa: S608 (names of this project only)
+
+_SESSION_PROCESSES = f"""
+SELECT p.session_id, e.name AS session, p.* EXCLUDE (session_id)
+FROM ({processes(SESSION_SPANS).strip()}) p
+JOIN sessions e USING (session_id)
+"""  # noqa: S608 (names of this project only)
+
+MARKS = """
+SELECT ts, e.recording_id, n.node_id, n.node, message AS mark,
+       TRY_CAST(CASE WHEN kind = 'mark' THEN detail END AS JSON) AS "values"
+FROM events e
+LEFT JOIN nodes n USING (node_id)
+WHERE kind = 'mark'
+"""
+
+# Values come from nodes: what is no JSON object, number or text is NULL and no error.
+MARK_VALUES = """
+SELECT ts, recording_id, node_id, node, mark, entry.key AS key,
+       CASE WHEN json_type(entry.value) IN ('BIGINT', 'UBIGINT', 'DOUBLE')
+         THEN TRY_CAST(entry.value ->> '$' AS DOUBLE) END AS value,
+       CASE WHEN json_type(entry.value) NOT IN ('BIGINT', 'UBIGINT', 'DOUBLE')
+         THEN entry.value ->> '$' END AS text
+FROM (SELECT *, unnest(map_entries(TRY_CAST("values" AS MAP(VARCHAR, JSON)))) AS entry FROM marks)
+"""
+
+_VIEWS = {
+    "samples": (_SAMPLES, "gpu_samples with the names of node and GPU"),
+    "session_samples": (
+        _SESSION_SAMPLES,
+        "samples within each session: from its start up to, without, its end",
+    ),
+    "session_coverage": (
+        _SESSION_COVERAGE,
+        "How much of each session the frames of each node stand for; complete if no more than three "
+        "intervals of it are missing. Nodes that never answered are in it.",
+    ),
+    "session_summary": (
+        _SESSION_SUMMARY,
+        "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Means, "
+        "median, p95 and maxima are over all samples of single GPUs. Times are summed over GPUs; busy is "
+        f"util_pct >= {BUSY_FROM_PCT:g}. Energy is the growth of the energy counters; a step in which "
+        "one fell, as after a driver's reload, counts as nothing. Coverage is the share of the "
+        "session's GPU time that samples stand for; partial says where nodes don't cover all of it. "
+        "Bubbles are explained at session_bubbles; bubble_share is of the measured time between the first "
+        "and the last busy sample. The host's columns are NULL for a GPU.",
+    ),
+    "session_bubbles": (
+        _SESSION_BUBBLES,
+        "Each phase in which a GPU was idle between two busy samples of a session: from the busy one before, "
+        "to the last idle one. duration_s is what its samples stand for: time in a gap is not idle.",
+    ),
+    "session_processes": (
+        _SESSION_PROCESSES,
+        "Each process on each GPU of a session, with its peaks and when it was seen",
+    ),
+    "marks": (MARKS, "Marks that a job or a person set; values is a JSON object"),
+    "mark_values": (
+        MARK_VALUES,
+        "One row for each value of each mark, a number in value or else a text in text",
+    ),
+}
+
+
+def view_statements() -> Iterator[str]:
+    """What makes the views, replacing those of an older version."""
+    for name, (query, meaning) in _VIEWS.items():
+        yield f"CREATE OR REPLACE VIEW {name} AS {query.strip()}"
+        yield f"COMMENT ON VIEW {name} IS {literal(meaning)}"

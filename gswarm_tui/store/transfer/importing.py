@@ -1,0 +1,239 @@
+"""What comes into a recording file from elsewhere, in one transaction: all of it or nothing.
+
+Numbers of recordings, nodes, GPUs and sessions are given anew, so that an import goes beside what the file
+holds. A file that an import made is removed if the import fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_tui.store.errors import StoreError, explain
+from gswarm_tui.store.recording.database import Database
+from gswarm_tui.store.sql.schema import (
+    EVENTS,
+    GPU_SAMPLES,
+    GPUS,
+    NODES,
+    RECORDINGS,
+    SCHEMA_VERSION,
+    SESSIONS,
+    Column,
+    Table,
+    literal,
+)
+from gswarm_tui.store.transfer.dataset import PRIVATE, SAMPLES, SMALL, file_name
+
+Values = Sequence[Any] | npt.NDArray[Any]
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "threads": 2,
+    "memory_limit": "256MB",
+}
+_NUMBERED = {"recording_id": RECORDINGS, "node_id": NODES, "gpu_id": GPUS, "session_id": SESSIONS}
+_OPTIONAL = {(EVENTS.name, "node_id"), (EVENTS.name, "gpu_id")}
+# What comes from elsewhere is over, also where its recorder was killed: nobody can go on with it here.
+_END_RECORDINGS = """
+UPDATE recordings SET ended_at = coalesce(
+  (SELECT max(h.ts) + INTERVAL 1 MICROSECOND FROM host_samples h JOIN nodes n USING (node_id)
+   WHERE n.recording_id = recordings.recording_id), started_at)
+WHERE ended_at IS NULL AND recording_id IN (SELECT number FROM new_recording_id)
+"""
+_END_SESSIONS = """
+UPDATE sessions SET ended_at = greatest(sessions.started_at, r.ended_at), status = 'ended'
+FROM recordings r
+WHERE r.recording_id = sessions.recording_id AND sessions.ended_at IS NULL
+  AND r.recording_id IN (SELECT number FROM new_recording_id)
+"""
+_FIRST, _LAST = "TIMESTAMP '1970-01-01'", "TIMESTAMP '2500-01-01'"
+
+
+class Importing:
+    """A recording file in the middle of an import. Made by ``importing``."""
+
+    def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection) -> None:
+        self._path = path
+        self._connection = connection
+
+    def next_free(self, column: str) -> int:
+        """The next number for a recording, node, GPU or session."""
+        query = f"SELECT coalesce(max({column}), 0) + 1 FROM {_NUMBERED[column].name}"  # noqa: S608 (own names)
+        return int(self._connection.execute(query).fetchall()[0][0])
+
+    def add(self, table: Table, columns: Mapping[str, Values]) -> None:
+        """Adds rows; times are Unix microseconds, None and NaN are NULL. Raises StoreError."""
+        incoming = {name: _array(table[name], values) for name, values in columns.items()}
+        values = ", ".join(f"TRY_CAST({name} AS {table[name].type})" for name in incoming)
+        self._connection.register("incoming", incoming)
+        try:
+            self._connection.execute(
+                f"INSERT INTO {table.name} ({', '.join(incoming)}) SELECT {values} FROM incoming"  # noqa: S608
+            )
+        except duckdb.Error as error:
+            raise StoreError(explain(error, self._path)) from error
+        finally:
+            self._connection.unregister("incoming")
+
+    def add_dataset(self, folder: Path, tell: Callable[[float], None]) -> int:
+        """Adds what ``write_dataset`` wrote; how many GPU samples it has. Raises StoreError."""
+        found = {table: _files(folder, table) for table in (*SMALL, *SAMPLES)}
+        for table in (RECORDINGS, NODES, GPUS):
+            if not found[table]:
+                raise StoreError(f"{folder} is no export of gswarm-tui: it has no {file_name(table)}")
+        try:
+            for column, table in _NUMBERED.items():
+                if found[table]:
+                    self._renumber(column, table, _reading(found[table]), folder)
+            samples = 0
+            for done, (table, files) in enumerate(found.items()):
+                tell(done / len(found))
+                if files:
+                    count = self._add_table(table, files, folder)
+                    samples += count if table is GPU_SAMPLES else 0
+            self._connection.execute(_END_RECORDINGS)
+            self._connection.execute(_END_SESSIONS)
+        except duckdb.Error as error:
+            raise StoreError(_explain(error, folder, self._path)) from error
+        return samples
+
+    def _renumber(self, column: str, table: Table, reading: str, folder: Path) -> None:
+        """Makes the table ``new_<column>`` from the numbers of the export to those of this file."""
+        columns = self._columns(reading)
+        if column not in columns:
+            raise StoreError(f"{folder / file_name(table)} has no column {column}")
+        if table is RECORDINGS:
+            self._check_version(reading, columns, folder)
+        first = self.next_free(column)
+        self._connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE new_{column} AS SELECT CAST({column} AS BIGINT) AS old, "  # noqa: S608
+            f"row_number() OVER (ORDER BY {column}) + {first - 1} AS number FROM {reading}"
+        )
+        query = f"SELECT count(*) - count(DISTINCT old) FROM new_{column}"  # noqa: S608 (own names)
+        if self._connection.execute(query).fetchall()[0][0]:
+            raise StoreError(f"{folder / file_name(table)} has a {column} twice or empty")
+
+    def _check_version(self, reading: str, columns: set[str], folder: Path) -> None:
+        if "schema_version" not in columns:
+            raise StoreError(f"{folder} is no export of gswarm-tui: its recordings have no schema_version")
+        newest = self._connection.execute(f"SELECT max(schema_version) FROM {reading}").fetchall()[0][0]  # noqa: S608
+        if newest is not None and newest > SCHEMA_VERSION:
+            raise StoreError(f"{folder} was made by a newer gswarm-tui; update to import it")
+
+    def _columns(self, reading: str) -> set[str]:
+        return {row[0] for row in self._connection.execute(f"DESCRIBE FROM {reading}").fetchall()}
+
+    def _add_table(self, table: Table, files: Sequence[Path], folder: Path) -> int:
+        reading = _reading(files)
+        there = self._columns(reading)
+        chosen, joins = {}, []
+        for column in table.columns:
+            if column.name in _NUMBERED:
+                optional = (table.name, column.name) in _OPTIONAL
+                if column.name not in there:
+                    raise StoreError(f"{_place(folder, table)} has no column {column.name}")
+                if not self._exists(f"new_{column.name}"):
+                    raise StoreError(f"{folder} has no {file_name(_NUMBERED[column.name])}")
+                chosen[column.name] = f"new_{column.name}.number"
+                joins.append(
+                    f"{'LEFT ' if optional else ''}JOIN new_{column.name} "
+                    f"ON new_{column.name}.old = CAST(s.{column.name} AS BIGINT)"
+                )
+            elif column.name in there and column.name not in PRIVATE:
+                chosen[column.name] = _checked(column)
+            elif "NOT NULL" in column.sql:
+                raise StoreError(f"{_place(folder, table)} has no column {column.name}")
+        if table is RECORDINGS:
+            chosen["options"] = literal(mark(folder.name))
+        total = self._connection.execute(f"SELECT count(*) FROM {reading}").fetchall()[0][0]  # noqa: S608
+        done = self._connection.execute(
+            f"INSERT INTO {table.name} ({', '.join(chosen)}) "  # noqa: S608 (own names)
+            f"SELECT {', '.join(chosen.values())} FROM {reading} s {' '.join(joins)}"
+        ).fetchall()[0][0]
+        if done != total:
+            place = _place(folder, table)
+            raise StoreError(f"{place}: {total - done} of {total} rows are of what isn't in the export")
+        return int(done)
+
+    def _exists(self, table: str) -> bool:
+        query = "SELECT 1 FROM duckdb_tables() WHERE table_name = ?"
+        return bool(self._connection.execute(query, [table]).fetchall())
+
+
+@contextlib.contextmanager
+def importing(path: Path) -> Iterator[Importing]:
+    """A recording file to add to; what was added is there once the block ends well. Raises StoreError."""
+    new = not path.exists()
+    Database(path).close()  # makes it, or sees that it is a recording file and of this version
+    done = False
+    connection = duckdb.connect(":memory:", config=_SETTINGS)
+    try:
+        connection.execute(f"ATTACH {literal(str(path))} AS rec")
+        connection.execute("USE rec")
+        connection.execute("BEGIN")
+        yield Importing(path, connection)
+        connection.execute("COMMIT")
+        connection.execute("CHECKPOINT rec")
+        done = True
+    except duckdb.Error as error:
+        raise StoreError(explain(error, path)) from error
+    finally:
+        connection.close()
+        if new and not done:
+            path.unlink(missing_ok=True)
+            path.with_name(path.name + ".wal").unlink(missing_ok=True)
+
+
+def mark(name: str) -> str:
+    """What ``recordings.options`` says of an imported recording: the file it came from, as JSON."""
+    return json.dumps({"imported_from": name})
+
+
+def _place(folder: Path, table: Table) -> Path:
+    return folder / (table.name if table in SAMPLES else file_name(table))
+
+
+def _files(folder: Path, table: Table) -> list[Path]:
+    place = _place(folder, table)
+    if table in SAMPLES:
+        return sorted(place.rglob("*.parquet"))
+    return [place] if place.is_file() else []
+
+
+def _reading(files: Sequence[Path]) -> str:
+    names = ", ".join(literal(str(file)) for file in files)
+    return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
+
+
+def _checked(column: Column) -> str:
+    """A column of an export as SQL: text printable, times and numbers such as there can be."""
+    value = f"CAST(s.{column.name} AS {column.type})"
+    if column.type == "VARCHAR":
+        return f"regexp_replace({value}, '[\\p{{C}}\\p{{Zl}}\\p{{Zp}}]', ' ', 'g')"
+    if column.type == "TIMESTAMP":
+        return f"CASE WHEN {value} BETWEEN {_FIRST} AND {_LAST} THEN {value} END"
+    if column.type in {"FLOAT", "DOUBLE"}:
+        return f"CASE WHEN isfinite({value}) THEN {value} END"
+    return value
+
+
+def _explain(error: duckdb.Error, folder: Path, path: Path) -> str:
+    text = str(error)
+    if isinstance(error, (duckdb.IOException, duckdb.FatalException)) and "parquet" not in text.lower():
+        return explain(error, path)
+    return f"{folder} can't be imported: {text.strip().splitlines()[0]}"
+
+
+def _array(column: Column, values: Values) -> Any:
+    if column.type in {"VARCHAR", "BOOLEAN"}:
+        return np.array(values, dtype=object)
+    return np.array(values, dtype="datetime64[us]" if column.type == "TIMESTAMP" else np.float64)
