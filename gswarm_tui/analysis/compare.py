@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.sheet import part_of, share, throttled_s
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Figures, Summary

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.sheet import Table, lasting, local, share
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Figures, summarize

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.summary import Figures, Process, Summary
 from gswarm_tui.common.quantities import DASH, clock, energy, mebibytes, percent, plural, used_of, watts
 from gswarm_tui.slurm import hosts

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gswarm_agent.frozen import dataclass, replace
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.store.querying.answers import QueryError, Source
 

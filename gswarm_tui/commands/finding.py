@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.common.errors import UserError, printable, quote

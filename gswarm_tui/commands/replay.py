@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis import spans
 from gswarm_tui.commands.finding import Reference, open_source, reference, session_named
 from gswarm_tui.common.errors import UserError

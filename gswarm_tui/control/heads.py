@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gswarm_agent.calling import connect, is_own
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.mark import MarkError
 from gswarm_tui.control import places
 from gswarm_tui.control.messages import (

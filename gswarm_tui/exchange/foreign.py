@@ -12,6 +12,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -19,7 +20,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.common.errors import quote
 from gswarm_tui.exchange.windows import micros
 

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from gswarm_agent import __version__
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.exchange.windows import micros, windows
 from gswarm_tui.store.querying.answers import Source

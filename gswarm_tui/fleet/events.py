@@ -7,10 +7,10 @@ these. ``at`` is always the head's Unix time in seconds.
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from itertools import chain
 
 from gswarm_agent.frame import WARNING, Frame, Hello
-from gswarm_agent.frozen import dataclass
 
 WAITING = "waiting"
 """The kind of event that says which nodes may hold frames when a recording is left open."""

@@ -11,8 +11,8 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.wire import MAGIC, MAX_NOISE
 from gswarm_tui.launch.base import Channel, LaunchError, Retry, clean, each, last_line
 from gswarm_tui.launch.bundle import Bundle, own_bundle, own_folders, own_python

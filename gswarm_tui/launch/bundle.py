@@ -13,9 +13,8 @@ import stat
 import sys
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-
-from gswarm_agent.frozen import dataclass
 
 _PACKAGE = "gswarm_agent/"
 # The compiled half of msgpack fits one Python only; it falls back to these.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import Any
 
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.wire import MAGIC
 from gswarm_tui.launch.base import Asking, LaunchError, clean
 

@@ -7,10 +7,10 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.wire import (
     GAVE_ALL,
     KEEPS,

@@ -7,11 +7,11 @@ import re
 import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from gswarm_agent import __version__
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.common.errors import UserError, nearest, quote
 from gswarm_tui.options import config, values
 from gswarm_tui.options.command_table import COMMANDS

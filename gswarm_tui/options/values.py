@@ -6,9 +6,9 @@ They raise ValueError with a clause that continues "--interval: ".
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_BY_SHORT
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.common.errors import nearest, quote

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
-from gswarm_agent.frozen import dataclass
 
 MARK = "mark"
 SAME_S = 0.001

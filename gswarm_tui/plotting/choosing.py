@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
 from gswarm_tui.common.errors import UserError, nearest, quote
 

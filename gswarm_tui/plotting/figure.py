@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import tzinfo
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.plotting import look, panels, strip
 from gswarm_tui.plotting.choosing import MAX
 from gswarm_tui.plotting.grid import Grid

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.common.errors import UserError, nearest, quote

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from matplotlib.axes import Axes
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.plotting import look
 from gswarm_tui.plotting.happenings import Mark, Other, Trouble, word_for
 from gswarm_tui.plotting.panels import clipped

@@ -11,10 +11,10 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.printing import cells
 from gswarm_tui.store.errors import StoreError

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Process, Summary, processes, summarize
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.sheet import part_of, throttled_s
 from gswarm_tui.analysis.summary import Figures
 from gswarm_tui.common.quantities import DASH

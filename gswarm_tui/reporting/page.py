@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.sheet import extremes, part_of, process_table, share, throttled_s
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.common.quantities import DASH, energy, mebibytes, plural, watts

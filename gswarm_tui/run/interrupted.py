@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO, cast
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.common.errors import UserError, printable, quote
 from gswarm_tui.launch.base import Asking, LaunchError, clean
 from gswarm_tui.launch.waiting import NodeStatus, ask_status

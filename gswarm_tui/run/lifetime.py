@@ -11,10 +11,10 @@ import signal
 import termios
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gswarm_agent.frame import WARNING
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.fleet.events import WAITING, Happened, RecorderStatus
 from gswarm_tui.hub import Hub
 from gswarm_tui.run.resident import let_go_of_code

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TextIO
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.slurm import hosts

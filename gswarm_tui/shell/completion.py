@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.store.querying.answers import Source
 
 _KEYWORDS = """

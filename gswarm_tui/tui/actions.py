@@ -7,10 +7,10 @@ for those without.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
 
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME
 
 FLEET, NODE, GPU, SESSIONS, EVENTS = "fleet", "node", "gpu", "sessions", "events"

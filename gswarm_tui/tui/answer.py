@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.analysis.desk import Found
 from gswarm_tui.printing.cells import NOTHING, is_number, writer
 from gswarm_tui.tui.text import clean, width

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, TypeVar
 
@@ -15,7 +16,6 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.tui.text import clean, width, wrap
 from gswarm_tui.tui.themes import palette
 from gswarm_tui.tui.widgets.bar import Bar, Span

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-
-from gswarm_agent.frozen import dataclass, replace
+from dataclasses import dataclass, replace
 
 
 class Zoom(enum.IntEnum):

@@ -10,12 +10,12 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path
 
 import asyncssh
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.launch.ssh.once import Once
 from gswarm_tui.launch.ssh.stamps import Stamp, stamp
 

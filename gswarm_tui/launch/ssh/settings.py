@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-
-from gswarm_agent.frozen import dataclass
 
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 

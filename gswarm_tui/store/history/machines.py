@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gswarm_agent.frame import GpuFacts, Hello, HostFacts
-from gswarm_agent.frozen import dataclass, replace
 from gswarm_tui.fleet.events import Event, LinkMeasured, NodeIntroduced
 
 

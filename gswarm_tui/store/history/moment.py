@@ -7,12 +7,12 @@ filter on ``ts`` names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gswarm_agent.frame import Processes
-from gswarm_agent.frozen import dataclass, replace
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, Phase
 from gswarm_tui.fleet.node import Rings
 from gswarm_tui.fleet.sessions import Session

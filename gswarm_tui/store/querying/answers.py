@@ -6,10 +6,10 @@ Quick to import: who only hands answers on doesn't wait for the database.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.store.errors import StoreError
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gswarm_agent.frame import GpuFacts
-from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.wire import ENDED_BY, GAVE_ALL, JOB_ENDED, KEEPS
 from gswarm_tui.fleet.counters import Answer
 from gswarm_tui.fleet.events import LEFT_NOTHING, OF_THE_RUN, WAITING, GpuKey

@@ -7,8 +7,8 @@ Several recordings live in one file; ids are unique in the file.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
 
 SCHEMA_VERSION = 2

@@ -5,9 +5,8 @@ Statements made of these begin with a relation ``spans`` (session_id, recording_
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-
-from gswarm_agent.frozen import dataclass
 
 
 @dataclass(frozen=True)

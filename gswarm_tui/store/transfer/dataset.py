@@ -13,6 +13,7 @@ process samples have ``gpu_index`` too. What only serves to go on with a recordi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from urllib.parse import quote
 
 import duckdb
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.answers import Source
 from gswarm_tui.store.sql.schema import (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_BY_NAME, Metric
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.actions import NODE, bindings_of

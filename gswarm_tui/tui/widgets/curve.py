@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.fleet.history import Floats, Singles, binned
 from gswarm_tui.tui.ramp import BLOCKS
 

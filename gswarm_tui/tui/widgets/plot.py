@@ -7,11 +7,11 @@ of a column is the ramp's colour of its value, its height says the same without 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from sys import intern
 
 import numpy as np
 
-from gswarm_agent.frozen import dataclass, replace
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.tui.ramp import UNMEASURED, buckets
 from gswarm_tui.tui.widgets.bar import Span

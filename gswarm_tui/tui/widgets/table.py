@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from textual import events
 from textual.geometry import Region, Size
@@ -10,7 +11,6 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.tui.text import pad
 from gswarm_tui.tui.widgets.bar import Span
 from gswarm_tui.tui.widgets.lines import Spans, drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
 from textual.events import Click, Leave, MouseMove
@@ -12,7 +13,6 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gswarm_agent.frame import ERROR, WARNING
-from gswarm_agent.frozen import dataclass
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.track import KINDS, MARK, Stretch, Track
 from gswarm_tui.tui.format import clock
