@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from gswarm_tui import commands
-from gswarm_tui.common.errors import UserError, tell
+from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.options.command_table import WORDS
 from gswarm_tui.run.allocator import share_one_arena
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         share_one_arena(os.environ)
         return _watch(words)
     except UserError as error:
-        tell(str(error))
+        print_notice(str(error))
         return 2
     except KeyboardInterrupt:
         return 130
@@ -43,7 +43,7 @@ def _command(word: str, words: Sequence[str]) -> int:
 
         if not isinstance(error, StoreError):
             raise
-        tell(*f"{error}{'' if str(error).endswith(('.', '?', '!')) else '.'}".split("\n"))
+        print_notice(*f"{error}{'' if str(error).endswith(('.', '?', '!')) else '.'}".split("\n"))
         return 1
 
 

@@ -1,4 +1,4 @@
-"""What a person can get wrong, told in one sentence."""
+"""Errors that a user can put right, and how texts are made safe to print."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import sys
 from collections.abc import Iterable
 
 REPLACED = (
-    "this needs files of gswarm-tui that were replaced or removed since it was started. "
-    "All else goes on; quit and start it anew for this"
+    "this needs files of gswarm-tui that were replaced or removed since it started. "
+    "Everything else keeps working; restart gswarm-tui to use this"
 )
 
 
 class UserError(Exception):
-    """Something that the person can put right; one sentence says what is wrong and what to do.
+    """Mistake that the user can put right; the message names what failed and what to do.
 
-    The command line prints it on standard error and ends with status 2, without a traceback.
+    The command line prints it to standard error and exits with status 2, without a traceback.
     """
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """``; perhaps X is meant`` for the choice that is spelt most alike, empty where none is close."""
-    import difflib  # only now: a command that is spelt well is quicker
+    """Return ``; perhaps X is meant`` for the choice spelt most alike, or an empty text."""
+    import difflib  # loaded for typing mistakes only
 
     close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return f"; perhaps {close[0]} is meant" if close else ""
@@ -37,6 +37,6 @@ def quote(text: str) -> str:
     return f'"{printable(shown)}"'
 
 
-def tell(*lines: str) -> None:
-    """Say something on standard error that may hold text of files and nodes."""
+def print_notice(*lines: str) -> None:
+    """Print lines to standard error, with escapes of untrusted text spelt out."""
     print("gswarm-tui: " + "\n".join(map(printable, lines)), file=sys.stderr)

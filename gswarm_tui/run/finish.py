@@ -19,7 +19,7 @@ from gswarm_tui.launch.base import LaunchError
 from gswarm_tui.launch.waiting import NodeStatus
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
-from gswarm_tui.run.interrupted import Found, ask_all, short_id, words
+from gswarm_tui.run.interrupted import InterruptedRun, ask_all, short_id, words
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError
@@ -33,7 +33,7 @@ LOOK_S = 0.1
 MICROSECOND = 1e-6
 
 
-async def finish(one: Found, settings: Options, out: TextIO, *, abandon: bool = False) -> int:
+async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon: bool = False) -> int:
     """Fetch what the nodes hold, close the recording, print a line or more about it; the exit status.
 
     It stays open while a node that may hold frames of it can't be reached, unless those are to be abandoned.

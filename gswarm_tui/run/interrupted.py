@@ -25,7 +25,7 @@ from gswarm_tui.store.recording.resume import Interrupted, closed, interrupted, 
 
 
 @dataclass(frozen=True)
-class Found:
+class InterruptedRun:
     """An interrupted recording and its file."""
 
     path: Path
@@ -47,7 +47,7 @@ def began(one: Interrupted) -> str:
     return f"{datetime.fromtimestamp(one.started_at).astimezone():%d %b %Y %H:%M:%S}"
 
 
-def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list[Found], list[str]]:
+def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list[InterruptedRun], list[str]]:
     """Interrupted recordings in a file, or in all of a folder and a usual one; why some couldn't be read.
 
     What a recording says of its nodes is done: one that others may have written isn't even read unasked.
@@ -55,7 +55,7 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
     Raises:
         UserError: the file that was named can't be read, or is no recording.
     """
-    found: list[Found] = []
+    found: list[InterruptedRun] = []
     unreadable: list[str] = []
     for path in files(folder, db, usual):
         if db is None and not is_own(path):
@@ -65,7 +65,7 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
             with ReadOnly(path) as file:
                 if db is not None and not is_ours(file):
                     raise UserError(f"{path} isn't a recording of gswarm-tui; name one with --db.")
-                found += [Found(path, one) for one in interrupted(file)]
+                found += [InterruptedRun(path, one) for one in interrupted(file)]
         except StoreError as error:
             if db is not None:
                 raise UserError(f"{error}.") from None
@@ -84,8 +84,8 @@ def files(folder: Path, db: Path | None, usual: Path | None = None) -> list[Path
 
 
 def choose(
-    found: Sequence[Found], unreadable: Sequence[str], wanted: str, looked_at: Sequence[Path] = ()
-) -> Found:
+    found: Sequence[InterruptedRun], unreadable: Sequence[str], wanted: str, looked_at: Sequence[Path] = ()
+) -> InterruptedRun:
     """The recording whose uid begins so, or that has this number; of a closed one it says so.
 
     Raises UserError.
@@ -109,8 +109,10 @@ def choose(
     )
 
 
-async def show(found: Sequence[Found], unreadable: Sequence[str], settings: Options, out: TextIO) -> int:
-    """Print each recording and what its nodes say; the exit status."""
+async def show(
+    found: Sequence[InterruptedRun], unreadable: Sequence[str], settings: Options, out: TextIO
+) -> int:
+    """Print each interrupted recording and the state of its nodes; return the exit status."""
     for one in found:
         print(printable(_headline(one)), file=out)
         for line in await _waiting_lines(one, settings):
@@ -126,7 +128,7 @@ async def show(found: Sequence[Found], unreadable: Sequence[str], settings: Opti
     return 0
 
 
-def _headline(one: Found) -> str:
+def _headline(one: InterruptedRun) -> str:
     known = one.interrupted
     until = f"{datetime.fromtimestamp(known.last_at).astimezone():%H:%M:%S}"
     nodes = hosts.fold(known.nodes) if known.nodes else "no nodes"
@@ -135,7 +137,7 @@ def _headline(one: Found) -> str:
     return clean(f"{short_id(known)}  {began(known)} to {until}, {nodes}{sessions}, in {one.path}", 400)
 
 
-async def _waiting_lines(one: Found, settings: Options) -> list[str]:
+async def _waiting_lines(one: InterruptedRun, settings: Options) -> list[str]:
     try:
         options, plan = one.recall(settings)
     except UserError as error:

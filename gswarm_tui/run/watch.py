@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gswarm_tui.common.errors import printable, tell
+from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
@@ -25,7 +25,7 @@ from gswarm_tui.slurm.jobs import Slurm
 if TYPE_CHECKING:
     from gswarm_tui.analysis.desk import Desk
     from gswarm_tui.hub import Hub
-    from gswarm_tui.run.interrupted import Found
+    from gswarm_tui.run.interrupted import InterruptedRun
     from gswarm_tui.run.lifetime import Ended
     from gswarm_tui.store.recording.recorder import Recorder
     from gswarm_tui.tui.app import GswarmApp
@@ -35,7 +35,7 @@ NAMES_MOST = 80
 """Characters of a host list that a passing word may have; where it is longer, nodes are counted."""
 
 
-def run_app(options: Options, plan: Plan, words: Sequence[str], chosen: Found | None = None) -> int:
+def run_app(options: Options, plan: Plan, words: Sequence[str], chosen: InterruptedRun | None = None) -> int:
     """Run the app in an event loop of its own; the exit status. Raises UserError without a terminal."""
     require_terminal(sys.stdin, sys.stdout)
     gc.disable()  # imports make a hundred thousand objects and no garbage; the lifetime enables it again
@@ -46,7 +46,7 @@ def run_app(options: Options, plan: Plan, words: Sequence[str], chosen: Found | 
 
 
 async def watch(
-    options: Options, plan: Plan, words: Sequence[str], log: Path, chosen: Found | None = None
+    options: Options, plan: Plan, words: Sequence[str], log: Path, chosen: InterruptedRun | None = None
 ) -> int:
     """Run the app until it is left; ``chosen`` is the recording to go on with."""
     from gswarm_tui.store.errors import StoreError
@@ -62,7 +62,7 @@ async def watch(
         elif options.record:
             recorder = build.begin(hub, options, plan, words, uid)
     except StoreError as error:
-        tell(str(error))
+        print_notice(str(error))
         return 1
     try:
         app = _app(options, plan, hub, theme, recorder)
@@ -128,7 +128,7 @@ def _give_notice(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:
     if plan.notice:
         hub.publish(Happened(hub.now(), "notice", INFO, plan.notice))
     if recorder is not None and (words := _interrupted_words(recorder)):
-        tell(words)
+        print_notice(words)
         hub.publish(Happened(hub.now(), "interrupted", WARNING, words))
 
 
@@ -147,7 +147,7 @@ def _interrupted_words(recorder: Recorder) -> str:
 def _tell_waiting(nodes: Sequence[str]) -> None:
     names = hosts.fold(nodes)
     who = names if len(names) <= NAMES_MOST else plural(len(nodes), "node")
-    tell(f"waiting for the last frames of {who} …")
+    print_notice(f"waiting for the last frames of {who} …")
 
 
 def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder | None) -> GswarmApp:
@@ -180,7 +180,7 @@ def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) 
             f"{printable(str(status.path))}: {status.rows:,} rows in {status.file_bytes / 1e6:.1f} MB{named}"
         )
         if not status.closed and not status.error:
-            tell("all of it is saved; its file is still being put in order, which ctrl+c ends")
+            print_notice("all of it is saved; its file is still being put in order, which ctrl+c ends")
         if status.error:
             problems.append(f"the recording isn't complete: {status.error} (log: {log})")
         if ended.holding:
@@ -189,5 +189,5 @@ def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) 
                 f"`gswarm-tui recover {uid[:8]} --finish --db {shlex.quote(status.path)}` tries again"
             )
     for problem in problems:
-        tell(problem)
+        print_notice(problem)
     return 1 if problems else 0
