@@ -77,7 +77,7 @@ def open_source(db: Path | None, environ: Mapping[str, str]) -> Source:
             return FileSource(path)
         except FileInUseError:
             if time.monotonic() > deadline:
-                if said := notes.elsewhere(path, environ):
+                if said := notes.elsewhere(path):
                     raise FileInUseError(said) from None
                 raise
         time.sleep(0.1)

@@ -49,7 +49,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         from gswarm_tui.run import log_file
         from gswarm_tui.run.finish import finish
 
-        log_file.begin(environ)
+        log_file.begin()
         return asyncio.run(finish(chosen, settings, sys.stdout, abandon=asked.abandon))
 
     from gswarm_tui.run.watch import run_app

@@ -68,7 +68,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             theme=theme,
             metric=settings.metric,
             desk=lambda: Desk(source.aside()),
-            asked=Asked(usual_place(environ)),
+            asked=Asked(usual_place()),
         )
         asyncio.run(app.run_async())
     return app.return_code or 0

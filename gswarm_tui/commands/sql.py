@@ -53,7 +53,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UserError(f"-o takes one answer, and these are {len(statements)} statements.")
     with closing(_Asking(open_source(asked.db, environ), environ)) as asking:
         if typed:
-            _converse(asking, form, environ)
+            _converse(asking, form)
         for number, statement in enumerate(statements):
             if number:
                 print()
@@ -98,14 +98,14 @@ class _Asking:
         self.source.close()
 
 
-def _converse(asking: _Asking, form: Form, environ: Mapping[str, str]) -> None:
+def _converse(asking: _Asking, form: Form) -> None:
     """Answer what is typed at a prompt. Raises StoreError."""
     from gswarm_tui.common.query_history import Asked, usual_place
     from gswarm_tui.shell.prompt import Prompt
 
     told = "being recorded" if asking.source.running else "finished"
     print(f"{printable(asking.source.path.name)} ({told}). A query ends with a semicolon; .help tells more.")
-    Prompt(asking.source, asking.answer, form, Asked(usual_place(environ))).run()
+    Prompt(asking.source, asking.answer, form, Asked(usual_place())).run()
 
 
 def _text(query: str | None, file: str | None) -> str:

@@ -6,20 +6,21 @@ Its form is that of prompt_toolkit's history: a comment with the time, then each
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.paths import state_folder
 
 _MOST_READ = 256 * 1024
 
 
-def usual_place(environ: Mapping[str, str]) -> Path | None:
-    """Where it is kept; None where the user has no home."""
+def usual_place() -> Path | None:
+    """Return the history file; None for a user without a home folder."""
     try:
-        state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    except RuntimeError:
+        return state_folder() / "sql-history"
+    except UserError:
         return None
-    return state / "gswarm-tui" / "sql-history"
 
 
 class Asked:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-
-def _folder(environ: Mapping[str, str]) -> Path:
-    state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return state / "gswarm-tui" / "recording"
+from gswarm_tui.common.paths import state_folder
 
 
-def leave(path: Path, environ: Mapping[str, str]) -> Path | None:
+def _folder() -> Path:
+    return state_folder() / "recording"
+
+
+def leave(path: Path) -> Path | None:
     """Notes that this process records into the file; the note, if it could be made, is removed at the end."""
-    folder, host = _folder(environ), socket.gethostname()
+    folder, host = _folder(), socket.gethostname()
     note = folder / f"{host}-{os.getpid()}.json"
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -31,9 +31,9 @@ def leave(path: Path, environ: Mapping[str, str]) -> Path | None:
     return None
 
 
-def elsewhere(path: Path, environ: Mapping[str, str]) -> str:
+def elsewhere(path: Path) -> str:
     """A sentence about who records into the file on another machine; empty where nobody is known to."""
-    for note in _folder(environ).glob("*.json"):
+    for note in _folder().glob("*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):
             said = json.loads(note.read_text())
             if said["path"] == str(path.absolute()) and said["host"] != socket.gethostname():

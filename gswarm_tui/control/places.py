@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders
+from gswarm_tui.common.paths import runtime_folder
 
 SHARED = f"/tmp/gswarm-tui-heads-{os.geteuid()}"  # noqa: S108  # what is made there is private
 
 
 def tops(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The folders that hold those of heads, the preferred one first."""
-    given = Path(environ.get("XDG_RUNTIME_DIR", ""))
-    return (f"{given}/gswarm-tui", SHARED) if given.is_absolute() else (SHARED,)
+    own = runtime_folder(environ)
+    return (SHARED,) if own is None else (str(own), SHARED)
 
 
 def make(places: Sequence[str]) -> tuple[Folder, int]:

@@ -51,7 +51,7 @@ class ControlServer:
         self._hub = hub
         self._recording = recording
         self._folder, self._lock = places.make(places.tops(environ))
-        self._note = None if recording is None else notes.leave(recording.path, environ)
+        self._note = None if recording is None else notes.leave(recording.path)
         self._server: asyncio.Server | None = None
         self._visits: set[asyncio.Task[None]] = set()
         self._queries = 0

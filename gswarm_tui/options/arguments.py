@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from gswarm_agent import __version__
+from gswarm_tui.common import paths
 from gswarm_tui.common.errors import UserError, nearest, quote
 from gswarm_tui.options import config, values
 from gswarm_tui.options.command_table import COMMANDS
@@ -176,7 +177,7 @@ def parse(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Options:
         if name.startswith(ENVIRONMENT_PREFIX) and value
     }
     asked = _Layers((_flag, flags), (_variable, variables)).get("config", values.file, None)
-    file = asked or config.default_path(environ)
+    file = asked or paths.config_file()
     settings = config.load(file)
     layers = _Layers((_flag, flags), (_variable, variables), (lambda key: f"{file}: {key}", settings))
     options = _options(flags, layers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from gswarm_tui.common.errors import UserError, nearest, quote
@@ -28,19 +27,6 @@ KEYS = (
 
 class ConfigError(UserError):
     """A config file that can't be read or holds a key that doesn't exist; names the file and the line."""
-
-
-def default_path(environ: Mapping[str, str]) -> Path:
-    """Where the config file is looked for, by the XDG base directory specification. Raises UserError."""
-    folder = Path(environ.get("XDG_CONFIG_HOME", ""))
-    if not folder.is_absolute():  # the specification: a relative path is to be ignored
-        try:
-            folder = Path("~/.config").expanduser()
-        except RuntimeError:
-            raise UserError(
-                "you have no home folder on this machine; set HOME to a folder of yours"
-            ) from None
-    return folder / "gswarm-tui" / "config.toml"
 
 
 def load(path: Path) -> dict[str, object]:

@@ -1,12 +1,12 @@
-"""Where what nobody foresaw is found later."""
+"""Log file for warnings and unexpected failures."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 from gswarm_tui.common.errors import printable
+from gswarm_tui.common.paths import state_folder
 
 
 class _PlainLines(logging.Formatter):
@@ -16,10 +16,9 @@ class _PlainLines(logging.Formatter):
         return "\n".join(map(printable, super().format(record).split("\n")))
 
 
-def begin(environ: Mapping[str, str]) -> Path:
-    """Let warnings go to a file, made with the first of them; which."""
-    state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    path = state / "gswarm-tui" / "gswarm-tui.log"
+def begin() -> Path:
+    """Log warnings to a file, created with the first of them, and return its path. Raises UserError."""
+    path = state_folder() / "gswarm-tui.log"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handler: logging.Handler = logging.FileHandler(path, delay=True)

@@ -40,7 +40,7 @@ def run_app(options: Options, plan: Plan, words: Sequence[str], chosen: Interrup
     require_terminal(sys.stdin, sys.stdout)
     gc.disable()  # imports make a hundred thousand objects and no garbage; the lifetime enables it again
     try:
-        return event_loop.run(watch(options, plan, words, log_file.begin(os.environ), chosen))
+        return event_loop.run(watch(options, plan, words, log_file.begin(), chosen))
     finally:
         gc.enable()
 
@@ -158,7 +158,7 @@ def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder 
     title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
     past = None if recorder is None else partial(build.look_back, hub, recorder)
     desk = None if recorder is None else partial(_desk, recorder)
-    asked = Asked(usual_place(os.environ))
+    asked = Asked(usual_place())
     return GswarmApp(hub, title=title, theme=theme, metric=options.metric, past=past, desk=desk, asked=asked)
 
 

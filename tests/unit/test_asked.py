@@ -32,8 +32,10 @@ def test_without_a_home_there_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    assert usual_place({}) is None
-    assert usual_place({"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "gswarm-tui" / "sql-history"
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert usual_place() is None
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert usual_place() == tmp_path / "gswarm-tui" / "sql-history"
 
 
 def test_where_nothing_can_be_kept_asking_goes_on(tmp_path: Path) -> None:

@@ -6,32 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_tui.common.errors import UserError
-from gswarm_tui.options.config import ConfigError, default_path, load
+from gswarm_tui.options.config import ConfigError, load
 
 
 def write(folder: Path, text: str | bytes) -> Path:
     path = folder / "config.toml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
-
-
-def test_it_is_in_the_xdg_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    at_home = tmp_path / ".config" / "gswarm-tui" / "config.toml"
-    assert default_path({"XDG_CONFIG_HOME": "/etc/xdg"}) == Path("/etc/xdg/gswarm-tui/config.toml")
-    assert default_path({}) == at_home
-    assert default_path({"XDG_CONFIG_HOME": "relative"}) == at_home
-
-
-def test_who_has_no_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(_number: int) -> object:
-        raise KeyError
-
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.setattr("pwd.getpwuid", unknown)
-    with pytest.raises(UserError, match="set HOME to a folder of yours"):
-        default_path({})
 
 
 def test_it_holds_settings_and_need_not_be_there(tmp_path: Path) -> None:

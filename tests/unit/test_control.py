@@ -48,11 +48,8 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str
     """Where nobody else's heads are."""
     monkeypatch.setattr(places, "SHARED", str(tmp_path / "shared"))
     (tmp_path / "run").mkdir(mode=0o700)
-    return {
-        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-        "HOME": str(tmp_path),
-    }
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)}
 
 
 @pytest.fixture
@@ -388,7 +385,7 @@ async def test_what_a_killed_head_left_is_removed_by_the_next(environ: Mapping[s
     code = (
         "import sys, os, asyncio; from pathlib import Path; from tests.unit.test_control import Running\n"
         "async def main():\n"
-        "    places = {'XDG_RUNTIME_DIR': sys.argv[2], 'XDG_STATE_HOME': sys.argv[2] + '/state'}\n"
+        "    places = {'XDG_RUNTIME_DIR': sys.argv[2]}\n"
         "    await Running(Path(sys.argv[1]), places).control.start()\n"
         "    print('listens', flush=True); await asyncio.sleep(60)\n"
         "asyncio.run(main())"
@@ -475,23 +472,23 @@ async def test_a_file_that_another_machine_records_names_it(
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "login2")
     running = Running(path, environ)
-    assert notes.elsewhere(path, environ) == ""
+    assert notes.elsewhere(path) == ""
     monkeypatch.setattr("socket.gethostname", lambda: "login1")
-    assert notes.elsewhere(path, environ) == (
+    assert notes.elsewhere(path) == (
         f"{path} is being recorded by gswarm-tui on login2, process {os.getpid()}; "
         "run this command there, or when that has ended"
     )
-    assert notes.elsewhere(path.with_name("other.duckdb"), environ) == ""
+    assert notes.elsewhere(path.with_name("other.duckdb")) == ""
     await running.close()
-    assert notes.elsewhere(path, environ) == ""
+    assert notes.elsewhere(path) == ""
 
 
 def test_notes_of_what_was_killed_are_removed_by_the_next(environ: Mapping[str, str], path: Path) -> None:
-    first = notes.leave(path, environ)
+    first = notes.leave(path)
     assert first is not None
     left = first.with_name(first.name.replace(str(os.getpid()), "4194305"))  # more than a pid can be
     first.rename(left)
-    assert notes.leave(path, environ) == first
+    assert notes.leave(path) == first
     assert not left.exists()
     assert first.stat().st_mode & 0o777 == 0o600
 

@@ -1,0 +1,47 @@
+"""XDG folders of the head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.common.paths import config_file, runtime_folder, state_folder
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_config_and_state_are_below_the_home_folder(home: Path) -> None:
+    assert config_file() == home / ".config" / "gswarm-tui" / "config.toml"
+    assert state_folder() == home / ".local" / "state" / "gswarm-tui"
+
+
+def test_absolute_xdg_variables_move_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/etc/xdg")
+    monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
+    assert config_file() == Path("/etc/xdg/gswarm-tui/config.toml")
+    assert state_folder() == Path("/var/state/gswarm-tui")
+
+
+def test_user_without_home_folder_gets_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_number: int) -> object:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for path in (config_file, state_folder):
+        with pytest.raises(UserError, match="set HOME to a folder of yours"):
+            path()
+
+
+def test_runtime_folder_is_used_only_where_the_login_has_one() -> None:
+    assert runtime_folder({"XDG_RUNTIME_DIR": "/run/user/7"}) == Path("/run/user/7/gswarm-tui")
+    assert runtime_folder({}) is None
+    assert runtime_folder({"XDG_RUNTIME_DIR": "relative"}) is None
