@@ -137,6 +137,7 @@ HOMES: dict[str, set[str]] = {
     },
     "ClusterShell": {"gswarm_tui.slurm.hosts"},
     "msgpack": {"gswarm_agent.wire", "gswarm_agent.wire_frames", "gswarm_tui.control"},
+    "platformdirs": {"gswarm_tui.common.paths"},
     "prompt_toolkit": {"gswarm_tui.shell"},
     "pynvml": {"gswarm_agent.probes"},
 }
