@@ -72,7 +72,13 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.analysis": {"gswarm_tui.common", "gswarm_tui.fleet", "gswarm_tui.slurm", "gswarm_tui.store"},
     "gswarm_tui.playback": {"gswarm_tui.fleet"},
     "gswarm_tui.playback.tape": {"gswarm_tui.fleet", "gswarm_tui.playback", "gswarm_tui.store"},
-    "gswarm_tui.control": {"gswarm_agent", "gswarm_tui.fleet", "gswarm_tui.hub", "gswarm_tui.store"},
+    "gswarm_tui.control": {
+        "gswarm_agent",
+        "gswarm_tui.common",
+        "gswarm_tui.fleet",
+        "gswarm_tui.hub",
+        "gswarm_tui.store",
+    },
     "gswarm_tui.printing": {"gswarm_tui.common", "gswarm_tui.store"},
     "gswarm_tui.shell": {"gswarm_tui.common", "gswarm_tui.printing", "gswarm_tui.store"},
     "gswarm_tui.plotting": {
