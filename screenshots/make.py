@@ -29,7 +29,7 @@ from gswarm_tui.plotting.choosing import choose_metrics
 from gswarm_tui.plotting.figure import draw
 from gswarm_tui.plotting.material import gather
 from gswarm_tui.reporting.making import make
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
 from tests.tui.deck import Deck

@@ -10,7 +10,7 @@ from gswarm_tui.analysis.sheet import part_of, share, throttled_s
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Figures, Summary
 from gswarm_tui.common.quantities import clock, energy, mebibytes, watts
-from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.views import MARK_VALUES, MARKS
 
 
@@ -58,7 +58,7 @@ def efficiency(first_s: float, first_gpus: int, then_s: float, then_gpus: int) -
     return first_s * first_gpus / cost if cost > 0 else None
 
 
-def final_values(source: Source, span: Span) -> dict[str, float]:
+def final_values(source: QuerySource, span: Span) -> dict[str, float]:
     """The newest number of each name that marks of the span carry. Raises StoreError."""
     found = source.ask(
         f"WITH marks AS ({MARKS}) SELECT key, arg_max(value, ts) FROM ({MARK_VALUES}) "  # noqa: S608

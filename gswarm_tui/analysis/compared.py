@@ -9,7 +9,7 @@ from typing import Any
 from gswarm_tui.analysis.compare import Run, efficiency, speed_up
 from gswarm_tui.analysis.sheet import Table, lasting, local, part_of, share
 from gswarm_tui.common.quantities import DASH, energy, percent, used_of, watts
-from gswarm_tui.store.querying.answers import Answer
+from gswarm_tui.store.querying.results import Result
 
 _Row = tuple[str, Callable[[Run], str]]
 
@@ -143,14 +143,14 @@ _COLUMNS: dict[str, tuple[str, Callable[[Run, Run], Any]]] = {
 }
 
 
-def answer(runs: Sequence[Run]) -> Answer:
+def answer(runs: Sequence[Run]) -> Result:
     """A row a run as data: times in UTC, units in the names, then a column a mark's final value."""
     names = sorted({name for run in runs for name in run.marks})
     rows = [
         tuple(value(run, runs[0]) for _, value in _COLUMNS.values()) + tuple(map(run.marks.get, names))
         for run in runs
     ]
-    return Answer(
+    return Result(
         (*_COLUMNS, *(f"mark_{name}" for name in names)),
         (*(kind for kind, _ in _COLUMNS.values()), *("DOUBLE" for _ in names)),
         iter([rows]),

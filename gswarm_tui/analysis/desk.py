@@ -16,7 +16,7 @@ from gswarm_tui.analysis.summary import Process, Summary, processes, summarize
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Happened
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.querying.results import QuerySource
 
 MOST_ROWS = 5_000
 """Rows of an answer that are kept; more can't be read on a screen."""
@@ -76,7 +76,7 @@ class Desk:
     All that answers takes a while and belongs into a thread; ``stop`` and ``close`` may come from another.
     """
 
-    def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, source: QuerySource, clock: Callable[[], float] = time.monotonic) -> None:
         self.file = source.path.name
         self._source = source
         self._clock = clock

@@ -11,7 +11,7 @@ from gswarm_tui.analysis.sheet import Table, lasting, local, share
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Figures, summarize
 from gswarm_tui.common.quantities import DASH, energy, percent
-from gswarm_tui.store.querying.answers import Answer, Source
+from gswarm_tui.store.querying.results import QuerySource, Result
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Entry:
     complete: int
 
 
-def entries(source: Source, spans: Sequence[Span], done: Callable[[float], None]) -> list[Entry]:
+def entries(source: QuerySource, spans: Sequence[Span], done: Callable[[float], None]) -> list[Entry]:
     """Sum up each span, one after the other, so that memory stays bounded. Raises StoreError.
 
     ``done`` is told the share that is done, from 0 to 1.
@@ -94,9 +94,9 @@ _COLUMNS = {
 }
 
 
-def answer(found: Sequence[Entry]) -> Answer:
+def answer(found: Sequence[Entry]) -> Result:
     """The same as data: times in UTC, units in the names, ended_at NULL while a session runs."""
-    return Answer(tuple(_COLUMNS), tuple(_COLUMNS.values()), _batches(found))
+    return Result(tuple(_COLUMNS), tuple(_COLUMNS.values()), _batches(found))
 
 
 def _batches(found: Sequence[Entry]) -> Iterator[list[tuple[Any, ...]]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
-from gswarm_tui.store.querying.answers import QueryError, Source
+from gswarm_tui.store.querying.results import QueryError, QuerySource
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,17 @@ ORDER BY r.recording_id
 """  # noqa: S608 (own names)
 
 
-def sessions(source: Source) -> list[Span]:
+def sessions(source: QuerySource) -> list[Span]:
     """All sessions of a file, oldest first. Raises UserError, StoreError."""
     return _found(source, _SESSIONS)
 
 
-def recordings(source: Source) -> list[Span]:
+def recordings(source: QuerySource) -> list[Span]:
     """All recordings of a file as spans. Raises UserError, StoreError."""
     return _found(source, _RECORDINGS)
 
 
-def choose(source: Source, wanted: str = "") -> Span:
+def choose(source: QuerySource, wanted: str = "") -> Span:
     """The session of this name or number; without a word the newest, or the newest recording if it has none.
 
     Of sessions with the same name the newest is meant. ``recording N`` is a whole recording.
@@ -97,7 +97,7 @@ def choose(source: Source, wanted: str = "") -> Span:
     raise UserError(_unknown(source, wanted, found))
 
 
-def _found(source: Source, sql: str) -> list[Span]:
+def _found(source: QuerySource, sql: str) -> list[Span]:
     try:
         return [Span(**row) for row in source.ask(sql).dicts()]
     except QueryError as error:
@@ -108,7 +108,7 @@ def _found(source: Source, sql: str) -> list[Span]:
         raise UserError(words) from error
 
 
-def _unknown(source: Source, wanted: str, found: Sequence[Span]) -> str:
+def _unknown(source: QuerySource, wanted: str, found: Sequence[Span]) -> str:
     if not found:
         return (
             f"{source.path} has no session {quote(wanted)}: it has none at all; "

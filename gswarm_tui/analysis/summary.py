@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.fleet.names import natural
-from gswarm_tui.store.querying.answers import Answer, Source
-from gswarm_tui.store.sql import summing
-from gswarm_tui.store.sql.spanning import Spans, one_span
+from gswarm_tui.store.querying.results import QuerySource, Result
+from gswarm_tui.store.sql import summaries
+from gswarm_tui.store.sql.summaries import Spans, one_span
 
 T = TypeVar("T")
 
@@ -118,14 +118,14 @@ class Summary:
         return tuple(one.node for one in self.covered if not one.complete)
 
 
-def summarize(source: Source, span: Span) -> Summary:
+def summarize(source: QuerySource, span: Span) -> Summary:
     """Sum up a span. Raises StoreError."""
     asked = _spans(span)
-    rows = [_made(Figures, row) for row in source.ask(summing.summary(asked)).dicts()]
+    rows = [_made(Figures, row) for row in source.ask(summaries.summary(asked)).dicts()]
     by_scope: dict[str, list[Figures]] = {"all": [], "node": [], "gpu": []}
     for row in sorted(rows, key=_place):
         by_scope[row.scope].append(row)
-    covered = source.ask(summing.coverage(asked)).dicts()
+    covered = source.ask(summaries.coverage(asked)).dicts()
     return Summary(
         span,
         span.ended_at is None and source.running,
@@ -136,20 +136,20 @@ def summarize(source: Source, span: Span) -> Summary:
     )
 
 
-def processes(source: Source, span: Span) -> list[Process]:
+def processes(source: QuerySource, span: Span) -> list[Process]:
     """The processes on the GPUs of a span, those with the most GPU memory first. Raises StoreError."""
-    rows = source.ask(summing.processes(_spans(span))).dicts()
+    rows = source.ask(summaries.processes(_spans(span))).dicts()
     return sorted(
         (_made(Process, row) for row in rows),
         key=lambda one: (-(one.gpu_memory_max_mib or 0), natural(one.node), one.gpu_index, one.pid),
     )
 
 
-def figures_answer(source: Source, span: Span, scope: str = "") -> Answer:
+def figures_answer(source: QuerySource, span: Span, scope: str = "") -> Result:
     """All figures of a span as data, or those of one scope: gpu, node or all. Raises StoreError."""
     return source.ask(
         "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "  # noqa: S608
-        f"FROM ({summing.summary(_spans(span))}) WHERE scope = ? OR ? = '' "
+        f"FROM ({summaries.summary(_spans(span))}) WHERE scope = ? OR ? = '' "
         "ORDER BY scope, node, gpu_index",
         span.name,
         span.recording_id,
@@ -158,11 +158,11 @@ def figures_answer(source: Source, span: Span, scope: str = "") -> Answer:
     )
 
 
-def processes_answer(source: Source, span: Span) -> Answer:
+def processes_answer(source: QuerySource, span: Span) -> Result:
     """The processes of a span and their peaks as data. Raises StoreError."""
     return source.ask(
         "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "  # noqa: S608
-        f"FROM ({summing.processes(_spans(span))}) "
+        f"FROM ({summaries.processes(_spans(span))}) "
         "ORDER BY gpu_memory_max_mib DESC NULLS LAST, node, gpu_index, pid",
         span.name,
         span.recording_id,

@@ -19,8 +19,8 @@ from gswarm_tui.exchange import gswarm_json, tidy_csv
 from gswarm_tui.exchange.windows import micros
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
-from gswarm_tui.store.querying.answers import Source
-from gswarm_tui.store.transfer.dataset import Slice, write_dataset
+from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.store.transfer.parquet import Slice, write_dataset
 
 FORMATS = ("json", "csv", "parquet")
 _STDOUT = "-"
@@ -95,7 +95,7 @@ def _check(asked: Namespace, kind: str) -> None:
         raise UserError("Parquet is written to a folder, not to standard output; name one with -o.")
 
 
-def _has_samples(source: Source, span: Span) -> bool:
+def _has_samples(source: QuerySource, span: Span) -> bool:
     query = """
     SELECT 1 FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
     WHERE recording_id = ? AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT) LIMIT 1
@@ -104,12 +104,12 @@ def _has_samples(source: Source, span: Span) -> bool:
     return bool(source.ask(query, *asked).rows())
 
 
-def _usual_name(source: Source, chosen: Sequence[Span], name: str, kind: str) -> str:
+def _usual_name(source: QuerySource, chosen: Sequence[Span], name: str, kind: str) -> str:
     """``train.json`` for a session of that name, ``run.json`` for all that ``run.duckdb`` holds."""
     return f"{file_name(chosen[0].name if name else source.path.stem)}.{kind}"
 
 
-def _text(source: Source, chosen: Sequence[Span], table: str | None, kind: str, out: TextIO) -> str:
+def _text(source: QuerySource, chosen: Sequence[Span], table: str | None, kind: str, out: TextIO) -> str:
     """Write JSON or CSV; what was written in words."""
     if kind == "json" and len(chosen) > 1:
         raise UserError(
@@ -122,7 +122,7 @@ def _text(source: Source, chosen: Sequence[Span], table: str | None, kind: str, 
     return f"{written.samples:,} samples of {_gpus(written.gpus)}"
 
 
-def _parquet(source: Source, chosen: Sequence[Span], folder: Path, force: bool) -> str:
+def _parquet(source: QuerySource, chosen: Sequence[Span], folder: Path, force: bool) -> str:
     slices = [
         Slice(span.recording_id)
         if span.session_id is None

@@ -17,8 +17,8 @@ from gswarm_tui.control.heads import heads
 from gswarm_tui.options.arguments import parse
 from gswarm_tui.run import build
 from gswarm_tui.store.errors import FileInUseError
-from gswarm_tui.store.querying.answers import Source
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.querying.results import QuerySource
 
 SUFFIX = ".duckdb"
 SESSION_HELP = 'name or number, "recording 1" for all of it, run.duckdb:train (default: the newest)'
@@ -62,7 +62,7 @@ def which_file(db: Path | None, environ: Mapping[str, str]) -> Path:
     raise UserError(f"there is no recording in {folder}; name one with --db, or go to its folder.")
 
 
-def open_source(db: Path | None, environ: Mapping[str, str]) -> Source:
+def open_source(db: Path | None, environ: Mapping[str, str]) -> QuerySource:
     """The recording to ask, through its head while it is written; close it afterwards.
 
     Raises UserError, StoreError.
@@ -83,7 +83,7 @@ def open_source(db: Path | None, environ: Mapping[str, str]) -> Source:
         time.sleep(0.1)
 
 
-def session_named(source: Source, name: str) -> Span:
+def session_named(source: QuerySource, name: str) -> Span:
     """The session of this name or number; of several with the name the newest, and that is told.
 
     Raises UserError, StoreError.

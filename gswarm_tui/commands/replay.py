@@ -20,7 +20,7 @@ from gswarm_tui.run import build
 from gswarm_tui.run.plan import require_terminal
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 
 if TYPE_CHECKING:
     from gswarm_tui.playback.player import Player
@@ -99,7 +99,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str]:
     from gswarm_tui.playback.player import Player
     from gswarm_tui.playback.playhead import Playhead
     from gswarm_tui.playback.tape import RecordedTape
-    from gswarm_tui.store.history.playback import require_recording
+    from gswarm_tui.store.history.recording_reader import require_recording
 
     require_recording(source)
     if session:

@@ -15,12 +15,12 @@ from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.answers import Answer, QueryError
-from gswarm_tui.store.querying.statement import split
+from gswarm_tui.store.querying.results import QueryError, Result
+from gswarm_tui.store.querying.running_query import split
 
 if TYPE_CHECKING:
     from gswarm_tui.printing.formats import Form
-    from gswarm_tui.store.querying.answers import Source
+    from gswarm_tui.store.querying.results import QuerySource
 
 _MOST_SQL = 1024 * 1024
 
@@ -64,7 +64,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 class _Asking:
     """Asks a recording, also when that ends meanwhile: then its file."""
 
-    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
+    def __init__(self, source: QuerySource, environ: Mapping[str, str]) -> None:
         self.source = source
         self._environ = environ
 
@@ -76,12 +76,12 @@ class _Asking:
                 if form.out is None:
                     first = next(answer.batches, [])
                     progress.hide()
-                    answer = Answer(answer.names, answer.types, chain([first], answer.batches), answer.close)
+                    answer = Result(answer.names, answer.types, chain([first], answer.batches), answer.close)
                 formats.write(answer, form, unlike=self.source.path)
             finally:
                 answer.close()
 
-    def _begun(self, statement: str, values: Sequence[object]) -> Answer:
+    def _begun(self, statement: str, values: Sequence[object]) -> Result:
         try:
             return self.source.ask(statement, *values)
         except QueryError:

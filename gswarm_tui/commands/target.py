@@ -12,7 +12,7 @@ from typing import TextIO
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.printing.formats import whole
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.transfer.dataset import is_dataset
+from gswarm_tui.store.transfer.parquet import is_dataset
 
 
 @contextlib.contextmanager

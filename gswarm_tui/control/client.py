@@ -10,7 +10,7 @@ from typing import Any
 from gswarm_tui.control.heads import Head, Line, gone, reach
 from gswarm_tui.control.messages import MessageError
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.answers import Answer, QueryError
+from gswarm_tui.store.querying.results import QueryError, Result
 
 
 class _UnansweredError(StoreError):
@@ -29,14 +29,14 @@ class RunningSource:
         self._lines: set[Line] = set()
         self._lock = threading.Lock()
 
-    def ask(self, sql: str, *values: object) -> Answer:
+    def ask(self, sql: str, *values: object) -> Result:
         """The answer to one statement that reads. Raises QueryError, StoreError."""
         try:
             return self._ask(sql, values)
         except _UnansweredError:  # it changes nothing to ask that again
             return self._ask(sql, values)
 
-    def _ask(self, sql: str, values: tuple[object, ...]) -> Answer:
+    def _ask(self, sql: str, values: tuple[object, ...]) -> Result:
         try:
             line = reach(self._head, None)
         except OSError:
@@ -54,7 +54,7 @@ class RunningSource:
         except BaseException:
             close()
             raise
-        return Answer(said["names"], said["types"], self._batches(line, close), close)
+        return Result(said["names"], said["types"], self._batches(line, close), close)
 
     def _batches(self, line: Line, close: Callable[[], None]) -> Iterator[list[tuple[Any, ...]]]:
         try:

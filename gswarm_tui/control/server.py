@@ -19,7 +19,7 @@ from gswarm_tui.control import notes, places
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, VERSION, MessageError, decode, encode, length
 from gswarm_tui.hub import Hub
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.answers import Answer, QueryError, Source
+from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
 
 PATIENCE_S = 10.0
 """Within this a visitor has to say what it wants."""
@@ -40,7 +40,7 @@ class Recording(Protocol):
     path: Path
     uid: str
 
-    def queries(self) -> Source:
+    def queries(self) -> QuerySource:
         """Something to ask, for one visitor."""
 
 
@@ -204,14 +204,14 @@ class ControlServer:
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    async def _interrupt_when_gone(self, reader: asyncio.StreamReader, queries: Source) -> None:
+    async def _interrupt_when_gone(self, reader: asyncio.StreamReader, queries: QuerySource) -> None:
         """A visitor that says more, or nothing any more, has gone."""
         with contextlib.suppress(OSError):
             await reader.read(1)
         await self._in_thread(queries.close)
 
 
-def _next(answer: Answer) -> list[bytes]:
+def _next(answer: Result) -> list[bytes]:
     """The next rows as messages; none at the end. Raises QueryError, StoreError."""
     rows = next(answer.batches, None)
     return [] if rows is None else list(_messages(rows))

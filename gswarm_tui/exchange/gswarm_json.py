@@ -28,7 +28,7 @@ from typing import Any, TextIO
 from gswarm_agent import __version__
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.exchange.windows import micros, windows
-from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.querying.results import QuerySource
 
 MADE_BY = "gswarm-tui"
 ABSENT = "NaN"
@@ -131,7 +131,7 @@ class _Layout:
         return made
 
 
-def write_json(source: Source, span: Span, out: TextIO, tell: Callable[[float], None]) -> Written:
+def write_json(source: QuerySource, span: Span, out: TextIO, tell: Callable[[float], None]) -> Written:
     """Writes a session frame by frame; ``tell`` hears which share is done. Raises StoreError, OSError."""
     begin, end = micros(span.started_at), micros(span.until)
     places = _PLACES.format(recording=span.recording_id)
@@ -154,7 +154,7 @@ def write_json(source: Source, span: Span, out: TextIO, tell: Callable[[float], 
     return Written(sum(device["samples"] for device in devices), len(devices))
 
 
-def _rows(source: Source, query: str) -> Iterator[tuple[Any, ...]]:
+def _rows(source: QuerySource, query: str) -> Iterator[tuple[Any, ...]]:
     for batch in source.ask(query).batches:
         yield from batch
 

@@ -30,7 +30,7 @@ from gswarm_tui.store.sql.schema import (
     RECORDINGS,
     SCHEMA_VERSION,
     SESSIONS,
-    Table,
+    TableSchema,
 )
 from gswarm_tui.store.transfer.importing import Importing, mark
 
@@ -80,7 +80,7 @@ class _Seen:
 class _Rows:
     """Rows that wait to be added to a table, as pieces of columns."""
 
-    table: Table
+    table: TableSchema
     pieces: dict[str, list[Any]] = field(default_factory=dict)
     count: int = 0
 
@@ -273,7 +273,7 @@ class JsonImport:
             note=_text(told.get("note"), "note") or "",
         )
 
-    def _add(self, table: Table, **row: Any) -> None:
+    def _add(self, table: TableSchema, **row: Any) -> None:
         self._target.add(table, {name: [value] for name, value in row.items()})
 
 

@@ -12,7 +12,7 @@ from typing import TextIO
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.exchange.windows import micros, windows
-from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.schema import literal
 
 _NODES = "JOIN nodes n USING (node_id)"
@@ -43,7 +43,7 @@ _TEXTS = frozenset(
 
 
 def write_csv(
-    source: Source, spans: list[Span], table: str, out: TextIO, tell: Callable[[float], None]
+    source: QuerySource, spans: list[Span], table: str, out: TextIO, tell: Callable[[float], None]
 ) -> int:
     """Writes a table of ``TABLES``; how many rows it has. Raises StoreError, OSError.
 

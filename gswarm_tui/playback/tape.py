@@ -9,8 +9,8 @@ from gswarm_tui.fleet.events import Event, Happened
 from gswarm_tui.fleet.node import Rings
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.track import KINDS, MARK, Stop, Stretch, Track
-from gswarm_tui.store.history.moment import Moments
-from gswarm_tui.store.history.playback import Playback, Source, micros
+from gswarm_tui.store.history.fleet_builder import FleetBuilder
+from gswarm_tui.store.history.recording_reader import ArraySource, RecordingReader, micros
 
 
 class RecordedTape:
@@ -22,18 +22,18 @@ class RecordedTape:
 
     def __init__(
         self,
-        source: Source,
+        source: ArraySource,
         recording_id: int,
         until: Callable[[], float] | None = None,
         live: Fleet | None = None,
     ) -> None:
         """Reads what it is about. Raises StoreError."""
-        self.recording = Playback(source, recording_id, () if live is None else list(live.nodes))
+        self.recording = RecordingReader(source, recording_id, () if live is None else list(live.nodes))
         self.interval_s = self.recording.interval_s
         self.running = until is not None
         self._until = until
         self._live = live
-        self._moments = Moments(self.recording)
+        self._moments = FleetBuilder(self.recording)
 
     def end(self) -> float:
         """How far it can be read now."""

@@ -20,7 +20,7 @@ from gswarm_tui.analysis.spans import Span
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.throttling import HARMFUL
 from gswarm_tui.plotting.choosing import MAX
-from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.querying.results import QuerySource
 
 Floats = npt.NDArray[np.float32]
 
@@ -102,7 +102,7 @@ class Devices:
     A GPU or node that came back under a new id, after a boot for one, goes on in its row.
     """
 
-    def __init__(self, source: Source, recording_id: int, *, host: bool) -> None:
+    def __init__(self, source: QuerySource, recording_id: int, *, host: bool) -> None:
         """Raises StoreError."""
         self.host = host
         self.row_of: dict[int, int] = {}
@@ -126,7 +126,7 @@ def bins_for(span: Span, rows: int, interval_ms: int, most: int = MOST_BINS) -> 
 
 
 def grids(
-    source: Source,
+    source: QuerySource,
     span: Span,
     devices: Devices,
     metrics: Sequence[Metric],

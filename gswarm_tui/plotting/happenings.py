@@ -12,7 +12,7 @@ from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.common.errors import UserError, nearest, quote
-from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.querying.results import QuerySource
 
 MARK = "mark"
 
@@ -73,7 +73,7 @@ ORDER BY e.ts
 """  # noqa: S608 (own names)
 
 
-def happenings(source: Source, span: Span) -> tuple[list[Mark], list[Trouble]]:
+def happenings(source: QuerySource, span: Span) -> tuple[list[Mark], list[Trouble]]:
     """The marks and the troubles of a span, in the order of time. Raises StoreError."""
     marks, troubles = [], []
     for row in source.ask(_EVENTS, span.recording_id, span.started_at, span.until).dicts():
@@ -92,7 +92,7 @@ def word_for(trouble: Trouble) -> str:
     return KINDS.get(trouble.kind, ERROR)
 
 
-def others(source: Source, span: Span) -> list[Other]:
+def others(source: QuerySource, span: Span) -> list[Other]:
     """The other sessions of the same recording that overlap the span, by their begin. Raises StoreError."""
     found = [
         Other(

@@ -10,7 +10,7 @@ from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.plotting.choosing import MEAN, Choice, of_kind
 from gswarm_tui.plotting.grid import MOST_BINS, Devices, Grid, grids
 from gswarm_tui.plotting.happenings import Mark, Other, Trouble, happenings, others, require_values
-from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.querying.results import QuerySource
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Material:
 
 
 def gather(
-    source: Source,
+    source: QuerySource,
     span: Span,
     choices: Sequence[Choice],
     values: Sequence[str] = (),
@@ -94,7 +94,7 @@ WHERE n.recording_id = ?
 """
 
 
-def _nothing(source: Source, span: Span, missing: Sequence[Choice]) -> str:
+def _nothing(source: QuerySource, span: Span, missing: Sequence[Choice]) -> str:
     [(frames,)] = source.ask(_FRAMES, span.recording_id, span.started_at, span.until).rows()
     if not frames:
         return f"{quote(span.name)} has no data: no node was measured in it."
@@ -107,7 +107,7 @@ def _nothing(source: Source, span: Span, missing: Sequence[Choice]) -> str:
     )
 
 
-def _devices(source: Source, span: Span) -> str:
+def _devices(source: QuerySource, span: Span) -> str:
     """ "2 nodes, 16 × NVIDIA H100" """
     [(nodes, gpus, models)] = source.ask(_DEVICES, span.recording_id).rows()
     names = [name for name in models or () if name]

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.printing import cells
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.answers import Answer
+from gswarm_tui.store.querying.results import Result
 
 FORMATS = ("table", "csv", "json", "markdown", "parquet")
 _SUFFIXES = {
@@ -75,7 +75,7 @@ def wanted(asked: argparse.Namespace) -> Form:
     return Form(chosen or "table", out, asked.every, asked.force)
 
 
-def write(answer: Answer, form: Form, *, unlike: Path | None = None) -> None:
+def write(answer: Result, form: Form, *, unlike: Path | None = None) -> None:
     """Print an answer, or write its file, which appears whole or not at all.
 
     ``unlike`` is the recording, which must not be overwritten. Raises UserError, StoreError.
@@ -132,7 +132,7 @@ def _same(path: Path, other: Path | None) -> bool:
     return other is not None and path.exists() and path.samefile(other)
 
 
-def _write_table(answer: Answer, out: TextIO, every: bool) -> None:
+def _write_table(answer: Result, out: TextIO, every: bool) -> None:
     from gswarm_tui.printing.table import show
 
     bound = None if every or not out.isatty() else rows_that_fit()
@@ -158,7 +158,7 @@ def rows_that_fit() -> int:
     return max(20, 2 * shutil.get_terminal_size().lines)
 
 
-def shown(answer: Answer) -> tuple[Iterator[list[str]], frozenset[int]]:
+def shown(answer: Result) -> tuple[Iterator[list[str]], frozenset[int]]:
     """The rows as people read them, and which columns are numbers."""
     batches = iter(answer.batches)
     first: list[tuple[Any, ...]] = []
@@ -173,7 +173,7 @@ def shown(answer: Answer) -> tuple[Iterator[list[str]], frozenset[int]]:
     return texts, frozenset(i for i, kind in enumerate(answer.types) if cells.is_number(kind))
 
 
-def _write_csv(answer: Answer, out: TextIO, _every: bool) -> None:
+def _write_csv(answer: Result, out: TextIO, _every: bool) -> None:
     safe = printable if out.isatty() else str
     out.write(",".join(safe(_quoted(name)) for name in answer.names) + "\n")
     for batch in answer.batches:
@@ -192,7 +192,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 
-def _write_json(answer: Answer, out: TextIO, _every: bool) -> None:
+def _write_json(answer: Result, out: TextIO, _every: bool) -> None:
     before = "[\n"
     for batch in answer.batches:
         for row in batch:
@@ -205,7 +205,7 @@ def _write_json(answer: Answer, out: TextIO, _every: bool) -> None:
     out.write("[]\n" if before == "[\n" else "\n]\n")
 
 
-def _write_markdown(answer: Answer, out: TextIO, _every: bool) -> None:
+def _write_markdown(answer: Result, out: TextIO, _every: bool) -> None:
     rows, right = shown(answer)
     out.write(_piped([printable(name) for name in answer.names]))
     out.write(_piped(["---:" if index in right else "---" for index in range(len(answer.names))]))
@@ -216,7 +216,7 @@ def _piped(texts: Sequence[str]) -> str:
     return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |\n"
 
 
-_WRITERS: dict[str, Callable[[Answer, TextIO, bool], None]] = {
+_WRITERS: dict[str, Callable[[Result, TextIO, bool], None]] = {
     "table": _write_table,
     "csv": _write_csv,
     "json": _write_json,

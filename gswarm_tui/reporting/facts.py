@@ -9,7 +9,7 @@ from typing import Any
 from gswarm_tui.analysis.spans import Span
 from gswarm_tui.analysis.summary import Process, Summary, processes, summarize
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
-from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.querying.results import QuerySource
 
 Row = dict[str, Any]
 
@@ -85,7 +85,7 @@ ORDER BY begin, node
 """  # noqa: S608 (own names and numbers)
 
 
-def facts(source: Source, span: Span) -> Facts:
+def facts(source: QuerySource, span: Span) -> Facts:
     """Everything of a span. Raises StoreError."""
     recording = source.ask("FROM recordings WHERE recording_id = ?", span.recording_id).dicts()[0]
     within = (span.recording_id, span.started_at, span.until)

@@ -13,7 +13,7 @@ from gswarm_tui.plotting.material import Material, gather
 from gswarm_tui.reporting import vector
 from gswarm_tui.reporting.facts import facts
 from gswarm_tui.reporting.page import Plot, Report
-from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.querying.results import QuerySource
 
 MOST_BINS = 600
 """Enough for the width of a page, and few enough to send on."""
@@ -23,7 +23,9 @@ _CURVES = ("util", "power", "mem", "temp", "nvtx", "pcierx")
 _HOSTS = ("cpu", "hostmem", "netin")
 
 
-def make(source: Source, span: Span, made_at: datetime, zone: tzinfo | None, tool_version: str) -> Report:
+def make(
+    source: QuerySource, span: Span, made_at: datetime, zone: tzinfo | None, tool_version: str
+) -> Report:
     """The report of a span.
 
     Raises:

@@ -19,7 +19,7 @@ from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.saved_options import recall
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.reader import ReadOnly
+from gswarm_tui.store.querying.file_source import ReadOnly
 from gswarm_tui.store.recording.files import is_own
 from gswarm_tui.store.recording.resume import Interrupted, closed, interrupted, is_ours
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from gswarm_tui.store.querying.answers import Source
+from gswarm_tui.store.querying.results import QuerySource
 
 _KEYWORDS = """
 SELECT FROM WHERE GROUP BY ORDER LIMIT OFFSET HAVING QUALIFY WITH AS JOIN LEFT RIGHT FULL INNER CROSS ASOF
@@ -34,7 +34,7 @@ class Known:
     columns: dict[str, tuple[str, ...]]
 
     @classmethod
-    def of(cls, source: Source) -> Known:
+    def of(cls, source: QuerySource) -> Known:
         """What a recording has. Raises StoreError."""
         rows = source.ask(
             "SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns() "

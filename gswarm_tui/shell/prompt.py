@@ -19,8 +19,8 @@ from gswarm_tui.printing import formats
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.shell.completion import Known, SqlCompleter
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.answers import Source
-from gswarm_tui.store.querying.statement import split
+from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.store.querying.running_query import split
 
 _TEXT_FORMATS = tuple(each for each in formats.FORMATS if each != "parquet")
 _COMMANDS = {
@@ -48,7 +48,7 @@ class Prompt:
 
     def __init__(
         self,
-        source: Source,
+        source: QuerySource,
         answer: Callable[[str, Form, Iterable[object]], None],
         form: Form,
         asked: Asked,

@@ -18,7 +18,7 @@ from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.summary import summarize
 from gswarm_tui.commands.target import size_of
 from gswarm_tui.playback.tape import RecordedTape
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.bench.day import Size, kept

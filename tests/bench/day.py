@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.metrics import REASON_POWER_CAP, REASON_SW_THERMAL
+from gswarm_tui.store.recording.batch import Columns
 from gswarm_tui.store.recording.database import Database, RecordingInfo
-from gswarm_tui.store.recording.samples import Columns
 from gswarm_tui.store.recording.sorting import Sorter
 from gswarm_tui.store.sql.schema import (
     GPU_SAMPLES,
@@ -22,7 +22,7 @@ from gswarm_tui.store.sql.schema import (
     NODES,
     PROCESS_SAMPLES,
     SESSIONS,
-    Table,
+    TableSchema,
 )
 
 BEGAN = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
@@ -81,7 +81,7 @@ def make(path: Path, size: Size, seed: int = 1) -> None:
     database.close()
 
 
-def _things(recording: int, size: Size) -> list[tuple[Table, Columns]]:
+def _things(recording: int, size: Size) -> list[tuple[TableSchema, Columns]]:
     nodes, gpus = np.arange(1, size.nodes + 1), np.arange(1, size.nodes * size.gpus + 1)
     names = np.array([f"gpu{node:02d}" for node in nodes], dtype=object)
     started = _times(np.array([0, size.seconds // 4, size.seconds // 2]))
@@ -132,7 +132,7 @@ def _samples(
     size: Size,
     energy: npt.NDArray[Any],
     random: np.random.Generator,
-) -> list[tuple[Table, Columns]]:
+) -> list[tuple[TableSchema, Columns]]:
     """Some seconds of all nodes, tick by tick as the recorder writes them; ``energy`` (mJ) goes on."""
     gpus = size.nodes * size.gpus
     gpu, at = np.arange(1, gpus + 1), ticks[:, None] + random.normal(0, 0.002, (len(ticks), size.nodes))

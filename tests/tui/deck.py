@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.playhead import Playhead
 from gswarm_tui.playback.tape import RecordedTape
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.replay import ReplayApp
 from gswarm_tui.tui.viewer import Viewer
 from tests.tui.scene import BEGINNING

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.frame import WARNING, Note
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.replay import ReplayApp
 from gswarm_tui.tui.widgets.timeline import Timeline
 from tests.recorded import recorded

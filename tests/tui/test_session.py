@@ -12,7 +12,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gswarm_tui.analysis.desk import Desk
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.screens.computed import Computed
 from tests.recorded import begin, recorded

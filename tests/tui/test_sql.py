@@ -18,7 +18,7 @@ from gswarm_tui.analysis.desk import Desk, DeskError
 from gswarm_tui.common.query_history import Asked
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.shell.prompt import Prompt
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.widgets.editor import Editor

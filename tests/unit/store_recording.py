@@ -9,7 +9,7 @@ from typing import Any
 from gswarm_agent.frame import TABLES, GpuFacts, Hello, HostFacts, Note, ProcessSample, Row, Tables
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
-from gswarm_tui.store.querying.reader import open_for_reading
+from gswarm_tui.store.querying.file_source import open_for_reading
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
 

@@ -13,7 +13,7 @@ from gswarm_agent.frame import TABLES, Frame
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.blocks import numbers, packed
 from gswarm_tui.fleet.readings import readings
-from gswarm_tui.store.recording.samples import Keys, Samples
+from gswarm_tui.store.recording.batch import KeyColumns, Samples
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES
 
 names = st.lists(st.sampled_from([*GPU_COLUMNS, "from_the_future"]), max_size=8, unique=True).map(tuple)
@@ -62,7 +62,7 @@ def test_readings_of_many_frames_are_those_of_each(
 @given(st.lists(blocks(), max_size=5))
 def test_every_row_with_an_answer_becomes_a_row_with_its_keys(of_frames: list[Block]) -> None:
     """Numbers that the table has no column for are left out, and count as answers."""
-    samples = Samples(GPU_SAMPLES, Keys(("ts",), ("gpu_id",), if_answered=True))
+    samples = Samples(GPU_SAMPLES, KeyColumns(("ts",), ("gpu_id",), if_answered=True))
     expected = set()
     for ts, block in enumerate(of_frames):
         samples.add(block, (ts,), (range(block.count),))
@@ -83,7 +83,7 @@ def test_every_row_with_an_answer_becomes_a_row_with_its_keys(of_frames: list[Bl
 
 
 def test_a_host_that_measured_nothing_still_tells_that_its_frame_came() -> None:
-    samples = Samples(HOST_SAMPLES, Keys(("ts", "seq")))
+    samples = Samples(HOST_SAMPLES, KeyColumns(("ts", "seq")))
     samples.add(TABLES.host.block([None]), (7, 1))
     samples.add(Layout(()).block([None]), (8, 2))
     assert [columns["seq"].tolist() for columns in samples.columns()] == [[1], [2]]

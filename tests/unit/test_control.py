@@ -35,8 +35,8 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.store.errors import FileInUseError, StoreError
-from gswarm_tui.store.querying.answers import QueryError
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 

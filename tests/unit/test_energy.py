@@ -15,7 +15,7 @@ from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, SessionStarted, SessionStopped
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.tape import RecordedTape
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 from tests.unit.summing_oracle import Sample, sum_up

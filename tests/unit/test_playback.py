@@ -26,9 +26,9 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.tape import RecordedTape
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.history import moment
-from gswarm_tui.store.history.playback import require_recording
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.history import fleet_builder
+from gswarm_tui.store.history.recording_reader import require_recording
+from gswarm_tui.store.querying.file_source import FileSource
 from tests.recorded import recorded
 from tests.tui.scene import BEGINNING, Scene
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
@@ -203,7 +203,7 @@ def test_history_is_the_same_in_how_many_pieces_it_is_read(
 ) -> None:
     at = BEGINNING + 66
     whole = tape.fleet(at)
-    monkeypatch.setattr(moment, "PIECE_ROWS", 20)
+    monkeypatch.setattr(fleet_builder, "PIECE_ROWS", 20)
     for name, node in tape.fleet(at).nodes.items():
         known = whole.nodes[name]
         assert node.gpu_history is not None
@@ -216,7 +216,7 @@ def test_history_is_the_same_in_how_many_pieces_it_is_read(
 def test_history_that_a_fleet_has_is_not_read_again(
     tape: RecordedTape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moment, "RECENT_S", 3600.0)
+    monkeypatch.setattr(fleet_builder, "RECENT_S", 3600.0)
     assert tape.rings(BEGINNING + 66) == {}
 
 

@@ -36,7 +36,7 @@ from gswarm_tui.plotting.grid import Devices, Grid, grids
 from gswarm_tui.plotting.material import Material, gather
 from gswarm_tui.plotting.panels import short_names
 from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, short_time, zone_name
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.plot_recording import record_training
 from tests.unit.store_recording import INFO as WHAT

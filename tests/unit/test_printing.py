@@ -25,7 +25,7 @@ from gswarm_tui.printing.formats import Form
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.printing.table import show
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.answers import Answer
+from gswarm_tui.store.querying.results import Result
 
 NOON = datetime(2027, 1, 15, 12)  # noqa: DTZ001 (as the database has it)
 
@@ -41,9 +41,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def answer(columns: dict[str, str], *rows: Sequence[Any]) -> Answer:
+def answer(columns: dict[str, str], *rows: Sequence[Any]) -> Result:
     """An answer with columns of these types."""
-    return Answer(list(columns), list(columns.values()), iter([[tuple(row) for row in rows]]))
+    return Result(list(columns), list(columns.values()), iter([[tuple(row) for row in rows]]))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def in_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     for name, value in {"COLUMNS": "40", "LINES": "12", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
 
-    def lines(what: Answer, form: Form = PLAIN) -> list[str]:
+    def lines(what: Result, form: Form = PLAIN) -> list[str]:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         formats.write(what, form)
         return capsys.readouterr().out.splitlines()
@@ -60,7 +60,7 @@ def in_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     return lines
 
 
-def printed(capsys: pytest.CaptureFixture[str], what: Answer, form: str = "table") -> list[str]:
+def printed(capsys: pytest.CaptureFixture[str], what: Result, form: str = "table") -> list[str]:
     formats.write(what, Form(form))
     return capsys.readouterr().out.splitlines()
 
@@ -220,7 +220,7 @@ def test_parquet_has_the_types_of_the_answer(tmp_path: Path) -> None:
     names, types = [c[0] for c in found.description or ()], [str(c[1]) for c in found.description or ()]
     expected = found.fetchall()
     path = tmp_path / "a'b.parquet"
-    formats.write(Answer(names, types, iter([expected[:3000], expected[3000:]])), Form("parquet", path))
+    formats.write(Result(names, types, iter([expected[:3000], expected[3000:]])), Form("parquet", path))
     read = duckdb.read_parquet(str(path))
     assert read.fetchall() == expected
     assert read.columns[-3:] == ["x", "X_2", 'a "b']
@@ -272,7 +272,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
     path = tmp_path / "x.csv"
     with pytest.raises(StoreError):
-        formats.write(Answer(["a"], ["INTEGER"], broken()), Form("csv", path))
+        formats.write(Result(["a"], ["INTEGER"], broken()), Form("csv", path))
     assert list(tmp_path.iterdir()) == []
     formats.write(answer({"a": "INTEGER"}, (1,)), Form("csv", path))
     assert path.read_text() == "a\n1\n"

@@ -13,7 +13,7 @@ from gswarm_tui.commands.replay import Wanted, open_player, read, run
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
 ROW = gpu_row(util_pct=50)

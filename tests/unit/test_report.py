@@ -19,7 +19,7 @@ from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.summary import Summary, summarize
 from gswarm_tui.fleet.events import Event, Happened, SessionChanged, SessionStarted, SessionStopped
 from gswarm_tui.reporting.making import make
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 from tests.unit.plot_recording import record_training
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, record
 

@@ -25,7 +25,7 @@ from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.shell.completion import Known, SqlCompleter
 from gswarm_tui.shell.prompt import Prompt
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.querying.file_source import FileSource
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
 ROOT = Path(__file__).parents[2]

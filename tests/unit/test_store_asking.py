@@ -13,9 +13,9 @@ import pytest
 
 from gswarm_tui.fleet.events import Event, SessionStarted
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.answers import QueryError, Source
-from gswarm_tui.store.querying.source import FileSource
-from gswarm_tui.store.querying.statement import split
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.querying.results import QueryError, QuerySource
+from gswarm_tui.store.querying.running_query import split
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, record
 
@@ -30,7 +30,7 @@ EVENTS: list[Event] = [
 
 
 @pytest.fixture(scope="module", params=["file", "running"])
-def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuerySource]:
     """The same recording, finished and while it is written."""
     path = tmp_path_factory.mktemp(request.param) / "run.duckdb"
     if request.param == "file":
@@ -70,7 +70,9 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("sql", "rows"), ASKED)
-def test_whatever_reads_is_answered(source: Source, sql: str, rows: list[tuple[object, ...]] | None) -> None:
+def test_whatever_reads_is_answered(
+    source: QuerySource, sql: str, rows: list[tuple[object, ...]] | None
+) -> None:
     found = source.ask(sql).rows()
     assert found == rows if rows is not None else found
 
@@ -165,7 +167,7 @@ READS_ELSEWHERE = [
 
 
 @pytest.mark.parametrize("attack", CHANGES + READS_ELSEWHERE)
-def test_nothing_else_is_carried_out(source: Source, tmp_path: Path, attack: str) -> None:
+def test_nothing_else_is_carried_out(source: QuerySource, tmp_path: Path, attack: str) -> None:
     secret, there = tmp_path / "secret.csv", tmp_path / "there"
     secret.write_text("secret\nhunter2\n")
     before = snapshot(source)
@@ -178,7 +180,7 @@ def test_nothing_else_is_carried_out(source: Source, tmp_path: Path, attack: str
     assert snapshot(source) == before
 
 
-def snapshot(source: Source) -> list[object]:
+def snapshot(source: QuerySource) -> list[object]:
     """What an attack must leave as it was: data, schema, settings."""
     asked = (
         "SELECT count(*), max(ts) FROM gpu_samples",
@@ -193,7 +195,7 @@ def snapshot(source: Source) -> list[object]:
     return [source.ask(sql).rows() for sql in asked]
 
 
-def test_python_around_it_is_out_of_reach(source: Source) -> None:
+def test_python_around_it_is_out_of_reach(source: QuerySource) -> None:
     mine = {"a": [1, 2]}
     with pytest.raises(QueryError, match="Table with name mine does not exist"):
         source.ask("FROM mine")
@@ -217,13 +219,15 @@ def test_python_around_it_is_out_of_reach(source: Source) -> None:
         ("SELECT 1; SELECT 2", "one statement is answered at a time"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence_that_keeps_the_hint(source: Source, sql: str, said: str) -> None:
+def test_what_is_wrong_is_said_in_a_sentence_that_keeps_the_hint(
+    source: QuerySource, sql: str, said: str
+) -> None:
     with pytest.raises(QueryError) as caught:
         source.ask(sql)
     assert said in str(caught.value)
 
 
-def test_values_have_their_types(source: Source) -> None:
+def test_values_have_their_types(source: QuerySource) -> None:
     answer = source.ask(
         "SELECT ?::INTEGER + 1 AS n, ?::TIMESTAMP AS t, 1.5::DECIMAL(4, 2) AS d", 2, "2027-01-15"
     )
@@ -232,19 +236,19 @@ def test_values_have_their_types(source: Source) -> None:
     assert answer.dicts()[0]["t"] == datetime(2027, 1, 15)  # noqa: DTZ001  # UTC, without saying so
 
 
-def test_times_with_a_zone_are_answered(source: Source) -> None:
+def test_times_with_a_zone_are_answered(source: QuerySource) -> None:
     ((now,),) = source.ask("SELECT now()").rows()
     assert now.tzinfo is not None
 
 
-def test_a_query_is_cancelled_from_another_thread(source: Source) -> None:
+def test_a_query_is_cancelled_from_another_thread(source: QuerySource) -> None:
     threading.Timer(0.2, source.interrupt).start()
     with pytest.raises(QueryError, match=r"^the query was cancelled$"):
         source.ask("SELECT count(*) FROM range(1000000000000)").rows()
     assert source.ask("SELECT 1").rows() == [(1,)]
 
 
-def test_an_answer_that_nobody_takes_up_is_let_go(source: Source) -> None:
+def test_an_answer_that_nobody_takes_up_is_let_go(source: QuerySource) -> None:
     for _ in range(20):  # more than there may be at once
         answer = source.ask("SELECT * FROM range(100000)")
         next(answer.batches)
@@ -255,7 +259,7 @@ def test_an_answer_that_nobody_takes_up_is_let_go(source: Source) -> None:
 def test_more_than_fits_into_memory_is_sorted_out_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gswarm_tui.store.querying.source.MEMORY", "100MB")
+    monkeypatch.setattr("gswarm_tui.store.querying.file_source.MEMORY", "100MB")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     path = tmp_path / "run.duckdb"

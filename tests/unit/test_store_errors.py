@@ -17,12 +17,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gswarm_tui.store.errors import FileInUseError, StoreError, explain
-from gswarm_tui.store.holder import in_use
-from gswarm_tui.store.querying.reader import open_for_reading
-from gswarm_tui.store.querying.source import FileSource
+from gswarm_tui.store.errors import FileInUseError, StoreError, explain, in_use
+from gswarm_tui.store.querying.file_source import FileSource, open_for_reading
+from gswarm_tui.store.recording.database import log_of
 from gswarm_tui.store.recording.recorder import Recorder
-from gswarm_tui.store.recording.rewrite import log_of
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query, record
 
 

@@ -9,17 +9,17 @@ import duckdb
 import numpy as np
 import pytest
 
+from gswarm_tui.store.recording.batch import Columns
 from gswarm_tui.store.recording.database import Database, DataRefusedError
-from gswarm_tui.store.recording.samples import Columns
-from gswarm_tui.store.sql.schema import EVENTS, GPU_SAMPLES, SESSIONS, Table
+from gswarm_tui.store.sql.schema import EVENTS, GPU_SAMPLES, SESSIONS, TableSchema
 
 
-def events(*details: str | None) -> tuple[Table, Columns]:
+def events(*details: str | None) -> tuple[TableSchema, Columns]:
     times = np.arange(len(details)).astype("datetime64[us]")
     return EVENTS, {"ts": times, "detail": np.array(details, dtype=object)}
 
 
-def sessions(numbers: list[float], names: list[str]) -> tuple[Table, Columns]:
+def sessions(numbers: list[float], names: list[str]) -> tuple[TableSchema, Columns]:
     return SESSIONS, {"session_id": np.array(numbers), "name": np.array(names, dtype=object)}
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.store.recording.precision import rounded
+from gswarm_tui.store.recording.bulk_insert import rounded
 
 
 @pytest.mark.parametrize("precision", [np.float32, np.float64])

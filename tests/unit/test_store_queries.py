@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from gswarm_tui.fleet.events import Event, RecorderStatus, SessionStarted
-from gswarm_tui.store.querying.answers import QueryError
-from gswarm_tui.store.querying.queries import Lending
+from gswarm_tui.store.querying.recorder_source import CursorPool
+from gswarm_tui.store.querying.results import QueryError
+from gswarm_tui.store.recording.bulk_insert import BulkInsert
 from gswarm_tui.store.recording.database import Database
-from gswarm_tui.store.recording.intake import Intake
 from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, LINKS
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
@@ -136,14 +136,14 @@ def test_a_file_put_back_ends_queries_and_then_answers_again(path: Path) -> None
 def test_a_query_that_took_the_memory_gives_it_up_for_a_commit(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    insert, failures = Intake.insert, [duckdb.OutOfMemoryException("full")]
+    insert, failures = BulkInsert.insert, [duckdb.OutOfMemoryException("full")]
 
-    def full_once(self: Intake, *what: object) -> None:
+    def full_once(self: BulkInsert, *what: object) -> None:
         if failures and recorder._lending._out:
             raise failures.pop()
         insert(self, *what)  # type: ignore[arg-type]  # handed on
 
-    monkeypatch.setattr(Intake, "insert", full_once)
+    monkeypatch.setattr(BulkInsert, "insert", full_once)
     with recording(path) as (recorder, statuses):
         until(lambda: statuses, "the node wasn't committed")
         answer = recorder.queries().ask("SELECT * FROM range(10000000)")
@@ -159,16 +159,16 @@ def test_a_query_that_took_the_memory_gives_it_up_for_a_commit(
 def test_a_commit_without_memory_is_tried_once_more_as_a_query_may_just_have_ended(
     path: Path, monkeypatch: pytest.MonkeyPatch, times: int, troubles: int
 ) -> None:
-    insert, failures = Intake.insert, [duckdb.OutOfMemoryException("full")] * times
+    insert, failures = BulkInsert.insert, [duckdb.OutOfMemoryException("full")] * times
 
-    def full(self: Intake, *what: object) -> None:
+    def full(self: BulkInsert, *what: object) -> None:
         if failures:
             raise failures.pop()
         insert(self, *what)  # type: ignore[arg-type]  # handed on
 
     with recording(path) as (recorder, statuses):
         until(lambda: statuses, "the node wasn't committed")
-        monkeypatch.setattr(Intake, "insert", full)
+        monkeypatch.setattr(BulkInsert, "insert", full)
         recorder.submit(frame(1))
         until(lambda: statuses[-1].committed, "nothing was committed")
     assert len([status.error for status in statuses if status.error]) == troubles
@@ -203,7 +203,7 @@ def test_a_value_that_is_larger_than_may_be_ends_its_query_alone(path: Path, sql
 
 
 def test_a_query_has_its_time(path: Path) -> None:
-    database = Database(path, lending := Lending(path, "256MB", longest_s=0.2))
+    database = Database(path, lending := CursorPool(path, "256MB", longest_s=0.2))
     with pytest.raises(
         QueryError, match=r"^the query took longer than 0.2 s, the most while this is recorded$"
     ):
@@ -244,7 +244,7 @@ def test_a_log_that_a_query_looks_at_is_emptied_later(path: Path) -> None:
 
 
 def test_what_is_in_the_file_is_not_kept_in_memory_too(path: Path) -> None:
-    database = Database(path, Lending(path, "256MB"))
+    database = Database(path, CursorPool(path, "256MB"))
     rows = 200_000
     random = np.random.default_rng(1)
     columns = {
@@ -283,7 +283,7 @@ def allocated() -> int:
 
 
 def test_what_is_replaced_again_and_again_takes_no_memory(path: Path) -> None:
-    database = Database(path, Lending(path, "256MB"))
+    database = Database(path, CursorPool(path, "256MB"))
     columns = {"node_id": np.arange(8), "life": np.full(8, "life", dtype=object), "frames": np.arange(8)}
 
     def grown(times: int) -> int:

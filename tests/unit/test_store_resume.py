@@ -26,7 +26,7 @@ from gswarm_tui.fleet.events import (
     left_nothing,
 )
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.reader import ReadOnly
+from gswarm_tui.store.querying.file_source import ReadOnly
 from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.store.recording.resume import Resumed, interrupted
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, hello, introduced, query, record

@@ -16,10 +16,16 @@ import duckdb
 import numpy as np
 import pytest
 
-from gswarm_tui.store.querying.answers import QueryError
-from gswarm_tui.store.querying.queries import Lending, Queries
-from gswarm_tui.store.recording.database import Database, RecordingInfo
-from gswarm_tui.store.recording.rewrite import compact_of, log_of, rescue_of, size_of
+from gswarm_tui.store.querying.recorder_source import CursorPool, RecorderSource
+from gswarm_tui.store.querying.results import QueryError
+from gswarm_tui.store.recording.database import (
+    Database,
+    RecordingInfo,
+    compact_of,
+    log_of,
+    rescue_of,
+    size_of,
+)
 from gswarm_tui.store.recording.sorting import PACK, Sorter
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES
 
@@ -107,7 +113,7 @@ def test_a_gpu_that_lacks_rows_is_put_behind_the_others(database: Database) -> N
 
 
 def test_a_query_sees_every_row_once_while_rows_are_put_in_order(path: Path) -> None:
-    lending = Lending(path, "256MB")
+    lending = CursorPool(path, "256MB")
     database = Database(path, lending)
     try:
         database.begin_recording(INFO)
@@ -118,7 +124,7 @@ def test_a_query_sees_every_row_once_while_rows_are_put_in_order(path: Path) -> 
         stop, asked = threading.Event(), threading.Event()
 
         def ask() -> None:
-            queries = Queries(lending)
+            queries = RecorderSource(lending)
             while not stop.is_set():
                 seen.extend(
                     queries.ask("SELECT count(*), count(DISTINCT (ts, gpu_id)) FROM gpu_samples").rows()
@@ -396,14 +402,14 @@ def test_a_file_of_somebody_else_stays_theirs(path: Path) -> None:
 
 def test_a_file_written_anew_is_whole_at_once_also_while_a_query_looks_at_all_databases(path: Path) -> None:
     fragmented(path)
-    lending = Lending(path, "256MB")
+    lending = CursorPool(path, "256MB")
     database = Database(path, lending)
     before = database.rows(ONCE)
     database.checkpoint()
     stop, asked = threading.Event(), threading.Event()
 
     def ask() -> None:
-        queries = Queries(lending)
+        queries = RecorderSource(lending)
         with contextlib.suppress(QueryError):  # the last ends with the file
             while not stop.is_set():
                 asked.set()

@@ -19,9 +19,8 @@ from gswarm_agent.frame import ProcessSample
 from gswarm_tui.analysis import spans
 from gswarm_tui.analysis.summary import Figures, Summary, processes, summarize
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
-from gswarm_tui.store.querying.source import FileSource
-from gswarm_tui.store.sql.spanning import session_spans
-from gswarm_tui.store.sql.summing import energy
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.sql.summaries import energy, session_spans
 from tests.bench.day import BEGAN as DAY_BEGAN
 from tests.bench.day import Size, make
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, query, record

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
+from gswarm_agent.block import Block, Layout
 from gswarm_agent.frame import Frame, Processes
+from gswarm_agent.metrics import EXACT_COLUMNS
+from gswarm_tui.fleet.blocks import packed
 from gswarm_tui.fleet.events import FrameArrived
-from gswarm_tui.store.history.series import Places
 
 if TYPE_CHECKING:
-    from gswarm_tui.store.history.playback import Playback
+    from gswarm_tui.store.history.recording_reader import RecordingReader
 
 PROCESSES_US = 10_000_000
 """Processes that weren't seen for so long have ended; nodes look every few seconds."""
@@ -21,7 +24,7 @@ _NUMBERED = "coalesce(seq, 0) AS seq, coalesce(late_ms, 0)::DOUBLE AS late_ms, c
 _WHO = ("pid", "user_name", "command", "rank", "local_rank")
 
 
-def owners(play: Playback, gpu_ids: Places) -> tuple[Places, Places]:
+def owners(play: RecordingReader, gpu_ids: Places) -> tuple[Places, Places]:
     """The machine of each GPU, -1 where it is of another recording, and its position there."""
     width = max([*play.places, int(gpu_ids.max(initial=0))], default=0) + 1
     owner, position = np.full(width, -1, dtype=np.intp), np.zeros(width, dtype=np.intp)
@@ -30,7 +33,7 @@ def owners(play: Playback, gpu_ids: Places) -> tuple[Places, Places]:
     return owner[gpu_ids], position[gpu_ids]
 
 
-def frames(play: Playback, low: int, high: int) -> list[FrameArrived]:
+def frames(play: RecordingReader, low: int, high: int) -> list[FrameArrived]:
     """The frames read after ``low`` up to ``high`` (microseconds), in order. Raises StoreError."""
     hosts = play.stretch("host_samples", f"node_id AS id, {_NUMBERED}", low, high)
     known = np.flatnonzero(np.isin(hosts.ids, list(play.machines)))
@@ -75,7 +78,7 @@ def frames(play: Playback, low: int, high: int) -> list[FrameArrived]:
     return arrived
 
 
-def looked_at(play: Playback, low: int, high: int) -> dict[int, list[int]]:
+def looked_at(play: RecordingReader, low: int, high: int) -> dict[int, list[int]]:
     """When each machine was seen to have processes after ``low`` up to ``high``. Raises StoreError."""
     seen: dict[int, list[int]] = {}
     for node_id, us in play.rows(
@@ -88,7 +91,7 @@ def looked_at(play: Playback, low: int, high: int) -> dict[int, list[int]]:
     return seen
 
 
-def looks_of(play: Playback, low: int, high: int) -> dict[tuple[int, int], Processes]:
+def looks_of(play: RecordingReader, low: int, high: int) -> dict[tuple[int, int], Processes]:
     """The processes of machines by their id and the time of the look. Raises StoreError."""
     found = play.stretch("process_samples", f"gpu_id AS id, {', '.join(_WHO)}", low, high)
     owner, position = owners(play, found.ids)
@@ -124,3 +127,61 @@ def _recent(times: Sequence[int], us: int) -> bool:
     """Whether one of these times, which are in order, lies shortly before this one."""
     place = bisect_right(times, us)
     return place > 0 and times[place - 1] > us - PROCESSES_US
+
+
+Columns = Mapping[str, npt.NDArray[Any]]
+Places = npt.NDArray[np.intp]
+
+
+class TableSlice:
+    """Rows of one table: their times (Unix microseconds), their ids, and numbers, NaN where NULL."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.us = columns["us"]
+        self.ids = columns["id"]
+        self._columns = columns
+
+    def split(self, owners: Places) -> dict[int, Places]:
+        """The rows of each owner, in order of time."""
+        order = np.lexsort((self.us, owners))
+        starts = np.flatnonzero(np.diff(owners[order], prepend=-2))
+        parts = np.split(order, starts[1:]) if len(starts) else []
+        return {int(owners[part[0]]): part for part in parts}
+
+    def told(self, name: str) -> npt.NDArray[Any]:
+        """What a row is told by beside its numbers, masked where NULL."""
+        return self._columns[name]
+
+    def numbers(self, column: str, rows: Places) -> npt.NDArray[Any] | None:
+        """A column's numbers in these rows, None where the file doesn't have it."""
+        found = self._columns.get(column)
+        return None if found is None else found[rows]
+
+    def blocks(self, layout: Layout, counts: Places, block: Places, position: Places) -> list[Block]:
+        """Blocks of so many rows (``counts``): each row of this goes to a position in a block.
+
+        A row whose block is negative goes nowhere; rows that nothing goes to weren't measured.
+        """
+        taken = np.flatnonzero(block >= 0)
+        block, position = block[taken], position[taken]
+        most = int(counts.max(initial=0))
+        held = []
+        for places, kind in ((layout.singles, "<f4"), (layout.doubles, "<f8")):
+            part = np.full((len(places), len(counts), most), np.nan, dtype=kind)
+            for at, place in enumerate(places):
+                if (numbers := self.numbers(layout.columns[place], taken)) is not None:
+                    part[at, block, position] = numbers
+            held.append(part)
+        made: list[Block | None] = [None] * len(counts)
+        for count in np.unique(counts).tolist():
+            alike = np.flatnonzero(counts == count)
+            singles, doubles = (part[:, alike, :count] for part in held)
+            for at, one in zip(alike.tolist(), packed(layout, singles, doubles), strict=True):
+                made[at] = one
+        return [one for one in made if one is not None]
+
+
+def nan_for_null(metric: str) -> str:
+    """A column that NumPy needs no mask for, as exact as a frame has it."""
+    kind = "DOUBLE" if metric in EXACT_COLUMNS else "FLOAT"
+    return f"coalesce({metric}::{kind}, 'nan'::{kind}) AS {metric}"

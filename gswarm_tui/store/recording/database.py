@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -21,31 +21,23 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from gswarm_tui.store.errors import StoreError, explain, not_opened
-from gswarm_tui.store.querying.scratch import Scratch
-from gswarm_tui.store.recording.batch import micros
-from gswarm_tui.store.recording.intake import Intake
-from gswarm_tui.store.recording.rewrite import (
-    anew,
-    compact_of,
-    inode_of,
-    log_of,
-    remove,
-    rescue_of,
-    set_aside,
-    size_of,
-)
-from gswarm_tui.store.recording.samples import Columns
-from gswarm_tui.store.sql.preparing import COLUMNS, prepare
+from gswarm_tui.store.querying.running_query import SpillFolder
+from gswarm_tui.store.recording.batch import Columns, micros
+from gswarm_tui.store.recording.bulk_insert import BulkInsert
 from gswarm_tui.store.sql.schema import (
+    RECORDINGS,
     SCHEMA_VERSION,
     STORAGE_VERSION,
     TABLES,
-    Table,
+    TableSchema,
+    create_statements,
     literal,
+    upgrade_statements,
 )
+from gswarm_tui.store.sql.views import view_statements
 
 if TYPE_CHECKING:
-    from gswarm_tui.store.querying.queries import Lending
+    from gswarm_tui.store.querying.recorder_source import CursorPool
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,12 +98,12 @@ class RecordingInfo:
 class Database:
     """A recording file held open for writing, by one thread at a time; ``lending`` lets others read it."""
 
-    def __init__(self, path: Path, lending: Lending | None = None) -> None:
+    def __init__(self, path: Path, lending: CursorPool | None = None) -> None:
         """Opens the file, or makes it with the schema. Raises StoreError."""
         self.path = path
         self._lending = lending
         # Only queries need it; the recording may be on the same disk.
-        self._scratch = Scratch(_MOST_SPILT)
+        self._scratch = SpillFolder(_MOST_SPILT)
         self._connection = self._connect()
         self._writing = self._connect_for_writing()
         self._inode = inode_of(path)
@@ -153,7 +145,7 @@ class Database:
         connection = self._connection.cursor()
         connection.execute("USE rec")
         connection.execute("PRAGMA disable_optimizer")
-        self._intake = Intake(connection)
+        self._intake = BulkInsert(connection)
         return connection
 
     def begin_recording(self, info: RecordingInfo) -> int:
@@ -186,7 +178,7 @@ class Database:
             [micros(ended_at), recording_id],
         )
 
-    def write(self, tables: Iterable[tuple[Table, Columns]]) -> None:
+    def write(self, tables: Iterable[tuple[TableSchema, Columns]]) -> None:
         """Writes all in one transaction or nothing. Raises StoreError, DataRefusedError."""
         if self._broken:
             self._reopen()
@@ -202,7 +194,7 @@ class Database:
             self._roll_back()
             raise
 
-    def _write_all(self, tables: Iterable[tuple[Table, Columns]]) -> None:
+    def _write_all(self, tables: Iterable[tuple[TableSchema, Columns]]) -> None:
         once_more = True
         while True:
             try:
@@ -223,7 +215,7 @@ class Database:
     def _roll_back(self) -> None:
         with contextlib.suppress(duckdb.Error):
             self._writing.execute("ROLLBACK")
-        self._intake = Intake(self._writing)
+        self._intake = BulkInsert(self._writing)
 
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file; later if a query looks at it. Raises StoreError."""
@@ -234,7 +226,7 @@ class Database:
             if self._lending is not None:
                 self._lending.settle()
 
-    def rearrange(self, table: Table, where: str, order: str) -> None:
+    def rearrange(self, table: TableSchema, where: str, order: str) -> None:
         """Puts the rows of a condition back in another order, in one transaction. Raises StoreError."""
         execute = self._connection.execute
         try:
@@ -394,3 +386,116 @@ def _shut_in(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 def _clean(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+COLUMNS = (
+    "SELECT schema_name, table_name, column_name FROM duckdb_columns() "
+    "WHERE database_name = 'rec' AND NOT internal "
+    "AND table_oid IN (SELECT table_oid FROM duckdb_tables() WHERE database_name = 'rec')"
+)
+"""Every column of every table of the file."""
+
+
+def prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Sees that the attached database ``rec`` has all tables, columns and views. Raises StoreError."""
+    existing: dict[str, set[str]] = {}
+    for _schema, table, column in connection.execute(COLUMNS).fetchall():
+        existing.setdefault(table, set()).add(column)
+    connection.execute("BEGIN")
+    if not existing:
+        statements = create_statements()
+    elif {table.name for table in TABLES} <= existing.keys() and _is_ours(existing):
+        newest = connection.execute("SELECT max(schema_version) FROM recordings").fetchall()[0][0]
+        if newest is not None and newest > SCHEMA_VERSION:
+            raise StoreError(f"{path} was made by a newer gswarm-tui; update, or name another file with --db")
+        statements = upgrade_statements(existing)
+    else:
+        tables = ", ".join(sorted(existing)[:3])
+        raise StoreError(
+            f"{path} is another program's database (with tables {tables}); name another file with --db"
+        )
+    for statement in statements:
+        connection.execute(statement)
+    for statement in view_statements():
+        connection.execute(statement)
+    connection.execute("COMMIT")
+
+
+def _is_ours(existing: dict[str, set[str]]) -> bool:
+    return all(key.name in existing[t.name] for t in TABLES for key in t.columns[:2]) and (
+        RECORDINGS["schema_version"].name in existing[RECORDINGS.name]
+    )
+
+
+@contextlib.contextmanager
+def anew(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[None]:
+    """A new file at the path, as the database ``anew``; removed where the block fails.
+
+    Raises OSError where it isn't whole at the end.
+    """
+    options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
+    log = log_of(path)
+    remove(path)  # left by a crash, or links that somebody made
+    try:
+        connection.execute(f"ATTACH {literal(str(path))} AS anew {options}")
+        yield
+        # DETACH would leave that to the last query that looks at it.
+        connection.execute("CHECKPOINT anew")
+        connection.execute("DETACH anew")
+        if size_of(log):
+            raise OSError(f"{path} isn't whole without its write-ahead log")
+    except BaseException:
+        with contextlib.suppress(duckdb.Error):
+            connection.execute("DETACH anew")
+        with contextlib.suppress(OSError):
+            remove(path)
+        raise
+
+
+def rescue_of(path: Path) -> Path:
+    """Where a file that was deleted is written anew: nothing else may be left of it."""
+    return path.with_name(path.name + ".rescue")
+
+
+def compact_of(path: Path) -> Path:
+    """Where a file is written anew that is in its place: nobody needs this if that isn't finished."""
+    return path.with_name(path.name + ".compact")
+
+
+def set_aside(path: Path) -> None:
+    """Gives a file that is there, and its write-ahead log, a free name with a number. Raises OSError."""
+    if path.is_symlink() or not size_of(path):
+        return
+    numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    free = next(one for one in numbered if not one.exists() and not log_of(one).exists())
+    path.rename(free)
+    if log_of(path).exists():
+        log_of(path).rename(log_of(free))
+
+
+def remove(path: Path) -> None:
+    """Removes a file and its write-ahead log, where they are. Raises OSError."""
+    for part in (path, log_of(path)):
+        part.unlink(missing_ok=True)
+
+
+def log_of(path: Path) -> Path:
+    """DuckDB's write-ahead log of a file."""
+    return path.with_name(path.name + ".wal")
+
+
+def inode_of(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another of the same name, None where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -27,7 +27,7 @@ from gswarm_tui.fleet.events import (
     weight,
 )
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.queries import Lending, Queries
+from gswarm_tui.store.querying.recorder_source import CursorPool, RecorderSource
 from gswarm_tui.store.recording.batch import Batch
 from gswarm_tui.store.recording.database import MEMORY, Database, DataRefusedError, RecordingInfo
 from gswarm_tui.store.recording.ledger import Ledger
@@ -98,7 +98,7 @@ class Recorder:
         self._committed: dict[tuple[str, str], int] = {}
         self._error = ""
         self._closed = False
-        self._lending = Lending(self.path, MEMORY)
+        self._lending = CursorPool(self.path, MEMORY)
 
     def open(self) -> None:
         """Opens or makes the file, adds a recording to it or goes on with one. Raises StoreError."""
@@ -133,9 +133,9 @@ class Recorder:
         """The number of the recording in the file, once that is open."""
         return self._ledger.recording_id
 
-    def queries(self) -> Queries:
+    def queries(self) -> RecorderSource:
         """What answers questions about the file meanwhile; one for each place that asks."""
-        return Queries(self._lending)
+        return RecorderSource(self._lending)
 
     def submit(self, events: Sequence[Event]) -> None:
         """Takes events to be written soon; returns at once."""

@@ -17,8 +17,7 @@ from gswarm_tui.fleet.counters import Answer
 from gswarm_tui.fleet.events import LEFT_NOTHING, OF_THE_RUN, WAITING, GpuKey
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
-from gswarm_tui.store.sql.spanning import session_spans, whole
-from gswarm_tui.store.sql.summing import energy
+from gswarm_tui.store.sql.summaries import energy, session_spans, whole
 
 MILLISECOND = 1e-3
 

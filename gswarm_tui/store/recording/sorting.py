@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, Table
+from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, TableSchema
 
 PACK = 2_048
 """Rows that DuckDB packs together; 60 such are one of its row groups."""
@@ -35,7 +35,7 @@ class File(Protocol):
     def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
         """The rows of a query by column. Raises StoreError."""
 
-    def rearrange(self, table: Table, where: str, order: str) -> None:
+    def rearrange(self, table: TableSchema, where: str, order: str) -> None:
         """Puts the rows of a condition back in another order, in one transaction. Raises StoreError."""
 
     def checkpoint(self) -> None:
@@ -46,7 +46,7 @@ class File(Protocol):
 class _Unsorted:
     """Rows of one table from a time (Unix microseconds) on; ``enough`` of them are worth a look."""
 
-    table: Table
+    table: TableSchema
     key: str
     since: int | None = None
     rows: float = 0
@@ -63,9 +63,9 @@ class Sorter:
     def __init__(self, file: File) -> None:
         self._file = file
         self._unsorted = {table.name: _Unsorted(table, key) for table, key in KEYS}
-        self._steps: deque[tuple[Table, str, str]] = deque()
+        self._steps: deque[tuple[TableSchema, str, str]] = deque()
 
-    def added(self, tables: Iterable[tuple[Table, Mapping[str, npt.NDArray[Any]]]]) -> None:
+    def added(self, tables: Iterable[tuple[TableSchema, Mapping[str, npt.NDArray[Any]]]]) -> None:
         """These rows were committed."""
         for table, columns in tables:
             unsorted = self._unsorted.get(table.name)

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.store.sql.schema import literal
-from gswarm_tui.store.sql.spanning import SESSION_SPANS
-from gswarm_tui.store.sql.summing import bubbles, coverage, processes, summary
+from gswarm_tui.store.sql.summaries import SESSION_SPANS, bubbles, coverage, processes, summary
 
 _SAMPLES = """
 SELECT n.recording_id, n.node, g.gpu_index, g.uuid, g.name AS gpu_name, g.node_id,

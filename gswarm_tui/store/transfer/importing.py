@@ -26,11 +26,11 @@ from gswarm_tui.store.sql.schema import (
     RECORDINGS,
     SCHEMA_VERSION,
     SESSIONS,
-    Column,
-    Table,
+    ColumnSchema,
+    TableSchema,
     literal,
 )
-from gswarm_tui.store.transfer.dataset import PRIVATE, SAMPLES, SMALL, file_name
+from gswarm_tui.store.transfer.parquet import PRIVATE, SAMPLES, SMALL, file_name
 
 Values = Sequence[Any] | npt.NDArray[Any]
 
@@ -70,7 +70,7 @@ class Importing:
         query = f"SELECT coalesce(max({column}), 0) + 1 FROM {_NUMBERED[column].name}"  # noqa: S608 (own names)
         return int(self._connection.execute(query).fetchall()[0][0])
 
-    def add(self, table: Table, columns: Mapping[str, Values]) -> None:
+    def add(self, table: TableSchema, columns: Mapping[str, Values]) -> None:
         """Adds rows; times are Unix microseconds, None and NaN are NULL. Raises StoreError."""
         incoming = {name: _array(table[name], values) for name, values in columns.items()}
         values = ", ".join(f"TRY_CAST({name} AS {table[name].type})" for name in incoming)
@@ -106,7 +106,7 @@ class Importing:
             raise StoreError(_explain(error, folder, self._path)) from error
         return samples
 
-    def _renumber(self, column: str, table: Table, reading: str, folder: Path) -> None:
+    def _renumber(self, column: str, table: TableSchema, reading: str, folder: Path) -> None:
         """Makes the table ``new_<column>`` from the numbers of the export to those of this file."""
         columns = self._columns(reading)
         if column not in columns:
@@ -132,7 +132,7 @@ class Importing:
     def _columns(self, reading: str) -> set[str]:
         return {row[0] for row in self._connection.execute(f"DESCRIBE FROM {reading}").fetchall()}
 
-    def _add_table(self, table: Table, files: Sequence[Path], folder: Path) -> int:
+    def _add_table(self, table: TableSchema, files: Sequence[Path], folder: Path) -> int:
         reading = _reading(files)
         there = self._columns(reading)
         chosen, joins = {}, []
@@ -198,11 +198,11 @@ def mark(name: str) -> str:
     return json.dumps({"imported_from": name})
 
 
-def _place(folder: Path, table: Table) -> Path:
+def _place(folder: Path, table: TableSchema) -> Path:
     return folder / (table.name if table in SAMPLES else file_name(table))
 
 
-def _files(folder: Path, table: Table) -> list[Path]:
+def _files(folder: Path, table: TableSchema) -> list[Path]:
     place = _place(folder, table)
     if table in SAMPLES:
         return sorted(place.rglob("*.parquet"))
@@ -214,7 +214,7 @@ def _reading(files: Sequence[Path]) -> str:
     return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
 
 
-def _checked(column: Column) -> str:
+def _checked(column: ColumnSchema) -> str:
     """A column of an export as SQL: text printable, times and numbers such as there can be."""
     value = f"CAST(s.{column.name} AS {column.type})"
     if column.type == "VARCHAR":
@@ -233,7 +233,7 @@ def _explain(error: duckdb.Error, folder: Path, path: Path) -> str:
     return f"{folder} can't be imported: {text.strip().splitlines()[0]}"
 
 
-def _array(column: Column, values: Values) -> Any:
+def _array(column: ColumnSchema, values: Values) -> Any:
     if column.type in {"VARCHAR", "BOOLEAN"}:
         return np.array(values, dtype=object)
     return np.array(values, dtype="datetime64[us]" if column.type == "TIMESTAMP" else np.float64)

@@ -1,20 +1,208 @@
-"""An answer as a Parquet file, with the types that it has in DuckDB."""
+"""Recordings as a Parquet dataset: samples in folders by recording and node, small tables beside them.
+
+::
+
+    gpu_samples/recording=1/node=gpu01/part-0.parquet     and so for host_samples and process_samples
+    recordings.parquet  nodes.parquet  gpus.parquet  sessions.parquet  events.parquet  links.parquet
+
+The folders are named in the manner of Hive, which DuckDB, pandas, polars, Dask and Spark read as columns.
+Columns have the names and types of the database; times are timestamps with microseconds, in UTC. GPU and
+process samples have ``gpu_index`` too. What only serves to go on with a recording stays behind.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import duckdb
 import numpy as np
 
-from gswarm_tui.store.querying.answers import Answer, QueryError
-from gswarm_tui.store.querying.statement import sentence
-from gswarm_tui.store.sql.schema import literal
+from gswarm_tui.store.errors import StoreError, explain
+from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
+from gswarm_tui.store.querying.running_query import sentence
+from gswarm_tui.store.sql.schema import (
+    EVENTS,
+    GPU_SAMPLES,
+    GPUS,
+    HOST_SAMPLES,
+    LINKS,
+    NODES,
+    PROCESS_SAMPLES,
+    RECORDINGS,
+    SESSIONS,
+    TableSchema,
+    literal,
+)
+
+SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
+SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS)
+PRIVATE = frozenset({"uid", "options"})
+"""Columns of ``recordings`` that are for the machine it was made on: how its nodes are reached."""
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "threads": 2,
+    "memory_limit": "512MB",
+}
 
 
-def write_parquet(answer: Answer, path: Path) -> None:
+@dataclass(frozen=True)
+class Slice:
+    """What is exported of a recording: all of it, or a session with the samples from ``since`` to ``until``.
+
+    Times are UTC without a zone; ``until`` is not part of it.
+    """
+
+    recording_id: int
+    session_id: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def within(self, column: str) -> str:
+        """The SQL condition that a time lies in it."""
+        if self.since is None or self.until is None:
+            return "true"
+        return f"{column} >= TIMESTAMP '{self.since}' AND {column} < TIMESTAMP '{self.until}'"
+
+
+def is_dataset(folder: Path) -> bool:
+    """Whether a folder has an export and nothing else in it."""
+    names = {path.name for path in folder.iterdir()}
+    own = {table.name for table in SAMPLES} | {file_name(table) for table in SMALL}
+    files = (path for path in folder.rglob("*") if not path.is_dir())
+    return file_name(RECORDINGS) in names <= own and all(file.suffix == ".parquet" for file in files)
+
+
+def file_name(table: TableSchema) -> str:
+    """The file of a small table in a dataset."""
+    return f"{table.name}.parquet"
+
+
+def write_dataset(
+    source: QuerySource,
+    folder: Path,
+    slices: Sequence[Slice],
+    tell: Callable[[float], None] = lambda _share: None,
+) -> int:
+    """Writes slices of a recording file into an empty folder; how many GPU samples there are.
+
+    A finished file is closed and copied by DuckDB; what is still written is asked for row by row. ``tell``
+    hears which share is done, from 0 to 1. Raises StoreError.
+    """
+    if source.running:
+
+        def copy(query: str, file: Path) -> None:
+            write_parquet(source.ask(query), file)
+
+        return _Writing(lambda query: source.ask(query).rows(), copy, folder, slices).write(tell)
+    source.close()
+    return _copy_file(source.path, folder, slices, tell)
+
+
+def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], tell: Callable[[float], None]) -> int:
+    connection = duckdb.connect(
+        ":memory:", config=_SETTINGS | {"temp_directory": str(folder.parent / "spilt")}
+    )
+
+    def ask(query: str) -> list[tuple[Any, ...]]:
+        return connection.execute(query).fetchall()
+
+    def copy(query: str, file: Path) -> None:
+        connection.execute(f"COPY ({query}) TO {literal(str(file))} (FORMAT parquet, COMPRESSION zstd)")
+
+    try:
+        try:
+            connection.execute(f"ATTACH {literal(str(path))} AS rec (READ_ONLY)")
+            connection.execute("USE rec")
+        except duckdb.Error as error:
+            raise StoreError(explain(error, path)) from error
+        return _Writing(ask, copy, folder, slices).write(tell)
+    except duckdb.Error as error:
+        raise StoreError(explain(error, Path("the export"))) from error
+    finally:
+        connection.close()
+
+
+class _Writing:
+    """The statements that write one dataset: ``ask`` answers them, ``copy`` makes files of answers."""
+
+    def __init__(
+        self,
+        ask: Callable[[str], list[tuple[Any, ...]]],
+        copy: Callable[[str, Path], None],
+        folder: Path,
+        slices: Sequence[Slice],
+    ) -> None:
+        self._ask = ask
+        self._copy = copy
+        self._folder = folder
+        self._slices = slices
+
+    def write(self, tell: Callable[[float], None]) -> int:
+        nodes = [(part, node) for part in self._slices for node in self._nodes(part)]
+        written = 0
+        for done, (part, node) in enumerate(nodes):
+            tell(done / len(nodes))
+            for table in SAMPLES:
+                count = self._samples(table, part, node)
+                written += count if table is GPU_SAMPLES else 0
+        # Last, so that what is still written has all things here that its samples are of.
+        for small in SMALL:
+            self._copy(self._small(small), self._folder / file_name(small))
+        return written
+
+    def _nodes(self, part: Slice) -> list[str]:
+        query = (
+            f"SELECT node FROM nodes WHERE recording_id = {part.recording_id} "  # noqa: S608 (own number)
+            "GROUP BY node ORDER BY min(node_id)"
+        )
+        return [row[0] for row in self._ask(query)]
+
+    def _small(self, table: TableSchema) -> str:
+        ids = ", ".join(str(part.recording_id) for part in self._slices)
+        own = f"recording_id IN ({ids})"
+        nodes = f"SELECT node_id FROM nodes WHERE {own}"  # noqa: S608 (own numbers)
+        names = ", ".join(column.name for column in table.columns if column.name not in PRIVATE)
+        where = (
+            own if "recording_id" in {column.name for column in table.columns} else f"node_id IN ({nodes})"
+        )
+        if table is SESSIONS:
+            chosen = [str(part.session_id) for part in self._slices if part.session_id is not None]
+            where += f" AND session_id IN ({', '.join(chosen)})" if chosen else ""
+        if table is EVENTS:
+            parts = (f"recording_id = {p.recording_id} AND {p.within('ts')}" for p in self._slices)
+            where = " OR ".join(parts)
+        return f"SELECT {names} FROM {table.name} WHERE {where}"  # noqa: S608 (own names)
+
+    def _samples(self, table: TableSchema, part: Slice, node: str) -> int:
+        nodes = (
+            f"SELECT node_id FROM nodes WHERE recording_id = {part.recording_id} AND node = {literal(node)}"  # noqa: S608
+        )
+        if table is HOST_SAMPLES:
+            query = f"SELECT s.* FROM host_samples s WHERE node_id IN ({nodes})"  # noqa: S608 (own names)
+        else:
+            query = (
+                f"SELECT s.*, g.gpu_index FROM {table.name} s JOIN gpus g USING (gpu_id) "  # noqa: S608
+                f"WHERE g.node_id IN ({nodes})"
+            )
+        query += f" AND {part.within('s.ts')}"
+        count = int(self._ask(f"SELECT count(*) FROM ({query})")[0][0])  # noqa: S608 (as above)
+        if not count:
+            return 0
+        folder = self._folder / table.name / f"recording={part.recording_id}" / f"node={quote(node, safe='')}"
+        folder.mkdir(parents=True)
+        self._copy(query, folder / "part-0.parquet")
+        return count
+
+
+def write_parquet(answer: Result, path: Path) -> None:
     """Writes all rows into the file. Raises StoreError."""
     names = [f"c{index}" for index in range(len(answer.names))]
     made = ", ".join(f"{name} {kind}" for name, kind in zip(names, answer.types, strict=True))

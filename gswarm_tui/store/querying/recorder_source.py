@@ -6,6 +6,8 @@ to open its file anew.
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from gswarm_tui.store.querying.answers import Answer, QueryError
-from gswarm_tui.store.querying.ceiling import Ceiling
-from gswarm_tui.store.querying.statement import Asked, sentence
+from gswarm_tui.store.querying.results import QueryError, Result
+from gswarm_tui.store.querying.running_query import RunningQuery, sentence
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,7 +31,7 @@ HEADROOM = 3 * 1024**3
 _CANCELLED = "the query was cancelled"
 
 
-class Lending:
+class CursorPool:
     """Cursors of the recorder's connection, lent to whoever asks while there is one.
 
     ``usual_memory`` is the connection's bound without queries, ``longest_s`` the time that a query may take
@@ -43,9 +44,9 @@ class Lending:
         self._longest_s = longest_s
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._out: dict[Asked, threading.Timer] = {}
+        self._out: dict[RunningQuery, threading.Timer] = {}
         self._room = threading.BoundedSemaphore(AT_ONCE)
-        self._ceiling = Ceiling(HEADROOM)
+        self._ceiling = AddressSpaceLimit(HEADROOM)
 
     def serve(self, connection: duckdb.DuckDBPyConnection) -> None:
         """From now on there is this connection; it is given over to be used here alone."""
@@ -68,7 +69,7 @@ class Lending:
             asked.stop(reason)
         return bool(out)
 
-    def lend(self) -> Asked:
+    def lend(self) -> RunningQuery:
         """Something to ask with. Raises QueryError where the file can't be asked now."""
         if not self._room.acquire(timeout=10):
             raise QueryError(f"{AT_ONCE} queries run on {self.path} already; ask again when one has ended")
@@ -82,7 +83,7 @@ class Lending:
                     self._ceiling.set()
                 cursor = self._connection.cursor()
                 cursor.execute("USE rec")
-                asked = Asked(cursor, self.path, self._ended)
+                asked = RunningQuery(cursor, self.path, self._ended)
                 words = f"the query took longer than {self._longest_s:g} s, the most while this is recorded"
                 timer = threading.Timer(self._longest_s, asked.stop, [words])
                 timer.daemon = True
@@ -108,7 +109,7 @@ class Lending:
                     self._connection.execute("SET memory_limit = '1KB'")
                 self._connection.execute(f"SET memory_limit = '{self._usual_memory}'")
 
-    def _ended(self, asked: Asked) -> None:
+    def _ended(self, asked: RunningQuery) -> None:
         with self._lock:
             self._out.pop(asked).cancel()
         self._lift()
@@ -124,7 +125,7 @@ class Lending:
                     self._connection.execute("SET threads = 1")
 
 
-class Queries:
+class RecorderSource:
     """A Source on a file that is being recorded in this process; one for each place that asks.
 
     It may be used by several threads; ``ask`` waits for the first rows, so not by one that draws.
@@ -132,14 +133,14 @@ class Queries:
 
     running = True
 
-    def __init__(self, lending: Lending) -> None:
+    def __init__(self, lending: CursorPool) -> None:
         self.path = lending.path
         self._lending = lending
         self._lock = threading.Lock()
-        self._asked: list[Asked] = []
+        self._asked: list[RunningQuery] = []
         self._closed = False
 
-    def ask(self, sql: str, *values: object) -> Answer:
+    def ask(self, sql: str, *values: object) -> Result:
         """The answer to one statement that reads. Raises QueryError, StoreError."""
         return self._new().answer(sql, values)
 
@@ -147,7 +148,7 @@ class Queries:
         """The whole answer by column, NumPy masked where NULL. Raises QueryError, StoreError."""
         return self._new().arrays(sql, values)
 
-    def _new(self) -> Asked:
+    def _new(self) -> RunningQuery:
         asked = self._lending.lend()
         with self._lock:
             self._asked = [one for one in self._asked if not one.closed] + [asked]
@@ -168,3 +169,32 @@ class Queries:
         """Let go of it; what is unanswered ends, and nothing more is answered."""
         self._closed = True
         self.interrupt()
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class AddressSpaceLimit:
+    """Lets the process map so many bytes more than it has, while it is set; asking for more fails there."""
+
+    def __init__(self, headroom: int) -> None:
+        self._headroom = headroom
+        self._before: tuple[int, int] | None = None
+
+    def set(self) -> None:
+        """From now on; a lower limit that is there already stays."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        most = _mapped() + self._headroom
+        if self._before is None and (soft == resource.RLIM_INFINITY or most < soft):
+            self._before = soft, hard
+            resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+    def lift(self) -> None:
+        """As it was before."""
+        before, self._before = self._before, None
+        if before is not None:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _mapped() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE

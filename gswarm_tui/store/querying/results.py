@@ -18,7 +18,7 @@ class QueryError(StoreError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Result:
     """A query's columns, DuckDB's names of their types, and its rows, which come in batches, once.
 
     Values are what DuckDB's Python client gives: times are ``datetime`` without a zone, in UTC. Who doesn't
@@ -39,13 +39,13 @@ class Answer:
         return [dict(zip(self.names, row, strict=True)) for row in self.rows()]
 
 
-class Source(Protocol):
+class QuerySource(Protocol):
     """A recording file that only answers questions; ``running`` says whether it is being written."""
 
     path: Path
     running: bool
 
-    def ask(self, sql: str, *values: object) -> Answer:
+    def ask(self, sql: str, *values: object) -> Result:
         """The answer to one statement that reads, with ``?`` for values. Raises QueryError, StoreError."""
 
     def interrupt(self) -> None:

@@ -1,4 +1,4 @@
-"""A finished file as a source of answers."""
+"""Opening a finished recording to read it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,51 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from gswarm_tui.store.errors import StoreError, explain
-from gswarm_tui.store.querying.answers import Answer, Source
-from gswarm_tui.store.querying.reader import open_for_reading
-from gswarm_tui.store.querying.scratch import Scratch
-from gswarm_tui.store.querying.statement import Asked
+from gswarm_tui.store.errors import StoreError, explain, not_opened
+from gswarm_tui.store.querying.results import QuerySource, Result
+from gswarm_tui.store.querying.running_query import RunningQuery, SpillFolder
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+
+def open_for_reading(path: Path) -> duckdb.DuckDBPyConnection:
+    """A read-only connection to the file; it never fetches extensions. Raises StoreError."""
+    if not path.exists():
+        raise StoreError(f"there is no file {path}")
+    try:
+        return duckdb.connect(
+            str(path),
+            read_only=True,
+            config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"},
+        )
+    except duckdb.Error as error:
+        raise not_opened(error, path) from error
+
+
+class ReadOnly:
+    """A recording file open for reading as a context; ``rows`` answers queries."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the file. Raises StoreError."""
+        self._path = path
+        self._connection = open_for_reading(path)
+
+    def __enter__(self) -> ReadOnly:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
+        """The rows of a query by column. Raises StoreError."""
+        try:
+            found = self._connection.execute(sql, list(values))
+            names = [column[0] for column in found.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        except duckdb.Error as error:
+            raise StoreError(explain(error, self._path)) from error
+
 
 MEMORY = "2GB"
 THREADS = 4
@@ -34,13 +71,13 @@ class FileSource:
         """Opens the file. Raises StoreError."""
         self.path = path
         self._connection = open_for_reading(path)
-        self._asked: set[Asked] = set()
-        self._scratch = Scratch()
+        self._asked: set[RunningQuery] = set()
+        self._scratch = SpillFolder()
         limits = {"memory_limit": MEMORY, "threads": THREADS, **self._scratch.settings()}
         for name, value in (limits | {"enable_external_access": False, "lock_configuration": True}).items():
             self._connection.execute(f"SET {name} = ?", [value])
 
-    def ask(self, sql: str, *values: object) -> Answer:
+    def ask(self, sql: str, *values: object) -> Result:
         """The answer to one statement that reads. Raises QueryError, StoreError."""
         return self._new().answer(sql, values)
 
@@ -48,9 +85,9 @@ class FileSource:
         """The whole answer by column, NumPy masked where NULL. Raises QueryError, StoreError."""
         return self._new().arrays(sql, values)
 
-    def _new(self) -> Asked:
+    def _new(self) -> RunningQuery:
         try:
-            asked = Asked(self._connection.cursor(), self.path, self._asked.discard)
+            asked = RunningQuery(self._connection.cursor(), self.path, self._asked.discard)
         except duckdb.Error as error:
             raise StoreError(explain(error, self.path)) from error
         self._asked.add(asked)
@@ -61,7 +98,7 @@ class FileSource:
         for asked in list(self._asked):
             asked.stop("the query was cancelled")
 
-    def aside(self) -> Source:
+    def aside(self) -> QuerySource:
         """The same for another place that asks: interrupting or closing it leaves this one alone."""
         return _Aside(self)
 

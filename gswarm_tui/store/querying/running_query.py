@@ -11,7 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import secrets
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -21,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import duckdb
 
 from gswarm_tui.store.errors import StoreError, explain
-from gswarm_tui.store.querying.answers import Answer, QueryError
+from gswarm_tui.store.querying.results import QueryError, Result
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -72,13 +75,15 @@ def split(sql: str) -> list[str]:
         raise QueryError(sentence(error)) from error
 
 
-class Asked:
+class RunningQuery:
     """A statement under way on a cursor of its own, which ends with it.
 
     One thread fetches; any thread may ``stop`` it, and then it raises QueryError with that reason.
     """
 
-    def __init__(self, cursor: duckdb.DuckDBPyConnection, path: Path, ended: Callable[[Asked], None]) -> None:
+    def __init__(
+        self, cursor: duckdb.DuckDBPyConnection, path: Path, ended: Callable[[RunningQuery], None]
+    ) -> None:
         self._cursor = cursor
         self._path = path
         self._ended = ended
@@ -86,13 +91,13 @@ class Asked:
         self._stopped = ""
         self.closed = False
 
-    def answer(self, sql: str, values: Sequence[object]) -> Answer:
+    def answer(self, sql: str, values: Sequence[object]) -> Result:
         """Runs it until its first rows are there. Raises QueryError, StoreError."""
         with self._checked():
             self._patiently(lambda: self._run(sql, values))
             described = self._cursor.description or []
         names, types = [str(column[0]) for column in described], [str(column[1]) for column in described]
-        return Answer(names, types, self._batches(), self.close)
+        return Result(names, types, self._batches(), self.close)
 
     def arrays(self, sql: str, values: Sequence[object]) -> dict[str, npt.NDArray[Any]]:
         """Runs it to its end: the answer by column, masked where NULL. Raises QueryError, StoreError."""
@@ -253,3 +258,23 @@ def _table_functions(tree: Any) -> Iterator[str]:
             below.extend(part.values())
         elif isinstance(part, list):
             below.extend(part)
+
+
+class SpillFolder:
+    """A folder among those for temporary files that DuckDB makes when it needs it; nobody guesses its name.
+
+    It may take half of what is free there, at most ``most_bytes``.
+    """
+
+    def __init__(self, most_bytes: int = 1 << 40) -> None:
+        above = Path(tempfile.gettempdir())
+        self._path = above / f"gswarm-tui-{secrets.token_hex(8)}"
+        self._bytes = min(most_bytes, shutil.disk_usage(above).free // 2)
+
+    def settings(self) -> dict[str, str | bool | int | float | list[str]]:
+        """What tells DuckDB so when it connects."""
+        return {"temp_directory": str(self._path), "max_temp_directory_size": f"{self._bytes} bytes"}
+
+    def remove(self) -> None:
+        """Remove what is left of it."""
+        shutil.rmtree(self._path, ignore_errors=True)

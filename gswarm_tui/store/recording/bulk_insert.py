@@ -12,9 +12,8 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_tui.store.recording.precision import rounded
-from gswarm_tui.store.recording.samples import Columns
-from gswarm_tui.store.sql.schema import Column, Table
+from gswarm_tui.store.recording.batch import Columns
+from gswarm_tui.store.sql.schema import ColumnSchema, TableSchema
 
 _SIZES = (64, 1_024, 4_096, 16_384)
 """So many rows a statement takes; all of its arrays are looked at, and stay, so a few rows get small ones.
@@ -24,7 +23,7 @@ longer than those need to begin.
 """
 
 
-class Intake:
+class BulkInsert:
     """Inserts rows, or replaces those of the same key, on one connection.
 
     A transaction that is rolled back takes what was planned in it with it: begin with another intake then.
@@ -34,14 +33,14 @@ class Intake:
         self._connection = connection
         self._planned: dict[tuple[str, int], _Planned] = {}
 
-    def insert(self, table: Table, columns: Columns) -> None:
+    def insert(self, table: TableSchema, columns: Columns) -> None:
         """Adds these rows; columns that aren't given are NULL. Raises duckdb.Error."""
         rows = len(next(iter(columns.values())))
         for begin in range(0, rows, _SIZES[-1]):
             part = {name: values[begin : begin + _SIZES[-1]] for name, values in columns.items()}
             self._insert(table, part, min(_SIZES[-1], rows - begin))
 
-    def _insert(self, table: Table, columns: Columns, rows: int) -> None:
+    def _insert(self, table: TableSchema, columns: Columns, rows: int) -> None:
         size = next(size for size in _SIZES if rows <= size)
         planned = self._planned.get((table.name, size))
         if planned is None:
@@ -52,7 +51,7 @@ class Intake:
 class _Planned:
     """One statement, and the arrays that it reads: a first row that never counts, then ``size`` rows."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, table: Table, size: int) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, table: TableSchema, size: int) -> None:
         self._connection = connection
         self._name = f"incoming_{table.name}_{size}"
         self._arrays = {column.name: _array(column, size + 1) for column in table.columns}
@@ -80,12 +79,12 @@ class _Planned:
                     array[1:] = None  # texts are to be held no longer
 
 
-def _insert(table: Table, source: str) -> str:
+def _insert(table: TableSchema, source: str) -> str:
     names = ", ".join(column.name for column in table.columns)
     return f"INSERT INTO {table.name} ({names}) {_rows(table, source)}"
 
 
-def _merge(table: Table, source: str) -> str:
+def _merge(table: TableSchema, source: str) -> str:
     """What replaces rows by their keys, of which the source must have none twice.
 
     INSERT OR REPLACE sees to that itself, and needs 2 MB to do so.
@@ -101,12 +100,12 @@ def _merge(table: Table, source: str) -> str:
     )
 
 
-def _rows(table: Table, source: str) -> str:
+def _rows(table: TableSchema, source: str) -> str:
     values = ", ".join(f"TRY_CAST({c.name} AS {c.type}) AS {c.name}" for c in table.columns)
     return f"SELECT {values} FROM {source} WHERE counts"  # noqa: S608 (own names)
 
 
-def _array(column: Column, size: int) -> npt.NDArray[Any]:
+def _array(column: ColumnSchema, size: int) -> npt.NDArray[Any]:
     """What holds a column's values. The first tells DuckDB that objects are texts, where others are None."""
     match column.type:
         case "TIMESTAMP":
@@ -136,3 +135,13 @@ def _null(array: npt.NDArray[Any]) -> Any:
     if array.dtype == object:
         return None
     return np.datetime64("NaT") if array.dtype.kind == "M" else np.nan
+
+
+def rounded(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Whole numbers; below 100 with one digit after the point, below 10 with two."""
+    size = np.abs(values)
+    steps = np.where(size < 100, np.where(size < 10, 100, 10), 1).astype(values.dtype)
+    # NaN stands for NULL; what is too large for its column becomes NULL there.
+    with np.errstate(over="ignore"):
+        kept: npt.NDArray[Any] = np.rint(values * steps) / steps
+    return kept

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from gswarm_tui.fleet.events import GpuKey
 from gswarm_tui.fleet.thresholds import NEIGHBOURS
-from gswarm_tui.store.history.machines import Machine
-from gswarm_tui.store.history.playback import Playback, seconds, stamp
-from gswarm_tui.store.sql.summing import LONGEST_INTERVAL_S
+from gswarm_tui.store.history.recording_reader import RecordedMachine, RecordingReader, seconds, stamp
+from gswarm_tui.store.sql.summaries import LONGEST_INTERVAL_S
 
 Answered = Mapping[int, tuple[float, datetime]]
 """What GPUs' counters said (mJ), and when."""
@@ -34,10 +33,10 @@ class _Step(NamedTuple):
     more_mj: float
 
 
-class Meter:
+class EnergyMeter:
     """Joules of the job's GPUs: from the first reading of each to the last one, and what steps are more."""
 
-    def __init__(self, playback: Playback) -> None:
+    def __init__(self, playback: RecordingReader) -> None:
         self._playback = playback
         self._at_first: Answered = {}
         self._learned: set[tuple[int, int]] = set()
@@ -148,7 +147,7 @@ class Meter:
 
     def _learn_machines(self) -> None:
         """Look at the runs of agents that are new here, of each node that was several machines."""
-        machines: dict[str, list[Machine]] = {}
+        machines: dict[str, list[RecordedMachine]] = {}
         for machine in self._playback.machines.values():
             machines.setdefault(machine.name, []).append(machine)
         several = [of_node for of_node in machines.values() if len(of_node) > 1]
@@ -162,7 +161,9 @@ class Meter:
             self._learned |= set(begun)
             self._learn_begun({node: stamp(us) for us, node in begun}, machines)
 
-    def _learn_begun(self, firsts: Mapping[int, datetime], machines: Mapping[str, Sequence[Machine]]) -> None:
+    def _learn_begun(
+        self, firsts: Mapping[int, datetime], machines: Mapping[str, Sequence[RecordedMachine]]
+    ) -> None:
         """The steps to the first frames of runs from the last frames of other machines."""
         known = self._playback.machines
         alike = {one.node_id: at for node, at in firsts.items() for one in machines[known[node].name]}
@@ -225,12 +226,12 @@ class Meter:
         return found
 
 
-def _gpus(machine: Machine) -> Iterable[tuple[GpuKey, int]]:
+def _gpus(machine: RecordedMachine) -> Iterable[tuple[GpuKey, int]]:
     """What each GPU is known by on all machines of the node, and its number on this."""
     pairs = zip(machine.hello.gpus, machine.gpu_ids, strict=True)
     return [((machine.name, gpu.index, gpu.uuid), gpu_id) for gpu, gpu_id in pairs]
 
 
-def _granted(machine: Machine) -> Iterable[int]:
+def _granted(machine: RecordedMachine) -> Iterable[int]:
     pairs = zip(machine.gpu_ids, machine.hello.gpus, strict=True)
     return [gpu_id for gpu_id, gpu in pairs if machine.granted is None or gpu.index in machine.granted]

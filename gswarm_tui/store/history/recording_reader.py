@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from gswarm_agent.frame import WARNING, tables
+from gswarm_agent.frame import WARNING, GpuFacts, Hello, HostFacts, tables
 from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,
     Happened,
     LinkChanged,
+    LinkMeasured,
+    NodeIntroduced,
     Phase,
     SessionStarted,
     SessionStopped,
 )
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.history.frames import frames
-from gswarm_tui.store.history.machines import Life, Machine, hello_of, introduction
-from gswarm_tui.store.history.series import Columns, Stretch, nan_for_null
-from gswarm_tui.store.querying.answers import Answer
+from gswarm_tui.store.history.frames import Columns, TableSlice, frames, nan_for_null
+from gswarm_tui.store.querying.results import Result
 from gswarm_tui.store.sql.schema import SCHEMA_VERSION
 
 TURNS_MOST = 50_000
@@ -39,12 +40,12 @@ _NEEDED = (("recordings", "options"), ("host_samples", "seq"), ("links", "last_t
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - DuckDB's times have no zone
 
 
-class Source(Protocol):
+class ArraySource(Protocol):
     """What is needed of a recording file here."""
 
     path: Path
 
-    def ask(self, sql: str, *values: object) -> Answer:
+    def ask(self, sql: str, *values: object) -> Result:
         """The answer to one statement that reads. Raises StoreError."""
 
     def arrays(self, sql: str, *values: object) -> Columns:
@@ -66,13 +67,13 @@ def micros(at: float) -> int:
     return round(at * 1e6)
 
 
-class Playback:
+class RecordingReader:
     """One recording of a file. Times are Unix seconds; ``end`` is that of its newest frame, or its own.
 
     ``names`` are its nodes in the order in which they are to be shown, where the file may not know them all.
     """
 
-    def __init__(self, source: Source, recording_id: int, names: Sequence[str] = ()) -> None:
+    def __init__(self, source: ArraySource, recording_id: int, names: Sequence[str] = ()) -> None:
         """Reads what doesn't change with time. Raises StoreError."""
         self.source = source
         self.recording_id = recording_id
@@ -98,7 +99,7 @@ class Playback:
             *(self._columns[name] for name in ("gpu_samples", "host_samples", "process_samples")),
             EXACT_COLUMNS,
         )
-        self.machines: dict[int, Machine] = {}
+        self.machines: dict[int, RecordedMachine] = {}
         self._node_names: dict[int, str] = {}
         self.places: dict[int, tuple[int, int]] = {}
         self.learn()
@@ -198,10 +199,10 @@ class Playback:
         gpus: list[dict[str, Any]],
         links: list[dict[str, Any]],
         lives: list[Life],
-    ) -> Machine:
+    ) -> RecordedMachine:
         granted = frozenset(gpu["gpu_index"] for gpu in gpus if gpu["allocated"])
         newest = links[-1] if links else {"clock_offset_s": None, "round_trip_s": None}
-        return Machine(
+        return RecordedMachine(
             node_id=row["node_id"],
             name=row["node"],
             hello=hello_of(row, gpus, self.interval_s, self._columns),
@@ -296,7 +297,7 @@ class Playback:
         """The frames read after ``low`` up to ``high`` (microseconds), in order. Raises StoreError."""
         return frames(self, low, high)
 
-    def stretch(self, table: str, keys: str, low: int, high: int) -> Stretch:
+    def stretch(self, table: str, keys: str, low: int, high: int) -> TableSlice:
         """The rows of a table after ``low`` up to ``high`` (microseconds). Raises StoreError.
 
         ``keys`` are what they are told by, with the ``id`` of a GPU or machine.
@@ -307,10 +308,10 @@ class Playback:
             low,
             high,
         )
-        return Stretch(found)
+        return TableSlice(found)
 
 
-def require_recording(source: Source) -> None:
+def require_recording(source: ArraySource) -> None:
     """See that a file is a recording that can be read here. Raises StoreError where it isn't."""
     columns = "SELECT 1 FROM duckdb_columns() WHERE table_name = ? AND column_name = ?"
     if not all(source.ask(columns, *column).rows() for column in _NEEDED):
@@ -335,3 +336,88 @@ def link_of(happened: Happened) -> LinkChanged | None:
     if happened.kind == "link_lost":
         return LinkChanged(happened.node, happened.at, Phase.LOST, happened.message, happened.detail or "")
     return None
+
+
+@dataclass(frozen=True)
+class Life:
+    """An agent's run on a machine, and when its first and last frame were read (Unix microseconds)."""
+
+    name: str
+    first_us: int
+    last_us: int
+
+
+@dataclass(frozen=True)
+class RecordedMachine:
+    """A node as it was at one boot with its GPUs; ``hello`` lacks the life, ``lives`` are in order."""
+
+    node_id: int
+    name: str
+    hello: Hello
+    gpu_ids: tuple[int, ...]
+    granted: frozenset[int] | None
+    offset_s: float
+    round_trip_s: float | None
+    lives: tuple[Life, ...]
+
+    def life_at(self, us: int) -> Life:
+        """The agent's run that a frame of that time belongs to."""
+        return next((life for life in self.lives if us <= life.last_us), self.lives[-1])
+
+    def hello_of(self, life: Life) -> Hello:
+        """What that run's agent said of itself."""
+        return replace(self.hello, life=life.name)
+
+
+def introduction(machine: RecordedMachine, life: Life) -> list[Event]:
+    """An agent's hello, and what is known of its clock."""
+    at = life.first_us / 1e6
+    said: list[Event] = [NodeIntroduced(machine.name, at, machine.hello_of(life))]
+    if machine.round_trip_s is not None:
+        said.append(LinkMeasured(machine.name, at, machine.offset_s, machine.round_trip_s))
+    return said
+
+
+def hello_of(
+    row: Mapping[str, Any],
+    gpus: Sequence[Mapping[str, Any]],
+    interval_s: float,
+    columns: Mapping[str, tuple[str, ...]],
+) -> Hello:
+    """What an agent on this machine says of it, from rows of ``nodes`` and ``gpus``; without a life."""
+    return Hello(
+        agent_version=row["agent_version"] or "",
+        life="",
+        interval_ms=round(interval_s * 1000),
+        simulated=bool(row["simulated"]),
+        host=HostFacts(
+            hostname=row["hostname"] or row["node"],
+            boot_id=row["boot_id"] or "",
+            kernel=row["kernel"],
+            cpu_model=row["cpu_model"],
+            cpus=row["cpus"],
+            memory_total_mib=row["memory_total_mib"],
+            driver_version=row["driver_version"],
+            cuda_version=row["cuda_version"],
+        ),
+        gpus=tuple(
+            GpuFacts(
+                index=gpu["gpu_index"],
+                uuid=gpu["uuid"],
+                name=gpu["name"],
+                pci_bus_id=gpu["pci_bus_id"],
+                # Of the minor only this is kept: whether the job was granted it.
+                minor=None if gpu["allocated"] is None else gpu["gpu_index"],
+                memory_total_mib=gpu["memory_total_mib"],
+                power_limit_w=gpu["power_limit_w"],
+                sm_clock_max_mhz=gpu["sm_clock_max_mhz"],
+                mem_clock_max_mhz=gpu["mem_clock_max_mhz"],
+                mig=bool(gpu["mig"]),
+            )
+            for gpu in gpus
+        ),
+        capabilities=json.loads(row["capabilities"] or "{}"),
+        gpu_columns=columns["gpu_samples"],
+        host_columns=columns["host_samples"],
+        process_columns=columns["process_samples"],
+    )
