@@ -58,7 +58,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         player, title = open_player(source, wanted.session)
         require_terminal(sys.stdin, sys.stdout)
         from gswarm_tui.analysis.desk import Desk
-        from gswarm_tui.common.query_history import Asked, usual_place
+        from gswarm_tui.common.query_history import QueryHistory, history_path
         from gswarm_tui.tui.replay import ReplayApp
 
         app = ReplayApp(
@@ -68,7 +68,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             theme=theme,
             metric=settings.metric,
             desk=lambda: Desk(source.aside()),
-            asked=Asked(usual_place()),
+            asked=QueryHistory(history_path()),
         )
         asyncio.run(app.run_async())
     return app.return_code or 0

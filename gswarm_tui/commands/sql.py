@@ -100,12 +100,12 @@ class _Asking:
 
 def _converse(asking: _Asking, form: Form) -> None:
     """Answer what is typed at a prompt. Raises StoreError."""
-    from gswarm_tui.common.query_history import Asked, usual_place
+    from gswarm_tui.common.query_history import QueryHistory, history_path
     from gswarm_tui.shell.prompt import Prompt
 
     told = "being recorded" if asking.source.running else "finished"
     print(f"{printable(asking.source.path.name)} ({told}). A query ends with a semicolon; .help tells more.")
-    Prompt(asking.source, asking.answer, form, Asked(usual_place())).run()
+    Prompt(asking.source, asking.answer, form, QueryHistory(history_path())).run()
 
 
 def _text(query: str | None, file: str | None) -> str:

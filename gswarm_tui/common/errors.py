@@ -5,11 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-REPLACED = (
-    "this needs files of gswarm-tui that were replaced or removed since it started. "
-    "Everything else keeps working; restart gswarm-tui to use this"
-)
-
 
 class UserError(Exception):
     """Mistake that the user can put right; the message names what failed and what to do.

@@ -15,7 +15,7 @@ from gswarm_tui.common.paths import state_folder
 _MOST_READ = 256 * 1024
 
 
-def usual_place() -> Path | None:
+def history_path() -> Path | None:
     """Return the history file; None for a user without a home folder."""
     try:
         return state_folder() / "sql-history"
@@ -23,7 +23,7 @@ def usual_place() -> Path | None:
         return None
 
 
-class Asked:
+class QueryHistory:
     """The queries in a file; where it can't be read or written, or there is none, nothing is kept."""
 
     def __init__(self, path: Path | None) -> None:

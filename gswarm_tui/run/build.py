@@ -207,6 +207,6 @@ def look_back(hub: Hub, recorder: Recorder) -> Player:
 
 def choose_theme(options: Options, environ: Mapping[str, str]) -> str:
     """The theme asked for, else the one that suits the terminal."""
-    from gswarm_tui.tui.themes import theme_for
+    from gswarm_tui.tui.drawing.themes import theme_for
 
     return options.theme or theme_for(environ)

@@ -151,14 +151,14 @@ def _tell_waiting(nodes: Sequence[str]) -> None:
 
 
 def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder | None) -> GswarmApp:
-    from gswarm_tui.common.query_history import Asked, usual_place
+    from gswarm_tui.common.query_history import QueryHistory, history_path
     from gswarm_tui.tui.app import GswarmApp
 
     nodes = hosts.fold(plan.nodes)
     title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
     past = None if recorder is None else partial(build.look_back, hub, recorder)
     desk = None if recorder is None else partial(_desk, recorder)
-    asked = Asked(usual_place())
+    asked = QueryHistory(history_path())
     return GswarmApp(hub, title=title, theme=theme, metric=options.metric, past=past, desk=desk, asked=asked)
 
 

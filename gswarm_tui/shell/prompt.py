@@ -14,7 +14,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
 
 from gswarm_tui.common.errors import nearest, quote
-from gswarm_tui.common.query_history import Asked
+from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.shell.completion import Known, SqlCompleter
@@ -51,7 +51,7 @@ class Prompt:
         source: QuerySource,
         answer: Callable[[str, Form, Iterable[object]], None],
         form: Form,
-        asked: Asked,
+        asked: QueryHistory,
         *,
         read: Input | None = None,
         write: Output | None = None,
@@ -135,7 +135,7 @@ class Prompt:
 class _Kept(History):
     """What was asked before, as the session wants it."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: QueryHistory) -> None:
         super().__init__()
         self._asked = asked
 

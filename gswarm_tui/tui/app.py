@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_tui.common.colours import DARK
-from gswarm_tui.common.query_history import Asked
+from gswarm_tui.common.quantities import clock, plural
+from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
 from gswarm_tui.fleet.since import SinceError, parse_since, split_since
@@ -18,9 +19,8 @@ from gswarm_tui.hub import Hub
 from gswarm_tui.playback.errors import UnreadableError
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import LIVE, PAST
-from gswarm_tui.tui.dialogs import Ask, Confirm, Field, Pick
-from gswarm_tui.tui.feed import LiveFeed, PastFeed
-from gswarm_tui.tui.format import clock, plural
+from gswarm_tui.tui.feeds import LiveFeed, PastFeed
+from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, PickDialog
 from gswarm_tui.tui.viewer import Viewer
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class GswarmApp(Viewer):
         timezone: tzinfo | None = None,
         past: Callable[[], Player] | None = None,
         desk: Callable[[], Desk] | None = None,
-        asked: Asked | None = None,
+        asked: QueryHistory | None = None,
     ) -> None:
         super().__init__(
             LiveFeed(hub),
@@ -107,8 +107,6 @@ class GswarmApp(Viewer):
         if self._past is None:
             self.say("nothing is recorded, so there is no past to look at", wrong=True)
             return False
-        if not self.can_load("gswarm_tui.playback.tape"):
-            return False
         self.feed = LiveFeed(self.hub, reading=True)
         self.look()
         try:
@@ -151,11 +149,13 @@ class GswarmApp(Viewer):
     def action_start_session(self) -> None:
         """Ask for a session's name and start, and begin it."""
         self.push_screen(
-            Ask(
+            FormDialog(
                 "start a session",
                 [
-                    Field("name", suggest_name(s.name for s in self.hub.fleet.sessions.sessions.values())),
-                    Field(
+                    FormField(
+                        "name", suggest_name(s.name for s in self.hub.fleet.sessions.sessions.values())
+                    ),
+                    FormField(
                         "started",
                         self._start_proposed(),
                         "now, 30s, 2m, 14:05: recording never stops",
@@ -223,7 +223,7 @@ class GswarmApp(Viewer):
             self._stop_session(running[0].session_id)
         else:
             self.push_screen(
-                Pick("stop which session?", [self._option(s) for s in running]), self._stop_session
+                PickDialog("stop which session?", [self._option(s) for s in running]), self._stop_session
             )
 
     def _option(self, session: Session) -> tuple[str, str]:
@@ -242,12 +242,12 @@ class GswarmApp(Viewer):
     def action_mark(self) -> None:
         """Ask for a mark's name and values, and set it."""
         self.push_screen(
-            Ask(
+            FormDialog(
                 "mark a moment",
                 [
-                    Field("name", "", 'what happens: "epoch 3"', self._wrong_name),
-                    Field("values", "", "loss=1.2 acc=0.9, or none", self._wrong_values),
-                    Field("at", self._start_proposed(), "now, 30s, 2m, 14:05", self._wrong_since),
+                    FormField("name", "", 'what happens: "epoch 3"', self._wrong_name),
+                    FormField("values", "", "loss=1.2 acc=0.9, or none", self._wrong_values),
+                    FormField("at", self._start_proposed(), "now, 30s, 2m, 14:05", self._wrong_since),
                 ],
             ),
             self._mark,
@@ -281,7 +281,7 @@ class GswarmApp(Viewer):
             return
         names = ", ".join(s.name for s in running[:5]) + (" …" if len(running) > 5 else "")
         self.push_screen(
-            Confirm(
+            ConfirmDialog(
                 "quit?",
                 [
                     f"{plural(len(running), 'session')} running: {names}",

@@ -7,10 +7,10 @@ from datetime import tzinfo
 
 from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.common.colours import DARK
-from gswarm_tui.common.query_history import Asked
+from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
-from gswarm_tui.tui.feed import PlayedFeed
+from gswarm_tui.tui.feeds import PlayedFeed
 from gswarm_tui.tui.viewer import Viewer
 
 
@@ -27,7 +27,7 @@ class ReplayApp(Viewer):
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
         desk: Callable[[], Desk] | None = None,
-        asked: Asked | None = None,
+        asked: QueryHistory | None = None,
     ) -> None:
         super().__init__(
             PlayedFeed(player, file, timezone),

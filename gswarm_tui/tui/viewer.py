@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from datetime import tzinfo
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.console import RenderableType
@@ -16,32 +14,35 @@ from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
 from gswarm_tui.common.colours import DARK, THEME_NAMES
-from gswarm_tui.common.errors import REPLACED
-from gswarm_tui.common.query_history import Asked
+from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.playback.goto import HINT, GotoError, parse_goto
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import bindings_everywhere, possible
-from gswarm_tui.tui.commands import Palette, SwarmCommands
-from gswarm_tui.tui.dialogs import Ask, Field
-from gswarm_tui.tui.feed import Feed
-from gswarm_tui.tui.keys import Keys
-from gswarm_tui.tui.notebook import Notebook
-from gswarm_tui.tui.screens.base import Place
+from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.drawing.themes import themes
+from gswarm_tui.tui.feeds import Feed
+from gswarm_tui.tui.palette import ActionPalette, ActionProvider
+from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.dialogs import FormDialog, FormField
 from gswarm_tui.tui.screens.events import EventsScreen
 from gswarm_tui.tui.screens.fleet import FleetScreen
 from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.help import HelpScreen
 from gswarm_tui.tui.screens.node import NodeScreen
 from gswarm_tui.tui.screens.sessions import SessionsScreen
-from gswarm_tui.tui.stopping import LastingDriver, hang_up_without_terminal, watch_for_going_on
-from gswarm_tui.tui.terminal import Terminal
-from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.themes import themes
+from gswarm_tui.tui.textual_internals.compositor import TerminalCells
+from gswarm_tui.tui.textual_internals.driver import (
+    DetachableDriver,
+    handle_stop_and_continue,
+    hang_up_if_terminal_closed,
+)
+from gswarm_tui.tui.textual_internals.key_queue import KeyQueue
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.desk import Desk
+    from gswarm_tui.tui.screens.sql import SqlState
 
 LOOK_EVERY_S = 1.0
 PASSED_S = 2.0
@@ -57,7 +58,7 @@ class Viewer(App[str], inherit_bindings=False):
     """
 
     BINDINGS = bindings_everywhere()
-    COMMANDS: ClassVar = {SwarmCommands}
+    COMMANDS: ClassVar = {ActionProvider}
     ENABLE_COMMAND_PALETTE = True
     CSS = """
     * { scrollbar-size-vertical: 1; }
@@ -75,11 +76,12 @@ class Viewer(App[str], inherit_bindings=False):
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
         desk: Callable[[], Desk] | None = None,
-        asked: Asked | None = None,
+        asked: QueryHistory | None = None,
     ) -> None:
         super().__init__()
         self.desk = desk
-        self.notebook = Notebook(asked or Asked(None))
+        self._query_history = asked or QueryHistory(None)
+        self._sql_state: SqlState | None = None
         self.feed = feed
         self.mode = mode
         self.player: Player | None = None
@@ -89,18 +91,17 @@ class Viewer(App[str], inherit_bindings=False):
         self._first_metric = metric
         self._look_posted = False
         self._looked_at = 0.0
-        self._terminal = Terminal()
-        self._keys = Keys(self, super().on_event)
-        self._files: int | None = None
+        self._terminal = TerminalCells()
+        self._keys = KeyQueue(self, super().on_event)
         for each in themes():
             self.register_theme(each)
 
     def get_driver_class(self) -> type[Driver]:
         """Textual's, as one that outlives its terminal."""
         usual = super().get_driver_class()
-        return LastingDriver if usual is LinuxDriver else usual
+        return DetachableDriver if usual is LinuxDriver else usual
 
-    def get_default_screen(self) -> Place:
+    def get_default_screen(self) -> ViewerScreen:
         """The fleet is what everything starts from."""
         return FleetScreen(self.job, self._first_metric)
 
@@ -108,9 +109,8 @@ class Viewer(App[str], inherit_bindings=False):
         """Show the theme, and ages as they grow."""
         self.theme = self._first_theme
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
-        watch_for_going_on(self._driver)
+        handle_stop_and_continue(self._driver)
         self.set_interval(LOOK_EVERY_S, self._look_for_ages)
-        self.call_after_refresh(self._note_files)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what makes sense in this mode is possible."""
@@ -123,19 +123,6 @@ class Viewer(App[str], inherit_bindings=False):
         else:
             await super().on_event(event)
 
-    def _note_files(self) -> None:
-        self._files = _files()
-
-    def can_load(self, module: str) -> bool:
-        """Whether a module that only a key needs is loaded, or can be; where it can't, that is said.
-
-        A file of another version, as after a ``git pull``, wouldn't fit those that are loaded.
-        """
-        if module in sys.modules or self._files in (None, _files()):
-            return True
-        self.say(REPLACED, wrong=True)
-        return False
-
     def look_soon(self) -> None:
         """Something changed: look once, however many changes a slow terminal lets pass."""
         if not self._look_posted and self.screen_stack:
@@ -144,7 +131,7 @@ class Viewer(App[str], inherit_bindings=False):
 
     def _look_for_ages(self) -> None:
         """Ages grow though nothing comes; where ticks come, these look."""
-        hang_up_without_terminal()
+        hang_up_if_terminal_closed()
         if self.feed.now() - self._looked_at >= 1.5 * LOOK_EVERY_S:
             self.look()
 
@@ -166,9 +153,9 @@ class Viewer(App[str], inherit_bindings=False):
     # Places
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ViewerScreen:
         """The place in front, or the one behind a dialog."""
-        return next(s for s in reversed(self.screen_stack) if isinstance(s, Place))
+        return next(s for s in reversed(self.screen_stack) if isinstance(s, ViewerScreen))
 
     def show_node(self, node: str, gpu: int | None = None) -> None:
         """Go to a node; ``gpu`` is the position that its cursor begins on."""
@@ -210,25 +197,22 @@ class Viewer(App[str], inherit_bindings=False):
 
     def show_session(self, session: Session) -> None:
         """Go to a session."""
-        if self.can_load("gswarm_tui.tui.screens.session"):
-            from gswarm_tui.tui.screens.session import SessionScreen
+        from gswarm_tui.tui.screens.session import SessionScreen
 
-            self._go(SessionScreen(session))
+        self._go(SessionScreen(session))
 
     def show_comparison(self, sessions: Sequence[Session]) -> None:
         """Show sessions beside the first of them."""
-        if self.can_load("gswarm_tui.tui.screens.comparison"):
-            from gswarm_tui.tui.screens.comparison import ComparisonScreen
+        from gswarm_tui.tui.screens.comparison import ComparisonScreen
 
-            self._go(ComparisonScreen(sessions))
+        self._go(ComparisonScreen(sessions))
 
     def action_sql(self) -> None:
         """Go to the SQL place."""
-        if not self.can_load("gswarm_tui.tui.screens.sql"):
-            return
-        from gswarm_tui.tui.screens.sql import SqlScreen  # its editor takes 20 ms and 0.7 MB
+        from gswarm_tui.tui.screens.sql import SqlScreen, SqlState  # the editor takes 20 ms and 0.7 MB
 
-        self._go(SqlScreen())
+        self._sql_state = self._sql_state or SqlState(self._query_history)
+        self._go(SqlScreen(self._sql_state))
 
     def action_help(self) -> None:
         """Show all keys and signs."""
@@ -236,10 +220,10 @@ class Viewer(App[str], inherit_bindings=False):
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""
-        if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(placeholder="a command, a metric, a node …"))
+        if not isinstance(self.screen, ActionPalette):
+            self.push_screen(ActionPalette(placeholder="a command, a metric, a node …"))
 
-    def _go(self, place: Place) -> None:
+    def _go(self, place: ViewerScreen) -> None:
         """Put a place in front; one of its kind that is there already is taken away with all before it."""
         kinds = [type(screen) for screen in self.screen_stack]
         if type(place) in kinds:
@@ -324,7 +308,9 @@ class Viewer(App[str], inherit_bindings=False):
 
     async def action_go_to(self) -> None:
         """Ask for a time, and go there."""
-        self.push_screen(Ask("go to a time", [Field("time", "", HINT, self._wrong_goto)]), self._go_to)
+        self.push_screen(
+            FormDialog("go to a time", [FormField("time", "", HINT, self._wrong_goto)]), self._go_to
+        )
 
     def _wrong_goto(self, text: str) -> str:
         try:
@@ -359,12 +345,3 @@ class Viewer(App[str], inherit_bindings=False):
     def request_quit(self, reason: str) -> None:
         """End the app without a question, as when the terminal was closed or on SIGTERM."""
         self.exit(reason)
-
-
-def _files() -> int | None:
-    """A number for the program's files as they are now, of others another; None while they are replaced."""
-    try:
-        found = [(path, path.stat()) for path in Path(__file__).parent.parent.rglob("*.py")]
-    except OSError:
-        return None
-    return hash(frozenset((path, at.st_mtime_ns, at.st_size) for path, at in found))

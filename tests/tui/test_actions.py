@@ -9,8 +9,8 @@ from textual.screen import Screen
 
 from gswarm_tui.tui.actions import ACTIONS, FLEET, LIVE, MODES, PLACES, SESSIONS, actions_of
 from gswarm_tui.tui.app import GswarmApp
-from gswarm_tui.tui.commands import commands
-from gswarm_tui.tui.screens.base import Place
+from gswarm_tui.tui.palette import palette_entries
+from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.help import help_lines
 from gswarm_tui.tui.widgets.footer import footer_line
 from tests.tui.conftest import app_on
@@ -47,7 +47,7 @@ async def test_every_action_of_a_place_can_be_run_and_is_bound_to_its_keys(place
         await pilot.press(*WAYS[place])
         await pilot.pause()
         here: Screen[object] = app.screen
-        assert isinstance(here, Place)
+        assert isinstance(here, ViewerScreen)
         assert place == here.PLACE
         for action in actions_of(place, mode):
             owner = here if action.places else app
@@ -91,7 +91,7 @@ def test_what_is_not_easily_guessed_is_in_the_footer_of_a_small_terminal(place: 
 async def test_the_palette_offers_every_action_metric_and_node() -> None:
     app: GswarmApp = app_on(scene(2, 2, 5))
     async with app.run_test(size=(120, 40)):
-        offered = {command.name for command in commands(app)}
+        offered = {command.name for command in palette_entries(app)}
     for action in ACTIONS:
         live = not action.modes or LIVE in action.modes
         if live and action.palette and (not action.places or "fleet" in action.places):

@@ -9,7 +9,7 @@ from textual.geometry import Size
 from textual.widgets import Input
 
 from gswarm_tui.common.colours import THEME_NAMES
-from gswarm_tui.tui.commands import Palette
+from gswarm_tui.tui.palette import ActionPalette
 from tests.terminal import Screen
 from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import scene
@@ -42,9 +42,9 @@ async def test_the_palette_lives_in_a_terminal_without_room_for_it(size: tuple[i
     app = app_on(scene(2, 2, 60))
     async with app.run_test(size=size) as pilot:
         await pilot.press("colon", "down", "pagedown", "pageup")
-        assert isinstance(app.screen, Palette)
+        assert isinstance(app.screen, ActionPalette)
         await pilot.press("escape")
-        assert not isinstance(app.screen, Palette)
+        assert not isinstance(app.screen, ActionPalette)
 
 
 async def test_the_fleet_stays_live_behind_a_question() -> None:

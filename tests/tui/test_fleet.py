@@ -11,7 +11,7 @@ from gswarm_agent.metrics import GPU_BY_NAME
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.app import GswarmApp
-from gswarm_tui.tui.layout import Zoom
+from gswarm_tui.tui.drawing.layout import Zoom
 from gswarm_tui.tui.widgets.lines import Canvas
 from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import Scene, scene

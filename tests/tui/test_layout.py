@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.tui.layout import Room, Zoom, plan
+from gswarm_tui.tui.drawing.layout import LayoutRequest, Zoom, choose_layout
 
 
-def room(nodes: int, gpus: int, size: tuple[int, int], digits: int = 3) -> Room:
-    return Room(nodes, gpus, digits, 2 + len(str(nodes)), 4, 0, *size)
+def room(nodes: int, gpus: int, size: tuple[int, int], digits: int = 3) -> LayoutRequest:
+    return LayoutRequest(nodes, gpus, digits, 2 + len(str(nodes)), 4, 0, *size)
 
 
 @pytest.mark.parametrize(
@@ -28,29 +28,29 @@ def room(nodes: int, gpus: int, size: tuple[int, int], digits: int = 3) -> Room:
     ],
 )
 def test_gpus_are_drawn_as_large_as_fits(nodes: int, gpus: int, size: tuple[int, int], zoom: Zoom) -> None:
-    layout = plan(room(nodes, gpus, size))
+    layout = choose_layout(room(nodes, gpus, size))
     assert layout.zoom is zoom
     assert layout.lines <= size[1]
 
 
 def test_what_is_there_beside_the_numbers_depends_on_the_room() -> None:
-    wide = plan(room(4, 8, (120, 30)))
+    wide = choose_layout(room(4, 8, (120, 30)))
     assert (wide.mean, wide.spark, wide.hosts) == (True, 26, ("cpu", "mem", "net", "iowait"))
-    narrow = plan(room(4, 8, (64, 30)))
+    narrow = choose_layout(room(4, 8, (64, 30)))
     assert (narrow.mean, narrow.spark, narrow.hosts) == (True, 0, ("cpu",))
 
 
 def test_columns_of_nodes_have_their_last_minutes_where_there_is_room() -> None:
-    wide = plan(room(64, 8, (200, 44)))
+    wide = choose_layout(room(64, 8, (200, 44)))
     assert (wide.zoom, wide.columns, wide.mean, wide.cell) == (Zoom.NUMBERS, 2, True, 5)
     assert wide.spark >= 30
     assert wide.margin + wide.columns * wide.block <= 200 + 2
-    narrow = plan(room(64, 8, (100, 44)))
+    narrow = choose_layout(room(64, 8, (100, 44)))
     assert (narrow.zoom, narrow.columns, narrow.mean, narrow.spark) == (Zoom.NUMBERS, 2, True, 0)
 
 
 rooms = st.builds(
-    Room,
+    LayoutRequest,
     nodes=st.integers(1, 300),
     cells=st.integers(1, 16),
     digits=st.sampled_from([3, 4]),
@@ -63,8 +63,8 @@ rooms = st.builds(
 
 
 @given(rooms, st.sampled_from([None, *Zoom]))
-def test_each_node_is_on_exactly_one_line(where: Room, zoom: Zoom | None) -> None:
-    layout = plan(where, zoom)
+def test_each_node_is_on_exactly_one_line(where: LayoutRequest, zoom: Zoom | None) -> None:
+    layout = choose_layout(where, zoom)
     seen = [node for line in range(layout.lines) for part in layout.nodes_on(line) for node in part]
     assert sorted(seen) == list(range(where.nodes))
     for node in seen:
@@ -73,8 +73,10 @@ def test_each_node_is_on_exactly_one_line(where: Room, zoom: Zoom | None) -> Non
 
 
 @given(rooms, st.sampled_from([None, *Zoom]), st.data())
-def test_a_point_on_a_gpu_finds_that_gpu(where: Room, zoom: Zoom | None, data: st.DataObject) -> None:
-    layout = plan(where, zoom)
+def test_a_point_on_a_gpu_finds_that_gpu(
+    where: LayoutRequest, zoom: Zoom | None, data: st.DataObject
+) -> None:
+    layout = choose_layout(where, zoom)
     node = data.draw(st.integers(0, where.nodes - 1))
     cell = data.draw(st.integers(0, where.cells - 1))
     line, half, column = layout.place(node)

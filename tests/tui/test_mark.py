@@ -11,9 +11,9 @@ from textual.pilot import Pilot
 from gswarm_agent.frame import INFO
 from gswarm_tui.fleet.events import Happened
 from gswarm_tui.tui.app import GswarmApp
-from gswarm_tui.tui.widgets.bar import Span
-from gswarm_tui.tui.widgets.curve import Window
-from gswarm_tui.tui.widgets.marks import Mark, marks_in, overlay
+from gswarm_tui.tui.drawing.curve import Window
+from gswarm_tui.tui.drawing.plot import PlotMark, marks_in, overlay
+from gswarm_tui.tui.drawing.spans import Span
 from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.scene import scene
 
@@ -101,7 +101,7 @@ async def test_marks_stand_in_plots_where_they_happened(
 
 def test_a_name_never_covers_what_is_plotted() -> None:
     lines = [(Span("util  98 %"), Span(" " * 10)), (Span("⠉" * 20),)]
-    marks = [Mark(0.0, "first"), Mark(0.55, "second"), Mark(0.6, "third"), Mark(0.95, "last")]
+    marks = [PlotMark(0.0, "first"), PlotMark(0.55, "second"), PlotMark(0.6, "third"), PlotMark(0.95, "last")]
     shown = ["".join(span.text for span in line) for line in overlay(lines, marks, 0, 20)]
     assert shown == ["util  98 %  third   ", "⠉" * 20]
 
@@ -111,4 +111,4 @@ def test_only_marks_of_the_time_that_is_plotted_are_drawn() -> None:
         Happened(at, kind, INFO, f"{kind} {at:g}")
         for at, kind in ((9.0, "mark"), (10.0, "mark"), (15.0, "xid"), (14.0, "mark"), (20.0, "mark"))
     ]
-    assert marks_in(happened, Window(10, 20, 5)) == [Mark(0.0, "mark 10"), Mark(0.4, "mark 14")]
+    assert marks_in(happened, Window(10, 20, 5)) == [PlotMark(0.0, "mark 10"), PlotMark(0.4, "mark 14")]

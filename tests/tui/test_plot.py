@@ -15,7 +15,7 @@ from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME
 from gswarm_tui.fleet.history import Floats, Singles
 from gswarm_tui.fleet.sessions import Session
-from gswarm_tui.tui.widgets.curve import (
+from gswarm_tui.tui.drawing.curve import (
     Window,
     ago,
     bar,
@@ -27,9 +27,9 @@ from gswarm_tui.tui.widgets.curve import (
     time_axis,
     window,
 )
-from gswarm_tui.tui.widgets.lines import Spans
-from gswarm_tui.tui.widgets.plot import Plot, band, panel
-from gswarm_tui.tui.widgets.trends import Trends
+from gswarm_tui.tui.drawing.plot import PlotSeries, band, panel
+from gswarm_tui.tui.drawing.spans import Spans
+from gswarm_tui.tui.drawing.trends import Trends
 from tests.tui.scene import Scene
 
 NAN = math.nan
@@ -133,7 +133,7 @@ def test_a_bar_has_eighths_and_stays_in_its_width() -> None:
 
 
 def test_a_panel_prints_its_scale_its_value_and_the_time() -> None:
-    plot = Plot("power", levels(*[0.5] * 66), "400", "200 W", "mean 200")
+    plot = PlotSeries("power", levels(*[0.5] * 66), "400", "200 W", "mean 200")
     lines = panel(plot, width=40, height=6, span_s=60)
     assert len(lines) == 6
     assert text(lines[0]).split() == ["power", "200", "W", "mean", "200"]
@@ -144,7 +144,7 @@ def test_a_panel_prints_its_scale_its_value_and_the_time() -> None:
 
 
 def test_full_bands_under_each_other_stay_apart() -> None:
-    plot = Plot("7", levels(*[1.0] * 20), "100", "100 %")
+    plot = PlotSeries("7", levels(*[1.0] * 20), "100", "100 %")
     assert "▇" in text(band(plot, 36, 1)[0])
     assert "█" not in text(band(plot, 36, 1)[0])
 

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
-from gswarm_tui.tui.screens.computed import Computed
+from gswarm_tui.tui.screens.computed import ComputedScreen
 from tests.recorded import begin, recorded
 from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.scene import Scene
@@ -43,7 +43,7 @@ async def computed(app: GswarmApp, pilot: Pilot[str]) -> None:
     """Wait until the place in front has what it shows."""
     await pilot.pause()
     here = app.place
-    assert isinstance(here, Computed)
+    assert isinstance(here, ComputedScreen)
     await app.workers.wait_for_complete(w for w in app.workers if w.node is here)
     await pilot.pause()
 

@@ -15,7 +15,7 @@ from prompt_toolkit.output import DummyOutput
 from textual.pilot import Pilot
 
 from gswarm_tui.analysis.desk import Desk, DeskError
-from gswarm_tui.common.query_history import Asked
+from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.shell.prompt import Prompt
 from gswarm_tui.store.querying.file_source import FileSource
@@ -197,12 +197,12 @@ async def test_what_was_asked_comes_back_in_another_run_and_from_the_prompt(
     source: FileSource, tmp_path: Path
 ) -> None:
     def run() -> GswarmApp:
-        return GswarmApp(scene(1, 1, 5).hub, desk=lambda: Desk(source.aside()), asked=Asked(kept))
+        return GswarmApp(scene(1, 1, 5).hub, desk=lambda: Desk(source.aside()), asked=QueryHistory(kept))
 
     kept = tmp_path / "state" / "sql-history"
     with create_pipe_input() as keys:
         keys.send_text("SELECT 'ä',\r2;\r\x04")
-        prompt = Prompt(source, lambda *_: None, Form(), Asked(kept), read=keys, write=DummyOutput())
+        prompt = Prompt(source, lambda *_: None, Form(), QueryHistory(kept), read=keys, write=DummyOutput())
         await asyncio.to_thread(prompt.run)
     async with (first := run()).run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")

@@ -19,7 +19,7 @@ import duckdb
 import pytest
 from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 
-from gswarm_tui.tui.stopping import Lasting
+from gswarm_tui.tui.textual_internals.driver import DetachableFile
 from tests.terminal import InTerminal
 
 PATIENCE_S = 60.0
@@ -85,7 +85,7 @@ def test_nobody_waits_for_what_is_written_to_a_terminal_that_is_gone() -> None:
     terminal, its_end = pty.openpty()
     file = os.fdopen(its_end, "w")
     try:
-        writer = WriterThread(cast(TextIO, Lasting(file)))
+        writer = WriterThread(cast(TextIO, DetachableFile(file)))
         writer.start()
         os.close(terminal)
         for _ in range(10 * MAX_QUEUED_WRITES):

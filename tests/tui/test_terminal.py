@@ -18,9 +18,9 @@ from textual.geometry import Region
 from textual.strip import Strip
 
 from gswarm_tui.common.colours import DARK, LIGHT, parsed
-from gswarm_tui.tui.ramp import BUCKETS
-from gswarm_tui.tui.terminal import Terminal
-from gswarm_tui.tui.themes import luminance, palette
+from gswarm_tui.tui.drawing.ramp import BUCKETS
+from gswarm_tui.tui.drawing.themes import luminance, palette
+from gswarm_tui.tui.textual_internals.compositor import TerminalCells
 from tests.terminal import Screen
 
 WIDE, HIGH, CUT = 12, 3, 5
@@ -108,7 +108,7 @@ EVERYWHERE = [(y, 0, WIDE) for y in range(HIGH)]
 
 @given(st.lists(frames, min_size=1, max_size=4))
 def test_after_any_frames_the_terminal_shows_the_last(drawn: list[list[tuple[Strip, Strip]]]) -> None:
-    terminal, scene = Terminal(), Scene()
+    terminal, scene = TerminalCells(), Scene()
     for number, frame in enumerate(drawn):
         update = chops(frame, EVERYWHERE) if number else layout(frame)
         scene.take(terminal.frame(update, CONSOLE) or "")
@@ -120,7 +120,7 @@ def test_after_any_frames_the_terminal_shows_the_last(drawn: list[list[tuple[Str
 def test_only_the_part_that_textual_drew_is_looked_at(
     before: list[tuple[Strip, Strip]], after: list[tuple[Strip, Strip]]
 ) -> None:
-    terminal, scene = Terminal(), Scene()
+    terminal, scene = TerminalCells(), Scene()
     scene.take(terminal.frame(layout(before), CONSOLE) or "")
     scene.take(terminal.frame(chops(after, [(1, CUT + 1, WIDE)]), CONSOLE) or "")
     want = [Strip.join(pair) for pair in before]
@@ -130,7 +130,7 @@ def test_only_the_part_that_textual_drew_is_looked_at(
 
 def test_a_number_that_changes_takes_a_few_bytes() -> None:
     plain, other = STYLES[1], STYLES[2]
-    terminal = Terminal()
+    terminal = TerminalCells()
     frame = [(Strip([Segment("util ", other)]), Strip([Segment("  73 % ", plain)]))] * HIGH
     terminal.frame(layout(frame), CONSOLE)
     frame[1] = (frame[1][0], Strip([Segment("  75 % ", plain)]))
@@ -139,7 +139,7 @@ def test_a_number_that_changes_takes_a_few_bytes() -> None:
 
 
 def test_what_was_forgotten_is_written_again() -> None:
-    terminal, scene = Terminal(), Scene()
+    terminal, scene = TerminalCells(), Scene()
     frame = [(Strip([Segment("gpu01", None)]), Strip([Segment("  98   ", STYLES[3])]))] * HIGH
     terminal.frame(layout(frame), CONSOLE)
     terminal.forget()
@@ -155,7 +155,7 @@ def test_in_256_colours_a_ramp_goes_one_way_in_steps_that_can_be_told_apart_and_
     ramp = Strip([Segment("5", palette(theme).role(f"{kind}{step}")) for step in range(BUCKETS)])
     console = Console(color_system="256", force_terminal=True)
     screen = Screen(BUCKETS, 1)
-    screen.write(Terminal().frame(LayoutUpdate([[ramp]], Region(0, 0, BUCKETS, 1)), console) or "")
+    screen.write(TerminalCells().frame(LayoutUpdate([[ramp]], Region(0, 0, BUCKETS, 1)), console) or "")
     cells = [tuple(luminance(parsed(f"#{part}")) for part in (cell.fg, cell.bg)) for cell in screen.line(0)]
     light = [ground if kind == "heat" else text for text, ground in cells]
     steps = list(dict.fromkeys(light))

@@ -11,11 +11,12 @@ from rich.color import Color
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.metrics import GPU_BY_NAME, HOST_BY_NAME, Metric
+from gswarm_tui.common import quantities
 from gswarm_tui.common.colours import ANSI, DARK, LIGHT, THEME_NAMES
-from gswarm_tui.tui import format as form
-from gswarm_tui.tui.ramp import BUCKETS, UNMEASURED, block, bucket, buckets, fractions, top_of
-from gswarm_tui.tui.text import clean, clip, clip_left, pad
-from gswarm_tui.tui.themes import luminance, palette, theme_for
+from gswarm_tui.tui.drawing import numbers
+from gswarm_tui.tui.drawing.ramp import BUCKETS, UNMEASURED, block, bucket, buckets, fractions, top_of
+from gswarm_tui.tui.drawing.text import clean, clip, clip_left, pad
+from gswarm_tui.tui.drawing.themes import luminance, palette, theme_for
 
 NAN = float("nan")
 
@@ -40,34 +41,34 @@ NAN = float("nan")
     ],
 )
 def test_a_metric_is_spelt_with_its_unit(metric: str, value: float, shown: str) -> None:
-    assert form.quantity(value, GPU_BY_NAME[metric]) == shown
+    assert numbers.quantity(value, GPU_BY_NAME[metric]) == shown
 
 
 @given(st.sampled_from(list(GPU_BY_NAME.values())), st.floats(0, 1e12))
 def test_a_cell_never_grows_over_four_characters(metric: Metric, value: float) -> None:
     possible = min(value, metric.top) if metric.top is not None else value
-    assert 1 <= len(form.cell(possible, metric)) <= form.cell_width(metric, possible) <= 4
+    assert 1 <= len(numbers.cell(possible, metric)) <= numbers.cell_width(metric, possible) <= 4
 
 
 @pytest.mark.parametrize(
     ("made", "shown"),
     [
-        (form.watts(18_432), "18.4 kW"),
-        (form.energy(900), "900 J"),
-        (form.energy(2_820), "2,820 J"),
-        (form.energy(13_752_000), "3.82 kWh"),
-        (form.energy(4.32e13), "12,000 MWh"),
-        (form.file_size(14_200_000), "14.2 MB"),
-        (form.count(1_234_567), "1.23 M"),
-        (form.mebibytes(2_097_152), "2 TiB"),
-        (form.mebibytes(1_047_552), "1,023 GiB"),
-        (form.used_of(2_150_000, 2_621_440), "2.05/2.50 TiB"),
-        (form.used_of(None, 81_920), "–/80 GiB"),
-        (form.clock(751), "00:12:31"),
-        (form.clock(183_845), "2 d 03:04:05"),
-        (form.age(12.3), "12 s"),
-        (form.age(260), "4 min"),
-        (form.percent(None), "–"),
+        (quantities.watts(18_432), "18.4 kW"),
+        (quantities.energy(900), "900 J"),
+        (quantities.energy(2_820), "2,820 J"),
+        (quantities.energy(13_752_000), "3.82 kWh"),
+        (quantities.energy(4.32e13), "12,000 MWh"),
+        (quantities.file_size(14_200_000), "14.2 MB"),
+        (quantities.count(1_234_567), "1.23 M"),
+        (quantities.mebibytes(2_097_152), "2 TiB"),
+        (quantities.mebibytes(1_047_552), "1,023 GiB"),
+        (quantities.used_of(2_150_000, 2_621_440), "2.05/2.50 TiB"),
+        (quantities.used_of(None, 81_920), "–/80 GiB"),
+        (quantities.clock(751), "00:12:31"),
+        (quantities.clock(183_845), "2 d 03:04:05"),
+        (quantities.age(12.3), "12 s"),
+        (quantities.age(260), "4 min"),
+        (quantities.percent(None), "–"),
     ],
 )
 def test_quantities_read_as_people_write_them(made: str, shown: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.history import FileHistory
 
-from gswarm_tui.common.query_history import Asked, usual_place
+from gswarm_tui.common.query_history import QueryHistory, history_path
 
 QUERIES = st.lists(st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]), min_size=1))
 
@@ -20,10 +20,10 @@ def test_every_query_comes_back_whole_and_a_file_of_the_prompt_before_is_read(qu
     with tempfile.TemporaryDirectory() as folder:
         kept, before = Path(folder) / "kept", Path(folder) / "before"
         for query in queries:
-            Asked(kept).add(query)
+            QueryHistory(kept).add(query)
             FileHistory(str(before)).store_string(query)
-        assert Asked(kept).read() == queries
-        assert Asked(before).read() == queries
+        assert QueryHistory(kept).read() == queries
+        assert QueryHistory(before).read() == queries
 
 
 def test_without_a_home_there_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -33,27 +33,27 @@ def test_without_a_home_there_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", unknown)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    assert usual_place() is None
+    assert history_path() is None
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert usual_place() == tmp_path / "gswarm-tui" / "sql-history"
+    assert history_path() == tmp_path / "gswarm-tui" / "sql-history"
 
 
 def test_where_nothing_can_be_kept_asking_goes_on(tmp_path: Path) -> None:
     for path in (None, tmp_path, tmp_path / "file" / "below"):
         (tmp_path / "file").write_text("")
-        asked = Asked(path)
+        asked = QueryHistory(path)
         asked.add("SELECT 1")
         assert asked.read() == []
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "kept").symlink_to(tmp_path / "elsewhere")
-    Asked(tmp_path / "kept").add("SELECT 1")
+    QueryHistory(tmp_path / "kept").add("SELECT 1")
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_of_a_long_file_the_newest_are_read(tmp_path: Path) -> None:
-    asked = Asked(tmp_path / "kept")
+    asked = QueryHistory(tmp_path / "kept")
     for number in range(3000):
         asked.add(f"SELECT {number:0100}")
     assert 1000 < len(asked.read()) < 3000

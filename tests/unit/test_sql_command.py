@@ -20,7 +20,7 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from gswarm_tui.cli import main
-from gswarm_tui.common.query_history import Asked
+from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.printing.formats import Form
 from gswarm_tui.shell.completion import Known, SqlCompleter
@@ -156,7 +156,7 @@ class Typing:
                 (sql, form, list(self.source.ask(sql, *values).rows()))
             ),
             Form(),
-            Asked(self.history),
+            QueryHistory(self.history),
             read=keys,
             write=DummyOutput(),
             out=self.out,

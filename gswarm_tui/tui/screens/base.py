@@ -11,8 +11,8 @@ from textual.screen import Screen
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.actions import possible
-from gswarm_tui.tui.feed import Feed
-from gswarm_tui.tui.themes import Palette, palette
+from gswarm_tui.tui.drawing.themes import Palette, palette
+from gswarm_tui.tui.feeds import Feed
 from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.timeline import Timeline
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gswarm_tui.tui.viewer import Viewer
 
 
-class Place(Screen[None], inherit_bindings=False):
+class ViewerScreen(Screen[None], inherit_bindings=False):
     """A screen of the app that shows the fleet, as it is or as it was.
 
     A subclass names its ``PLACE`` (``actions.PLACES``), takes ``BINDINGS = bindings_of(PLACE)``, ends its

@@ -11,17 +11,17 @@ from gswarm_tui.analysis.compare import Run, difference
 from gswarm_tui.analysis.desk import Desk
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.tui.actions import COMPARISON, bindings_of
-from gswarm_tui.tui.screens.computed import Computed
+from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.screens.analysis_tables import show_table, wrapped
+from gswarm_tui.tui.screens.computed import ComputedScreen
 from gswarm_tui.tui.screens.session import named
-from gswarm_tui.tui.sheets import show_sheet, told
-from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.widgets.bar import Bar, Span
-from gswarm_tui.tui.widgets.facts import title_line
-from gswarm_tui.tui.widgets.lines import Canvas
-from gswarm_tui.tui.widgets.table import Table
+from gswarm_tui.tui.screens.titles import title_line
+from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.widgets.table import TableView
 
 
-class ComparisonScreen(Computed[list[Run]]):
+class ComparisonScreen(ComputedScreen[list[Run]]):
     """Sessions beside the first of them."""
 
     PLACE = COMPARISON
@@ -35,7 +35,7 @@ class ComparisonScreen(Computed[list[Run]]):
         """Title, what differs most, the table, what its reader must know."""
         yield Bar(id="title")
         yield Canvas(id="difference")
-        yield Table(())
+        yield TableView(())
         yield Canvas(id="remarks")
         yield from self.foot()
 
@@ -61,18 +61,18 @@ class ComparisonScreen(Computed[list[Run]]):
             left.append(Span(f"  {words}", "dim"))
         self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
         difference_of, remarks = self.query_one("#difference", Canvas), self.query_one("#remarks", Canvas)
-        table, cells = self.query_one(Table), self.size.width
+        table, cells = self.query_one(TableView), self.size.width
         if self.result is None:
             table.display = remarks.display = False
             difference_of.show([(Span(""),), *self.in_its_place()])
             return
         table.display = remarks.display = True
-        difference_of.show([(Span(""),), *told(difference(self.result), cells, "accent"), (Span(""),)])
+        difference_of.show([(Span(""),), *wrapped(difference(self.result), cells, "accent"), (Span(""),)])
         made = compared.table(self.result, self.swarm.timezone)
-        last = told(" ".join(compared.remarks(self.result)), cells, "dim")
+        last = wrapped(" ".join(compared.remarks(self.result)), cells, "dim")
         room = self.lines - 2 - len(difference_of.lines) - len(last)
         table.styles.height = min(room, len(made.rows) + 1 + (room > len(made.rows) + 1))
-        show_sheet(table, made)
+        show_table(table, made)
         remarks.show(last)
 
     # What people do
@@ -83,4 +83,4 @@ class ComparisonScreen(Computed[list[Run]]):
 
     def action_move(self, where: str) -> None:
         """Move in the table."""
-        self.query_one(Table).move(where)
+        self.query_one(TableView).move(where)

@@ -8,10 +8,9 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from gswarm_tui.analysis.desk import Desk, DeskError
-from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.widgets.bar import Span
-from gswarm_tui.tui.widgets.lines import Spans
+from gswarm_tui.tui.drawing.spans import Span, Spans
+from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.screens.base import ViewerScreen
 
 T = TypeVar("T")
 
@@ -22,7 +21,7 @@ SOON_S = 1.0
 SHARE = 20.0
 
 
-class Computed(Place, Generic[T]):
+class ComputedScreen(ViewerScreen, Generic[T]):
     """Shows a ``result``, None until it is there; ``problem`` says why it isn't.
 
     A subclass overrides ``compute``, which runs in a thread, and ``goes_on``; its ``draw`` calls this one's.

@@ -9,27 +9,28 @@ from itertools import islice
 from textual.app import ComposeResult
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.events import Happened
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.tui.actions import EVENTS, bindings_of
-from gswarm_tui.tui.dialogs import Ask, Field
-from gswarm_tui.tui.format import plural
-from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.widgets.bar import Bar, Line, Span
-from gswarm_tui.tui.widgets.facts import title_line
-from gswarm_tui.tui.widgets.table import Column, Row, Table
+from gswarm_tui.tui.drawing.spans import Line, Span
+from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.dialogs import FormDialog, FormField
+from gswarm_tui.tui.screens.titles import title_line
+from gswarm_tui.tui.widgets.lines import Bar
+from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 SEVERITIES = (INFO, WARNING, ERROR)
 LEAST = {INFO: "all", WARNING: "warnings and errors", ERROR: "errors"}
 GLYPHS = {INFO: ("·", "dim"), WARNING: ("▲", "warning"), ERROR: ("╳", "error")}
 EVENT_TABLE = (
-    Column("time", 8, left=True, frozen=True),
-    Column("", 1, left=True, frozen=True),
-    Column("node", 12, left=True),
-    Column("gpu", 3),
-    Column("what", 15, left=True),
-    Column("", 24, left=True, grows=True),
+    TableColumn("time", 8, left=True, frozen=True),
+    TableColumn("", 1, left=True, frozen=True),
+    TableColumn("node", 12, left=True),
+    TableColumn("gpu", 3),
+    TableColumn("what", 15, left=True),
+    TableColumn("", 24, left=True, grows=True),
 )
 
 
@@ -60,7 +61,7 @@ def mark_values(detail: str | None) -> str:
     return " ".join(f"{name}={value}" for name, value in values.items()) if isinstance(values, dict) else ""
 
 
-class EventsScreen(Place):
+class EventsScreen(ViewerScreen):
     """The events, a row each. The cursor follows the newest while it is on the last row."""
 
     PLACE = EVENTS
@@ -78,12 +79,12 @@ class EventsScreen(Place):
     def compose(self) -> ComposeResult:
         """What is shown, then the list."""
         yield Bar(id="title")
-        yield Table(EVENT_TABLE, empty="nothing that fits has happened")
+        yield TableView(EVENT_TABLE, empty="nothing that fits has happened")
         yield from self.foot()
 
     def draw(self) -> None:
         """Add what happened since the last look, and follow it if the cursor is on the last row."""
-        table = self.query_one(Table)
+        table = self.query_one(TableView)
         following = table.at_end
         self._take_new()
         dropped = max(0, len(self._rows) - EVENTS_KEPT)
@@ -138,22 +139,22 @@ class EventsScreen(Place):
         """Spread the title over the new width."""
         self.look_again()
 
-    def on_table_moved(self) -> None:
+    def on_table_view_moved(self) -> None:
         """The cursor left the last row, or came back to it."""
         self.look()
 
-    async def on_table_chosen(self, event: Table.Chosen) -> None:
+    async def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         """Go to the time of an event."""
         if event.row < len(self._times):
             await self.swarm.visit(self._times[event.row])
 
     def action_open(self) -> None:
         """Go to the time of the event under the cursor."""
-        self.query_one(Table).choose()
+        self.query_one(TableView).choose()
 
     def action_move(self, where: str) -> None:
         """Move the cursor."""
-        self.query_one(Table).move(where)
+        self.query_one(TableView).move(where)
 
     def action_severity(self) -> None:
         """Show less: all, warnings and errors, errors only."""
@@ -162,8 +163,8 @@ class EventsScreen(Place):
 
     def action_filter(self) -> None:
         """Ask for a text that events must hold."""
-        asked = Ask(
-            "show events that hold", [Field("text", self._text, "node, kind or words; empty for all")]
+        asked = FormDialog(
+            "show events that hold", [FormField("text", self._text, "node, kind or words; empty for all")]
         )
         self.app.push_screen(asked, self._filter)
 

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.events import Resize
 
-from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_METRICS, Metric
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.filter import Filter, Matches
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, ordered
 from gswarm_tui.fleet.totals import totals
 from gswarm_tui.tui.actions import FLEET, bindings_of, possible
-from gswarm_tui.tui.dialogs import Pick
-from gswarm_tui.tui.format import plural
-from gswarm_tui.tui.layout import ZOOM_NAMES, Zoom
-from gswarm_tui.tui.legend import heads_line, label, legend_line, meaning
-from gswarm_tui.tui.picture import Picture
-from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.summary import event_line, header_line, here_lines, sessions_line, totals_line
-from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.widgets.bar import Bar, Line, Span, measure
+from gswarm_tui.tui.drawing.fleet_lines import (
+    cursor_lines,
+    event_line,
+    header_line,
+    sessions_line,
+    totals_line,
+)
+from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
+from gswarm_tui.tui.drawing.layout import ZOOM_NAMES, Zoom
+from gswarm_tui.tui.drawing.legend import heads_line, label, legend_line, meaning
+from gswarm_tui.tui.drawing.plot import PlotSeries, band, band_bins, band_width, bands_axis
+from gswarm_tui.tui.drawing.spans import Line, Span, Spans, measure
+from gswarm_tui.tui.drawing.text import clean, width
+from gswarm_tui.tui.drawing.trends import Trends
+from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.dialogs import PickDialog
 from gswarm_tui.tui.widgets.filter_line import FilterLine
 from gswarm_tui.tui.widgets.heatmap import Heatmap
-from gswarm_tui.tui.widgets.lines import Canvas
-from gswarm_tui.tui.widgets.minutes import minutes
-from gswarm_tui.tui.widgets.trends import Trends
+from gswarm_tui.tui.widgets.lines import Bar, Canvas
 
 METRICS = (*(m.name for m in GPU_METRICS), *(m.name for m in HOST_METRICS))
 ARRANGE_EVERY_S = 2.0
@@ -40,7 +47,7 @@ MINUTES_TURNS = 30
 TALL = 30
 
 
-class FleetScreen(Place):
+class FleetScreen(ViewerScreen):
     """The first place: all nodes and GPUs, the totals, the sessions and the last event."""
 
     PLACE = FLEET
@@ -149,7 +156,7 @@ class FleetScreen(Place):
         nodes = [n for n in self.fleet.nodes.values() if matches is None or matches[n.name].any()]
         means: Sequence[float] = ()
         if self._order in (Order.UP, Order.DOWN):
-            picture = Picture(self.heatmap.picture.metric.name)
+            picture = HeatmapData(self.heatmap.picture.metric.name)
             picture.look(nodes, now)
             means = picture.means.tolist()
         self._shown = ordered(nodes, self._order, now, means)
@@ -209,7 +216,7 @@ class FleetScreen(Place):
         at = self.heatmap.hovered or self.heatmap.at
         node = self.fleet.nodes.get(at[0]) if at else None
         gpu = at[1] if at else None
-        return here_lines(node, gpu, now, self.size.width, most)
+        return cursor_lines(node, gpu, now, self.size.width, most)
 
     def on_heatmap_pointed(self) -> None:
         """The cursor or the mouse went elsewhere."""
@@ -267,7 +274,7 @@ class FleetScreen(Place):
         options = [(m.name, label(m), meaning(m)) for m in GPU_METRICS]
         options += [(m.name, f"node {m.label}", m.meaning) for m in HOST_METRICS]
         chosen = self.heatmap.picture.metric.name
-        self.app.push_screen(Pick("show which metric?", options, chosen), self._picked)
+        self.app.push_screen(PickDialog("show which metric?", options, chosen), self._picked)
 
     def _picked(self, name: str | None) -> None:
         if name is not None:
@@ -305,3 +312,39 @@ class FleetScreen(Place):
         self._filter = chosen
         self._arranged_at = 0.0
         self.look()
+
+
+MINUTES_HIGHEST = 8
+
+
+def minutes(
+    nodes: Sequence[NodeState], metric: Metric, trends: Trends, now: float, size: tuple[int, int]
+) -> list[Spans]:
+    """For each node a heading and a band for each of its GPUs, or for its host, and a time axis under all.
+
+    ``size`` is how many cells and lines there are at most: no line where not all fit. As they aren't drawn
+    at every reading, the newest value isn't told.
+    """
+    cells, room = size
+    known = [node for node in nodes if node.facts]
+    bands = sum(len(node.facts) if metric.name in GPU_BY_NAME else 1 for node in known)
+    height = min(MINUTES_HIGHEST, (room - len(known) - 1) // bands) if bands else 0
+    if height < 1:
+        return []
+    bins = band_width(cells) * band_bins(height)
+    lines: list[Spans] = []
+    for node in known:
+        words = f" {clean(node.name)}: {label(metric)}, {trends.span_in_words} "
+        rule = "─" * (cells - width(words) - 1)
+        lines.append((Span("─", "faint"), Span(words, "dim"), Span(rule, "faint")))
+        for plot in _plots(node, metric, trends, bins, now):
+            lines += band(replace(plot, now=""), cells, height)
+    return [*lines, bands_axis(trends.span_s, cells)]
+
+
+def _plots(node: NodeState, metric: Metric, trends: Trends, bins: int, now: float) -> Iterator[PlotSeries]:
+    if metric.name not in GPU_BY_NAME:
+        yield trends.host(node, metric, bins, now).named("")
+        return
+    for row, facts in enumerate(node.facts):
+        yield trends.gpu(node, row, metric, bins, now).named(f"{facts.index}")

@@ -2,26 +2,100 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
+import numpy as np
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, REASON_NAMES, Metric
+from gswarm_tui.common.quantities import DASH, energy
 from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.fleet.throttling import HARMFUL, reason_names
 from gswarm_tui.tui.actions import GPU, bindings_of
-from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.widgets.bar import Bar
-from gswarm_tui.tui.widgets.curve import window
-from gswarm_tui.tui.widgets.facts import gpu_title
-from gswarm_tui.tui.widgets.lines import Canvas, Spans
-from gswarm_tui.tui.widgets.marks import marks_in
-from gswarm_tui.tui.widgets.metric_list import NARROW, metric_lines
-from gswarm_tui.tui.widgets.plot import GAP, beside, curve_width, panel
-from gswarm_tui.tui.widgets.process_table import PROCESS_TABLE, process_rows
-from gswarm_tui.tui.widgets.table import Table
-from gswarm_tui.tui.widgets.trends import Trends
-from gswarm_tui.tui.widgets.views import ViewBar
+from gswarm_tui.tui.drawing.curve import bar, window
+from gswarm_tui.tui.drawing.numbers import quantity
+from gswarm_tui.tui.drawing.plot import GAP, beside, curve_width, marks_in, panel
+from gswarm_tui.tui.drawing.ramp import bucket, fractions, top_of
+from gswarm_tui.tui.drawing.spans import Span, Spans, ink
+from gswarm_tui.tui.drawing.text import clip, pad, wrap
+from gswarm_tui.tui.drawing.trends import Trends
+from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.node_tables import PROCESS_TABLE, process_rows
+from gswarm_tui.tui.screens.titles import gpu_title
+from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.widgets.table import TableView
+from gswarm_tui.tui.widgets.view_bar import ViewBar
+
+LABEL_WIDTH = 17
+VALUE_WIDTH = 10
+BAR_WIDTH = 14
+NARROW = 1 + LABEL_WIDTH + 1 + VALUE_WIDTH + 2 + BAR_WIDTH
+"""Cells of the list without meanings."""
+MEANING_LEAST = 30
+
+
+def metric_lines(node: NodeState, row: int, cells: int, now: float) -> list[Spans]:
+    """One line a metric; what wasn't measured says why instead of what it means."""
+    if row >= len(node.facts):
+        return []
+    old = node.standing(now) is not Standing.LIVE
+    room = cells - NARROW - 2
+    lines: list[Spans] = []
+    for metric, value in zip(GPU_METRICS, node.gpus[row].tolist(), strict=True):
+        label = Span(f" {metric.label:<{LABEL_WIDTH}} ", "dim")
+        if metric.unit == "bits":
+            words, role = in_words(value)
+            for part in wrap(words, max(12, cells - LABEL_WIDTH - 3)):
+                lines.append((label, Span(part, "dim" if old else role)))
+                label = Span(" " * (LABEL_WIDTH + 2))
+            continue
+        text = energy(value / 1000) if metric.unit == "mJ" else quantity(value, metric)
+        missing = text == DASH
+        spans = [
+            label,
+            Span(pad(text, VALUE_WIDTH, right=True), "dim" if missing or old else "text"),
+            Span("  "),
+        ]
+        spans.append(_bar(metric, value, top_of(metric, node.facts[row])))
+        if room >= MEANING_LEAST:
+            words = why_missing(node, row, metric) if missing else metric.meaning
+            spans.append(Span("  " + clip(words, room), "warning" if missing else "dim"))
+        lines.append(tuple(spans))
+    return lines
+
+
+def _bar(metric: Metric, value: float, top: float | None) -> Span:
+    """A bar where the scale has an end; performance states count down from the fastest and have none."""
+    if top is None or metric.unit == "P" or math.isnan(value):
+        return Span(" " * BAR_WIDTH)
+    level = float(fractions(metric, np.array([value]), top)[0])
+    return Span(bar(level, BAR_WIDTH), ink(bucket(level)))
+
+
+def in_words(bits: float) -> tuple[str, str]:
+    """Clock reasons in words, and the role they are written in."""
+    if math.isnan(bits):
+        return DASH, "dim"
+    held = reason_names(int(bits))
+    if held:
+        return held, "warning" if int(bits) & HARMFUL else "text"
+    others = ", ".join(name for bit, name in REASON_NAMES.items() if bit & int(bits))
+    return others or "nothing holds them down", "text"
+
+
+def why_missing(node: NodeState, row: int, metric: Metric) -> str:
+    """The reason that a node gives for a GPU's metric, or what is likely."""
+    if node.hello is None:
+        return "the node has not introduced itself"
+    known = node.hello.capabilities
+    index = node.facts[row].index
+    for name in (f"gpu{index}.{metric.name}", metric.name, f"gpu{index}", "gpu"):
+        if name in known:
+            return known[name]
+    return "not in the newest frame"
+
 
 ALL, PLOTS, METRICS, PROCESSES = "overview", "plots", "metrics", "processes"
 PLOTTED = (
@@ -51,7 +125,7 @@ def grid(cells: int, lines: int) -> tuple[int, int]:
     return columns, rows
 
 
-class GpuScreen(Place):
+class GpuScreen(ViewerScreen):
     """One GPU of a node; ``gpu`` is its position in the node."""
 
     PLACE = GPU
@@ -78,7 +152,7 @@ class GpuScreen(Place):
             with Horizontal(id="upper"):
                 yield Canvas(id="metrics")
                 yield Canvas(id="plots")
-            yield Table(PROCESS_TABLE, empty="no process on this GPU", id="processes")
+            yield TableView(PROCESS_TABLE, empty="no process on this GPU", id="processes")
         yield from self.foot()
 
     @property
@@ -98,7 +172,7 @@ class GpuScreen(Place):
         self._trends.settle(now - self.feed.started_at)
         self._arrange()
         metrics, plots = self.query_one("#metrics", Canvas), self.query_one("#plots", Canvas)
-        processes = self.query_one("#processes", Table)
+        processes = self.query_one("#processes", TableView)
         if metrics.display:
             metrics.show(metric_lines(node, self.gpu, metrics.size.width, now))
         if plots.display:
@@ -113,7 +187,7 @@ class GpuScreen(Place):
         """Show the parts of the view; the overview has metrics and processes where there is room."""
         view, room = self.view, self.query_one("#body").size
         wide = room.width >= WIDE
-        metrics, processes = self.query_one("#metrics"), self.query_one("#processes", Table)
+        metrics, processes = self.query_one("#metrics"), self.query_one("#processes", TableView)
         metrics.display = view == METRICS or (view == ALL and wide)
         metrics.styles.width = "1fr" if view == METRICS else NARROW + 2
         self.query_one("#plots").display = view in (ALL, PLOTS)
@@ -167,7 +241,7 @@ class GpuScreen(Place):
             by = {"up": -1, "down": 1, "page_up": -10, "page_down": 10, "first": -99, "last": 99}[where]
             self.query_one("#metrics", Canvas).scroll_relative(y=by, animate=False)
         else:
-            self.query_one("#processes", Table).move(where)
+            self.query_one("#processes", TableView).move(where)
 
     def _step(self, by: int) -> None:
         nodes = [node for node in self.fleet.nodes.values() if node.facts or node.name == self.node]

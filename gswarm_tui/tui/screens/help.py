@@ -10,7 +10,8 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
 from gswarm_tui.tui.actions import FLEET, GROUPS, actions_of
-from gswarm_tui.tui.widgets.bar import Bar, Line, Span
+from gswarm_tui.tui.drawing.spans import Line, Span
+from gswarm_tui.tui.widgets.lines import Bar
 
 SIGNS: tuple[tuple[str, str], ...] = (
     ("–", "not measured: the machine has no answer, or the GPU doesn't"),

@@ -8,35 +8,105 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_BY_NAME, Metric
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_BY_NAME, HOST_METRICS, Metric
+from gswarm_tui.common.quantities import DASH
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.actions import NODE, bindings_of
-from gswarm_tui.tui.dialogs import Pick
-from gswarm_tui.tui.format import quantity
-from gswarm_tui.tui.legend import label, meaning
-from gswarm_tui.tui.ramp import is_logarithmic
-from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.widgets.bar import Bar, Span
-from gswarm_tui.tui.widgets.curve import window
-from gswarm_tui.tui.widgets.facts import node_title
-from gswarm_tui.tui.widgets.gpu_table import column_of, gpu_columns, gpu_rows, metric_at
-from gswarm_tui.tui.widgets.host_panel import host_height, host_lines, host_plots
-from gswarm_tui.tui.widgets.lines import Canvas, Spans
-from gswarm_tui.tui.widgets.marks import Mark, marks_in, overlay
-from gswarm_tui.tui.widgets.plot import (
+from gswarm_tui.tui.drawing.curve import time_axis, window
+from gswarm_tui.tui.drawing.legend import label, meaning
+from gswarm_tui.tui.drawing.numbers import quantity
+from gswarm_tui.tui.drawing.plot import (
     LABEL_WIDTH,
+    PlotMark,
+    PlotSeries,
     band,
     band_bins,
     band_width,
     bands_axis,
     curve_width,
+    marks_in,
+    overlay,
     panel,
+    sparkline,
 )
-from gswarm_tui.tui.widgets.process_table import PROCESS_TABLE, process_rows
-from gswarm_tui.tui.widgets.table import MARK, Table
-from gswarm_tui.tui.widgets.trends import Trends
-from gswarm_tui.tui.widgets.unmeasured import UNMEASURED_TABLE, unmeasured_rows
-from gswarm_tui.tui.widgets.views import ViewBar
+from gswarm_tui.tui.drawing.ramp import is_logarithmic
+from gswarm_tui.tui.drawing.spans import Span, Spans
+from gswarm_tui.tui.drawing.trends import Trends
+from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.dialogs import PickDialog
+from gswarm_tui.tui.screens.node_tables import (
+    PROCESS_TABLE,
+    UNMEASURED_TABLE,
+    column_of,
+    gpu_columns,
+    gpu_rows,
+    metric_at,
+    process_rows,
+    unmeasured_rows,
+)
+from gswarm_tui.tui.screens.titles import node_title
+from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.widgets.table import CURSOR_MARK, TableView
+from gswarm_tui.tui.widgets.view_bar import ViewBar
+
+CELL_WIDTH = 38
+HOST_LABEL_WIDTH = 15
+HOST_VALUE_WIDTH = 9
+HOST_GAP = 2
+WORDS_WIDTH = HOST_LABEL_WIDTH + HOST_VALUE_WIDTH + 2
+"""Cells of a metric before its curve."""
+
+
+def host_columns(width: int) -> int:
+    """How many metrics stand side by side."""
+    return max(1, min(4, (width - 1 + HOST_GAP) // (CELL_WIDTH + HOST_GAP)))
+
+
+def host_height(width: int) -> int:
+    """Lines that all metrics need."""
+    return -(-len(HOST_METRICS) // host_columns(width))
+
+
+def host_lines(node: NodeState, trends: Trends, width: int, now: float) -> list[Spans]:
+    """All host metrics, column by column."""
+    columns = host_columns(width)
+    height = host_height(width)
+    curve = max(4, (width - 1 - HOST_GAP * (columns - 1)) // columns - WORDS_WIDTH)
+    cells = [_lines(metric, trends.host(node, metric, curve, now), 1)[0] for metric in HOST_METRICS]
+    lines = []
+    for at in range(height):
+        line: list[Span] = [Span(" ")]
+        for cell_at in range(at, len(cells), height):
+            gap = [Span(" " * HOST_GAP)] if cell_at >= height else []
+            line += [*gap, *cells[cell_at]]
+        lines.append(tuple(line))
+    return lines
+
+
+def host_plots(node: NodeState, trends: Trends, width: int, height: int, now: float) -> list[Spans]:
+    """All host metrics below each other over one time axis; side by side where there are too few lines."""
+    each = (height - 1) // len(HOST_METRICS)
+    if each < 1:
+        return host_lines(node, trends, width, now)
+    curve = max(4, width - 2 - WORDS_WIDTH)
+    lines = [
+        (Span(" "), *line)
+        for metric in HOST_METRICS
+        for line in _lines(metric, trends.host(node, metric, curve, now), each)
+    ]
+    return [*lines, (Span(" " * (1 + WORDS_WIDTH) + time_axis(trends.span_s, curve), "dim"),)]
+
+
+def _lines(metric: Metric, plot: PlotSeries, height: int) -> list[Spans]:
+    """One metric: its curve of so many lines, with name and value before the lowest."""
+    quiet = plot.old or plot.now == DASH
+    words = (
+        Span(f"{metric.label:<{HOST_LABEL_WIDTH}} ", "dim"),
+        Span(f"{plot.now:>{HOST_VALUE_WIDTH}} ", "dim" if quiet else "text"),
+    )
+    *upper, lowest = sparkline(plot.levels, height)
+    return [*((Span(" " * WORDS_WIDTH), *line) for line in upper), (*words, *lowest)]
+
 
 ALL, PLOTS, HOST, PROCESSES, UNMEASURED = "overview", "plots", "host", "processes", "not measured"
 PANEL_LOWEST = 6
@@ -79,7 +149,7 @@ def heights(room: int, gpus: int, host: int, processes: int) -> Heights:
     return Heights(table, plots, 1 + higher, host_part, rest if processes_part else 0)
 
 
-class NodeScreen(Place):
+class NodeScreen(ViewerScreen):
     """One node. The GPU table's column cursor picks the metric that is plotted."""
 
     PLACE = NODE
@@ -101,16 +171,16 @@ class NodeScreen(Place):
         yield Bar(id="title")
         yield ViewBar(self.VIEWS)
         with Vertical(id="body"):
-            yield Table(gpu_columns(), picks_column=True, empty="no GPU is known", id="gpus")
+            yield TableView(gpu_columns(), picks_column=True, empty="no GPU is known", id="gpus")
             yield Canvas(id="plots")
             yield Canvas(id="host")
-            yield Table(PROCESS_TABLE, empty="no process on a GPU", id="processes")
-            yield Table(UNMEASURED_TABLE, empty="everything could be measured", id="unmeasured")
+            yield TableView(PROCESS_TABLE, empty="no process on a GPU", id="processes")
+            yield TableView(UNMEASURED_TABLE, empty="everything could be measured", id="unmeasured")
         yield from self.foot()
 
     def on_mount(self) -> None:
         """The cursor begins on the GPU that was asked for."""
-        self.query_one("#gpus", Table).cursor = self.gpu or 0
+        self.query_one("#gpus", TableView).cursor = self.gpu or 0
         self._focus_view()
 
     @property
@@ -124,10 +194,10 @@ class NodeScreen(Place):
         return self.query_one(ViewBar).picked
 
     @property
-    def table(self) -> Table:
+    def table(self) -> TableView:
         """The table that moving keys move in."""
         names = {PROCESSES: "#processes", UNMEASURED: "#unmeasured"}
-        return self.query_one(names.get(self.view, "#gpus"), Table)
+        return self.query_one(names.get(self.view, "#gpus"), TableView)
 
     def draw(self) -> None:
         """Show the node as it is now."""
@@ -137,8 +207,8 @@ class NodeScreen(Place):
         self._arrange()
         self.query_one(ViewBar).tell(self._hint(node))
         old = node.standing(now) is not Standing.LIVE
-        if self.query_one("#gpus", Table).display:
-            self.query_one("#gpus", Table).show(gpu_rows(node, self._metric, now))
+        if self.query_one("#gpus", TableView).display:
+            self.query_one("#gpus", TableView).show(gpu_rows(node, self._metric, now))
         if self.query_one("#plots", Canvas).display:
             self.query_one("#plots", Canvas).show(self._plot_lines(node, now))
         if self.query_one("#host", Canvas).display:
@@ -150,11 +220,11 @@ class NodeScreen(Place):
                 room = self.query_one("#body").size.height
                 lines = host_plots(node, self._trends, self.size.width, room, now)
             self.query_one("#host", Canvas).show(lines)
-        if node.hello is not None and self.query_one("#processes", Table).display:
+        if node.hello is not None and self.query_one("#processes", TableView).display:
             rows = process_rows(node.hello, node.processes, old=old)
-            self.query_one("#processes", Table).show(rows)
-        if node.hello is not None and self.query_one("#unmeasured", Table).display:
-            self.query_one("#unmeasured", Table).show(unmeasured_rows(node.hello))
+            self.query_one("#processes", TableView).show(rows)
+        if node.hello is not None and self.query_one("#unmeasured", TableView).display:
+            self.query_one("#unmeasured", TableView).show(unmeasured_rows(node.hello))
 
     def _arrange(self) -> None:
         """Give each part of the view its lines."""
@@ -188,23 +258,23 @@ class NodeScreen(Place):
         if not node.facts or room < 2:
             return []
         if not self._band:
-            row = min(self.query_one("#gpus", Table).cursor, len(node.facts) - 1)
+            row = min(self.query_one("#gpus", TableView).cursor, len(node.facts) - 1)
             bins = curve_width(cells) * 2
             plot = self._trends.gpu(node, row, self._metric, bins, now)
             named = plot.named(f"GPU {node.facts[row].index}, {plot.label}")
             return panel(named, cells, room, self._trends.span_s, marks=self._marks(bins, now))
         lines: list[Spans] = []
         bins = band_width(cells) * band_bins(self._band)
-        cursor = self.query_one("#gpus", Table).cursor
+        cursor = self.query_one("#gpus", TableView).cursor
         for row, facts in enumerate(node.facts):
-            mark = MARK if row == cursor else ""
+            mark = CURSOR_MARK if row == cursor else ""
             plot = self._trends.gpu(node, row, self._metric, bins, now)
             lines += band(plot.named(f"{mark} {facts.index}"), cells, self._band)
         marks = self._marks(bins, now)
         lines = overlay(lines, marks, LABEL_WIDTH + 1, band_width(cells), titled=False)
         return [*lines, bands_axis(self._trends.span_s, cells)]
 
-    def _marks(self, bins: int, now: float) -> list[Mark]:
+    def _marks(self, bins: int, now: float) -> list[PlotMark]:
         return marks_in(self.fleet.happened, window(now, self._trends.span_s, bins))
 
     def _hint(self, node: NodeState) -> str:
@@ -237,14 +307,14 @@ class NodeScreen(Place):
         target = {PLOTS: "#plots", HOST: "#host"}.get(self.view)
         self.set_focus(self.query_one(target) if target else self.table)
 
-    def on_table_moved(self, event: Table.Moved) -> None:
+    def on_table_view_moved(self, event: TableView.Moved) -> None:
         """Another GPU or another metric: plot it."""
         if event.table.id == "gpus":
             self._metric = metric_at(event.column)
             self.gpu = event.row
             self.look()
 
-    def on_table_chosen(self, event: Table.Chosen) -> None:
+    def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         """Go to the GPU of a row."""
         if event.table.id == "gpus":
             self.swarm.show_gpu(self.node, event.row)
@@ -254,7 +324,7 @@ class NodeScreen(Place):
         if self.view == HOST:
             self.query_one("#host", Canvas).scroll_relative(y=-1 if where == "up" else 1, animate=False)
         elif self.view == PLOTS and where in ("left", "right"):
-            self.query_one("#gpus", Table).move(where)
+            self.query_one("#gpus", TableView).move(where)
         else:
             self.table.move(where)
 
@@ -274,7 +344,7 @@ class NodeScreen(Place):
     def action_metric(self, name: str) -> None:
         """Plot a metric of the catalogue; one of the host shows the host."""
         if name in GPU_BY_NAME:
-            self.query_one("#gpus", Table).pick_column(column_of(GPU_BY_NAME[name]))
+            self.query_one("#gpus", TableView).pick_column(column_of(GPU_BY_NAME[name]))
         elif name in HOST_BY_NAME:
             self.query_one(ViewBar).pick(HOST)
 
@@ -282,7 +352,7 @@ class NodeScreen(Place):
         """Choose the metric from a list."""
         options = [(m.name, self._option(m), meaning(m)) for m in GPU_METRICS]
         self.app.push_screen(
-            Pick("plot which metric?", options, self._metric.name),
+            PickDialog("plot which metric?", options, self._metric.name),
             lambda name: self.action_metric(name) if name else None,
         )
 

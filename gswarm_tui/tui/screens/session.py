@@ -10,16 +10,16 @@ from gswarm_tui.analysis import sheet
 from gswarm_tui.analysis.desk import Desk, Dossier, Named
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.tui.actions import SESSION, bindings_of
-from gswarm_tui.tui.dialogs import Pick
-from gswarm_tui.tui.screens.computed import Computed
+from gswarm_tui.tui.drawing.spans import Span, Spans
+from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.screens.analysis_tables import labelled, show_table, wrapped
+from gswarm_tui.tui.screens.computed import ComputedScreen
+from gswarm_tui.tui.screens.dialogs import PickDialog
 from gswarm_tui.tui.screens.events import EVENT_TABLE, event_row
-from gswarm_tui.tui.sheets import labelled, show_sheet, told
-from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.widgets.bar import Bar, Span
-from gswarm_tui.tui.widgets.facts import title_line
-from gswarm_tui.tui.widgets.lines import Canvas, Spans
-from gswarm_tui.tui.widgets.table import Table
-from gswarm_tui.tui.widgets.views import ViewBar
+from gswarm_tui.tui.screens.titles import title_line
+from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.widgets.table import TableView
+from gswarm_tui.tui.widgets.view_bar import ViewBar
 
 ALL, NODES, GPUS, PROCESSES, EVENTS = "summary", "nodes", "GPUs", "processes", "events"
 TABLE_LEAST = 5
@@ -31,7 +31,7 @@ def named(session: Session) -> Named:
     return Named(session.name, session.started_at)
 
 
-class SessionScreen(Computed[Dossier]):
+class SessionScreen(ComputedScreen[Dossier]):
     """A session of the fleet, by its id, as the recording has it."""
 
     PLACE = SESSION
@@ -47,7 +47,7 @@ class SessionScreen(Computed[Dossier]):
         yield Bar(id="title")
         yield ViewBar(self.VIEWS)
         yield Canvas(id="summary")
-        yield Table(())
+        yield TableView(())
         yield from self.foot()
 
     @property
@@ -84,9 +84,9 @@ class SessionScreen(Computed[Dossier]):
         left = [Span(f" {clean(session.name)}", "title"), Span("  "), standing]
         self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
         self.query_one(ViewBar).tell(self.how_it_stands())
-        canvas, table = self.query_one("#summary", Canvas), self.query_one(Table)
+        canvas, table = self.query_one("#summary", Canvas), self.query_one(TableView)
         if self.result is None or self.result.summary.whole is None:
-            words = told(f"{session.name} holds no sample of a GPU yet", self.size.width, "warning")
+            words = wrapped(f"{session.name} holds no sample of a GPU yet", self.size.width, "warning")
             canvas.display, table.display = True, False
             canvas.show(words if self.result is not None else self.in_its_place())
             return
@@ -103,14 +103,14 @@ class SessionScreen(Computed[Dossier]):
 
     def _summary(self, dossier: Dossier, cells: int) -> list[Spans]:
         summary = dossier.summary
-        lines = told(sheet.heading(summary, self.swarm.timezone), cells, "dim")
-        lines += told(summary.span.note, cells) if summary.span.note else []
+        lines = wrapped(sheet.heading(summary, self.swarm.timezone), cells, "dim")
+        lines += wrapped(summary.span.note, cells) if summary.span.note else []
         lines += [(Span(""),), *labelled(sheet.whole(summary), cells)]
         ends = sheet.extremes(summary.gpus)
         lines += [(Span(""),), *labelled(ends, cells)] if len(summary.gpus) > 2 and ends else []
         return lines
 
-    def _fill(self, table: Table, dossier: Dossier) -> None:
+    def _fill(self, table: TableView, dossier: Dossier) -> None:
         summary = dossier.summary
         several = len(summary.nodes) > 1
         if self.view == EVENTS:
@@ -119,11 +119,11 @@ class SessionScreen(Computed[Dossier]):
             table.show_columns(EVENT_TABLE, rows)
         elif self.view == PROCESSES:
             table.empty = "no process on its GPUs"
-            show_sheet(table, sheet.process_table(dossier.processes))
+            show_table(table, sheet.process_table(dossier.processes))
         elif self.view == NODES or (self.view == ALL and several):
-            show_sheet(table, sheet.figures_table(summary.nodes))
+            show_table(table, sheet.figures_table(summary.nodes))
         else:
-            show_sheet(table, sheet.figures_table(summary.gpus))
+            show_table(table, sheet.figures_table(summary.gpus))
 
     # What people do
 
@@ -142,7 +142,7 @@ class SessionScreen(Computed[Dossier]):
 
     def action_move(self, where: str) -> None:
         """Move in the table; where there is none, in the summary."""
-        table = self.query_one(Table)
+        table = self.query_one(TableView)
         if table.display:
             table.move(where)
         elif where in SCROLLED:
@@ -151,12 +151,12 @@ class SessionScreen(Computed[Dossier]):
     async def action_open(self) -> None:
         """Go to the time of an event, else to where the session starts."""
         at = self.session.started_at
-        row = self.query_one(Table).cursor
+        row = self.query_one(TableView).cursor
         if self.view == EVENTS and self.result is not None and row < len(self.result.events):
             at = self.result.events[row].at
         await self.swarm.visit(at)
 
-    async def on_table_chosen(self) -> None:
+    async def on_table_view_chosen(self) -> None:
         """A second click."""
         await self.action_open()
 
@@ -169,7 +169,9 @@ class SessionScreen(Computed[Dossier]):
             self.swarm.say("there is no other session to compare it with")
             return
         options = [(s.session_id, s.name) for s in others]
-        self.app.push_screen(Pick(f"compare {self.session.name} with which session?", options), self._compare)
+        self.app.push_screen(
+            PickDialog(f"compare {self.session.name} with which session?", options), self._compare
+        )
 
     def _compare(self, other: str | None) -> None:
         session = self.fleet.sessions.sessions.get(other or "")

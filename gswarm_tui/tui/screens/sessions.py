@@ -9,32 +9,31 @@ from datetime import datetime, tzinfo
 from textual.app import ComposeResult
 
 from gswarm_agent.metrics import GPU_BY_NAME
+from gswarm_tui.common.quantities import DASH, clock, energy, percent, plural, watts
 from gswarm_tui.fleet.node import stale_after_s
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.actions import SESSIONS, bindings_of, possible
-from gswarm_tui.tui.dialogs import Ask, Field
-from gswarm_tui.tui.format import DASH, clock, energy, percent, plural, watts
-from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.text import clean, clip, width
-from gswarm_tui.tui.widgets.bar import Bar, Span
-from gswarm_tui.tui.widgets.facts import joined, title_line
-from gswarm_tui.tui.widgets.lines import Canvas
-from gswarm_tui.tui.widgets.marks import marks_in
-from gswarm_tui.tui.widgets.plot import GAP, beside, curve_width, panel
-from gswarm_tui.tui.widgets.table import Column, Row, Table
-from gswarm_tui.tui.widgets.trends import Trends, session_window
+from gswarm_tui.tui.drawing.plot import GAP, beside, curve_width, marks_in, panel
+from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.drawing.text import clean, clip, width
+from gswarm_tui.tui.drawing.trends import Trends, session_window
+from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.dialogs import FormDialog, FormField
+from gswarm_tui.tui.screens.titles import joined, title_line
+from gswarm_tui.tui.widgets.lines import Bar, Canvas
+from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 NAME, NOTE = 1, -1
 SESSION_TABLE = (
-    Column("", 1, left=True, frozen=True),
-    Column("session", 20, left=True, frozen=True),
-    Column("started", 8, left=True),
-    Column("lasts", 10),
-    Column("util", 6, "mean"),
-    Column("power", 7, "a GPU"),
-    Column("energy", 9),
-    Column("note", 8, left=True, grows=True),
+    TableColumn("", 1, left=True, frozen=True),
+    TableColumn("session", 20, left=True, frozen=True),
+    TableColumn("started", 8, left=True),
+    TableColumn("lasts", 10),
+    TableColumn("util", 6, "mean"),
+    TableColumn("power", 7, "a GPU"),
+    TableColumn("energy", 9),
+    TableColumn("note", 8, left=True, grows=True),
 )
 
 PLOTTED = ("util_pct", "power_w")
@@ -74,7 +73,7 @@ def session_rows(sessions: list[Session], fleet: Fleet, now: float, zone: tzinfo
     return rows
 
 
-def session_columns(rows: Sequence[Row], cells: int) -> tuple[Column, ...]:
+def session_columns(rows: Sequence[Row], cells: int) -> tuple[TableColumn, ...]:
     """The table's columns with names as wide as they are; notes get half of the room that is left over."""
     longest, note = (max((width(row[at].text) for row in rows), default=0) for at in (NAME, NOTE))
     spare = cells - 1 - sum(column.width + 1 for column in SESSION_TABLE)
@@ -92,7 +91,7 @@ def started(at: float, now: float, zone: tzinfo | None) -> str:
     return f"{begun:%H:%M:%S}" if begun.date() == today.date() else f"{begun:%d %b}"
 
 
-class SessionsScreen(Place):
+class SessionsScreen(ViewerScreen):
     """All sessions; keys start, stop, rename and annotate them."""
 
     PLACE = SESSIONS
@@ -108,7 +107,7 @@ class SessionsScreen(Place):
     def compose(self) -> ComposeResult:
         """A line of totals and the list."""
         yield Bar(id="title")
-        yield Table(SESSION_TABLE)
+        yield TableView(SESSION_TABLE)
         yield Canvas(id="plots")
         yield from self.foot()
 
@@ -128,7 +127,7 @@ class SessionsScreen(Place):
             Span(words, "good" if running else "dim"),
         ]
         self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
-        table = self.query_one(Table)
+        table = self.query_one(TableView)
         can_start = possible("start_session", self.swarm.mode)
         table.empty = "no session yet" + ("; s starts one, also in the past" if can_start else "")
         rows = session_rows(self._shown, self.fleet, now, self.swarm.timezone)
@@ -149,7 +148,7 @@ class SessionsScreen(Place):
         session, plots = self.chosen_session(), self.query_one("#plots", Canvas)
         plots.display = session is not None and self.lines >= PLOTS_FROM
         if session is None or not plots.display:
-            self.query_one(Table).styles.height = "1fr"
+            self.query_one(TableView).styles.height = "1fr"
             return
         second = int(now) if session.running else None
         marked = sum(one.kind == "mark" for one in self.fleet.happened)
@@ -161,7 +160,7 @@ class SessionsScreen(Place):
         bins = curve_width(cells) * 2
         shown = session_window(session, self.fleet.interval_s, bins, now)
         last = "now" if session.running else "end"
-        table = self.query_one(Table)
+        table = self.query_one(TableView)
         room = self.lines - table.heading_height - CHROME
         height = max(PLOTS_LEAST, min(PLOTS_MOST, room - len(self._shown)))
         table.styles.height = min(len(self._shown), room - height) + table.heading_height
@@ -178,14 +177,14 @@ class SessionsScreen(Place):
 
     def chosen_session(self) -> Session | None:
         """The session under the cursor."""
-        cursor = self.query_one(Table).cursor
+        cursor = self.query_one(TableView).cursor
         return self._shown[cursor] if cursor < len(self._shown) else None
 
     def action_move(self, where: str) -> None:
         """Move the cursor."""
-        self.query_one(Table).move(where)
+        self.query_one(TableView).move(where)
 
-    def on_table_moved(self) -> None:
+    def on_table_view_moved(self) -> None:
         """Another session: show its course."""
         self._plot(self.feed.now())
 
@@ -195,9 +194,9 @@ class SessionsScreen(Place):
 
     def action_open(self) -> None:
         """Open the session under the cursor."""
-        self.query_one(Table).choose()
+        self.query_one(TableView).choose()
 
-    def on_table_chosen(self) -> None:
+    def on_table_view_chosen(self) -> None:
         """Enter, or a second click: open it."""
         session = self.chosen_session()
         if session is not None:
@@ -208,7 +207,7 @@ class SessionsScreen(Place):
         session = self.chosen_session()
         if session is not None:
             self._picked ^= {session.session_id}
-            self.query_one(Table).move("down")
+            self.query_one(TableView).move("down")
             self.look()
 
     def action_compare(self) -> None:
@@ -226,14 +225,14 @@ class SessionsScreen(Place):
         """Ask for another name."""
         session = self.chosen_session()
         if session is not None:
-            asked = Ask("rename the session", [Field("name", session.name)])
+            asked = FormDialog("rename the session", [FormField("name", session.name)])
             self.app.push_screen(asked, lambda answer: self._change(session, answer, "name"))
 
     def action_note(self) -> None:
         """Ask for a note."""
         session = self.chosen_session()
         if session is not None:
-            asked = Ask(f"note to {session.name}", [Field("note", session.note)])
+            asked = FormDialog(f"note to {session.name}", [FormField("note", session.note)])
             self.app.push_screen(asked, lambda answer: self._change(session, answer, "note"))
 
     def _change(self, session: Session, answer: tuple[str, ...] | None, field: str) -> None:

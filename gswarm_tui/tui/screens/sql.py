@@ -3,37 +3,109 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from textual.app import ComposeResult
 
 from gswarm_tui.analysis.desk import MOST_COUNTED, Desk, DeskError, Found
+from gswarm_tui.common.quantities import plural
+from gswarm_tui.common.query_history import QueryHistory
+from gswarm_tui.printing.cells import NOTHING, is_number, writer
 from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.tui.actions import SQL, bindings_of
-from gswarm_tui.tui.answer import Laid, lay_out
-from gswarm_tui.tui.dialogs import Show
-from gswarm_tui.tui.format import plural
-from gswarm_tui.tui.notebook import Notebook
-from gswarm_tui.tui.screens.base import Place
-from gswarm_tui.tui.sheets import told
-from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.widgets.bar import Bar, Line, Span, measure
+from gswarm_tui.tui.drawing.spans import Line, Span, measure
+from gswarm_tui.tui.drawing.text import clean, width
+from gswarm_tui.tui.screens.analysis_tables import wrapped
+from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.dialogs import DetailsDialog
+from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.widgets.editor import Editor
-from gswarm_tui.tui.widgets.facts import title_line
-from gswarm_tui.tui.widgets.table import Column, Table
+from gswarm_tui.tui.widgets.lines import Bar
+from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
+
+HISTORY_KEPT = 200
+
+
+@dataclass
+class SqlState:
+    """What was asked, oldest first, also at the prompt and in other runs; what the place showed when left."""
+
+    kept: QueryHistory
+    asked: list[str] = field(default_factory=list)
+    draft: str = ""
+    answer: ResultTable | None = None
+    problem: str = ""
+
+    def open(self) -> None:
+        """Learn what was asked before this run."""
+        self.asked = self.asked or self.kept.read()[-HISTORY_KEPT:]
+
+    def remember(self, sql: str) -> None:
+        """Put a query behind those that were asked before."""
+        if self.asked[-1:] != [sql]:
+            self.asked = [*self.asked, sql][-HISTORY_KEPT:]
+            self.kept.add(sql)
+
+
+WIDEST = 40
+"""Cells of a text column; a row is shown whole on Enter."""
+SAMPLED = 1_000
+"""So many values decide how many digits the numbers of a column have."""
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """Columns and rows as a table shows them, and how many rows there are, None if nobody counted."""
+
+    columns: tuple[TableColumn, ...]
+    rows: list[Row]
+    total: int | None
+    seconds: float
+
+
+def result_table(found: Found) -> ResultTable:
+    """Make text of an answer; for large ones this takes a while."""
+    texts = [_column(kind, [row[at] for row in found.rows]) for at, kind in enumerate(found.types)]
+    last = len(found.names) - 1
+    columns = tuple(
+        TableColumn(
+            clean(name),
+            _cells(name, texts[at], number=is_number(kind)),
+            "UTC" if kind.startswith("TIMESTAMP") else "",
+            left=not is_number(kind),
+            grows=at == last and not is_number(kind),
+        )
+        for at, (name, kind) in enumerate(zip(found.names, found.types, strict=True))
+    )
+    return ResultTable(columns, list(zip(*texts, strict=True)), found.total, found.seconds)
+
+
+def _column(kind: str, values: Sequence[Any]) -> list[Span]:
+    shown = writer(kind, values[:SAMPLED])
+    return [Span(NOTHING, "dim") if value is None else Span(shown(value)) for value in values]
+
+
+def _cells(name: str, spans: Sequence[Span], *, number: bool) -> int:
+    widest = max(width(clean(name)), *(width(span.text) for span in spans), 1)
+    return widest if number else min(widest, max(WIDEST, width(clean(name))))
+
 
 UNRECORDED = "nothing is recorded, so there is nothing to ask; without --no-record there is"
-_RECIPES = (Column("recipes", 40, left=True, grows=True),)
+_RECIPES = (TableColumn("recipes", 40, left=True, grows=True),)
 
 
-class SqlScreen(Place):
+class SqlScreen(ViewerScreen):
     """Asks the recording, in a thread; whatever happens there, the screen goes on."""
 
     PLACE = SQL
     BINDINGS = bindings_of(PLACE)
     AUTO_FOCUS = "Editor"
 
-    def __init__(self) -> None:
+    def __init__(self, state: SqlState) -> None:
         super().__init__()
+        self.notebook = state
         self._desk: Desk | None = None
         self._asking = False
         self._recipes = True
@@ -48,13 +120,8 @@ class SqlScreen(Place):
             highlight_cursor_line=False,
         )
         yield Bar(id="said")
-        yield Table(())
+        yield TableView(())
         yield from self.foot()
-
-    @property
-    def notebook(self) -> Notebook:
-        """What was asked before."""
-        return self.swarm.notebook
 
     @property
     def typing(self) -> bool:
@@ -88,7 +155,7 @@ class SqlScreen(Place):
     def _said(self) -> list[Line]:
         """How the question stands, within a rule; what went wrong above it, on as many lines as it needs."""
         words = self._words()
-        wrong = told(f"╳ {self.notebook.problem}", self.size.width, "error") if not words else []
+        wrong = wrapped(f"╳ {self.notebook.problem}", self.size.width, "error") if not words else []
         rule = [Span("─ ", "faint"), *words, Span(" ", "faint")] if words else []
         return [*wrong, [*rule, Span("─" * max(0, self.size.width - measure(rule)), "faint")]]
 
@@ -122,7 +189,7 @@ class SqlScreen(Place):
         if answer is None:
             return
         self._recipes = False
-        table = self.query_one(Table)
+        table = self.query_one(TableView)
         table.empty = "no rows" if answer.columns else ""
         table.show_columns(answer.columns, answer.rows)
         self.look()
@@ -130,7 +197,7 @@ class SqlScreen(Place):
     def _show_recipes(self) -> None:
         self._recipes = True
         rows = [(Span(recipe.title),) for recipe in RECIPES]
-        self.query_one(Table).show_columns(_RECIPES, rows)
+        self.query_one(TableView).show_columns(_RECIPES, rows)
         self.look()
 
     # Asking
@@ -192,11 +259,11 @@ class SqlScreen(Place):
     def action_recipes(self) -> None:
         """Show the recipes to choose from."""
         self._show_recipes()
-        self.query_one(Table).focus()
+        self.query_one(TableView).focus()
 
     def action_step_focus(self) -> None:
         """Go from the query to the answer, or back."""
-        self.query_one(Table if self.typing else Editor).focus()
+        self.query_one(TableView if self.typing else Editor).focus()
 
     def on_descendant_focus(self) -> None:
         """Other keys hold now."""
@@ -204,13 +271,13 @@ class SqlScreen(Place):
 
     def action_move(self, where: str) -> None:
         """Move in the answer."""
-        self.query_one(Table).move(where)
+        self.query_one(TableView).move(where)
 
     def action_open(self) -> None:
         """Take the recipe under the cursor, or show the row whole."""
-        self.query_one(Table).choose()
+        self.query_one(TableView).choose()
 
-    def on_table_chosen(self, event: Table.Chosen) -> None:
+    def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         """Take a recipe and ask it, or show a row whole."""
         if self._recipes:
             self.query_one(Editor).write(RECIPES[event.row].sql)
@@ -219,7 +286,7 @@ class SqlScreen(Place):
             row = answer.rows[event.row]
             names = [column.heading for column in answer.columns]
             self.app.push_screen(
-                Show(f"row {event.row + 1:,}", list(zip(names, (s.text for s in row), strict=True)))
+                DetailsDialog(f"row {event.row + 1:,}", list(zip(names, (s.text for s in row), strict=True)))
             )
 
     def on_resize(self) -> None:
@@ -227,6 +294,6 @@ class SqlScreen(Place):
         self.look_again()
 
 
-def _answer(desk: Desk, sql: str) -> Laid:
+def _answer(desk: Desk, sql: str) -> ResultTable:
     found: Found = desk.query(sql)
-    return lay_out(found)
+    return result_table(found)

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
-from gswarm_tui.tui.themes import palette
+from gswarm_tui.tui.drawing.themes import palette
 
 _WORDS = (
     "all and any as asc between by case cast cross describe desc distinct else end except exists "

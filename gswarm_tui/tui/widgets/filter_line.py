@@ -12,8 +12,9 @@ from textual.message import Message
 from textual.widgets import Input
 
 from gswarm_tui.fleet.filter import Filter, FilterError, parse
-from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.widgets.bar import Bar, Span
+from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.widgets.lines import Bar
 
 HINT = "util<5 & power>300   gpu0*   state:lost   !mine   rank:0-7   iowait>20   (a | b)   ⏎ keep   esc drop"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from textual.events import Resize
 
 from gswarm_tui.tui.actions import LIVE, Action, footer_of, is_typed, key_name
-from gswarm_tui.tui.widgets.bar import Bar, Line, Span, measure
+from gswarm_tui.tui.drawing.spans import Line, Span, measure
+from gswarm_tui.tui.widgets.lines import Bar
 
 
 def footer_line(place: str, cells: int, mode: str = LIVE, *, typing: bool = False) -> Line:

@@ -14,13 +14,13 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from gswarm_tui.fleet.node import NodeState
-from gswarm_tui.tui.format import cell_width
-from gswarm_tui.tui.layout import NAME_LONGEST, Layout, Room, Zoom, plan
-from gswarm_tui.tui.picture import Picture
-from gswarm_tui.tui.ramp import Buckets
-from gswarm_tui.tui.text import clean, telling_end, width
-from gswarm_tui.tui.themes import palette
-from gswarm_tui.tui.widgets.cells import Cursor, Pen, draw_line, line_key, ranks_text
+from gswarm_tui.tui.drawing.cells import Cursor, DrawingContext, draw_line, line_key, ranks_text
+from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
+from gswarm_tui.tui.drawing.layout import NAME_LONGEST, Layout, LayoutRequest, Zoom, choose_layout
+from gswarm_tui.tui.drawing.numbers import cell_width
+from gswarm_tui.tui.drawing.ramp import Buckets
+from gswarm_tui.tui.drawing.text import clean, telling_end, width
+from gswarm_tui.tui.drawing.themes import palette
 
 SPARK_EVERY_S = 5.0
 RANKED = 200
@@ -48,8 +48,8 @@ class Heatmap(ScrollView, can_focus=False):
     def __init__(self, now: Callable[[], float], metric: str) -> None:
         super().__init__()
         self._now = now
-        self.picture = Picture(metric)
-        self.layout_plan: Layout = plan(Room(0, 1, 3, 1, 1, 0, 80, 1))
+        self.picture = HeatmapData(metric)
+        self.layout_plan: Layout = choose_layout(LayoutRequest(0, 1, 3, 1, 1, 0, 80, 1))
         self.zoom_wanted: Zoom | None = None
         self.spare = 0
         self.at: tuple[str, int | None] | None = None
@@ -67,7 +67,7 @@ class Heatmap(ScrollView, can_focus=False):
 
     def set_metric(self, metric: str) -> None:
         """Show another metric from the next look on."""
-        self.picture = Picture(metric)
+        self.picture = HeatmapData(metric)
         self._sparks.clear()
 
     def forget(self) -> None:
@@ -96,7 +96,7 @@ class Heatmap(ScrollView, can_focus=False):
         height = self.container_size.height + self.spare
         by_rows = self.zoom_wanted is Zoom.ROWS or (self.zoom_wanted is None and len(nodes) <= height)
         ranks = max((len(ranks_text(node)) for node in nodes[:RANKED]), default=0) if by_rows else 0
-        room = Room(
+        room = LayoutRequest(
             len(nodes),
             self.picture.cells,
             cell_width(self.picture.metric, self.picture.top),
@@ -106,7 +106,7 @@ class Heatmap(ScrollView, can_focus=False):
             self.container_size.width,
             height,
         )
-        made = plan(room, self.zoom_wanted)
+        made = choose_layout(room, self.zoom_wanted)
         if made != self.layout_plan:
             self.layout_plan = made
             self.virtual_size = Size(self.container_size.width, made.lines)
@@ -141,7 +141,7 @@ class Heatmap(ScrollView, can_focus=False):
         top = round(self.scroll_y)
         return range(top, min(top + self.size.height, self.layout_plan.lines))
 
-    def _compare(self, lines: Iterable[int], pen: Pen) -> None:
+    def _compare(self, lines: Iterable[int], pen: DrawingContext) -> None:
         """Ask for those of these lines that look different now."""
         top = round(self.scroll_y)
         for line in lines:
@@ -151,8 +151,10 @@ class Heatmap(ScrollView, can_focus=False):
                 self._strips.pop(line, None)
                 self.refresh(Region(0, line - top, self.size.width, 1))
 
-    def _pen(self, now: float) -> Pen:
-        return Pen(palette(self.app.theme), now, self.cursor, self.size.width, partial(self._spark, now))
+    def _pen(self, now: float) -> DrawingContext:
+        return DrawingContext(
+            palette(self.app.theme), now, self.cursor, self.size.width, partial(self._spark, now)
+        )
 
     def _spark(self, now: float, row: int) -> Buckets:
         """A node's sparkline, computed anew every few seconds: those of all nodes at once, to be compared."""

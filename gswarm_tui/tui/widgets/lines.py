@@ -1,58 +1,45 @@
-"""Lines of spans on screen: how they are drawn, and a widget that redraws only those that changed."""
+"""Widgets that show lines of text and redraw only the lines that changed: Bar, and Canvas, which scrolls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
-from rich.segment import Segment
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
-from gswarm_tui.tui.ramp import BUCKETS
-from gswarm_tui.tui.text import clip, width
-from gswarm_tui.tui.themes import palette
-from gswarm_tui.tui.widgets.bar import Span
-
-Spans = tuple[Span, ...]
-
-HEAT = "heat"
-# By bucket, the unmeasured one at -1: a screen of curves has thousands of them, so they are made once.
-_INKS = tuple(f"ink{step}" for step in (*range(BUCKETS), -1))
-_HEATS = tuple(f"{HEAT}{step}" for step in (*range(BUCKETS), -1))
-ON_SCREEN = 256
-"""Lines kept as drawn: more than a screen has. One of a plot takes up to 40 kB, and moves with each look."""
+from gswarm_tui.tui.drawing.spans import Line, Span, Spans, drawn, strip_of
+from gswarm_tui.tui.drawing.themes import palette
 
 
-def ink(bucket: int) -> str:
-    """The role of text in a bucket's colour."""
-    return _INKS[bucket]
+class Bar(Widget):
+    """One or more lines of spans, given with ``show``."""
 
+    DEFAULT_CSS = "Bar { height: auto; width: 1fr; }"
 
-def heat(bucket: int) -> str:
-    """The role of text on a bucket's colour."""
-    return _HEATS[bucket]
+    def __init__(self, *lines: Line, id: str | None = None) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id)
+        self._lines: tuple[tuple[Span, ...], ...] = tuple(tuple(line) for line in lines) or ((),)
 
+    def show(self, *lines: Line) -> None:
+        """Put these lines in the place of the present ones."""
+        new = tuple(tuple(line) for line in lines)
+        if new == self._lines:
+            return
+        taller = len(new) != len(self._lines)
+        self._lines = new
+        self.refresh(layout=taller)
 
-@lru_cache(maxsize=ON_SCREEN)
-def drawn(spans: Spans, cells: int, theme: str, under: str = "") -> Strip:
-    """A line in exactly so many cells; ``under`` is the role of a cursor's line, that leaves heat alone."""
-    colours = palette(theme)
-    over = colours.role(under) if under else None
-    segments = []
-    room = cells
-    for span in spans:
-        text = clip(span.text, room)
-        style = colours.role(span.role)
-        segments.append(Segment(text, over + style if over and span.role.startswith(HEAT) else style + over))
-        room -= width(text)
-        if room <= 0:
-            break
-    if room > 0:
-        segments.append(Segment(" " * room, colours.role("text") + over))
-    return Strip(segments, cells)
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """As high as it has lines."""
+        return len(self._lines)
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one of the lines."""
+        spans = self._lines[y] if y < len(self._lines) else ()
+        return strip_of(spans, self.size.width, palette(self.app.theme))
 
 
 class Canvas(ScrollView, can_focus=False, inherit_bindings=False):

@@ -11,20 +11,19 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gswarm_tui.tui.text import pad
-from gswarm_tui.tui.widgets.bar import Span
-from gswarm_tui.tui.widgets.lines import Spans, drawn
+from gswarm_tui.tui.drawing.spans import Span, Spans, drawn
+from gswarm_tui.tui.drawing.text import pad
 
 Row = tuple[Span, ...]
 """One span a column, of text that is already safe."""
 
-MARK = "▸"
+CURSOR_MARK = "▸"
 CUT_LEAST = 12
 """A column of text is shown cut short in no fewer cells than this."""
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column: its heading, what stands under it (a unit), its width in characters.
 
     ``frozen`` columns stay when the others move sideways; the one that ``grows`` takes what is left over.
@@ -38,43 +37,43 @@ class Column:
     grows: bool = False
 
 
-class Table(ScrollView, can_focus=True, inherit_bindings=False):
+class TableView(ScrollView, can_focus=True, inherit_bindings=False):
     """Rows under a heading of one or two lines; the cursor is seen while it has the focus.
 
     With ``picks_column`` ← and → choose a column, else they scroll sideways.
     """
 
     DEFAULT_CSS = """
-    Table { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }
+    TableView { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }
     """
 
     class Chosen(Message):
         """A row was opened with Enter or a second click."""
 
-        def __init__(self, table: Table, row: int) -> None:
+        def __init__(self, table: TableView, row: int) -> None:
             super().__init__()
             self.table, self.row = table, row
 
         @property
-        def control(self) -> Table:
+        def control(self) -> TableView:
             """The table."""
             return self.table
 
     class Moved(Message):
         """The cursor went to another row or column."""
 
-        def __init__(self, table: Table, row: int, column: int) -> None:
+        def __init__(self, table: TableView, row: int, column: int) -> None:
             super().__init__()
             self.table, self.row, self.column = table, row, column
 
         @property
-        def control(self) -> Table:
+        def control(self) -> TableView:
             """The table."""
             return self.table
 
     def __init__(
         self,
-        columns: Sequence[Column],
+        columns: Sequence[TableColumn],
         *,
         picks_column: bool = False,
         empty: str = "",
@@ -103,7 +102,7 @@ class Table(ScrollView, can_focus=True, inherit_bindings=False):
     def _frozen(self) -> int:
         return sum(c.frozen for c in self.columns)
 
-    def show_columns(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    def show_columns(self, columns: Sequence[TableColumn], rows: Sequence[Row]) -> None:
         """Show another table in the place of this one; one with the same columns stays where it was."""
         if [c.heading for c in columns] != [c.heading for c in self.columns]:
             self._rows, self.cursor = (), 0
@@ -241,7 +240,7 @@ class Table(ScrollView, can_focus=True, inherit_bindings=False):
             room -= gap + shown[-1][2]
         return [(at, gap, width + (room if self.columns[at].grows else 0)) for at, gap, width in shown]
 
-    def _gap(self, before: int, column: Column) -> int:
+    def _gap(self, before: int, column: TableColumn) -> int:
         """The cells between two columns: a number and a text right behind it read as one."""
         return 2 if column.left and not self.columns[before].left else 1
 
@@ -272,7 +271,7 @@ class Table(ScrollView, can_focus=True, inherit_bindings=False):
         return drawn((Span(f" {words}", "dim"),), cells, theme)
 
     def _row(self, at: int, under_cursor: bool) -> Spans:
-        spans = [Span(MARK if under_cursor else " ", "accent")]
+        spans = [Span(CURSOR_MARK if under_cursor else " ", "accent")]
         row = self._rows[at]
         for number, gap, cells in self._layout():
             text, role, click = row[number]

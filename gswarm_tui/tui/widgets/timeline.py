@@ -13,12 +13,12 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gswarm_agent.frame import ERROR, WARNING
+from gswarm_tui.common.quantities import clock
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.track import KINDS, MARK, Stretch, Track
-from gswarm_tui.tui.format import clock
-from gswarm_tui.tui.text import clean, clip, pad, width
-from gswarm_tui.tui.themes import palette
-from gswarm_tui.tui.widgets.bar import Line, Span, strip_of
+from gswarm_tui.tui.drawing.spans import Line, Span, strip_of
+from gswarm_tui.tui.drawing.text import clean, clip, pad, width
+from gswarm_tui.tui.drawing.themes import palette
 
 SIGNS = {MARK: ("◆", "accent"), WARNING: ("▲", "warning"), ERROR: ("╳", "error")}
 NARROW = 60
@@ -26,7 +26,7 @@ PLAYING, PAUSED, ENDED = "►", "‖", "■"
 
 
 @dataclass(frozen=True)
-class Look:
+class TimelineState:
     """All that a timeline shows. Times are Unix seconds; ``pointed`` is where the mouse is."""
 
     start: float
@@ -40,7 +40,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Room:
+class TrackScale:
     """The cells of a timeline's track, from ``left`` on, ``cells`` of them, and what time each stands for."""
 
     left: int
@@ -61,15 +61,15 @@ class Room:
         return self.start + (self.end - self.start) * (cell + 0.5) / self.cells
 
 
-def room_of(look: Look, cells: int) -> Room:
+def track_scale(look: TimelineState, cells: int) -> TrackScale:
     """How a width is divided: times stand at both sides where there is room for them."""
     left, right = (13, 11) if cells >= NARROW else (1, 1)
-    return Room(left, max(1, cells - left - right), look.start, look.end)
+    return TrackScale(left, max(1, cells - left - right), look.start, look.end)
 
 
-def timeline_lines(look: Look, cells: int) -> tuple[Line, Line]:
+def timeline_lines(look: TimelineState, cells: int) -> tuple[Line, Line]:
     """The track with what happened, then the sessions; at the left the position, at the right the end."""
-    room = room_of(look, cells)
+    room = track_scale(look, cells)
     upper = _track(look, room)
     lower = _lane(look, room)
     if not room.left > 1:
@@ -93,7 +93,7 @@ def timeline_lines(look: Look, cells: int) -> tuple[Line, Line]:
     )
 
 
-def _track(look: Look, room: Room) -> list[Span]:
+def _track(look: TimelineState, room: TrackScale) -> list[Span]:
     here = room.cell_of(look.at)
     cells = [("━", "key") if cell < here else ("─", "faint") for cell in range(room.cells)]
     kinds: dict[int, str] = {}
@@ -107,7 +107,7 @@ def _track(look: Look, room: Room) -> list[Span]:
     return _joined(cells)
 
 
-def _lane(look: Look, room: Room) -> list[Span]:
+def _lane(look: TimelineState, room: TrackScale) -> list[Span]:
     """The sessions in one line, shorter ones on top of longer ones; the one played now stands out."""
     cells = [(" ", "text")] * room.cells
     owners: list[Stretch | None] = [None] * room.cells
@@ -125,11 +125,11 @@ def _lane(look: Look, room: Room) -> list[Span]:
     return _joined(cells)
 
 
-def _is_current(session: Stretch, look: Look) -> bool:
+def _is_current(session: Stretch, look: TimelineState) -> bool:
     return session.start <= look.at and (session.end is None or look.at < session.end)
 
 
-def _bar(session: Stretch, length: int, look: Look) -> list[tuple[str, str]]:
+def _bar(session: Stretch, length: int, look: TimelineState) -> list[tuple[str, str]]:
     """One session, "├──────┤", in so many cells; an end that lies outside, or is to come, is open."""
     role, line = ("title", "dim") if _is_current(session, look) else ("dim", "faint")
     if length == 1:
@@ -139,7 +139,7 @@ def _bar(session: Stretch, length: int, look: Look) -> list[tuple[str, str]]:
     return [(begins, role), *[("─", line)] * (length - 2), (ends, role)]
 
 
-def _name(cells: list[tuple[str, str]], session: Stretch, at: int, length: int, look: Look) -> None:
+def _name(cells: list[tuple[str, str]], session: Stretch, at: int, length: int, look: TimelineState) -> None:
     """Write a session's name into cells that are its own, where there is room for most of it."""
     whole = clean(session.name)
     name = clip(whole, length - 4)
@@ -175,7 +175,7 @@ class Timeline(Widget, can_focus=False):
 
     def __init__(self) -> None:
         super().__init__()
-        self._look: Look | None = None
+        self._look: TimelineState | None = None
         self._pointed: int | None = None
 
     def show(self, player: Player | None, zone: tzinfo | None) -> bool:
@@ -186,7 +186,7 @@ class Timeline(Widget, can_focus=False):
         if player is not None:
             head, at = player.playhead, player.now()
             paused = ENDED if at >= player.end and not player.tape.running else PAUSED
-            look = Look(
+            look = TimelineState(
                 head.start, player.end, at, paused if head.paused else PLAYING, head.speed, player.track, zone
             )
         if look != self._look:
@@ -204,15 +204,15 @@ class Timeline(Widget, can_focus=False):
             return Strip.blank(self.size.width)
         look = self._look
         if self._pointed is not None:
-            pointed = room_of(look, self.size.width).time_of(self._pointed)
-            look = Look(**(vars(look) | {"pointed": pointed}))
+            pointed = track_scale(look, self.size.width).time_of(self._pointed)
+            look = TimelineState(**(vars(look) | {"pointed": pointed}))
         line = timeline_lines(look, self.size.width)[y]
         return strip_of(line, self.size.width, palette(self.app.theme))
 
     def on_click(self, event: Click) -> None:
         """Go to what was clicked."""
         if self._look is not None:
-            self.post_message(self.Sought(room_of(self._look, self.size.width).time_of(event.x)))
+            self.post_message(self.Sought(track_scale(self._look, self.size.width).time_of(event.x)))
 
     def on_mouse_move(self, event: MouseMove) -> None:
         """Tell the time under the mouse."""

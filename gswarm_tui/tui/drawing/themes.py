@@ -30,7 +30,7 @@ from gswarm_tui.common.colours import (
     mixed,
     parsed,
 )
-from gswarm_tui.tui.ramp import BUCKETS
+from gswarm_tui.tui.drawing.ramp import BUCKETS
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Size
 from textual.strip import Strip
-from textual.widget import Widget
 
-from gswarm_tui.tui.text import clip, width
-from gswarm_tui.tui.themes import Palette, palette
+from gswarm_tui.tui.drawing.ramp import BUCKETS
+from gswarm_tui.tui.drawing.text import clip, width
+from gswarm_tui.tui.drawing.themes import Palette, palette
 
 
 class Span(NamedTuple):
@@ -55,29 +55,40 @@ def strip_of(spans: Line, cells: int, colours: Palette) -> Strip:
     return Strip(segments, cells)
 
 
-class Bar(Widget):
-    """One or more lines of spans, given with ``show``."""
+Spans = tuple[Span, ...]
 
-    DEFAULT_CSS = "Bar { height: auto; width: 1fr; }"
+HEAT = "heat"
+# By bucket, the unmeasured one at -1: a screen of curves has thousands of them, so they are made once.
+_INKS = tuple(f"ink{step}" for step in (*range(BUCKETS), -1))
+_HEATS = tuple(f"{HEAT}{step}" for step in (*range(BUCKETS), -1))
+ON_SCREEN = 256
+"""Lines kept as drawn: more than a screen has. One of a plot takes up to 40 kB, and moves with each look."""
 
-    def __init__(self, *lines: Line, id: str | None = None) -> None:  # noqa: A002 - Textual's name
-        super().__init__(id=id)
-        self._lines: tuple[tuple[Span, ...], ...] = tuple(tuple(line) for line in lines) or ((),)
 
-    def show(self, *lines: Line) -> None:
-        """Put these lines in the place of the present ones."""
-        new = tuple(tuple(line) for line in lines)
-        if new == self._lines:
-            return
-        taller = len(new) != len(self._lines)
-        self._lines = new
-        self.refresh(layout=taller)
+def ink(bucket: int) -> str:
+    """The role of text in a bucket's colour."""
+    return _INKS[bucket]
 
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """As high as it has lines."""
-        return len(self._lines)
 
-    def render_line(self, y: int) -> Strip:
-        """Draw one of the lines."""
-        spans = self._lines[y] if y < len(self._lines) else ()
-        return strip_of(spans, self.size.width, palette(self.app.theme))
+def heat(bucket: int) -> str:
+    """The role of text on a bucket's colour."""
+    return _HEATS[bucket]
+
+
+@lru_cache(maxsize=ON_SCREEN)
+def drawn(spans: Spans, cells: int, theme: str, under: str = "") -> Strip:
+    """A line in exactly so many cells; ``under`` is the role of a cursor's line, that leaves heat alone."""
+    colours = palette(theme)
+    over = colours.role(under) if under else None
+    segments = []
+    room = cells
+    for span in spans:
+        text = clip(span.text, room)
+        style = colours.role(span.role)
+        segments.append(Segment(text, over + style if over and span.role.startswith(HEAT) else style + over))
+        room -= width(text)
+        if room <= 0:
+            break
+    if room > 0:
+        segments.append(Segment(" " * room, colours.role("text") + over))
+    return Strip(segments, cells)

@@ -19,7 +19,7 @@ WAITS_S = 2.0
 """A key waits no longer for the one before it: what that did may be gone, or take long."""
 
 
-class Keys:
+class KeyQueue:
     """Lets a key through when the one before it has done what it does: opened a screen, moved the focus.
 
     Textual hands a key to what has the focus when it comes, and asks what it does when it has gone from there

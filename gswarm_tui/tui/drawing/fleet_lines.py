@@ -9,15 +9,16 @@ import numpy as np
 
 from gswarm_agent.frame import ERROR, WARNING
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS
+from gswarm_tui.common import quantities
 from gswarm_tui.fleet.events import Happened, RecorderStatus
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.throttling import reason_names
 from gswarm_tui.fleet.totals import Totals
-from gswarm_tui.tui import format as form
-from gswarm_tui.tui.standing import REASON_SHORTEST, ROLES, long_words
-from gswarm_tui.tui.text import clean, clip, width, wrap
-from gswarm_tui.tui.widgets.bar import Line, Span, measure, spread
+from gswarm_tui.tui.drawing import numbers
+from gswarm_tui.tui.drawing.node_status import REASON_SHORTEST, ROLES, full_status
+from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread
+from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
 
 NAME = "gswarm"
 NAME_SHORTEST = 12
@@ -40,7 +41,7 @@ def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cell
         state = state[:-1]
     room = cells - measure(left) - measure(state) - 3
     known = sum(sum(node.mine) for node in fleet.nodes.values())
-    gpus = f"{form.plural(len(fleet.nodes), 'node')} · {form.plural(known, 'GPU')}"
+    gpus = f"{quantities.plural(len(fleet.nodes), 'node')} · {quantities.plural(known, 'GPU')}"
     words = f"{job} · {gpus}" if job and len(job) + len(gpus) + 3 <= room else job or gpus
     left.append(Span(clip(words, max(room, 0)), "text"))
     fits = measure(left) + measure(state) + 2 <= cells
@@ -54,8 +55,8 @@ def recording(recorder: RecorderStatus | None, started_at: float, now: float) ->
     if recorder.error:  # its folder would take the room in which it is said what to do
         words = recorder.error.replace(recorder.path, PurePath(recorder.path).name)
         return [Span("╳ ", "error"), Span(clean(words), "error")]
-    words = f" · {form.count(recorder.rows)} rows · {form.file_size(recorder.file_bytes)}"
-    return [Span("● ", "error"), Span(f"rec {form.clock(now - started_at)}"), Span(words, "dim")]
+    words = f" · {quantities.count(recorder.rows)} rows · {quantities.file_size(recorder.file_bytes)}"
+    return [Span("● ", "error"), Span(f"rec {quantities.clock(now - started_at)}"), Span(words, "dim")]
 
 
 def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
@@ -66,10 +67,10 @@ def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
     parts: list[tuple[int, list[Span]]] = [
         (0, [Span("nodes "), Span(f"{sums.nodes_up:,}/{sums.nodes:,}", "title" if all_up else "error")]),
         (1, [Span("busy "), Span(f"{sums.busy:,}/{sums.gpus:,}", "title")]),
-        (2, [Span("util "), Span(form.percent(sums.mean_util), "title")]),
-        (3, [Span(form.watts(sums.power_w), "title")]),
-        (5, [Span(form.energy(sums.energy_j), "title")]),
-        (4, [Span("mem "), Span(form.used_of(sums.memory_used_mib, sums.memory_total_mib), "title")]),
+        (2, [Span("util "), Span(quantities.percent(sums.mean_util), "title")]),
+        (3, [Span(quantities.watts(sums.power_w), "title")]),
+        (5, [Span(quantities.energy(sums.energy_j), "title")]),
+        (4, [Span("mem "), Span(quantities.used_of(sums.memory_used_mib, sums.memory_total_mib), "title")]),
         (6, [Span("slowest "), Span(clean(slowest), "title")] if slowest else []),
         (7, [Span(f"every {interval_s:g} s")]),
         (8, [Span("lag "), Span(f"{sums.lag_ms:.0f} ms", "warning" if late else "title")]),
@@ -98,8 +99,8 @@ def sessions_line(fleet: Fleet, now: float, cells: int, *, can_start: bool = Tru
         ]
     line = [Span(" sessions", "dim")]
     for number, session in enumerate(running):
-        numbers = f" {form.clock(session.seconds(now))}  util {form.percent(session.mean_util)}"
-        numbers += f"  {form.energy(session.energy_j)}"
+        numbers = f" {quantities.clock(session.seconds(now))}  util {quantities.percent(session.mean_util)}"
+        numbers += f"  {quantities.energy(session.energy_j)}"
         entry = [Span("  ● ", "good"), Span(clip(clean(session.name), 24), "title"), Span(numbers, "dim")]
         more = len(running) - number
         if number and measure(line) + measure(entry) > cells - 10:
@@ -127,7 +128,7 @@ def event_line(happened: Happened, timezone: tzinfo | None) -> list[Span]:
     ]
 
 
-def here_lines(node: NodeState | None, gpu: int | None, now: float, cells: int, most: int) -> list[Line]:
+def cursor_lines(node: NodeState | None, gpu: int | None, now: float, cells: int, most: int) -> list[Line]:
     """Everything of note about the node and GPU under the cursor; what is wrong is told in ``most`` lines."""
     if node is None:
         return [[Span(" no nodes match", "dim")]]
@@ -137,13 +138,13 @@ def here_lines(node: NodeState | None, gpu: int | None, now: float, cells: int, 
     if standing is not Standing.LIVE and standing is not Standing.STALE:
         indent = measure(name)
         room = max(REASON_SHORTEST, cells - indent - 1)
-        lines = wrap(long_words(node, standing, now), room)
+        lines = wrap(full_status(node, standing, now), room)
         if len(lines) > most:
-            lines = [long_words(node, standing, now, room)]
+            lines = [full_status(node, standing, now, room)]
         starts = [name, *[[Span(" " * indent)]] * (len(lines) - 1)]
         return [[*start, Span(line, ROLES[standing])] for start, line in zip(starts, lines, strict=True)]
     if standing is Standing.STALE:
-        name += [Span(long_words(node, standing, now), "warning"), Span("  ")]
+        name += [Span(full_status(node, standing, now), "warning"), Span("  ")]
     if gpu is None or gpu >= len(node.gpus):
         reason = node.hello.capabilities.get("gpu", "no GPUs") if node.hello is not None else ""
         return [[*name, Span(clean(reason), "dim")]]
@@ -168,16 +169,16 @@ def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]
         parts.append([Span("not in your job", "warning")])
     reasons = 0 if np.isnan(value["clock_reasons"]) else int(value["clock_reasons"])
     limit = f"/{fact.power_limit_w:.0f} W" if fact.power_limit_w else " W"
-    power = f"{form.cell(value['power_w'], GPU_BY_NAME['power_w'])}{limit}"
+    power = f"{numbers.cell(value['power_w'], GPU_BY_NAME['power_w'])}{limit}"
     parts += [
-        [Span("util ", "dim"), Span(form.percent(value["util_pct"]))],
-        [Span("mem ", "dim"), Span(form.used_of(value["mem_used_mib"], fact.memory_total_mib))],
+        [Span("util ", "dim"), Span(quantities.percent(value["util_pct"]))],
+        [Span("mem ", "dim"), Span(quantities.used_of(value["mem_used_mib"], fact.memory_total_mib))],
         [Span(power)],
-        [Span(form.quantity(value["temp_c"], GPU_BY_NAME["temp_c"]))],
+        [Span(numbers.quantity(value["temp_c"], GPU_BY_NAME["temp_c"]))],
     ]
     if words := reason_names(reasons):
         parts.append([Span(f"▲ {words}", "warning")])
-    parts.append([Span(form.quantity(value["sm_clock_mhz"], GPU_BY_NAME["sm_clock_mhz"]))])
+    parts.append([Span(numbers.quantity(value["sm_clock_mhz"], GPU_BY_NAME["sm_clock_mhz"]))])
     process = next((p for p in node.processes if p.gpu == gpu), None)
     if process is not None:
         who = clean(f" ({process.pid}, {process.user or '?'})")
@@ -185,6 +186,6 @@ def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]
         parts.append([Span(command + who, "dim")])
     nvlink = (value["nvlink_tx_mb_s"], value["nvlink_rx_mb_s"])
     if np.isfinite(nvlink).any():
-        parts.append([Span("NVLink ", "dim"), Span(" / ".join(form.rate(v) for v in nvlink))])
+        parts.append([Span("NVLink ", "dim"), Span(" / ".join(quantities.rate(v) for v in nvlink))])
     parts.append([Span(clean(fact.name), "dim")])
     return parts

@@ -13,11 +13,11 @@ from gswarm_tui.fleet.history import Floats, Singles
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.tui.format import cell, quantity
-from gswarm_tui.tui.legend import label
-from gswarm_tui.tui.ramp import fractions, is_logarithmic, top_of
-from gswarm_tui.tui.widgets.curve import HOLD_INTERVALS, Window, in_bins, in_bins_by_node, window
-from gswarm_tui.tui.widgets.plot import Plot
+from gswarm_tui.tui.drawing.curve import HOLD_INTERVALS, Window, in_bins, in_bins_by_node, window
+from gswarm_tui.tui.drawing.legend import label
+from gswarm_tui.tui.drawing.numbers import cell, quantity
+from gswarm_tui.tui.drawing.plot import PlotSeries
+from gswarm_tui.tui.drawing.ramp import fractions, is_logarithmic, top_of
 
 SPANS_S = (60.0, 300.0, 900.0, 3600.0)
 """Lengths of time that a plot can show."""
@@ -57,7 +57,7 @@ class Trends:
         self._grown[metric] = max(self._grown.get(metric, 1.0), nice_ceiling(largest))
         return self._grown[metric]
 
-    def gpu(self, node: NodeState, row: int, metric: Metric, bins: int, now: float) -> Plot:
+    def gpu(self, node: NodeState, row: int, metric: Metric, bins: int, now: float) -> PlotSeries:
         """One metric of one GPU."""
         column = GPU_METRICS.index(metric)
         facts = node.facts[row]
@@ -69,7 +69,7 @@ class Trends:
         old = node.standing(now) is not Standing.LIVE
         return self._plot(metric, facts, values, float(node.as_kept(column)[row]), old=old)
 
-    def host(self, node: NodeState, metric: Metric, bins: int, now: float) -> Plot:
+    def host(self, node: NodeState, metric: Metric, bins: int, now: float) -> PlotSeries:
         """One metric of a node's host."""
         column = HOST_METRICS.index(metric)
         facts = node.hello.host if node.hello is not None else None
@@ -81,7 +81,7 @@ class Trends:
         old = node.standing(now) is not Standing.LIVE
         return self._plot(metric, facts, values, float(node.host[column]), old=old)
 
-    def session(self, fleet: Fleet, session: Session, metric: Metric, bins: int, now: float) -> Plot:
+    def session(self, fleet: Fleet, session: Session, metric: Metric, bins: int, now: float) -> PlotSeries:
         """The mean of a metric over all GPUs in a session's time, as far back as the history goes."""
         asked = session_window(session, fleet.interval_s, bins, now)
         before = math.ceil(HOLD_INTERVALS * fleet.interval_s / asked.bin_s)
@@ -106,9 +106,9 @@ class Trends:
 
     def _plot(
         self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats, latest: float, *, old: bool
-    ) -> Plot:
+    ) -> PlotSeries:
         top = self.top(metric, facts, np.append(values, latest))
-        return Plot(
+        return PlotSeries(
             label(metric),
             np.asarray(fractions(metric, values, top)),
             cell(top, metric),

@@ -9,8 +9,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gswarm_tui.tui.widgets.bar import Span
-from gswarm_tui.tui.widgets.lines import drawn
+from gswarm_tui.tui.drawing.spans import Span, drawn
 
 
 class ViewBar(Widget):

@@ -13,7 +13,7 @@ from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 
 
-class Lasting:
+class DetachableFile:
     """A terminal to write to that may go away: what can't be written then is dropped."""
 
     def __init__(self, file: TextIO) -> None:
@@ -34,17 +34,17 @@ class Lasting:
         return self._file.fileno()
 
 
-class LastingDriver(LinuxDriver):
+class DetachableDriver(LinuxDriver):
     """Textual's own, but for a thread that writes on: where it ended, the app would wait for it for ever."""
 
     def __init__(self, *words: Any, **named: Any) -> None:
         super().__init__(*words, **named)
         file: Any = self._file
-        lasting: Any = Lasting(file)
+        lasting: Any = DetachableFile(file)
         self._file = lasting
 
 
-def watch_for_going_on(driver: Driver | None) -> None:
+def handle_stop_and_continue(driver: Driver | None) -> None:
     """Take over what Textual does at SIGTSTP and SIGCONT; for a driver of another kind, nothing.
 
     Textual stops writing in the midst of whatever a SIGTSTP interrupts, and waits for ever where that was
@@ -67,7 +67,7 @@ def watch_for_going_on(driver: Driver | None) -> None:
     loop.add_signal_handler(signal.SIGCONT, go_on)
 
 
-def hang_up_without_terminal() -> None:
+def hang_up_if_terminal_closed() -> None:
     """End as at SIGHUP where the terminal was closed and nobody said so.
 
     The kernel tells only those whose controlling terminal it is; Textual reads the end of its input for ever

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gswarm_tui.common.quantities import age
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.tui.format import age
-from gswarm_tui.tui.text import clean, clip, width
+from gswarm_tui.tui.drawing.text import clean, clip, width
 
 SIGNS = {
     Standing.CONNECTING: "…",
@@ -27,7 +27,7 @@ REASON_SHORTEST = 16
 """Less of a reason says nothing."""
 
 
-def short_words(node: NodeState, standing: Standing, now: float) -> str:
+def short_status(node: NodeState, standing: Standing, now: float) -> str:
     """The state and its age: "╳ lost 12 s", "≈ stale 4 s"; empty while it is live."""
     if standing is Standing.LIVE:
         return ""
@@ -40,13 +40,13 @@ def short_words(node: NodeState, standing: Standing, now: float) -> str:
     return f"{SIGNS[standing]} {standing.value}"
 
 
-def long_words(node: NodeState, standing: Standing, now: float, cells: int | None = None) -> str:
+def full_status(node: NodeState, standing: Standing, now: float, cells: int | None = None) -> str:
     """The state, its reason, what the person can do, and when the next attempt is.
 
     In so many cells the end of the reason is left out rather than what to do, which is left out for no less
     than ``REASON_SHORTEST`` of it.
     """
-    state = short_words(node, standing, now)
+    state = short_status(node, standing, now)
     if not state:
         return ""
     if standing is Standing.LOST:

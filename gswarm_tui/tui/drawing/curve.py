@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gswarm_tui.fleet.history import Floats, Singles, binned
-from gswarm_tui.tui.ramp import BLOCKS
+from gswarm_tui.tui.drawing.ramp import BLOCKS
 
 STEPS = " " + BLOCKS
 BRAILLE_DOTS = 4

@@ -6,25 +6,88 @@ of a column is the ramp's colour of its value, its height says the same without 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from sys import intern
+from typing import NamedTuple
 
 import numpy as np
 
+from gswarm_tui.fleet.events import Happened
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.tui.ramp import UNMEASURED, buckets
-from gswarm_tui.tui.widgets.bar import Span
-from gswarm_tui.tui.widgets.curve import block_area, braille_curve, runs, time_axis
-from gswarm_tui.tui.widgets.lines import Spans, ink
-from gswarm_tui.tui.widgets.marks import Mark, overlay
+from gswarm_tui.tui.drawing.curve import Window, block_area, braille_curve, runs, time_axis
+from gswarm_tui.tui.drawing.ramp import UNMEASURED, buckets
+from gswarm_tui.tui.drawing.spans import Span, Spans, ink
+from gswarm_tui.tui.drawing.text import clean, clip
+
+LINE = "┊"
+NAME_LONGEST = 16
+
+
+class PlotMark(NamedTuple):
+    """A mark ``at`` a part of the plotted time, from 0 to below 1."""
+
+    at: float
+    name: str
+
+
+def marks_in(happened: Iterable[Happened], frame: Window) -> list[PlotMark]:
+    """The marks of a window, oldest first."""
+    length = frame.end - frame.start
+    return sorted(
+        PlotMark((one.at - frame.start) / length, clean(one.message))
+        for one in happened
+        if one.kind == "mark" and frame.start <= one.at < frame.end
+    )
+
+
+def overlay(
+    lines: Sequence[Spans], marks: Sequence[PlotMark], first: int, columns: int, *, titled: bool = True
+) -> list[Spans]:
+    """Lines of a plot with marks in the ``columns`` that begin at cell ``first``, names by its title.
+
+    Only blanks are drawn over. All cells up to the last column hold characters of one cell.
+    """
+    if not marks:
+        return list(lines)
+    places = [(first + int(mark.at * columns), mark.name) for mark in marks]
+    cells = [[(char, span.role) for span in line for char in span.text] for line in lines]
+    for row in cells[titled:]:
+        for place, _ in places:
+            if place < len(row) and row[place][0] == " ":
+                row[place] = (LINE, "dim")
+    for place, name in reversed(places):
+        for row in cells[: 2 * titled]:
+            if _write(row, place + (row is not cells[0]), clip(name, NAME_LONGEST), first + columns):
+                break
+    return [_spans(row) for row in cells]
+
+
+def _write(row: list[tuple[str, str]], at: int, text: str, end: int) -> bool:
+    """Write where it and a cell on both sides are blank; whether there was room."""
+    if not text.isascii() or at + len(text) > min(end, len(row)):
+        return False
+    around = row[max(0, at - 1) : at + len(text) + 1]
+    if any(char not in (" ", LINE) for char, _ in around[:1]) or any(char != " " for char, _ in around[1:]):
+        return False
+    row[at : at + len(text)] = [(char, "dim") for char in text]
+    return True
+
+
+def _spans(row: list[tuple[str, str]]) -> Spans:
+    return tuple(
+        Span("".join(char for char, _ in cells), role) for role, cells in groupby(row, key=itemgetter(1))
+    )
+
 
 LABEL_WIDTH = 6
 GAP = 2
 
 
 @dataclass(frozen=True)
-class Plot:
+class PlotSeries:
     """What is drawn of one series: ``levels`` are its bins on their scale, 0 to 1, NaN where unmeasured.
 
     ``top`` and ``now`` are the upper end and the newest value as text, ``note`` stands at the right of the
@@ -39,19 +102,19 @@ class Plot:
     logarithmic: bool = False
     old: bool = False
 
-    def named(self, label: str) -> Plot:
+    def named(self, label: str) -> PlotSeries:
         """The same under another name."""
         return replace(self, label=label)
 
 
 def panel(
-    plot: Plot,
+    plot: PlotSeries,
     width: int,
     height: int,
     span_s: float | None = None,
     last: str = "now",
     *,
-    marks: Sequence[Mark] = (),
+    marks: Sequence[PlotMark] = (),
 ) -> list[Spans]:
     """A title line, the curve with its scale at the left, with ``span_s`` the time axis: ``height`` lines."""
     curve_height = max(1, height - 1 - (span_s is not None))
@@ -82,7 +145,7 @@ def curve_width(width: int) -> int:
     return max(2, width - LABEL_WIDTH - 1)
 
 
-def title(plot: Plot, width: int) -> Spans:
+def title(plot: PlotSeries, width: int) -> Spans:
     """What is drawn and how it stands, at the right what else is known."""
     room = width - LABEL_WIDTH - 1 - len(plot.label) - 2 - len(plot.now)
     tail = plot.note.rjust(room) if len(plot.note) + 2 <= room else " " * max(0, room)
@@ -90,12 +153,12 @@ def title(plot: Plot, width: int) -> Spans:
     return indent, Span(plot.label, "dim"), Span("  "), Span(plot.now, now_role(plot)), Span(tail, "dim")
 
 
-def now_role(plot: Plot) -> str:
+def now_role(plot: PlotSeries) -> str:
     """How the newest value is written."""
     return "dim" if plot.old else "text"
 
 
-def band(plot: Plot, width: int, height: int) -> list[Spans]:
+def band(plot: PlotSeries, width: int, height: int) -> list[Spans]:
     """One series of many: its name at the left, its newest value at the right, the curve between.
 
     The uppermost step stays empty, so that full bands below each other don't flow into one.

@@ -13,14 +13,14 @@ from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.actions import actions_of
-from gswarm_tui.tui.legend import meaning
-from gswarm_tui.tui.text import clean
+from gswarm_tui.tui.drawing.legend import meaning
+from gswarm_tui.tui.drawing.text import clean
 
 if TYPE_CHECKING:
     from gswarm_tui.tui.viewer import Viewer
 
 
-class Command(NamedTuple):
+class PaletteEntry(NamedTuple):
     """An entry of the palette; ``listed`` tells whether it is shown before a letter is typed."""
 
     name: str
@@ -29,28 +29,28 @@ class Command(NamedTuple):
     listed: bool = True
 
 
-def commands(app: Viewer) -> Iterator[Command]:
+def palette_entries(app: Viewer) -> Iterator[PaletteEntry]:
     """What can be commanded in the place in front."""
     place = app.place
     for action in actions_of(place.PLACE, app.mode):
         if action.palette:
             run = partial(app.run_action, action.name, place if action.places else app)
-            yield Command(action.help, f"key {action.keys_shown}", run)
+            yield PaletteEntry(action.help, f"key {action.keys_shown}", run)
     for metric in (*GPU_METRICS, *HOST_METRICS):
         of = "" if metric in GPU_METRICS else "node "
         show = partial(app.show_metric, metric.name)
-        yield Command(f"Show {of}{metric.label}", meaning(metric), show)
+        yield PaletteEntry(f"Show {of}{metric.label}", meaning(metric), show)
     for order in Order:
-        yield Command(
+        yield PaletteEntry(
             f"Sort nodes {order.value}", "order of the fleet", partial(app.show_order, order), False
         )
     for theme in THEME_NAMES:
-        yield Command(f"Theme {theme}", "colours", partial(setattr, app, "theme", theme), False)
+        yield PaletteEntry(f"Theme {theme}", "colours", partial(setattr, app, "theme", theme), False)
     for node in app.feed.fleet.nodes:
-        yield Command(f"Open {clean(node)}", "node", partial(app.show_node, node), False)
+        yield PaletteEntry(f"Open {clean(node)}", "node", partial(app.show_node, node), False)
 
 
-class Palette(CommandPalette):
+class ActionPalette(CommandPalette):
     """Textual's palette, which stays alive where the terminal leaves its list no room."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -63,12 +63,12 @@ class Palette(CommandPalette):
         return super().check_action(action, parameters)
 
 
-class SwarmCommands(Provider):
+class ActionProvider(Provider):
     """What the palette finds in the place that it was opened from."""
 
     async def startup(self) -> None:
         """Collect the commands once for each time that the palette opens."""
-        self._commands = list(commands(cast("Viewer", self.app)))
+        self._commands = list(palette_entries(cast("Viewer", self.app)))
 
     async def discover(self) -> Hits:
         """Most of it, before a letter is typed."""

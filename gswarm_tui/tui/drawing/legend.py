@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from gswarm_agent.metrics import Metric
+from gswarm_tui.common import quantities
 from gswarm_tui.common.units import shown_unit
-from gswarm_tui.tui import format as form
-from gswarm_tui.tui.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
-from gswarm_tui.tui.picture import Picture
-from gswarm_tui.tui.ramp import BLOCK_OF, BUCKETS, is_logarithmic
-from gswarm_tui.tui.widgets.bar import Line, Span, spread
+from gswarm_tui.tui.drawing import numbers
+from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
+from gswarm_tui.tui.drawing.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
+from gswarm_tui.tui.drawing.ramp import BLOCK_OF, BUCKETS, is_logarithmic
+from gswarm_tui.tui.drawing.spans import Line, Span, spread
 
 HOST_HEADS = {"cpu": "cpu", "mem": "mem", "net": "GB/s in/out", "iowait": "iowait"}
 
 
-def legend_line(picture: Picture, zoom: Zoom, state: str, cells: int) -> Line:
+def legend_line(picture: HeatmapData, zoom: Zoom, state: str, cells: int) -> Line:
     """The metric, its colours from low to high with the ends of the scale, and how nodes are chosen."""
     metric = picture.metric
     unit = shown_unit(metric).name
@@ -27,7 +28,7 @@ def legend_line(picture: Picture, zoom: Zoom, state: str, cells: int) -> Line:
         left += [Span(f"{low} ", "dim"), *_ramp(zoom), Span(f" {high}", "dim")]
         if is_logarithmic(metric):
             left.append(Span(", logarithmic", "dim"))
-    left.append(Span(f"   {form.DASH} unmeasured", "dim"))
+    left.append(Span(f"   {quantities.DASH} unmeasured", "dim"))
     return spread(left, [Span(f"{state} ", "accent")] if state else [], cells)
 
 
@@ -43,16 +44,16 @@ def meaning(metric: Metric) -> str:
     return metric.meaning.partition(":")[0] if metric.unit == "bits" else metric.meaning
 
 
-def ends(picture: Picture) -> tuple[str, str]:
+def ends(picture: HeatmapData) -> tuple[str, str]:
     """The lower and the upper end of the scale, in the unit shown."""
     metric = picture.metric
     if metric.unit == "errors":
-        return "1", form.digits(picture.top)
+        return "1", numbers.digits(picture.top)
     if is_logarithmic(metric):
-        return "0.001", form.digits(picture.top / 1000)
+        return "0.001", numbers.digits(picture.top / 1000)
     if metric.unit == "P":
         return "P0", "P15"
-    high = form.digits(picture.top * shown_unit(metric).factor)
+    high = numbers.digits(picture.top * shown_unit(metric).factor)
     return "0", high if picture.same_top else f"each GPU's limit, up to {high}"
 
 
@@ -62,7 +63,7 @@ def _ramp(zoom: Zoom) -> list[Span]:
     return [Span(" ", f"heat{step}") for step in range(BUCKETS)]
 
 
-def heads_line(picture: Picture, layout: Layout, indexes: tuple[int, ...]) -> Line:
+def heads_line(picture: HeatmapData, layout: Layout, indexes: tuple[int, ...]) -> Line:
     """The headings over each column of nodes; ``indexes`` are the GPUs' own numbers."""
     block = ""
     if layout.name:

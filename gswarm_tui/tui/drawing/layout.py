@@ -97,7 +97,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Room:
+class LayoutRequest:
     """What is to be laid out, and where: ``cells`` of the widest node, ``digits`` of the longest number.
 
     Names are ``name`` wide and may be cut to ``short``, which still tells them apart.
@@ -113,7 +113,7 @@ class Room:
     height: int
 
 
-def plan(room: Room, zoom: Zoom | None = None) -> Layout:
+def choose_layout(room: LayoutRequest, zoom: Zoom | None = None) -> Layout:
     """The largest layout that fits without scrolling, the smallest if none does; or the one of a ``zoom``."""
     if zoom is not None:
         return _LAYOUTS[zoom](room)
@@ -124,13 +124,13 @@ def plan(room: Room, zoom: Zoom | None = None) -> Layout:
     return layout
 
 
-def _fits(layout: Layout, room: Room) -> bool:
+def _fits(layout: Layout, room: LayoutRequest) -> bool:
     apart = layout.zoom is Zoom.BLOCKS or (layout.zoom is Zoom.NUMBERS and layout.mean)
     used = layout.margin + layout.columns * layout.block - (GAP if apart else 1)
     return layout.lines <= room.height and used <= room.width
 
 
-def _rows(room: Room) -> Layout:
+def _rows(room: LayoutRequest) -> Layout:
     """One line a node, with what has room beside the numbers, the most telling first."""
     start = 1 + room.name + 2
     wide = max(5, room.digits + 1)
@@ -168,7 +168,7 @@ def _rows(room: Room) -> Layout:
     )
 
 
-def _numbers(room: Room) -> Layout:
+def _numbers(room: LayoutRequest) -> Layout:
     """Numbers, with their mean if all nodes fit so too; else names are cut, then numbers stand close."""
     spacious, close = room.digits + 1, room.digits
     cut = replace(room, name=room.short)
@@ -181,7 +181,7 @@ def _numbers(room: Room) -> Layout:
     return _spread(layout, room)
 
 
-def _spread(layout: Layout, room: Room) -> Layout:
+def _spread(layout: Layout, room: LayoutRequest) -> Layout:
     """Room left beside columns of nodes shows their last minutes, with numbers as wide as in rows."""
     if not layout.mean:
         return layout
@@ -195,7 +195,7 @@ def _spread(layout: Layout, room: Room) -> Layout:
     return replace(layout, cell=wider, spark=spark, block=block)
 
 
-def _blocks(room: Room) -> Layout:
+def _blocks(room: LayoutRequest) -> Layout:
     for way in (room, replace(room, name=room.short)):
         layout = _columns(way, Zoom.BLOCKS, 1 if room.cells > 1 else 2, sign=2, mean=0, gap=GAP)
         if _fits(layout, room):
@@ -203,7 +203,7 @@ def _blocks(room: Room) -> Layout:
     return layout
 
 
-def _columns(room: Room, zoom: Zoom, cell: int, *, sign: int, mean: int, gap: int) -> Layout:
+def _columns(room: LayoutRequest, zoom: Zoom, cell: int, *, sign: int, mean: int, gap: int) -> Layout:
     """Named nodes, down one column after the other, in no more columns than are needed."""
     block = room.name + sign + cell * room.cells + mean + gap
     columns = max(1, (room.width - 1 + gap) // block)
@@ -214,15 +214,15 @@ def _columns(room: Room, zoom: Zoom, cell: int, *, sign: int, mean: int, gap: in
     )
 
 
-def _plain(room: Room) -> Layout:
+def _plain(room: LayoutRequest) -> Layout:
     return _unnamed(room, Zoom.PLAIN)
 
 
-def _halves(room: Room) -> Layout:
+def _halves(room: LayoutRequest) -> Layout:
     return _unnamed(room, Zoom.HALVES)
 
 
-def _unnamed(room: Room, zoom: Zoom) -> Layout:
+def _unnamed(room: LayoutRequest, zoom: Zoom) -> Layout:
     """Nodes one after the other along the lines, the first of each line named in the margin."""
     margin, block = room.name + 3, room.cells + 1
     columns = max(1, (room.width - margin + 1) // block)

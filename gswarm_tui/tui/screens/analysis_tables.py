@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gswarm_tui.analysis import sheet
-from gswarm_tui.tui.format import DASH
-from gswarm_tui.tui.text import clean, width, wrap
-from gswarm_tui.tui.widgets.bar import Span
-from gswarm_tui.tui.widgets.lines import Spans
-from gswarm_tui.tui.widgets.table import Column, Row, Table
+from gswarm_tui.common.quantities import DASH
+from gswarm_tui.tui.drawing.spans import Span, Spans
+from gswarm_tui.tui.drawing.text import clean, width, wrap
+from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 WIDEST = 40
 SPARE_MOST = 2
@@ -18,7 +17,7 @@ LABELS = 16
 """Cells of the labels before words."""
 
 
-def show_sheet(table: Table, made: sheet.Table) -> None:
+def show_table(table: TableView, made: sheet.Table) -> None:
     """Show it; the cursor stays where it was if it is the same table with other numbers."""
     texts = [[clean(cell) for cell in row] for row in made.rows]
     widths = [
@@ -29,7 +28,7 @@ def show_sheet(table: Table, made: sheet.Table) -> None:
     cells = table.size.width or table.screen.size.width  # a table that was hidden so far has no size yet
     spare = max(0, min(SPARE_MOST, (cells - 2 - sum(widths)) // len(widths) - 1))
     columns = tuple(
-        Column(
+        TableColumn(
             clean(name),
             widths[at] + (spare if at in made.right else 0),
             left=at not in made.right,
@@ -52,6 +51,6 @@ def labelled(lines: Iterable[sheet.Line], cells: int) -> list[Spans]:
     return shown
 
 
-def told(words: str, cells: int, role: str = "text") -> list[Spans]:
+def wrapped(words: str, cells: int, role: str = "text") -> list[Spans]:
     """A sentence on as many lines as it needs."""
     return [(Span(f" {line}", role),) for line in wrap(clean(words), max(20, cells - 2))]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from gswarm_tui.common.quantities import DASH, age, mebibytes, plural, watts
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.tui.feed import Feed
-from gswarm_tui.tui.format import DASH, age, mebibytes, plural, watts
-from gswarm_tui.tui.standing import ROLES, SIGNS
-from gswarm_tui.tui.text import clean, clip, width, wrap
-from gswarm_tui.tui.widgets.bar import Line, Span, measure, spread
+from gswarm_tui.tui.drawing.node_status import ROLES, SIGNS
+from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread
+from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
+from gswarm_tui.tui.feeds import Feed
 
 ERROR_SHORTEST = 12
 """Less than so many cells of a sentence say nothing."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime, tzinfo
 from typing import Protocol
 
+from gswarm_tui.common.quantities import clock
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.playback.player import Player
-from gswarm_tui.tui.format import clock
-from gswarm_tui.tui.summary import recording
-from gswarm_tui.tui.text import clean
-from gswarm_tui.tui.widgets.bar import Span
+from gswarm_tui.tui.drawing.fleet_lines import recording
+from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.drawing.text import clean
 
 
 class Feed(Protocol):

@@ -12,7 +12,7 @@ from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME, HOST_CO
 from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.fleet.history import Floats, binned
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.tui.ramp import Buckets, buckets, fractions, top_of, tops
+from gswarm_tui.tui.drawing.ramp import Buckets, buckets, fractions, top_of, tops
 
 SPARK_S = 300.0
 FRESH = (Standing.LIVE, Standing.STALE)
@@ -25,7 +25,7 @@ def metric_named(name: str) -> tuple[Metric, bool]:
     return HOST_BY_NAME[name], True
 
 
-class Picture:
+class HeatmapData:
     """One metric of some nodes; call ``look`` after the fleet changed.
 
     ``values`` has shape (nodes, cells): GPUs, or one cell for a host metric; NaN where nothing was measured

@@ -7,40 +7,9 @@ import math
 from gswarm_agent.metrics import REASON_POWER_CAP, Metric
 from gswarm_tui.common.quantities import (
     DASH,
-    age,
-    clock,
-    count,
-    energy,
-    file_size,
-    mebibytes,
-    percent,
-    plural,
-    rate,
-    used_of,
-    watts,
 )
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.throttling import HARMFUL
-
-__all__ = [
-    "DASH",
-    "age",
-    "cell",
-    "cell_width",
-    "clock",
-    "count",
-    "digits",
-    "energy",
-    "file_size",
-    "mebibytes",
-    "missing",
-    "percent",
-    "plural",
-    "quantity",
-    "rate",
-    "used_of",
-    "watts",
-]
 
 
 def missing(value: float | None) -> bool:

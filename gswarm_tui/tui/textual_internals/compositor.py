@@ -20,7 +20,7 @@ from rich.style import Style
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.strip import Strip
 
-from gswarm_tui.tui.themes import eight_bit_steps
+from gswarm_tui.tui.drawing.themes import eight_bit_steps
 
 _SYSTEMS = {
     "standard": ColorSystem.STANDARD,
@@ -45,7 +45,7 @@ _BRIDGED = 4
 _SINGLE = re.compile("[ -~¡-¬®-ˬͰ-͵Ͷ-ͽА-я–—…←-↓−≈─-▟■-▬►●-◦✓⠀-⣿]*").fullmatch
 
 
-class Ink(NamedTuple):
+class CellStyle(NamedTuple):
     """How a cell is drawn, as parameters of the escape that sets it; None where it can't be seen."""
 
     attributes: str | None
@@ -53,17 +53,17 @@ class Ink(NamedTuple):
     ground: str
 
 
-_PLAIN = Ink("", "39", "49")
+_PLAIN = CellStyle("", "39", "49")
 
 
-class Line:
+class TerminalLine:
     """One line of the terminal: for each cell its character ("" in a wide one's second cell) and its ink."""
 
     def __init__(self) -> None:
         self.chars: list[str | None] = []
-        self.inks: list[Ink | None] = []
+        self.inks: list[CellStyle | None] = []
 
-    def changed(self, at: int, chars: list[str], inks: list[Ink]) -> Iterator[tuple[int, int]]:
+    def changed(self, at: int, chars: list[str], inks: list[CellStyle]) -> Iterator[tuple[int, int]]:
         """Put these cells in the place of those from a column on; the stretches that differ, in order."""
         end = at + len(chars)
         missing = end - len(self.chars)
@@ -97,11 +97,11 @@ def _whole(chars: list[str], first: int, last: int) -> tuple[int, int]:
     return first, end
 
 
-class Terminal:
+class TerminalCells:
     """Remembers what was written; ``forget`` when something else may have drawn on it."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, TerminalLine] = {}
 
     def forget(self) -> None:
         """Nothing is known of what is on it."""
@@ -110,7 +110,7 @@ class Terminal:
     def changes(self, drawn: RenderableType | None) -> RenderableType | None:
         """What Textual drew as what differs; anything but a compositor's update stays as it is."""
         update: object = drawn
-        return Changes(self, update) if isinstance(update, CompositorUpdate) else drawn
+        return ChangedCells(self, update) if isinstance(update, CompositorUpdate) else drawn
 
     def frame(self, update: CompositorUpdate, console: Console) -> str | None:
         """The text that brings an update to the terminal, None for one of an unknown kind."""
@@ -121,19 +121,19 @@ class Terminal:
         else:
             self.forget()
             return None
-        pen = _Pen(_SYSTEMS[console.color_system or "truecolor"])
+        pen = _CellWriter(_SYSTEMS[console.color_system or "truecolor"])
         for y, x, strip in strips:
             chars, inks = pen.cells(strip)
-            line = self._lines.setdefault(y, Line())
+            line = self._lines.setdefault(y, TerminalLine())
             for start, end in line.changed(x, chars, inks):
                 pen.write(y, x + start, chars[start:end], inks[start:end])
         return pen.text()
 
 
-class Changes(CompositorUpdate):
+class ChangedCells(CompositorUpdate):
     """An update of which only what differs is written."""
 
-    def __init__(self, terminal: Terminal, update: CompositorUpdate) -> None:
+    def __init__(self, terminal: TerminalCells, update: CompositorUpdate) -> None:
         self._terminal, self._update = terminal, update
 
     def render_segments(self, console: Console) -> str:
@@ -161,7 +161,7 @@ def _those_in(update: ChopsUpdate) -> Iterator[tuple[int, int, Strip]]:
                 yield y, x, strip
 
 
-class _Pen:
+class _CellWriter:
     """Writes cells, and says where and how only as far as that isn't so already."""
 
     def __init__(self, system: ColorSystem) -> None:
@@ -170,15 +170,15 @@ class _Pen:
         self._at = (-1, -1)
         self._ink = _PLAIN
 
-    def cells(self, strip: Strip) -> tuple[list[str], list[Ink]]:
+    def cells(self, strip: Strip) -> tuple[list[str], list[CellStyle]]:
         """A strip's characters and inks, one of each for a cell."""
         chars: list[str] = []
-        inks: list[Ink] = []
+        inks: list[CellStyle] = []
         for text, style, control in strip:
             if control:
                 continue
             split = _split(text)
-            ink, blank = _inks(style, self._system)
+            ink, blank = _cell_styles(style, self._system)
             chars += split
             if " " in text and blank is not ink:
                 inks += [blank if char == " " else ink for char in split]
@@ -186,7 +186,7 @@ class _Pen:
                 inks += [ink] * len(split)
         return chars, inks
 
-    def write(self, y: int, x: int, chars: Sequence[str], inks: Sequence[Ink]) -> None:
+    def write(self, y: int, x: int, chars: Sequence[str], inks: Sequence[CellStyle]) -> None:
         """Write these cells from a place on."""
         line, column = self._at
         if line == y and x > column:
@@ -229,17 +229,17 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _inks(style: Style | None, system: ColorSystem) -> tuple[Ink, Ink]:
+def _cell_styles(style: Style | None, system: ColorSystem) -> tuple[CellStyle, CellStyle]:
     """How a style draws characters, and blanks."""
     if style is None:
-        return _PLAIN, Ink(None, None, "49")
+        return _PLAIN, CellStyle(None, None, "49")
     attributes = ";".join(code for name, code in _ATTRIBUTES.items() if getattr(style, name))
     colour, ground = (
         default if told is None else ";".join(_possible(told, system).get_ansi_codes(foreground))
         for told, foreground, default in ((style.color, True, "39"), (style.bgcolor, False, "49"))
     )
-    ink = Ink(attributes, colour, ground)
-    return ink, ink if _SEEN_ON_BLANKS & set(attributes) else Ink(None, None, ground)
+    ink = CellStyle(attributes, colour, ground)
+    return ink, ink if _SEEN_ON_BLANKS & set(attributes) else CellStyle(None, None, ground)
 
 
 def _possible(colour: Color, system: ColorSystem) -> Color:
@@ -250,7 +250,7 @@ def _possible(colour: Color, system: ColorSystem) -> Color:
 
 
 @lru_cache(maxsize=4096)
-def _change(old: Ink, ink: Ink) -> tuple[str, Ink]:
+def _change(old: CellStyle, ink: CellStyle) -> tuple[str, CellStyle]:
     """What makes a pen draw with another ink, and how it draws then."""
     attributes = ink.attributes
     if attributes is None:  # a blank: what can't be seen on it stays as it is
@@ -260,4 +260,4 @@ def _change(old: Ink, ink: Ink) -> tuple[str, Ink]:
     colour = known.colour if ink.colour is None else ink.colour
     codes += [colour or ""] * (colour != known.colour) + [ink.ground] * (ink.ground != known.ground)
     told = ";".join(filter(None, codes))
-    return f"\x1b[{told}m" if told else "", Ink(attributes, colour, ink.ground)
+    return f"\x1b[{told}m" if told else "", CellStyle(attributes, colour, ink.ground)

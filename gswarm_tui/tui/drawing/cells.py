@@ -2,25 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import lru_cache
+from itertools import groupby, pairwise
 
 import numpy as np
+import numpy.typing as npt
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
 from gswarm_agent.metrics import HOST_COLUMNS
+from gswarm_tui.common import quantities
 from gswarm_tui.fleet.node import NodeState, Standing
-from gswarm_tui.tui import format as form
-from gswarm_tui.tui.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
-from gswarm_tui.tui.picture import FRESH, Picture
-from gswarm_tui.tui.ramp import BLOCK_OF, Buckets
-from gswarm_tui.tui.standing import ROLES, SIGNS, long_words, short_words
-from gswarm_tui.tui.text import clean, clip_left, pad
-from gswarm_tui.tui.themes import Palette
-from gswarm_tui.tui.widgets.unnamed import CURSOR_MARK, blocks, halves
+from gswarm_tui.tui.drawing import numbers
+from gswarm_tui.tui.drawing.heatmap_data import FRESH, HeatmapData
+from gswarm_tui.tui.drawing.layout import HOST_WIDTHS, MEAN_WIDTH, Layout, Zoom
+from gswarm_tui.tui.drawing.node_status import ROLES, SIGNS, full_status, short_status
+from gswarm_tui.tui.drawing.ramp import BLOCK_OF, BUCKETS, Buckets
+from gswarm_tui.tui.drawing.text import clean, clip_left, pad
+from gswarm_tui.tui.drawing.themes import Palette
+
+Glyphs = npt.NDArray[np.str_]
+Inks = npt.NDArray[np.int16]
+Cursor = tuple[int, int | None] | None
+"""The row of the picture and the cell that the cursor is on; None for no cell, and for no cursor."""
+
+CURSOR_MARK = "+"
+_STEPS = BUCKETS + 1
+_BLOCK_GLYPHS = np.array([*BLOCK_OF, *BLOCK_OF, " "])
+
+
+def blocks(
+    picture: HeatmapData, rows: Sequence[int], cursor: Cursor, colours: Palette
+) -> Iterator[tuple[str, Style]]:
+    """One block character a GPU, as high as its value, and a blank after each node; all of these have GPUs.
+
+    ``cursor`` is a row and a cell of it, None for all of them.
+    """
+    stale = np.array([picture.standings[row] is Standing.STALE for row in rows])
+    quiet = picture.dim[rows] | stale[:, np.newaxis]
+    codes = picture.steps[rows] % _STEPS + np.where(quiet, _STEPS, 0)
+    codes = np.where(picture.present[rows], codes, 2 * _STEPS).astype(np.int16)
+    styles, inks = _block_inks(colours)
+    glyphs = np.full((len(rows), codes.shape[1] + 1), " ")
+    drawn = np.empty(glyphs.shape, dtype=np.int16)
+    glyphs[:, :-1], drawn[:, :-1] = _BLOCK_GLYPHS[codes], inks[codes]
+    drawn[:, -1] = drawn[:, -2]  # it has the same ground, and so is no stretch of its own
+    if cursor is not None and cursor[0] in rows:
+        at = rows.index(cursor[0]), slice(-1) if cursor[1] is None else cursor[1]
+        glyphs[at], drawn[at] = CURSOR_MARK, len(styles) - 1
+    return _stretches(glyphs, drawn, styles)
+
+
+def halves(
+    picture: HeatmapData, upper: Sequence[int], lower: Sequence[int], cursor: Cursor, colours: Palette
+) -> Iterator[tuple[str, Style]]:
+    """Half a character a GPU by colour alone, two rows of nodes; after each pair a sign if one isn't well."""
+    above, below = np.full((2, len(upper), picture.cells), -1, dtype=np.int16)
+    above[:], below[: len(lower)] = _steps(picture, upper), _steps(picture, lower)
+    pairs, styles = _pairs(colours)
+    codes = (above + 1) * _STEPS + below + 1
+    glyphs = np.full((len(upper), picture.cells + 1), " ")
+    drawn = np.full(glyphs.shape, len(styles) - 1, dtype=np.int16)
+    glyphs[:, :-1], drawn[:, :-1] = pairs[codes], codes
+    styles = list(styles)
+    for at, high in enumerate(upper):
+        rows = [high, *lower[at : at + 1]]
+        trouble = next((row for row in rows if picture.standings[row] not in FRESH), None)
+        if trouble is not None:
+            standing = picture.standings[trouble]
+            glyphs[at, -1], drawn[at, -1] = SIGNS[standing], len(styles)
+            styles.append(colours.role(ROLES[standing]))
+        elif cursor is not None and cursor[0] in rows:
+            glyphs[at, -1] = "▕"
+        if cursor is not None and cursor[0] in rows:
+            cells = range(picture.cells) if cursor[1] is None else (cursor[1],)
+            for cell in cells:
+                other = int((below if cursor[0] == high else above)[at, cell])
+                glyphs[at, cell], drawn[at, cell] = "▀" if cursor[0] == high else "▄", len(styles)
+                styles.append(_half_cursor(colours, other))
+    return _stretches(glyphs, drawn, styles)
+
+
+def _steps(picture: HeatmapData, rows: Sequence[int]) -> npt.NDArray[np.int16]:
+    """Buckets, -1 for what isn't measured, isn't there or isn't fresh, and for what a filter leaves out."""
+    live = np.array([picture.standings[row] is Standing.LIVE for row in rows], dtype=bool)
+    known = live[:, np.newaxis] & ~picture.dim[rows] & picture.present[rows]
+    return np.where(known, picture.steps[rows], -1).astype(np.int16)
+
+
+def _half_cursor(colours: Palette, other: int) -> Style:
+    """The cursor's colour in its half of a character, the bucket of the neighbour in the other."""
+    ground = colours.role("text") if other < 0 else colours.cells[other]
+    return Style.from_color(colours.cursor.bgcolor, ground.bgcolor)
+
+
+def _stretches(glyphs: Glyphs, drawn: Inks, styles: Sequence[Style]) -> Iterator[tuple[str, Style]]:
+    """A line as stretches of one style."""
+    text, inks = "".join(glyphs.ravel().tolist()), drawn.ravel()
+    edges = np.flatnonzero(inks[1:] != inks[:-1]) + 1
+    for start, end in pairwise((0, *edges.tolist(), len(text))):
+        yield text[start:end], styles[inks[start]]
+
+
+@lru_cache
+def _block_inks(colours: Palette) -> tuple[list[Style], Inks]:
+    """Styles of blocks, of quiet blocks, of nothing and of the cursor; equal ones have one number."""
+    styles = [*colours.inks, *colours.dim_cells, colours.role("text"), colours.cursor]
+    return styles, np.array([styles.index(style) for style in styles[:-1]], dtype=np.int16)
+
+
+@lru_cache
+def _pairs(colours: Palette) -> tuple[Glyphs, list[Style]]:
+    """Characters that show two buckets, -1 the background, and their styles; the last is a blank's."""
+    ground = colours.role("text").bgcolor
+    ramp = [ground, *(style.bgcolor for style in colours.cells[:-1])]
+    glyphs, styles = [], []
+    for above in range(_STEPS):
+        for below in range(_STEPS):
+            if not above and not below:
+                glyphs.append("·")
+                styles.append(colours.role("faint"))
+            else:
+                glyphs.append("▀" if above else "▄")
+                shown = (ramp[above], ramp[below]) if above else (ramp[below], ground)
+                styles.append(Style.from_color(*shown))
+    return np.array(glyphs), [*styles, colours.role("text")]
+
 
 _CPU, _MEMORY, _IOWAIT, _NET_IN, _NET_OUT = (
     HOST_COLUMNS.index(name)
@@ -28,12 +138,9 @@ _CPU, _MEMORY, _IOWAIT, _NET_IN, _NET_OUT = (
 )
 _IB_IN, _IB_OUT = HOST_COLUMNS.index("ib_rx_mb_s"), HOST_COLUMNS.index("ib_tx_mb_s")
 
-Cursor = tuple[int, int | None] | None
-"""The row of the picture and the cell that the cursor is on; None for no cell, and for no cursor."""
-
 
 @dataclass(frozen=True, eq=False)
-class Pen:
+class DrawingContext:
     """What drawing needs besides picture and layout."""
 
     colours: Palette
@@ -46,14 +153,20 @@ class Pen:
 def host_text(name: str, host: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> str:
     """A host column of the widest layout; traffic is that of the fabric where there is one, in GB/s."""
     if name == "cpu":
-        return form.percent(host[_CPU])
+        return quantities.percent(host[_CPU])
     if name == "iowait":
-        return form.percent(host[_IOWAIT])
+        return quantities.percent(host[_IOWAIT])
     if name == "mem":
-        return form.mebibytes(host[_MEMORY]).removesuffix("iB") if np.isfinite(host[_MEMORY]) else form.DASH
+        return (
+            quantities.mebibytes(host[_MEMORY]).removesuffix("iB")
+            if np.isfinite(host[_MEMORY])
+            else quantities.DASH
+        )
     pairs = ((host[_IB_IN], host[_IB_OUT]), (host[_NET_IN], host[_NET_OUT]))
     came, went = next((pair for pair in pairs if np.isfinite(pair).all()), pairs[1])
-    return "/".join(form.DASH if np.isnan(rate) else form.digits(rate / 1000) for rate in (came, went))
+    return "/".join(
+        quantities.DASH if np.isnan(rate) else numbers.digits(rate / 1000) for rate in (came, went)
+    )
 
 
 def ranks_text(node: NodeState) -> str:
@@ -64,7 +177,7 @@ def ranks_text(node: NodeState) -> str:
     return f"{min(ranks)}–{max(ranks)}" if len(set(ranks)) > 1 else str(ranks[0])
 
 
-def line_key(picture: Picture, layout: Layout, line: int, pen: Pen) -> Hashable:
+def line_key(picture: HeatmapData, layout: Layout, line: int, pen: DrawingContext) -> Hashable:
     """Exactly what changes the pixels of a line."""
     rows = [row for part in layout.nodes_on(line) for row in part]
     if not rows:
@@ -74,7 +187,7 @@ def line_key(picture: Picture, layout: Layout, line: int, pen: Pen) -> Hashable:
     standings = tuple(picture.standings[row] for row in rows)
     troubles: tuple[str, ...] = ()
     if any(standing is not Standing.LIVE for standing in standings):
-        words = long_words if layout.zoom is Zoom.ROWS else short_words
+        words = full_status if layout.zoom is Zoom.ROWS else short_status
         troubles = tuple(
             words(picture.nodes[row], standing, pen.now)
             for row, standing in zip(rows, standings, strict=True)
@@ -100,7 +213,7 @@ def line_key(picture: Picture, layout: Layout, line: int, pen: Pen) -> Hashable:
     )
 
 
-def draw_line(picture: Picture, layout: Layout, line: int, pen: Pen) -> Strip:
+def draw_line(picture: HeatmapData, layout: Layout, line: int, pen: DrawingContext) -> Strip:
     """Draw a line of the heatmap."""
     parts = layout.nodes_on(line)
     drawing = _Drawing(picture, layout, pen)
@@ -121,7 +234,7 @@ def draw_line(picture: Picture, layout: Layout, line: int, pen: Pen) -> Strip:
 class _Drawing:
     """Collects the segments of one line; equal neighbours become one."""
 
-    def __init__(self, picture: Picture, layout: Layout, pen: Pen) -> None:
+    def __init__(self, picture: HeatmapData, layout: Layout, pen: DrawingContext) -> None:
         self._picture = picture
         self._layout = layout
         self._pen = pen
@@ -201,7 +314,7 @@ class _Drawing:
 
     def _cells(self, row: int, standing: Standing) -> None:
         picture, wide = self._picture, self._layout.cell
-        numbers = self._layout.zoom <= Zoom.NUMBERS
+        with_numbers = self._layout.zoom <= Zoom.NUMBERS
         steps = picture.steps[row].tolist()
         dims = picture.dim[row].tolist()
         chosen = self._pen.cursor[1] if self._pen.cursor is not None and self._on(row) else None
@@ -211,8 +324,8 @@ class _Drawing:
                 continue
             step = steps[cell]
             quiet = dims[cell] or standing is Standing.STALE
-            if numbers:
-                text = form.cell(float(picture.values[row, cell]), picture.metric)
+            if with_numbers:
+                text = numbers.cell(float(picture.values[row, cell]), picture.metric)
                 text = f"{text:>{wide - 1}} " if len(text) < wide else text
                 styles = self._colours.dim_cells if quiet else self._colours.cells
             else:
@@ -224,7 +337,9 @@ class _Drawing:
         if not self._layout.mean:
             return
         mean = float(self._picture.means[row])
-        text = form.cell(mean, self._picture.metric) if self._picture.metric.unit not in ("bits", "P") else ""
+        text = (
+            numbers.cell(mean, self._picture.metric) if self._picture.metric.unit not in ("bits", "P") else ""
+        )
         role = "text" if standing is Standing.LIVE else "faint"
         self.put(f"{text:>{MEAN_WIDTH}}", self._colours.role(role))
 
@@ -233,14 +348,15 @@ class _Drawing:
         self._mean(row, standing)
         if standing is Standing.STALE:
             self.put(
-                "  " + long_words(self._picture.nodes[row], standing, pen.now), self._colours.role("warning")
+                "  " + full_status(self._picture.nodes[row], standing, pen.now), self._colours.role("warning")
             )
             return
         self._minutes(row)
         for name in layout.hosts:
             text = host_text(name, self._picture.nodes[row].host)
             self.put(
-                f"{text:>{HOST_WIDTHS[name]}}", self._colours.role("dim" if text == form.DASH else "text")
+                f"{text:>{HOST_WIDTHS[name]}}",
+                self._colours.role("dim" if text == quantities.DASH else "text"),
             )
 
     def _minutes(self, row: int) -> None:
@@ -257,13 +373,13 @@ class _Drawing:
         node = self._picture.nodes[row]
         if self._layout.zoom is Zoom.ROWS:
             room = self._pen.width - self._width
-            words = long_words(node, standing, self._pen.now, room) or "no GPUs"
+            words = full_status(node, standing, self._pen.now, room) or "no GPUs"
         else:
-            words = short_words(node, standing, self._pen.now) or "no GPUs"
+            words = short_status(node, standing, self._pen.now) or "no GPUs"
             words = words[2:] if self._layout.name and standing is not Standing.LIVE else words
             room = start + self._layout.block - 1 - self._width
             if len(words) > room and standing is Standing.LOST:
-                words = f"{SIGNS[standing]} {form.age(self._pen.now - node.since)}"
+                words = f"{SIGNS[standing]} {quantities.age(self._pen.now - node.since)}"
         role = ROLES[standing] if standing is not Standing.LIVE else "dim"
         style = self._colours.cursor if self._on(row) and not self._layout.name else self._colours.role(role)
         self.put(pad(words, room), style, room)

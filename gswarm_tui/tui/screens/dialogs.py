@@ -16,34 +16,35 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from gswarm_tui.tui.text import clean, width, wrap
-from gswarm_tui.tui.themes import palette
-from gswarm_tui.tui.widgets.bar import Bar, Span
+from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.drawing.text import clean, width, wrap
+from gswarm_tui.tui.drawing.themes import palette
+from gswarm_tui.tui.widgets.lines import Bar
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 LEAST, FRAME = 84, 8
 """Cells of a question, and those around its texts: border, padding, scroll bar."""
 
 
-def accept(text: str) -> str:
+def accept_any(text: str) -> str:
     """The check of a field that takes anything."""
     del text
     return ""
 
 
 @dataclass(frozen=True)
-class Field:
+class FormField:
     """A line to fill in. ``check`` answers what is wrong with a text in one sentence, empty if nothing is."""
 
     label: str
     value: str = ""
     hint: str = ""
-    check: Callable[[str], str] = accept
+    check: Callable[[str], str] = accept_any
 
 
-class Dialog(ModalScreen[Answer], inherit_bindings=False):
+class Dialog(ModalScreen[Result], inherit_bindings=False):
     """A question in front of the screen; Esc takes it back."""
 
     DEFAULT_CSS = """
@@ -73,7 +74,7 @@ class Dialog(ModalScreen[Answer], inherit_bindings=False):
         box.border_title = Text(clean(self._title)).markup
         return box
 
-    def answer(self, result: Answer | None) -> None:
+    def answer(self, result: Result | None) -> None:
         """Close with an answer; a second one, of a key pressed twice, is too late."""
         if self.is_current:
             self.dismiss(result)
@@ -83,7 +84,7 @@ class Dialog(ModalScreen[Answer], inherit_bindings=False):
         self.answer(None)
 
 
-class Ask(Dialog[tuple[str, ...]]):
+class FormDialog(Dialog[tuple[str, ...]]):
     """Asks for lines of text; the answer has one text a field, None when taken back."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -92,7 +93,7 @@ class Ask(Dialog[tuple[str, ...]]):
         Binding("shift+tab,up", "app.focus_previous"),
     ]
 
-    def __init__(self, title: str, fields: Sequence[Field]) -> None:
+    def __init__(self, title: str, fields: Sequence[FormField]) -> None:
         super().__init__(title)
         self._fields = fields
 
@@ -121,7 +122,7 @@ class Ask(Dialog[tuple[str, ...]]):
         self.answer(tuple(answer))
 
 
-class Confirm(Dialog[bool]):
+class ConfirmDialog(Dialog[bool]):
     """A yes or no question before the end; None when taken back."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -152,7 +153,7 @@ class Confirm(Dialog[bool]):
         self.answer(True)
 
 
-class Pick(Dialog[str]):
+class PickDialog(Dialog[str]):
     """Picks one of several things by its id, None when taken back.
 
     An option is its id, its label and, where there is one, what is told of it, in as many lines as it takes.
@@ -189,7 +190,7 @@ def _option(labels: int, name: str, texts: Sequence[str]) -> Option:
     return Option(grid, id=name)
 
 
-class Show(Dialog[None]):
+class DetailsDialog(Dialog[None]):
     """Names and texts, one below the other, whole."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,ctrl+c", "cancel")]

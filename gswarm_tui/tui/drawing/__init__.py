@@ -1,0 +1,1 @@
+"""What screens and widgets draw: values to cells, colours and lines of text. No widgets."""

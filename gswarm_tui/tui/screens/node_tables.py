@@ -1,0 +1,128 @@
+"""Processes on GPUs as rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gswarm_agent.frame import Hello, ProcessSample
+from gswarm_agent.metrics import (
+    GPU_BY_NAME,
+    GPU_METRICS,
+    HOST_BY_NAME,
+    PROCESS_COLUMNS,
+    PROCESS_METRICS,
+    Metric,
+)
+from gswarm_tui.common.quantities import DASH
+from gswarm_tui.common.units import shown_unit
+from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.tui.drawing.numbers import cell
+from gswarm_tui.tui.drawing.ramp import UNMEASURED, buckets, fractions, tops
+from gswarm_tui.tui.drawing.spans import Span, heat
+from gswarm_tui.tui.drawing.text import clean
+from gswarm_tui.tui.widgets.table import Row, TableColumn
+
+FROZEN = 1
+"""Columns before the metrics: the GPU's index."""
+
+
+def gpu_columns() -> tuple[TableColumn, ...]:
+    """The GPU's index, then one column a metric, in the catalogue's order."""
+    metrics = (TableColumn(m.short, max(len(m.short), 5), shown_unit(m).name) for m in GPU_METRICS)
+    return (TableColumn("GPU", 4, frozen=True), *metrics)
+
+
+def metric_at(column: int) -> Metric:
+    """The metric in a column of the table."""
+    return GPU_METRICS[max(0, column - FROZEN)]
+
+
+def column_of(metric: Metric) -> int:
+    """The column of a metric."""
+    return GPU_METRICS.index(metric) + FROZEN
+
+
+def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
+    """One row a GPU; the picked metric has its heat, data that isn't fresh and GPUs of others are dim."""
+    old = node.standing(now) is not Standing.LIVE
+    values = node.gpus
+    column = GPU_METRICS.index(picked)
+    levels = fractions(picked, values[:, column], tops(picked, node.facts))
+    steps = buckets(levels).tolist()
+    rows = []
+    for at, facts in enumerate(node.facts):
+        dim = "dim" if old or not node.mine[at] else ""
+        spans = [Span(f"{facts.index}", "dim")]
+        for place, (metric, value) in enumerate(zip(GPU_METRICS, values[at].tolist(), strict=True)):
+            text = cell(value, metric)
+            role = dim or ("dim" if text == DASH else "text")
+            if place == column and steps[at] != UNMEASURED and not old:
+                role = heat(steps[at])
+            spans.append(Span(text, role))
+        rows.append(tuple(spans))
+    return rows
+
+
+UNMEASURED_TABLE = (
+    TableColumn("not measured", 24, left=True, frozen=True),
+    TableColumn("where", 8, left=True),
+    TableColumn("why", 20, left=True, grows=True),
+)
+
+
+def unmeasured_rows(hello: Hello) -> list[Row]:
+    """One row a reason; the catalogue's label where the name is a metric's."""
+    rows: list[Row] = []
+    for name, why in sorted(hello.capabilities.items()):
+        where, _, metric = name.rpartition(".")
+        known = GPU_BY_NAME.get(metric) or HOST_BY_NAME.get(metric)
+        label = metric if known is None else known.label
+        place = where or ("host" if metric in HOST_BY_NAME else "all GPUs" if metric in GPU_BY_NAME else "")
+        rows.append((Span(clean(label)), Span(clean(place), "dim"), Span(clean(why))))
+    return rows
+
+
+_NUMBERS = tuple(TableColumn(m.short, max(len(m.short), 5), shown_unit(m).name) for m in PROCESS_METRICS)
+_BEFORE_COMMAND = 4
+
+PROCESS_TABLE = (
+    TableColumn("GPU", 4, frozen=True),
+    TableColumn("rank", 5),
+    TableColumn("pid", 8),
+    TableColumn("user", 10, left=True),
+    *_NUMBERS[:_BEFORE_COMMAND],
+    TableColumn("command", 16, left=True, grows=True),
+    *_NUMBERS[_BEFORE_COMMAND:],
+)
+
+
+def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool) -> list[Row]:
+    """One row a process and GPU, by GPU and then by its memory; dim where the data isn't fresh."""
+    rows = []
+    for process in sorted(processes, key=lambda p: (p.gpu, -_number(hello, p, "gpu_memory_mib"), p.pid)):
+        index = hello.gpus[process.gpu].index if process.gpu < len(hello.gpus) else process.gpu
+        numbers = [
+            cell(_value(hello, process, name), metric)
+            for name, metric in zip(PROCESS_COLUMNS, PROCESS_METRICS, strict=True)
+        ]
+        texts = [
+            f"{index}",
+            DASH if process.rank is None else f"{process.rank}",
+            f"{process.pid}",
+            clean(process.user) if process.user else DASH,
+            *numbers[:_BEFORE_COMMAND],
+            clean(process.command) if process.command else DASH,
+            *numbers[_BEFORE_COMMAND:],
+        ]
+        rows.append(tuple(Span(text, "dim" if old or text == DASH else "text") for text in texts))
+    return rows
+
+
+def _value(hello: Hello, process: ProcessSample, name: str) -> float | None:
+    if name not in hello.process_columns:
+        return None
+    return process.row[hello.process_columns.index(name)]
+
+
+def _number(hello: Hello, process: ProcessSample, name: str) -> float:
+    return float(_value(hello, process, name) or 0)
