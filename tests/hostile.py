@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from gswarm_agent.frame import Clock, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample, Row
+from gswarm_agent.frame import ClockExchange, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample, Row
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.wire import MAGIC, Decoder, encode
 from gswarm_tui.fleet.events import Event, FrameArrived, LinkChanged, LinkMeasured, NodeIntroduced, Phase
@@ -104,7 +104,7 @@ class HostileNode:
             gpu_columns=self._columns(GPU_COLUMNS),
             host_columns=self._columns(HOST_COLUMNS),
             process_columns=self._columns(PROCESS_COLUMNS),
-            clock=Clock(*self._rng.choices(WHOLE, k=3)),
+            clock=ClockExchange(*self._rng.choices(WHOLE, k=3)),
         )
 
     def _frame(self, said: Hello, now: float) -> Frame:

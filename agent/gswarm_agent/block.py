@@ -26,7 +26,7 @@ MAX_SINGLE = 3.4028234663852886e38
 
 
 @dataclass(frozen=True)
-class Layout:
+class BlockLayout:
     """The columns of a table's blocks, in the order of its rows.
 
     Those in ``exact`` are held in double precision, the others in single.
@@ -63,7 +63,7 @@ class Layout:
         """The bytes of a row."""
         return SINGLE * len(self.singles) + DOUBLE * len(self.doubles)
 
-    def block(self, rows: Sequence[Optional[Row]]) -> Block:
+    def pack_rows(self, rows: Sequence[Optional[Row]]) -> Block:
         """These rows as a block, None for one that wasn't measured. What isn't a number is no answer."""
         unmeasured = (None,) * len(self.columns)
         columns = list(zip(*[unmeasured if row is None else row for row in rows])) if rows else []
@@ -84,7 +84,7 @@ class Layout:
 class Block:
     """Numbers of ``count`` rows, little-endian; NaN is no answer, and so is an infinite number."""
 
-    layout: Layout
+    layout: BlockLayout
     count: int
     data: bytes
 
@@ -112,5 +112,5 @@ class Block:
 
 
 @lru_cache(maxsize=16)
-def _form(layout: Layout, rows: int) -> struct.Struct:
+def _form(layout: BlockLayout, rows: int) -> struct.Struct:
     return struct.Struct(f"<{rows * len(layout.singles)}f{rows * len(layout.doubles)}d")

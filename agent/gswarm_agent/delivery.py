@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from gswarm_agent.frame import Clock, Hello
+from gswarm_agent.frame import ClockExchange, Hello
 from gswarm_agent.frozen import replace
 from gswarm_agent.segments import Record
 from gswarm_agent.spool import Spool
@@ -50,7 +50,7 @@ class Delivery:
                 yield message
 
     def _answer(self, sent: int, received: int) -> None:
-        self._answers.append(lambda: Pong(Clock(sent, received, self._wall_ns())))
+        self._answers.append(lambda: Pong(ClockExchange(sent, received, self._wall_ns())))
 
     def start(self, start: Start) -> None:
         """Begin to send what the head doesn't have."""
@@ -127,7 +127,7 @@ class Delivery:
         hello = []
         if not self._introduced:
             self._introduced = True
-            clock = Clock(start.sent, self._received, self._wall_ns())
+            clock = ClockExchange(start.sent, self._received, self._wall_ns())
             hello.append(encode(replace(self._hello, clock=clock)))
         records = self._spool.read(self._hello.life, self._sent, _AT_ONCE)
         return [*hello, *(self._sending(self._hello.life, records) if records else [])]

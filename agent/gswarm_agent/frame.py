@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property, lru_cache
 
 from gswarm_agent import block
-from gswarm_agent.block import Block, Layout
+from gswarm_agent.block import Block, BlockLayout
 from gswarm_agent.frozen import dataclass
 from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 
@@ -48,7 +48,7 @@ class HostFacts:
 
 
 @dataclass(frozen=True)
-class Clock:
+class ClockExchange:
     """One exchange of times, as in NTP, all in Unix nanoseconds.
 
     ``sent`` is the head's time when it asked; ``received`` and ``answered`` are the node's.
@@ -79,7 +79,7 @@ class Hello:
     gpu_columns: Tuple[str, ...]
     host_columns: Tuple[str, ...]
     process_columns: Tuple[str, ...]
-    clock: Optional[Clock] = None
+    clock: Optional[ClockExchange] = None
     exact_columns: FrozenSet[str] = EXACT_COLUMNS
 
     @cached_property
@@ -114,7 +114,7 @@ class Processes:
     numbers: Block
 
     @classmethod
-    def of(cls, layout: Layout, samples: Sequence[ProcessSample]) -> Processes:
+    def of(cls, layout: BlockLayout, samples: Sequence[ProcessSample]) -> Processes:
         """These processes."""
         return cls(
             gpus=tuple(p.gpu for p in samples),
@@ -123,7 +123,7 @@ class Processes:
             commands=tuple(p.command for p in samples),
             ranks=tuple(p.rank for p in samples),
             local_ranks=tuple(p.local_rank for p in samples),
-            numbers=layout.block([p.row for p in samples]),
+            numbers=layout.pack_rows([p.row for p in samples]),
         )
 
     def __len__(self) -> int:
@@ -185,9 +185,9 @@ class Frame:
 class Tables:
     """How the three tables of a frame are laid out."""
 
-    gpus: Layout
-    host: Layout
-    processes: Layout
+    gpus: BlockLayout
+    host: BlockLayout
+    processes: BlockLayout
 
     def frame(
         self,
@@ -207,8 +207,8 @@ class Tables:
             ts_ns=ts_ns,
             late_ms=late_ms,
             missed=missed,
-            gpus=self.gpus.block(gpus),
-            host=self.host.block([host]),
+            gpus=self.gpus.pack_rows(gpus),
+            host=self.host.pack_rows([host]),
             processes=None if processes is None else Processes.of(self.processes, processes),
             notes=notes,
         )
@@ -219,7 +219,7 @@ def tables(
     gpus: Tuple[str, ...], host: Tuple[str, ...], processes: Tuple[str, ...], exact: FrozenSet[str]
 ) -> Tables:
     """The layouts of columns. Nodes of one version share them, and what is one object is soon compared."""
-    return Tables(Layout(gpus, exact), Layout(host, exact), Layout(processes, exact))
+    return Tables(BlockLayout(gpus, exact), BlockLayout(host, exact), BlockLayout(processes, exact))
 
 
 TABLES = tables(GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, EXACT_COLUMNS)

@@ -30,11 +30,11 @@ from gswarm_agent.spool import MIB, Spool
 from gswarm_agent.visitor import Visitor
 from gswarm_agent.wire import (
     ENDED_BY,
-    GAVE_ALL,
+    FRAMES_REMAIN,
     JOB_ENDED,
-    KEEPS,
+    QUERY_LIFE,
+    SENT_ALL,
     TAKEN_OVER,
-    WHO,
     Ack,
     JobEnds,
     Message,
@@ -222,7 +222,7 @@ class Server:
             self._spilled = True
             self._spool.spill()
         if self._head is not None and (self._spool.empty or time.monotonic() >= self._patience):
-            self._head.end(self._ending + ("" if self._head.delivery.all_sent else KEEPS))
+            self._head.end(self._ending + ("" if self._head.delivery.all_sent else FRAMES_REMAIN))
             self._send(self._head)
         return self._head is None
 
@@ -303,7 +303,7 @@ class Server:
                 self.started.set()
 
     def _answer(self, question: bytes) -> str:
-        if question == WHO:
+        if question == QUERY_LIFE:
             return f"{self._hello.life if self._hello else ''}\n"
         from gswarm_agent.answering import answer
 
@@ -319,12 +319,12 @@ class Server:
             self._set_interval(message.interval_ms)
             self._introduce_to_head()
             if self._only_left:
-                self._end(GAVE_ALL, STOP_S)
+                self._end(SENT_ALL, STOP_S)
         elif visitor is not self._head:
             return
         elif isinstance(message, Ack):
             self._spool.acknowledge(message.life, message.seq)
-            if self._ending in (ASKED, GAVE_ALL):
+            if self._ending in (ASKED, SENT_ALL):
                 self._patience = time.monotonic() + STOP_S
         elif isinstance(message, SetInterval):
             self._set_interval(message.interval_ms)

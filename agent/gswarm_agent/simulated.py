@@ -26,7 +26,7 @@ from gswarm_agent.metrics import (
     REASON_SW_THERMAL,
     Metric,
 )
-from gswarm_agent.probes.base import Reading
+from gswarm_agent.probes.base import TickSamples
 
 IDLE, LOADER, HOT, STRAGGLER, ERRORS, OLD_DRIVER = (
     "idle",
@@ -301,13 +301,13 @@ class SimulatedNode:
         reason = f"the simulated driver {host.driver_version} does not tell the memory temperature"
         return host, gpus, {"mem_temp_c": reason} if old else {}
 
-    def read(self, now_ns: int) -> Reading:
+    def read(self, now_ns: int) -> TickSamples:
         """What the node does at a monotonic time; like a real one it has no rates in the first reading."""
         t = max(0.0, (now_ns - self._origin_ns) / 1e9)
         last, self._last = self._last, t
         first = last is None
         looks = last is None or t // _PROCESS_EVERY_S != last // _PROCESS_EVERY_S
-        return Reading(
+        return TickSamples(
             gpus=tuple(_row(GPU_METRICS, gpu.row(t), first) for gpu in self._gpus),
             host=_row(HOST_METRICS, self._host(t), first),
             processes=self._processes(t, first) if looks else None,

@@ -12,7 +12,7 @@ import signal
 import threading
 from collections import deque
 
-from gswarm_agent.frame import Clock, Frame, Hello
+from gswarm_agent.frame import ClockExchange, Frame, Hello
 from gswarm_agent.frozen import replace
 from gswarm_agent.hello import make_hello
 from gswarm_agent.process import Signals, name_process, protect_standard_streams
@@ -179,8 +179,8 @@ class Conversation:
         hello = self._hello = replace(self._hello, capabilities=capabilities, interval_ms=interval_ms)
         self.outbox.put_answer(lambda: hello)
 
-    def _clock(self, sent: int, received: int) -> Clock:
-        return Clock(sent=sent, received=received, answered=self._wall_ns())
+    def _clock(self, sent: int, received: int) -> ClockExchange:
+        return ClockExchange(sent=sent, received=received, answered=self._wall_ns())
 
     def _handle(self, message: Message, received: int) -> None:
         if isinstance(message, Ping):

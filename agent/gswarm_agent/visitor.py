@@ -11,7 +11,7 @@ from functools import partial
 
 from gswarm_agent.calling import ASKING, MOST_REQUEST
 from gswarm_agent.delivery import Delivery
-from gswarm_agent.wire import WHO, clip_text
+from gswarm_agent.wire import QUERY_LIFE, clip_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,10 +77,10 @@ class Visitor:
     def hear(self, data: bytes) -> Optional[bytes]:
         """The whole question of a visitor that has one, empty until it is complete; None from a head.
 
-        After ``WHO`` the visitor may turn out to be a head.
+        After ``QUERY_LIFE`` the visitor may turn out to be a head.
         """
-        if self._asks is None and data == WHO:
-            return WHO
+        if self._asks is None and data == QUERY_LIFE:
+            return QUERY_LIFE
         if self._asks is None:
             self._asks = data[:1] in (STATUS, ASKING)
         if not self._asks:

@@ -15,7 +15,7 @@ import struct
 
 import msgpack
 
-from gswarm_agent.frame import Clock, Frame, Hello
+from gswarm_agent.frame import ClockExchange, Frame, Hello
 from gswarm_agent.frozen import dataclass
 from gswarm_agent.wire_frames import FrameReader, pack_frame
 from gswarm_agent.wire_packing import LENGTH, PACKED, Unpacker
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 WIRE_VERSION = 4
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
-WHO = b"@"
+QUERY_LIFE = b"@"
 """What a head may say before all else to an agent's socket, and waits then: with which life does it talk?"""
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
@@ -48,8 +48,8 @@ MAX_PARTS = 16 * 1024
 TAKEN_OVER = "another head took over"
 JOB_ENDED = "the agent ended because the job ended"
 ENDED_BY = "the agent was ended by "
-GAVE_ALL = "the agent gave all that was left"
-KEEPS = "; frames that it could not send wait on its disk"
+SENT_ALL = "the agent gave all that was left"
+FRAMES_REMAIN = "; frames that it could not send wait on its disk"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Ping:
 class Pong:
     """Agent to head: the answer to a ping."""
 
-    clock: Clock
+    clock: ClockExchange
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,10 @@ def _body(message: Message) -> List[Any]:
             None if message.clock is None else _parts(message.clock),
         ]
     parts = _parts(message)
-    return [_TAGS[type(message)], *(_parts(part) if isinstance(part, Clock) else part for part in parts)]
+    return [
+        _TAGS[type(message)],
+        *(_parts(part) if isinstance(part, ClockExchange) else part for part in parts),
+    ]
 
 
 def _parts(value: Any) -> List[Any]:
@@ -227,7 +230,7 @@ class _Parts:
         return part
 
 
-class _Pieces:
+class _MessageSplitter:
     """Cuts bytes, in portions of any size, into what has its length before it; holds what isn't whole yet."""
 
     def __init__(self) -> None:
@@ -274,8 +277,8 @@ class Decoder:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._pieces = _Pieces()
-        self._unpacked = _Pieces()
+        self._pieces = _MessageSplitter()
+        self._unpacked = _MessageSplitter()
         self._unpacker = Unpacker()
         self._started = False
         self._frames: Optional[FrameReader] = None

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgpack
 
-from gswarm_agent.block import Block, Layout
+from gswarm_agent.block import Block, BlockLayout
 from gswarm_agent.frame import ERROR, INFO, WARNING, Frame, Hello, Note, Processes
 from gswarm_agent.wire_values import (
     MAX_INTEGER,
@@ -108,7 +108,7 @@ class FrameReader:
         return self._looked
 
 
-def _block(value: Any, layout: Layout, count: int, what: str) -> Block:
+def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
     """A block of so many rows. Any bits are numbers, but there have to be as many as it takes."""
     if type(value) is not bytes or len(value) != layout.row_size * count:
         raise malformed(what)

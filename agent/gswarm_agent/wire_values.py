@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache, partial
 
 from gswarm_agent.block import MAX_SINGLE
-from gswarm_agent.frame import Clock, GpuFacts, Hello, HostFacts
+from gswarm_agent.frame import ClockExchange, GpuFacts, Hello, HostFacts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ def _columns(names: Tuple[Any, ...]) -> Tuple[str, ...]:
     return tuple(read_text(name, "hello column") for name in names)
 
 
-def read_clock(value: Any) -> Clock:
+def read_clock(value: Any) -> ClockExchange:
     """An exchange of times."""
     sent, received, answered = read_array(value, "clock", 3, 3)
-    return Clock(
+    return ClockExchange(
         read_integer(sent, "clock"), read_integer(received, "clock"), read_integer(answered, "clock")
     )

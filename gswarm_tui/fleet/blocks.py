@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gswarm_agent.block import DOUBLE, SINGLE, Block, Layout
+from gswarm_agent.block import DOUBLE, SINGLE, Block, BlockLayout
 from gswarm_tui.fleet.history import Floats, Singles
 
 
-def numbers(layout: Layout, count: int, blocks: Sequence[bytes]) -> tuple[Singles, Floats]:
+def numbers(layout: BlockLayout, count: int, blocks: Sequence[bytes]) -> tuple[Singles, Floats]:
     """The columns of these blocks of ``count`` rows that are held in single and in double precision.
 
     Shapes (columns, blocks, rows). As they came: NaN is no answer, and so is an infinite number.
@@ -27,7 +27,7 @@ def numbers(layout: Layout, count: int, blocks: Sequence[bytes]) -> tuple[Single
     return singles.view("<f4")[..., 0], doubles.view("<f8")[..., 0]
 
 
-def packed(layout: Layout, singles: Singles, doubles: Floats) -> list[Block]:
+def packed(layout: BlockLayout, singles: Singles, doubles: Floats) -> list[Block]:
     """Blocks of these columns, the other way round than ``numbers``."""
     _, blocks, count = singles.shape
     planes = [

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.block import Block, Layout
+from gswarm_agent.block import Block, BlockLayout
 from gswarm_agent.frame import Frame
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.blocks import numbers
@@ -82,7 +82,7 @@ def sums(columns: Floats) -> list[Sums]:
 
 def _alike(blocks: Sequence[Block], wanted: tuple[str, ...]) -> Iterator[tuple[list[int], Floats]]:
     """The wanted columns of blocks that are alike, (columns, blocks, rows), and where these blocks stood."""
-    alike: dict[tuple[Layout, int], list[int]] = {}
+    alike: dict[tuple[BlockLayout, int], list[int]] = {}
     for at, block in enumerate(blocks):
         alike.setdefault((block.layout, block.count), []).append(at)
     for (layout, count), places in alike.items():
@@ -102,7 +102,7 @@ def _tables(columns: Floats) -> list[Floats]:
 
 
 @lru_cache
-def _places(layout: Layout, wanted: tuple[str, ...]) -> npt.NDArray[np.intp]:
+def _places(layout: BlockLayout, wanted: tuple[str, ...]) -> npt.NDArray[np.intp]:
     """Where a block has the wanted columns, -1 where it doesn't; of those of one name the first counts."""
     held = [layout.columns[at] for at in chain(layout.singles, layout.doubles)]
     return np.array([held.index(name) if name in held else -1 for name in wanted], dtype=np.intp)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, GpuFacts, Hello, Note
 from gswarm_agent.metrics import GPU_COLUMNS
-from gswarm_agent.wire import GAVE_ALL, KEEPS
+from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
 from gswarm_tui.fleet.counters import UNKNOWN, Answer, Counters, Step, energy_since, energy_used
 from gswarm_tui.fleet.events import (
     Event,
@@ -199,7 +199,7 @@ class Fleet:
             if event.reason == node.lost_told:
                 return []
             node.lost_told = event.reason
-            as_asked = event.reason.startswith(GAVE_ALL) and not event.reason.endswith(KEEPS)
+            as_asked = event.reason.startswith(SENT_ALL) and not event.reason.endswith(FRAMES_REMAIN)
             severity = INFO if as_asked else ERROR
             return [Happened(event.at, "link_lost", severity, event.reason, event.node, detail=event.remedy)]
         if event.phase is Phase.LIVE and before is not Phase.LIVE:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Collection
 
 from gswarm_agent.folder import SOCKET, name_of, tops
-from gswarm_agent.wire import MAGIC, WHO
+from gswarm_agent.wire import MAGIC, QUERY_LIFE
 from gswarm_tui.launch.base import Channel
 from gswarm_tui.launch.bootstrap import GreetedChannel
 
@@ -29,7 +29,7 @@ def sockets(recording: str, node: str, top: str = "") -> list[str]:
 async def meet(channel: Channel, lives: Collection[str]) -> GreetedChannel | None:
     """The channel of an agent in one of these lives; None of anybody else's, and then it is of no use."""
     said = b""
-    channel.write(WHO)
+    channel.write(QUERY_LIFE)
     try:
         async with asyncio.timeout(ANSWER_S):
             while said.count(b"\n") < 2 and len(said) <= _LONGEST_ANSWER and (data := await channel.read()):

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gswarm_agent.frame import Clock
+from gswarm_agent.frame import ClockExchange
 
 PROMPT_MS = 5.0
 SLEW = 0.1
@@ -60,7 +60,7 @@ class Offset:
         self._exchanges: list[_Exchange] = []
         self._best = _Exchange(0.0, math.inf, 0.0)
 
-    def add(self, clock: Clock, arrived_ns: int) -> None:
+    def add(self, clock: ClockExchange, arrived_ns: int) -> None:
         """Take in an exchange whose answer arrived at the head's time ``arrived_ns`` (Unix nanoseconds)."""
         round_trip = (arrived_ns - clock.sent) - (clock.answered - clock.received)
         offset = ((clock.received - clock.sent) + (clock.answered - arrived_ns)) / 2
@@ -113,7 +113,7 @@ class NodeClock:
         """A connection begins: what others measured counts no more, and no life speaks yet."""
         self._offset, self._speaking = Offset(), None
 
-    def add(self, clock: Clock, at_s: float) -> tuple[float, float] | None:
+    def add(self, clock: ClockExchange, at_s: float) -> tuple[float, float] | None:
         """Take in an exchange whose answer arrived at the head's time ``at_s`` (Unix seconds).
 
         Returns the offset and its round trip in seconds, or None while no life speaks.
@@ -121,7 +121,7 @@ class NodeClock:
         self._offset.add(clock, round(at_s * 1e9))
         return None if self._speaking is None else self._keep(self._speaking)
 
-    def live(self, life: str, clock: Clock, at_s: float) -> tuple[float, float]:
+    def live(self, life: str, clock: ClockExchange, at_s: float) -> tuple[float, float]:
         """A life speaks, and this is its first exchange; returns the offset and its round trip in seconds."""
         self._offset.add(clock, round(at_s * 1e9))
         if life in self._offsets:  # the first exchange of a connection is often a slow one

@@ -12,9 +12,9 @@ from typing import Any
 
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.wire import (
-    GAVE_ALL,
-    KEEPS,
+    FRAMES_REMAIN,
     MAGIC,
+    SENT_ALL,
     TAKEN_OVER,
     Ack,
     Bye,
@@ -271,7 +271,7 @@ class Link:
             if isinstance(message, Bye):
                 # Anything else is about this connection alone, and the agent goes on.
                 ended = self._stopping.is_set() or message.reason.startswith("the agent ")
-                self._said_bye = ended and not message.reason.endswith(KEEPS)
+                self._said_bye = ended and not message.reason.endswith(FRAMES_REMAIN)
                 if not self._stopping.is_set():
                     raise LaunchError(clean(message.reason), retry=_retry(message.reason))
                 self._has_left = True
@@ -369,7 +369,7 @@ class Link:
 
 def _retry(reason: str) -> Retry:
     """Whether it is of use to connect again after such a bye."""
-    if reason.startswith(GAVE_ALL) and not reason.endswith(KEEPS):
+    if reason.startswith(SENT_ALL) and not reason.endswith(FRAMES_REMAIN):
         return Retry.NEVER
     return Retry.SLOWLY if reason == TAKEN_OVER else Retry.SOON
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import TextIO
 
 from gswarm_agent.frame import ERROR, WARNING
-from gswarm_agent.wire import GAVE_ALL
+from gswarm_agent.wire import SENT_ALL
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.fleet.events import ABANDONED, OF_THE_RUN, WAITING, Happened, Phase, left_nothing
 from gswarm_tui.hub import Hub
@@ -136,7 +136,7 @@ async def _until_caught_up(hub: Hub, node: str) -> None:
         age_s = hub.now() - state.last_ts if state.last_ts is not None else math.inf
         if state.phase is Phase.LIVE and age_s < FRESH_INTERVALS * state.interval_s:
             return
-        if state.phase is Phase.LOST and state.reason.startswith(GAVE_ALL):
+        if state.phase is Phase.LOST and state.reason.startswith(SENT_ALL):
             return
         await asyncio.sleep(LOOK_S)
         if state.frames != frames:

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from gswarm_agent.frame import Hello
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
-from gswarm_agent.probes.base import Reading
+from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
 from gswarm_tui.launch.simulated import simulated_names
@@ -142,7 +142,7 @@ def _seconds(nodes: int, seconds: int, seed: int) -> Iterator[list[Event]]:
         events = []
 
 
-def _noisy(reading: Reading, noise: random.Random) -> Reading:
+def _noisy(reading: TickSamples, noise: random.Random) -> TickSamples:
     rows = []
     for row in reading.gpus:
         values = list(row or ())

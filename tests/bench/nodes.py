@@ -25,7 +25,7 @@ from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.hello import make_hello
-from gswarm_agent.probes.base import Reading
+from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.sampler import Sampler, SystemWatch
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.spool import Spool
@@ -47,7 +47,7 @@ _CHUNK = 65536
 class Repeated:
     """A probe with another one's facts that says the same readings again and again, from the ``first`` on."""
 
-    def __init__(self, probe: Probe, readings: Sequence[Reading], first: int) -> None:
+    def __init__(self, probe: Probe, readings: Sequence[TickSamples], first: int) -> None:
         self._facts = probe.facts()
         at = first % len(readings)
         self._readings = itertools.cycle([*readings[at:], *readings[:at]])
@@ -56,7 +56,7 @@ class Repeated:
         """The other one's."""
         return self._facts
 
-    def read(self, now_ns: int) -> Reading:
+    def read(self, now_ns: int) -> TickSamples:
         """The next one."""
         return next(self._readings)
 
@@ -162,7 +162,7 @@ def serve(folder: Path, nodes: int, gpus: int, seed: int, readings: int) -> None
     allow_many_files()
     (folder / "spools").mkdir(mode=0o700)
     origin_ns = 0 if readings else time.monotonic_ns() - UNDER_WAY_NS
-    recorded: list[list[Reading]] = []
+    recorded: list[list[TickSamples]] = []
     fleet = []
     with selectors.DefaultSelector() as selector:
         for index, name in enumerate(simulated_names(nodes)):

@@ -23,7 +23,7 @@ from tests.cluster import files
 from tests.cluster.bringup import Holders, bring_up
 from tests.cluster.kinds import Kind
 from tests.cluster.login import Login
-from tests.cluster.namespaces import Process
+from tests.cluster.namespaces import ProcessId
 from tests.cluster.node import Node
 from tests.cluster.requirements import missing
 from tests.cluster.running import ClusterError
@@ -70,7 +70,7 @@ class Cluster:
         clear_leftovers()
         folder, made = _empty_root(root)
         states = tuple(NodeState(name, kind, name in own_homes) for name, kind in chosen.items())
-        cluster = cls._of(State(folder, Process.of(os.getpid()), made, gpus_per_node, states))
+        cluster = cls._of(State(folder, ProcessId.of(os.getpid()), made, gpus_per_node, states))
         cluster.state.save()
         try:
             files.write(cluster.login, cluster.nodes, gpus_per_node)

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tests.cluster import running
-from tests.cluster.namespaces import Process, entering, inside
+from tests.cluster.namespaces import ProcessId, entering, inside
 from tests.cluster.running import words_of
 
 MARK = "GSWARM_TEST_CLUSTER"
@@ -47,9 +47,9 @@ class Login:
         return self.root / "slurm" / "slurm.conf"
 
     @cached_property
-    def init(self) -> Process:
+    def init(self) -> ProcessId:
         """The process whose end is the cluster's end."""
-        return Process.of(int(self.pid_file.read_text()))
+        return ProcessId.of(int(self.pid_file.read_text()))
 
     def env(self) -> dict[str, str]:
         """The environment of a user who logged in and activated the environment that these tests run in."""

@@ -19,14 +19,14 @@ _KINDS = ("net", "uts", "mnt")
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessId:
     """One process, told from a later one of the same number by its start time (clock ticks since boot)."""
 
     pid: int
     started: int
 
     @classmethod
-    def of(cls, pid: int) -> Process:
+    def of(cls, pid: int) -> ProcessId:
         """The running process of that number; ProcessLookupError where there is none."""
         started = _started(pid)
         if started is None:
@@ -62,7 +62,7 @@ def _started(pid: int) -> int | None:
     return None if state in "ZX" else int(rest[18])
 
 
-def marked(variable: str, value: str) -> list[Process]:
+def marked(variable: str, value: str) -> list[ProcessId]:
     """The processes started with `variable=value` in their environment, this one and its ancestors apart."""
     line = _ancestry(os.getpid())
     entry = f"{variable}={value}".encode()
@@ -72,7 +72,7 @@ def marked(variable: str, value: str) -> list[Process]:
         try:
             environment = (folder / "environ").read_bytes()
             if pid not in line and entry in environment.split(b"\0"):
-                found.append(Process.of(pid))
+                found.append(ProcessId.of(pid))
         except OSError:  # it ended meanwhile
             continue
     return found
@@ -86,7 +86,7 @@ def _ancestry(pid: int) -> set[int]:
     return line
 
 
-def command_line(process: Process) -> str:
+def command_line(process: ProcessId) -> str:
     """The words it was started with, in one line; empty when it has ended."""
     try:
         words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")

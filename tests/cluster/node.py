@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.cluster import running
 from tests.cluster.kinds import Kind
 from tests.cluster.login import SYSTEM_PATH, Login
-from tests.cluster.namespaces import Process, entering
+from tests.cluster.namespaces import ProcessId, entering
 from tests.cluster.running import words_of
 
 _SSHD_PID = "/run/sshd.pid"
@@ -50,9 +50,9 @@ class Node:
         return self.login.root / "logs" / f"{self.name}-{daemon}.log"
 
     @cached_property
-    def init(self) -> Process:
+    def init(self) -> ProcessId:
         """The process that holds the node up."""
-        return Process.of(int((self.folder / "init.pid").read_text()))
+        return ProcessId.of(int((self.folder / "init.pid").read_text()))
 
     def env(self) -> dict[str, str]:
         """The environment of what is run here without SSH or Slurm."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cluster.kinds import Kind
 from tests.cluster.login import MARK
-from tests.cluster.namespaces import Process, command_line, marked
+from tests.cluster.namespaces import ProcessId, command_line, marked
 
 PREFIX = "gswarm-cluster"
 _NAME = "cluster.json"
@@ -30,7 +30,7 @@ class State:
     """What is needed to find a cluster again, and to clear it away."""
 
     root: Path
-    owner: Process
+    owner: ProcessId
     made_root: bool
     gpus: int
     nodes: tuple[NodeState, ...]
@@ -50,7 +50,7 @@ class State:
         """Read it; FileNotFoundError where there is no cluster."""
         content = json.loads((root / _NAME).read_text())
         nodes = tuple(NodeState(name, Kind(kind), own_home) for name, kind, own_home in content["nodes"])
-        return cls(root, Process(*content["owner"]), content["made_root"], content["gpus"], nodes)
+        return cls(root, ProcessId(*content["owner"]), content["made_root"], content["gpus"], nodes)
 
     def alive(self) -> bool:
         """Whether it is up, or being brought up."""
@@ -79,7 +79,7 @@ class State:
         return lines
 
 
-def login_init(root: Path) -> Process | None:
+def login_init(root: Path) -> ProcessId | None:
     """The process that holds the cluster of that root folder up, if it runs."""
     try:
         pid = int((root / "login.pid").read_text())

@@ -15,7 +15,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.kinds import REPOSITORY
 from tests.cluster.person import wait_granted
 from tests.cluster.running import wait_until
-from tests.cluster.standin import Process, Scenario
+from tests.cluster.standin import GpuProcess, Scenario
 from tests.cluster.terminal import Terminal
 
 COUNT_GPUS = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
@@ -75,7 +75,7 @@ def test_a_node_answers_from_its_scenario(cluster: Cluster) -> None:
     scenario = Scenario.of(node.name, node.gpus)
     with node.spawn(["sleep", "infinity"]) as pid:
         scenario.gpus[2].utilization_percent = 83
-        scenario.gpus[2].processes.append(Process(pid=pid, used_mib=1024))
+        scenario.gpus[2].processes.append(GpuProcess(pid=pid, used_mib=1024))
         scenario.write(node.scenario)
         said = ssh(cluster, "gpu02", f"{sys.executable} -c '{query}'; cat /proc/{pid}/comm")
     Scenario.of(node.name, node.gpus).write(node.scenario)

@@ -17,7 +17,7 @@ from tests.cluster import slurm
 from tests.cluster.cluster import Cluster
 from tests.cluster.kinds import REPOSITORY
 from tests.cluster.login import MARK
-from tests.cluster.namespaces import Process, marked
+from tests.cluster.namespaces import ProcessId, marked
 from tests.cluster.running import ClusterError, wait_until
 from tests.cluster.state import clear_leftovers
 
@@ -46,18 +46,18 @@ def _said(*words: str) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
-def in_network_of(init: Process) -> list[Process]:
+def in_network_of(init: ProcessId) -> list[ProcessId]:
     """The processes in the same network namespace."""
     network = Path(f"/proc/{init.pid}/ns/net").readlink()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile
             if (folder / "ns" / "net").readlink() == network:
-                found.append(Process.of(int(folder.name)))
+                found.append(ProcessId.of(int(folder.name)))
     return found
 
 
-def name(process: Process) -> str:
+def name(process: ProcessId) -> str:
     try:
         return Path(f"/proc/{process.pid}/comm").read_text().strip()
     except OSError:  # it has ended meanwhile
@@ -75,19 +75,19 @@ def root(machine: None, tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def held(root: Path) -> Iterator[tuple[subprocess.Popen[str], list[Process]]]:
+def held(root: Path) -> Iterator[tuple[subprocess.Popen[str], list[ProcessId]]]:
     """A cluster that another program has brought up, and the processes that are its nodes."""
     words = [sys.executable, "-c", HOLD, str(root)]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, cwd=REPOSITORY, stdin=pipe, stdout=pipe, text=True) as program:
         assert program.stdout is not None
         try:
-            yield program, [Process.of(int(pid)) for pid in program.stdout.readline().split()]
+            yield program, [ProcessId.of(int(pid)) for pid in program.stdout.readline().split()]
         finally:
             program.kill()
 
 
-def wait_for_the_end(nodes: list[Process]) -> None:
+def wait_for_the_end(nodes: list[ProcessId]) -> None:
     wait_until(lambda: not any(node.alive() for node in nodes), "the end of the nodes")
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.person import allocated, ask, every_tick_is_a_frame, fill, leave, start, wait_seconds
-from tests.cluster.standin import Process, Scenario, read_counters
+from tests.cluster.standin import GpuProcess, Scenario, read_counters
 
 NODES = ("gpu01", "gpu02", "gpu03")
 GPUS = 8
@@ -79,7 +79,7 @@ def run(cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path) -> Run
         cluster["gpu02"].spawn("sleep 600") as pid,
         allocated(cluster, "-N3 --gres=gpu:8") as terminal,
     ):
-        scenarios["gpu02"].gpus[5].processes.append(Process(pid, used_mib=4321, sm_percent=77))
+        scenarios["gpu02"].gpus[5].processes.append(GpuProcess(pid, used_mib=4321, sm_percent=77))
         scenarios["gpu02"].write(cluster["gpu02"].scenario)
         start(terminal, f"--nodes $(scontrol show hostnames) --interval {INTERVAL_S} --db {db}")
         terminal.wait_for("nodes 3/3")

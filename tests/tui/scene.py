@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from gswarm_agent.frame import TABLES, Hello, Note
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
-from gswarm_agent.probes.base import Reading
+from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, NodeIntroduced, Phase, RecorderStatus
 from gswarm_tui.fleet.state import Fleet
@@ -83,7 +83,7 @@ class Scene:
         return self
 
     def _frame(self, name: str) -> None:
-        reading: Reading = self._probes[name].read(round((self.time - BEGINNING) * 1e9))
+        reading: TickSamples = self._probes[name].read(round((self.time - BEGINNING) * 1e9))
         rows = tuple(None if (name, g) in self._forgotten else row for g, row in enumerate(reading.gpus))
         self._seq[name] += 1
         frame = TABLES.frame(

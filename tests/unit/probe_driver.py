@@ -1,4 +1,4 @@
-"""A node's probe in a process of its own, so that each test has its own NVML. Node drives it."""
+"""A node's probe in a process of its own, so that each test has its own NVML. ProbeProcess drives it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OnGpu:
 
 
 @dataclass(frozen=True)
-class Reading:
+class NamedSamples:
     """A reading with rows by name. It was made between ``begun`` and ``ended`` (monotonic, ns)."""
 
     begun: int
@@ -48,7 +48,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Facts:
+class NodeFacts:
     """What the probe said about the node."""
 
     host: dict[str, Any]
@@ -56,7 +56,7 @@ class Facts:
     capabilities: dict[str, str]
 
 
-class Node:
+class ProbeProcess:
     """A NodeProbe in another process, on the NVML stand-in with a scenario, or without NVML."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Node:
             cwd=Path(__file__).parents[2],
         )
 
-    def __enter__(self) -> Node:
+    def __enter__(self) -> ProbeProcess:
         return self
 
     def __exit__(
@@ -104,21 +104,21 @@ class Node:
             assert words == "", words
             assert self._process.returncode == 0
 
-    def facts(self) -> Facts:
+    def facts(self) -> NodeFacts:
         """Ask for the facts as they are now."""
-        return Facts(**self._ask("facts"))
+        return NodeFacts(**self._ask("facts"))
 
-    def read(self, skip_s: float = 1) -> Reading:
+    def read(self, skip_s: float = 1) -> NamedSamples:
         """Ask for a reading; the probe's clock jumps ahead before, so that GPUs are waited for as at 1 Hz."""
         answer = self._ask(f"read {int(skip_s * 1e9)}")
         processes = answer.pop("processes")
-        return Reading(
+        return NamedSamples(
             notes=[Note(**note) for note in answer.pop("notes")],
             processes=None if processes is None else [OnGpu(**process) for process in processes],
             **answer,
         )
 
-    def until(self, condition: Callable[[Reading], object], every_s: float = 0.1) -> Reading:
+    def until(self, condition: Callable[[NamedSamples], object], every_s: float = 0.1) -> NamedSamples:
         """Read again and again until the reading is as wanted; notes of all readings are in the last."""
         deadline = time.monotonic() + DEADLINE
         notes: list[Note] = []
@@ -126,7 +126,7 @@ class Node:
             time.sleep(every_s)
             reading = self.read(0)
             notes += reading.notes
-            reading = Reading(**{**vars(reading), "notes": list(notes)})
+            reading = NamedSamples(**{**vars(reading), "notes": list(notes)})
             if condition(reading):
                 return reading
         raise AssertionError(f"not within {DEADLINE:g} s; at last {reading}")

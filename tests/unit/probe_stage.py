@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.standin import Scenario
-from tests.unit.probe_driver import Node, Reading
+from tests.unit.probe_driver import NamedSamples, ProbeProcess
 
 
 class Stage:
@@ -24,11 +24,11 @@ class Stage:
     def write(self) -> None:
         self.scenario.write(self.file)
 
-    def node(self, *, nvitop: bool = False, start_s: float = 10) -> Node:
-        return Node(self.lib, self.file, nvitop=nvitop, start_s=start_s)
+    def node(self, *, nvitop: bool = False, start_s: float = 10) -> ProbeProcess:
+        return ProbeProcess(self.lib, self.file, nvitop=nvitop, start_s=start_s)
 
 
-def values(reading: Reading, metric: str) -> list[object]:
+def values(reading: NamedSamples, metric: str) -> list[object]:
     """One metric of all GPUs; "lost" for a GPU without a row."""
     return ["lost" if row is None else row[metric] for row in reading.gpus]
 

@@ -16,7 +16,7 @@ import pytest
 import gswarm_agent
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.spool import ENDED, FULL
-from gswarm_agent.wire import GAVE_ALL, Ack, Bye, JobEnds, Lost, Ping, Pong, SetInterval, Stop
+from gswarm_agent.wire import SENT_ALL, Ack, Bye, JobEnds, Lost, Ping, Pong, SetInterval, Stop
 from tests.unit.agent_node import Node, disconnect, gone, hear_of, kill, lives, sequences, until
 from tests.unit.agent_process import Agent
 
@@ -252,7 +252,7 @@ def test_who_wants_only_what_is_left_gets_it_and_nothing_is_measured(node: Node)
     second = node.attach(options=("--only-left",))
     hear_of(second, hello.life, waiting)
     second.say(Ack(hello.life, waiting))
-    assert second.hear(Bye) == [Bye(GAVE_ALL)]
+    assert second.hear(Bye) == [Bye(SENT_ALL)]
     assert lives(second) == [hello.life]
     assert second.end() == 0
     until(lambda: list(node.folder.iterdir()) == [])
@@ -283,7 +283,7 @@ def test_what_a_kill_cost_is_told_with_what_is_left(node: Node) -> None:
     assert (lost.life, lost.reason) == (hello.life, ENDED)
     assert lost.seq > kept
     second.say(Ack(hello.life, lost.seq))
-    assert second.hear(Bye) == [Bye(GAVE_ALL)]
+    assert second.hear(Bye) == [Bye(SENT_ALL)]
     until(lambda: list(node.folder.iterdir()) == [])
 
 

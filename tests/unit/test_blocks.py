@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.block import Block, Layout, Row
+from gswarm_agent.block import Block, BlockLayout, Row
 from gswarm_agent.frame import TABLES, Frame
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.blocks import numbers, packed
@@ -17,7 +17,7 @@ from gswarm_tui.store.recording.batch import KeyColumns, Samples
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES
 
 names = st.lists(st.sampled_from([*GPU_COLUMNS, "from_the_future"]), max_size=8, unique=True).map(tuple)
-layouts = st.builds(Layout, names, st.frozensets(st.sampled_from(GPU_COLUMNS), max_size=4))
+layouts = st.builds(BlockLayout, names, st.frozensets(st.sampled_from(GPU_COLUMNS), max_size=4))
 singles = st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -30,14 +30,14 @@ def blocks(draw: st.DrawFn) -> Block:
 
 
 @given(layouts, st.data())
-def test_rows_become_a_block_and_rows_again(layout: Layout, data: st.DataObject) -> None:
+def test_rows_become_a_block_and_rows_again(layout: BlockLayout, data: st.DataObject) -> None:
     width = len(layout.columns)
     row = st.lists(singles, min_size=width, max_size=width).map(tuple)
     rows: list[Row | None] = data.draw(st.lists(st.none() | row, max_size=4))
-    block = layout.block(rows)
+    block = layout.pack_rows(rows)
     assert len(block.data) == layout.row_size * block.count
     assert block.rows == tuple((None,) * width if row is None else row for row in rows)
-    assert layout.block(block.rows) == block
+    assert layout.pack_rows(block.rows) == block
 
 
 def shown(block: Block, wanted: tuple[str, ...]) -> list[list[float | None]]:
@@ -84,14 +84,14 @@ def test_every_row_with_an_answer_becomes_a_row_with_its_keys(of_frames: list[Bl
 
 def test_a_host_that_measured_nothing_still_tells_that_its_frame_came() -> None:
     samples = Samples(HOST_SAMPLES, KeyColumns(("ts", "seq")))
-    samples.add(TABLES.host.block([None]), (7, 1))
-    samples.add(Layout(()).block([None]), (8, 2))
+    samples.add(TABLES.host.pack_rows([None]), (7, 1))
+    samples.add(BlockLayout(()).pack_rows([None]), (8, 2))
     assert [columns["seq"].tolist() for columns in samples.columns()] == [[1], [2]]
 
 
 @given(layouts, st.integers(0, 3), st.integers(0, 3), st.data())
 def test_columns_become_blocks_and_columns_again(
-    layout: Layout, many: int, count: int, data: st.DataObject
+    layout: BlockLayout, many: int, count: int, data: st.DataObject
 ) -> None:
     size = layout.row_size * count
     given_blocks = [

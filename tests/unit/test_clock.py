@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import Clock
+from gswarm_agent.frame import ClockExchange
 from gswarm_tui.link.clock import NodeClock, Timelines, steady_wall
 
 T0 = 1_800_000_000
@@ -108,10 +108,10 @@ def test_times_never_step_back_and_come_to_the_offset_whatever_is_estimated(
     assert placed(one, at + 40, offset, life=life) == pytest.approx(at + 40 - offset, abs=0.001)
 
 
-def asked(at_s: float, ahead_s: float, took_s: float) -> tuple[Clock, float]:
+def asked(at_s: float, ahead_s: float, took_s: float) -> tuple[ClockExchange, float]:
     """What a node whose clock is so far ahead answered at once, half of the way there, and when that came."""
     there = round((T0 + at_s + took_s / 2 + ahead_s) * 1e9)
-    return Clock(round((T0 + at_s) * 1e9), there, there), T0 + at_s + took_s
+    return ClockExchange(round((T0 + at_s) * 1e9), there, there), T0 + at_s + took_s
 
 
 def test_a_clock_is_well_known_after_a_short_exchange_on_this_connection() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gswarm_agent import delivery
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import Folder
-from gswarm_agent.frame import Clock, Frame, Hello
+from gswarm_agent.frame import ClockExchange, Frame, Hello
 from gswarm_agent.spool import Spool
 from gswarm_agent.wire import MAGIC, Ack, Bye, Decoder, Lost, Message, Ping, Pong, Start, encode
 from tests.unit.test_spool import HELLO, frame
@@ -150,9 +150,9 @@ def test_the_time_comes_before_former_lives_and_their_hellos_have_no_clock(spool
     made.start(Start(1000, 1))
     made.introduce(replace(HELLO, life="two"))
     first, *rest = said(made)
-    assert first == Pong(Clock(1, 5, 5))
+    assert first == Pong(ClockExchange(1, 5, 5))
     hellos = [message for message in rest if isinstance(message, Hello)]
-    assert [(hello.life, hello.clock) for hello in hellos] == [("one", None), ("two", Clock(1, 5, 5))]
+    assert [(hello.life, hello.clock) for hello in hellos] == [("one", None), ("two", ClockExchange(1, 5, 5))]
 
 
 def test_former_lives_come_before_the_agent_has_looked_around(spool: Spool) -> None:
@@ -171,7 +171,7 @@ def test_answers_overtake_frames(spool: Spool) -> None:
     list(decoder.feed(made.take()))
     assert list(made.receive(MAGIC + encode(Ping(9)) + encode(Ack("two", 1)))) == [Ack("two", 1)]
     first, *rest = decoder.feed(made.take())
-    assert first == Pong(Clock(9, 5, 5))
+    assert first == Pong(ClockExchange(9, 5, 5))
     assert rest
 
 
@@ -199,7 +199,7 @@ def test_a_life_that_is_introduced_again_does_not_interrupt_a_former_one(spool: 
     while data := made.take():
         found += decoder.feed(data)
     assert [message for message in found if isinstance(message, Hello)] == [
-        replace(other, clock=Clock(1, 5, 5))
+        replace(other, clock=ClockExchange(1, 5, 5))
     ]
     made.introduce(HELLO)
     assert list(decoder.feed(made.take())) == [HELLO]

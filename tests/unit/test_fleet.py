@@ -9,7 +9,7 @@ import pytest
 
 from gswarm_agent.frame import ERROR, INFO, TABLES, WARNING, GpuFacts, Hello, HostFacts, Note, Row, Tables
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
-from gswarm_agent.wire import GAVE_ALL, KEEPS
+from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
 from gswarm_tui.fleet.events import (
     FrameArrived,
     FramesLost,
@@ -101,7 +101,7 @@ def test_frames_from_before_a_node_connected_make_that_no_reconnect() -> None:
     assert fleet.nodes["gpu01"].reconnects == 0
 
 
-@pytest.mark.parametrize(("reason", "severity"), [(GAVE_ALL, INFO), (GAVE_ALL + KEEPS, ERROR)])
+@pytest.mark.parametrize(("reason", "severity"), [(SENT_ALL, INFO), (SENT_ALL + FRAMES_REMAIN, ERROR)])
 def test_an_agent_that_gave_all_as_it_was_asked_to_is_no_error(reason: str, severity: str) -> None:
     (told,) = live().apply(LinkChanged("gpu01", T0 + 1, Phase.LOST, reason))
     assert (told.kind, told.severity) == ("link_lost", severity)

@@ -19,7 +19,7 @@ import pytest
 from gswarm_agent.folder import tops
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.status import status
-from gswarm_agent.wire import MAGIC, WHO, Ack, Bye, Decoder, Message, Start, Stop, encode
+from gswarm_agent.wire import MAGIC, QUERY_LIFE, Ack, Bye, Decoder, Message, Start, Stop, encode
 from gswarm_tui.launch import joining
 from gswarm_tui.launch.base import Asking, Channel, LaunchError, reach
 from gswarm_tui.launch.bootstrap import Bootstrap, Serving
@@ -334,7 +334,7 @@ async def test_somebody_else_is_told_nothing_and_not_believed(
         await again.hear(Frame)
     assert again.lives == first.lives
     assert again.frames[0] == 1
-    assert b"".join(heard) in (b"", WHO)
+    assert b"".join(heard) in (b"", QUERY_LIFE)
     await again.stop()
     await launcher.close()
 
@@ -347,7 +347,7 @@ async def test_who_waits_for_an_answer_that_never_comes_leaves_no_connection(
     with impostor(recording, b"", leaves=False) as (top, heard):
         monkeypatch.setattr(joining, "tops", lambda _told: (top,))
         waiting = asyncio.create_task(launcher.join("gpu01", ["0123456789abcdef"]))
-        await until(lambda: heard == [WHO])
+        await until(lambda: heard == [QUERY_LIFE])
         if end == "its head gives up":
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import Clock, Hello, HostFacts
+from gswarm_agent.frame import ClockExchange, Hello, HostFacts
 from gswarm_agent.wire import (
-    KEEPS,
+    FRAMES_REMAIN,
     MAGIC,
     TAKEN_OVER,
     Ack,
@@ -53,7 +53,7 @@ E = TypeVar("E", bound=Event)
 
 BEGIN = 1_700_000_000.0
 SECOND_NS = 1_000_000_000
-NOW = Clock(*(3 * [round(BEGIN * SECOND_NS)]))
+NOW = ClockExchange(*(3 * [round(BEGIN * SECOND_NS)]))
 HELLO = Hello("1", "life1", 1000, False, HostFacts("gpu01", "b"), (), {}, (), (), (), NOW)
 FORMER = replace(HELLO, life="life0", clock=None)
 FRAME = HELLO.tables.frame(1, round(BEGIN * SECOND_NS), 0.0, 0, gpus=(), host=None)
@@ -211,7 +211,9 @@ async def test_frames_come_at_the_heads_time() -> None:
     now = round(BEGIN * SECOND_NS)
     async with scene(agent) as here:
         here.hands.passed = 0.010
-        agent.greet(replace(HELLO, clock=Clock(now, now + ahead + 4_000_000, now + ahead + 6_000_000)))
+        agent.greet(
+            replace(HELLO, clock=ClockExchange(now, now + ahead + 4_000_000, now + ahead + 6_000_000))
+        )
         agent.say(replace(FRAME, ts_ns=now + ahead + SECOND_NS))
         await settle()
     (measured,) = here.of(LinkMeasured)
@@ -241,7 +243,7 @@ async def test_the_clock_is_asked_for_soon_then_every_ten_seconds_and_when_well_
         await pass_by(here, agent, 45)
         assert asked(agent) == [1, 11, 21, 31, 41]
         now = round((BEGIN + here.hands.passed) * SECOND_NS)
-        agent.say(Pong(Clock(now - SECOND_NS // 100, now, now)))
+        agent.say(Pong(ClockExchange(now - SECOND_NS // 100, now, now)))
         await pass_by(here, agent, 100)
         assert asked(agent) == [1, 11, 21, 31, 41, 61, 91, 121]
         assert len(here.of(LinkMeasured)) == 2
@@ -494,7 +496,9 @@ async def test_what_a_former_life_left_comes_at_its_own_times_and_the_link_is_li
     assert isinstance(agent.heard[0], Start)
     assert agent.heard[0].resume == (("life0", 3),)
     other = replace(FORMER, life="life-between")
-    agent.outgoing.put_nowait(MAGIC + encode(Pong(Clock(now, now + 7 * SECOND_NS, now + 7 * SECOND_NS))))
+    agent.outgoing.put_nowait(
+        MAGIC + encode(Pong(ClockExchange(now, now + 7 * SECOND_NS, now + 7 * SECOND_NS)))
+    )
     agent.say(FORMER, replace(FRAME, seq=4), other, FRAME)
     await settle()
     assert made.phases() == [Phase.CONNECTING]
@@ -590,7 +594,7 @@ async def test_a_node_may_hold_frames_until_its_agent_said_bye_with_all_of_them_
     ("reason", "holds"),
     [
         ("the agent was ended by SIGTERM", False),
-        (f"the agent was ended by SIGTERM{KEEPS}", True),
+        (f"the agent was ended by SIGTERM{FRAMES_REMAIN}", True),
         (TAKEN_OVER, True),
     ],
 )
@@ -636,10 +640,12 @@ async def test_acknowledgements_name_the_life_that_they_are_for() -> None:
     assert acks == [Ack("an older life", 3), Ack("life1", 2)]
 
 
-def exchange(sent: float, there: float, spent: float, back: float, offset: float) -> tuple[Clock, int]:
+def exchange(
+    sent: float, there: float, spent: float, back: float, offset: float
+) -> tuple[ClockExchange, int]:
     """The times of a ping that took ``there`` and ``back`` to a node that is ``offset`` ahead."""
     received = sent + there + offset
-    clock = Clock(*(round(t * SECOND_NS) for t in (sent, received, received + spent)))
+    clock = ClockExchange(*(round(t * SECOND_NS) for t in (sent, received, received + spent)))
     return clock, round((sent + there + spent + back) * SECOND_NS)
 
 
@@ -687,14 +693,14 @@ async def test_after_a_reconnect_a_slow_exchange_does_not_shift_what_waited() ->
     first, second = FakeAgent(), FakeAgent()
     ahead, now = 7 * SECOND_NS, round(BEGIN * SECOND_NS)
     async with scene(first, second) as here:
-        first.greet(replace(HELLO, clock=Clock(now, now + ahead, now + ahead)))
+        first.greet(replace(HELLO, clock=ClockExchange(now, now + ahead, now + ahead)))
         await settle()
         first.outgoing.put_nowait(b"")
         await here.hands.turn(2)
         sent = round((BEGIN + here.hands.passed) * SECOND_NS)
         here.hands.passed += 2
         late = sent + 2 * SECOND_NS + ahead
-        second.greet(replace(HELLO, clock=Clock(sent, late, late)))
+        second.greet(replace(HELLO, clock=ClockExchange(sent, late, late)))
         second.say(replace(FRAME, ts_ns=now + ahead + SECOND_NS))
         await settle()
     assert here.of(FrameArrived)[0].ts == pytest.approx(BEGIN + 1, abs=0.01)
@@ -707,12 +713,12 @@ async def test_a_better_offset_does_not_put_readings_before_those_that_came() ->
     ahead, now = 7 * SECOND_NS, round(BEGIN * SECOND_NS)
     async with scene(agent) as here:
         here.hands.passed = 0.3
-        agent.greet(replace(HELLO, clock=Clock(now, now + ahead, now + ahead)))
+        agent.greet(replace(HELLO, clock=ClockExchange(now, now + ahead, now + ahead)))
         await settle()
         for seq in range(1, 25):
             if seq == 4:
                 now = round((BEGIN + here.hands.passed) * SECOND_NS)
-                agent.say(Pong(Clock(now, now + ahead, now + ahead)))
+                agent.say(Pong(ClockExchange(now, now + ahead, now + ahead)))
             ts_ns = round((BEGIN + 0.3 + seq / 10) * SECOND_NS) + ahead
             agent.say(replace(FRAME, seq=seq, ts_ns=ts_ns))
         await settle()
@@ -753,7 +759,7 @@ async def test_what_an_agent_tells_of_its_clock_unasked_counts_for_nothing() -> 
     agent = FakeAgent()
     async with scene(agent) as here:
         agent.greet()
-        agent.say(*(Pong(Clock(n, n, n)) for n in range(100)))
+        agent.say(*(Pong(ClockExchange(n, n, n)) for n in range(100)))
         agent.say(FRAME)
         await settle()
         assert len(here.of(FrameArrived)) == 1

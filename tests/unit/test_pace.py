@@ -294,7 +294,7 @@ class Flooding(FakeAgent):
 
 def frames_of_gpus(first: int, count: int, gpus: int) -> list[Frame]:
     row, host = gpu_row(util_pct=50, power_w=300), host_row(cpu_pct=10)
-    made = TABLES.gpus.block(gpus * (row,)), TABLES.host.block([host])
+    made = TABLES.gpus.pack_rows(gpus * (row,)), TABLES.host.pack_rows([host])
     return [replace(frame, gpus=made[0], host=made[1]) for frame in frames(first, count)]
 
 

@@ -93,7 +93,7 @@ def in_sql(block: Block, metrics: tuple[Metric, ...]) -> Block:
         )
         for row in block.rows
     ]
-    return block.layout.block(rows)
+    return block.layout.pack_rows(rows)
 
 
 def rounded(value: float) -> float:

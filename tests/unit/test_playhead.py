@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gswarm_tui.playback.playhead import SPEEDS, Playhead
 
 
-class Clock:
+class FakeClock:
     """Seconds that pass when they are told to."""
 
     def __init__(self) -> None:
@@ -19,8 +19,8 @@ class Clock:
         return self.seconds
 
 
-def head(at: float = 1000.0) -> tuple[Playhead, Clock]:
-    clock = Clock()
+def head(at: float = 1000.0) -> tuple[Playhead, FakeClock]:
+    clock = FakeClock()
     return Playhead(1000.0, 1060.0, at, clock), clock
 
 
@@ -102,7 +102,7 @@ def test_whatever_is_pressed_it_is_within_the_recording(keys: list[str | float])
 
 @pytest.mark.parametrize("end", [1000.0, 900.0])
 def test_an_empty_recording_is_a_moment(end: float) -> None:
-    playhead = Playhead(1000.0, end, 1000.0, Clock())
+    playhead = Playhead(1000.0, end, 1000.0, FakeClock())
     playhead.play()
     assert playhead.at == 1000
     assert playhead.ended

@@ -7,7 +7,7 @@ import pytest
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_agent.metrics import GPU_METRICS, RATE
 from tests.cluster.standin import Return, Scenario, read_counters
-from tests.unit.probe_driver import Node
+from tests.unit.probe_driver import ProbeProcess
 from tests.unit.probe_stage import Stage, about, values
 
 RATES = {metric.name for metric in GPU_METRICS if metric.kind == RATE}
@@ -326,7 +326,7 @@ def test_a_driver_without_gpus_is_a_sentence(stage: Stage) -> None:
 
 
 def test_a_node_without_the_library_measures_its_host() -> None:
-    with Node() as node:
+    with ProbeProcess() as node:
         facts = node.facts()
         node.read()
         reading = node.until(lambda reading: reading.host["cpu_pct"] is not None)

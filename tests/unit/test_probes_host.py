@@ -16,7 +16,7 @@ from gswarm_agent.probes.host import HostProbe, read_host_facts
 SECOND = 1_000_000_000
 
 
-class Machine:
+class FakeHost:
     """A made-up node: ``proc`` and ``sys`` as plain files."""
 
     def __init__(self, root: Path) -> None:
@@ -81,15 +81,15 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
+def machine(tmp_path: Path) -> FakeHost:
+    return FakeHost(tmp_path)
 
 
 def read(probe: HostProbe, seconds: float) -> dict[str, Number | None]:
     return dict(zip(HOST_COLUMNS, probe.read(int(seconds * SECOND)), strict=True))
 
 
-def test_the_first_reading_has_levels_and_no_rates(machine: Machine) -> None:
+def test_the_first_reading_has_levels_and_no_rates(machine: FakeHost) -> None:
     probe = HostProbe(str(machine.proc), str(machine.sys))
     row = read(probe, 0)
     assert row["load_1m"] == 1.5
@@ -101,7 +101,7 @@ def test_the_first_reading_has_levels_and_no_rates(machine: Machine) -> None:
     probe.close()
 
 
-def test_the_host_is_read_twice_a_second_at_most(machine: Machine) -> None:
+def test_the_host_is_read_twice_a_second_at_most(machine: FakeHost) -> None:
     probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.network(eth0=(1_000_000, 0), lo=(0, 0))
@@ -117,7 +117,7 @@ def test_the_host_is_read_twice_a_second_at_most(machine: Machine) -> None:
     probe.close()
 
 
-def test_shares_of_cpu_time(machine: Machine) -> None:
+def test_shares_of_cpu_time(machine: FakeHost) -> None:
     probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     # user nice system idle iowait irq softirq steal, of two cores in one second
@@ -135,7 +135,7 @@ def test_shares_of_cpu_time(machine: Machine) -> None:
     probe.close()
 
 
-def test_the_busiest_core_is_unknown_while_cores_come_and_go(machine: Machine) -> None:
+def test_the_busiest_core_is_unknown_while_cores_come_and_go(machine: FakeHost) -> None:
     probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.cpu([10, 0, 0, 10, 0, 0, 0, 0], [10, 0, 0, 0, 0, 0, 0, 0])
@@ -147,7 +147,7 @@ def test_the_busiest_core_is_unknown_while_cores_come_and_go(machine: Machine) -
     probe.close()
 
 
-def test_shares_stay_shares_when_the_kernel_takes_ticks_back(machine: Machine) -> None:
+def test_shares_stay_shares_when_the_kernel_takes_ticks_back(machine: FakeHost) -> None:
     machine.cpu([10, 0, 0, 10, 10, 0, 0, 0], [10, 0, 0, 10, 10, 0, 0, 0])
     probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
@@ -157,7 +157,7 @@ def test_shares_stay_shares_when_the_kernel_takes_ticks_back(machine: Machine) -
     probe.close()
 
 
-def test_whole_disks_are_summed_once(machine: Machine) -> None:
+def test_whole_disks_are_summed_once(machine: FakeHost) -> None:
     machine.device("sys/block/nvme0n1")
     machine.device("sys/block/nvme0c0n1")
     (machine.sys / "block/dm-0").mkdir()
@@ -171,7 +171,7 @@ def test_whole_disks_are_summed_once(machine: Machine) -> None:
     probe.close()
 
 
-def test_interfaces_with_hardware_are_summed_once(machine: Machine) -> None:
+def test_interfaces_with_hardware_are_summed_once(machine: FakeHost) -> None:
     machine.device("sys/class/net/eth1")
     idle = dict.fromkeys(("lo", "eth0", "eth1", "bond0", "br0", "veth3"), (0, 0))
     machine.network(**idle)
@@ -183,7 +183,7 @@ def test_interfaces_with_hardware_are_summed_once(machine: Machine) -> None:
     probe.close()
 
 
-def test_without_hardware_all_interfaces_but_lo_count(machine: Machine) -> None:
+def test_without_hardware_all_interfaces_but_lo_count(machine: FakeHost) -> None:
     machine.network(lo=(0, 0), veth0=(0, 0), veth1=(0, 0))
     probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
@@ -193,7 +193,7 @@ def test_without_hardware_all_interfaces_but_lo_count(machine: Machine) -> None:
     probe.close()
 
 
-def test_a_disk_that_is_plugged_in_counts_from_then_on(machine: Machine) -> None:
+def test_a_disk_that_is_plugged_in_counts_from_then_on(machine: FakeHost) -> None:
     probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.device("sys/block/sdb")
@@ -204,7 +204,7 @@ def test_a_disk_that_is_plugged_in_counts_from_then_on(machine: Machine) -> None
     probe.close()
 
 
-def test_pressure_is_the_share_of_time_in_which_some_task_waited(machine: Machine) -> None:
+def test_pressure_is_the_share_of_time_in_which_some_task_waited(machine: FakeHost) -> None:
     probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.pressure("cpu", 250_000)
@@ -214,7 +214,7 @@ def test_pressure_is_the_share_of_time_in_which_some_task_waited(machine: Machin
     probe.close()
 
 
-def test_infiniband_ports_count_words_of_four_bytes(machine: Machine) -> None:
+def test_infiniband_ports_count_words_of_four_bytes(machine: FakeHost) -> None:
     for device in ("mlx5_0", "mlx5_1"):
         machine.port(device, 0, 0)
     probe = HostProbe(str(machine.proc), str(machine.sys))
@@ -227,7 +227,7 @@ def test_infiniband_ports_count_words_of_four_bytes(machine: Machine) -> None:
     probe.close()
 
 
-def test_what_the_kernel_lacks_is_none_with_its_reason(machine: Machine) -> None:
+def test_what_the_kernel_lacks_is_none_with_its_reason(machine: FakeHost) -> None:
     (machine.proc / "pressure/io").unlink()
     machine.put("proc/loadavg", "")
     probe = HostProbe(str(machine.proc), str(machine.sys))
@@ -244,7 +244,7 @@ def test_what_the_kernel_lacks_is_none_with_its_reason(machine: Machine) -> None
     probe.close()
 
 
-def test_a_metric_that_goes_away_is_noted_once_and_may_come_back(machine: Machine) -> None:
+def test_a_metric_that_goes_away_is_noted_once_and_may_come_back(machine: FakeHost) -> None:
     probe = HostProbe(str(machine.proc), str(machine.sys))
     read(probe, 0)
     machine.put("proc/loadavg", "no number\n")
@@ -268,7 +268,7 @@ def test_a_node_without_anything_still_has_a_row(tmp_path: Path) -> None:
     probe.close()
 
 
-def test_facts(machine: Machine) -> None:
+def test_facts(machine: FakeHost) -> None:
     facts = read_host_facts(str(machine.proc))
     assert facts.hostname == socket.gethostname()
     assert facts.boot_id == "6c9a"
@@ -283,7 +283,7 @@ def test_facts_that_are_nowhere_are_none(tmp_path: Path) -> None:
     assert (facts.boot_id, facts.cpu_model, facts.cpus, facts.memory_total_mib) == ("", None, None, None)
 
 
-def test_files_are_closed(machine: Machine) -> None:
+def test_files_are_closed(machine: FakeHost) -> None:
     open_files = Path("/proc/self/fd")
     before = len(list(open_files.iterdir()))
     probe = HostProbe(str(machine.proc), str(machine.sys))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gswarm_agent.probes.pcie import Rounds
 from tests.cluster.standin import Return, Scenario
-from tests.unit.probe_driver import Reading
+from tests.unit.probe_driver import NamedSamples
 from tests.unit.probe_stage import Stage, about, values
 
 # 10 GB/s go round 2**32 bytes every 430 ms, and readings are further apart.
@@ -46,7 +46,7 @@ def test_a_gpu_that_hangs_leaves_the_wraps_of_the_others_to_be_seen(stage: Stage
         stage.write()
         told: list[object] = []
 
-        def lost(reading: Reading) -> bool:
+        def lost(reading: NamedSamples) -> bool:
             told.append(values(reading, "pcie_tx_mb_s")[1])
             return values(reading, "temp_c") == ["lost", 30]
 

@@ -15,8 +15,8 @@ import pytest
 from gswarm_agent.frame import TABLES, ProcessSample
 from gswarm_agent.probes.process_host import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
-from tests.cluster.standin import Process, Return, Scenario, build
-from tests.unit.probe_driver import Node, OnGpu, Reading
+from tests.cluster.standin import GpuProcess, Return, Scenario, build
+from tests.unit.probe_driver import NamedSamples, OnGpu, ProbeProcess
 
 SECOND = 1_000_000_000
 NOBODY = 4_194_303
@@ -37,7 +37,7 @@ def worker() -> Iterator[subprocess.Popen[bytes]]:
         process.stdin.close()
 
 
-def on_gpus(node: Node) -> list[OnGpu]:
+def on_gpus(node: ProbeProcess) -> list[OnGpu]:
     node.read()
     processes = node.until(lambda reading: reading.processes is not None).processes
     assert processes is not None
@@ -50,15 +50,15 @@ def test_processes_and_their_host_side(
 ) -> None:
     scenario = Scenario.of("n", 3)
     scenario.gpus[0].processes = [
-        Process(worker.pid, used_mib=70_000, sm_percent=97),
-        Process(NOBODY, used_mib=500, sm_percent=None),
+        GpuProcess(worker.pid, used_mib=70_000, sm_percent=97),
+        GpuProcess(NOBODY, used_mib=500, sm_percent=None),
     ]
     scenario.gpus[2].processes = [
-        Process(worker.pid, used_mib=300, sm_percent=3),
-        Process(worker.pid, used_mib=300, sm_percent=None, type="G"),
+        GpuProcess(worker.pid, used_mib=300, sm_percent=3),
+        GpuProcess(worker.pid, used_mib=300, sm_percent=None, type="G"),
     ]
     scenario.write(tmp_path / "s")
-    with Node(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
         assert "processes" not in node.facts().capabilities
         first, nobody, third = on_gpus(node)
 
@@ -86,9 +86,9 @@ def test_processes_and_their_host_side(
 def test_a_gpu_may_have_many_processes(standin_lib: Path, tmp_path: Path) -> None:
     scenario = Scenario.of("n", 1)
     pids = list(range(NOBODY - 60, NOBODY))
-    scenario.gpus[0].processes = [Process(pid, used_mib=i, sm_percent=i) for i, pid in enumerate(pids)]
+    scenario.gpus[0].processes = [GpuProcess(pid, used_mib=i, sm_percent=i) for i, pid in enumerate(pids)]
     scenario.write(tmp_path / "s")
-    with Node(standin_lib, tmp_path / "s", nvitop=False) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
         found = on_gpus(node)
     assert [(p.pid, p.row["gpu_memory_mib"], p.row["sm_pct"]) for p in found] == [
         (pid, i, i) for i, pid in enumerate(pids)
@@ -97,14 +97,14 @@ def test_a_gpu_may_have_many_processes(standin_lib: Path, tmp_path: Path) -> Non
 
 def test_processes_are_looked_at_every_other_second(standin_lib: Path, tmp_path: Path) -> None:
     Scenario.of("n", 1).write(tmp_path / "s")
-    looks: list[Reading] = []
+    looks: list[NamedSamples] = []
 
-    def third_look(reading: Reading) -> bool:
+    def third_look(reading: NamedSamples) -> bool:
         if reading.processes is not None:
             looks.append(reading)
         return len(looks) == 3
 
-    with Node(standin_lib, tmp_path / "s", nvitop=False) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
         begun = node.read().begun
         node.until(third_look)
     assert looks[-1].ended - begun >= 2 * 1.9 * SECOND
@@ -114,11 +114,11 @@ def test_processes_are_looked_at_every_other_second_where_gpus_answer_slowly(
     standin_lib: Path, tmp_path: Path
 ) -> None:
     scenario = Scenario.of("n", 1)
-    scenario.gpus[0].processes = [Process(os.getpid(), used_mib=1)]
+    scenario.gpus[0].processes = [GpuProcess(os.getpid(), used_mib=1)]
     slow_s = 0.1
     scenario.gpus[0].delays_ms["nvmlDeviceGetPowerUsage"] = round(1000 * slow_s)
     scenario.write(tmp_path / "s")
-    with Node(standin_lib, tmp_path / "s", nvitop=False) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
         looked = [node.read(skip_s=2 - slow_s).processes is not None for _ in range(6)]
     assert looked[2:] == [True] * 4
 
@@ -135,10 +135,10 @@ def test_an_old_driver_is_asked_by_nvitop(
     ]
     lib = build(tmp_path / "lib", tmp_path, omit=omit)
     scenario = Scenario.of("n", 1, memory_used_mib=900, memory_reserved_mib=100, clock_reasons=4)
-    scenario.gpus[0].processes = [Process(worker.pid, used_mib=800, sm_percent=50)]
+    scenario.gpus[0].processes = [GpuProcess(worker.pid, used_mib=800, sm_percent=50)]
     scenario.write(tmp_path / "s")
 
-    with Node(lib, tmp_path / "s", nvitop=True) as node:
+    with ProbeProcess(lib, tmp_path / "s", nvitop=True) as node:
         capabilities = node.facts().capabilities
         (row,) = node.read().gpus
         (process,) = on_gpus(node)
@@ -148,7 +148,7 @@ def test_an_old_driver_is_asked_by_nvitop(
     assert (row["clock_reasons"], row["mem_used_mib"], row["mem_temp_c"]) == (4, 1000, None)
     assert "driver is too old" in capabilities["mem_temp_c"]
 
-    with Node(lib, tmp_path / "s", nvitop=False) as node:
+    with ProbeProcess(lib, tmp_path / "s", nvitop=False) as node:
         assert "driver is too old" in node.facts().capabilities["processes"]
         assert on_gpus(node) == []
 
@@ -159,9 +159,9 @@ def test_a_gpu_that_doesn_t_tell_its_processes_says_so(standin_lib: Path, tmp_pa
         "nvmlDeviceGetComputeRunningProcesses_v3": Return.NO_PERMISSION,
         "nvmlDeviceGetGraphicsRunningProcesses_v3": Return.NO_PERMISSION,
     }
-    scenario.gpus[1].processes = [Process(os.getpid(), used_mib=1)]
+    scenario.gpus[1].processes = [GpuProcess(os.getpid(), used_mib=1)]
     scenario.write(tmp_path / "s")
-    with Node(standin_lib, tmp_path / "s", nvitop=False) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
         assert node.facts().capabilities["gpu0.processes"] == "not permitted to this user"
         assert [process.gpu for process in on_gpus(node)] == [1]
 
@@ -172,13 +172,13 @@ def test_a_lost_gpu_doesn_t_stop_the_processes_of_the_others(
 ) -> None:
     scenario = Scenario.of("n", 2)
     for gpu in scenario.gpus:
-        gpu.processes = [Process(os.getpid(), used_mib=1)]
+        gpu.processes = [GpuProcess(os.getpid(), used_mib=1)]
     scenario.write(tmp_path / "s")
 
-    def only_the_second(reading: Reading) -> bool:
+    def only_the_second(reading: NamedSamples) -> bool:
         return reading.processes is not None and [p.gpu for p in reading.processes] == [1]
 
-    with Node(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
         assert [process.gpu for process in on_gpus(node)] == [0, 1]
         scenario.gpus[0].lost = True
         scenario.write(tmp_path / "s")
@@ -191,15 +191,15 @@ def test_a_gpu_whose_list_hangs_doesn_t_stop_the_processes_of_the_others(
 ) -> None:
     scenario = Scenario.of("n", 3)
     for gpu in scenario.gpus:
-        gpu.processes = [Process(os.getpid(), used_mib=1)]
+        gpu.processes = [GpuProcess(os.getpid(), used_mib=1)]
     scenario.write(tmp_path / "s")
 
-    def on(*gpus: int) -> Callable[[Reading], bool]:
+    def on(*gpus: int) -> Callable[[NamedSamples], bool]:
         return lambda reading: (
             reading.processes is not None and [p.gpu for p in reading.processes] == list(gpus)
         )
 
-    with Node(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
         node.until(on(0, 1, 2))
         scenario.gpus[1].delays_ms["nvmlDeviceGetComputeRunningProcesses_v3"] = 4000
         scenario.write(tmp_path / "s")
@@ -214,7 +214,7 @@ def test_a_gpu_whose_list_hangs_doesn_t_stop_the_processes_of_the_others(
         assert "gpu1.processes" not in node.facts().capabilities
 
 
-class Folder:
+class ProcFolder:
     """A made-up /proc with one process."""
 
     def __init__(self, proc: Path, pid: int) -> None:
@@ -243,7 +243,7 @@ class Folder:
 
 
 def test_use_of_the_host_by_a_process(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, 7)
+    folder = ProcFolder(tmp_path, 7)
     table = ProcessTable(str(tmp_path))
     first = table.look([7], 0)[7]
     assert (first.command, first.rank) == ("python train.py", 1)
@@ -258,7 +258,7 @@ def test_use_of_the_host_by_a_process(tmp_path: Path) -> None:
 
 def test_files_of_processes_stay_open_within_bounds(tmp_path: Path) -> None:
     pids = range(1, 301)
-    folders = [Folder(tmp_path, pid) for pid in pids]
+    folders = [ProcFolder(tmp_path, pid) for pid in pids]
     table = ProcessTable(str(tmp_path))
     opened = sorted(int(descriptor.name) for descriptor in Path("/proc/self/fd").iterdir())
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -276,7 +276,7 @@ def test_files_of_processes_stay_open_within_bounds(tmp_path: Path) -> None:
 
 
 def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, 7)
+    folder = ProcFolder(tmp_path, 7)
     table = ProcessTable(str(tmp_path))
     table.look([7], 0)
     folder.put(started=200, ticks=9000, resident_pages=0, io=(10**9, 0), command=b"other")
@@ -287,7 +287,7 @@ def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
 
 
 def test_another_users_process_shows_what_it_may(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, 7)
+    folder = ProcFolder(tmp_path, 7)
     folder.uid(3_000_000_000)
     (folder.path / "environ").unlink()
     folder.put(started=1, ticks=0, resident_pages=0, io=None, command=b"secret\0")
@@ -298,13 +298,13 @@ def test_another_users_process_shows_what_it_may(tmp_path: Path) -> None:
 
 def test_a_process_that_isn_t_there_is_unknown(tmp_path: Path) -> None:
     assert ProcessTable(str(tmp_path)).look([7], 0) == {7: UNKNOWN}
-    folder = Folder(tmp_path, 7)
+    folder = ProcFolder(tmp_path, 7)
     (folder.path / "stat").write_text("nonsense")
     assert ProcessTable(str(tmp_path)).look([7], 0) == {7: UNKNOWN}
 
 
 def test_a_long_or_broken_command_line_can_be_sent(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, 7)
+    folder = ProcFolder(tmp_path, 7)
     folder.put(started=1, ticks=0, resident_pages=0, io=None, command=b"\xff\x1b[31m" + b"x" * 100_000)
     command = ProcessTable(str(tmp_path)).look([7], 0)[7].command
     assert command is not None
@@ -314,7 +314,7 @@ def test_a_long_or_broken_command_line_can_be_sent(tmp_path: Path) -> None:
 
 def test_all_commands_together_fit_into_a_frame(tmp_path: Path) -> None:
     for pid in range(1, 201):
-        Folder(tmp_path, pid).put(
+        ProcFolder(tmp_path, pid).put(
             started=1, ticks=0, resident_pages=0, io=None, command="\N{PILE OF POO}".encode() * 100_000
         )
     pids = [pid for pid in range(1, 201) for _ in range(16)]  # each on sixteen GPUs

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import Frame, GpuFacts, HostFacts
-from gswarm_agent.probes.base import Reading
+from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.sampler import Sampler, Schedule, SystemWatch, run_until_stopped
 
 SECOND = 1_000_000_000
@@ -46,11 +46,11 @@ class SlowProbe:
     def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
         return HostFacts("n", "b"), (), {}
 
-    def read(self, now_ns: int) -> Reading:
+    def read(self, now_ns: int) -> TickSamples:
         assert now_ns == self.watch.monotonic
         self.readings += 1
         self.watch.pass_s(self.takes_s.get(self.readings, 0.001))
-        return Reading((), None)
+        return TickSamples((), None)
 
     def close(self) -> None:
         pass

@@ -18,7 +18,7 @@ from gswarm_agent.metrics import (
     RATE,
     REASON_SW_THERMAL,
 )
-from gswarm_agent.probes.base import Reading
+from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.simulated import (
     ERRORS,
     HOT,
@@ -39,19 +39,21 @@ def fleet(nodes: int, gpus: int = 8, seed: int = 1) -> list[Simulation]:
     return [Simulation(f"sim{i:03d}", i, nodes, gpus, seed, origin_ns=0) for i in range(nodes)]
 
 
-def readings(simulation: Simulation, until_s: int, begin_s: int = 0, step_s: float = 1.0) -> list[Reading]:
+def readings(
+    simulation: Simulation, until_s: int, begin_s: int = 0, step_s: float = 1.0
+) -> list[TickSamples]:
     node = SimulatedNode(simulation)
     count = int((until_s - begin_s) / step_s)
     return [node.read(begin_s * SECOND + round(n * step_s * SECOND)) for n in range(count)]
 
 
-def column(found: Sequence[Reading], gpu: int, name: str) -> list[float]:
+def column(found: Sequence[TickSamples], gpu: int, name: str) -> list[float]:
     place = GPU_COLUMNS.index(name)
     rows = [reading.gpus[gpu] for reading in found]
     return [number for row in rows if row is not None and (number := row[place]) is not None]
 
 
-def host_column(found: Sequence[Reading], name: str) -> list[float]:
+def host_column(found: Sequence[TickSamples], name: str) -> list[float]:
     place = HOST_COLUMNS.index(name)
     return [number for r in found if r.host is not None and (number := r.host[place]) is not None]
 

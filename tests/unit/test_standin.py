@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.cluster.standin import (
     COUNTERS,
     Counter,
+    GpuProcess,
     MigDevice,
-    Process,
     Return,
     Scenario,
     build,
@@ -112,7 +112,7 @@ def test_pynvml_reports_every_level(caller: Call, path: Path) -> None:
 
 def test_nvitop_reports_the_scenario(standin_lib: Path, path: Path) -> None:
     node = Scenario.of("gpu01", 4, utilization_percent=93, power_mw=512_000, memory_used_mib=2048)
-    node.gpus[1].processes.append(Process(os.getpid(), used_mib=1024, sm_percent=55, memory_percent=12))
+    node.gpus[1].processes.append(GpuProcess(os.getpid(), used_mib=1024, sm_percent=55, memory_percent=12))
     node.gpus[2].mig_mode, node.gpus[2].migs = 1, [MigDevice("MIG-1", gpu_instance=7)]
     node.gpus[3].lost = True
     node.write(path)
@@ -215,9 +215,9 @@ def test_pcie_counts_wrap_and_throughput_is_their_rate(caller: Call, path: Path)
 def test_processes_and_their_samples(caller: Call, path: Path) -> None:
     node = Scenario.of("gpu01", 1)
     node.gpus[0].processes = [
-        Process(101, used_mib=11, sm_percent=30, memory_percent=5),
-        Process(102, used_mib=12, sm_percent=None),
-        Process(103, used_mib=13, type="G"),
+        GpuProcess(101, used_mib=11, sm_percent=30, memory_percent=5),
+        GpuProcess(102, used_mib=12, sm_percent=None),
+        GpuProcess(103, used_mib=13, type="G"),
     ]
     node.write(path)
     nvml = caller()
@@ -298,7 +298,7 @@ def test_mig_devices(caller: Call, path: Path) -> None:
     node = Scenario.of("gpu01", 1, mig_mode=1)
     first = MigDevice("MIG-1b5e3d7c-0000-5000-8000-000000000001", gpu_instance=7, used_mib=100)
     node.gpus[0].migs = [first, replace(first, uuid="MIG-2", gpu_instance=8, profile="2g.20gb", slices=2)]
-    node.gpus[0].processes = [Process(201, 90, gpu_instance=7, compute_instance=0)]
+    node.gpus[0].processes = [GpuProcess(201, 90, gpu_instance=7, compute_instance=0)]
     node.write(path)
     nvml = caller()
     nvml.start()

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from gswarm_agent.frame import ERROR, WARNING
-from gswarm_agent.wire import ENDED_BY, GAVE_ALL, JOB_ENDED, KEEPS
+from gswarm_agent.wire import ENDED_BY, FRAMES_REMAIN, JOB_ENDED, SENT_ALL
 from gswarm_tui.fleet.events import (
     WAITING,
     Event,
@@ -185,7 +185,7 @@ def test_an_agent_may_have_measured_on_when_its_head_was_killed(path: Path) -> N
     assert left_by_agent(path, gap) == frozenset()
 
 
-@pytest.mark.parametrize("reason", [JOB_ENDED, f"{ENDED_BY}SIGTERM", GAVE_ALL])
+@pytest.mark.parametrize("reason", [JOB_ENDED, f"{ENDED_BY}SIGTERM", SENT_ALL])
 def test_an_agent_that_was_seen_to_end_has_measured_nothing_more(path: Path, reason: str) -> None:
     assert left_by_agent(path, Happened(T0 + 5, "link_lost", ERROR, reason, "n1")) == {"n1"}
 
@@ -195,7 +195,10 @@ def test_an_agent_that_ended_before_the_newest_frame_is_not_the_last(path: Path)
 
 
 def test_an_agent_that_kept_frames_is_not_done_with(path: Path) -> None:
-    assert left_by_agent(path, Happened(T0 + 5, "link_lost", ERROR, JOB_ENDED + KEEPS, "n1")) == frozenset()
+    assert (
+        left_by_agent(path, Happened(T0 + 5, "link_lost", ERROR, JOB_ENDED + FRAMES_REMAIN, "n1"))
+        == frozenset()
+    )
 
 
 def test_an_agent_that_left_nothing_is_told_by_one_head_only(path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gswarm_agent.frame import Clock, Frame, GpuFacts, Hello, HostFacts, Note
+from gswarm_agent.frame import ClockExchange, Frame, GpuFacts, Hello, HostFacts, Note
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.stream import Conversation, Outbox
 from gswarm_agent.wire import (
@@ -52,9 +52,9 @@ def test_answers_overtake_frames_and_the_bye_comes_last() -> None:
     for seq in range(1, 200):
         outbox.put_frame(replace(FRAME, seq=seq))
     outbox.close(Bye("done"))
-    outbox.put_answer(lambda: Pong(Clock(1, 2, 3)))
+    outbox.put_answer(lambda: Pong(ClockExchange(1, 2, 3)))
     first, *frames, last = said(outbox)
-    assert first == Pong(Clock(1, 2, 3))
+    assert first == Pong(ClockExchange(1, 2, 3))
     assert [f.seq for f in frames if isinstance(f, Frame)] == list(range(1, 200))
     assert last == Bye("done")
     assert outbox.closed
@@ -92,7 +92,7 @@ def test_a_ping_is_answered_with_all_three_times() -> None:
     outbox = Outbox()
     conversation = Conversation(outbox, Times(100, 130))
     conversation.receive(MAGIC + encode(Ping(7)))
-    assert said(outbox) == [Pong(Clock(sent=7, received=100, answered=130))]
+    assert said(outbox) == [Pong(ClockExchange(sent=7, received=100, answered=130))]
 
 
 def test_no_hello_before_the_head_starts() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import TABLES, Clock, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample
+from gswarm_agent.frame import TABLES, ClockExchange, Frame, GpuFacts, Hello, HostFacts, Note, ProcessSample
 from gswarm_agent.wire import (
     MAGIC,
     MAX_MESSAGE,
@@ -52,7 +52,7 @@ whole = st.integers(0, 2**63 - 1)
 small = st.integers(0, 2**31)
 single = st.floats(width=32, allow_nan=False, allow_infinity=False)
 numbers = st.one_of(st.none(), st.integers(-(2**63) + 1, 2**64 - 1), single)
-clocks = st.builds(Clock, whole, whole, whole)
+clocks = st.builds(ClockExchange, whole, whole, whole)
 maybe_text = st.none() | texts
 maybe_count = st.none() | small
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Reading:
+class TickSamples:
     """What one tick measured on a node; the fields are those of ``Frame``.
 
     ``gpus`` has one entry for each GPU of the facts, None for one that didn't answer in time. ``processes``
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
             """What doesn't change, and what can't be measured, as in ``Hello.capabilities``."""
 
-        def read(self, now_ns: int) -> Reading:
+        def read(self, now_ns: int) -> TickSamples:
             """Measure everything once, rates since the last time. ``now_ns`` is a monotonic time."""
 
         def close(self) -> None:

@@ -6,7 +6,7 @@ import time
 
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.frozen import replace
-from gswarm_agent.probes.base import Reading
+from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.probes.gpu_set import START_S, GpuSet
 from gswarm_agent.probes.host import HostProbe, read_host_facts
 from gswarm_agent.probes.rates import SECOND_NS
@@ -43,7 +43,7 @@ class NodeProbe:
         )
         return host, self._gpus.facts, {**self._host.reasons, **self._gpus.capabilities()}
 
-    def read(self, now_ns: int) -> Reading:
+    def read(self, now_ns: int) -> TickSamples:
         """See Probe."""
         first, wait = self._read_ns is None, self._wait_for(now_ns)
         until = time.monotonic() + wait
@@ -56,7 +56,7 @@ class NodeProbe:
             self._gpus.look_ahead(now_ns)
         processes = None if first or self._gpus.processes is None else self._gpus.processes.take()
         notes = [*self._host.take_notes(), *self._gpus.take_notes()]
-        return Reading(rows, host, processes, tuple(notes))
+        return TickSamples(rows, host, processes, tuple(notes))
 
     def close(self) -> None:
         """See Probe."""

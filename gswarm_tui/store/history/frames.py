@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.block import Block, Layout
+from gswarm_agent.block import Block, BlockLayout
 from gswarm_agent.frame import Frame, Processes
 from gswarm_agent.metrics import EXACT_COLUMNS
 from gswarm_tui.fleet.blocks import packed
@@ -157,7 +157,7 @@ class TableSlice:
         found = self._columns.get(column)
         return None if found is None else found[rows]
 
-    def blocks(self, layout: Layout, counts: Places, block: Places, position: Places) -> list[Block]:
+    def blocks(self, layout: BlockLayout, counts: Places, block: Places, position: Places) -> list[Block]:
         """Blocks of so many rows (``counts``): each row of this goes to a position in a block.
 
         A row whose block is negative goes nowhere; rows that nothing goes to weren't measured.

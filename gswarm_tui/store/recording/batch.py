@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.block import Block, Layout
+from gswarm_agent.block import Block, BlockLayout
 from gswarm_agent.frame import Frame
 from gswarm_tui.fleet.blocks import numbers
 from gswarm_tui.fleet.events import (
@@ -92,7 +92,7 @@ class Samples:
 
     def columns(self) -> Iterator[Columns]:
         """All rows as arrays, thousands of one layout each; what the table has no column for is left out."""
-        alike: dict[Layout, list[_Stack]] = {}
+        alike: dict[BlockLayout, list[_Stack]] = {}
         for stack in self._stacks:
             alike.setdefault(stack.layout, []).append(stack)
         for stacks in alike.values():
@@ -109,7 +109,7 @@ class Samples:
 class _Stack:
     """Blocks of one layout and as many rows each, with the values of their keys; ``size`` rows in all."""
 
-    layout: Layout
+    layout: BlockLayout
     count: int
     size: int = 0
     blocks: list[bytes] = field(default_factory=list)

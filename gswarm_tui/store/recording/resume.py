@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gswarm_agent.frame import GpuFacts
-from gswarm_agent.wire import ENDED_BY, GAVE_ALL, JOB_ENDED, KEEPS
+from gswarm_agent.wire import ENDED_BY, FRAMES_REMAIN, JOB_ENDED, SENT_ALL
 from gswarm_tui.fleet.counters import Answer
 from gswarm_tui.fleet.events import LEFT_NOTHING, OF_THE_RUN, WAITING, GpuKey
 from gswarm_tui.fleet.sessions import Session
@@ -259,7 +259,7 @@ def load(file: Rows, ledger: Ledger) -> Resumed:
 def _accounted(file: Rows, number: int, lives: Sequence[LifeOnDisk]) -> frozenset[str]:
     """The nodes of which it is known what became of their last agent's frames."""
     newest = {life.node: life.last_at for life in lives}
-    told = file.rows(_ACCOUNTS, number, LEFT_NOTHING, KEEPS, JOB_ENDED, ENDED_BY, GAVE_ALL)
+    told = file.rows(_ACCOUNTS, number, LEFT_NOTHING, FRAMES_REMAIN, JOB_ENDED, ENDED_BY, SENT_ALL)
     found = {row["node"] for row in told if row["at"] > newest.get(row["node"], 0.0) - MILLISECOND}
     for one in interrupted(file):
         if one.recording_id == number and one.awaited is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.cluster.node import Node
-from tests.cluster.standin.scenario import Process, Scenario
+from tests.cluster.standin.scenario import GpuProcess, Scenario
 
 PROCESSES = 120
 _START = (
@@ -23,7 +23,7 @@ def ballast(node: Node) -> Iterator[None]:
     try:
         scenario = Scenario.of(node.name, node.gpus)
         for index, pid in enumerate(pids):
-            scenario.gpus[index % node.gpus].processes.append(Process(pid=pid, used_mib=1))
+            scenario.gpus[index % node.gpus].processes.append(GpuProcess(pid=pid, used_mib=1))
         scenario.write(node.scenario)
         yield
     finally:

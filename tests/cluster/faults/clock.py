@@ -12,7 +12,7 @@ _SOURCE = Path(__file__).with_name("clock.c")
 _AHEAD = struct.Struct("=q")
 
 
-class Clock:
+class ProgramClock:
     """What programs with this ``env`` take for the time. Files are made in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
@@ -25,7 +25,7 @@ class Clock:
         self.env = {"LD_PRELOAD": str(shim), "GSWARM_TEST_CLOCK": str(self._file)}
 
     @classmethod
-    def of_agents(cls, node: Node) -> Clock:
+    def of_agents(cls, node: Node) -> ProgramClock:
         """What one node's agents take for the time. They have to be started after this is made."""
         clock = cls(node.folder)
         with (node.folder / "sshd_config").open("a") as config:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tests.cluster.faults.witness import Reading
+from tests.cluster.faults.witness import NvmlRead
 
 OFF_S = 0.2
 """Less than an interval, so that one frame too many or too few is noticed."""
@@ -22,7 +22,7 @@ class Told:
     covered_s: float
 
 
-def wrong(told: Told, became: Mapping[Reading, Sequence[float]]) -> list[str]:
+def wrong(told: Told, became: Mapping[NvmlRead, Sequence[float]]) -> list[str]:
     """What isn't so, in words; ``became`` are the node's readings in order, with the times of their frames.
 
     A frame stands for the time since the one before it, if nothing is missing between them.

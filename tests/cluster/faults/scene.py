@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.faults.coverage import Told, wrong
-from tests.cluster.faults.witness import Count, Frame, Reading, Witness, became, count
+from tests.cluster.faults.witness import Count, NvmlRead, StoredFrame, Witness, became, count
 from tests.cluster.node import Node
 from tests.cluster.person import agents, ask, user_env
 from tests.cluster.running import ClusterError, wait_until
@@ -198,14 +198,14 @@ class Scene:
         kept = became(self._readings(name), self._frames(name))
         return [words for row in told for words in wrong(Told(*row), kept)]
 
-    def _readings(self, name: str) -> list[Reading]:
+    def _readings(self, name: str) -> list[NvmlRead]:
         """A node's readings at Unix times."""
         ahead = time.time() - time.monotonic()
         return [replace(one, at=one.at + ahead) for one in self.witnesses[name].readings()]
 
-    def _frames(self, name: str) -> list[Frame]:
+    def _frames(self, name: str) -> list[StoredFrame]:
         of_node = f"FROM host_samples JOIN nodes USING (node_id) WHERE node = '{name}'"
-        return [Frame(*row) for row in ask(self.db, f"SELECT seq, epoch(ts) {of_node} ORDER BY ts")]
+        return [StoredFrame(*row) for row in ask(self.db, f"SELECT seq, epoch(ts) {of_node} ORDER BY ts")]
 
     def _said_lost(self, name: str) -> int:
         messages = ask(

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.cluster.faults.clock import Clock
+from tests.cluster.faults.clock import ProgramClock
 from tests.cluster.faults.scene import Scene, Step
 from tests.cluster.node import Node
 
@@ -65,7 +65,7 @@ def fill_disk(name: str, at: float, seconds: float) -> list[Step]:
     return [Step(at, f"{name}: disk full", fill), Step(at + seconds, f"{name}: disk has room again", free)]
 
 
-def step_clock(whose: str, at: float, clock: Clock, hours: float) -> list[Step]:
+def step_clock(whose: str, at: float, clock: ProgramClock, hours: float) -> list[Step]:
     """The wall clock of a node, or of the head, is set that far ahead of the true time."""
     words = f"{whose}: clock {hours:+g} h off"
     return [Step(at, words, lambda _scene: clock.set(round(hours * _HOUR)))]

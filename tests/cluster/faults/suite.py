@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.faults.ballast import ballast
-from tests.cluster.faults.clock import Clock
+from tests.cluster.faults.clock import ProgramClock
 from tests.cluster.faults.scene import Scene, Step, recording
 from tests.cluster.faults.steps import (
     at_random,
@@ -103,7 +103,7 @@ class Suite:
         long_cut = self.lengths.long_cut
         names = iter(NODES)
         clock_node = next(names)
-        clock, heads_clock = Clock.of_agents(self.cluster[clock_node]), Clock(self.folder)
+        clock, heads_clock = ProgramClock.of_agents(self.cluster[clock_node]), ProgramClock(self.folder)
         faults: dict[str, tuple[str, list[Step], bool]] = {}
 
         def of(node: str, fault: str, *steps: list[Step], may_lose: bool = False) -> None:

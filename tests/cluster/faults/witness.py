@@ -24,7 +24,7 @@ _TALLIES = "gswarm-tui-*/*/tally"
 
 
 @dataclass(frozen=True)
-class Reading:
+class NvmlRead:
     """One look at the GPUs: by which process, its how manieth, and when in seconds.
 
     In a witness's journal that is CLOCK_MONOTONIC.
@@ -35,7 +35,7 @@ class Reading:
     at: float
 
 
-class Frame(NamedTuple):
+class StoredFrame(NamedTuple):
     """A frame in the database: its number in its agent's life and its Unix time in seconds."""
 
     seq: int
@@ -52,7 +52,7 @@ class Witness:
         self.node = node
         self._journal = node.scenario.with_suffix(".journal")
         self._journal.write_text("")
-        self._cut_short: set[Reading] = set()
+        self._cut_short: set[NvmlRead] = set()
 
     def kill(self, pid: int) -> None:
         """SIGKILL an agent of the node, and find out whether it had given its last reading a number."""
@@ -71,17 +71,17 @@ class Witness:
         lives = [(life, seq) for life, seq, _, _ in _TALLY.iter_unpack(content) if life.strip(b"\0")]
         return int(lives[-1][1]) if lives else 0
 
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[NvmlRead]:
         """What became frames, or should have."""
         return [reading for reading in self._sampled() if reading not in self._cut_short]
 
-    def _sampled(self) -> list[Reading]:
+    def _sampled(self) -> list[NvmlRead]:
         found, looks = [], Counter[int]()
         for line in self._journal.read_text().splitlines():
             pid, ns = map(int, line.split())
             looks[pid] += 1
             if looks[pid] > FIRST_LOOKS:
-                found.append(Reading(pid, looks[pid] - FIRST_LOOKS, ns / 1e9))
+                found.append(NvmlRead(pid, looks[pid] - FIRST_LOOKS, ns / 1e9))
         return found
 
 
@@ -105,15 +105,15 @@ class Count:
         return self.sampled, self.frames, self.lost, self.twice, self.stray, self.said
 
 
-def became(readings: Sequence[Reading], frames: Sequence[Frame]) -> dict[Reading, list[float]]:
+def became(readings: Sequence[NvmlRead], frames: Sequence[StoredFrame]) -> dict[NvmlRead, list[float]]:
     """The times of the frames that each reading became, mostly one: those with its number and about its time.
 
     Readings and frames are at Unix times.
     """
-    numbered: dict[int, list[Reading]] = {}
+    numbered: dict[int, list[NvmlRead]] = {}
     for reading in readings:
         numbered.setdefault(reading.number, []).append(reading)
-    found: dict[Reading, list[float]] = {reading: [] for reading in readings}
+    found: dict[NvmlRead, list[float]] = {reading: [] for reading in readings}
     for frame in frames:
         candidates = numbered.get(frame.seq, [])
         near = min(candidates, key=lambda one: abs(one.at - frame.ts), default=None)
@@ -122,7 +122,7 @@ def became(readings: Sequence[Reading], frames: Sequence[Frame]) -> dict[Reading
     return found
 
 
-def count(readings: Sequence[Reading], frames: Sequence[Frame], said: int) -> Count:
+def count(readings: Sequence[NvmlRead], frames: Sequence[StoredFrame], said: int) -> Count:
     """What became of readings; ``said`` is how many frames the recording itself says are lost."""
     times = [len(each) for each in became(readings, frames).values()]
     return Count(

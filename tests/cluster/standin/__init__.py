@@ -9,11 +9,11 @@ from tests.cluster.standin.scenario import (
     Counter,
     Event,
     EventType,
-    Gpu,
+    GpuProcess,
     MigDevice,
-    Process,
     Return,
     Scenario,
+    StandinGpu,
     read_counters,
 )
 
@@ -23,12 +23,12 @@ __all__ = [
     "Counter",
     "Event",
     "EventType",
-    "Gpu",
+    "GpuProcess",
     "MigDevice",
     "NoCompiler",
-    "Process",
     "Return",
     "Scenario",
+    "StandinGpu",
     "build",
     "read_counters",
 ]

@@ -56,7 +56,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Process:
+class GpuProcess:
     """A process on a GPU, under its true pid.
 
     ``type`` is ``C`` (compute), ``G`` (graphics) or ``M`` (MPS). Without ``sm_percent`` there are no samples
@@ -87,7 +87,7 @@ class MigDevice:
 
 
 @dataclass
-class Gpu:
+class StandinGpu:
     """One GPU. Units are in the names; the defaults are an idle H100 SXM's.
 
     From ``minor`` to ``nvlink_speed_mbps`` stand levels; what ends in ``_per_s`` is a counter's rate.
@@ -182,7 +182,7 @@ class Gpu:
     gpm: dict[int, float] = field(default_factory=dict)
     """GPM metrics by id (2: SM utilisation, 10: DRAM bandwidth, ...). Without any the GPU has no GPM."""
 
-    processes: list[Process] = field(default_factory=list)
+    processes: list[GpuProcess] = field(default_factory=list)
     migs: list[MigDevice] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     """Only ever appended to."""
@@ -201,10 +201,10 @@ class Gpu:
         self.events.append(Event(EventType.XID, number))
 
 
-COUNTERS = tuple(f.name.removesuffix("_per_s") for f in fields(Gpu) if f.name.endswith("_per_s"))
+COUNTERS = tuple(f.name.removesuffix("_per_s") for f in fields(StandinGpu) if f.name.endswith("_per_s"))
 """The counters' names, with their units: ``energy_mj``, ``pcie_tx_bytes``, ``nvlink_tx_kib``, ..."""
 
-_NAMES = [f.name for f in fields(Gpu)]
+_NAMES = [f.name for f in fields(StandinGpu)]
 _TEXTS = ("name", "serial", "part_number", "vbios", "pci_bus_id")
 _LEVELS = _NAMES[_NAMES.index("minor") : _NAMES.index("nvlink_speed_mbps") + 1]
 
@@ -235,12 +235,12 @@ class Counter:
 class Scenario:
     """What one node's library reports. GPUs stand in NVML's order (by PCI bus)."""
 
-    gpus: list[Gpu] = field(default_factory=list)
+    gpus: list[StandinGpu] = field(default_factory=list)
     driver_version: str = "580.65.06"
     nvml_version: str = "13.580.65.06"
     cuda_version: int = 13000
     answers: dict[str | int, int] = field(default_factory=dict)
-    """As :attr:`Gpu.answers`, for all GPUs and for functions without one; ``nvmlInit`` is among them."""
+    """As :attr:`StandinGpu.answers`, for all GPUs, and for functions of no GPU (``nvmlInit``)."""
     delays_ms: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -290,9 +290,9 @@ def read_counters(path: Path) -> dict[str, dict[str, Counter]]:
     return found
 
 
-def _gpu(node: str, index: int, levels: Mapping[str, int | None]) -> Gpu:
+def _gpu(node: str, index: int, levels: Mapping[str, int | None]) -> StandinGpu:
     identity = uuid.uuid5(uuid.NAMESPACE_DNS, f"{node}/{index}")
-    gpu = Gpu(
+    gpu = StandinGpu(
         uuid=f"GPU-{identity}",
         serial=f"165{identity.int % 10**10:010d}",
         pci_bus_id=f"00000000:{0x18 + 0x0F * index:02X}:00.0",
@@ -305,7 +305,7 @@ def _gpu(node: str, index: int, levels: Mapping[str, int | None]) -> Gpu:
     return gpu
 
 
-def _gpu_lines(gpu: Gpu, before: Mapping[str, Counter], anchor_ns: int) -> list[str]:
+def _gpu_lines(gpu: StandinGpu, before: Mapping[str, Counter], anchor_ns: int) -> list[str]:
     lines = [f"gpu {gpu.uuid}", f"lost {2 if gpu.lost_from_start else int(gpu.lost)}"]
     values = {name: getattr(gpu, name) for name in (*_TEXTS, *_LEVELS)}
     lines += [f"{name} {value}" for name, value in values.items() if value is not None]
