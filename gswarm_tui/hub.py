@@ -13,9 +13,9 @@ from typing import Protocol
 from gswarm_agent.frame import INFO
 from gswarm_tui.fleet.events import (
     Event,
+    EventLogged,
     FrameArrived,
     FramesLost,
-    Happened,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
@@ -270,10 +270,10 @@ class Hub:
         """Rename a session or rewrite its note."""
         self.publish(SessionChanged(session_id, self.now(), name, note))
 
-    def mark(self, name: str, detail: str, *, at: float | None = None) -> Happened:
+    def mark(self, name: str, detail: str, *, at: float | None = None) -> EventLogged:
         """Mark this moment, or one in the past; ``detail`` has values as a JSON object. Answers the mark."""
         now = self.now()
-        made = Happened(now if at is None else min(at, now), "mark", INFO, name, detail=detail)
+        made = EventLogged(now if at is None else min(at, now), "mark", INFO, name, detail=detail)
         self.publish(made)
         return made
 

@@ -23,12 +23,12 @@ from html import unescape
 from pathlib import Path
 
 from gswarm_agent import __version__
-from gswarm_tui.analysis import spans
-from gswarm_tui.analysis.desk import Desk
-from gswarm_tui.plotting.choosing import choose_metrics
+from gswarm_tui.analysis import periods
+from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.plotting.figure import draw
-from gswarm_tui.plotting.material import gather
-from gswarm_tui.reporting.making import make
+from gswarm_tui.plotting.metric_choice import choose_metrics
+from gswarm_tui.plotting.plot_data import load_plot_data
+from gswarm_tui.reporting.report import build_report
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
@@ -135,7 +135,7 @@ async def asked(record: Callable[[Path], Path], keys: Sequence[str]) -> str:
         with closing(FileSource(path)) as source:
             deck = Deck(source, end=1200, title="job 4711 · gpu[01-08]")
             deck.app.animation_level = "none"
-            deck.app.desk = lambda: Desk(source.aside(), clock=lambda: 0.0)
+            deck.app.desk = lambda: RecordingQueries(source.aside(), clock=lambda: 0.0)
             async with deck.app.run_test(size=(120, 34)) as pilot:
                 await deck.settle(pilot)
                 deck.player.seek(BEGINNING + 1195)
@@ -197,8 +197,8 @@ def dotted(text: re.Match[str]) -> str:
 def plot(recording: Path) -> None:
     """The README's plot."""
     with closing(FileSource(recording)) as source:
-        span = spans.choose(source, "full_training")
-        material = gather(source, span, choose_metrics(), ["loss"])
+        span = periods.find_period(source, "full_training")
+        material = load_plot_data(source, span, choose_metrics(), ["loss"])
     (FOLDER / "plot.png").write_bytes(draw(material, UTC, "png", dpi=160))
 
 
@@ -209,8 +209,8 @@ def report(recording: Path) -> None:
         print("no Chromium here: the report's picture is as it was")
         return
     with closing(FileSource(recording)) as source:
-        span = spans.choose(source, "full_training")
-        page = make(source, span, span.until, UTC, __version__)
+        span = periods.find_period(source, "full_training")
+        page = build_report(source, span, span.until, UTC, __version__)
     path = recording.with_name("report.html")
     path.write_text(page.html(), encoding="utf-8")
     words = ["--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--window-size=1080,1000"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
-from gswarm_tui.analysis.spans import Span
-from gswarm_tui.fleet.names import natural
+from gswarm_tui.analysis.periods import Period
+from gswarm_tui.fleet.names import natural_key
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.store.sql import summaries
 from gswarm_tui.store.sql.summaries import Spans, one_span
@@ -71,7 +71,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessPeaks:
     """A process on one GPU and its peaks; times are UTC without a zone."""
 
     node: str
@@ -91,7 +91,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Covered:
+class NodeCoverage:
     """How much of the span the frames of a node stand for; ``complete`` if nothing of note is missing."""
 
     node: str
@@ -105,12 +105,12 @@ class Covered:
 class Summary:
     """``whole`` is None where no GPU was sampled in the span; ``running`` if it is being recorded."""
 
-    span: Span
+    span: Period
     running: bool
     whole: Figures | None
     nodes: tuple[Figures, ...]
     gpus: tuple[Figures, ...]
-    covered: tuple[Covered, ...]
+    covered: tuple[NodeCoverage, ...]
 
     @property
     def partial(self) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ class Summary:
         return tuple(one.node for one in self.covered if not one.complete)
 
 
-def summarize(source: QuerySource, span: Span) -> Summary:
+def summarize(source: QuerySource, span: Period) -> Summary:
     """Sum up a span. Raises StoreError."""
     asked = _spans(span)
     rows = [_made(Figures, row) for row in source.ask(summaries.summary(asked)).dicts()]
@@ -132,20 +132,20 @@ def summarize(source: QuerySource, span: Span) -> Summary:
         next(iter(by_scope["all"]), None),
         tuple(by_scope["node"]),
         tuple(by_scope["gpu"]),
-        tuple(sorted((_made(Covered, row) for row in covered), key=lambda one: natural(one.node))),
+        tuple(sorted((_made(NodeCoverage, row) for row in covered), key=lambda one: natural_key(one.node))),
     )
 
 
-def processes(source: QuerySource, span: Span) -> list[Process]:
+def processes(source: QuerySource, span: Period) -> list[ProcessPeaks]:
     """The processes on the GPUs of a span, those with the most GPU memory first. Raises StoreError."""
     rows = source.ask(summaries.processes(_spans(span))).dicts()
     return sorted(
-        (_made(Process, row) for row in rows),
-        key=lambda one: (-(one.gpu_memory_max_mib or 0), natural(one.node), one.gpu_index, one.pid),
+        (_made(ProcessPeaks, row) for row in rows),
+        key=lambda one: (-(one.gpu_memory_max_mib or 0), natural_key(one.node), one.gpu_index, one.pid),
     )
 
 
-def figures_answer(source: QuerySource, span: Span, scope: str = "") -> Result:
+def figures_result(source: QuerySource, span: Period, scope: str = "") -> Result:
     """All figures of a span as data, or those of one scope: gpu, node or all. Raises StoreError."""
     return source.ask(
         "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "  # noqa: S608
@@ -158,7 +158,7 @@ def figures_answer(source: QuerySource, span: Span, scope: str = "") -> Result:
     )
 
 
-def processes_answer(source: QuerySource, span: Span) -> Result:
+def processes_result(source: QuerySource, span: Period) -> Result:
     """The processes of a span and their peaks as data. Raises StoreError."""
     return source.ask(
         "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "  # noqa: S608
@@ -170,10 +170,10 @@ def processes_answer(source: QuerySource, span: Span) -> Result:
 
 
 def _place(one: Figures) -> tuple[Any, ...]:
-    return natural(one.node or ""), -1 if one.gpu_index is None else one.gpu_index
+    return natural_key(one.node or ""), -1 if one.gpu_index is None else one.gpu_index
 
 
-def _spans(span: Span) -> Spans:
+def _spans(span: Period) -> Spans:
     return one_span(span.recording_id, span.started_at, span.until)
 
 

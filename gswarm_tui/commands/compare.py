@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from gswarm_tui.analysis import compare, compared
+from gswarm_tui.analysis import comparison
 from gswarm_tui.analysis.summary import summarize
 from gswarm_tui.commands.finding import Reference, open_source, reference, session_named
 from gswarm_tui.common.errors import UserError, printable
@@ -35,7 +35,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     formats.add_options(parser)
     asked = parser.read(words)
-    form = formats.wanted(asked)
+    form = formats.parse_output_options(asked)
     if len(asked.runs) < 2:
         raise UserError("compare takes two runs or more, as in gswarm-tui compare a.duckdb b.duckdb.")
     found = []
@@ -45,20 +45,20 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             found.append(_run(reference(word), asked.db, environ))
     runs = _told_apart(found)
     if form.format != "table":
-        formats.write(compared.answer(runs), form)
+        formats.write(comparison.comparison_result(runs), form)
         return 0
     with formats.text_out(form) as out:
-        table = compared.table(runs)
+        table = comparison.comparison_table(runs)
         left_out = show(table.names, table.rows, out, right=table.right)
         if left_out:
             out.write(f"for want of width without {', '.join(left_out)}\n")
         out.write("\n")
-        for remark in (*compared.remarks(runs), compare.difference(runs)):
+        for remark in (*comparison.comparison_notes(runs), comparison.largest_difference(runs)):
             out.write(textwrap.fill(printable(remark), width_of(out) or 120) + "\n")
     return 0
 
 
-def _run(named: Reference, db: Path | None, environ: Mapping[str, str]) -> compare.Run:
+def _run(named: Reference, db: Path | None, environ: Mapping[str, str]) -> comparison.ComparedRun:
     with closing(open_source(named.file or db, environ)) as source:
         span = session_named(source, named.name)
         summary = summarize(source, span)
@@ -67,11 +67,11 @@ def _run(named: Reference, db: Path | None, environ: Mapping[str, str]) -> compa
                 f"{span.name} of {printable(str(source.path))} holds no sample of a GPU, "
                 "so there is nothing to compare."
             )
-        marks = compare.final_values(source, span)
-        return compare.Run(span.name, str(source.path), summary, summary.whole, marks)
+        marks = comparison.final_mark_values(source, span)
+        return comparison.ComparedRun(span.name, str(source.path), summary, summary.whole, marks)
 
 
-def _told_apart(runs: Sequence[compare.Run]) -> list[compare.Run]:
+def _told_apart(runs: Sequence[comparison.ComparedRun]) -> list[comparison.ComparedRun]:
     """The runs by names that differ: the session's, with its file's before it, else with a number."""
     for label in (_session, _file, _both):
         labels = [label(run) for run in runs]
@@ -86,13 +86,13 @@ def _told_apart(runs: Sequence[compare.Run]) -> list[compare.Run]:
     return told
 
 
-def _session(run: compare.Run) -> str:
+def _session(run: comparison.ComparedRun) -> str:
     return run.label
 
 
-def _file(run: compare.Run) -> str:
+def _file(run: comparison.ComparedRun) -> str:
     return Path(run.file).stem
 
 
-def _both(run: compare.Run) -> str:
+def _both(run: comparison.ComparedRun) -> str:
     return f"{Path(run.file).stem}:{run.label}"

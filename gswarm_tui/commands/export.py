@@ -9,14 +9,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import TextIO
 
-from gswarm_tui.analysis import spans
-from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis import periods
+from gswarm_tui.analysis.periods import Period
 from gswarm_tui.commands.finding import open_source, reference, session_named
 from gswarm_tui.commands.target import file_name, new_file, new_folder, size_of
 from gswarm_tui.common.errors import UserError, printable, quote
 from gswarm_tui.common.quantities import file_size
-from gswarm_tui.exchange import gswarm_json, tidy_csv
-from gswarm_tui.exchange.windows import micros
+from gswarm_tui.exchange import csv_export, json_export
+from gswarm_tui.exchange.time_windows import micros
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.querying.results import QuerySource
@@ -33,7 +33,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if named.file is not None and asked.db is not None:
         raise UserError(f"{quote(asked.session)} names its file; leave out --db.")
     with closing(open_source(named.file or asked.db, environ)) as source:
-        chosen = [session_named(source, named.name)] if named.name else spans.recordings(source)
+        chosen = [session_named(source, named.name)] if named.name else periods.load_recordings(source)
         if not chosen:
             raise UserError(f"{source.path} holds no recording.")
         kind = _format(asked)
@@ -74,7 +74,7 @@ def _parser() -> CommandParser:
         "--output", "-o", metavar="PATH", help="the file, with parquet the folder; - is standard output"
     )
     parser.add_argument(
-        "--table", choices=tidy_csv.TABLES, help="the samples or the events that CSV has (default: gpu)"
+        "--table", choices=csv_export.TABLES, help="the samples or the events that CSV has (default: gpu)"
     )
     parser.add_argument("--force", action="store_true", help="replace what is there")
     return parser
@@ -95,7 +95,7 @@ def _check(asked: Namespace, kind: str) -> None:
         raise UserError("Parquet is written to a folder, not to standard output; name one with -o.")
 
 
-def _has_samples(source: QuerySource, span: Span) -> bool:
+def _has_samples(source: QuerySource, span: Period) -> bool:
     query = """
     SELECT 1 FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
     WHERE recording_id = ? AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT) LIMIT 1
@@ -104,12 +104,12 @@ def _has_samples(source: QuerySource, span: Span) -> bool:
     return bool(source.ask(query, *asked).rows())
 
 
-def _usual_name(source: QuerySource, chosen: Sequence[Span], name: str, kind: str) -> str:
+def _usual_name(source: QuerySource, chosen: Sequence[Period], name: str, kind: str) -> str:
     """``train.json`` for a session of that name, ``run.json`` for all that ``run.duckdb`` holds."""
     return f"{file_name(chosen[0].name if name else source.path.stem)}.{kind}"
 
 
-def _text(source: QuerySource, chosen: Sequence[Span], table: str | None, kind: str, out: TextIO) -> str:
+def _text(source: QuerySource, chosen: Sequence[Period], table: str | None, kind: str, out: TextIO) -> str:
     """Write JSON or CSV; what was written in words."""
     if kind == "json" and len(chosen) > 1:
         raise UserError(
@@ -117,12 +117,12 @@ def _text(source: QuerySource, chosen: Sequence[Span], table: str | None, kind: 
         )
     with Progress(f"writing {kind.upper()}") as progress:
         if kind == "csv":
-            return f"{tidy_csv.write_csv(source, list(chosen), table or 'gpu', out, progress.tell):,} rows"
-        written = gswarm_json.write_json(source, chosen[0], out, progress.tell)
+            return f"{csv_export.write_csv(source, list(chosen), table or 'gpu', out, progress.tell):,} rows"
+        written = json_export.write_json(source, chosen[0], out, progress.tell)
     return f"{written.samples:,} samples of {_gpus(written.gpus)}"
 
 
-def _parquet(source: QuerySource, chosen: Sequence[Span], folder: Path, force: bool) -> str:
+def _parquet(source: QuerySource, chosen: Sequence[Period], folder: Path, force: bool) -> str:
     slices = [
         Slice(span.recording_id)
         if span.session_id is None

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gswarm_tui.analysis import spans
-from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis import periods
+from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, printable, quote
 from gswarm_tui.control import notes
 from gswarm_tui.control.client import RunningSource
@@ -83,12 +83,12 @@ def open_source(db: Path | None, environ: Mapping[str, str]) -> QuerySource:
         time.sleep(0.1)
 
 
-def session_named(source: QuerySource, name: str) -> Span:
+def session_named(source: QuerySource, name: str) -> Period:
     """The session of this name or number; of several with the name the newest, and that is told.
 
     Raises UserError, StoreError.
     """
-    span = spans.choose(source, name)
+    span = periods.find_period(source, name)
     if older := span.namesakes:
         numbers = ", ".join(map(str, older))
         other = "the other" if len(older) == 1 else "another"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gswarm_tui.commands.finding import SUFFIX
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.exchange.foreign import Units
-from gswarm_tui.exchange.readings import Counted, JsonImport
+from gswarm_tui.exchange.json_import import ImportCounts, JsonImport
+from gswarm_tui.exchange.profiler_values import Units
 from gswarm_tui.options.arguments import CommandParser
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.recording.files import is_database
@@ -34,7 +34,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     db = asked.db or Path(path.resolve().stem + SUFFIX)
     with Progress(f"reading {printable(str(path))}") as progress, importing(db) as target:
         if path.is_dir():
-            counted = Counted(target.add_dataset(path, progress.tell), 0, "")
+            counted = ImportCounts(target.add_dataset(path, progress.tell), 0, "")
         else:
             counted = JsonImport(target, path, Units(asked.units), _memory(asked)).read(progress.tell)
     gpus = f" of {counted.gpus} GPU{'' if counted.gpus == 1 else 's'}" if counted.gpus else ""

@@ -40,14 +40,13 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     asked = parser.read(words)
     named = reference(asked.session)
 
-    from gswarm_tui.plotting import saving
-    from gswarm_tui.plotting.choosing import MAX, MEAN, choose_metrics
-    from gswarm_tui.plotting.figure import draw
-    from gswarm_tui.plotting.material import gather
-    from gswarm_tui.printing.formats import whole
+    from gswarm_tui.plotting.figure import draw, require_suffix
+    from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
+    from gswarm_tui.plotting.plot_data import load_plot_data
+    from gswarm_tui.printing.formats import atomic_file
     from gswarm_tui.printing.progress import Progress
 
-    files = [saving.require_suffix(Path(name).expanduser()) for name in asked.out]
+    files = [require_suffix(Path(name).expanduser()) for name in asked.out]
     choices = choose_metrics(asked.metric, asked.heatmap, asked.curve)
     chosen = bool(asked.metric or asked.heatmap or asked.curve)
     values = [name for words in asked.value for part in words.split(",") if (name := part.strip())]
@@ -55,9 +54,9 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         span = session_named(source, named.name)
         how = MAX if asked.max else MEAN
         with Progress(f"reading {printable(span.name)}"):
-            material = gather(source, span, choices, values, how, all_of_them=chosen)
+            material = load_plot_data(source, span, choices, values, how, all_of_them=chosen)
     for path in files or [Path(f"{file_name(span.name)}.pdf")]:
-        with whole(path, unlike=source.path) as part, Progress(f"drawing {printable(path.name)}"):
+        with atomic_file(path, unlike=source.path) as part, Progress(f"drawing {printable(path.name)}"):
             part.write_bytes(draw(material, None, path.suffix[1:].lower()))
         print(path)
     if material.running:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gswarm_tui.analysis import spans
+from gswarm_tui.analysis import periods
 from gswarm_tui.commands.finding import Reference, open_source, reference, session_named
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.arguments import CommandParser, parse
@@ -57,7 +57,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             )
         player, title = open_player(source, wanted.session)
         require_terminal(sys.stdin, sys.stdout)
-        from gswarm_tui.analysis.desk import Desk
+        from gswarm_tui.analysis.queries import RecordingQueries
         from gswarm_tui.common.query_history import QueryHistory, history_path
         from gswarm_tui.tui.replay import ReplayApp
 
@@ -67,7 +67,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             title=title,
             theme=theme,
             metric=settings.metric,
-            desk=lambda: Desk(source.aside()),
+            desk=lambda: RecordingQueries(source.aside()),
             asked=QueryHistory(history_path()),
         )
         asyncio.run(app.run_async())
@@ -98,17 +98,17 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str]:
     """
     from gswarm_tui.playback.player import Player
     from gswarm_tui.playback.playhead import Playhead
-    from gswarm_tui.playback.tape import RecordedTape
+    from gswarm_tui.playback.recorded_source import RecordedSource
     from gswarm_tui.store.history.recording_reader import require_recording
 
     require_recording(source)
     if session:
         span = session_named(source, session)
-    elif whole := spans.recordings(source):
+    elif whole := periods.load_recordings(source):
         span = whole[-1]
     else:
         raise UserError(f"{source.path} holds no recording.")
-    tape = RecordedTape(source, span.recording_id)
+    tape = RecordedSource(source, span.recording_id)
     recording = tape.recording
     start, end = _unix(span.started_at), _unix(span.until)
     if not recording.has_frames(start, end):

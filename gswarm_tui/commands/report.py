@@ -30,16 +30,16 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{out} doesn't end in .html; a report is a page.")
 
-    from gswarm_tui.printing.formats import whole
+    from gswarm_tui.printing.formats import atomic_file
     from gswarm_tui.printing.progress import Progress
-    from gswarm_tui.reporting.making import make
+    from gswarm_tui.reporting.report import build_report
 
     with closing(open_source(asked.db or named.file, environ)) as source:
         span = session_named(source, named.name)
         with Progress(f"reading and drawing {printable(span.name)}"):
-            report = make(source, span, datetime.now(UTC).replace(tzinfo=None), None, __version__)
+            report = build_report(source, span, datetime.now(UTC).replace(tzinfo=None), None, __version__)
     path = out or Path(f"{file_name(span.name)}.html")
-    with whole(path, unlike=source.path) as part:
+    with atomic_file(path, unlike=source.path) as part:
         part.write_text(report.html(), encoding="utf-8")
     print(path)
     if report.running:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-from gswarm_tui.analysis import listing, spans
+from gswarm_tui.analysis import periods, session_list
 from gswarm_tui.commands.finding import open_source
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
@@ -20,22 +20,22 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     parser = CommandParser("sessions", "[--db PATH]", "List the sessions of a recording.")
     formats.add_options(parser)
     asked = parser.read(words)
-    form = formats.wanted(asked)
+    form = formats.parse_output_options(asked)
     with closing(open_source(asked.db, environ)) as source:
-        found = spans.sessions(source)
-        listed = found or spans.recordings(source)
+        found = periods.load_sessions(source)
+        listed = found or periods.load_recordings(source)
         if not listed:
             raise UserError(f"{printable(str(source.path))} holds no recording.")
         with Progress(f"summing up {printable(str(source.path))}") as progress:
-            entries = listing.entries(source, listed, progress.tell)
+            entries = session_list.list_periods(source, listed, progress.tell)
         if form.format != "table":
-            formats.write(listing.answer(entries if found else []), form, unlike=source.path)
+            formats.write(session_list.period_result(entries if found else []), form, unlike=source.path)
             return 0
         with formats.text_out(form, unlike=source.path) as out:
             if not found:
                 out.write(f"{printable(str(source.path))} has no sessions. What it records:\n\n")
-            table = listing.table(entries)
+            table = session_list.period_table(entries)
             show(table.names, table.rows, out, right=table.right)
-            if partial := listing.partial_words(entries):
+            if partial := session_list.partial_note(entries):
                 out.write(f"{partial}\n")
     return 0

@@ -19,7 +19,7 @@ from gswarm_tui.store.querying.results import QueryError, Result
 from gswarm_tui.store.querying.running_query import split
 
 if TYPE_CHECKING:
-    from gswarm_tui.printing.formats import Form
+    from gswarm_tui.printing.formats import OutputOptions
     from gswarm_tui.store.querying.results import QuerySource
 
 _MOST_SQL = 1024 * 1024
@@ -40,7 +40,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument("--file", "-f", metavar="FILE", help="read them from a file")
     formats.add_options(parser)
     asked = parser.read(words)
-    form = formats.wanted(asked)
+    form = formats.parse_output_options(asked)
     typed = asked.query is None and asked.file is None and sys.stdin.isatty()
     if typed and not sys.stdout.isatty():
         raise UserError("sql needs a query here: standard output is no terminal to type one in.")
@@ -68,7 +68,7 @@ class _Asking:
         self.source = source
         self._environ = environ
 
-    def answer(self, statement: str, form: Form, values: Iterable[object] = ()) -> None:
+    def answer(self, statement: str, form: OutputOptions, values: Iterable[object] = ()) -> None:
         """Prints or writes an answer. Raises UserError, StoreError."""
         with Progress(f"asking {printable(self.source.path.name)}") as progress:
             answer = self._begun(statement, list(values))
@@ -98,7 +98,7 @@ class _Asking:
         self.source.close()
 
 
-def _converse(asking: _Asking, form: Form) -> None:
+def _converse(asking: _Asking, form: OutputOptions) -> None:
     """Answer what is typed at a prompt. Raises StoreError."""
     from gswarm_tui.common.query_history import QueryHistory, history_path
     from gswarm_tui.shell.prompt import Prompt

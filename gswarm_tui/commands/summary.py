@@ -8,14 +8,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import TextIO
 
-from gswarm_tui.analysis import sheet
-from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis import summary_text
+from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary import (
-    Process,
+    ProcessPeaks,
     Summary,
-    figures_answer,
+    figures_result,
     processes,
-    processes_answer,
+    processes_result,
     summarize,
 )
 from gswarm_tui.commands.finding import open_source, reference, session_named
@@ -46,7 +46,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument("--by", metavar="|".join(WAYS), help="what to list (default: by how much there is)")
     formats.add_options(parser)
     asked = parser.read(words)
-    form = formats.wanted(asked)
+    form = formats.parse_output_options(asked)
     if asked.by is not None and asked.by not in WAYS:
         hint = nearest(asked.by, WAYS) or f"; it is one of {', '.join(WAYS)}"
         raise UserError(f"--by: {quote(asked.by)} isn't a way to list{hint}.")
@@ -57,9 +57,9 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         if form.format != "table":
             with Progress(doing):
                 answer = (
-                    processes_answer(source, span)
+                    processes_result(source, span)
                     if asked.by == PROCESS
-                    else figures_answer(source, span, asked.by or "")
+                    else figures_result(source, span, asked.by or "")
                 )
             formats.write(answer, form, unlike=source.path)
             return 0
@@ -74,29 +74,29 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _nothing(path: Path, span: Span) -> str:
+def _nothing(path: Path, span: Period) -> str:
     hint = "no node had answered yet" if span.ended_at is None else "gswarm-tui sessions lists others"
     return f"{span.name} of {printable(str(path))} holds no sample of a GPU: {hint}."
 
 
-def _show(summary: Summary, listed: list[Process], by: str | None, out: TextIO, every: bool) -> None:
-    out.write(sheet.heading(summary) + "\n")
+def _show(summary: Summary, listed: list[ProcessPeaks], by: str | None, out: TextIO, every: bool) -> None:
+    out.write(summary_text.heading(summary) + "\n")
     if summary.span.note:
         out.write(f"{printable(summary.span.note)}\n")
     out.write("\n")
-    _lines(sheet.whole(summary), out)
+    _lines(summary_text.summary_lines(summary), out)
     if by == PROCESS:
-        _table(sheet.process_table(listed), out, every)
+        _table(summary_text.process_table(listed), out, every)
     if by == NODE or (by is None and 1 < len(summary.nodes) <= _FEW_NODES):
-        _table(sheet.figures_table(summary.nodes), out, every)
+        _table(summary_text.figures_table(summary.nodes), out, every)
     if by == GPU or (by is None and len(summary.gpus) <= _FEW_GPUS):
-        _table(sheet.figures_table(summary.gpus), out, every)
+        _table(summary_text.figures_table(summary.gpus), out, every)
     elif by is None:
         out.write("\nGPUs at the ends\n")
-        _lines(sheet.extremes(summary.gpus), out)
+        _lines(summary_text.outliers(summary.gpus), out)
 
 
-def _lines(lines: Sequence[sheet.Line], out: TextIO) -> None:
+def _lines(lines: Sequence[summary_text.LabelledLine], out: TextIO) -> None:
     """Labels and words; long ones go on below themselves, and break at commas."""
     from gswarm_tui.printing.table import width_of
 
@@ -108,7 +108,7 @@ def _lines(lines: Sequence[sheet.Line], out: TextIO) -> None:
         out.write(label + text[len(label) :] + "\n")
 
 
-def _table(table: sheet.Table, out: TextIO, every: bool) -> None:
+def _table(table: summary_text.TextTable, out: TextIO, every: bool) -> None:
     from gswarm_tui.printing.formats import rows_that_fit
     from gswarm_tui.printing.table import show
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.printing.formats import whole
+from gswarm_tui.printing.formats import atomic_file
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.transfer.parquet import is_dataset
 
@@ -28,7 +28,7 @@ def new_file(path: Path, *, force: bool, unlike: Path) -> Iterator[TextIO]:
     _check_folder(path)
     if path.exists() and not path.is_dir() and not force:
         raise UserError(f"{_said(path)} exists; name another file with -o, or replace it with --force.")
-    with whole(path, unlike) as part, part.open("w", encoding="utf-8", newline="") as out:
+    with atomic_file(path, unlike) as part, part.open("w", encoding="utf-8", newline="") as out:
         yield out
 
 

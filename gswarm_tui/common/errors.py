@@ -35,3 +35,7 @@ def quote(text: str) -> str:
 def print_notice(*lines: str) -> None:
     """Print lines to standard error, with escapes of untrusted text spelt out."""
     print("gswarm-tui: " + "\n".join(map(printable, lines)), file=sys.stderr)
+
+
+class RecordingUnreadableError(Exception):
+    """What was recorded can't be read; the message is one sentence."""

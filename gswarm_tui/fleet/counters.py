@@ -19,29 +19,29 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_tui.fleet.history import Answers, Floats, Singles
+from gswarm_tui.fleet.history import Floats, RowValues, Singles
 from gswarm_tui.fleet.thresholds import NEIGHBOURS
 
-Answer = tuple[float, float]
+CounterValue = tuple[float, float]
 """What a GPU's counter said (mJ), and when."""
-UNKNOWN: Answer = math.nan, math.inf
+UNKNOWN: CounterValue = math.nan, math.inf
 """That of a GPU that gave none."""
 
 
-class Counters(NamedTuple):
+class EnergyCounters(NamedTuple):
     """What each GPU's counter said last (mJ), NaN where it never answered, and when: of all, or of each."""
 
     mj: Floats
     at: Floats | float
 
     @classmethod
-    def known(cls, answers: Iterable[Answer]) -> Counters:
+    def known(cls, answers: Iterable[CounterValue]) -> EnergyCounters:
         """Of GPUs that said so, each then; see ``UNKNOWN``."""
         mj, at = np.array([*answers]).reshape(-1, 2).T
         return cls(mj, at)
 
     @property
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[CounterValue]:
         """What each said, and when."""
         return list(zip(*(one.tolist() for one in np.broadcast_arrays(self.mj, self.at)), strict=True))
 
@@ -50,20 +50,20 @@ class Counters(NamedTuple):
         """When the one that has been silent for the longest time answered; infinite where none ever did."""
         return self.at if isinstance(self.at, float) else float(self.at.min(initial=math.inf))
 
-    def then(self, told: Floats, ts: float, *, silent: bool) -> Counters:
+    def then(self, told: Floats, ts: float, *, silent: bool) -> EnergyCounters:
         """After a reading, the newest, of which ``silent`` tells whether some GPU gave none."""
-        return self._with(~np.isnan(told), told, ts) if silent else Counters(told, ts)
+        return self._with(~np.isnan(told), told, ts) if silent else EnergyCounters(told, ts)
 
-    def late(self, told: Floats, ts: float) -> Counters:
+    def late(self, told: Floats, ts: float) -> EnergyCounters:
         """After a reading that came late: it counts for those that have been silent since."""
         return self._with(~np.isnan(told) & (np.isnan(self.mj) | (self.at < ts)), told, ts)
 
-    def of(self, some: npt.NDArray[np.bool_]) -> Counters:
+    def of(self, some: npt.NDArray[np.bool_]) -> EnergyCounters:
         """Those of some GPUs."""
-        return Counters(self.mj[some], self.at if isinstance(self.at, float) else self.at[some])
+        return EnergyCounters(self.mj[some], self.at if isinstance(self.at, float) else self.at[some])
 
-    def _with(self, answered: npt.NDArray[np.bool_], told: Floats, ts: float) -> Counters:
-        return Counters(np.where(answered, told, self.mj), np.where(answered, ts, self.at))
+    def _with(self, answered: npt.NDArray[np.bool_], told: Floats, ts: float) -> EnergyCounters:
+        return EnergyCounters(np.where(answered, told, self.mj), np.where(answered, ts, self.at))
 
 
 def energy_used(before: Floats, after: Floats) -> Floats:
@@ -76,10 +76,10 @@ def energy_used(before: Floats, after: Floats) -> Floats:
     return used
 
 
-class Step(NamedTuple):
+class CounterStep(NamedTuple):
     """From each GPU's answer before to a reading's counters (mJ); ``interval_s`` is None after a gap."""
 
-    before: Counters
+    before: EnergyCounters
     now: Floats
     ts: float
     interval_s: float | None
@@ -90,7 +90,7 @@ class Step(NamedTuple):
         counts = (self.before.at >= start) | (self.before.at > near)
         return float(energy_used(np.where(counts, self.before.mj, np.nan), self.now))
 
-    def instead(self, after: Answers, start: float, until: float) -> float:
+    def instead(self, after: RowValues, start: float, until: float) -> float:
         """Joules that a span has more by it if it came late: what was used up to it, and on to the answers
         after it, instead of what was used directly up to these."""
         inside = (after.at >= start) & (after.at < until) & np.isfinite(self.now)

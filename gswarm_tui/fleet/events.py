@@ -16,9 +16,9 @@ WAITING = "waiting"
 """The kind of event that says which nodes may hold frames when a recording is left open."""
 ABANDONED = "abandoned"
 """The kind of event that says which nodes may hold frames that a closed recording was not to wait for."""
-OF_THE_RUN = ("gap", "mark")
+KINDS_DURING_RUN = ("gap", "mark")
 """The kinds of events whose time is one at which the recording ran, also where they are told afterwards."""
-LEFT_NOTHING = "nothing is left of the agent that it had"
+AGENT_DATA_LOST = "nothing is left of the agent that it had"
 """How the message of a gap begins whose size nobody knows."""
 
 
@@ -151,7 +151,7 @@ class SessionStopped:
 
 
 @dataclass(frozen=True)
-class Happened:
+class EventLogged:
     """Something worth a line in the events pane and a row in ``events``.
 
     ``kind`` is one lower-case word for queries, ``severity`` is info, warning or error
@@ -167,14 +167,14 @@ class Happened:
     detail: str | None = None
 
 
-def left_nothing(node: str, last_at: float | None, now: float) -> Happened:
+def agent_data_lost(node: str, last_at: float | None, now: float) -> EventLogged:
     """Of an agent that wasn't seen to end nothing is left, as after a reboot without ``/var/tmp``.
 
     ``last_at`` is the time of its newest frame that came, None where none did.
     """
     since = "" if last_at is None else " after this"
-    words = f"{LEFT_NOTHING}: what it measured{since}, if anything, is lost"
-    return Happened(now if last_at is None else last_at, "gap", WARNING, words, node)
+    words = f"{AGENT_DATA_LOST}: what it measured{since}, if anything, is lost"
+    return EventLogged(now if last_at is None else last_at, "gap", WARNING, words, node)
 
 
 Event = (
@@ -186,7 +186,7 @@ Event = (
     | SessionStarted
     | SessionChanged
     | SessionStopped
-    | Happened
+    | EventLogged
 )
 
 

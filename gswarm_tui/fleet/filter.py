@@ -97,14 +97,14 @@ def parse(text: str) -> Filter:
         position = found.end()
     if not tokens:
         return Filter(text, lambda node, _: np.ones(_rows(node), dtype=bool))
-    parser = _Parser(tokens, len(text.rstrip()))
+    parser = _FilterParser(tokens, len(text.rstrip()))
     test = parser.either()
     if (left := parser.peek()) is not None:
         raise FilterError(f"nothing opens this {left.text!r}", left.position)
     return Filter(text, test)
 
 
-class _Parser:
+class _FilterParser:
     """Recursive descent: or, and, not, term."""
 
     def __init__(self, tokens: list[_Token], end: int) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from gswarm_agent.metrics import COUNTER, GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, HOST_METRICS, Metric
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
@@ -18,7 +21,7 @@ GRID_BYTES = 4 * 1024 * 1024
 UNIT = 64.0
 """Coarse numbers are held as halves of so much: to 0.05 % up to 4 million, integers up to 2048 exactly."""
 MOST = float(np.finfo(np.float16).max)
-Place = tuple[int, int]
+Slot = tuple[int, int]
 """A row and a seat of a grid."""
 
 
@@ -27,12 +30,12 @@ def reading_bytes(rows: int, columns: int, exact: int) -> int:
     return rows * (2 * columns + 2 * exact)
 
 
-def together(tables: Sequence[Floats]) -> Floats:
+def stack_tables(tables: Sequence[Floats]) -> Floats:
     """What ``numpy.stack`` makes of many small arrays of one shape, in a third of its time."""
     return np.concatenate(tables).reshape(len(tables), *tables[0].shape)
 
 
-class Grid:
+class HistoryBlock:
     """Room for the histories of ``seats`` nodes whose readings come together, and so lie together in memory.
 
     Each has the newest ``capacity`` readings of ``rows`` x ``columns`` numbers, those of ``exact`` columns in
@@ -50,8 +53,8 @@ class Grid:
         self.singles: Singles = np.empty((capacity, seats, rows, len(exact)), dtype=np.float32)
         self.free = seats
 
-    def put(self, places: Iterable[Place], values: Floats, intervals: Sequence[float | None]) -> None:
-        """Fill places, each with its own of these readings and of these intervals; see ``Grid``."""
+    def put(self, places: Iterable[Slot], values: Floats, intervals: Sequence[float | None]) -> None:
+        """Fill places, each with its own of these readings and of these intervals; see ``HistoryBlock``."""
         rows, seats = zip(*places, strict=True)
         self.fill(list(rows), list(seats), values, np.array(intervals, dtype=np.float32))
 
@@ -63,25 +66,25 @@ class Grid:
         self.singles[rows, seats] = values[..., self.exact]
 
 
-class Shelf:
+class HistoryAllocator:
     """Where a fleet of so many nodes has its histories: as many as fit into ``GRID_BYTES`` in one grid."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
-        self._grids: dict[tuple[int, ...], Grid] = {}
+        self._grids: dict[tuple[int, ...], HistoryBlock] = {}
 
     def history(self, capacity: int, rows: int, columns: int, exact: tuple[int, ...] = ()) -> History:
-        """An empty one; see ``Grid``."""
+        """An empty one; see ``HistoryBlock``."""
         kind = capacity, rows, columns, *exact
         grid = self._grids.get(kind)
         if grid is None or not grid.free:
             fit = GRID_BYTES // max(1, capacity * reading_bytes(rows, columns, len(exact)))
-            grid = Grid(max(1, min(self._nodes, fit)), capacity, rows, columns, exact)
+            grid = HistoryBlock(max(1, min(self._nodes, fit)), capacity, rows, columns, exact)
             self._grids[kind] = grid
         return History(grid)
 
 
-class Answers(NamedTuple):
+class RowValues(NamedTuple):
     """A number of each row and when it was told, NaN where there is none."""
 
     values: Floats
@@ -97,7 +100,7 @@ class History:
     # Each node has its own, far from the others in memory: a place less to look at.
     __slots__ = ("_count", "_in_order", "_newest", "_times", "capacity", "grid", "seat")
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: HistoryBlock) -> None:
         grid.free -= 1
         self.grid = grid
         self.capacity = len(grid.times)
@@ -110,7 +113,7 @@ class History:
     def __len__(self) -> int:
         return min(self._count, self.capacity)
 
-    def place(self, ts: float) -> Place:
+    def place(self, ts: float) -> Slot:
         """The place of one more reading of any time in its grid, to be filled before anything is read."""
         self._in_order = self._in_order and ts >= self._newest
         self._newest = max(self._newest, ts)
@@ -147,11 +150,11 @@ class History:
         return self._times[order], values if row is None else values[:, row]
 
     def intervals(self, since: float = 0.0) -> Singles:
-        """Those of the readings since a time, oldest first; see ``Grid``."""
+        """Those of the readings since a time, oldest first; see ``HistoryBlock``."""
         intervals: Singles = self.grid.intervals[self._order(since), self.seat]
         return intervals
 
-    def around(self, ts: float, column: int) -> tuple[Answers, Answers]:
+    def around(self, ts: float, column: int) -> tuple[RowValues, RowValues]:
         """Each row's last answer before a time, and its first from then on."""
         times, values = self.series(column)
         at = int(np.searchsorted(times, ts))
@@ -170,13 +173,13 @@ class History:
         return tables
 
 
-def _first(times: Floats, values: Singles) -> Answers:
+def _first(times: Floats, values: Singles) -> RowValues:
     answered = np.isfinite(values)
     if not answered.any():
-        return Answers(*np.full((2, values.shape[1]), np.nan))
+        return RowValues(*np.full((2, values.shape[1]), np.nan))
     first, rows = answered.argmax(axis=0), np.arange(values.shape[1])
     never = ~answered[first, rows]
-    return Answers(*(np.where(never, np.nan, one) for one in (values[first, rows], times[first])))
+    return RowValues(*(np.where(never, np.nan, one) for one in (values[first, rows], times[first])))
 
 
 def _whole(halves: Halves) -> Singles:
@@ -205,3 +208,40 @@ def _nanmean_rows(values: Singles) -> Singles:
     out = np.full(len(values), np.nan, dtype=np.float32)
     np.divide(sums, counts, out=out, where=counts > 0, casting="unsafe")
     return out
+
+
+@dataclass(frozen=True)
+class NodeHistory:
+    """A node's history; ``energy_base`` is where its energy counts from (mJ)."""
+
+    gpus: History
+    host: History
+    energy_base: Floats | None
+
+
+HISTORY_BYTES = 53 * 1024 * 1024
+HISTORY_LONGEST = 3600
+HISTORY_SHORTEST = 120
+
+
+def _exact(metrics: Sequence[Metric]) -> tuple[int, ...]:
+    """The columns of which a plot could show that they are rounded: counted or set, and beyond 2048."""
+    units = ("MiB", "MHz", "tasks")
+    return tuple(at for at, metric in enumerate(metrics) if metric.kind == COUNTER or metric.unit in units)
+
+
+_EXACT_OF_GPU, _EXACT_OF_HOST = _exact(GPU_METRICS), _exact(HOST_METRICS)
+
+
+def history_length(nodes: int, gpus: int) -> int:
+    """How many readings of each of so many nodes with so many GPUs each are kept for plots."""
+    a_tick = nodes * reading_bytes(max(gpus, 1), len(GPU_COLUMNS), len(_EXACT_OF_GPU))
+    return min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // max(1, a_tick)))
+
+
+def empty_history(shelf: HistoryAllocator, nodes: int, gpus: int) -> NodeHistory:
+    """The history of a node with so many GPUs, one of so many nodes."""
+    length = history_length(nodes, gpus)
+    of_gpus = shelf.history(length, gpus, len(GPU_COLUMNS), _EXACT_OF_GPU)
+    of_host = shelf.history(length, 1, len(HOST_COLUMNS), _EXACT_OF_HOST)
+    return NodeHistory(of_gpus, of_host, energy_base=None)

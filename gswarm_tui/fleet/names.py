@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """A key that sorts gpu9 before gpu10."""
     parts = re.findall(r"[0-9]+|[^0-9]+", name)
     return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts)

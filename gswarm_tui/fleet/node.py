@@ -5,29 +5,21 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from gswarm_agent.frame import GpuFacts, Hello, Processes, ProcessSample
+from gswarm_agent.frame import Frame, GpuFacts, Hello, Processes, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_agent.wire_values import MAX_GPUS
-from gswarm_tui.fleet.counters import Answer, Counters
+from gswarm_tui.fleet.counters import CounterValue, EnergyCounters
 from gswarm_tui.fleet.events import GpuKey, Phase
-from gswarm_tui.fleet.history import Floats, Grid, History, Place, together
-from gswarm_tui.fleet.lives import Lives
+from gswarm_tui.fleet.history import Floats, History, HistoryBlock, NodeHistory, Slot, stack_tables
 from gswarm_tui.fleet.readings import ENERGY, Reading
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 
 UNHEALTHY_S = 30.0
-
-
-@dataclass(frozen=True)
-class Rings:
-    """A node's history; ``energy_base`` is where its energy counts from (mJ)."""
-
-    gpus: History
-    host: History
-    energy_base: Floats | None
+MAX_LIVES = 64
 
 
 class Standing(enum.Enum):
@@ -47,6 +39,59 @@ class Standing(enum.Enum):
 def stale_after_s(interval_s: float) -> float:
     """How long without a frame makes a node stale; at least a second, so that 10 Hz doesn't flicker."""
     return max(1.0, STALE_INTERVALS * interval_s)
+
+
+class LastFrame(NamedTuple):
+    """The newest frame of one life: its number, and its time on the node's clock in Unix nanoseconds.
+
+    The time is None where that frame is lost."""
+
+    seq: int
+    ts_ns: int | None
+
+
+class FramePosition(NamedTuple):
+    """A frame's place in its life: ``missing`` frames before it, seconds since the one before or None."""
+
+    missing: int
+    interval_s: float | None
+
+
+class FrameSequences:
+    """What was heard of a node, by life; the newest lives are remembered."""
+
+    # Each node has its own, far from the others in memory: a place less to look at.
+    __slots__ = ("_heard",)
+
+    def __init__(self) -> None:
+        self._heard: dict[str, LastFrame] = {}
+
+    def place(self, life: str, frame: Frame) -> FramePosition | None:
+        """Take in a frame; None if it was here before."""
+        last = self._heard.get(life)
+        if last is not None and frame.seq <= last.seq:
+            return None
+        self.remember(life, frame.seq, frame.ts_ns)
+        if last is None:
+            return FramePosition(frame.seq - 1, None)
+        missing = frame.seq - last.seq - 1
+        if missing or last.ts_ns is None or frame.ts_ns <= last.ts_ns:
+            return FramePosition(missing, None)
+        return FramePosition(0, (frame.ts_ns - last.ts_ns) / 1e9)
+
+    def lose(self, life: str, seq: int) -> int:
+        """What isn't here up to a number never comes: how many frames that are."""
+        last = self._heard.get(life)
+        missing = seq - (0 if last is None else last.seq)
+        if missing > 0:
+            self.remember(life, seq, None)
+        return max(0, missing)
+
+    def remember(self, life: str, seq: int, ts_ns: int | None) -> None:
+        """A frame is known, here or on disk, or lost."""
+        self._heard[life] = LastFrame(seq, ts_ns)
+        while len(self._heard) > MAX_LIVES:
+            del self._heard[next(iter(self._heard))]
 
 
 @dataclass(slots=True)
@@ -75,7 +120,7 @@ class NodeState:
     retry_at: float | None = None
     hello: Hello | None = None
     former: Hello | None = None
-    lives: Lives = field(default_factory=Lives)
+    lives: FrameSequences = field(default_factory=FrameSequences)
     left_off: tuple[str, float] | None = None
     interval_s: float = 1.0
     gpus: Floats = field(default_factory=lambda: np.empty((0, len(GPU_COLUMNS))))
@@ -83,8 +128,8 @@ class NodeState:
     mine: tuple[bool, ...] = ()
     own_memory_mib: float | None = None
     energy_base: Floats | None = None
-    counters: Counters = field(default_factory=lambda: Counters.known(()))
-    answered: dict[GpuKey, Answer] = field(default_factory=dict)
+    counters: EnergyCounters = field(default_factory=lambda: EnergyCounters.known(()))
+    answered: dict[GpuKey, CounterValue] = field(default_factory=dict)
     gpu_history: History | None = None
     host_history: History | None = None
     looked: Processes | None = None
@@ -156,7 +201,7 @@ class NodeState:
         values = self.gpus[:, column]
         return values - self.energy_base if column == ENERGY and self.energy_base is not None else values
 
-    def remember(self, answers: Iterable[tuple[GpuKey, Answer]]) -> None:
+    def remember(self, answers: Iterable[tuple[GpuKey, CounterValue]]) -> None:
         """Keep what energy counters said last: the newest, of as many GPUs as a node can have."""
         for gpu, answer in answers:
             self.answered.pop(gpu, None)
@@ -164,16 +209,16 @@ class NodeState:
         while len(self.answered) > MAX_GPUS:
             del self.answered[next(iter(self.answered))]
 
-    def take(self, rings: Rings) -> None:
+    def take(self, rings: NodeHistory) -> None:
         """Have this history."""
         self.gpu_history, self.host_history, self.energy_base = rings.gpus, rings.host, rings.energy_base
         self.version += 1
 
 
-def keep(taken: Iterable[tuple[NodeState, float, Reading, float | None]]) -> None:
+def append_history(taken: Iterable[tuple[NodeState, float, Reading, float | None]]) -> None:
     """Add readings of a time, and their intervals, to their nodes' histories; many at once cost much less."""
-    gpus: dict[Grid, list[tuple[Place, float | None, Floats, Floats]]] = {}
-    hosts: dict[Grid, list[tuple[Place, float | None, Floats]]] = {}
+    gpus: dict[HistoryBlock, list[tuple[Slot, float | None, Floats, Floats]]] = {}
+    hosts: dict[HistoryBlock, list[tuple[Slot, float | None, Floats]]] = {}
     for node, ts, reading, interval_s in taken:
         if node.gpu_history is not None and node.host_history is not None:
             one = node.gpu_history.place(ts), interval_s, reading.gpus, node.counted_from(reading)
@@ -182,14 +227,14 @@ def keep(taken: Iterable[tuple[NodeState, float, Reading, float | None]]) -> Non
             hosts.setdefault(node.host_history.grid, []).append(other)
     for grid, alike in gpus.items():
         places, intervals, tables, bases = zip(*alike, strict=True)
-        values = together(tables)
-        energy, begun = values[:, :, ENERGY], together(bases)
+        values = stack_tables(tables)
+        energy, begun = values[:, :, ENERGY], stack_tables(bases)
         if (first := np.isnan(begun) & np.isfinite(energy)).any():
             for base, told, counters in zip(bases, first, energy, strict=True):
                 np.copyto(base, counters, where=told & np.isnan(base))
-            begun = together(bases)
+            begun = stack_tables(bases)
         energy -= begun
         grid.put(places, values, intervals)
     for grid, of_hosts in hosts.items():
         places, intervals, rows = zip(*of_hosts, strict=True)
-        grid.put(places, together(rows)[:, np.newaxis], intervals)
+        grid.put(places, stack_tables(rows)[:, np.newaxis], intervals)

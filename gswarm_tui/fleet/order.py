@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Sequence
 
-from gswarm_tui.fleet.names import natural
+from gswarm_tui.fleet.names import natural_key
 from gswarm_tui.fleet.node import NodeState, Standing
 
 
@@ -30,12 +30,14 @@ _WORST_FIRST = (
 )
 
 
-def ordered(nodes: Sequence[NodeState], order: Order, now: float, means: Sequence[float]) -> list[NodeState]:
+def sort_nodes(
+    nodes: Sequence[NodeState], order: Order, now: float, means: Sequence[float]
+) -> list[NodeState]:
     """The nodes in an order; ``means`` has each one's shown metric; NaN, unmeasured, comes last."""
     if order is Order.GIVEN:
         return list(nodes)
     if order is Order.NAME:
-        return sorted(nodes, key=lambda node: natural(node.name))
+        return sorted(nodes, key=lambda node: natural_key(node.name))
     if order is Order.STATE:
         return sorted(nodes, key=lambda node: _WORST_FIRST.index(node.standing(now)))
     sign = -1.0 if order is Order.DOWN else 1.0

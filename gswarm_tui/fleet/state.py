@@ -15,13 +15,20 @@ import numpy as np
 from gswarm_agent.frame import ERROR, INFO, WARNING, GpuFacts, Hello, Note
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
-from gswarm_tui.fleet.counters import UNKNOWN, Answer, Counters, Step, energy_since, energy_used
+from gswarm_tui.fleet.counters import (
+    UNKNOWN,
+    CounterStep,
+    CounterValue,
+    EnergyCounters,
+    energy_since,
+    energy_used,
+)
 from gswarm_tui.fleet.events import (
     Event,
+    EventLogged,
     FrameArrived,
     FramesLost,
     GpuKey,
-    Happened,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
@@ -29,12 +36,10 @@ from gswarm_tui.fleet.events import (
     SessionChanged,
     SessionStarted,
     SessionStopped,
-    left_nothing,
+    agent_data_lost,
 )
-from gswarm_tui.fleet.history import Answers, Floats, Shelf, together
-from gswarm_tui.fleet.keeping import empty_rings
-from gswarm_tui.fleet.lives import Place
-from gswarm_tui.fleet.node import UNHEALTHY_S, NodeState, keep
+from gswarm_tui.fleet.history import Floats, HistoryAllocator, RowValues, empty_history, stack_tables
+from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState, append_history
 from gswarm_tui.fleet.readings import ENERGY, Reading, readings, sums
 from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
@@ -52,13 +57,13 @@ class _Taken(NamedTuple):
     ts: float
     reading: Reading
     interval_s: float | None
-    before: Counters
+    before: EnergyCounters
 
     def used_within(self, start: float) -> float:
         """Joules of the job's GPUs in a span that began at ``start`` and has the reading in it."""
         mine = np.array(self.node.mine, dtype=bool)
         now = self.reading.gpus[mine, ENERGY]
-        return Step(self.before.of(mine), now, self.ts, self.interval_s).within(start)
+        return CounterStep(self.before.of(mine), now, self.ts, self.interval_s).within(start)
 
 
 class Fleet:
@@ -74,21 +79,21 @@ class Fleet:
         interval_s: float = 1.0,
         allocation: Mapping[str, frozenset[int]] | None = None,
         *,
-        tells: bool = True,
+        derive_events: bool = True,
     ) -> None:
         self.nodes: dict[str, NodeState] = {name: NodeState(name, interval_s=interval_s) for name in nodes}
         self.interval_s = interval_s
         self.sessions = SessionBook()
-        self.happened: deque[Happened] = deque(maxlen=EVENTS_KEPT)
-        self.happened_count = 0
+        self.event_log: deque[EventLogged] = deque(maxlen=EVENTS_KEPT)
+        self.logged_count = 0
         self.energy_j = 0.0
-        self._tells = tells
+        self._derive_events = derive_events
         self._allocation = allocation or {}
         self._throttling = ThrottleWatch()
-        self._shelf = Shelf(len(self.nodes))
+        self._shelf = HistoryAllocator(len(self.nodes))
         self._taken: list[_Taken] = []
 
-    def apply(self, event: Event) -> list[Happened]:
+    def apply(self, event: Event) -> list[EventLogged]:
         """Take in one event; answers what is worth a line in the events pane and a row in the database."""
         match event:
             case FrameArrived():
@@ -105,23 +110,23 @@ class Fleet:
                 told = []
             case SessionStarted() | SessionChanged() | SessionStopped():
                 told = self._session(event)
-            case Happened():
+            case EventLogged():
                 told = [event]
-        return self._told(told if self._tells else [one for one in told if one is event])
+        return self._told(told if self._derive_events else [one for one in told if one is event])
 
-    def take(self, frames: Sequence[FrameArrived]) -> list[Happened]:
+    def take(self, frames: Sequence[FrameArrived]) -> list[EventLogged]:
         """Take in frames, as ``apply`` does one after the other; many at once cost much less."""
-        told: list[Happened] = []
+        told: list[EventLogged] = []
         for event, reading in zip(frames, readings([event.frame for event in frames]), strict=True):
             told += self._frame(event, reading)
             if len(self._taken) >= TOGETHER:
                 self._keep()
         self._keep()
-        return self._told(told if self._tells else [])
+        return self._told(told if self._derive_events else [])
 
     def _keep(self) -> None:
         taken, self._taken = self._taken, []
-        keep((one.node, one.ts, one.reading, one.interval_s) for one in taken)
+        append_history((one.node, one.ts, one.reading, one.interval_s) for one in taken)
         alike: dict[int, list[tuple[_Taken, Floats]]] = {}
         for one in taken:
             own = one.node.own(one.reading.gpus)
@@ -131,18 +136,18 @@ class Fleet:
 
     def _count(self, taken: Sequence[_Taken], own: Sequence[Floats]) -> None:
         """Count readings, with as many GPUs of the job each, into the energy and the sessions they are in."""
-        before = together([one.node.own(one.before.mj) for one in taken])
-        used = energy_used(before, together([gpus[:, ENERGY] for gpus in own]))
+        before = stack_tables([one.node.own(one.before.mj) for one in taken])
+        used = energy_used(before, stack_tables([gpus[:, ENERGY] for gpus in own]))
         self.energy_j += float(used.sum())
         if self.sessions.sessions:
-            counted = sums(together(own).transpose(2, 0, 1))
+            counted = sums(stack_tables(own).transpose(2, 0, 1))
             for one, of_own, used_j in zip(taken, counted, used.tolist(), strict=True):
                 for session in self.sessions.covering(one.ts):
                     whole = one.before.since >= session.started_at
                     energy_j = used_j if whole else one.used_within(session.started_at)
                     session.add(one.node.name, of_own, energy_j, one.interval_s)
 
-    def tick(self, now: float) -> list[Happened]:
+    def tick(self, now: float) -> list[EventLogged]:
         """Look at the clock: nodes whose data went stale, or is missing for long, since the last look."""
         told = []
         for node in self.nodes.values():
@@ -152,18 +157,20 @@ class Fleet:
             if age > node.unhealthy_after_s and not node.unhealthy_told:
                 node.unhealthy_told = True
                 words = f"no data for {age:.0f} s" + (f": {node.reason}" if node.reason else "")
-                told.append(Happened(now, "unhealthy", ERROR, words, node.name, detail=node.remedy or None))
+                told.append(
+                    EventLogged(now, "unhealthy", ERROR, words, node.name, detail=node.remedy or None)
+                )
             elif node.phase is Phase.LIVE and not node.stale_told:
                 node.stale_told = True
-                told.append(Happened(now, "stale", WARNING, f"no data for {age:.1f} s", node.name))
+                told.append(EventLogged(now, "stale", WARNING, f"no data for {age:.1f} s", node.name))
             else:
                 continue
             node.version += 1
         return self._told(told)
 
-    def _told(self, told: list[Happened]) -> list[Happened]:
-        self.happened.extend(told)
-        self.happened_count += len(told)
+    def _told(self, told: list[EventLogged]) -> list[EventLogged]:
+        self.event_log.extend(told)
+        self.logged_count += len(told)
         return told
 
     def resume(self, lives: Iterable[tuple[str, str, int, int]]) -> None:
@@ -172,7 +179,7 @@ class Fleet:
             if name in self.nodes:
                 self.nodes[name].lives.remember(life, seq, ts_ns)
 
-    def resume_counting(self, energy_j: float, counters: Mapping[GpuKey, Answer]) -> None:
+    def resume_counting(self, energy_j: float, counters: Mapping[GpuKey, CounterValue]) -> None:
         """A recording goes on in which so much was used, up to these counters."""
         self.energy_j = energy_j
         for gpu, answer in sorted(counters.items(), key=lambda told: told[1][1]):
@@ -187,7 +194,7 @@ class Fleet:
         if name in self.nodes:
             self.nodes[name].left_off = life, last_at
 
-    def _link(self, event: LinkChanged) -> list[Happened]:
+    def _link(self, event: LinkChanged) -> list[EventLogged]:
         node = self.nodes[event.node]
         before = node.phase
         node.phase, node.since = event.phase, event.at
@@ -201,16 +208,18 @@ class Fleet:
             node.lost_told = event.reason
             as_asked = event.reason.startswith(SENT_ALL) and not event.reason.endswith(FRAMES_REMAIN)
             severity = INFO if as_asked else ERROR
-            return [Happened(event.at, "link_lost", severity, event.reason, event.node, detail=event.remedy)]
+            return [
+                EventLogged(event.at, "link_lost", severity, event.reason, event.node, detail=event.remedy)
+            ]
         if event.phase is Phase.LIVE and before is not Phase.LIVE:
             node.lost_told = ""
             words = "connected again" if node.was_live else "connected"
             node.reconnects += node.was_live
             node.was_live = True
-            return [Happened(event.at, "link_live", INFO, words, event.node)]
+            return [EventLogged(event.at, "link_live", INFO, words, event.node)]
         return []
 
-    def _introduced(self, event: NodeIntroduced) -> list[Happened]:
+    def _introduced(self, event: NodeIntroduced) -> list[EventLogged]:
         node, hello = self.nodes[event.node], event.hello
         known = node.hello
         untold = self._untold(node, hello.life, of_now=not event.former)
@@ -223,20 +232,20 @@ class Fleet:
             node.former = None
         self._adopt(node, hello)
         told = [
-            Happened(event.at, "unmeasured", INFO, f"{what}: {why}", event.node)
+            EventLogged(event.at, "unmeasured", INFO, f"{what}: {why}", event.node)
             for what, why in hello.capabilities.items()
             if what in ("gpu", "processes") and (known is None or known.capabilities.get(what) != why)
         ]
         if known is not None and known.host.boot_id != hello.host.boot_id:
-            told.append(Happened(event.at, "reboot", WARNING, "the node was booted anew", event.node))
+            told.append(EventLogged(event.at, "reboot", WARNING, "the node was booted anew", event.node))
         return untold + told
 
-    def _untold(self, node: NodeState, life: str, *, of_now: bool) -> list[Happened]:
+    def _untold(self, node: NodeState, life: str, *, of_now: bool) -> list[EventLogged]:
         """The node spoke of a life. Former ones come first, so one that it has left out by now is gone."""
         if node.left_off is None or (life != node.left_off[0] and not of_now):
             return []
         (left, last_at), node.left_off = node.left_off, None
-        return [] if life == left else [left_nothing(node.name, last_at, last_at)]
+        return [] if life == left else [agent_data_lost(node.name, last_at, last_at)]
 
     def _adopt(self, node: NodeState, hello: Hello) -> None:
         """Show the node as this hello describes it; other GPUs begin with an empty history."""
@@ -245,7 +254,7 @@ class Fleet:
             node.looked = None  # they are of the GPUs and columns of before
         if not same:
             node.remember(zip(_keys(node.name, node.facts), node.counters.answers, strict=True))
-            node.counters = Counters.known(
+            node.counters = EnergyCounters.known(
                 node.answered.get(gpu, UNKNOWN) for gpu in _keys(node.name, hello.gpus)
             )
         node.hello = hello
@@ -266,10 +275,10 @@ class Fleet:
 
     def _begin_history(self, node: NodeState, gpus: int) -> None:
         """An empty one, beside others' where it is the node's first: places there aren't given back."""
-        shelf = self._shelf if node.gpu_history is None else Shelf(1)
-        node.take(empty_rings(shelf, len(self.nodes), gpus))
+        shelf = self._shelf if node.gpu_history is None else HistoryAllocator(1)
+        node.take(empty_history(shelf, len(self.nodes), gpus))
 
-    def _frame(self, event: FrameArrived, reading: Reading) -> list[Happened]:
+    def _frame(self, event: FrameArrived, reading: Reading) -> list[EventLogged]:
         node, frame = self.nodes[event.node], event.frame
         hello = node.hello
         if node.former is not None and node.former.life == event.life:
@@ -292,8 +301,8 @@ class Fleet:
         return told
 
     def _newest(
-        self, node: NodeState, event: FrameArrived, hello: Hello, reading: Reading, place: Place
-    ) -> list[Happened]:
+        self, node: NodeState, event: FrameArrived, hello: Hello, reading: Reading, place: FramePosition
+    ) -> list[EventLogged]:
         """A reading after all that are known: what the node shows from now on."""
         frame = event.frame
         self._taken.append(_Taken(node, event.ts, reading, place.interval_s, node.counters))
@@ -305,55 +314,55 @@ class Fleet:
         told = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
         return told + self._throttling.look(event.node, event.ts, hello.gpus, reading.reasons)
 
-    def _late(self, node: NodeState, event: FrameArrived, reading: Reading, place: Place) -> None:
+    def _late(self, node: NodeState, event: FrameArrived, reading: Reading, place: FramePosition) -> None:
         """A reading before the newest: it fills the history and its sessions, and nothing else.
 
         The energy from the answers before it to those after it is divided anew.
         """
         self._keep()
         told = reading.gpus[:, ENERGY]
-        self._taken.append(_Taken(node, event.ts, reading, place.interval_s, Counters(told, event.ts)))
+        self._taken.append(_Taken(node, event.ts, reading, place.interval_s, EnergyCounters(told, event.ts)))
         node.counters = node.counters.late(told, event.ts)
         if node.gpu_history is None:
             return
-        before, after = (Answers(*map(node.own, one)) for one in node.gpu_history.around(event.ts, ENERGY))
+        before, after = (RowValues(*map(node.own, one)) for one in node.gpu_history.around(event.ts, ENERGY))
         now = node.own(told - node.counted_from(reading))
-        step = Step(Counters(*before), now, event.ts, place.interval_s)
+        step = CounterStep(EnergyCounters(*before), now, event.ts, place.interval_s)
         self.energy_j += step.instead(after, -math.inf, math.inf)
         for session in self.sessions.sessions.values():
             session.energy_j += step.instead(after, session.started_at, session.until)
 
-    def _fresh(self, node: NodeState, event: FrameArrived) -> list[Happened]:
+    def _fresh(self, node: NodeState, event: FrameArrived) -> list[EventLogged]:
         """A reading of just now: the node is well, and how well it keeps its times is of interest."""
         told, frame = [], event.frame
         node.last_arrival = event.at
         if node.stale_told or node.unhealthy_told:
             node.stale_told = node.unhealthy_told = False
-            told.append(Happened(event.at, "fresh", INFO, "data comes again", node.name))
+            told.append(EventLogged(event.at, "fresh", INFO, "data comes again", node.name))
         node.late_ms = frame.late_ms
         node.missed_ticks += frame.missed
         if frame.missed and event.ts - node.late_told > LATE_QUIET_S:
             node.late_told = event.ts
             words = f"sampling was {frame.late_ms:.0f} ms late and passed over {frame.missed} ticks"
-            told.append(Happened(event.ts, "late", WARNING, words, node.name))
+            told.append(EventLogged(event.ts, "late", WARNING, words, node.name))
         return told
 
-    def _lost(self, event: FramesLost) -> list[Happened]:
+    def _lost(self, event: FramesLost) -> list[EventLogged]:
         """The agent knows that frames never come; how many of them aren't here, only we know."""
         node = self.nodes[event.node]
         self._untold(node, event.life, of_now=False)
         return _gap(node, event.ts, node.lives.lose(event.life, event.seq), event.reason)
 
-    def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> list[Happened]:
+    def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> list[EventLogged]:
         match event:
             case SessionStarted():
                 session = self.sessions.start(event)
                 if event.started_at < event.at:
                     self._count_back(event.session_id)
-                return [Happened(event.at, "session_started", INFO, session.name)]
+                return [EventLogged(event.at, "session_started", INFO, session.name)]
             case SessionStopped():
                 session = self.sessions.stop(event)
-                return [Happened(event.at, "session_stopped", INFO, session.name)]
+                return [EventLogged(event.at, "session_stopped", INFO, session.name)]
             case SessionChanged():
                 self.sessions.change(event)
                 return []
@@ -375,13 +384,13 @@ class Fleet:
             session.energy_j += energy_since(times, intervals, counters[:, mine], session.started_at)
 
 
-def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[Happened]:
+def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[EventLogged]:
     if not missing:
         return []
     node.lost_frames += missing
     node.version += 1
     words = "1 frame is missing" if missing == 1 else f"{missing:,} frames are missing"
-    return [Happened(ts, "gap", WARNING, words + (f": {reason}" if reason else ""), node.name)]
+    return [EventLogged(ts, "gap", WARNING, words + (f": {reason}" if reason else ""), node.name)]
 
 
 def _keys(node: str, gpus: Sequence[GpuFacts]) -> list[GpuKey]:
@@ -392,7 +401,7 @@ def _same_gpus(one: Hello, other: Hello) -> bool:
     return one is other or [g.uuid for g in one.gpus] == [g.uuid for g in other.gpus]
 
 
-def _from_note(event: FrameArrived, hello: Hello, note: Note) -> Happened:
+def _from_note(event: FrameArrived, hello: Hello, note: Note) -> EventLogged:
     gpu = None if note.gpu is None else hello.gpus[note.gpu].index
     at = event.ts if note.ts_ns is None else note.ts_ns / 1e9 - event.offset_s
-    return Happened(at, note.kind, note.severity, note.message, event.node, gpu, note.detail)
+    return EventLogged(at, note.kind, note.severity, note.message, event.node, gpu, note.detail)

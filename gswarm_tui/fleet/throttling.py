@@ -13,7 +13,7 @@ from gswarm_agent.metrics import (
     REASON_POWER_CAP,
     REASON_SW_THERMAL,
 )
-from gswarm_tui.fleet.events import Happened
+from gswarm_tui.fleet.events import EventLogged
 
 HARMFUL = REASON_HW_SLOWDOWN | REASON_SW_THERMAL | REASON_HW_THERMAL | REASON_POWER_BRAKE
 WATCHED = HARMFUL | REASON_POWER_CAP
@@ -31,7 +31,9 @@ class ThrottleWatch:
     def __init__(self) -> None:
         self._episodes: dict[str, dict[str, tuple[float, float, int]]] = {}
 
-    def look(self, node: str, ts: float, gpus: Sequence[GpuFacts], reasons: Sequence[int]) -> list[Happened]:
+    def look(
+        self, node: str, ts: float, gpus: Sequence[GpuFacts], reasons: Sequence[int]
+    ) -> list[EventLogged]:
         """What began or ended with this reading; ``reasons`` has those of ``WATCHED`` as a bit mask a GPU."""
         episodes = self._episodes.get(node)
         if not episodes and not any(reasons):
@@ -45,13 +47,13 @@ class ThrottleWatch:
                 if episode is None or bits & ~episode[2]:
                     severity = WARNING if bits & HARMFUL else INFO
                     words = f"throttled: {reason_names(bits)}"
-                    told.append(Happened(ts, "throttle", severity, words, node, gpu.index))
+                    told.append(EventLogged(ts, "throttle", severity, words, node, gpu.index))
                 began = ts if episode is None else episode[0]
                 episodes[gpu.uuid] = (began, ts, bits | (episode[2] if episode else 0))
             elif episode is not None and ts - episode[1] > QUIET_S:
                 del episodes[gpu.uuid]
                 words = f"no longer throttled, after {max(1, episode[1] - episode[0]):.0f} s"
-                told.append(Happened(ts, "throttle_end", INFO, words, node, gpu.index))
+                told.append(EventLogged(ts, "throttle_end", INFO, words, node, gpu.index))
         if len(episodes) > len(gpus):  # GPUs that went away, or that were never there
             present = {gpu.uuid for gpu in gpus}
             self._episodes[node] = {uuid: one for uuid, one in episodes.items() if uuid in present}

@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
-from gswarm_tui.fleet.events import Event, FrameArrived, Happened, SessionStarted
-from gswarm_tui.fleet.node import Rings
+from gswarm_tui.fleet.events import Event, EventLogged, FrameArrived, SessionStarted
+from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.playhead import Playhead
-from gswarm_tui.playback.track import Track
+from gswarm_tui.playback.timeline import ReplayTimeline
 
 TICK_S = 0.1
 SLOW_TICK_S = 0.25
@@ -30,7 +30,7 @@ TRACK_EVERY_S = 5.0
 T = TypeVar("T")
 
 
-class Tape(Protocol):
+class ReplaySource(Protocol):
     """A recording to play; ``running`` says that it grows. Times are Unix seconds; reading takes a while."""
 
     interval_s: float
@@ -45,10 +45,10 @@ class Tape(Protocol):
     def fleet(self, at: float) -> Fleet:
         """The fleet as it was at a time, a new one; of its history at least what is shown first."""
 
-    def rings(self, at: float) -> Mapping[str, Rings]:
+    def rings(self, at: float) -> Mapping[str, NodeHistory]:
         """All of the history that its nodes had then, by name, where ``fleet`` gives less."""
 
-    def track(self) -> Track:
+    def track(self) -> ReplayTimeline:
         """What there is along it."""
 
 
@@ -74,7 +74,7 @@ class Player:
 
     def __init__(
         self,
-        tape: Tape,
+        tape: ReplaySource,
         playhead: Playhead,
         clock: Callable[[], float],
         in_thread: InThread = in_thread,
@@ -82,8 +82,8 @@ class Player:
     ) -> None:
         self.tape = tape
         self.playhead = playhead
-        self.fleet = Fleet([], tells=False)
-        self.track = Track()
+        self.fleet = Fleet([], derive_events=False)
+        self.track = ReplayTimeline()
         self.problem = ""
         self.caught_up = False
         self.flushed: list[Callable[[], None]] = []
@@ -161,7 +161,7 @@ class Player:
         """One was started in hindsight: what is read from now on tells of it, what was read doesn't."""
         self._take_late(event, event.started_at)
 
-    def marked(self, event: Happened) -> None:
+    def marked(self, event: EventLogged) -> None:
         """A moment was marked in hindsight, which is told as a session is."""
         self._take_late(event, event.at)
 

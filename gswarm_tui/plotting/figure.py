@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from datetime import tzinfo
+from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gswarm_tui.plotting import look, panels, strip
-from gswarm_tui.plotting.choosing import MAX
-from gswarm_tui.plotting.grid import Grid
-from gswarm_tui.plotting.material import Material
-from gswarm_tui.plotting.saving import DPI, content
+from gswarm_tui.common.errors import UserError, quote
+from gswarm_tui.plotting import annotation_lanes, panels, style
+from gswarm_tui.plotting.grid import MetricGrid
+from gswarm_tui.plotting.metric_choice import MAX
+from gswarm_tui.plotting.plot_data import PlotData
 from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, moment, short_time, zone_name
+
+DPI = 220
+SUFFIXES = (".pdf", ".png", ".svg")
+"""What a plot can be written as."""
+
+_METADATA: dict[str, dict[str, str | None]] = {
+    "pdf": {"Creator": "gswarm-tui", "CreationDate": None},
+    "png": {"Software": "gswarm-tui"},
+    "svg": {"Creator": "gswarm-tui", "Date": None},
+}
 
 WIDTH = 7.2
 _RIGHT, _BAR = 0.6, 0.075
@@ -22,7 +34,7 @@ _ELAPSED = 0.3
 _TITLE, _CLOSE = 0.26, 0.08
 _CURVE, _VALUES = 0.78, 0.62
 _A_ROW, _LOWEST, _HIGHEST, _ROWS_AN_INCH = 0.098, 0.34, 3.5, 200
-_NAME_LETTER = look.SMALL * 0.6 / 72
+_NAME_LETTER = style.SMALL * 0.6 / 72
 
 
 @dataclass(frozen=True)
@@ -35,28 +47,28 @@ class _Block:
     above: float
 
 
-def draw(material: Material, zone: tzinfo | None, kind: str, *, headed: bool = True, dpi: int = DPI) -> bytes:
+def draw(material: PlotData, zone: tzinfo | None, kind: str, *, headed: bool = True, dpi: int = DPI) -> bytes:
     """A plot as a file of this kind: pdf, png or svg. ``zone`` None is this machine's."""
-    with look.style():
-        return content(Page(material, zone, headed=headed).draw(), kind, material.span.name, dpi)
+    with style.plot_style():
+        return content(FigureBuilder(material, zone, headed=headed).draw(), kind, material.span.name, dpi)
 
 
-class Page:
+class FigureBuilder:
     """Draws one plot; ``headed`` puts its name, time and devices above and how to read it below."""
 
-    def __init__(self, material: Material, zone: tzinfo | None, *, headed: bool = True) -> None:
+    def __init__(self, material: PlotData, zone: tzinfo | None, *, headed: bool = True) -> None:
         self._material = material
         self._zone = zone
         self._seconds = material.span.seconds
         self._headed = headed
         self._left = self._left_margin()
         self._inner = WIDTH - self._left - _RIGHT
-        self._lanes = strip.lanes(
+        self._lanes = annotation_lanes.build_lanes(
             material.others, material.marks, material.troubles, self._seconds, self._inner
         )
         self._blocks = self._layout()
         self._head = _HEAD if headed else 0.04
-        self._strip_height = strip.LANE_IN * len(self._lanes)
+        self._strip_height = annotation_lanes.LANE_IN * len(self._lanes)
         self._height = (
             self._head
             + _ELAPSED
@@ -91,7 +103,7 @@ class Page:
         drawn: list[Axes] = []
         if self._lanes:
             axes = self._add(figure, top, self._strip_height)
-            strip.draw(axes, self._lanes, self._seconds, self._inner)
+            annotation_lanes.draw_lanes(axes, self._lanes, self._seconds, self._inner)
             drawn.append(axes)
             top += self._strip_height
         for block in self._blocks:
@@ -125,7 +137,7 @@ class Page:
         material = self._material
         if block.kind == "values":
             name = material.values[block.at]
-            panels.draw_values(axes, name, material.marks, look.VALUES[block.at % len(look.VALUES)])
+            panels.draw_values(axes, name, material.marks, style.VALUES[block.at % len(style.VALUES)])
             self._title(axes, f"{panels.clipped(name, 60)} (from marks)", block.height)
             return
         grid, choice = material.grids[block.at], material.choices[block.at]
@@ -152,7 +164,7 @@ class Page:
             1 + 0.045 / height,
             text,
             transform=axes.transAxes,
-            fontsize=look.USUAL,
+            fontsize=style.USUAL,
             fontweight="bold",
             va="bottom",
         )
@@ -163,7 +175,7 @@ class Page:
         ticks = clock_ticks(span.started_at, self._seconds, self._zone)
         last.set_xticks([tick.at for tick in ticks], [tick.label for tick in ticks])
         last.set_xlabel(
-            f"local time, {zone_name(span.started_at, self._zone)}", fontsize=look.SMALL, labelpad=2
+            f"local time, {zone_name(span.started_at, self._zone)}", fontsize=style.SMALL, labelpad=2
         )
 
     def _elapsed(self, ruler: Axes) -> None:
@@ -182,14 +194,14 @@ class Page:
             xytext=(-4, 4),
             textcoords="offset points",
             ha="right",
-            fontsize=look.SMALL,
-            color=look.DIM,
+            fontsize=style.SMALL,
+            color=style.DIM,
         )
 
     def _lines(self, drawn: list[Axes]) -> None:
         """Marks go through all panels, as long as these can be seen for them."""
         marks = self._material.marks
-        if not marks or len(marks) > strip.MOST_LINES:
+        if not marks or len(marks) > annotation_lanes.MOST_LINES:
             return
         for axes in drawn[1:]:  # the first holds their labels
             low, high = axes.get_ylim()
@@ -197,7 +209,7 @@ class Page:
                 [mark.at for mark in marks],
                 low,
                 high,
-                color=look.DIM,
+                color=style.DIM,
                 linewidth=0.5,
                 linestyle=(0, (3, 2)),
                 alpha=0.6,
@@ -212,13 +224,20 @@ class Page:
             left,
             1 - 0.13 / height,
             panels.clipped(span.name, 76),
-            fontsize=look.LARGE,
+            fontsize=style.LARGE,
             fontweight="bold",
             va="top",
         )
-        figure.text(left, 1 - 0.33 / height, self._subtitle(), fontsize=look.USUAL, color=look.DIM, va="top")
         figure.text(
-            left, 0.07 / height, reading(material), fontsize=look.SMALL - 0.5, color=look.DIM, va="bottom"
+            left, 1 - 0.33 / height, self._subtitle(), fontsize=style.USUAL, color=style.DIM, va="top"
+        )
+        figure.text(
+            left,
+            0.07 / height,
+            reading_hint(material),
+            fontsize=style.SMALL - 0.5,
+            color=style.DIM,
+            va="bottom",
         )
 
     def _subtitle(self) -> str:
@@ -232,7 +251,7 @@ class Page:
         return "  ·  ".join([*words, self._material.devices])
 
 
-def reading(material: Material) -> str:
+def reading_hint(material: PlotData) -> str:
     """How the points of a plot are to be read, in a sentence; nothing where no metric is drawn."""
     if not material.grids:
         return ""
@@ -245,5 +264,20 @@ def reading(material: Material) -> str:
     return words + "."
 
 
-def _has_gaps(grid: Grid) -> bool:
+def _has_gaps(grid: MetricGrid) -> bool:
     return bool((grid.values != grid.values).any())
+
+
+def require_suffix(path: Path) -> Path:
+    """The path, if its name ends as a plot's may. Raises UserError."""
+    if path.suffix.lower() not in SUFFIXES:
+        what = f"ends in {quote(path.suffix)}" if path.suffix else "has no ending"
+        raise UserError(f"{path} {what}; a plot is a .pdf, .png or .svg.")
+    return path
+
+
+def content(figure: Figure, kind: str, title: str, dpi: int = DPI) -> bytes:
+    """A figure as a file of this kind: pdf, png or svg; within ``look.style``."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=dpi, metadata=_METADATA[kind] | {"Title": title})
+    return buffer.getvalue()

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_agent.metrics import COUNTER, REASON_POWER_CAP, Metric
-from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.throttling import HARMFUL
-from gswarm_tui.plotting.choosing import MAX
+from gswarm_tui.plotting.metric_choice import MAX
 from gswarm_tui.store.querying.results import QuerySource
 
 Floats = npt.NDArray[np.float32]
@@ -39,7 +39,7 @@ class Device:
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class MetricGrid:
     """One metric of all devices: ``values`` has a row for each device and a column for each bin.
 
     Values are in the unit that the metric is shown in, float32, NaN where nothing was measured. Bins begin at
@@ -63,7 +63,7 @@ class Grid:
         """Whether it has more GPUs than can be seen as a row each."""
         return not self.host and len(self.devices) > MOST_ROWS
 
-    def by_node(self, how: str) -> Grid:
+    def by_node(self, how: str) -> MetricGrid:
         """The same with a row for each node: the mean, or the largest, of its GPUs."""
         starts = [
             row
@@ -96,7 +96,7 @@ ORDER BY min(node_id) OVER (PARTITION BY node), node_id
 _FACTS = ("memory_total_mib", "power_limit_w", "sm_clock_max_mhz", "mem_clock_max_mhz")
 
 
-class Devices:
+class GridRows:
     """What rows there are, and which row each id of the database belongs to.
 
     A GPU or node that came back under a new id, after a boot for one, goes on in its row.
@@ -117,7 +117,7 @@ class Devices:
             self.row_of[found["id"]] = rows[key]
 
 
-def bins_for(span: Span, rows: int, interval_ms: int, most: int = MOST_BINS) -> tuple[int, int]:
+def bins_for(span: Period, rows: int, interval_ms: int, most: int = MOST_BINS) -> tuple[int, int]:
     """How many bins, and how wide in µs: no finer than the samples, and not more than can be seen."""
     whole = max(1, round(span.seconds * 1e6))
     seen = min(most, max(FEWEST_BINS, MOST_CELLS // max(1, rows)))
@@ -125,15 +125,15 @@ def bins_for(span: Span, rows: int, interval_ms: int, most: int = MOST_BINS) -> 
     return -(-whole // width), width
 
 
-def grids(
+def load_grids(
     source: QuerySource,
-    span: Span,
-    devices: Devices,
+    span: Period,
+    devices: GridRows,
     metrics: Sequence[Metric],
     how: str,
     *,
     most: int = MOST_BINS,
-) -> list[Grid]:
+) -> list[MetricGrid]:
     """A grid for each metric. Raises StoreError."""
     [(interval_ms,)] = source.ask(
         "SELECT greatest(100, coalesce(interval_ms, 1000)) FROM recordings WHERE recording_id = ?",
@@ -151,7 +151,7 @@ def grids(
     made = []
     for metric, found in zip(metrics, values, strict=True):
         shown = found * np.float32(shown_unit(metric).factor)
-        made.append(Grid(metric, devices.host, tuple(devices.all), span.started_at, width / 1e6, shown))
+        made.append(MetricGrid(metric, devices.host, tuple(devices.all), span.started_at, width / 1e6, shown))
     return made
 
 

@@ -16,9 +16,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from gswarm_agent.frame import ERROR
 from gswarm_agent.metrics import COUNTER, Metric
 from gswarm_tui.common.units import nice_ceiling, shown_unit
-from gswarm_tui.plotting import look
-from gswarm_tui.plotting.grid import Floats, Grid
-from gswarm_tui.plotting.happenings import Mark, Trouble
+from gswarm_tui.plotting import style
+from gswarm_tui.plotting.annotations import Incident, PlotMark
+from gswarm_tui.plotting.grid import Floats, MetricGrid
 
 Pixels = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]
@@ -31,7 +31,7 @@ _REASONS = {0.0: "free", 0.5: "capped", 1.0: "slowed"}
 _PIXELS = (1500, 600)
 
 
-def scale(grid: Grid) -> tuple[float, float]:
+def scale(grid: MetricGrid) -> tuple[float, float]:
     """The ends of the scale of a metric, in the unit that it is shown in: fixed ones where there are any."""
     metric, factor = grid.metric, shown_unit(grid.metric).factor
     known = grid.values[np.isfinite(grid.values)]
@@ -57,7 +57,9 @@ def title(metric: Metric, *, host: bool) -> str:
     return f"{name}{' of nodes' if host else ''}{grown}" + (f" ({unit})" if unit else "")
 
 
-def draw_heatmap(axes: Axes, grid: Grid, ends: tuple[float, float], troubles: Sequence[Trouble]) -> None:
+def draw_heatmap(
+    axes: Axes, grid: MetricGrid, ends: tuple[float, float], troubles: Sequence[Incident]
+) -> None:
     """A row for each device, from above in the order of the grid; hatched where there is no data."""
     rows, bins = grid.values.shape
     span = bins * grid.width_s
@@ -67,8 +69,8 @@ def draw_heatmap(axes: Axes, grid: Grid, ends: tuple[float, float], troubles: Se
             1,
             1,
             transform=axes.transAxes,
-            facecolor=look.GAP,
-            edgecolor=look.GAP_LINES,
+            facecolor=style.GAP,
+            edgecolor=style.GAP_LINES,
             hatch="//////",
             linewidth=0,
             zorder=0,
@@ -94,7 +96,7 @@ def draw_heatmap(axes: Axes, grid: Grid, ends: tuple[float, float], troubles: Se
         marker="x",
         markersize=3,
         markeredgewidth=0.8,
-        color=look.SEVERITY["error"],
+        color=style.SEVERITY["error"],
         path_effects=[withStroke(linewidth=2, foreground="white")],
         zorder=4,
     )
@@ -105,12 +107,12 @@ def coloured(values: Floats, ends: tuple[float, float]) -> Pixels:
     """Values as red, green, blue and alpha; nothing where nothing was measured."""
     low, high = ends
     share = np.clip((np.nan_to_num(values, nan=low) - low) / max(high - low, 1e-9), 0, 1)
-    picture: Pixels = look.RAMP[np.round(share * (len(look.RAMP) - 1)).astype(np.intp)]
+    picture: Pixels = style.RAMP[np.round(share * (len(style.RAMP) - 1)).astype(np.intp)]
     picture[~np.isfinite(values)] = 0
     return picture
 
 
-def _groups(grid: Grid) -> list[tuple[str, int, int]]:
+def _groups(grid: MetricGrid) -> list[tuple[str, int, int]]:
     """Each node with its first row and the one after its last."""
     found: list[tuple[str, int, int]] = []
     for row, device in enumerate(grid.devices):
@@ -125,8 +127,8 @@ def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequenc
     """Nodes left of their rows, as many as there is room for, and lines between them."""
     height_pt = axes.get_position().height * axes.figure.get_figheight() * 72  # type: ignore[union-attr]
     row_pt = height_pt / len(gpus)
-    numbered = gpus[0] is not None and row_pt >= look.SMALL * 0.95
-    every = math.ceil((look.SMALL + 0.5) * len(groups) / height_pt)
+    numbered = gpus[0] is not None and row_pt >= style.SMALL * 0.95
+    every = math.ceil((style.SMALL + 0.5) * len(groups) / height_pt)
     names = short_names([node for node, _, _ in groups])
     for number, (node, first, last) in enumerate(groups):
         if number % every == 0:
@@ -138,8 +140,8 @@ def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequenc
                 textcoords="offset points",
                 ha="right",
                 va="center",
-                fontsize=look.SMALL,
-                color=look.INK,
+                fontsize=style.SMALL,
+                color=style.INK,
             )
         if first and (last - first) * row_pt >= 3:
             axes.axhline(
@@ -155,15 +157,15 @@ def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequenc
                     textcoords="offset points",
                     ha="right",
                     va="center",
-                    fontsize=look.SMALL - 1,
-                    color=look.DIM,
+                    fontsize=style.SMALL - 1,
+                    color=style.DIM,
                 )
 
 
-def draw_colour_bar(axes: Axes, grid: Grid, ends: tuple[float, float], *, tall: bool) -> None:
+def draw_colour_bar(axes: Axes, grid: MetricGrid, ends: tuple[float, float], *, tall: bool) -> None:
     """What the colours mean; more of it where the bar is ``tall``."""
     low, high = ends
-    bar = look.RAMP[::-1, None, :].repeat(4, axis=1)
+    bar = style.RAMP[::-1, None, :].repeat(4, axis=1)
     axes.imshow(bar, extent=(0, 1, low, high), aspect="auto", interpolation="none", gid="heat")
     axes.set_xticks([])
     axes.yaxis.tick_right()
@@ -178,7 +180,7 @@ def draw_colour_bar(axes: Axes, grid: Grid, ends: tuple[float, float], *, tall: 
         spine.set_visible(False)
 
 
-def draw_curve(axes: Axes, grid: Grid, ends: tuple[float, float], noun: str) -> None:
+def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: str) -> None:
     """The mean over all devices, with a line for each of a few, or with how many are spread.
 
     Of a counter, its sum over all.
@@ -198,8 +200,8 @@ def draw_curve(axes: Axes, grid: Grid, ends: tuple[float, float], noun: str) -> 
     elif len(values) > FEW:
         spread = _spread(values)
         for low, high, colour, label in (
-            (spread[0], spread[3], look.OUTER, "lowest to highest"),
-            (spread[1], spread[2], look.INNER, "middle 80 %"),
+            (spread[0], spread[3], style.OUTER, "lowest to highest"),
+            (spread[1], spread[2], style.INNER, "middle 80 %"),
         ):
             (x, lower), (_, upper) = _stairs(edges, low), _stairs(edges, high)
             axes.fill_between(x, lower, upper, color=colour, linewidth=0, alpha=0.75, zorder=2)
@@ -208,11 +210,11 @@ def draw_curve(axes: Axes, grid: Grid, ends: tuple[float, float], noun: str) -> 
     else:
         if len(values) > 1:
             for row in values:
-                axes.plot(*_stairs(edges, row), color=look.INNER, linewidth=0.6, zorder=2)
-            handles.append(Line2D([], [], color=look.INNER, linewidth=0.6, label=f"each {noun}"))
+                axes.plot(*_stairs(edges, row), color=style.INNER, linewidth=0.6, zorder=2)
+            handles.append(Line2D([], [], color=style.INNER, linewidth=0.6, label=f"each {noun}"))
         word = "mean" if len(values) > 1 else noun
-    axes.plot(*_stairs(edges, middle), color=look.LINE, zorder=3)
-    handles.insert(0, Line2D([], [], color=look.LINE, label=word))
+    axes.plot(*_stairs(edges, middle), color=style.LINE, zorder=3)
+    handles.insert(0, Line2D([], [], color=style.LINE, label=word))
     _no_data(axes, edges, counts == 0)
     axes.set_ylim(*ends)
     frame(axes)
@@ -223,8 +225,8 @@ def draw_curve(axes: Axes, grid: Grid, ends: tuple[float, float], noun: str) -> 
             bbox_to_anchor=(1, 0.99),
             ncols=3,
             frameon=False,
-            fontsize=look.SMALL,
-            labelcolor=look.DIM,
+            fontsize=style.SMALL,
+            labelcolor=style.DIM,
             handlelength=1.1,
             handleheight=0.6,
             handletextpad=0.4,
@@ -275,15 +277,15 @@ def _no_data(axes: Axes, edges: Doubles, missing: npt.NDArray[np.bool_]) -> None
         axes.axvspan(
             edges[first],
             edges[last],
-            facecolor=look.GAP,
-            edgecolor=look.GAP_LINES,
+            facecolor=style.GAP,
+            edgecolor=style.GAP_LINES,
             hatch="//////",
             linewidth=0,
             zorder=1,
         )
 
 
-def draw_values(axes: Axes, name: str, marks: Sequence[Mark], colour: str) -> None:
+def draw_values(axes: Axes, name: str, marks: Sequence[PlotMark], colour: str) -> None:
     """What marks say of a value: a point each, with lines between."""
     found = [(mark.at, mark.values[name]) for mark in marks if name in mark.values]
     axes.plot(

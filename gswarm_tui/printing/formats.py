@@ -35,7 +35,7 @@ _COUNTED_ROWS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Form:
+class OutputOptions:
     """How an answer is wanted: its format, its file (None: standard output), all of its rows or not.
 
     With ``force`` the file takes the place of one that is there.
@@ -48,7 +48,7 @@ class Form:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The flags that ``wanted`` reads."""
+    """The flags that ``parse_output_options`` reads."""
     add = parser.add_argument
     add(
         "--format",
@@ -60,7 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--all", action="store_true", dest="every", help="show all rows, however many, in a terminal too")
 
 
-def wanted(asked: argparse.Namespace) -> Form:
+def parse_output_options(asked: argparse.Namespace) -> OutputOptions:
     """What the flags say. Raises UserError."""
     out = None if asked.output in (None, "-") else Path(asked.output).expanduser()
     if (chosen := asked.format) is not None and chosen not in FORMATS:
@@ -72,10 +72,10 @@ def wanted(asked: argparse.Namespace) -> Form:
             raise UserError(f"{printable(str(out))} doesn't tell its format; say it with --format.")
     if chosen == "parquet" and out is None:
         raise UserError("Parquet is no text; name a file for it with -o.")
-    return Form(chosen or "table", out, asked.every, asked.force)
+    return OutputOptions(chosen or "table", out, asked.every, asked.force)
 
 
-def write(answer: Result, form: Form, *, unlike: Path | None = None) -> None:
+def write(answer: Result, form: OutputOptions, *, unlike: Path | None = None) -> None:
     """Print an answer, or write its file, which appears whole or not at all.
 
     ``unlike`` is the recording, which must not be overwritten. Raises UserError, StoreError.
@@ -86,7 +86,7 @@ def write(answer: Result, form: Form, *, unlike: Path | None = None) -> None:
     if form.out.is_file() and not form.force and not _same(form.out, unlike):
         file = printable(str(form.out))
         raise UserError(f"{file} exists; name another file with -o, or replace it with --force.")
-    with whole(form.out, unlike) as part:
+    with atomic_file(form.out, unlike) as part:
         if form.format == "parquet":
             from gswarm_tui.store.transfer.parquet import write_parquet
 
@@ -97,17 +97,17 @@ def write(answer: Result, form: Form, *, unlike: Path | None = None) -> None:
 
 
 @contextlib.contextmanager
-def text_out(form: Form, unlike: Path | None = None) -> Iterator[TextIO]:
+def text_out(form: OutputOptions, unlike: Path | None = None) -> Iterator[TextIO]:
     """Where text goes: standard output, or a file that appears whole. Raises UserError, StoreError."""
     if form.out is None:
         yield sys.stdout
         return
-    with whole(form.out, unlike) as part, part.open("w", encoding="utf-8") as out:
+    with atomic_file(form.out, unlike) as part, part.open("w", encoding="utf-8") as out:
         yield out
 
 
 @contextlib.contextmanager
-def whole(path: Path, unlike: Path | None = None) -> Iterator[Path]:
+def atomic_file(path: Path, unlike: Path | None = None) -> Iterator[Path]:
     """A file to write that takes the place of ``path`` once all went well. Raises UserError, StoreError."""
     if _same(path, unlike):
         raise UserError(f"{printable(str(path))} is the recording itself; name another file with -o.")

@@ -44,7 +44,7 @@ def table(
         tag(
             "tr",
             *(
-                cell if isinstance(cell, Cell) else tag("td", cell, class_=side(at))
+                cell if isinstance(cell, HtmlCell) else tag("td", cell, class_=side(at))
                 for at, cell in enumerate(row)
             ),
         )
@@ -53,12 +53,12 @@ def table(
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="wide", tabindex="0")
 
 
-class Cell(Html):
+class HtmlCell(Html):
     """A cell that is made already."""
 
     __slots__ = ()
 
 
-def cell(text: object, *classes: str, title: str | None = None) -> Cell:
+def cell(text: object, *classes: str, title: str | None = None) -> HtmlCell:
     """A cell of its own looks."""
-    return Cell(tag("td", text, class_=" ".join(classes) or None, title=title))
+    return HtmlCell(tag("td", text, class_=" ".join(classes) or None, title=title))

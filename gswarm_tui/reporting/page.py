@@ -10,13 +10,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gswarm_tui.analysis.sheet import extremes, part_of, process_table, share, throttled_s
-from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis.periods import Period
+from gswarm_tui.analysis.summary_text import outliers, part_of, process_table, share, throttled_s
 from gswarm_tui.common.quantities import DASH, energy, mebibytes, plural, watts
 from gswarm_tui.plotting.timescale import moment, short_time, zone_name
-from gswarm_tui.reporting.facts import MOST_GAPS, MOST_PROCESSES, Facts
-from gswarm_tui.reporting.figures import DEFINITIONS, figures_table, number
+from gswarm_tui.reporting.figure_table import DEFINITIONS, figures_table, number
 from gswarm_tui.reporting.html import Html, cell, join, table, tag
+from gswarm_tui.reporting.report_data import MOST_GAPS, MOST_PROCESSES, ReportData
 from gswarm_tui.slurm import hosts
 
 OPEN_UP_TO = 64
@@ -26,7 +26,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True)
-class Plot:
+class ReportPlot:
     """A plot that is drawn already, with the sentence under it."""
 
     drawn: Html
@@ -37,9 +37,9 @@ class Plot:
 class Report:
     """What a page is made of. ``made_at`` is naive UTC, ``running`` whether the session goes on."""
 
-    span: Span
-    facts: Facts
-    plots: Sequence[Plot]
+    span: Period
+    facts: ReportData
+    plots: Sequence[ReportPlot]
     path: Path
     running: bool
     made_at: datetime
@@ -140,7 +140,7 @@ class Report:
             found += [tag("h2", "Nodes"), figures_table(nodes)]
         if gpus:
             found.append(tag("h2", "GPUs"))
-            if lines := extremes(gpus):
+            if lines := outliers(gpus):
                 listed = [part for name, words in lines for part in (tag("dt", name), tag("dd", words))]
                 found.append(tag("dl", *listed, class_="facts"))
             rows = figures_table(gpus)

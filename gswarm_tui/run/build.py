@@ -174,33 +174,33 @@ async def listen(hub: Hub, recorder: Recorder | None, environ: Mapping[str, str]
     """What other commands reach this one by; None where there is no private folder, which is told."""
     from gswarm_agent.frame import WARNING
     from gswarm_tui.control.server import ControlServer
-    from gswarm_tui.fleet.events import Happened
+    from gswarm_tui.fleet.events import EventLogged
 
     try:
         control = ControlServer(hub, recorder, environ)
         await control.start()
     except OSError as error:
         words = f"gswarm-tui sql and mark can't reach this recording: {error}"
-        hub.publish(Happened(hub.now(), "notice", WARNING, words))
+        hub.publish(EventLogged(hub.now(), "notice", WARNING, words))
         return None
     return control
 
 
 def look_back(hub: Hub, recorder: Recorder) -> Player:
     """A player of what is on disk of a recording that goes on, at its newest. Raises UnreadableError."""
-    from gswarm_tui.playback.errors import UnreadableError
+    from gswarm_tui.common.errors import RecordingUnreadableError
     from gswarm_tui.playback.player import Player
     from gswarm_tui.playback.playhead import Playhead
-    from gswarm_tui.playback.tape import RecordedTape  # 0.8 MB, for those who look back
+    from gswarm_tui.playback.recorded_source import RecordedSource  # 0.8 MB, for those who look back
     from gswarm_tui.store.errors import StoreError
 
     def until() -> float:
         return hub.now() - max(ON_DISK_S, 1.5 * hub.fleet.interval_s)
 
     try:
-        tape = RecordedTape(recorder.queries(), recorder.recording_id, until, hub.fleet)
+        tape = RecordedSource(recorder.queries(), recorder.recording_id, until, hub.fleet)
     except StoreError as error:
-        raise UnreadableError(str(error)) from error
+        raise RecordingUnreadableError(str(error)) from error
     playhead = Playhead(hub.started_at, until(), until(), time.monotonic)
     return Player(tape, playhead, time.monotonic, failures=(StoreError,))
 

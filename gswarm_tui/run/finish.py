@@ -13,7 +13,7 @@ from typing import TextIO
 from gswarm_agent.frame import ERROR, WARNING
 from gswarm_agent.wire import SENT_ALL
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.fleet.events import ABANDONED, OF_THE_RUN, WAITING, Happened, Phase, left_nothing
+from gswarm_tui.fleet.events import ABANDONED, KINDS_DURING_RUN, WAITING, EventLogged, Phase, agent_data_lost
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import LaunchError
 from gswarm_tui.launch.waiting import NodeStatus
@@ -62,7 +62,7 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
     _tell_holding(hub, holding, abandon)
     hub.flush()
     newest = [state.last_ts for state in hub.fleet.nodes.values() if state.last_ts is not None]
-    newest += [one.at for one in hub.fleet.happened if one.kind in OF_THE_RUN]
+    newest += [one.at for one in hub.fleet.event_log if one.kind in KINDS_DURING_RUN]
     stays_open = bool(holding) and not abandon
     ended_at = None if stays_open else max([known.last_at, *newest]) + MICROSECOND
     status = await asyncio.to_thread(recorder.close, ended_at)
@@ -101,7 +101,7 @@ def _tell_gone(hub: Hub, recorder: Recorder, nodes: Collection[str]) -> None:
     lives, accounted = ((), frozenset[str]()) if resumed is None else (resumed.lives, resumed.accounted)
     for node in sorted(set(nodes) - accounted):
         last = max((life.last_at for life in lives if life.node == node and life.ts_ns), default=None)
-        hub.publish(left_nothing(node, last, hub.started_at))
+        hub.publish(agent_data_lost(node, last, hub.started_at))
 
 
 def _tell_holding(hub: Hub, holding: Mapping[str, str], abandon: bool) -> None:
@@ -110,10 +110,10 @@ def _tell_holding(hub: Hub, holding: Mapping[str, str], abandon: bool) -> None:
     for node, reason in holding.items():
         if abandon:
             said = f"the recording was closed without what it may hold: {reason}"
-            hub.publish(Happened(at, ABANDONED, ERROR, said, node))
+            hub.publish(EventLogged(at, ABANDONED, ERROR, said, node))
         else:
             said = f"it may hold frames that couldn't be fetched: {reason}"
-            hub.publish(Happened(at, WAITING, WARNING, said, node))
+            hub.publish(EventLogged(at, WAITING, WARNING, said, node))
 
 
 async def _still_kept(hub: Hub, options: Options, plan: Plan, uid: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gswarm_agent.frame import WARNING
-from gswarm_tui.fleet.events import WAITING, Happened, RecorderStatus
+from gswarm_tui.fleet.events import WAITING, EventLogged, RecorderStatus
 from gswarm_tui.hub import Hub
 from gswarm_tui.run.resident import let_go_of_code
 
@@ -132,7 +132,7 @@ class Lifetime:
         holding = tuple(self._hub.holding()) if self._lasting else ()
         at, words = self._hub.now(), "it may hold frames that couldn't be fetched"
         for node in holding:
-            self._hub.publish(Happened(at, WAITING, WARNING, words, node))
+            self._hub.publish(EventLogged(at, WAITING, WARNING, words, node))
         self._hub.flush()
         status = await asyncio.to_thread(self._recording.close, None if holding else self._hub.now())
         return Ended(problem, status, holding)

@@ -23,7 +23,7 @@ from gswarm_tui.slurm import hosts
 from gswarm_tui.slurm.jobs import Slurm
 
 if TYPE_CHECKING:
-    from gswarm_tui.analysis.desk import Desk
+    from gswarm_tui.analysis.queries import RecordingQueries
     from gswarm_tui.hub import Hub
     from gswarm_tui.run.interrupted import InterruptedRun
     from gswarm_tui.run.lifetime import Ended
@@ -123,13 +123,13 @@ async def _follow_job(hub: Hub, plan: Plan) -> None:
 def _give_notice(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:
     """Tell what couldn't be found out, and what there is to recover in the file."""
     from gswarm_agent.frame import INFO, WARNING
-    from gswarm_tui.fleet.events import Happened
+    from gswarm_tui.fleet.events import EventLogged
 
     if plan.notice:
-        hub.publish(Happened(hub.now(), "notice", INFO, plan.notice))
+        hub.publish(EventLogged(hub.now(), "notice", INFO, plan.notice))
     if recorder is not None and (words := _interrupted_words(recorder)):
         print_notice(words)
-        hub.publish(Happened(hub.now(), "interrupted", WARNING, words))
+        hub.publish(EventLogged(hub.now(), "interrupted", WARNING, words))
 
 
 def _interrupted_words(recorder: Recorder) -> str:
@@ -162,10 +162,10 @@ def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder 
     return GswarmApp(hub, title=title, theme=theme, metric=options.metric, past=past, desk=desk, asked=asked)
 
 
-def _desk(recorder: Recorder) -> Desk:
-    from gswarm_tui.analysis.desk import Desk
+def _desk(recorder: Recorder) -> RecordingQueries:
+    from gswarm_tui.analysis.queries import RecordingQueries
 
-    return Desk(recorder.queries())
+    return RecordingQueries(recorder.queries())
 
 
 def _say_goodbye(hub: Hub, ended: Ended, return_code: int, log: Path, uid: str) -> int:

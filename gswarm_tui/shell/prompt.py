@@ -16,7 +16,7 @@ from prompt_toolkit.output import Output
 from gswarm_tui.common.errors import nearest, quote
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.printing import formats
-from gswarm_tui.printing.formats import Form
+from gswarm_tui.printing.formats import OutputOptions
 from gswarm_tui.shell.completion import Known, SqlCompleter
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QuerySource
@@ -49,8 +49,8 @@ class Prompt:
     def __init__(
         self,
         source: QuerySource,
-        answer: Callable[[str, Form, Iterable[object]], None],
-        form: Form,
+        answer: Callable[[str, OutputOptions, Iterable[object]], None],
+        form: OutputOptions,
         asked: QueryHistory,
         *,
         read: Input | None = None,
@@ -119,11 +119,11 @@ class Prompt:
                 else:
                     self._answer(_COLUMNS, self._form, (name.lower(),))
             case ".format", (name,) if name in _TEXT_FORMATS:
-                self._form = Form(name, None, self._form.every)
+                self._form = OutputOptions(name, None, self._form.every)
             case ".format", _:
                 self._say(f".format takes one of {', '.join(_TEXT_FORMATS)}")
             case ".all", ():
-                self._form = Form(self._form.format, None, not self._form.every)
+                self._form = OutputOptions(self._form.format, None, not self._form.every)
                 self._say("all rows are shown" if self._form.every else "as many rows are shown as fit")
             case _:
                 self._say(f"there is no command {quote(word)} of that form; .help lists them")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_tui.common.colours import DARK
+from gswarm_tui.common.errors import RecordingUnreadableError
 from gswarm_tui.common.quantities import clock, plural
 from gswarm_tui.common.query_history import QueryHistory
+from gswarm_tui.common.time_input import TimeInputError, parse_start, split_start
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
-from gswarm_tui.fleet.since import SinceError, parse_since, split_since
 from gswarm_tui.hub import Hub
-from gswarm_tui.playback.errors import UnreadableError
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import LIVE, PAST
 from gswarm_tui.tui.feeds import LiveFeed, PastFeed
@@ -24,7 +24,7 @@ from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField,
 from gswarm_tui.tui.viewer import Viewer
 
 if TYPE_CHECKING:
-    from gswarm_tui.analysis.desk import Desk
+    from gswarm_tui.analysis.queries import RecordingQueries
 
 INTERVALS_MS = (100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 
@@ -46,7 +46,7 @@ class GswarmApp(Viewer):
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
         past: Callable[[], Player] | None = None,
-        desk: Callable[[], Desk] | None = None,
+        desk: Callable[[], RecordingQueries] | None = None,
         asked: QueryHistory | None = None,
     ) -> None:
         super().__init__(
@@ -111,7 +111,7 @@ class GswarmApp(Viewer):
         self.look()
         try:
             player = await asyncio.to_thread(self._past)
-        except UnreadableError as error:
+        except RecordingUnreadableError as error:
             self.feed = LiveFeed(self.hub)
             self.say(str(error), wrong=True)
             return False
@@ -178,8 +178,8 @@ class GswarmApp(Viewer):
     def _wrong_since(self, text: str) -> str:
         now = self.hub.now()
         try:
-            at = parse_since(text, now, self.timezone)
-        except SinceError as wrong:
+            at = parse_start(text, now, self.timezone)
+        except TimeInputError as wrong:
             return str(wrong)
         if at < self.hub.started_at:
             return f"recording began {clock(now - self.hub.started_at)} ago; nothing is known of before"
@@ -189,11 +189,11 @@ class GswarmApp(Viewer):
         if answer is None:
             return
         line, started = answer
-        name, since = split_since(line)
+        name, since = split_start(line)
         if since and self._wrong_since(since):
             name, since = line.strip(), ""
         taken = (s.name for s in self.hub.fleet.sessions.sessions.values())
-        at = parse_since(since or started, self.hub.now(), self.timezone)
+        at = parse_start(since or started, self.hub.now(), self.timezone)
         name = name or suggest_name(taken)
         ago = self.hub.now() - at
         session_id = self.hub.start_session(name, started_at=at)
@@ -263,7 +263,7 @@ class GswarmApp(Viewer):
         if answer is None:
             return
         name, detail = checked(answer[0], _values(answer[1]))
-        made = self.hub.mark(name, detail, at=parse_since(answer[2], self.hub.now(), self.timezone))
+        made = self.hub.mark(name, detail, at=parse_start(answer[2], self.hub.now(), self.timezone))
         if self.player is not None:
             self.player.marked(made)
         self.say(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import tzinfo
 
-from gswarm_tui.analysis.desk import Desk
+from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.common.colours import DARK
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.playback.player import Player
@@ -26,7 +26,7 @@ class ReplayApp(Viewer):
         theme: str = DARK,
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
-        desk: Callable[[], Desk] | None = None,
+        desk: Callable[[], RecordingQueries] | None = None,
         asked: QueryHistory | None = None,
     ) -> None:
         super().__init__(

@@ -15,9 +15,9 @@ from textual.screen import Screen
 
 from gswarm_tui.common.colours import DARK, THEME_NAMES
 from gswarm_tui.common.query_history import QueryHistory
+from gswarm_tui.common.time_input import SEEK_HINT, SeekTimeError, parse_seek_time
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.sessions import Session
-from gswarm_tui.playback.goto import HINT, GotoError, parse_goto
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import bindings_everywhere, possible
 from gswarm_tui.tui.drawing.text import clean
@@ -41,7 +41,7 @@ from gswarm_tui.tui.textual_internals.driver import (
 from gswarm_tui.tui.textual_internals.key_queue import KeyQueue
 
 if TYPE_CHECKING:
-    from gswarm_tui.analysis.desk import Desk
+    from gswarm_tui.analysis.queries import RecordingQueries
     from gswarm_tui.tui.screens.sql import SqlState
 
 LOOK_EVERY_S = 1.0
@@ -75,7 +75,7 @@ class Viewer(App[str], inherit_bindings=False):
         theme: str = DARK,
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
-        desk: Callable[[], Desk] | None = None,
+        desk: Callable[[], RecordingQueries] | None = None,
         asked: QueryHistory | None = None,
     ) -> None:
         super().__init__()
@@ -309,13 +309,13 @@ class Viewer(App[str], inherit_bindings=False):
     async def action_go_to(self) -> None:
         """Ask for a time, and go there."""
         self.push_screen(
-            FormDialog("go to a time", [FormField("time", "", HINT, self._wrong_goto)]), self._go_to
+            FormDialog("go to a time", [FormField("time", "", SEEK_HINT, self._wrong_goto)]), self._go_to
         )
 
     def _wrong_goto(self, text: str) -> str:
         try:
             self._goto(text)
-        except GotoError as wrong:
+        except SeekTimeError as wrong:
             return str(wrong)
         return ""
 
@@ -324,7 +324,7 @@ class Viewer(App[str], inherit_bindings=False):
         if (player := self.player) is None:
             return self.feed.now()
         head = player.playhead
-        return parse_goto(text, at=player.now(), start=head.start, end=head.end, timezone=self.timezone)
+        return parse_seek_time(text, at=player.now(), start=head.start, end=head.end, timezone=self.timezone)
 
     def _go_to(self, answer: tuple[str, ...] | None) -> None:
         if answer is not None and self.player is not None:

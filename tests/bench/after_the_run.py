@@ -14,10 +14,10 @@ from pathlib import Path
 
 import duckdb
 
-from gswarm_tui.analysis import spans
+from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.summary import summarize
 from gswarm_tui.commands.target import size_of
-from gswarm_tui.playback.tape import RecordedTape
+from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
@@ -52,7 +52,7 @@ def run(form: Form) -> Iterator[Figure]:
 def _sought(path: Path) -> Iterator[Figure]:
     """Going to times of a replay: the fleet as it was, with an hour of history."""
     with closing(FileSource(path)) as source:
-        tape = RecordedTape(source, 1)
+        tape = RecordedSource(source, 1)
         took = []
         for share in (0.5, 0.95, 0.2, 0.75, 0.4, 0.99, 0.6):
             began = time.monotonic()
@@ -135,7 +135,7 @@ def _while_recording(path: Path, folder: Path) -> float:
     try:
         with closing(recorder.queries()) as source:
             began = time.monotonic()
-            summarize(source, spans.choose(source, "day"))
+            summarize(source, periods.find_period(source, "day"))
             return time.monotonic() - began
     finally:
         recorder.close(None)

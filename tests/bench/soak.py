@@ -17,7 +17,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
-from gswarm_tui.fleet.keeping import history_length
+from gswarm_tui.fleet.history import history_length
 from tests.bench.curves import Curve, draw_over_time
 from tests.bench.figures import Figure, Form, number, table
 from tests.bench.lateness import Sleeper

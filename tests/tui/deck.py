@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.playhead import Playhead
-from gswarm_tui.playback.tape import RecordedTape
+from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.replay import ReplayApp
 from gswarm_tui.tui.viewer import Viewer
@@ -38,7 +38,7 @@ class Deck:
         title: str = "job 4711 · gpu[01-04]",
     ) -> None:
         self.clock = Clock()
-        tape = RecordedTape(source, 1)
+        tape = RecordedSource(source, 1)
         self.head = Playhead(BEGINNING + start, BEGINNING + end, BEGINNING + start, self.clock)
         self.player = Player(tape, self.head, self.clock)
         self.app = ReplayApp(self.player, "run.duckdb", title=title, timezone=UTC)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
-from gswarm_tui.fleet.events import Happened
+from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.tui.app import GswarmApp
 from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.scene import Scene, scene
@@ -21,8 +21,8 @@ def told(number: int, *, severity: str = INFO, message: str = "") -> Scene:
 
 def tell(made: Scene, number: int, *, severity: str = INFO, message: str = "") -> Scene:
     for at in range(number):
-        words = message or f"thing {made.fleet.happened_count + 1}"
-        made.hub.publish(Happened(made.time + at, "mark", severity, words, "gpu01", 0))
+        words = message or f"thing {made.fleet.logged_count + 1}"
+        made.hub.publish(EventLogged(made.time + at, "mark", severity, words, "gpu01", 0))
     made.hub.flush()
     return made
 

@@ -209,7 +209,7 @@ async def test_the_scale_is_right_before_any_gpu_is_known() -> None:
 
 async def test_why_a_gpu_is_slow_is_told_before_its_clock_where_room_is_short() -> None:
     made = Scene(2, 8, seed=3).connect().advance(30)
-    hot = next(e for e in made.fleet.happened if e.kind == "throttle" and e.severity == WARNING)
+    hot = next(e for e in made.fleet.event_log if e.kind == "throttle" and e.severity == WARNING)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
         app.fleet_screen.heatmap.point_at(hot.node or "", hot.gpu)

@@ -11,11 +11,11 @@ import pytest
 from textual.events import Key
 from textual.pilot import Pilot
 
-from gswarm_tui.analysis.desk import Desk
-from gswarm_tui.playback.errors import UnreadableError
+from gswarm_tui.analysis.queries import RecordingQueries
+from gswarm_tui.common.errors import RecordingUnreadableError
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.playhead import Playhead
-from gswarm_tui.playback.tape import RecordedTape
+from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.tui.app import GswarmApp
 from tests.recorded import begin
@@ -36,7 +36,7 @@ class Live:
         self.app._past = self.past
 
     def past(self) -> Player:
-        tape = RecordedTape(self.recorder.queries(), 1, self.until, self.made.fleet)
+        tape = RecordedSource(self.recorder.queries(), 1, self.until, self.made.fleet)
         return Player(tape, Playhead(BEGINNING, self.until(), self.until(), self.clock), self.clock)
 
     def until(self) -> float:
@@ -104,7 +104,7 @@ async def test_one_looks_back_while_recording_goes_on_and_returns(
 
 async def test_a_session_is_summed_up_to_now_whatever_time_is_looked_at(live: Live) -> None:
     live.made.connect()
-    live.app.desk = lambda: Desk(live.recorder.queries())
+    live.app.desk = lambda: RecordingQueries(live.recorder.queries())
     async with live.app.run_test(size=(80, 24)) as pilot:
         await live.advance(10, pilot)
         live.made.hub.start_session("train")
@@ -259,7 +259,7 @@ async def test_where_nothing_is_recorded_there_is_no_past(live: Live) -> None:
 
 async def test_a_past_that_can_not_be_read_is_told_and_the_screen_stays_live(live: Live) -> None:
     def past() -> Player:
-        raise UnreadableError("run.duckdb isn't open now; ask again in a moment")
+        raise RecordingUnreadableError("run.duckdb isn't open now; ask again in a moment")
 
     live.app._past = past
     live.made.connect()

@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gswarm_agent.frame import INFO
-from gswarm_tui.fleet.events import Happened
+from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.drawing.curve import Window
 from gswarm_tui.tui.drawing.plot import PlotMark, marks_in, overlay
@@ -32,7 +32,7 @@ async def test_a_mark_with_values_is_set_now_and_seen_among_the_events() -> None
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("M")
         await fill_in(app, pilot, "epoch 3", "loss=1.25 acc=0.9 note='two words'")
-        mark = made.fleet.happened[-1]
+        mark = made.fleet.event_log[-1]
         assert (mark.kind, mark.message, mark.at) == ("mark", "epoch 3", made.time)
         assert json.loads(mark.detail or "") == {"loss": 1.25, "acc": 0.9, "note": "two words"}
         await pilot.press("e")
@@ -46,13 +46,13 @@ async def test_a_mark_can_be_set_in_the_past() -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("M")
         await fill_in(app, pilot, "checkpoint", "", "30s")
-        assert made.fleet.happened[-1].at == made.time - 30
+        assert made.fleet.event_log[-1].at == made.time - 30
 
 
 async def test_what_cannot_be_a_mark_is_told_in_the_dialog() -> None:
     made = scene(1, 1, 5)
     app = app_on(made)
-    before = made.fleet.happened_count
+    before = made.fleet.logged_count
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("M")
         await fill_in(app, pilot, " ")
@@ -64,13 +64,13 @@ async def test_what_cannot_be_a_mark_is_told_in_the_dialog() -> None:
         await fill_in(app, pilot, "epoch", "", "2h")
         assert "recording began 00:00:05 ago" in screen_text(app)
         await pilot.press("escape")
-        assert made.fleet.happened_count == before
+        assert made.fleet.logged_count == before
 
 
 async def test_values_that_are_none_are_shown_as_nothing() -> None:
     made = scene(1, 1, 5)
     for detail in (None, "", "[1, 2]", "{", "[" * 5000):
-        made.hub.publish(Happened(made.time, "mark", INFO, "[b]odd[/b]\x1b[2J", detail=detail))
+        made.hub.publish(EventLogged(made.time, "mark", INFO, "[b]odd[/b]\x1b[2J", detail=detail))
     made.advance(1)
     app = app_on(made)
     async with app.run_test(size=(120, 30)) as pilot:
@@ -108,7 +108,7 @@ def test_a_name_never_covers_what_is_plotted() -> None:
 
 def test_only_marks_of_the_time_that_is_plotted_are_drawn() -> None:
     happened = [
-        Happened(at, kind, INFO, f"{kind} {at:g}")
+        EventLogged(at, kind, INFO, f"{kind} {at:g}")
         for at, kind in ((9.0, "mark"), (10.0, "mark"), (15.0, "xid"), (14.0, "mark"), (20.0, "mark"))
     ]
     assert marks_in(happened, Window(10, 20, 5)) == [PlotMark(0.0, "mark 10"), PlotMark(0.4, "mark 14")]

@@ -14,9 +14,9 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from textual.pilot import Pilot
 
-from gswarm_tui.analysis.desk import Desk, DeskError
+from gswarm_tui.analysis.queries import RecordingQueries, RecordingQueryError
 from gswarm_tui.common.query_history import QueryHistory
-from gswarm_tui.printing.formats import Form
+from gswarm_tui.printing.formats import OutputOptions
 from gswarm_tui.shell.prompt import Prompt
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.sql.recipes import RECIPES
@@ -56,7 +56,7 @@ def app(source: FileSource) -> GswarmApp:
         scene(4, 8, 10).hub,
         title="job 4711",
         timezone=UTC,
-        desk=lambda: Desk(source.aside(), clock=lambda: 0.0),
+        desk=lambda: RecordingQueries(source.aside(), clock=lambda: 0.0),
     )
 
 
@@ -145,11 +145,11 @@ async def test_escape_ends_a_query_first_and_then_leaves(app: GswarmApp, key: st
 
 
 async def test_leaving_ends_what_is_asked(app: GswarmApp) -> None:
-    desks: list[Desk] = []
+    desks: list[RecordingQueries] = []
     made = app.desk
     assert made is not None
 
-    def watched() -> Desk:
+    def watched() -> RecordingQueries:
         desks.append(made())
         return desks[-1]
 
@@ -167,10 +167,10 @@ async def test_leaving_ends_what_is_asked(app: GswarmApp) -> None:
                 await pilot.pause(0.01)
 
 
-def _closed(desk: Desk) -> bool:
+def _closed(desk: RecordingQueries) -> bool:
     try:
         desk.query("SELECT 1")
-    except (DeskError, duckdb.ConnectionException):
+    except (RecordingQueryError, duckdb.ConnectionException):
         return True
     return False
 
@@ -197,12 +197,16 @@ async def test_what_was_asked_comes_back_in_another_run_and_from_the_prompt(
     source: FileSource, tmp_path: Path
 ) -> None:
     def run() -> GswarmApp:
-        return GswarmApp(scene(1, 1, 5).hub, desk=lambda: Desk(source.aside()), asked=QueryHistory(kept))
+        return GswarmApp(
+            scene(1, 1, 5).hub, desk=lambda: RecordingQueries(source.aside()), asked=QueryHistory(kept)
+        )
 
     kept = tmp_path / "state" / "sql-history"
     with create_pipe_input() as keys:
         keys.send_text("SELECT 'ä',\r2;\r\x04")
-        prompt = Prompt(source, lambda *_: None, Form(), QueryHistory(kept), read=keys, write=DummyOutput())
+        prompt = Prompt(
+            source, lambda *_: None, OutputOptions(), QueryHistory(kept), read=keys, write=DummyOutput()
+        )
         await asyncio.to_thread(prompt.run)
     async with (first := run()).run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")
@@ -288,7 +292,7 @@ async def test_where_nothing_is_recorded_it_says_so() -> None:
 async def test_a_recording_that_goes_on_is_asked_while_it_is_written(tmp_path: Path) -> None:
     made = Scene(2, 2)
     recorder = begin(tmp_path / "run.duckdb", made)
-    app = GswarmApp(made.hub, timezone=UTC, desk=lambda: Desk(recorder.queries()))
+    app = GswarmApp(made.hub, timezone=UTC, desk=lambda: RecordingQueries(recorder.queries()))
     try:
         async with app.run_test(size=(120, 30)) as pilot:
             made.connect().advance(5)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gswarm_agent.frame import ProcessSample
-from gswarm_tui.fleet.events import Event, Happened, NodeIntroduced, SessionStarted, SessionStopped
+from gswarm_tui.fleet.events import Event, EventLogged, NodeIntroduced, SessionStarted, SessionStopped
 from gswarm_tui.store.sql.schema import TABLES
 from tests.unit.store_recording import (
     T0,
@@ -57,7 +57,7 @@ def run(path: Path, seconds: int = 20) -> Path:
             events.append(arrived(seq, [gpu_row(util_pct=7), None], STRANGE, ts=T0 + seq + 0.004))
     events += session("train", 5, 15, "lr 3e-4, “warm”")
     events += session("all of it", 0, seconds + 1)
-    events.append(Happened(T0 + 9, "xid", "error", "XID 79", node="n1", gpu=1, detail="off the bus"))
+    events.append(EventLogged(T0 + 9, "xid", "error", "XID 79", node="n1", gpu=1, detail="off the bus"))
     record(path, events)
     return path
 

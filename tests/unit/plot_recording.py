@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from gswarm_agent.frame import ERROR, INFO, Note
-from gswarm_tui.fleet.events import Happened
+from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.tui.scene import BEGINNING, Scene
@@ -49,7 +49,7 @@ def record_runs(path: Path) -> Path:
         for epoch in (1, 2, 3):
             made.advance(seconds // 3)
             detail = json.dumps({"loss": round(2.4 / epoch**0.7 + 0.21, 3), "images_s": 2_400_000 // seconds})
-            made.hub.publish(Happened(made.time, "mark", INFO, f"epoch {epoch}", detail=detail))
+            made.hub.publish(EventLogged(made.time, "mark", INFO, f"epoch {epoch}", detail=detail))
         made.hub.stop_session(made.fleet.sessions.running[-1].session_id)
         made.advance(50)
     status = recorder.close(made.time)
@@ -80,7 +80,7 @@ def record_training(path: Path, nodes: int = 8, gpus: int = 8, seconds: int = 12
         if step == 6:
             made.hub.stop_session(made.fleet.sessions.running[-1].session_id)
         detail = json.dumps({"loss": round(2.4 / (1 + step) ** 0.7 + 0.21, 3), "images_s": 4100 + 37 * step})
-        made.hub.publish(Happened(made.time, "mark", INFO, f"epoch {step + 1}", detail=detail))
+        made.hub.publish(EventLogged(made.time, "mark", INFO, f"epoch {step + 1}", detail=detail))
         away = min(90, eighth // 2) if step == 3 else 0
         if away:
             made.advance(away)

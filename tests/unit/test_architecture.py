@@ -70,8 +70,13 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.store.sql",
     },
     "gswarm_tui.analysis": {"gswarm_tui.common", "gswarm_tui.fleet", "gswarm_tui.slurm", "gswarm_tui.store"},
-    "gswarm_tui.playback": {"gswarm_tui.fleet"},
-    "gswarm_tui.playback.tape": {"gswarm_tui.fleet", "gswarm_tui.playback", "gswarm_tui.store"},
+    "gswarm_tui.playback": {"gswarm_tui.common", "gswarm_tui.fleet"},
+    "gswarm_tui.playback.recorded_source": {
+        "gswarm_tui.common",
+        "gswarm_tui.fleet",
+        "gswarm_tui.playback",
+        "gswarm_tui.store",
+    },
     "gswarm_tui.control": {
         "gswarm_agent",
         "gswarm_tui.common",

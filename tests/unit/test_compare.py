@@ -12,12 +12,19 @@ from typing import Any
 
 import pytest
 
-from gswarm_tui.analysis.compare import Run, difference, efficiency, speed_up
-from gswarm_tui.analysis.compared import answer, remarks, table
-from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis.comparison import (
+    ComparedRun,
+    comparison_notes,
+    comparison_result,
+    comparison_table,
+    efficiency,
+    largest_difference,
+    speed_up,
+)
+from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary import Figures, Summary
 from gswarm_tui.cli import main
-from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
+from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
 
@@ -43,7 +50,7 @@ GPU = Figures(
 )  # fmt: skip
 
 
-def run(label: str, *changes: dict[str, Any], seconds: float = 100, **of_all: Any) -> Run:
+def run(label: str, *changes: dict[str, Any], seconds: float = 100, **of_all: Any) -> ComparedRun:
     """A run with a GPU for each of the changes (one like ``GPU`` without any), and of the whole of them."""
     gpus = tuple(replace(GPU, gpu_index=i, **change) for i, change in enumerate(changes or ({},)))
     means = [gpu.util_mean_pct or 0 for gpu in gpus]
@@ -51,49 +58,53 @@ def run(label: str, *changes: dict[str, Any], seconds: float = 100, **of_all: An
     whole = replace(GPU, scope="all", **(usual | of_all))
     began = datetime(2026, 3, 2)  # noqa: DTZ001 (as the database has it)
     ended = began + timedelta(seconds=seconds)
-    span = Span(1, 1, label, began, ended, ended, "stopped", "", "")
-    return Run(label, "run.duckdb", Summary(span, False, whole, (), gpus, ()), whole, {})
+    span = Period(1, 1, label, began, ended, ended, "stopped", "", "")
+    return ComparedRun(label, "run.duckdb", Summary(span, False, whole, (), gpus, ()), whole, {})
 
 
 def test_runs_that_differ_by_little_do_not_differ() -> None:
     a = run("a")
     b = run("b", seconds=107, energy_j=63_000.0, util_mean_pct=87.0, bubble_share=0.08)
-    assert difference([a, b]) == "Nothing differs more than runs of the same work usually do."
+    assert largest_difference([a, b]) == "Nothing differs more than runs of the same work usually do."
 
 
 def test_what_differs_most_is_told_with_both_values() -> None:
     a = run("a")
     b = run("b", bubble_share=0.35, util_mean_pct=75.0)
-    assert difference([a, b]).startswith(
+    assert largest_difference([a, b]).startswith(
         "What differs most is bubbles: 35 % in b, 5.0 % in a; that is 6 times"
     )
     c = run("c", seconds=300, energy_j=180_000.0, bubble_share=0.05)
-    assert difference([a, c]).startswith("What differs most is GPU time: 00:05:00 in c, 00:01:40 in a;")
-    assert "in c, 00:01:40" in difference([a, run("d"), c])
+    assert largest_difference([a, c]).startswith(
+        "What differs most is GPU time: 00:05:00 in c, 00:01:40 in a;"
+    )
+    assert "in c, 00:01:40" in largest_difference([a, run("d"), c])
 
 
 def test_what_differs_between_the_gpus_of_a_run_is_no_difference_of_runs() -> None:
     spread = ({"power_mean_w": 300.0}, {"power_mean_w": 700.0})
     a, b = run("a", *spread, power_mean_w=500.0), run("b", *spread, power_mean_w=650.0)
-    assert difference([a, b]).startswith("Nothing differs")
+    assert largest_difference([a, b]).startswith("Nothing differs")
     even = ({"power_mean_w": 500.0}, {"power_mean_w": 500.0})
     a, b = run("a", *even, power_mean_w=500.0), run("b", *even, power_mean_w=650.0)
-    assert "power: 650 W in b, 500 W in a" in difference([a, b])
+    assert "power: 650 W in b, 500 W in a" in largest_difference([a, b])
 
 
 def test_a_run_that_goes_on_has_no_speed_up_yet() -> None:
     a, b = run("a"), run("b", seconds=2, energy_j=900.0)
     b = replace(b, summary=replace(b.summary, running=True))
-    rows = {row[0]: row[1:] for row in table([a, b]).rows}
+    rows = {row[0]: row[1:] for row in comparison_table([a, b]).rows}
     assert [rows[name] for name in ("speed-up", "efficiency", "energy ratio")] == [
         ("1.00 ×", "–"), ("100.0 %", "–"), ("1.00 ×", "–"),
     ]  # fmt: skip
-    assert not {"speed-up", "efficiency", "energy ratio"} & {row[0] for row in table([b, a]).rows}
-    assert "b still runs: its figures are as of now, and its work can't be compared yet." in remarks([a, b])
-    assert any("efficiency" in remark for remark in remarks([a, b]))
-    assert not any("efficiency" in remark for remark in remarks([b, a])), "of rows that aren't there"
-    assert difference([a, b]).startswith("Nothing differs")
-    (row,) = [row for row in answer([a, b]).dicts() if row["run"] == "b"]
+    assert not {"speed-up", "efficiency", "energy ratio"} & {row[0] for row in comparison_table([b, a]).rows}
+    assert "b still runs: its figures are as of now, and its work can't be compared yet." in comparison_notes(
+        [a, b]
+    )
+    assert any("efficiency" in remark for remark in comparison_notes([a, b]))
+    assert not any("efficiency" in remark for remark in comparison_notes([b, a])), "of rows that aren't there"
+    assert largest_difference([a, b]).startswith("Nothing differs")
+    (row,) = [row for row in comparison_result([a, b]).dicts() if row["run"] == "b"]
     assert [row[name] for name in ("speed_up", "efficiency", "energy_ratio")] == [None] * 3
 
 
@@ -104,10 +115,10 @@ def test_what_is_so_of_several_runs_is_said_once() -> None:
         replace(one, summary=replace(one.summary, span=replace(one.summary.span, ended_at=None)))
         for one in ended
     ]
-    assert list(remarks(running)) == [
+    assert list(comparison_notes(running)) == [
         "a, b and c still run: their figures are as of now, and their work can't be compared yet."
     ]
-    assert list(remarks([endless[0], running[1], endless[2]]))[1:] == [
+    assert list(comparison_notes([endless[0], running[1], endless[2]]))[1:] == [
         "b still runs: its figures are as of now, and its work can't be compared yet.",
         "a and c have no end: each is taken up to its last sample.",
     ]
@@ -118,7 +129,7 @@ def test_a_gpu_that_idles_unbalances_a_run() -> None:
     assert run("even", {}, {}).balance == 1.0
     assert run("uneven", {}, {}, {}, idle).balance == pytest.approx(0.75)
     assert run("idle", idle).balance is None
-    assert "balance: 75 % in b, 100 % in a" in difference(
+    assert "balance: 75 % in b, 100 % in a" in largest_difference(
         [run("a", {}, {}, {}, {}), run("b", {}, {}, {}, idle)]
     )
 
@@ -128,8 +139,8 @@ def frames(gpus: int, seconds: int) -> Iterator[Event]:
     for i in range(seconds + 1):
         row = gpu_row(util_pct=90, power_w=500, energy_mj=i * 500_000, mem_used_mib=20_000)
         yield arrived(i + 1, [row] * gpus, ts=T0 + i)
-    yield Happened(T0 + 1, "mark", "info", "epoch 1", detail='{"loss": 3.5, "note": "x"}')
-    yield Happened(T0 + 2, "mark", "info", "epoch 2", detail=f'{{"loss": {gpus / 2}}}')
+    yield EventLogged(T0 + 1, "mark", "info", "epoch 1", detail='{"loss": 3.5, "note": "x"}')
+    yield EventLogged(T0 + 2, "mark", "info", "epoch 2", detail=f'{{"loss": {gpus / 2}}}')
     yield SessionStarted("s", T0, "train", T0)
     yield SessionStopped("s", T0 + seconds, T0 + seconds)
 

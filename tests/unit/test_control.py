@@ -30,10 +30,10 @@ from gswarm_tui.control.client import RunningSource
 from gswarm_tui.control.heads import Head, heads, mark
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, MessageError, decode, encode, length
 from gswarm_tui.control.server import ControlServer
-from gswarm_tui.fleet.events import Happened
+from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.printing.formats import Form
+from gswarm_tui.printing.formats import OutputOptions
 from gswarm_tui.store.errors import FileInUseError, StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QueryError
@@ -308,7 +308,7 @@ async def test_a_mark_is_on_the_screen_and_in_the_file(
 ) -> None:
     head = await asyncio.to_thread(the_head, environ)
     await asyncio.to_thread(mark, head, "epoch 3", {"loss": 1.25, "app": "bert"})
-    happened = [event for event in running.hub._waiting if isinstance(event, Happened)]
+    happened = [event for event in running.hub._waiting if isinstance(event, EventLogged)]
     assert [(event.kind, event.message, event.at) for event in happened] == [("mark", "epoch 3", T0 + 60)]
     running.hub.flush()
     await running.close()
@@ -333,7 +333,7 @@ async def test_a_head_that_records_nothing_takes_marks_and_says_so_to_queries(
     with pytest.raises(QueryError, match="records nothing, so there is nothing to ask"):
         await ask(head, "SELECT 1")
     await asyncio.to_thread(mark, head, "here", {})
-    assert [event.message for event in running.hub._waiting if isinstance(event, Happened)] == ["here"]
+    assert [event.message for event in running.hub._waiting if isinstance(event, EventLogged)] == ["here"]
     await running.close()
 
 
@@ -440,7 +440,7 @@ async def test_a_prompt_goes_on_with_the_file_when_the_recording_ends(
 ) -> None:
     asking = _Asking(await asyncio.to_thread(open_source, path, environ), environ)
     for _ in range(2):
-        await asyncio.to_thread(asking.answer, "SELECT count(*) AS n FROM samples", Form("csv"))
+        await asyncio.to_thread(asking.answer, "SELECT count(*) AS n FROM samples", OutputOptions("csv"))
         assert capsys.readouterr().out == "n\n6\n"
         await running.close()
     assert isinstance(asking.source, FileSource)

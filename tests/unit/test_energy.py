@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, SessionStarted, SessionStopped
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.playback.tape import RecordedTape
+from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
@@ -53,7 +53,7 @@ def told_everywhere(path: Path, events: list[Event]) -> list[dict[str, float]]:
         resumed.sessions.restore(session)
     recorder.close(END)
     with closing(FileSource(path)) as source:
-        tape = RecordedTape(source, 1)
+        tape = RecordedSource(source, 1)
         sought, played = tape.fleet(END - 1), tape.fleet(T0 + 4.5)
         for event in tape.events(T0 + 4.5, END - 1):
             played.apply(event)

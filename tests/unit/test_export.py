@@ -13,8 +13,8 @@ import pytest
 
 from gswarm_tui import cli
 from gswarm_tui.commands import export
-from gswarm_tui.exchange import windows as windows_module
-from gswarm_tui.exchange.windows import windows
+from gswarm_tui.exchange import time_windows as windows_module
+from gswarm_tui.exchange.time_windows import windows
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.unit.exchange_recording import STRANGE, run, session, tables
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record

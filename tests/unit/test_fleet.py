@@ -226,7 +226,7 @@ def test_frames_that_waited_on_the_node_fill_the_plots_and_are_no_fresh_data() -
     for n in range(60, 101):
         fleet.apply(frame(n, T0 + n, gpu_row(util_pct=n), at=back))
     assert node.standing(back) is Standing.LIVE
-    assert [h.kind for h in fleet.happened][-1] == "fresh"
+    assert [h.kind for h in fleet.event_log][-1] == "fresh"
     assert node.gpu_history is not None
     times, _ = node.gpu_history.series(0)
     assert times.tolist() == [T0 + n for n in range(1, 101)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.playback.goto import GotoError, parse_goto
+from gswarm_tui.common.time_input import SeekTimeError, parse_seek_time
 
 START = datetime(2026, 3, 2, 14, 0, tzinfo=UTC).timestamp()
 END = START + 3600
@@ -18,7 +18,7 @@ AT = START + 600
 
 
 def goto(text: str, *, start: float = START, end: float = END, zone: timezone = UTC) -> float:
-    return parse_goto(text, at=AT, start=start, end=end, timezone=zone)
+    return parse_seek_time(text, at=AT, start=start, end=end, timezone=zone)
 
 
 @pytest.mark.parametrize(
@@ -61,24 +61,24 @@ def test_of_several_days_the_nearest_is_meant() -> None:
     "text", ["", "soon", "13:00", "2h", "25:00:00", "130%", "2 fortnights", "2027-01-01", "+", "1:2:3"]
 )
 def test_what_can_not_be_read_or_is_not_there_is_told_in_a_sentence(text: str) -> None:
-    with pytest.raises(GotoError, match=r"\w+ \w+"):
+    with pytest.raises(SeekTimeError, match=r"\w+ \w+"):
         goto(text)
 
 
 def test_what_is_not_there_is_told_with_what_is() -> None:
-    with pytest.raises(GotoError, match="2h isn't in here: it goes from 14:00:00 to 15:00:00"):
+    with pytest.raises(SeekTimeError, match="2h isn't in here: it goes from 14:00:00 to 15:00:00"):
         goto("2h")
 
 
 @pytest.mark.parametrize("text", ["25:99", "14:99", "25:10", "14:05:75", "+1:75"])
 def test_what_is_no_time_on_any_clock_is_told_to_be_none(text: str) -> None:
-    with pytest.raises(GotoError, match=f"can't read '{re.escape(text)}' as a time; write 14:05:10"):
+    with pytest.raises(SeekTimeError, match=f"can't read '{re.escape(text)}' as a time; write 14:05:10"):
         goto(text)
 
 
 @given(st.text())
 def test_any_text_is_a_time_of_the_recording_or_told(text: str) -> None:
-    with contextlib.suppress(GotoError):
+    with contextlib.suppress(SeekTimeError):
         assert START <= goto(text) <= END
 
 

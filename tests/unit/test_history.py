@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.fleet.history import History, Shelf, binned
+from gswarm_tui.fleet.history import History, HistoryAllocator, binned
 
 
 def add(history: History, ts: float, values: list[list[float]]) -> None:
@@ -15,7 +15,7 @@ def add(history: History, ts: float, values: list[list[float]]) -> None:
 
 @given(st.integers(1, 20), st.lists(st.integers(0, 2000), max_size=60))
 def test_it_holds_the_newest_readings_in_order(capacity: int, values: list[int]) -> None:
-    history = Shelf(1).history(capacity, 1, 1)
+    history = HistoryAllocator(1).history(capacity, 1, 1)
     for second, value in enumerate(values):
         add(history, second, [[value]])
     times, series = history.series(0, row=0)
@@ -25,7 +25,7 @@ def test_it_holds_the_newest_readings_in_order(capacity: int, values: list[int])
 
 @given(st.integers(1, 4), st.lists(st.lists(st.integers(0, 6), max_size=9), max_size=9))
 def test_each_node_has_its_own_among_many(capacity: int, ticks: list[list[int]]) -> None:
-    shelf = Shelf(4)
+    shelf = HistoryAllocator(4)
     histories = [shelf.history(capacity, 2, 1) for _ in range(7)]
     held: list[list[float]] = [[] for _ in histories]
     for tick, nodes in enumerate(ticks):
@@ -39,7 +39,7 @@ def test_each_node_has_its_own_among_many(capacity: int, ticks: list[list[int]])
 
 @given(st.floats(0.01, 4e6), st.integers(0, 2**40))
 def test_numbers_are_as_exact_as_a_plot_and_energy_as_a_sum_needs(number: float, energy_mj: int) -> None:
-    history = Shelf(1).history(3, 1, 2, exact=(1,))
+    history = HistoryAllocator(1).history(3, 1, 2, exact=(1,))
     for second, value in enumerate((number, np.nan, 1e15)):
         add(history, second, [[value, energy_mj]])
     _, tables = history.readings()
@@ -56,7 +56,7 @@ def test_numbers_are_as_exact_as_a_plot_and_energy_as_a_sum_needs(number: float,
 
 
 def test_since_leaves_out_what_is_older() -> None:
-    history = Shelf(1).history(10, 2, 1)
+    history = HistoryAllocator(1).history(10, 2, 1)
     for second in range(5):
         add(history, second, [[second], [10 * second]])
     times, series = history.series(0, since=3)

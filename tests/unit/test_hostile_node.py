@@ -61,7 +61,7 @@ def test_a_node_that_names_other_gpus_each_time_costs_no_memory_and_no_other_nod
             fleet.apply(arrived(1, [row] * MAX_GPUS, node="evil", life=f"life{life}", ts=T0 + life))
         return tracemalloc.get_traced_memory()[0]
 
-    fleet.happened.clear()
+    fleet.event_log.clear()
     tracemalloc.start()
     try:
         before, after = lives(1, 40), lives(40, 79)

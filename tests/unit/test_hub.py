@@ -13,8 +13,8 @@ from gswarm_agent.frame import TABLES
 from gswarm_agent.server import SPILL_S
 from gswarm_tui.fleet.events import (
     Event,
+    EventLogged,
     FrameArrived,
-    Happened,
     LinkChanged,
     LinkMeasured,
     Phase,
@@ -85,12 +85,16 @@ def hub(*nodes: str) -> tuple[Hub, Kept]:
 def test_a_sink_gets_events_and_what_they_led_to_in_order_and_once() -> None:
     made, kept = hub("n1")
     lost = LinkChanged("n1", 99.0, Phase.LOST, "refused", "look")
-    mark = Happened(99.5, "mark", "info", "epoch 3")
+    mark = EventLogged(99.5, "mark", "info", "epoch 3")
     made.publish(lost)
     made.publish(mark)
     made.flush()
     made.flush()
-    assert kept.events == [lost, Happened(99.0, "link_lost", "error", "refused", "n1", detail="look"), mark]
+    assert kept.events == [
+        lost,
+        EventLogged(99.0, "link_lost", "error", "refused", "n1", detail="look"),
+        mark,
+    ]
 
 
 def test_frames_of_a_tick_reach_the_fleet_at_once_and_before_what_came_after_them() -> None:
@@ -108,7 +112,7 @@ def test_frames_of_a_tick_reach_the_fleet_at_once_and_before_what_came_after_the
     assert (node.frames, node.gpus[0, 0]) == (3, 4)
     written = [event for event in kept.events if not isinstance(event, LinkMeasured)]
     assert written[1:4] == [*frames[:2], lost]
-    assert [event.kind for event in written if isinstance(event, Happened)] == ["link_lost", "gap"]
+    assert [event.kind for event in written if isinstance(event, EventLogged)] == ["link_lost", "gap"]
 
 
 def test_a_node_of_which_no_more_is_read_hears_of_each_commit() -> None:
@@ -269,7 +273,7 @@ def test_sessions_are_events_and_end_when_all_are_stopped() -> None:
     made.change_session(first, name="full train")
     made.stop_all_sessions()
     made.flush()
-    assert [e for e in kept.events if not isinstance(e, Happened)] == [
+    assert [e for e in kept.events if not isinstance(e, EventLogged)] == [
         SessionStarted(first, 100.0, "train", 40.0),
         SessionStarted(second, 100.0, "later", 100.0, "tomorrow"),
         SessionChanged(first, 100.0, "full train", None),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gswarm_agent.metrics import GPU_METRICS
 from gswarm_tui import cli
-from gswarm_tui.exchange.foreign import Units, WrongValueError, share, traffic
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
+from gswarm_tui.exchange.profiler_values import Units, WrongValueError, share, traffic
 from gswarm_tui.fleet.events import Event
 from tests.unit.exchange_recording import STRANGE, run, session, tables
 from tests.unit.store_recording import T0, arrived, introduced, query, record

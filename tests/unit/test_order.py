@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.node import NodeState
-from gswarm_tui.fleet.order import Order, ordered
+from gswarm_tui.fleet.order import Order, sort_nodes
 
 NAN = float("nan")
 
@@ -15,8 +15,8 @@ def names(nodes: list[NodeState]) -> list[str]:
 
 def test_names_sort_as_people_count() -> None:
     nodes = [NodeState(name) for name in ("gpu10", "gpu9", "gpu010", "a-2-gpu1", "gpu")]
-    assert names(ordered(nodes, Order.NAME, 0, ())) == ["a-2-gpu1", "gpu", "gpu9", "gpu010", "gpu10"]
-    assert ordered(nodes, Order.GIVEN, 0, ()) == nodes
+    assert names(sort_nodes(nodes, Order.NAME, 0, ())) == ["a-2-gpu1", "gpu", "gpu9", "gpu010", "gpu10"]
+    assert sort_nodes(nodes, Order.GIVEN, 0, ()) == nodes
 
 
 def test_trouble_comes_first_by_state() -> None:
@@ -24,11 +24,11 @@ def test_trouble_comes_first_by_state() -> None:
     nodes = [NodeState(name, phase=phase, last_arrival=0.0) for name, phase in phases.items()]
     nodes[0].last_arrival = 100.0
     nodes.append(NodeState("f", phase=Phase.LIVE, last_arrival=90.0))
-    assert names(ordered(nodes, Order.STATE, 100.0, ())) == ["c", "e", "f", "b", "a", "d"]
+    assert names(sort_nodes(nodes, Order.STATE, 100.0, ())) == ["c", "e", "f", "b", "a", "d"]
 
 
 def test_by_metric_what_was_not_measured_is_last_both_ways() -> None:
     nodes = [NodeState(name) for name in "abcd"]
     means = [50.0, NAN, 3.0, 50.0]
-    assert names(ordered(nodes, Order.UP, 0, means)) == ["c", "a", "d", "b"]
-    assert names(ordered(nodes, Order.DOWN, 0, means)) == ["a", "d", "c", "b"]
+    assert names(sort_nodes(nodes, Order.UP, 0, means)) == ["c", "a", "d", "b"]
+    assert names(sort_nodes(nodes, Order.DOWN, 0, means)) == ["a", "d", "c", "b"]

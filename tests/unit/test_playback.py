@@ -16,15 +16,15 @@ from gswarm_agent.frame import WARNING, Note, ProcessSample
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
 from gswarm_tui.fleet.events import (
     Event,
+    EventLogged,
     FrameArrived,
-    Happened,
     NodeIntroduced,
     Phase,
     SessionStarted,
     SessionStopped,
 )
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.playback.tape import RecordedTape
+from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.history import fleet_builder
 from gswarm_tui.store.history.recording_reader import require_recording
@@ -56,9 +56,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event], F
 
 
 @pytest.fixture
-def tape(made: tuple[Path, list[Event], Fleet]) -> Iterator[RecordedTape]:
+def tape(made: tuple[Path, list[Event], Fleet]) -> Iterator[RecordedSource]:
     with closing(FileSource(made[0])) as source:
-        yield RecordedTape(source, 1)
+        yield RecordedSource(source, 1)
 
 
 def as_kept(event: FrameArrived) -> FrameArrived:
@@ -106,7 +106,7 @@ def frames(events: list[Event]) -> list[FrameArrived]:
 
 
 def test_frames_are_played_back_as_they_were_recorded(
-    made: tuple[Path, list[Event], Fleet], tape: RecordedTape
+    made: tuple[Path, list[Event], Fleet], tape: RecordedSource
 ) -> None:
     played = [
         replace(e, frame=replace(e.frame, processes=e.frame.processes or None))
@@ -116,7 +116,7 @@ def test_frames_are_played_back_as_they_were_recorded(
     assert len(played) > 100
 
 
-def test_windows_side_by_side_hold_everything_once_and_in_order(tape: RecordedTape) -> None:
+def test_windows_side_by_side_hold_everything_once_and_in_order(tape: RecordedSource) -> None:
     start, end = tape.recording.start, tape.end()
     parts: list[Event] = []
     edges = [*np.arange(start, end, 7.3).tolist(), end]
@@ -127,21 +127,21 @@ def test_windows_side_by_side_hold_everything_once_and_in_order(tape: RecordedTa
 
 
 def test_what_happened_is_told_once_and_by_the_recording_alone(
-    made: tuple[Path, list[Event], Fleet], tape: RecordedTape
+    made: tuple[Path, list[Event], Fleet], tape: RecordedSource
 ) -> None:
-    fleet = Fleet(tape.recording.names, tells=False)
+    fleet = Fleet(tape.recording.names, derive_events=False)
     for event in tape.events(tape.recording.start - 1, tape.end()):
         fleet.apply(event)
-    happened = [e for e in made[1] if isinstance(e, Happened)]
-    assert sorted(map(repr, fleet.happened)) == sorted(map(repr, happened))
+    happened = [e for e in made[1] if isinstance(e, EventLogged)]
+    assert sorted(map(repr, fleet.event_log)) == sorted(map(repr, happened))
 
 
 @pytest.mark.parametrize("seconds", [3, 21, 33, 40.5, 50, 66, 70])
 def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
-    tape: RecordedTape, seconds: float
+    tape: RecordedSource, seconds: float
 ) -> None:
     at = BEGINNING + seconds
-    sought, played = tape.fleet(at), Fleet(tape.recording.names, tells=False)
+    sought, played = tape.fleet(at), Fleet(tape.recording.names, derive_events=False)
     for event in tape.events(tape.recording.start - 1, at):
         played.apply(event)
     for one, other in zip(sought.nodes.values(), played.nodes.values(), strict=True):
@@ -169,7 +169,7 @@ def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
             np.testing.assert_allclose(values, other_values, rtol=1e-6)
             intervals = one.gpu_history.intervals(), other.gpu_history.intervals()
             np.testing.assert_allclose(*intervals, atol=0.001)
-    assert [repr(h) for h in sought.happened] == [repr(h) for h in played.happened]
+    assert [repr(h) for h in sought.event_log] == [repr(h) for h in played.event_log]
     assert sought.energy_j == pytest.approx(played.energy_j)
     for session, counted in zip(
         sought.sessions.sessions.values(), played.sessions.sessions.values(), strict=True
@@ -185,7 +185,7 @@ def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
         assert min(session.covered_s.values()) >= min(counted.covered_s.values()) - 1.01
 
 
-def test_the_whole_history_is_the_one_of_a_fleet_that_is_young(tape: RecordedTape) -> None:
+def test_the_whole_history_is_the_one_of_a_fleet_that_is_young(tape: RecordedSource) -> None:
     at = BEGINNING + 66
     fleet, rings = tape.fleet(at), tape.rings(at)
     assert rings.keys() == fleet.nodes.keys()
@@ -199,7 +199,7 @@ def test_the_whole_history_is_the_one_of_a_fleet_that_is_young(tape: RecordedTap
 
 
 def test_history_is_the_same_in_how_many_pieces_it_is_read(
-    tape: RecordedTape, monkeypatch: pytest.MonkeyPatch
+    tape: RecordedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = BEGINNING + 66
     whole = tape.fleet(at)
@@ -214,13 +214,13 @@ def test_history_is_the_same_in_how_many_pieces_it_is_read(
 
 
 def test_history_that_a_fleet_has_is_not_read_again(
-    tape: RecordedTape, monkeypatch: pytest.MonkeyPatch
+    tape: RecordedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_builder, "RECENT_S", 3600.0)
     assert tape.rings(BEGINNING + 66) == {}
 
 
-def test_a_lost_node_looks_lost_then_and_live_before(tape: RecordedTape) -> None:
+def test_a_lost_node_looks_lost_then_and_live_before(tape: RecordedSource) -> None:
     assert tape.fleet(BEGINNING + 30).nodes["gpu02"].phase is Phase.LIVE
     lost = tape.fleet(BEGINNING + 40).nodes["gpu02"]
     assert (lost.phase, lost.reason) == (Phase.LOST, "connection reset by peer")
@@ -228,12 +228,12 @@ def test_a_lost_node_looks_lost_then_and_live_before(tape: RecordedTape) -> None
     assert len(lost.gpu_history) == 35
 
 
-def test_before_anything_came_the_nodes_are_there_and_unknown(tape: RecordedTape) -> None:
+def test_before_anything_came_the_nodes_are_there_and_unknown(tape: RecordedSource) -> None:
     fleet = tape.fleet(BEGINNING - 10)
     assert [(node.name, node.hello) for node in fleet.nodes.values()] == [("gpu01", None), ("gpu02", None)]
 
 
-def test_sessions_and_what_is_worth_a_look_are_on_the_track(tape: RecordedTape) -> None:
+def test_sessions_and_what_is_worth_a_look_are_on_the_track(tape: RecordedSource) -> None:
     track = tape.track()
     assert [session.name for session in track.sessions] == ["warm_up", "train"]
     assert any("XID 79" in stop.words for stop in track.stops)
@@ -247,7 +247,7 @@ def test_processes_that_ended_are_gone_after_a_while(tmp_path: Path) -> None:
     seen = dict.fromkeys(range(1, 20, 2), (process,))
     record(path, [introduced(), *(arrived(n, [row, row], processes=seen.get(n)) for n in range(1, 60))])
     with closing(FileSource(path)) as source:
-        tape = RecordedTape(source, 1)
+        tape = RecordedSource(source, 1)
         start = tape.recording.start
         assert len(tape.fleet(start + 24).nodes["n1"].processes) == 1
         assert tape.fleet(start + 40).nodes["n1"].processes == ()
@@ -276,7 +276,7 @@ def test_an_agent_that_began_anew_and_a_machine_with_other_gpus_are_met_again(tm
         ],
     )
     with closing(FileSource(path)) as source:
-        tape = RecordedTape(source, 1)
+        tape = RecordedSource(source, 1)
         events = tape.events(tape.recording.start - 1, tape.end())
     met = [e for e in events if isinstance(e, NodeIntroduced)]
     assert [(e.hello.life, len(e.hello.gpus), e.hello.host.boot_id) for e in met] == [
@@ -301,7 +301,7 @@ def test_one_recording_of_several_in_a_file_is_played_alone(tmp_path: Path) -> N
     record(path, [introduced("n2", life="other"), arrived(2, [row, row], node="n2", life="other")])
     with closing(FileSource(path)) as source:
         for number, node in ((1, "n1"), (2, "n2")):
-            tape = RecordedTape(source, number)
+            tape = RecordedSource(source, number)
             assert [e.node for e in frames(tape.events(0, 2e9))] == [node]
             assert list(tape.fleet(tape.end()).nodes) == [node]
 
@@ -336,7 +336,7 @@ def test_energy_at_a_time_is_the_live_one_also_when_counters_begin_anew(tmp_path
         events.append(arrived(i if i < 4 else i - 3, [gpu_row(energy_mj=mj)], life=life, ts=T0 + i))
     record(path, [*events, SessionStarted("s", T0 + 1, "s", T0 + 2), SessionStopped("s", T0 + 6.5, T0 + 6.5)])
     with closing(FileSource(path)) as source:
-        tape = RecordedTape(source, 1)
+        tape = RecordedSource(source, 1)
         for seconds, used, of_session in ((3, 1.0, 1.0), (4, 1.0, 1.0), (6, 3.3, 3.3), (7, 3.3, 3.3)):
             fleet = tape.fleet(T0 + seconds)
             assert fleet.energy_j == pytest.approx(used)

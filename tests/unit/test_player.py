@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gswarm_tui.fleet.events import Event, Happened
-from gswarm_tui.fleet.node import Rings
+from gswarm_tui.fleet.events import Event, EventLogged
+from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import AHEAD_S, Player
 from gswarm_tui.playback.playhead import Playhead
-from gswarm_tui.playback.track import Track
+from gswarm_tui.playback.timeline import ReplayTimeline
 
 
 class Broken(Exception):
@@ -40,17 +40,17 @@ class MemoryTape:
 
     def fleet(self, at: float) -> Fleet:
         self._ask(at)
-        fleet = Fleet(["n1"], tells=False)
+        fleet = Fleet(["n1"], derive_events=False)
         for second in range(int(at) + 1):
             fleet.apply(told(second))
         return fleet
 
-    def rings(self, at: float) -> dict[str, Rings]:
+    def rings(self, at: float) -> dict[str, NodeHistory]:
         del at
         return {}
 
-    def track(self) -> Track:
-        return Track()
+    def track(self) -> ReplayTimeline:
+        return ReplayTimeline()
 
     def _ask(self, *times: float) -> None:
         if self.broken:
@@ -58,8 +58,8 @@ class MemoryTape:
         self.asked.append(times)
 
 
-def told(at: int) -> Happened:
-    return Happened(float(at), "mark", "info", f"second {at}")
+def told(at: int) -> EventLogged:
+    return EventLogged(float(at), "mark", "info", f"second {at}")
 
 
 async def at_once(call: Callable[..., Any], *values: object) -> Any:
@@ -91,7 +91,7 @@ class Desk:
     @property
     def shown(self) -> list[int]:
         """The seconds that the fleet was told of."""
-        return [int(one.at) for one in self.player.fleet.happened]
+        return [int(one.at) for one in self.player.fleet.event_log]
 
 
 async def desk(tape: MemoryTape | None = None, at: float = 0) -> Desk:

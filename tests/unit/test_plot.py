@@ -26,15 +26,15 @@ from PIL import Image
 from gswarm_agent.frame import ERROR, INFO, Note
 from gswarm_agent.metrics import GPU_BY_SHORT
 from gswarm_tui import cli
-from gswarm_tui.analysis import spans
+from gswarm_tui.analysis import periods
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
-from gswarm_tui.plotting import look, saving
-from gswarm_tui.plotting.choosing import MAX, MEAN, choose_metrics
-from gswarm_tui.plotting.figure import Page, draw
-from gswarm_tui.plotting.grid import Devices, Grid, grids
-from gswarm_tui.plotting.material import Material, gather
+from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
+from gswarm_tui.plotting import style
+from gswarm_tui.plotting.figure import FigureBuilder, content, draw
+from gswarm_tui.plotting.grid import GridRows, MetricGrid, load_grids
+from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
 from gswarm_tui.plotting.panels import short_names
+from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
 from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, short_time, zone_name
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
@@ -79,16 +79,16 @@ def small(path: Path, *more: Event, name: str = "train") -> Path:
     return path
 
 
-def material(path: Path, name: str = "", metric: str = "util", how: str = MEAN) -> Material:
+def material(path: Path, name: str = "", metric: str = "util", how: str = MEAN) -> PlotData:
     with closing(FileSource(path)) as source:
-        return gather(source, spans.choose(source, name), choose_metrics([metric]), how=how)
+        return load_plot_data(source, periods.find_period(source, name), choose_metrics([metric]), how=how)
 
 
-def grid(path: Path, metric: str, how: str = MEAN, *, most: int = 1500) -> Grid:
+def grid(path: Path, metric: str, how: str = MEAN, *, most: int = 1500) -> MetricGrid:
     with closing(FileSource(path)) as source:
-        span = spans.choose(source)
-        devices = Devices(source, span.recording_id, host=False)
-        return grids(source, span, devices, [GPU_BY_SHORT[metric]], how, most=most)[0]
+        span = periods.find_period(source)
+        devices = GridRows(source, span.recording_id, host=False)
+        return load_grids(source, span, devices, [GPU_BY_SHORT[metric]], how, most=most)[0]
 
 
 def svg_texts(data: bytes) -> list[str]:
@@ -96,14 +96,14 @@ def svg_texts(data: bytes) -> list[str]:
     return ["".join(text.itertext()).strip() for text in tree.iter(f"{SVG}text")]
 
 
-def drawn(what: Material, kind: str, zone: ZoneInfo = BERLIN) -> bytes:
+def drawn(what: PlotData, kind: str, zone: ZoneInfo = BERLIN) -> bytes:
     return draw(what, zone, kind)
 
 
 def test_a_plot_names_its_session_nodes_metrics_marks_and_times(training: Path) -> None:
     with closing(FileSource(training)) as source:
-        span = spans.choose(source, "full_training")
-        made = gather(source, span, choose_metrics(), ["loss"])
+        span = periods.find_period(source, "full_training")
+        made = load_plot_data(source, span, choose_metrics(), ["loss"])
     texts = svg_texts(drawn(made, "svg"))
     assert "full_training" in texts
     assert {"warm_up", "evaluation", "epoch 1", "epoch 8", "loss (from marks)"} <= set(texts)
@@ -119,8 +119,8 @@ def test_a_plot_names_its_session_nodes_metrics_marks_and_times(training: Path) 
 def test_times_stand_where_they_belong(training: Path) -> None:
     """The place of "15:05" on the axis is 290 s after the begin at 15:00:10."""
     made = material(training, "full_training")
-    with look.style():
-        figure = Page(made, BERLIN).draw()
+    with style.plot_style():
+        figure = FigureBuilder(made, BERLIN).draw()
         (axes,) = (one for one in figure.axes if one.get_xlabel())
         ticks = {
             label.get_text(): place
@@ -132,9 +132,9 @@ def test_times_stand_where_they_belong(training: Path) -> None:
 
 def test_no_data_looks_like_no_value(tmp_path: Path) -> None:
     made = material(small(tmp_path / "run.duckdb"))
-    with look.style():
-        figure = Page(made, BERLIN).draw()
-        picture = Image.open(BytesIO(saving.content(figure, "png", "train"))).convert("RGB")
+    with style.plot_style():
+        figure = FigureBuilder(made, BERLIN).draw()
+        picture = Image.open(BytesIO(content(figure, "png", "train"))).convert("RGB")
     (axes,) = (one for one in figure.axes if one.images and len(one.get_xlim()) and one.get_xlim()[1] == 60)
     box = axes.get_position()
 
@@ -143,10 +143,10 @@ def test_no_data_looks_like_no_value(tmp_path: Path) -> None:
         y = (1 - box.y1 + box.height * (row + 0.7) / 2) * picture.height
         return tuple(picture.getpixel((round(x), round(y))))  # type: ignore[arg-type]
 
-    zero, full = tuple(look.RAMP[0][:3]), tuple(look.RAMP[-1][:3])
+    zero, full = tuple(style.RAMP[0][:3]), tuple(style.RAMP[-1][:3])
     assert pixel(5.5, 0) == pixel(30.5, 0) == zero
     assert pixel(5.5, 1) == pixel(50.5, 1) == full
-    grey = {tuple(bytes.fromhex(colour[1:])) for colour in (look.GAP, look.GAP_LINES)}
+    grey = {tuple(bytes.fromhex(colour[1:])) for colour in (style.GAP, style.GAP_LINES)}
     around = {pixel(at, 1) for at in np.linspace(24, 36, 40)}
     assert around & grey
     assert not around & {zero, full}
@@ -183,7 +183,7 @@ def test_bins_hold_what_samples_stand_for(tmp_path: Path, seed: int, most: int) 
     path = uneven(tmp_path / "run.duckdb", seed)
     mean, highest = grid(path, "util", most=most), grid(path, "util", MAX, most=most)
     with closing(FileSource(path)) as source:
-        span = spans.choose(source)
+        span = periods.find_period(source)
     samples = query(path, "SELECT gpu_id, ts, interval_ms, util_pct FROM gpu_samples")
     count = mean.values.shape[1]
     assert count <= most
@@ -297,8 +297,8 @@ def test_names_are_text_and_nothing_more(tmp_path: Path) -> None:
 def test_marks_and_troubles_of_other_times_stay_out(tmp_path: Path) -> None:
     path = small(
         tmp_path / "run.duckdb",
-        Happened(T0 + 30, "mark", INFO, "inside", detail='{"loss": 1.5, "note": "x", "bad": NaN}'),
-        Happened(T0 + 70, "mark", INFO, "outside"),
+        EventLogged(T0 + 30, "mark", INFO, "inside", detail='{"loss": 1.5, "note": "x", "bad": NaN}'),
+        EventLogged(T0 + 70, "mark", INFO, "outside"),
         arrived(71, [None, None], notes=(Note("xid", ERROR, "XID 79", 1),)),
     )
     made = material(path)
@@ -472,7 +472,7 @@ def test_a_session_that_runs_is_drawn_as_of_now(tmp_path: Path) -> None:
         while recorder.status().waiting and time.monotonic() < deadline:
             time.sleep(0.02)
         with closing(recorder.queries()) as source:
-            made = gather(source, spans.choose(source), choose_metrics(["util"]))
+            made = load_plot_data(source, periods.find_period(source), choose_metrics(["util"]))
     finally:
         recorder.close(None)
     assert made.running

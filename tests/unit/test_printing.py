@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.printing import cells, formats
-from gswarm_tui.printing.formats import Form
+from gswarm_tui.printing.formats import OutputOptions
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.printing.table import show
 from gswarm_tui.store.errors import StoreError
@@ -30,7 +30,7 @@ from gswarm_tui.store.querying.results import Result
 NOON = datetime(2027, 1, 15, 12)  # noqa: DTZ001 (as the database has it)
 
 
-PLAIN = Form()
+PLAIN = OutputOptions()
 InTerminal = Callable[..., list[str]]
 
 
@@ -52,7 +52,7 @@ def in_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     for name, value in {"COLUMNS": "40", "LINES": "12", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
 
-    def lines(what: Result, form: Form = PLAIN) -> list[str]:
+    def lines(what: Result, form: OutputOptions = PLAIN) -> list[str]:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         formats.write(what, form)
         return capsys.readouterr().out.splitlines()
@@ -61,7 +61,7 @@ def in_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
 
 def printed(capsys: pytest.CaptureFixture[str], what: Result, form: str = "table") -> list[str]:
-    formats.write(what, Form(form))
+    formats.write(what, OutputOptions(form))
     return capsys.readouterr().out.splitlines()
 
 
@@ -147,7 +147,9 @@ def test_more_rows_than_fit_are_counted(in_terminal: InTerminal) -> None:
 
 
 def test_all_rows_are_shown_when_asked_for(in_terminal: InTerminal) -> None:
-    lines = in_terminal(answer({"i": "INTEGER"}, *[(index,) for index in range(12_000)]), Form(every=True))
+    lines = in_terminal(
+        answer({"i": "INTEGER"}, *[(index,) for index in range(12_000)]), OutputOptions(every=True)
+    )
     assert lines[-1] == "11999"
 
 
@@ -220,7 +222,9 @@ def test_parquet_has_the_types_of_the_answer(tmp_path: Path) -> None:
     names, types = [c[0] for c in found.description or ()], [str(c[1]) for c in found.description or ()]
     expected = found.fetchall()
     path = tmp_path / "a'b.parquet"
-    formats.write(Result(names, types, iter([expected[:3000], expected[3000:]])), Form("parquet", path))
+    formats.write(
+        Result(names, types, iter([expected[:3000], expected[3000:]])), OutputOptions("parquet", path)
+    )
     read = duckdb.read_parquet(str(path))
     assert read.fetchall() == expected
     assert read.columns[-3:] == ["x", "X_2", 'a "b']
@@ -228,25 +232,25 @@ def test_parquet_has_the_types_of_the_answer(tmp_path: Path) -> None:
     connection.close()
 
 
-def wanted(*words: str) -> Form:
+def wanted(*words: str) -> OutputOptions:
     parser = argparse.ArgumentParser()
     formats.add_options(parser)
-    return formats.wanted(parser.parse_args(words))
+    return formats.parse_output_options(parser.parse_args(words))
 
 
 @pytest.mark.parametrize(
     ("words", "form"),
     [
-        ((), Form()),
-        (("--all",), Form(every=True)),
-        (("-o", "-"), Form()),
-        (("-o", "x.CSV"), Form("csv", Path("x.CSV"))),
-        (("-o", "x.md", "--force"), Form("markdown", Path("x.md"), force=True)),
-        (("-o", "x.dat", "--format", "json"), Form("json", Path("x.dat"))),
-        (("-o", "x.parquet"), Form("parquet", Path("x.parquet"))),
+        ((), OutputOptions()),
+        (("--all",), OutputOptions(every=True)),
+        (("-o", "-"), OutputOptions()),
+        (("-o", "x.CSV"), OutputOptions("csv", Path("x.CSV"))),
+        (("-o", "x.md", "--force"), OutputOptions("markdown", Path("x.md"), force=True)),
+        (("-o", "x.dat", "--format", "json"), OutputOptions("json", Path("x.dat"))),
+        (("-o", "x.parquet"), OutputOptions("parquet", Path("x.parquet"))),
     ],
 )
-def test_the_format_is_said_or_guessed(words: tuple[str, ...], form: Form) -> None:
+def test_the_format_is_said_or_guessed(words: tuple[str, ...], form: OutputOptions) -> None:
     assert wanted(*words) == form
 
 
@@ -272,9 +276,9 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
     path = tmp_path / "x.csv"
     with pytest.raises(StoreError):
-        formats.write(Result(["a"], ["INTEGER"], broken()), Form("csv", path))
+        formats.write(Result(["a"], ["INTEGER"], broken()), OutputOptions("csv", path))
     assert list(tmp_path.iterdir()) == []
-    formats.write(answer({"a": "INTEGER"}, (1,)), Form("csv", path))
+    formats.write(answer({"a": "INTEGER"}, (1,)), OutputOptions("csv", path))
     assert path.read_text() == "a\n1\n"
     assert [file.name for file in tmp_path.iterdir()] == ["x.csv"]
 
@@ -284,17 +288,17 @@ def test_nothing_is_overwritten_unasked_and_the_recording_never(tmp_path: Path) 
     there.write_text("mine")
     recording.write_text("recording")
     with pytest.raises(UserError, match="exists; name another file with -o, or replace it with --force"):
-        formats.write(answer({"a": "INTEGER"}), Form("csv", there))
+        formats.write(answer({"a": "INTEGER"}), OutputOptions("csv", there))
     assert there.read_text() == "mine"
-    formats.write(answer({"a": "INTEGER"}), Form("csv", there, force=True))
+    formats.write(answer({"a": "INTEGER"}), OutputOptions("csv", there, force=True))
     assert there.read_text() == "a\n"
     with pytest.raises(UserError, match="is the recording itself"):
-        formats.write(answer({"a": "INTEGER"}), Form("csv", recording, force=True), unlike=recording)
+        formats.write(answer({"a": "INTEGER"}), OutputOptions("csv", recording, force=True), unlike=recording)
     assert recording.read_text() == "recording"
     with pytest.raises(UserError, match="is a folder"):
-        formats.write(answer({"a": "INTEGER"}), Form("csv", tmp_path))
+        formats.write(answer({"a": "INTEGER"}), OutputOptions("csv", tmp_path))
     with pytest.raises(StoreError, match="can't be written: No such file"):
-        formats.write(answer({"a": "INTEGER"}), Form("csv", tmp_path / "none" / "x.csv"))
+        formats.write(answer({"a": "INTEGER"}), OutputOptions("csv", tmp_path / "none" / "x.csv"))
 
 
 def until(out: io.StringIO, text: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.folder import tops
-from gswarm_tui.printing.formats import whole
+from gswarm_tui.printing.formats import atomic_file
 from tests.unit.heads import agents_of, eventually, head, nothing_left, rows
 from tests.unit.store_recording import arrived, gpu_row, introduced, record
 
@@ -114,7 +114,7 @@ def test_a_file_that_is_written_follows_no_link_put_in_its_way(tmp_path: Path) -
     mine.write_text("mine")
     out.symlink_to(mine)
     (tmp_path / f".x.csv.{os.getpid()}.part").symlink_to(mine)
-    with whole(out) as part:
+    with atomic_file(out) as part:
         part.write_text("new")
     assert (mine.read_text(), out.read_text(), out.is_symlink()) == ("mine", "new", False)
     assert out.stat().st_mode & 0o777 == 0o600

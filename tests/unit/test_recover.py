@@ -24,7 +24,7 @@ from gswarm_agent.spool import ENDED
 from gswarm_tui.cli import main
 from gswarm_tui.commands import recover
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
+from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from gswarm_tui.launch.waiting import FramesWaiting, NodeStatus
 from gswarm_tui.options.arguments import UsageError, parse
 from gswarm_tui.run import interrupted
@@ -217,8 +217,8 @@ def beyond_the_end(path: Path) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("last", ["mark", "gap", "session", "stopped"])
 def test_what_happened_after_the_last_sample_is_within_the_recording(path: Path, last: str) -> None:
     later: dict[str, list[Event]] = {
-        "mark": [Happened(T0 + 1.5, "mark", "info", "epoch 3")],
-        "gap": [Happened(T0 + 1.5, "gap", "warning", "1 frame is missing", "no/host")],
+        "mark": [EventLogged(T0 + 1.5, "mark", "info", "epoch 3")],
+        "gap": [EventLogged(T0 + 1.5, "gap", "warning", "1 frame is missing", "no/host")],
         "session": [SessionStarted("s", T0 + 1.5, "train", T0 + 1.5)],
         "stopped": [SessionStarted("s", T0 + 1, "train", T0 + 1), SessionStopped("s", T0 + 1.5, T0 + 1.5)],
     }

@@ -15,10 +15,10 @@ import pytest
 
 from gswarm_agent.frame import ERROR, INFO, WARNING, ProcessSample
 from gswarm_tui import cli
-from gswarm_tui.analysis import spans
+from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.summary import Summary, summarize
-from gswarm_tui.fleet.events import Event, Happened, SessionChanged, SessionStarted, SessionStopped
-from gswarm_tui.reporting.making import make
+from gswarm_tui.fleet.events import Event, EventLogged, SessionChanged, SessionStarted, SessionStopped
+from gswarm_tui.reporting.report import build_report
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.unit.plot_recording import record_training
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, record
@@ -84,12 +84,12 @@ class Page(HTMLParser):
 
 def report(path: Path, name: str = "") -> str:
     with closing(FileSource(path)) as source:
-        return make(source, spans.choose(source, name), NOW, BERLIN, "0.1.0").html()
+        return build_report(source, periods.find_period(source, name), NOW, BERLIN, "0.1.0").html()
 
 
 def summary(path: Path, name: str = "") -> Summary:
     with closing(FileSource(path)) as source:
-        return summarize(source, spans.choose(source, name))
+        return summarize(source, periods.find_period(source, name))
 
 
 @pytest.fixture(scope="module")
@@ -189,9 +189,9 @@ def hostile_events() -> Iterator[Event]:
     for seq in range(1, 31):
         rows = [gpu_row(util_pct=seq), gpu_row(util_pct=50)]
         yield arrived(seq, rows, host=host_row(cpu_pct=5), processes=(process,) if seq == 3 else None)
-    yield Happened(T0 + 5, "xid", ERROR, HOSTILE, "n1", 0, HOSTILE)
-    yield Happened(T0 + 6, "mark", INFO, HOSTILE, "n1", detail='{"<b>loss</b>": 1, "other": "<i>"}')
-    yield Happened(T0 + 7, "late", WARNING, HOSTILE)
+    yield EventLogged(T0 + 5, "xid", ERROR, HOSTILE, "n1", 0, HOSTILE)
+    yield EventLogged(T0 + 6, "mark", INFO, HOSTILE, "n1", detail='{"<b>loss</b>": 1, "other": "<i>"}')
+    yield EventLogged(T0 + 7, "late", WARNING, HOSTILE)
     yield SessionStopped("s", T0 + 30, T0 + 30)
 
 
@@ -213,7 +213,9 @@ def test_names_from_anywhere_stay_text(tmp_path: Path) -> None:
 
 def test_of_many_marks_the_first_are_listed_and_all_counted(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
-    marks = [Happened(T0 + 0.01 * n, "mark", INFO, f"request {n}", detail='{"ms": 5}') for n in range(2500)]
+    marks = [
+        EventLogged(T0 + 0.01 * n, "mark", INFO, f"request {n}", detail='{"ms": 5}') for n in range(2500)
+    ]
     frames = [arrived(seq, [gpu_row(util_pct=40)]) for seq in range(1, 31)]
     record(path, [introduced(gpus=1), *frames, *marks], ended_at=T0 + 30)
     written = report(path)
@@ -267,8 +269,8 @@ def test_a_session_that_runs_says_so(tmp_path: Path) -> None:
         running = True
 
     with closing(Running(path)) as source:
-        fields: dict[str, Any] = vars(spans.choose(source))
-        span = spans.Span(**{**fields, "ended_at": None})
-        page = Page(make(source, span, NOW, BERLIN, "0.1.0").html())
+        fields: dict[str, Any] = vars(periods.find_period(source))
+        span = periods.Period(**{**fields, "ended_at": None})
+        page = Page(build_report(source, span, NOW, BERLIN, "0.1.0").html())
     assert "Still running: this is how far it was at 2026-03-02 16:00:00." in page.said("p")
     assert page.said("small").startswith("so far")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gswarm_tui.fleet.since import SinceError, parse_since, split_since
+from gswarm_tui.common.time_input import TimeInputError, parse_start, split_start
 
 NOW = datetime(2026, 3, 2, 14, 5, 30, tzinfo=UTC).timestamp()
 
@@ -36,17 +36,17 @@ NOW = datetime(2026, 3, 2, 14, 5, 30, tzinfo=UTC).timestamp()
     ],
 )
 def test_a_time_is_read_as_it_is_said(text: str, seconds_ago: float) -> None:
-    assert parse_since(text, NOW, UTC) == NOW - seconds_ago
+    assert parse_start(text, NOW, UTC) == NOW - seconds_ago
 
 
 def test_a_clock_time_is_local() -> None:
-    assert parse_since("15:05", NOW, timezone(timedelta(hours=1))) == NOW - 30
+    assert parse_start("15:05", NOW, timezone(timedelta(hours=1))) == NOW - 30
 
 
 @pytest.mark.parametrize("text", ["soon", "25:00", "2 fortnights", "2027-01-01", "-5m", "m"])
 def test_what_can_not_be_read_is_told_in_a_sentence(text: str) -> None:
-    with pytest.raises(SinceError, match=r"\w+ \w+"):
-        parse_since(text, NOW, UTC)
+    with pytest.raises(TimeInputError, match=r"\w+ \w+"):
+        parse_start(text, NOW, UTC)
 
 
 @given(st.text(max_size=30) | st.text("0123456789:-T. smhd", max_size=30))
@@ -56,8 +56,8 @@ def test_what_can_not_be_read_is_told_in_a_sentence(text: str) -> None:
 @example("9999-12-31T23:59:59-14:00")
 def test_any_text_gives_a_time_of_the_past_or_is_refused(text: str) -> None:
     for zone in (UTC, timezone(timedelta(hours=14)), None):
-        with contextlib.suppress(SinceError):
-            assert 0 <= parse_since(text, NOW, zone) <= NOW
+        with contextlib.suppress(TimeInputError):
+            assert 0 <= parse_start(text, NOW, zone) <= NOW
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_any_text_gives_a_time_of_the_past_or_is_refused(text: str) -> None:
     ],
 )
 def test_a_line_may_hold_both_name_and_time(line: str, name: str, since: str) -> None:
-    assert split_since(line) == (name, since)
+    assert split_start(line) == (name, since)

@@ -22,7 +22,7 @@ from prompt_toolkit.output import DummyOutput
 from gswarm_tui.cli import main
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.fleet.events import SessionStarted
-from gswarm_tui.printing.formats import Form
+from gswarm_tui.printing.formats import OutputOptions
 from gswarm_tui.shell.completion import Known, SqlCompleter
 from gswarm_tui.shell.prompt import Prompt
 from gswarm_tui.store.querying.file_source import FileSource
@@ -149,13 +149,13 @@ class Typing:
         self.keys = keys
         self.history = path.with_name("state") / "sql-history"
         self.source = FileSource(path)
-        self.answered: list[tuple[str, Form, list[object]]] = []
+        self.answered: list[tuple[str, OutputOptions, list[object]]] = []
         self.prompt = Prompt(
             self.source,
             lambda sql, form, values: self.answered.append(
                 (sql, form, list(self.source.ask(sql, *values).rows()))
             ),
-            Form(),
+            OutputOptions(),
             QueryHistory(self.history),
             read=keys,
             write=DummyOutput(),
@@ -226,7 +226,7 @@ def test_commands_tell_what_there_is(path: Path) -> None:
     (_, _, tables), (_, _, columns), (_, form, _) = typing.answered
     assert ("samples", "gpu_samples with the names of node and GPU") in tables
     assert ("gpu_id", "INTEGER") in [row[:2] for row in columns if isinstance(row, tuple)]
-    assert form == Form("csv", every=True)
+    assert form == OutputOptions("csv", every=True)
 
 
 def completions(path: Path, text: str, *, asked: bool = True) -> list[str]:

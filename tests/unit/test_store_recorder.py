@@ -15,7 +15,7 @@ from gswarm_agent.frame import ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import (
     Event,
-    Happened,
+    EventLogged,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
@@ -223,9 +223,11 @@ def test_events_say_which_node_and_gpu(path: Path) -> None:
         path,
         [
             introduced(),
-            Happened(T0 + 1, "xid", "error", "XID 79: the GPU has fallen off the bus", node="n1", gpu=1),
-            Happened(T0 + 2, "mark", "info", "here", detail='{"x": 1}'),
-            Happened(T0 + 3, "link_lost", "error", "no such host", node="ghost", gpu=3, detail="look at DNS"),
+            EventLogged(T0 + 1, "xid", "error", "XID 79: the GPU has fallen off the bus", node="n1", gpu=1),
+            EventLogged(T0 + 2, "mark", "info", "here", detail='{"x": 1}'),
+            EventLogged(
+                T0 + 3, "link_lost", "error", "no such host", node="ghost", gpu=3, detail="look at DNS"
+            ),
         ],
     )
     events = query(

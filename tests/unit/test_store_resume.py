@@ -13,9 +13,9 @@ from gswarm_agent.wire import ENDED_BY, FRAMES_REMAIN, JOB_ENDED, SENT_ALL
 from gswarm_tui.fleet.events import (
     WAITING,
     Event,
+    EventLogged,
     FrameArrived,
     FramesLost,
-    Happened,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
@@ -23,7 +23,7 @@ from gswarm_tui.fleet.events import (
     RecorderStatus,
     SessionChanged,
     SessionStarted,
-    left_nothing,
+    agent_data_lost,
 )
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import ReadOnly
@@ -169,7 +169,7 @@ def test_which_nodes_a_recording_waits_for_is_known_as_long_as_nothing_came_afte
     away = LinkChanged("n3", T0, Phase.LOST, "off")
     leave(path, introduced("n1", gpus=1), introduced("n2", gpus=1), away, *frames(1, 4))
     assert left() == (("n1", "n2"), None)
-    go_on(path, Happened(T0 + 9, WAITING, WARNING, "it may hold frames", "n2"), ended_at=None)
+    go_on(path, EventLogged(T0 + 9, WAITING, WARNING, "it may hold frames", "n2"), ended_at=None)
     assert left() == (("n1", "n2"), ("n2",))
     go_on(path, introduced("n1", gpus=1), *frames(5, 10), ended_at=None)
     assert left() == (("n1", "n2"), None)
@@ -181,32 +181,32 @@ def left_by_agent(path: Path, *events: Event) -> frozenset[str]:
 
 
 def test_an_agent_may_have_measured_on_when_its_head_was_killed(path: Path) -> None:
-    gap = Happened(T0 + 4, "gap", WARNING, "3 frames are missing", "n1")
+    gap = EventLogged(T0 + 4, "gap", WARNING, "3 frames are missing", "n1")
     assert left_by_agent(path, gap) == frozenset()
 
 
 @pytest.mark.parametrize("reason", [JOB_ENDED, f"{ENDED_BY}SIGTERM", SENT_ALL])
 def test_an_agent_that_was_seen_to_end_has_measured_nothing_more(path: Path, reason: str) -> None:
-    assert left_by_agent(path, Happened(T0 + 5, "link_lost", ERROR, reason, "n1")) == {"n1"}
+    assert left_by_agent(path, EventLogged(T0 + 5, "link_lost", ERROR, reason, "n1")) == {"n1"}
 
 
 def test_an_agent_that_ended_before_the_newest_frame_is_not_the_last(path: Path) -> None:
-    assert left_by_agent(path, Happened(T0 + 1, "link_lost", ERROR, JOB_ENDED, "n1")) == frozenset()
+    assert left_by_agent(path, EventLogged(T0 + 1, "link_lost", ERROR, JOB_ENDED, "n1")) == frozenset()
 
 
 def test_an_agent_that_kept_frames_is_not_done_with(path: Path) -> None:
     assert (
-        left_by_agent(path, Happened(T0 + 5, "link_lost", ERROR, JOB_ENDED + FRAMES_REMAIN, "n1"))
+        left_by_agent(path, EventLogged(T0 + 5, "link_lost", ERROR, JOB_ENDED + FRAMES_REMAIN, "n1"))
         == frozenset()
     )
 
 
 def test_an_agent_that_left_nothing_is_told_by_one_head_only(path: Path) -> None:
-    assert left_by_agent(path, left_nothing("n1", T0 + 4 - 0.25, T0)) == {"n1"}
+    assert left_by_agent(path, agent_data_lost("n1", T0 + 4 - 0.25, T0)) == {"n1"}
 
 
 def test_a_node_that_the_recording_was_not_left_open_for_has_given_all(path: Path) -> None:
-    waits = Happened(T0 + 9, WAITING, WARNING, "it may hold frames", "n2")
+    waits = EventLogged(T0 + 9, WAITING, WARNING, "it may hold frames", "n2")
     assert left_by_agent(path, introduced("n2", gpus=1), waits) == {"n1"}
 
 

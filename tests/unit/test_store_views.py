@@ -15,7 +15,7 @@ import pytest
 
 from gswarm_agent.frame import ProcessSample, Row
 from gswarm_tui.cli import main
-from gswarm_tui.fleet.events import Event, Happened, SessionStarted, SessionStopped
+from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from gswarm_tui.store.sql.recipes import RECIPES, Recipe
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, process_row, query, record
 
@@ -47,7 +47,7 @@ def _gpu(gpu: int, second: int) -> Row:
 
 def _events() -> list[Event]:
     events: list[Event] = [
-        Happened(T0, "link_live", "info", "connected", "n1"),
+        EventLogged(T0, "link_live", "info", "connected", "n1"),
         introduced(),
         SessionStarted("s1", T0 + 2, "train", T0 + 2),
         SessionStarted("s2", T0 + 2.5, "all of it", T0),
@@ -61,9 +61,9 @@ def _events() -> list[Event]:
         )
         gpus = [_gpu(0, second), _gpu(1, second)]
         events.append(arrived(second + 1, gpus, processes=processes if second in (1, 3) else None))
-    events.append(Happened(T0 + 3, "throttle", "warning", "held down by its temperature", "n1", 1))
-    events.append(Happened(T0 + 2.5, "mark", "info", "warm", "n1", detail="{}"))
-    events.append(Happened(T0 + 4.5, "mark", "info", "epoch 1", "n1", detail='{"loss": 0.25}'))
+    events.append(EventLogged(T0 + 3, "throttle", "warning", "held down by its temperature", "n1", 1))
+    events.append(EventLogged(T0 + 2.5, "mark", "info", "warm", "n1", detail="{}"))
+    events.append(EventLogged(T0 + 4.5, "mark", "info", "epoch 1", "n1", detail='{"loss": 0.25}'))
     events.append(SessionStopped("s1", T0 + 6, T0 + 6))
     events.append(SessionStopped("s2", T0 + 10, T0 + 10))
     return events
@@ -137,9 +137,11 @@ def test_coverage_tells_how_much_of_a_session_was_measured(recording: Path) -> N
 def test_marks_have_their_values_in_columns(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     details = ['{"loss": 0.1, "phase": "warm up", "step": 9}', "{}", None, "not json", '[1, {"a": 2}]']
-    marks = [Happened(T0 + i, "mark", "info", f"m{i}", "n1", detail=d) for i, d in enumerate(details)]
-    others = Happened(T0, "link_lost", "error", "gone", "n1", detail='{"loss": 7}')
-    record(path, [introduced(), *marks, others, Happened(T0 + 9, "mark", "info", "here", detail='{"x": 1}')])
+    marks = [EventLogged(T0 + i, "mark", "info", f"m{i}", "n1", detail=d) for i, d in enumerate(details)]
+    others = EventLogged(T0, "link_lost", "error", "gone", "n1", detail='{"loss": 7}')
+    record(
+        path, [introduced(), *marks, others, EventLogged(T0 + 9, "mark", "info", "here", detail='{"x": 1}')]
+    )
     assert query(path, "SELECT epoch(ts), node, mark FROM marks ORDER BY ts") == [
         *((T0 + i, "n1", f"m{i}") for i in range(5)),
         (T0 + 9, None, "here"),
@@ -342,8 +344,8 @@ def test_marks_of_requests_are_summed_up_as_the_readme_shows(tmp_path: Path) -> 
         '{"app": "chat", "queue_ms": 20, "processing_ms": 800.5}',
         '{"app": "search", "queue_ms": 1, "processing_ms": 5}',
     ]
-    marks = [Happened(T0 + i, "mark", "info", "request", "n1", detail=d) for i, d in enumerate(details)]
-    record(path, [introduced(), *marks, Happened(T0 + 5, "mark", "info", "epoch 1", "n1", detail="{}")])
+    marks = [EventLogged(T0 + i, "mark", "info", "request", "n1", detail=d) for i, d in enumerate(details)]
+    record(path, [introduced(), *marks, EventLogged(T0 + 5, "mark", "info", "epoch 1", "n1", detail="{}")])
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     sql = readme.partition("<!-- requests -->\n```sql\n")[2].partition("```")[0]
     assert query(path, sql) == [("chat", 2, 15.0, 800.5), ("search", 1, 1.0, 5.0)]

@@ -14,9 +14,9 @@ import duckdb
 import pytest
 
 from gswarm_agent.frame import ProcessSample
-from gswarm_tui.analysis.sheet import heading, lasting, share
-from gswarm_tui.analysis.spans import choose
+from gswarm_tui.analysis.periods import find_period
 from gswarm_tui.analysis.summary import summarize
+from gswarm_tui.analysis.summary_text import duration_text, heading, share
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, SessionChanged, SessionStarted, SessionStopped
 from gswarm_tui.store.recording.recorder import Recorder
@@ -161,7 +161,7 @@ def test_a_session_that_runs_or_was_cut_off_is_summed_up_to_its_last_sample(
     recorder.submit([*frames(), *session("train", 5, None)])
     wait_until(lambda: recorder.status().rows > 0)
     with closing(recorder.queries()) as source:
-        summary = summarize(source, choose(source))
+        summary = summarize(source, find_period(source))
     assert heading(summary, UTC).split(" · ")[:3] == [
         "2027-01-15 08:00:05 to 08:00:20",
         "15 s",
@@ -307,4 +307,4 @@ def test_lengths_of_time_are_as_exact_as_they_are_long() -> None:
         254.01: "00:04:14",
         90_061.0: "1 d 01:01:01",
     }
-    assert {s: lasting(s) for s in said_of} == said_of
+    assert {s: duration_text(s) for s in said_of} == said_of

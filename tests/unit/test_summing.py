@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import ProcessSample
-from gswarm_tui.analysis import spans
+from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.summary import Figures, Summary, processes, summarize
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.querying.file_source import FileSource
@@ -35,7 +35,7 @@ def session(name: str = "train", began: float = BEGAN, until: float = UNTIL) -> 
 
 def summary_of(path: Path, name: str = "") -> Summary:
     with closing(FileSource(path)) as source:
-        return summarize(source, spans.choose(source, name))
+        return summarize(source, periods.find_period(source, name))
 
 
 _SERIES = st.lists(
@@ -249,7 +249,7 @@ def test_peaks_of_processes_are_those_within_the_session(tmp_path: Path) -> None
     frames = [arrived(i, [row, row], processes=seen(i) if i % 2 else None) for i in range(1, 20)]
     record(path, [introduced(), *frames, *session()])
     with closing(FileSource(path)) as source:
-        largest, trained = processes(source, spans.choose(source))
+        largest, trained = processes(source, periods.find_period(source))
     assert (largest.pid, largest.gpu_index, largest.rank, largest.gpu_memory_max_mib) == (12, 1, None, 70_000)
     assert (trained.pid, trained.rank, trained.local_rank, trained.command) == (11, 3, 1, "train.py")
     peaks = (trained.gpu_memory_max_mib, trained.sm_max_pct, trained.cpu_max_pct, trained.memory_max_mib)
@@ -274,7 +274,7 @@ def test_gpus_of_others_are_left_out_of_everything(tmp_path: Path) -> None:
     assert summary.whole is not None
     assert (summary.whole.gpus, summary.whole.util_max_pct, summary.whole.power_max_w) == (1, 50, None)
     with closing(FileSource(path)) as source:
-        assert processes(source, spans.choose(source)) == []
+        assert processes(source, periods.find_period(source)) == []
 
 
 def test_a_whole_recording_and_the_sessions_in_it_are_summed_up_each(tmp_path: Path) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
-from gswarm_tui.playback.track import MARK, Stop, Stretch, Track
+from gswarm_tui.playback.timeline import MARK, JumpTarget, ReplayTimeline, SessionRange
 
-TRACK = Track(
-    [Stretch("train", 100, 160), Stretch("later", 150, None)],
-    [Stop(130, ERROR, "n1 lost"), Stop(110, WARNING, "n1:0 throttled"), Stop(130, MARK, "epoch 1")],
+TRACK = ReplayTimeline(
+    [SessionRange("train", 100, 160), SessionRange("later", 150, None)],
+    [
+        JumpTarget(130, ERROR, "n1 lost"),
+        JumpTarget(110, WARNING, "n1:0 throttled"),
+        JumpTarget(130, MARK, "epoch 1"),
+    ],
 )
 
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from gswarm_agent.frame import Processes
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
-from gswarm_tui.fleet.counters import Counters
+from gswarm_tui.fleet.counters import EnergyCounters
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, Phase
-from gswarm_tui.fleet.history import Grid, History
-from gswarm_tui.fleet.node import NodeState, Rings
+from gswarm_tui.fleet.history import History, HistoryBlock, NodeHistory
+from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.readings import ENERGY
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
@@ -92,7 +92,7 @@ class FleetBuilder:
             fleet.apply(happened)
         return fleet
 
-    def rings(self, at: float) -> dict[str, Rings]:
+    def rings(self, at: float) -> dict[str, NodeHistory]:
         """All of the history that nodes had then, by name, where ``fleet`` gives less. Raises StoreError."""
         now_us = micros(at)
         newest = self._newest(now_us)
@@ -105,7 +105,7 @@ class FleetBuilder:
         }
         self._fill(fleet, longer, now_us, np.inf)
         return {
-            node.name: Rings(node.gpu_history, node.host_history, node.energy_base)
+            node.name: NodeHistory(node.gpu_history, node.host_history, node.energy_base)
             for node in (fleet.nodes[name] for name in longer)
             if node.gpu_history is not None and node.host_history is not None
         }
@@ -113,7 +113,7 @@ class FleetBuilder:
     def _introduced(self, newest: Mapping[str, _Newest]) -> Fleet:
         """A fleet that has met these machines, and knows nothing else."""
         play = self._playback
-        fleet = Fleet(play.names, play.interval_s, play.allocation, tells=False)
+        fleet = Fleet(play.names, play.interval_s, play.allocation, derive_events=False)
         for found in newest.values():
             for event in introduction(found.machine, found.machine.life_at(found.us)):
                 fleet.apply(event)
@@ -344,7 +344,9 @@ class HistoryLoader:
         for node, (first, last) in zip(self._nodes, pairwise(self._first_gpu.tolist()), strict=True):
             if node.gpu_history is not None and len(node.gpu_history):
                 node.energy_base = self._bases[first:last].copy()
-                node.counters = Counters(self._newest[first:last].copy(), self._newest_at[first:last].copy())
+                node.counters = EnergyCounters(
+                    self._newest[first:last].copy(), self._newest_at[first:last].copy()
+                )
 
     def _known(self, ids: Places) -> Places:
         """The places of nodes among those to be filled, negative for others."""
@@ -360,7 +362,7 @@ class HistoryLoader:
         fill: Callable[[npt.NDArray[np.float32], Places], None],
     ) -> None:
         """Fill the grids where these readings belong, which are in the order of nodes and times."""
-        parts: dict[Grid, list[tuple[Places, Places, int]]] = {}
+        parts: dict[HistoryBlock, list[tuple[Places, Places, int]]] = {}
         for at in _runs(node):
             if (ring := history(self._nodes[node[at[0]]])) is not None:
                 parts.setdefault(ring.grid, []).append((at, ring.extend(us[at] / 1e6), ring.seat))

@@ -17,8 +17,8 @@ from gswarm_agent.frame import WARNING, GpuFacts, Hello, HostFacts, tables
 from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import (
     Event,
+    EventLogged,
     FrameArrived,
-    Happened,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
@@ -261,19 +261,19 @@ class RecordingReader:
             self.recording_id,
         )
 
-    def happened(self, low: int, high: int, most: int = EVENTS_KEPT) -> list[Happened]:
+    def happened(self, low: int, high: int, most: int = EVENTS_KEPT) -> list[EventLogged]:
         """The latest happenings after ``low`` up to ``high``, oldest first. Raises StoreError."""
         return self._happened("ts > ? AND ts <= ?", most, stamp(low), stamp(high))
 
-    def linked(self, until: int) -> list[Happened]:
+    def linked(self, until: int) -> list[EventLogged]:
         """What links did up to a time (microseconds), oldest first. Raises StoreError."""
         return self._happened("kind IN ('link_live', 'link_lost') AND ts <= ?", TURNS_MOST, stamp(until))
 
-    def turns(self) -> list[Happened]:
+    def turns(self) -> list[EventLogged]:
         """What is worth going to: warnings, errors, marks. Raises StoreError."""
         return self._happened("severity <> 'info' OR kind = 'mark'", TURNS_MOST)
 
-    def _happened(self, where: str, most: int, *values: object) -> list[Happened]:
+    def _happened(self, where: str, most: int, *values: object) -> list[EventLogged]:
         rows = self.rows(
             "SELECT epoch_us(ts), node_id, gpu_id, kind, severity, message, detail "  # noqa: S608 (own names)
             f"FROM events WHERE recording_id = ? AND ({where}) ORDER BY ts DESC, rowid DESC LIMIT {most}",
@@ -282,14 +282,14 @@ class RecordingReader:
         )
         return [self._told(row) for row in reversed(rows)]
 
-    def _told(self, row: tuple[Any, ...]) -> Happened:
+    def _told(self, row: tuple[Any, ...]) -> EventLogged:
         us, node_id, gpu_id, kind, severity, message, detail = row
         gpu = None
         if gpu_id in self.places:
             machine, place = self.places[gpu_id]
             gpu = self.machines[machine].hello.gpus[place].index
         node = self._node_names.get(node_id)
-        return Happened(us / 1e6, kind, severity or WARNING, message or "", node, gpu, detail)
+        return EventLogged(us / 1e6, kind, severity or WARNING, message or "", node, gpu, detail)
 
     # Frames
 
@@ -327,7 +327,7 @@ def _nodes_of(options: str | None) -> tuple[str, ...]:
     return tuple(name for name in found if isinstance(name, str))
 
 
-def link_of(happened: Happened) -> LinkChanged | None:
+def link_of(happened: EventLogged) -> LinkChanged | None:
     """The phase that a link went to when this happened, None if it is about something else."""
     if happened.node is None:
         return None

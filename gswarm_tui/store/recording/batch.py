@@ -1,6 +1,6 @@
 """Events as columns for one transaction. Pure: no DuckDB, no clock.
 
-Only ``Happened`` becomes a row of ``events``: what a link, a frame or a session means to people is the
+Only ``EventLogged`` becomes a row of ``events``: what a link, a frame or a session means to people is the
 fleet's to say, once, for the screen and the file alike.
 
 The work for a frame is a few list operations; its blocks become arrays once for the whole fleet.
@@ -22,9 +22,9 @@ from gswarm_agent.frame import Frame
 from gswarm_tui.fleet.blocks import numbers
 from gswarm_tui.fleet.events import (
     Event,
+    EventLogged,
     FrameArrived,
     FramesLost,
-    Happened,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
@@ -253,7 +253,7 @@ class Batch:
                 node = self._node(event.node)
                 if event.phase is Phase.LIVE and self.ledger.came_live(event.node) and node.life is not None:
                     self._life(event.node, node.life).link["reconnects"] += 1
-            case Happened():
+            case EventLogged():
                 self._happened(event)
             case SessionStarted() | SessionChanged() | SessionStopped():
                 self._session(event)
@@ -318,7 +318,7 @@ class Batch:
                 done = self.ledger.sessions[key] = row | {"ended_at": ended, "status": "ended"}
                 self._sessions[row["session_id"]] = done
 
-    def _happened(self, event: Happened) -> None:
+    def _happened(self, event: EventLogged) -> None:
         node = None if event.node is None else self._node(event.node)
         self._events.append(
             {

@@ -19,9 +19,9 @@ from pathlib import Path
 from gswarm_agent.frame import ERROR
 from gswarm_tui.fleet.events import (
     Event,
+    EventLogged,
     FrameArrived,
     FramesLost,
-    Happened,
     NodeIntroduced,
     RecorderStatus,
     weight,
@@ -230,7 +230,7 @@ class Recorder:
         with self._changed:
             if untold := self._dropped - self._dropped_told:
                 words = f"{untold} frames were dropped: too many waited to be written"
-                self._waiting.appendleft(Happened(self._dropped_at, "dropped", ERROR, words))
+                self._waiting.appendleft(EventLogged(self._dropped_at, "dropped", ERROR, words))
                 self._dropped_told = self._dropped
             parts: deque[list[Event]] = deque([list(self._waiting)])
             self._in_hand, self._waiting_bytes = len(self._waiting), 0

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.wire import ENDED_BY, FRAMES_REMAIN, JOB_ENDED, SENT_ALL
-from gswarm_tui.fleet.counters import Answer
-from gswarm_tui.fleet.events import LEFT_NOTHING, OF_THE_RUN, WAITING, GpuKey
+from gswarm_tui.fleet.counters import CounterValue
+from gswarm_tui.fleet.events import AGENT_DATA_LOST, KINDS_DURING_RUN, WAITING, GpuKey
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
 from gswarm_tui.store.sql.summaries import energy, session_spans, whole
@@ -88,7 +88,7 @@ class Resumed:
     accounted: frozenset[str]
     sessions: tuple[Session, ...]
     energy_j: float
-    counters: Mapping[GpuKey, Answer]
+    counters: Mapping[GpuKey, CounterValue]
     rows: int
 
 
@@ -98,7 +98,7 @@ SELECT r.*, epoch_us(r.started_at) AS began_us,
          (SELECT max(epoch_us(h.ts)) FROM host_samples h JOIN nodes n USING (node_id)
           WHERE n.recording_id = r.recording_id),
          (SELECT max(epoch_us(e.ts)) FROM events e
-          WHERE e.recording_id = r.recording_id AND e.kind IN {OF_THE_RUN}),
+          WHERE e.recording_id = r.recording_id AND e.kind IN {KINDS_DURING_RUN}),
          (SELECT max(epoch_us(coalesce(s.ended_at, s.started_at))) FROM sessions s
           WHERE s.recording_id = r.recording_id)) AS last_at,
        (SELECT list(DISTINCT n.node ORDER BY n.node) FROM nodes n
@@ -259,7 +259,7 @@ def load(file: Rows, ledger: Ledger) -> Resumed:
 def _accounted(file: Rows, number: int, lives: Sequence[LifeOnDisk]) -> frozenset[str]:
     """The nodes of which it is known what became of their last agent's frames."""
     newest = {life.node: life.last_at for life in lives}
-    told = file.rows(_ACCOUNTS, number, LEFT_NOTHING, FRAMES_REMAIN, JOB_ENDED, ENDED_BY, SENT_ALL)
+    told = file.rows(_ACCOUNTS, number, AGENT_DATA_LOST, FRAMES_REMAIN, JOB_ENDED, ENDED_BY, SENT_ALL)
     found = {row["node"] for row in told if row["at"] > newest.get(row["node"], 0.0) - MILLISECOND}
     for one in interrupted(file):
         if one.recording_id == number and one.awaited is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from gswarm_agent.frame import ERROR, WARNING
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS
 from gswarm_tui.common import quantities
-from gswarm_tui.fleet.events import Happened, RecorderStatus
+from gswarm_tui.fleet.events import EventLogged, RecorderStatus
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.throttling import reason_names
@@ -109,7 +109,7 @@ def sessions_line(fleet: Fleet, now: float, cells: int, *, can_start: bool = Tru
     return line
 
 
-def event_line(happened: Happened, timezone: tzinfo | None) -> list[Span]:
+def event_line(happened: EventLogged, timezone: tzinfo | None) -> list[Span]:
     """One thing that happened: its time in a zone (None is the machine's own), whom it concerns, what."""
     at = datetime.fromtimestamp(happened.at, UTC).astimezone(timezone)
     role = {ERROR: "error", WARNING: "warning"}.get(happened.severity, "text")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gswarm_tui.fleet.events import Happened
+from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.tui.drawing.curve import Window, block_area, braille_curve, runs, time_axis
 from gswarm_tui.tui.drawing.ramp import UNMEASURED, buckets
@@ -33,7 +33,7 @@ class PlotMark(NamedTuple):
     name: str
 
 
-def marks_in(happened: Iterable[Happened], frame: Window) -> list[PlotMark]:
+def marks_in(happened: Iterable[EventLogged], frame: Window) -> list[PlotMark]:
     """The marks of a window, oldest first."""
     length = frame.end - frame.start
     return sorted(

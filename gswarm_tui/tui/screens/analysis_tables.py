@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gswarm_tui.analysis import sheet
+from gswarm_tui.analysis import summary_text
 from gswarm_tui.common.quantities import DASH
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean, width, wrap
@@ -17,7 +17,7 @@ LABELS = 16
 """Cells of the labels before words."""
 
 
-def show_table(table: TableView, made: sheet.Table) -> None:
+def show_table(table: TableView, made: summary_text.TextTable) -> None:
     """Show it; the cursor stays where it was if it is the same table with other numbers."""
     texts = [[clean(cell) for cell in row] for row in made.rows]
     widths = [
@@ -41,7 +41,7 @@ def show_table(table: TableView, made: sheet.Table) -> None:
     table.show_columns(columns, rows)
 
 
-def labelled(lines: Iterable[sheet.Line], cells: int) -> list[Spans]:
+def labelled(lines: Iterable[summary_text.LabelledLine], cells: int) -> list[Spans]:
     """Labels, and their words beside them, on as many lines as these need."""
     shown: list[Spans] = []
     for label, words in lines:

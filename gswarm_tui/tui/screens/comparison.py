@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from textual.app import ComposeResult
 
-from gswarm_tui.analysis import compared
-from gswarm_tui.analysis.compare import Run, difference
-from gswarm_tui.analysis.desk import Desk
+from gswarm_tui.analysis import comparison
+from gswarm_tui.analysis.comparison import ComparedRun, largest_difference
+from gswarm_tui.analysis.queries import RecordingQueries
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.tui.actions import COMPARISON, bindings_of
 from gswarm_tui.tui.drawing.spans import Span
@@ -21,7 +21,7 @@ from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import TableView
 
 
-class ComparisonScreen(ComputedScreen[list[Run]]):
+class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
     """Sessions beside the first of them."""
 
     PLACE = COMPARISON
@@ -39,11 +39,11 @@ class ComparisonScreen(ComputedScreen[list[Run]]):
         yield Canvas(id="remarks")
         yield from self.foot()
 
-    def compute(self, desk: Desk) -> list[Run]:
+    def compute(self, desk: RecordingQueries) -> list[ComparedRun]:
         """Sum up each of them."""
         return desk.runs([named(session) for session in self._sessions])
 
-    def goes_on(self, result: list[Run]) -> bool:
+    def goes_on(self, result: list[ComparedRun]) -> bool:
         """Whether any of them is still being recorded."""
         return any(run.summary.running for run in result)
 
@@ -67,9 +67,11 @@ class ComparisonScreen(ComputedScreen[list[Run]]):
             difference_of.show([(Span(""),), *self.in_its_place()])
             return
         table.display = remarks.display = True
-        difference_of.show([(Span(""),), *wrapped(difference(self.result), cells, "accent"), (Span(""),)])
-        made = compared.table(self.result, self.swarm.timezone)
-        last = wrapped(" ".join(compared.remarks(self.result)), cells, "dim")
+        difference_of.show(
+            [(Span(""),), *wrapped(largest_difference(self.result), cells, "accent"), (Span(""),)]
+        )
+        made = comparison.comparison_table(self.result, self.swarm.timezone)
+        last = wrapped(" ".join(comparison.comparison_notes(self.result)), cells, "dim")
         room = self.lines - 2 - len(difference_of.lines) - len(last)
         table.styles.height = min(room, len(made.rows) + 1 + (room > len(made.rows) + 1))
         show_table(table, made)

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from gswarm_tui.analysis.desk import Desk, DeskError
+from gswarm_tui.analysis.queries import RecordingQueries, RecordingQueryError
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
@@ -33,12 +33,12 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         self.result: T | None = None
         self.problem = ""
         self.computing = False
-        self._desk: Desk | None = None
+        self._desk: RecordingQueries | None = None
         self._as_of = 0.0
         self._took_s = 0.0
 
     @abstractmethod
-    def compute(self, desk: Desk) -> T:
+    def compute(self, desk: RecordingQueries) -> T:
         """What is shown; takes a while. Raises DeskError."""
 
     @abstractmethod
@@ -76,13 +76,13 @@ class ComputedScreen(ViewerScreen, Generic[T]):
             self.computing, self._as_of = True, now
             self.run_worker(self._compute(self._desk), group="computing")
 
-    async def _compute(self, desk: Desk) -> None:
+    async def _compute(self, desk: RecordingQueries) -> None:
         clock = asyncio.get_running_loop().time
         begun = clock()
         try:
             self.result = await asyncio.to_thread(self.compute, desk)
             self.problem = ""
-        except DeskError as error:
+        except RecordingQueryError as error:
             self.problem = str(error)
         finally:
             self.computing = False

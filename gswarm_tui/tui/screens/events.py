@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.fleet.events import Happened
+from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.tui.actions import EVENTS, bindings_of
 from gswarm_tui.tui.drawing.spans import Line, Span
@@ -34,7 +34,7 @@ EVENT_TABLE = (
 )
 
 
-def event_row(event: Happened, zone: tzinfo | None) -> Row:
+def event_row(event: EventLogged, zone: tzinfo | None) -> Row:
     """One event: time, a glyph for its severity, node, GPU, kind, message and what to do."""
     glyph, role = GLYPHS.get(event.severity, GLYPHS[INFO])
     message = clean(event.message)
@@ -103,17 +103,17 @@ class EventsScreen(ViewerScreen):
 
     def _take_new(self) -> None:
         fleet = self.fleet
-        new = min(fleet.happened_count - self._seen, len(fleet.happened))
-        self._seen = fleet.happened_count
+        new = min(fleet.logged_count - self._seen, len(fleet.event_log))
+        self._seen = fleet.logged_count
         zone = self.swarm.timezone
-        for event in islice(fleet.happened, len(fleet.happened) - new, None):
+        for event in islice(fleet.event_log, len(fleet.event_log) - new, None):
             if self._fits(event):
                 self._rows.append(event_row(event, zone))
                 self._times.append(event.at)
             else:
                 self._hidden += 1
 
-    def _fits(self, event: Happened) -> bool:
+    def _fits(self, event: EventLogged) -> bool:
         if event.severity in SEVERITIES and SEVERITIES.index(event.severity) < SEVERITIES.index(self._least):
             return False
         words = f"{event.node or ''} {event.kind} {event.message}".casefold()

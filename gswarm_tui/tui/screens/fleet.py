@@ -14,7 +14,7 @@ from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_METRICS, Metric
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.filter import Filter, Matches
 from gswarm_tui.fleet.node import NodeState
-from gswarm_tui.fleet.order import Order, ordered
+from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.totals import totals
 from gswarm_tui.tui.actions import FLEET, bindings_of, possible
 from gswarm_tui.tui.drawing.fleet_lines import (
@@ -159,7 +159,7 @@ class FleetScreen(ViewerScreen):
             picture = HeatmapData(self.heatmap.picture.metric.name)
             picture.look(nodes, now)
             means = picture.means.tolist()
-        self._shown = ordered(nodes, self._order, now, means)
+        self._shown = sort_nodes(nodes, self._order, now, means)
 
     def _lines(self, now: float) -> None:
         width, fleet = self.size.width, self.fleet
@@ -178,7 +178,7 @@ class FleetScreen(ViewerScreen):
         here = self._here(now, 1 + max(0, min(HERE_MORE, spare)))
         self.query_one("#here", Bar).show(*here)
         sessions = sessions_line(fleet, now, width, can_start=possible("start_session", self.swarm.mode))
-        happened = event_line(fleet.happened[-1], self.swarm.timezone) if fleet.happened else []
+        happened = event_line(fleet.event_log[-1], self.swarm.timezone) if fleet.event_log else []
         running, last = self.query_one("#running", Bar), self.query_one("#happened", Bar)
         last.display = self.has_class("tall")
         if last.display:
@@ -191,7 +191,7 @@ class FleetScreen(ViewerScreen):
     def _latest(self, room: int) -> list[Line]:
         """The latest events, oldest first: as many as there is room for."""
         count = min(EVENTS_MOST, max(1, room))
-        latest = list(itertools.islice(reversed(self.fleet.happened), count))
+        latest = list(itertools.islice(reversed(self.fleet.event_log), count))
         lines: list[Line] = [event_line(happened, self.swarm.timezone) for happened in reversed(latest)]
         return lines or [[]]
 

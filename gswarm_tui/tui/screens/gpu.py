@@ -203,7 +203,7 @@ class GpuScreen(ViewerScreen):
         columns, rows = grid(cells, height)
         width = (cells - GAP * (columns - 1)) // columns
         bins = curve_width(width) * 2
-        marks = marks_in(self.fleet.happened, window(now, self._trends.span_s, bins))
+        marks = marks_in(self.fleet.event_log, window(now, self._trends.span_s, bins))
         lines: list[Spans] = []
         for row in range(rows):
             names = PLOTTED[row * columns : (row + 1) * columns]

@@ -275,7 +275,7 @@ class NodeScreen(ViewerScreen):
         return [*lines, bands_axis(self._trends.span_s, cells)]
 
     def _marks(self, bins: int, now: float) -> list[PlotMark]:
-        return marks_in(self.fleet.happened, window(now, self._trends.span_s, bins))
+        return marks_in(self.fleet.event_log, window(now, self._trends.span_s, bins))
 
     def _hint(self, node: NodeState) -> str:
         """What is plotted: the metric and its scale, as bands have no room for it."""

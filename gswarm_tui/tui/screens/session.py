@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 
-from gswarm_tui.analysis import sheet
-from gswarm_tui.analysis.desk import Desk, Dossier, Named
+from gswarm_tui.analysis import summary_text
+from gswarm_tui.analysis.queries import RecordingQueries, SessionDetails, SessionKey
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.tui.actions import SESSION, bindings_of
 from gswarm_tui.tui.drawing.spans import Span, Spans
@@ -26,12 +26,12 @@ TABLE_LEAST = 5
 """Lines of a table below the summary; with less room it is left to its own view."""
 
 
-def named(session: Session) -> Named:
+def named(session: Session) -> SessionKey:
     """What tells a session of the fleet from all others of the recording."""
-    return Named(session.name, session.started_at)
+    return SessionKey(session.name, session.started_at)
 
 
-class SessionScreen(ComputedScreen[Dossier]):
+class SessionScreen(ComputedScreen[SessionDetails]):
     """A session of the fleet, by its id, as the recording has it."""
 
     PLACE = SESSION
@@ -60,11 +60,11 @@ class SessionScreen(ComputedScreen[Dossier]):
         """The view that is shown."""
         return self.query_one(ViewBar).picked
 
-    def compute(self, desk: Desk) -> Dossier:
+    def compute(self, desk: RecordingQueries) -> SessionDetails:
         """Ask for all of it at once."""
-        return desk.dossier(named(self._session))
+        return desk.details(named(self._session))
 
-    def goes_on(self, result: Dossier) -> bool:
+    def goes_on(self, result: SessionDetails) -> bool:
         """Whether it is still being recorded."""
         return result.summary.running
 
@@ -101,16 +101,16 @@ class SessionScreen(ComputedScreen[Dossier]):
         table.display = self.view != ALL or below
         self._fill(table, self.result)
 
-    def _summary(self, dossier: Dossier, cells: int) -> list[Spans]:
+    def _summary(self, dossier: SessionDetails, cells: int) -> list[Spans]:
         summary = dossier.summary
-        lines = wrapped(sheet.heading(summary, self.swarm.timezone), cells, "dim")
+        lines = wrapped(summary_text.heading(summary, self.swarm.timezone), cells, "dim")
         lines += wrapped(summary.span.note, cells) if summary.span.note else []
-        lines += [(Span(""),), *labelled(sheet.whole(summary), cells)]
-        ends = sheet.extremes(summary.gpus)
+        lines += [(Span(""),), *labelled(summary_text.summary_lines(summary), cells)]
+        ends = summary_text.outliers(summary.gpus)
         lines += [(Span(""),), *labelled(ends, cells)] if len(summary.gpus) > 2 and ends else []
         return lines
 
-    def _fill(self, table: TableView, dossier: Dossier) -> None:
+    def _fill(self, table: TableView, dossier: SessionDetails) -> None:
         summary = dossier.summary
         several = len(summary.nodes) > 1
         if self.view == EVENTS:
@@ -119,11 +119,11 @@ class SessionScreen(ComputedScreen[Dossier]):
             table.show_columns(EVENT_TABLE, rows)
         elif self.view == PROCESSES:
             table.empty = "no process on its GPUs"
-            show_table(table, sheet.process_table(dossier.processes))
+            show_table(table, summary_text.process_table(dossier.processes))
         elif self.view == NODES or (self.view == ALL and several):
-            show_table(table, sheet.figures_table(summary.nodes))
+            show_table(table, summary_text.figures_table(summary.nodes))
         else:
-            show_table(table, sheet.figures_table(summary.gpus))
+            show_table(table, summary_text.figures_table(summary.gpus))
 
     # What people do
 

@@ -151,7 +151,7 @@ class SessionsScreen(ViewerScreen):
             self.query_one(TableView).styles.height = "1fr"
             return
         second = int(now) if session.running else None
-        marked = sum(one.kind == "mark" for one in self.fleet.happened)
+        marked = sum(one.kind == "mark" for one in self.fleet.event_log)
         drawn = (session.session_id, session.name, second, self.size, self.lines, len(self._shown), marked)
         if drawn == self._drawn:
             return
@@ -164,7 +164,7 @@ class SessionsScreen(ViewerScreen):
         room = self.lines - table.heading_height - CHROME
         height = max(PLOTS_LEAST, min(PLOTS_MOST, room - len(self._shown)))
         table.styles.height = min(len(self._shown), room - height) + table.heading_height
-        marks = marks_in(self.fleet.happened, shown)
+        marks = marks_in(self.fleet.event_log, shown)
         panels = []
         for name in PLOTTED:
             plot = self._trends.session(self.fleet, session, GPU_BY_NAME[name], bins, now)

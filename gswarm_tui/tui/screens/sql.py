@@ -9,7 +9,7 @@ from typing import Any
 
 from textual.app import ComposeResult
 
-from gswarm_tui.analysis.desk import MOST_COUNTED, Desk, DeskError, Found
+from gswarm_tui.analysis.queries import MOST_COUNTED, RecordingQueries, RecordingQueryError, ResultPage
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.printing.cells import NOTHING, is_number, writer
@@ -65,7 +65,7 @@ class ResultTable:
     seconds: float
 
 
-def result_table(found: Found) -> ResultTable:
+def result_table(found: ResultPage) -> ResultTable:
     """Make text of an answer; for large ones this takes a while."""
     texts = [_column(kind, [row[at] for row in found.rows]) for at, kind in enumerate(found.types)]
     last = len(found.names) - 1
@@ -106,7 +106,7 @@ class SqlScreen(ViewerScreen):
     def __init__(self, state: SqlState) -> None:
         super().__init__()
         self.notebook = state
-        self._desk: Desk | None = None
+        self._desk: RecordingQueries | None = None
         self._asking = False
         self._recipes = True
         self._recalled: int | None = None
@@ -216,11 +216,11 @@ class SqlScreen(ViewerScreen):
         self.run_worker(self._ask(self._desk, sql), group="asking")
         self.look()
 
-    async def _ask(self, desk: Desk, sql: str) -> None:
+    async def _ask(self, desk: RecordingQueries, sql: str) -> None:
         try:
             self.notebook.answer = await asyncio.to_thread(_answer, desk, sql)
             self.notebook.problem = ""
-        except DeskError as error:
+        except RecordingQueryError as error:
             self.notebook.problem = str(error)
         finally:
             self._asking = False
@@ -294,6 +294,6 @@ class SqlScreen(ViewerScreen):
         self.look_again()
 
 
-def _answer(desk: Desk, sql: str) -> ResultTable:
-    found: Found = desk.query(sql)
+def _answer(desk: RecordingQueries, sql: str) -> ResultTable:
+    found: ResultPage = desk.query(sql)
     return result_table(found)

@@ -15,7 +15,7 @@ from textual.widget import Widget
 from gswarm_agent.frame import ERROR, WARNING
 from gswarm_tui.common.quantities import clock
 from gswarm_tui.playback.player import Player
-from gswarm_tui.playback.track import KINDS, MARK, Stretch, Track
+from gswarm_tui.playback.timeline import KINDS, MARK, ReplayTimeline, SessionRange
 from gswarm_tui.tui.drawing.spans import Line, Span, strip_of
 from gswarm_tui.tui.drawing.text import clean, clip, pad, width
 from gswarm_tui.tui.drawing.themes import palette
@@ -34,7 +34,7 @@ class TimelineState:
     at: float
     sign: str
     speed: float
-    track: Track
+    track: ReplayTimeline
     zone: tzinfo | None = None
     pointed: float | None = None
 
@@ -110,7 +110,7 @@ def _track(look: TimelineState, room: TrackScale) -> list[Span]:
 def _lane(look: TimelineState, room: TrackScale) -> list[Span]:
     """The sessions in one line, shorter ones on top of longer ones; the one played now stands out."""
     cells = [(" ", "text")] * room.cells
-    owners: list[Stretch | None] = [None] * room.cells
+    owners: list[SessionRange | None] = [None] * room.cells
     inside = [s for s in look.track.sessions if s.start < look.end and (s.end or look.end) > look.start]
     for session in sorted(inside, key=lambda s: (s.end or look.end) - s.start, reverse=True):
         first, last = room.cell_of(session.start), room.cell_of(session.end or look.end)
@@ -125,11 +125,11 @@ def _lane(look: TimelineState, room: TrackScale) -> list[Span]:
     return _joined(cells)
 
 
-def _is_current(session: Stretch, look: TimelineState) -> bool:
+def _is_current(session: SessionRange, look: TimelineState) -> bool:
     return session.start <= look.at and (session.end is None or look.at < session.end)
 
 
-def _bar(session: Stretch, length: int, look: TimelineState) -> list[tuple[str, str]]:
+def _bar(session: SessionRange, length: int, look: TimelineState) -> list[tuple[str, str]]:
     """One session, "├──────┤", in so many cells; an end that lies outside, or is to come, is open."""
     role, line = ("title", "dim") if _is_current(session, look) else ("dim", "faint")
     if length == 1:
@@ -139,7 +139,9 @@ def _bar(session: Stretch, length: int, look: TimelineState) -> list[tuple[str, 
     return [(begins, role), *[("─", line)] * (length - 2), (ends, role)]
 
 
-def _name(cells: list[tuple[str, str]], session: Stretch, at: int, length: int, look: TimelineState) -> None:
+def _name(
+    cells: list[tuple[str, str]], session: SessionRange, at: int, length: int, look: TimelineState
+) -> None:
     """Write a session's name into cells that are its own, where there is room for most of it."""
     whole = clean(session.name)
     name = clip(whole, length - 4)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gswarm_tui.analysis import compare, spans
-from gswarm_tui.analysis.spans import Span
-from gswarm_tui.analysis.summary import Process, Summary, processes, summarize
+from gswarm_tui.analysis import comparison, periods
+from gswarm_tui.analysis.periods import Period
+from gswarm_tui.analysis.summary import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.fleet.events import Happened
+from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QuerySource
 
@@ -35,12 +35,12 @@ ORDER BY e.ts LIMIT ?
 """
 
 
-class DeskError(Exception):
+class RecordingQueryError(Exception):
     """Why there is no answer, in one sentence."""
 
 
 @dataclass(frozen=True)
-class Found:
+class ResultPage:
     """An answer's first rows, and how many there are: None for more than were counted.
 
     Values are what DuckDB's Python client gives; ``seconds`` is how long it took.
@@ -54,7 +54,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Named:
+class SessionKey:
     """A session by its name and when it began (Unix seconds), which tell it from all others."""
 
     name: str
@@ -62,15 +62,15 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Dossier:
+class SessionDetails:
     """All that is known of a session; ``events`` has the first ones, marks among them."""
 
     summary: Summary
-    processes: list[Process]
-    events: list[Happened]
+    processes: list[ProcessPeaks]
+    events: list[EventLogged]
 
 
-class Desk:
+class RecordingQueries:
     """Asks a source, which it is given for itself, one thing at a time.
 
     All that answers takes a while and belongs into a thread; ``stop`` and ``close`` may come from another.
@@ -81,7 +81,7 @@ class Desk:
         self._source = source
         self._clock = clock
 
-    def query(self, sql: str) -> Found:
+    def query(self, sql: str) -> ResultPage:
         """The answer to one statement that reads. Raises DeskError."""
         begun = self._clock()
         with _told():
@@ -97,17 +97,17 @@ class Desk:
             finally:
                 answer.close()
         total = None if count > MOST_COUNTED else count
-        return Found(tuple(answer.names), tuple(answer.types), rows, total, self._clock() - begun)
+        return ResultPage(tuple(answer.names), tuple(answer.types), rows, total, self._clock() - begun)
 
-    def dossier(self, session: Named) -> Dossier:
+    def details(self, session: SessionKey) -> SessionDetails:
         """What a session came to, as far as it is on disk. Raises DeskError."""
         with _told():
             span = self._span(session)
-            return Dossier(
+            return SessionDetails(
                 summarize(self._source, span), processes(self._source, span), list(self._events(span))
             )
 
-    def runs(self, sessions: Sequence[Named]) -> list[compare.Run]:
+    def runs(self, sessions: Sequence[SessionKey]) -> list[comparison.ComparedRun]:
         """Sessions to compare, by names that differ. Raises DeskError."""
         with _told():
             found = [self._span(session) for session in sessions]
@@ -117,24 +117,24 @@ class Desk:
                 for span in found
             ]
 
-    def _run(self, span: Span, label: str) -> compare.Run:
+    def _run(self, span: Period, label: str) -> comparison.ComparedRun:
         summary = summarize(self._source, span)
         if summary.whole is None:
-            raise DeskError(f"{span.name} holds no sample of a GPU, so there is nothing to compare")
-        marks = compare.final_values(self._source, span)
-        return compare.Run(label, str(self._source.path), summary, summary.whole, marks)
+            raise RecordingQueryError(f"{span.name} holds no sample of a GPU, so there is nothing to compare")
+        marks = comparison.final_mark_values(self._source, span)
+        return comparison.ComparedRun(label, str(self._source.path), summary, summary.whole, marks)
 
-    def _span(self, session: Named) -> Span:
-        begun = [one for one in spans.sessions(self._source) if _apart(one, session) <= _SAME_S]
+    def _span(self, session: SessionKey) -> Period:
+        begun = [one for one in periods.load_sessions(self._source) if _apart(one, session) <= _SAME_S]
         named = [one for one in begun if one.name == session.name]
         if not begun:
-            raise DeskError(f"{session.name} isn't on disk yet; it will be in a moment")
+            raise RecordingQueryError(f"{session.name} isn't on disk yet; it will be in a moment")
         return (named or begun)[-1]
 
-    def _events(self, span: Span) -> Iterator[Happened]:
+    def _events(self, span: Period) -> Iterator[EventLogged]:
         found = self._source.ask(_EVENTS, span.recording_id, span.started_at, span.until, MOST_EVENTS)
         for row in found.dicts():
-            yield Happened(
+            yield EventLogged(
                 _unix(row["ts"]),
                 row["kind"],
                 row["severity"],
@@ -153,7 +153,7 @@ class Desk:
         self._source.close()
 
 
-def _apart(span: Span, session: Named) -> float:
+def _apart(span: Period, session: SessionKey) -> float:
     return abs(_unix(span.started_at) - session.started_at)
 
 
@@ -167,4 +167,4 @@ def _told() -> Iterator[None]:
     try:
         yield
     except (StoreError, UserError) as error:
-        raise DeskError(str(error)) from error
+        raise RecordingQueryError(str(error)) from error

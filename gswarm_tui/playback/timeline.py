@@ -14,7 +14,7 @@ SAME_S = 0.001
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SessionRange:
     """A session along the track; ``end`` is None while it runs."""
 
     name: str
@@ -23,7 +23,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Stop:
+class JumpTarget:
     """A time worth going to, ``kind`` one of ``KINDS``, and what was there in words."""
 
     at: float
@@ -35,26 +35,28 @@ KINDS = (INFO, MARK, WARNING, ERROR)
 """What a stop may be, what matters most last; sessions begin and end with info."""
 
 
-class Track:
+class ReplayTimeline:
     """Sessions and stops, in the order of their times."""
 
-    def __init__(self, sessions: Sequence[Stretch] = (), stops: Sequence[Stop] = ()) -> None:
+    def __init__(self, sessions: Sequence[SessionRange] = (), stops: Sequence[JumpTarget] = ()) -> None:
         self.sessions = tuple(sorted(sessions, key=lambda one: one.start))
-        bounds = [Stop(one.start, INFO, f"{one.name} begins") for one in self.sessions]
-        bounds += [Stop(one.end, INFO, f"{one.name} ends") for one in self.sessions if one.end is not None]
+        bounds = [JumpTarget(one.start, INFO, f"{one.name} begins") for one in self.sessions]
+        bounds += [
+            JumpTarget(one.end, INFO, f"{one.name} ends") for one in self.sessions if one.end is not None
+        ]
         self.stops = tuple(sorted([*stops, *bounds], key=lambda stop: stop.at))
         self._times = [stop.at for stop in self.stops]
 
-    def after(self, at: float) -> Stop | None:
+    def after(self, at: float) -> JumpTarget | None:
         """The next stop after a time."""
         place = bisect_right(self._times, at + SAME_S)
         return self.stops[place] if place < len(self.stops) else None
 
-    def before(self, at: float) -> Stop | None:
+    def before(self, at: float) -> JumpTarget | None:
         """The last stop before a time."""
         place = bisect_left(self._times, at - SAME_S)
         return self.stops[place - 1] if place else None
 
-    def between(self, start: float, end: float) -> tuple[Stop, ...]:
+    def between(self, start: float, end: float) -> tuple[JumpTarget, ...]:
         """The stops from a time up to, without, another."""
         return self.stops[bisect_left(self._times, start) : bisect_left(self._times, end)]

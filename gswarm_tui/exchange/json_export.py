@@ -26,8 +26,8 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from gswarm_agent import __version__
-from gswarm_tui.analysis.spans import Span
-from gswarm_tui.exchange.windows import micros, windows
+from gswarm_tui.analysis.periods import Period
+from gswarm_tui.exchange.time_windows import micros, windows
 from gswarm_tui.store.querying.results import QuerySource
 
 MADE_BY = "gswarm-tui"
@@ -100,7 +100,7 @@ _RECORDING = (
 
 
 @dataclass(frozen=True)
-class Written:
+class ExportCounts:
     """How much an export holds."""
 
     samples: int
@@ -131,7 +131,7 @@ class _Layout:
         return made
 
 
-def write_json(source: QuerySource, span: Span, out: TextIO, tell: Callable[[float], None]) -> Written:
+def write_json(source: QuerySource, span: Period, out: TextIO, tell: Callable[[float], None]) -> ExportCounts:
     """Writes a session frame by frame; ``tell`` hears which share is done. Raises StoreError, OSError."""
     begin, end = micros(span.started_at), micros(span.until)
     places = _PLACES.format(recording=span.recording_id)
@@ -151,7 +151,7 @@ def write_json(source: QuerySource, span: Span, out: TextIO, tell: Callable[[flo
             out.write(",\n  " if number > 1 else "\n  ")
             out.write(json.dumps(layout.frame(number, row), ensure_ascii=False, separators=(",", ":")))
     out.write("\n ]\n}\n")
-    return Written(sum(device["samples"] for device in devices), len(devices))
+    return ExportCounts(sum(device["samples"] for device in devices), len(devices))
 
 
 def _rows(source: QuerySource, query: str) -> Iterator[tuple[Any, ...]]:
@@ -174,7 +174,7 @@ def _layout(devices: list[dict[str, Any]]) -> _Layout:
 
 
 def _head(
-    span: Span, recording: dict[str, Any], devices: list[dict[str, Any]], names: list[str]
+    span: Period, recording: dict[str, Any], devices: list[dict[str, Any]], names: list[str]
 ) -> dict[str, Any]:
     """All that comes before the frames."""
     facts = ("node", "gpu_index", "name", "uuid", "memory_total_mib", "simulated")

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TextIO
 
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
-from gswarm_tui.analysis.spans import Span
-from gswarm_tui.exchange.windows import micros, windows
+from gswarm_tui.analysis.periods import Period
+from gswarm_tui.exchange.time_windows import micros, windows
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.sql.schema import literal
 
@@ -43,7 +43,7 @@ _TEXTS = frozenset(
 
 
 def write_csv(
-    source: QuerySource, spans: list[Span], table: str, out: TextIO, tell: Callable[[float], None]
+    source: QuerySource, spans: list[Period], table: str, out: TextIO, tell: Callable[[float], None]
 ) -> int:
     """Writes a table of ``TABLES``; how many rows it has. Raises StoreError, OSError.
 
@@ -68,7 +68,9 @@ def write_csv(
     return rows
 
 
-def _query(span: Span, joined: str, columns: dict[str, str], since: int, until: int, *, events: bool) -> str:
+def _query(
+    span: Period, joined: str, columns: dict[str, str], since: int, until: int, *, events: bool
+) -> str:
     """A window's rows, each as one text with its line feed: DuckDB writes them many times quicker."""
     session = span.name if span.session_id is not None else ""
     parts = [

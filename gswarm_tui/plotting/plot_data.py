@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, quote
-from gswarm_tui.plotting.choosing import MEAN, Choice, of_kind
-from gswarm_tui.plotting.grid import MOST_BINS, Devices, Grid, grids
-from gswarm_tui.plotting.happenings import Mark, Other, Trouble, happenings, others, require_values
+from gswarm_tui.plotting.annotations import (
+    Incident,
+    OverlappingSession,
+    PlotMark,
+    load_annotations,
+    overlapping_sessions,
+    require_values,
+)
+from gswarm_tui.plotting.grid import MOST_BINS, GridRows, MetricGrid, load_grids
+from gswarm_tui.plotting.metric_choice import MEAN, MetricChoice, of_kind
 from gswarm_tui.store.querying.results import QuerySource
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class PlotData:
     """A span with a grid for each choice, and what happened in it.
 
     ``how`` says whether bins hold the mean or the largest value ("mean", "max"), ``values`` which values of
@@ -22,28 +29,28 @@ class Material:
     session without an end whose recording nobody writes: it was interrupted.
     """
 
-    span: Span
+    span: Period
     running: bool
     how: str
-    choices: tuple[Choice, ...]
-    grids: tuple[Grid, ...]
+    choices: tuple[MetricChoice, ...]
+    grids: tuple[MetricGrid, ...]
     devices: str
-    marks: tuple[Mark, ...]
+    marks: tuple[PlotMark, ...]
     values: tuple[str, ...]
-    troubles: tuple[Trouble, ...]
-    others: tuple[Other, ...]
+    troubles: tuple[Incident, ...]
+    others: tuple[OverlappingSession, ...]
 
 
-def gather(
+def load_plot_data(
     source: QuerySource,
-    span: Span,
-    choices: Sequence[Choice],
+    span: Period,
+    choices: Sequence[MetricChoice],
     values: Sequence[str] = (),
     how: str = MEAN,
     *,
     all_of_them: bool = True,
     most_bins: int = MOST_BINS,
-) -> Material:
+) -> PlotData:
     """Ask a recording for all that the plot shows; ``all_of_them`` refuses choices that weren't measured.
 
     Raises:
@@ -52,14 +59,14 @@ def gather(
     """
     if span.seconds <= 0:
         raise UserError(f"{quote(span.name)} has no data: it ended as it began.")
-    marks, troubles = happenings(source, span)
+    marks, troubles = load_annotations(source, span)
     require_values(values, marks, span)
-    found: dict[tuple[str, bool], Grid] = {}
+    found: dict[tuple[str, bool], MetricGrid] = {}
     for host in (False, True):
         if metrics := of_kind(choices, host=host):
-            devices = Devices(source, span.recording_id, host=host)
+            devices = GridRows(source, span.recording_id, host=host)
             if devices.all:
-                for grid in grids(source, span, devices, metrics, how, most=most_bins):
+                for grid in load_grids(source, span, devices, metrics, how, most=most_bins):
                     found[grid.metric.name, host] = grid
     measured = [
         one
@@ -69,7 +76,7 @@ def gather(
     missing = [one for one in choices if one not in measured]
     if not measured or (missing and all_of_them):
         raise UserError(_nothing(source, span, missing))
-    return Material(
+    return PlotData(
         span=span,
         running=source.running and span.ended_at is None,
         how=how,
@@ -79,7 +86,7 @@ def gather(
         marks=tuple(marks),
         values=tuple(dict.fromkeys(values)),
         troubles=tuple(troubles),
-        others=tuple(others(source, span)),
+        others=tuple(overlapping_sessions(source, span)),
     )
 
 
@@ -94,7 +101,7 @@ WHERE n.recording_id = ?
 """
 
 
-def _nothing(source: QuerySource, span: Span, missing: Sequence[Choice]) -> str:
+def _nothing(source: QuerySource, span: Period, missing: Sequence[MetricChoice]) -> str:
     [(frames,)] = source.ask(_FRAMES, span.recording_id, span.started_at, span.until).rows()
     if not frames:
         return f"{quote(span.name)} has no data: no node was measured in it."
@@ -107,7 +114,7 @@ def _nothing(source: QuerySource, span: Span, missing: Sequence[Choice]) -> str:
     )
 
 
-def _devices(source: QuerySource, span: Span) -> str:
+def _devices(source: QuerySource, span: Period) -> str:
     """ "2 nodes, 16 × NVIDIA H100" """
     [(nodes, gpus, models)] = source.ask(_DEVICES, span.recording_id).rows()
     names = [name for name in models or () if name]

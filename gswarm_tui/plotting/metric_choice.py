@@ -12,7 +12,7 @@ MEAN, MAX = "mean", "max"
 
 
 @dataclass(frozen=True)
-class Choice:
+class MetricChoice:
     """What to draw: a metric of GPUs or (``host``) of nodes, as a heatmap, as a curve, or both."""
 
     metric: Metric
@@ -30,7 +30,7 @@ DEFAULT_CURVES = ("util", "power", "mem", "cpu")
 
 def choose_metrics(
     both: Iterable[str] = (), heatmaps: Iterable[str] = (), curves: Iterable[str] = ()
-) -> tuple[Choice, ...]:
+) -> tuple[MetricChoice, ...]:
     """The metrics to draw, in the order in which they are named; without any name the usual ones.
 
     Each word may hold several names with commas between them. Raises UserError.
@@ -48,7 +48,7 @@ def choose_metrics(
                 "and thrpower, thrtherm and thrbrake are shares of time."
             )
     return tuple(
-        Choice(*one, heatmap=one in as_heatmap, curve=one in as_curve and one[0].unit != "bits")
+        MetricChoice(*one, heatmap=one in as_heatmap, curve=one in as_curve and one[0].unit != "bits")
         for one in dict.fromkeys(found.values())
     )
 
@@ -65,6 +65,6 @@ def _names(words: Iterable[str]) -> list[str]:
     return [name for word in words for part in word.split(",") if (name := part.strip())]
 
 
-def of_kind(choices: Sequence[Choice], *, host: bool) -> tuple[Metric, ...]:
+def of_kind(choices: Sequence[MetricChoice], *, host: bool) -> tuple[Metric, ...]:
     """The metrics of GPUs, or of nodes, among the choices."""
     return tuple(choice.metric for choice in choices if choice.host is host)

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from matplotlib.axes import Axes
 
-from gswarm_tui.plotting import look
-from gswarm_tui.plotting.happenings import Mark, Other, Trouble, word_for
+from gswarm_tui.plotting import style
+from gswarm_tui.plotting.annotations import Incident, OverlappingSession, PlotMark, kind_label
 from gswarm_tui.plotting.panels import clipped
 
 LANE_IN = 0.135
@@ -17,7 +17,7 @@ MOST_SESSION_LANES = 5
 MOST_LINES = 60
 _LONGEST = 26
 _PLACES = 2000
-_LETTER_PT = look.SMALL * 0.56
+_LETTER_PT = style.SMALL * 0.56
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Lane:
     """One line: its name, with brackets, labels at times, or ticks with their severity."""
 
     name: str
-    brackets: tuple[Other, ...] = ()
+    brackets: tuple[OverlappingSession, ...] = ()
     labels: tuple[tuple[float, str], ...] = ()
     ticks: tuple[tuple[float, str], ...] = ()
 
 
-def lanes(
-    others: Sequence[Other],
-    marks: Sequence[Mark],
-    troubles: Sequence[Trouble],
+def build_lanes(
+    others: Sequence[OverlappingSession],
+    marks: Sequence[PlotMark],
+    troubles: Sequence[Incident],
     seconds: float,
     width_in: float,
 ) -> list[Lane]:
@@ -44,12 +44,12 @@ def lanes(
         found.append(Lane("marks", labels=tuple((mark.at, clipped(mark.label, _LONGEST)) for mark in marks)))
     kinds: dict[str, list[tuple[float, str]]] = {}
     for trouble in troubles:
-        kinds.setdefault(word_for(trouble), []).append((trouble.at, trouble.severity))
+        kinds.setdefault(kind_label(trouble), []).append((trouble.at, trouble.severity))
     return found + [Lane(word, ticks=tuple(ticks)) for word, ticks in kinds.items()]
 
 
-def _session_lanes(others: Sequence[Other], a_letter: float, seconds: float) -> list[Lane]:
-    rows: list[list[Other]] = []
+def _session_lanes(others: Sequence[OverlappingSession], a_letter: float, seconds: float) -> list[Lane]:
+    rows: list[list[OverlappingSession]] = []
     ends: list[float] = []
     for other in others:
         needed = _label_place(other, a_letter, seconds)[1]
@@ -68,7 +68,7 @@ def _session_lanes(others: Sequence[Other], a_letter: float, seconds: float) -> 
     return [Lane(names[at], brackets=tuple(row)) for at, row in enumerate(rows)]
 
 
-def _label_place(other: Other, a_letter: float, seconds: float) -> tuple[float, float]:
+def _label_place(other: OverlappingSession, a_letter: float, seconds: float) -> tuple[float, float]:
     """Where a bracket's name begins and ends: in it, else behind it, else before the end of the picture."""
     length = (len(clipped(other.name, _LONGEST)) + 2) * a_letter
     if length <= other.end - other.begin:
@@ -78,7 +78,7 @@ def _label_place(other: Other, a_letter: float, seconds: float) -> tuple[float, 
     return begin, begin + length
 
 
-def draw(axes: Axes, found: Sequence[Lane], seconds: float, width_in: float) -> None:
+def draw_lanes(axes: Axes, found: Sequence[Lane], seconds: float, width_in: float) -> None:
     """Draw the lines; y goes down, a lane each."""
     a_letter = _LETTER_PT / 72 / width_in * max(seconds, 1e-9)
     axes.set_ylim(len(found), 0)
@@ -96,15 +96,15 @@ def draw(axes: Axes, found: Sequence[Lane], seconds: float, width_in: float) -> 
                 textcoords="offset points",
                 ha="right",
                 va="center_baseline",
-                fontsize=look.SMALL,
-                color=look.DIM,
+                fontsize=style.SMALL,
+                color=style.DIM,
             )
         for other in lane.brackets:
             _bracket(axes, other, y, a_letter, seconds)
         _labels(axes, lane.labels, y, a_letter, seconds)
         for severity in {severity for _, severity in lane.ticks}:
             times = [when for when, of in lane.ticks if of == severity]
-            colour = look.SEVERITY.get(severity, look.DIM)
+            colour = style.SEVERITY.get(severity, style.DIM)
             axes.vlines(_apart(times, seconds), y - 0.36, y + 0.36, color=colour, linewidth=1.0)
         if lane.ticks:
             axes.annotate(
@@ -114,25 +114,25 @@ def draw(axes: Axes, found: Sequence[Lane], seconds: float, width_in: float) -> 
                 xytext=(4, 0),
                 textcoords="offset points",
                 va="center_baseline",
-                fontsize=look.SMALL,
-                color=look.DIM,
+                fontsize=style.SMALL,
+                color=style.DIM,
             )
 
 
-def _bracket(axes: Axes, other: Other, y: float, a_letter: float, seconds: float) -> None:
-    axes.vlines([other.begin, other.end], y - 0.25, y + 0.25, color=look.DIM, linewidth=0.6)
+def _bracket(axes: Axes, other: OverlappingSession, y: float, a_letter: float, seconds: float) -> None:
+    axes.vlines([other.begin, other.end], y - 0.25, y + 0.25, color=style.DIM, linewidth=0.6)
     begin, end = _label_place(other, a_letter, seconds)
     inside = begin >= other.begin and end <= other.end
     pieces = ((other.begin, begin), (end, other.end)) if inside else ((other.begin, other.end),)
     for piece in pieces:
-        axes.hlines(y, *piece, color=look.DIM, linewidth=0.6)
+        axes.hlines(y, *piece, color=style.DIM, linewidth=0.6)
     axes.text(
         (begin + end) / 2 if inside else begin + a_letter,
         y,
         clipped(other.name, _LONGEST),
         ha="center" if inside else "left",
         va="center_baseline",
-        fontsize=look.SMALL,
+        fontsize=style.SMALL,
     )
 
 
@@ -143,10 +143,10 @@ def _labels(
     shown = _with_room(labels, a_letter, seconds)
     close = len(shown) < len(labels)
     times = _apart([at for at, _ in labels], seconds)
-    axes.vlines(times, y + (0.32 if close else -0.36), y + 0.5, color=look.INK, linewidth=0.6)
+    axes.vlines(times, y + (0.32 if close else -0.36), y + 0.5, color=style.INK, linewidth=0.6)
     for at, label in shown:
         x, middle = (at, y - 0.1) if close else (at + a_letter * 0.5, y)
-        axes.text(x, middle, label, va="center_baseline", fontsize=look.SMALL)
+        axes.text(x, middle, label, va="center_baseline", fontsize=style.SMALL)
 
 
 def _apart(times: Sequence[float], seconds: float) -> list[float]:

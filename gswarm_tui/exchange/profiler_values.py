@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_tui.common.errors import quote
-from gswarm_tui.exchange.windows import micros
+from gswarm_tui.exchange.time_windows import micros
 
 FIRST_YEAR, LAST_YEAR = 1971, 2500
 
@@ -116,7 +116,7 @@ def _read(value: Any, units: Units) -> tuple[float | None, str, bool]:
 
 
 @dataclass(frozen=True)
-class Readings:
+class ProfilerFrame:
     """A frame: its time in Unix microseconds, its GPUs, and arrays with a value for each.
 
     Shares are in percent, bandwidth is in MB/s, NaN stands where nothing was measured.
@@ -140,7 +140,7 @@ class Readings:
         return answered
 
 
-def read_frame(frame: Any, units: Units) -> Readings:
+def read_frame(frame: Any, units: Units) -> ProfilerFrame:
     """What a frame says. Raises WrongValueError.
 
     An array of pairs in ``gpu_bandwidth`` is left: the program writes what NVLink could carry there.
@@ -167,7 +167,7 @@ def read_frame(frame: Any, units: Units) -> Readings:
     received, sent = column("dram_bandwidth_rx", _TRAFFIC), column("dram_bandwidth_tx", _TRAFFIC)
     if any(as_written(value, units) for value in frame.get("dram_bandwidth_rx") or ()):
         received, sent = sent, received
-    return Readings(
+    return ProfilerFrame(
         us=moment(frame.get("time")),
         gpus=names,
         util_pct=column("gpu_util", _SHARE),

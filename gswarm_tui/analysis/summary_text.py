@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
-from gswarm_tui.analysis.summary import Figures, Process, Summary
+from gswarm_tui.analysis.summary import Figures, ProcessPeaks, Summary
 from gswarm_tui.common.quantities import DASH, clock, energy, mebibytes, percent, plural, used_of, watts
 from gswarm_tui.slurm import hosts
 
-Line = tuple[str, str]
+LabelledLine = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of texts under their names; columns in ``right`` are numbers."""
 
     names: tuple[str, ...]
@@ -25,9 +25,9 @@ class Table:
 def heading(summary: Summary, zone: tzinfo | None = None) -> str:
     """When and how long it was and of how much, in a zone's time (None is the machine's own)."""
     span = summary.span
-    began, until = local(span.started_at, zone), local(span.until, zone)
+    began, until = local_time(span.started_at, zone), local_time(span.until, zone)
     end = f"{until:%H:%M:%S}" if began.date() == until.date() else f"{until:%Y-%m-%d %H:%M:%S}"
-    parts = [f"{began:%Y-%m-%d %H:%M:%S} to {end}", lasting(span.seconds)]
+    parts = [f"{began:%Y-%m-%d %H:%M:%S} to {end}", duration_text(span.seconds)]
     if span.ended_at is None:
         parts.append("still running" if summary.running else "no end")
     parts += [plural(len(summary.nodes), "node"), plural(len(summary.gpus), "GPU")]
@@ -36,12 +36,12 @@ def heading(summary: Summary, zone: tzinfo | None = None) -> str:
     return " · ".join(parts)
 
 
-def local(at: datetime, zone: tzinfo | None = None) -> datetime:
+def local_time(at: datetime, zone: tzinfo | None = None) -> datetime:
     """A time of the database in a zone (None is the machine's own)."""
     return at.replace(tzinfo=UTC).astimezone(zone)
 
 
-def lasting(seconds: float | None) -> str:
+def duration_text(seconds: float | None) -> str:
     """A length of time: "0.4 s", "22 s", "00:12:31", "2 d 03:04:05"."""
     if seconds is None:
         return DASH
@@ -72,7 +72,7 @@ def throttled_s(one: Figures) -> float | None:
     return max((s for _, s in _causes(one) if s is not None), default=None)
 
 
-def whole(summary: Summary) -> list[Line]:
+def summary_lines(summary: Summary) -> list[LabelledLine]:
     """The whole span in some lines, a label and words each; none without a sample."""
     one = summary.whole
     if one is None:
@@ -101,18 +101,18 @@ def _utilisation(one: Figures) -> str:
 
 def _busy(one: Figures) -> str:
     return (
-        f"{share(part_of(one.busy_s, one.measured_s))} of the measured time: busy {lasting(one.busy_s)}, "
-        f"idle {lasting(one.idle_s)}"
+        f"{share(part_of(one.busy_s, one.measured_s))} of the measured time: "
+        f"busy {duration_text(one.busy_s)}, idle {duration_text(one.idle_s)}"
     )
 
 
 def _bubbles(one: Figures, summary: Summary) -> str:
     if not one.bubbles:
         return DASH if one.bubbles is None else "none: no GPU idled between two busy phases"
-    longest = _maximum(summary, "bubble_longest_s", lasting)
+    longest = _maximum(summary, "bubble_longest_s", duration_text)
     return (
         f"{share(one.bubble_share)} between busy phases: {one.bubbles:,}, "
-        f"together {lasting(one.bubble_s)}, longest {longest}"
+        f"together {duration_text(one.bubble_s)}, longest {longest}"
     )
 
 
@@ -128,7 +128,9 @@ def _throttled(one: Figures) -> str:
     known = [(cause, s) for cause, s in _causes(one) if s is not None]
     if not known:
         return DASH
-    told = [f"{cause} {lasting(s)} ({share(part_of(s, one.measured_s))})" for cause, s in known if s > 0]
+    told = [
+        f"{cause} {duration_text(s)} ({share(part_of(s, one.measured_s))})" for cause, s in known if s > 0
+    ]
     return ", ".join(told) or "never"
 
 
@@ -192,18 +194,18 @@ _COLUMNS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 )
 
 
-def figures_table(figures: Sequence[Figures]) -> Table:
+def figures_table(figures: Sequence[Figures]) -> TextTable:
     """A row a node or GPU; what matters least comes last, where narrow terminals leave it out."""
     first = "node" if figures[0].gpu_index is None else "GPU"
     rows = [(one.label, *(shown(one) for _, shown in _COLUMNS)) for one in figures]
-    return Table((first, *(name for name, _ in _COLUMNS)), rows, frozenset(range(1, len(_COLUMNS) + 1)))
+    return TextTable((first, *(name for name, _ in _COLUMNS)), rows, frozenset(range(1, len(_COLUMNS) + 1)))
 
 
 def _number(value: float | None) -> str:
     return DASH if value is None else f"{value:.0f}"
 
 
-def process_table(processes: Iterable[Process]) -> Table:
+def process_table(processes: Iterable[ProcessPeaks]) -> TextTable:
     """A row a process and GPU."""
     rows = [
         (
@@ -220,7 +222,7 @@ def process_table(processes: Iterable[Process]) -> Table:
         for one in processes
     ]
     names = ("GPU", "pid", "rank", "GPU memory", "SM %", "CPU %", "memory", "command", "user")
-    return Table(names, rows, frozenset({1, 2, 3, 4, 5, 6}))
+    return TextTable(names, rows, frozenset({1, 2, 3, 4, 5, 6}))
 
 
 _EXTREMES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float], str]], ...] = (
@@ -236,7 +238,7 @@ _EXTREMES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float],
 )
 
 
-def extremes(figures: Sequence[Figures], count: int = 3) -> list[Line]:
+def outliers(figures: Sequence[Figures], count: int = 3) -> list[LabelledLine]:
     """The GPUs at the ends, some for each figure that isn't the same everywhere."""
     lines = []
     for label, value_of, shown in _EXTREMES:

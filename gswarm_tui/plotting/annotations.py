@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
-from gswarm_tui.analysis import spans
-from gswarm_tui.analysis.spans import Span
+from gswarm_tui.analysis import periods
+from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, nearest, quote
 from gswarm_tui.store.querying.results import QuerySource
 
@@ -18,7 +18,7 @@ MARK = "mark"
 
 
 @dataclass(frozen=True)
-class Mark:
+class PlotMark:
     """Something that the job or a person marked, ``at`` seconds after the span's begin."""
 
     at: float
@@ -28,7 +28,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Incident:
     """An event worth a tick, ``at`` seconds after the span's begin; ``gpu`` None if it is about the node."""
 
     at: float
@@ -40,7 +40,7 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class Other:
+class OverlappingSession:
     """Another session, from and until seconds after the span's begin, cut to the span."""
 
     name: str
@@ -73,34 +73,34 @@ ORDER BY e.ts
 """  # noqa: S608 (own names)
 
 
-def happenings(source: QuerySource, span: Span) -> tuple[list[Mark], list[Trouble]]:
+def load_annotations(source: QuerySource, span: Period) -> tuple[list[PlotMark], list[Incident]]:
     """The marks and the troubles of a span, in the order of time. Raises StoreError."""
     marks, troubles = [], []
     for row in source.ask(_EVENTS, span.recording_id, span.started_at, span.until).dicts():
         at = _seconds(span, row["ts"])
         if row["kind"] == MARK:
-            marks.append(Mark(at, row["message"], row["node"], numbers(row["detail"])))
+            marks.append(PlotMark(at, row["message"], row["node"], numbers(row["detail"])))
         elif row["kind"] in KINDS or row["severity"] not in (INFO, WARNING):
             troubles.append(
-                Trouble(at, row["kind"], row["severity"], row["node"], row["gpu"], row["message"])
+                Incident(at, row["kind"], row["severity"], row["node"], row["gpu"], row["message"])
             )
     return marks, troubles
 
 
-def word_for(trouble: Trouble) -> str:
+def kind_label(trouble: Incident) -> str:
     """What a kind of event is called in a plot's key."""
     return KINDS.get(trouble.kind, ERROR)
 
 
-def others(source: QuerySource, span: Span) -> list[Other]:
+def overlapping_sessions(source: QuerySource, span: Period) -> list[OverlappingSession]:
     """The other sessions of the same recording that overlap the span, by their begin. Raises StoreError."""
     found = [
-        Other(
+        OverlappingSession(
             one.name,
             max(0.0, _seconds(span, one.started_at)),
             min(span.seconds, _seconds(span, one.until)),
         )
-        for one in spans.sessions(source)
+        for one in periods.load_sessions(source)
         if one.recording_id == span.recording_id
         and one.session_id != span.session_id
         and one.started_at < span.until
@@ -124,12 +124,12 @@ def numbers(detail: object) -> dict[str, float]:
     }
 
 
-def value_names(marks: Iterable[Mark]) -> list[str]:
+def value_names(marks: Iterable[PlotMark]) -> list[str]:
     """The names of all values, in the order in which they came first."""
     return list(dict.fromkeys(name for mark in marks for name in mark.values))
 
 
-def require_values(wanted: Sequence[str], marks: Sequence[Mark], span: Span) -> None:
+def require_values(wanted: Sequence[str], marks: Sequence[PlotMark], span: Period) -> None:
     """Raises UserError for a name that no mark has a value for."""
     known = value_names(marks)
     for name in wanted:
@@ -141,5 +141,5 @@ def require_values(wanted: Sequence[str], marks: Sequence[Mark], span: Span) -> 
         raise UserError(f"no mark of {quote(span.name)} has a value {quote(name)}{hint}.")
 
 
-def _seconds(span: Span, at: datetime) -> float:
+def _seconds(span: Period, at: datetime) -> float:
     return (at - span.started_at).total_seconds()

@@ -69,7 +69,7 @@ _STYLE: Any = {
 
 
 @contextmanager
-def style() -> Iterator[None]:
+def plot_style() -> Iterator[None]:
     """Draw and save figures in this look; what was set before is as it was afterwards."""
     there = {font.name for font in font_manager.fontManager.ttflist}
     with mpl.rc_context(), warnings.catch_warnings():

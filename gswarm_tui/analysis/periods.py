@@ -11,7 +11,7 @@ from gswarm_tui.store.querying.results import QueryError, QuerySource
 
 
 @dataclass(frozen=True)
-class Span:
+class Period:
     """A session, or with ``session_id`` None a whole recording. Times are UTC without a zone.
 
     ``ended_at`` is None while it runs. ``until`` is its end, or the newest sample's time without one.
@@ -64,17 +64,17 @@ ORDER BY r.recording_id
 """  # noqa: S608 (own names)
 
 
-def sessions(source: QuerySource) -> list[Span]:
+def load_sessions(source: QuerySource) -> list[Period]:
     """All sessions of a file, oldest first. Raises UserError, StoreError."""
     return _found(source, _SESSIONS)
 
 
-def recordings(source: QuerySource) -> list[Span]:
+def load_recordings(source: QuerySource) -> list[Period]:
     """All recordings of a file as spans. Raises UserError, StoreError."""
     return _found(source, _RECORDINGS)
 
 
-def choose(source: QuerySource, wanted: str = "") -> Span:
+def find_period(source: QuerySource, wanted: str = "") -> Period:
     """The session of this name or number; without a word the newest, or the newest recording if it has none.
 
     Of sessions with the same name the newest is meant. ``recording N`` is a whole recording.
@@ -83,7 +83,7 @@ def choose(source: QuerySource, wanted: str = "") -> Span:
         UserError: there is none.
         StoreError: the file can't be read.
     """
-    found, whole = sessions(source), recordings(source)
+    found, whole = load_sessions(source), load_recordings(source)
     if not wanted:
         if latest := (found or whole)[-1:]:
             return latest[0]
@@ -97,9 +97,9 @@ def choose(source: QuerySource, wanted: str = "") -> Span:
     raise UserError(_unknown(source, wanted, found))
 
 
-def _found(source: QuerySource, sql: str) -> list[Span]:
+def _found(source: QuerySource, sql: str) -> list[Period]:
     try:
-        return [Span(**row) for row in source.ask(sql).dicts()]
+        return [Period(**row) for row in source.ask(sql).dicts()]
     except QueryError as error:
         tables = {name for (name,) in source.ask("SELECT table_name FROM duckdb_tables()").rows()}
         if {"recordings", "sessions", "nodes", "gpus", "gpu_samples", "host_samples"} <= tables:
@@ -108,7 +108,7 @@ def _found(source: QuerySource, sql: str) -> list[Span]:
         raise UserError(words) from error
 
 
-def _unknown(source: QuerySource, wanted: str, found: Sequence[Span]) -> str:
+def _unknown(source: QuerySource, wanted: str, found: Sequence[Period]) -> str:
     if not found:
         return (
             f"{source.path} has no session {quote(wanted)}: it has none at all; "

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gswarm_tui.analysis.spans import Span
-from gswarm_tui.analysis.summary import Process, Summary, processes, summarize
+from gswarm_tui.analysis.periods import Period
+from gswarm_tui.analysis.summary import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 from gswarm_tui.store.querying.results import QuerySource
 
@@ -26,7 +26,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ReportData:
     """Rows by the names of their columns: the recording, its nodes, what went wrong, other events, marks.
 
     Lists that are cut say in their count how many there are.
@@ -35,7 +35,7 @@ class Facts:
     recording: Row
     nodes: list[Row]
     summary: Summary
-    processes: list[Process]
+    processes: list[ProcessPeaks]
     gaps: list[Gap]
     troubles: list[Row]
     trouble_count: int
@@ -85,7 +85,7 @@ ORDER BY begin, node
 """  # noqa: S608 (own names and numbers)
 
 
-def facts(source: QuerySource, span: Span) -> Facts:
+def load_report_data(source: QuerySource, span: Period) -> ReportData:
     """Everything of a span. Raises StoreError."""
     recording = source.ask("FROM recordings WHERE recording_id = ?", span.recording_id).dicts()[0]
     within = (span.recording_id, span.started_at, span.until)
@@ -101,7 +101,7 @@ def facts(source: QuerySource, span: Span) -> Facts:
         *(begin, span.recording_id, begin, end, begin, end, begin, end, span.recording_id),
         (recording["interval_ms"] or 1000) / 1000,
     ).rows()
-    return Facts(
+    return ReportData(
         recording=recording,
         nodes=source.ask(_NODES, span.recording_id).dicts(),
         summary=summarize(source, span),

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gswarm_tui.common.errors import quote
-from gswarm_tui.exchange.foreign import Units, Values, WrongValueError, moment, read_frame
-from gswarm_tui.exchange.gswarm_json import MADE_BY
+from gswarm_tui.exchange.json_export import MADE_BY
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
+from gswarm_tui.exchange.profiler_values import Units, Values, WrongValueError, moment, read_frame
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.sql.schema import (
     GPU_SAMPLES,
@@ -47,7 +47,7 @@ _RECORDING_TEXTS = ("host", "user_name", "slurm_job_id", "slurm_cluster", "comma
 
 
 @dataclass(frozen=True)
-class Counted:
+class ImportCounts:
     """What was imported; ``notice`` is a sentence about what couldn't be, or empty."""
 
     samples: int
@@ -122,7 +122,7 @@ class JsonImport:
         self._began_us, self._ended_us = 0, 0
         self._memory_lost = False
 
-    def read(self, tell: Callable[[float], None]) -> Counted:
+    def read(self, tell: Callable[[float], None]) -> ImportCounts:
         """Adds the whole file; ``tell`` hears which share is done. Raises StoreError."""
         try:
             size = max(1, self._path.stat().st_size)
@@ -145,7 +145,7 @@ class JsonImport:
             "gpu_memory was left out: it is a share, and the file doesn't tell the GPUs' memory; "
             "--gpu-memory-mib tells it."
         )
-        return Counted(self._samples, len(self._gpus), notice if lost else "")
+        return ImportCounts(self._samples, len(self._gpus), notice if lost else "")
 
     def _member(self, name: str, value: Any) -> None:
         if name in {"session_name", "start_time", "end_time", "made_by", "recording", "session", "devices"}:

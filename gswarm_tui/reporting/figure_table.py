@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gswarm_tui.analysis.sheet import part_of, throttled_s
 from gswarm_tui.analysis.summary import Figures
+from gswarm_tui.analysis.summary_text import part_of, throttled_s
 from gswarm_tui.common.quantities import DASH
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
-from gswarm_tui.reporting.html import Cell, Html, cell, table
+from gswarm_tui.reporting.html import Html, HtmlCell, cell, table
 
 MOST_MARKED = 3
 """An extreme that more rows share isn't marked."""
 
 
 @dataclass(frozen=True)
-class Column:
+class FigureColumn:
     """A column of the tables: its head, its value in the head's unit, and how many digits are written."""
 
     head: str
@@ -25,18 +25,18 @@ class Column:
 
 
 COLUMNS = (
-    Column("util mean (%)", lambda one: one.util_mean_pct, 1),
-    Column("median", lambda one: one.util_median_pct),
-    Column("p95", lambda one: one.util_p95_pct),
-    Column("busy (%)", lambda one: times(part_of(one.busy_s, one.measured_s), 100), 1),
-    Column("bubbles (%)", lambda one: times(one.bubble_share, 100), 1),
-    Column("power mean (W)", lambda one: one.power_mean_w),
-    Column("max (W)", lambda one: one.power_max_w),
-    Column("memory max (GiB)", lambda one: times(one.mem_used_max_mib, 1 / 1024), 1),
-    Column("energy (kWh)", lambda one: one.energy_kwh, 3),
-    Column("max (°C)", lambda one: one.temp_max_c),
-    Column("throttled (s)", throttled_s),
-    Column("coverage (%)", lambda one: times(one.coverage, 100), 1),
+    FigureColumn("util mean (%)", lambda one: one.util_mean_pct, 1),
+    FigureColumn("median", lambda one: one.util_median_pct),
+    FigureColumn("p95", lambda one: one.util_p95_pct),
+    FigureColumn("busy (%)", lambda one: times(part_of(one.busy_s, one.measured_s), 100), 1),
+    FigureColumn("bubbles (%)", lambda one: times(one.bubble_share, 100), 1),
+    FigureColumn("power mean (W)", lambda one: one.power_mean_w),
+    FigureColumn("max (W)", lambda one: one.power_max_w),
+    FigureColumn("memory max (GiB)", lambda one: times(one.mem_used_max_mib, 1 / 1024), 1),
+    FigureColumn("energy (kWh)", lambda one: one.energy_kwh, 3),
+    FigureColumn("max (°C)", lambda one: one.temp_max_c),
+    FigureColumn("throttled (s)", throttled_s),
+    FigureColumn("coverage (%)", lambda one: times(one.coverage, 100), 1),
 )
 
 DEFINITIONS = (
@@ -100,7 +100,7 @@ def figures_table(found: Sequence[Figures]) -> Html:
     return table(heads, rows, right=frozenset(range(1, len(heads))))
 
 
-def _ends(column: Column, found: Sequence[Figures]) -> tuple[str, ...]:
+def _ends(column: FigureColumn, found: Sequence[Figures]) -> tuple[str, ...]:
     """The lowest and the highest value as written, empty where too many share it or all are the same."""
     values = sorted(value for one in found if (value := column.value(one)) is not None)
     written = [number(value, column.digits) for value in values]
@@ -109,7 +109,7 @@ def _ends(column: Column, found: Sequence[Figures]) -> tuple[str, ...]:
     return tuple(end if written.count(end) <= MOST_MARKED else "" for end in (written[0], written[-1]))
 
 
-def _cell(column: Column, one: Figures, ends: tuple[str, ...]) -> Cell:
+def _cell(column: FigureColumn, one: Figures, ends: tuple[str, ...]) -> HtmlCell:
     text = number(column.value(one), column.digits)
     if text not in ends or text == "0":
         return cell(text, "n")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gswarm_agent.frame import INFO
-from gswarm_tui.fleet.events import Event, Happened
-from gswarm_tui.fleet.node import Rings
+from gswarm_tui.fleet.events import Event, EventLogged
+from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.playback.track import KINDS, MARK, Stop, Stretch, Track
+from gswarm_tui.playback.timeline import KINDS, MARK, JumpTarget, ReplayTimeline, SessionRange
 from gswarm_tui.store.history.fleet_builder import FleetBuilder
 from gswarm_tui.store.history.recording_reader import ArraySource, RecordingReader, micros
 
 
-class RecordedTape:
+class RecordedSource:
     """One recording; see ``Tape``.
 
     ``until`` tells how far one that is being written can be read, None is for one that has ended. ``live`` is
@@ -49,30 +49,30 @@ class RecordedTape:
         self._learn()
         return self._moments.fleet(at)
 
-    def rings(self, at: float) -> dict[str, Rings]:
+    def rings(self, at: float) -> dict[str, NodeHistory]:
         """All the history of its nodes then, by name, where ``fleet`` gives less. Raises StoreError."""
         return self._moments.rings(at)
 
-    def track(self) -> Track:
+    def track(self) -> ReplayTimeline:
         """Its sessions, warnings, errors and marks. Raises StoreError."""
-        return Track(self._sessions(), list(stops(self._turns())))
+        return ReplayTimeline(self._sessions(), list(jump_targets(self._turns())))
 
-    def _sessions(self) -> list[Stretch]:
+    def _sessions(self) -> list[SessionRange]:
         if self._live is not None:  # of another thread: all at once
             book = list(self._live.sessions.sessions.values())
-            return [Stretch(one.name, one.started_at, one.ended_at) for one in book]
+            return [SessionRange(one.name, one.started_at, one.ended_at) for one in book]
         return [
-            Stretch(
+            SessionRange(
                 row["name"], row["start_us"] / 1e6, None if row["end_us"] is None else row["end_us"] / 1e6
             )
             for row in self.recording.sessions()
         ]
 
-    def _turns(self) -> list[Happened]:
+    def _turns(self) -> list[EventLogged]:
         found = self.recording.turns()
         if self._live is not None:
             known = {(micros(one.at), one.message) for one in found}
-            marks = [one for one in list(self._live.happened) if one.kind == MARK]
+            marks = [one for one in list(self._live.event_log) if one.kind == MARK]
             found += [one for one in marks if (micros(one.at), one.message) not in known]
         return found
 
@@ -81,9 +81,9 @@ class RecordedTape:
             self.recording.learn()
 
 
-def stops(happened: Iterable[Happened]) -> Iterable[Stop]:
+def jump_targets(happened: Iterable[EventLogged]) -> Iterable[JumpTarget]:
     """Happenings as stops on a track."""
     for one in happened:
         kind = MARK if one.kind == MARK else one.severity
         who = (one.node or "") + ("" if one.gpu is None else f":{one.gpu}")
-        yield Stop(one.at, kind if kind in KINDS else INFO, f"{who} {one.message}".strip())
+        yield JumpTarget(one.at, kind if kind in KINDS else INFO, f"{who} {one.message}".strip())

@@ -1,0 +1,318 @@
+"""Runs side by side: how much faster, how well the added GPUs were used, and what differs most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any
+
+from gswarm_tui.analysis.periods import Period
+from gswarm_tui.analysis.summary import Figures, Summary
+from gswarm_tui.analysis.summary_text import TextTable, duration_text, local_time, part_of, share, throttled_s
+from gswarm_tui.common.quantities import DASH, clock, energy, mebibytes, percent, used_of, watts
+from gswarm_tui.store.querying.results import QuerySource, Result
+from gswarm_tui.store.sql.views import MARK_VALUES, MARKS
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A session to compare: how it is called, its file, its summary, and the final values of its marks."""
+
+    label: str
+    file: str
+    summary: Summary
+    whole: Figures
+    marks: dict[str, float]
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, or has taken so far."""
+        return self.summary.span.seconds
+
+    @property
+    def balance(self) -> float | None:
+        """How evenly the GPUs were used: the mean of their mean utilisations over the highest; 1 is even.
+
+        It is POP's load balance (average over maximum) with utilisation for useful computation.
+        """
+        means = [gpu.util_mean_pct for gpu in self.summary.gpus if gpu.util_mean_pct is not None]
+        return sum(means) / len(means) / max(means) if means and max(means) > 0 else None
+
+    @property
+    def throttled(self) -> float | None:
+        """The share of the measured time that was spent throttled."""
+        return part_of(throttled_s(self.whole), self.whole.measured_s)
+
+
+def speed_up(first_s: float, then_s: float) -> float | None:
+    """How many times as fast the other is, None without a duration."""
+    return first_s / then_s if then_s > 0 else None
+
+
+def efficiency(first_s: float, first_gpus: int, then_s: float, then_gpus: int) -> float | None:
+    """Scaling efficiency T1 / (n · Tn), where n is how many times the first's GPUs the other has.
+
+    It is for the same work done by both. None without a duration.
+    """
+    cost = then_s * then_gpus
+    return first_s * first_gpus / cost if cost > 0 else None
+
+
+def final_mark_values(source: QuerySource, span: Period) -> dict[str, float]:
+    """The newest number of each name that marks of the span carry. Raises StoreError."""
+    found = source.ask(
+        f"WITH marks AS ({MARKS}) SELECT key, arg_max(value, ts) FROM ({MARK_VALUES}) "  # noqa: S608
+        "WHERE recording_id = ? AND ts >= ?::TIMESTAMP AND ts < ?::TIMESTAMP AND value IS NOT NULL "
+        "GROUP BY key ORDER BY key",
+        span.recording_id,
+        span.started_at,
+        span.until,
+    )
+    return dict(found.rows())
+
+
+_RELATIVE = 0.08
+"""Runs of the same on other GPUs of one kind take 8 % more or less on average (Sinha et al., SC 2022)."""
+_POINTS = 0.05
+"""GPUs whose means are spread by no more than 5 % count as balanced (ClusterCockpit, Omnistat)."""
+_TELLING = 2.0
+"""A difference is worth telling from twice of what is usual."""
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """Something that runs differ in; ``of_gpu`` gives it for one GPU, whose spread is usual, too.
+
+    What ``adds_up`` grows as long as a run goes on.
+    """
+
+    name: str
+    of: Callable[[ComparedRun], float | None]
+    shown: Callable[[float | None], str]
+    relative: bool
+    of_gpu: Callable[[Figures], float | None] | None = None
+    adds_up: bool = False
+
+
+def _util(one: Figures) -> float | None:
+    return part_of(one.util_mean_pct, 100)
+
+
+def _throttled(one: Figures) -> float | None:
+    return part_of(throttled_s(one), one.measured_s)
+
+
+_QUANTITIES = (
+    _Quantity(
+        "GPU time", lambda run: run.seconds * run.whole.gpus, lambda s: clock(s or 0), True, adds_up=True
+    ),
+    _Quantity("energy", lambda run: run.whole.energy_j, energy, True, adds_up=True),
+    _Quantity("mean utilisation", lambda run: _util(run.whole), share, False, _util),
+    _Quantity("balance", lambda run: run.balance, share, False),
+    _Quantity("bubbles", lambda run: run.whole.bubble_share, share, False, lambda one: one.bubble_share),
+    _Quantity("throttling", lambda run: run.throttled, share, False, _throttled),
+    _Quantity("power", lambda run: run.whole.power_mean_w, watts, True, lambda one: one.power_mean_w),
+    _Quantity(
+        "peak GPU memory",
+        lambda run: run.whole.mem_used_max_mib,
+        mebibytes,
+        True,
+        lambda one: one.mem_used_max_mib,
+    ),
+)
+
+
+def largest_difference(runs: Sequence[ComparedRun]) -> str:
+    """A sentence on what differs most from the first run, measured by what is usual.
+
+    Usual is the spread over the GPUs of one run, and at least what runs of the same work differ by anyway.
+    """
+    found = [
+        (times, quantity, run)
+        for run in runs[1:]
+        for quantity in _QUANTITIES
+        if not (quantity.adds_up and (run.summary.running or runs[0].summary.running))
+        and (times := _times_usual(quantity, runs[0], run)) is not None
+        and times >= _TELLING
+    ]
+    if not found:
+        return "Nothing differs more than runs of the same work usually do."
+    times, quantity, run = max(found, key=lambda one: one[0])
+    first = runs[0]
+    return (
+        f"What differs most is {quantity.name}: {quantity.shown(quantity.of(run))} in {run.label}, "
+        f"{quantity.shown(quantity.of(first))} in {first.label}; that is {times:.0f} times what is usual "
+        "between runs of the same work."
+    )
+
+
+def _times_usual(quantity: _Quantity, first: ComparedRun, then: ComparedRun) -> float | None:
+    a, b = quantity.of(first), quantity.of(then)
+    if a is None or b is None:
+        return None
+    if not quantity.relative:
+        return abs(b - a) / max(_POINTS, _spread(quantity, first, then))
+    middle = (a + b) / 2
+    return abs(b - a) / max(_RELATIVE * middle, _spread(quantity, first, then)) if middle > 0 else None
+
+
+def _spread(quantity: _Quantity, *runs: ComparedRun) -> float:
+    """The standard deviation over the GPUs of a run, of several their quadratic mean; 0 where not known."""
+    if (of_gpu := quantity.of_gpu) is None:
+        return 0.0
+    each = [[v for gpu in run.summary.gpus if (v := of_gpu(gpu)) is not None] for run in runs]
+    return math.sqrt(sum(_variance(values) if values else 0.0 for values in each) / len(each))
+
+
+def _variance(values: Sequence[float]) -> float:
+    """Of all there is; ``statistics`` would bring half a MiB of fractions and decimals for it."""
+    middle = math.fsum(values) / len(values)
+    return math.fsum((value - middle) ** 2 for value in values) / len(values)
+
+
+_Row = tuple[str, Callable[[ComparedRun], str]]
+
+
+def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) -> TextTable:
+    """A row a figure, a column a run; rows that say nothing are left out."""
+    first = runs[0]
+    several_files = len({run.file for run in runs}) > 1
+    rows: list[_Row] = [
+        ("file", lambda run: run.file if several_files else DASH),
+        ("began", lambda run: f"{local_time(run.summary.span.started_at, zone):%Y-%m-%d %H:%M:%S}"),
+        ("nodes", lambda run: str(len(run.summary.nodes))),
+        ("GPUs", lambda run: str(run.whole.gpus)),
+        ("duration", lambda run: duration_text(run.seconds) + (" so far" if run.summary.running else "")),
+        ("speed-up", lambda run: _times(_speed_up(first, run))),
+        ("efficiency", lambda run: _exact_share(_efficiency(first, run))),
+        ("energy", lambda run: energy(run.whole.energy_j)),
+        ("energy ratio", lambda run: _times(_energy_ratio(first, run))),
+        ("power a GPU", lambda run: watts(run.whole.power_mean_w)),
+        ("utilisation", lambda run: percent(run.whole.util_mean_pct)),
+        ("busy", lambda run: share(part_of(run.whole.busy_s, run.whole.measured_s))),
+        ("balance", lambda run: share(run.balance)),
+        ("bubbles", lambda run: share(run.whole.bubble_share)),
+        ("longest bubble", lambda run: duration_text(run.whole.bubble_longest_s)),
+        ("throttled", lambda run: share(run.throttled)),
+        ("peak memory", _memory),
+        ("coverage", lambda run: share(run.whole.coverage)),
+    ]
+    texts = [(label, *(shown(run) for run in runs)) for label, shown in rows]
+    texts += [(name, *(_value(run.marks.get(name)) for run in runs)) for name in _shared_marks(runs)]
+    kept = [row for row in texts if any(cell != DASH for cell in row[1:])]
+    return TextTable(("", *(run.label for run in runs)), kept, frozenset(range(1, len(runs) + 1)))
+
+
+def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """What a reader of the table must know: same work, runs that go on, nodes that don't cover theirs."""
+    if _over(runs[0]):
+        yield "Speed-up and efficiency, T1 / (n · Tn), are for runs that do the same work."
+    running = [run.label for run in runs if run.summary.running]
+    if len(running) == 1:
+        yield f"{running[0]} still runs: its figures are as of now, and its work can't be compared yet."
+    elif running:
+        names = _listed(running)
+        yield f"{names} still run: their figures are as of now, and their work can't be compared yet."
+    endless = [r.label for r in runs if r.summary.span.ended_at is None and not r.summary.running]
+    if len(endless) == 1:
+        yield f"{endless[0]} has no end: it is taken up to its last sample."
+    elif endless:
+        yield f"{_listed(endless)} have no end: each is taken up to its last sample."
+    for run in runs:
+        if run.summary.partial:
+            all_of_them = len(run.summary.covered)
+            complete = all_of_them - len(run.summary.partial)
+            yield f"{run.label} is partial: {complete:,} of {all_of_them:,} nodes cover all of it."
+
+
+def _listed(labels: Sequence[str]) -> str:
+    """Names in a sentence: "a, b and c"."""
+    return f"{', '.join(labels[:-1])} and {labels[-1]}"
+
+
+def _over(*runs: ComparedRun) -> bool:
+    """Whether none of them still runs: only then may they have done the same work."""
+    return not any(run.summary.running for run in runs)
+
+
+def _speed_up(first: ComparedRun, run: ComparedRun) -> float | None:
+    return speed_up(first.seconds, run.seconds) if _over(first, run) else None
+
+
+def _energy_ratio(first: ComparedRun, run: ComparedRun) -> float | None:
+    return part_of(run.whole.energy_j, first.whole.energy_j) if _over(first, run) else None
+
+
+def _efficiency(first: ComparedRun, run: ComparedRun) -> float | None:
+    if not _over(first, run):
+        return None
+    return efficiency(first.seconds, first.whole.gpus, run.seconds, run.whole.gpus)
+
+
+def _times(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2f} ×"
+
+
+def _exact_share(value: float | None) -> str:
+    return DASH if value is None else f"{100 * value:.1f} %"
+
+
+def _memory(run: ComparedRun) -> str:
+    return used_of(run.whole.mem_used_max_mib, run.whole.mem_total_mib)
+
+
+def _value(value: float | None) -> str:
+    return DASH if value is None else f"{value:.6g}"
+
+
+def _shared_marks(runs: Sequence[ComparedRun]) -> list[str]:
+    """Names of values that at least two runs have."""
+    names = sorted({name for run in runs for name in run.marks})
+    return [name for name in names if sum(name in run.marks for run in runs) > 1]
+
+
+_COLUMNS: dict[str, tuple[str, Callable[[ComparedRun, ComparedRun], Any]]] = {
+    "run": ("VARCHAR", lambda run, _: run.label),
+    "file": ("VARCHAR", lambda run, _: run.file),
+    "recording_id": ("INTEGER", lambda run, _: run.summary.span.recording_id),
+    "session_id": ("INTEGER", lambda run, _: run.summary.span.session_id),
+    "started_at": ("TIMESTAMP", lambda run, _: run.summary.span.started_at),
+    "ended_at": ("TIMESTAMP", lambda run, _: run.summary.span.ended_at),
+    "duration_s": ("DOUBLE", lambda run, _: run.seconds),
+    "nodes": ("INTEGER", lambda run, _: len(run.summary.nodes)),
+    "complete_nodes": ("INTEGER", lambda run, _: len(run.summary.covered) - len(run.summary.partial)),
+    "gpus": ("INTEGER", lambda run, _: run.whole.gpus),
+    "speed_up": ("DOUBLE", lambda run, first: _speed_up(first, run)),
+    "efficiency": ("DOUBLE", lambda run, first: _efficiency(first, run)),
+    "energy_j": ("DOUBLE", lambda run, _: run.whole.energy_j),
+    "energy_kwh": ("DOUBLE", lambda run, _: run.whole.energy_kwh),
+    "energy_ratio": ("DOUBLE", lambda run, first: _energy_ratio(first, run)),
+    "power_mean_w": ("DOUBLE", lambda run, _: run.whole.power_mean_w),
+    "util_mean_pct": ("DOUBLE", lambda run, _: run.whole.util_mean_pct),
+    "busy_share": ("DOUBLE", lambda run, _: part_of(run.whole.busy_s, run.whole.measured_s)),
+    "balance": ("DOUBLE", lambda run, _: run.balance),
+    "bubbles": ("BIGINT", lambda run, _: run.whole.bubbles),
+    "bubble_s": ("DOUBLE", lambda run, _: run.whole.bubble_s),
+    "bubble_share": ("DOUBLE", lambda run, _: run.whole.bubble_share),
+    "bubble_longest_s": ("DOUBLE", lambda run, _: run.whole.bubble_longest_s),
+    "throttled_share": ("DOUBLE", lambda run, _: run.throttled),
+    "mem_used_max_mib": ("BIGINT", lambda run, _: run.whole.mem_used_max_mib),
+    "mem_total_mib": ("BIGINT", lambda run, _: run.whole.mem_total_mib),
+    "coverage": ("DOUBLE", lambda run, _: run.whole.coverage),
+}
+
+
+def comparison_result(runs: Sequence[ComparedRun]) -> Result:
+    """A row a run as data: times in UTC, units in the names, then a column a mark's final value."""
+    names = sorted({name for run in runs for name in run.marks})
+    rows = [
+        tuple(value(run, runs[0]) for _, value in _COLUMNS.values()) + tuple(map(run.marks.get, names))
+        for run in runs
+    ]
+    return Result(
+        (*_COLUMNS, *(f"mark_{name}" for name in names)),
+        (*(kind for kind, _ in _COLUMNS.values()), *("DOUBLE" for _ in names)),
+        iter([rows]),
+    )

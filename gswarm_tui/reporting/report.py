@@ -1,0 +1,135 @@
+"""A report, made of a recording: asks, draws and puts the page together."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import datetime, tzinfo
+from html import escape
+
+from gswarm_tui.analysis.periods import Period
+from gswarm_tui.plotting import style
+from gswarm_tui.plotting.annotations import value_names
+from gswarm_tui.plotting.figure import draw, reading_hint
+from gswarm_tui.plotting.metric_choice import MetricChoice, metric_named
+from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
+from gswarm_tui.reporting.html import Html
+from gswarm_tui.reporting.page import Report, ReportPlot
+from gswarm_tui.reporting.report_data import load_report_data
+from gswarm_tui.store.querying.results import QuerySource
+
+MOST_BINS = 600
+"""Enough for the width of a page, and few enough to send on."""
+MOST_VALUES = 4
+_MAPS = ("util",)
+_CURVES = ("util", "power", "mem", "temp", "nvtx", "pcierx")
+_HOSTS = ("cpu", "hostmem", "netin")
+
+
+def build_report(
+    source: QuerySource, span: Period, made_at: datetime, zone: tzinfo | None, tool_version: str
+) -> Report:
+    """The report of a span.
+
+    Raises:
+        UserError: it holds nothing to report.
+        StoreError: the file can't be read.
+    """
+    choices = [
+        MetricChoice(*metric_named(name), heatmap=name in _MAPS, curve=True) for name in (*_CURVES, *_HOSTS)
+    ]
+    material = load_plot_data(source, span, choices, all_of_them=False, most_bins=MOST_BINS)
+    return Report(
+        span=span,
+        facts=load_report_data(source, span),
+        plots=_plots(material, zone),
+        path=source.path,
+        running=material.running,
+        made_at=made_at,
+        zone=zone,
+        tool_version=tool_version,
+    )
+
+
+def _plots(material: PlotData, zone: tzinfo | None) -> list[ReportPlot]:
+    util = _only(material, "util")
+    rest = _only(replace(material, others=(), troubles=()), *_CURVES[1:])
+    hosts = _only(replace(material, others=(), troubles=()), *_HOSTS)
+    values = tuple(value_names(material.marks)[:MOST_VALUES])
+    marked = replace(_only(replace(material, others=(), troubles=())), values=values)
+    above = " Above: other sessions, marks, and what happened."
+    told = bool(material.others or material.marks or material.troubles)
+    captions = (
+        (util, "util", "GPU utilisation." + above * told),
+        (rest, "gpus", "What the GPUs drew, held and moved."),
+        (hosts, "nodes", "The nodes' own CPUs, memory and network."),
+        (marked, "marks", "Values that the job gave with its marks."),
+    )
+    return [
+        ReportPlot(inline(part, zone, name, caption), f"{caption} {reading_hint(part)}".strip())
+        for part, name, caption in captions
+        if part.grids or part.values
+    ]
+
+
+def _only(material: PlotData, *shorts: str) -> PlotData:
+    kept = [
+        (choice, grid)
+        for choice, grid in zip(material.choices, material.grids, strict=True)
+        if choice.metric.short in shorts
+    ]
+    return replace(
+        material, choices=tuple(choice for choice, _ in kept), grids=tuple(grid for _, grid in kept)
+    )
+
+
+ROLES = {
+    "#ffffff": "paper",
+    style.INK: "ink",
+    style.DIM: "dim",
+    style.FAINT: "faint",
+    style.GRID: "grid",
+    style.LINE: "line",
+    style.INNER: "inner",
+    style.OUTER: "outer",
+    style.GAP: "gap",
+    style.GAP_LINES: "gap-lines",
+    style.SEVERITY["error"]: "error",
+    style.SEVERITY["warning"]: "warning",
+}
+"""Colours of plots, and the page's variables in their place: these have other values in the dark."""
+
+
+def inline(material: PlotData, zone: tzinfo | None, name: str, label: str) -> Html:
+    """A plot without its headings as an element of a page; ``name`` is its own on the page."""
+    drawn = draw(material, zone, "svg", headed=False).decode()
+    return Html(_fitted(drawn, name, label))
+
+
+def _fitted(drawn: str, name: str, label: str) -> str:
+    svg = drawn[drawn.index("<svg") :]
+    svg = re.sub(r"<(metadata|title|style)\b.*?</\1>", "", svg, flags=re.DOTALL)
+    opening, _, body = svg.partition(">")
+    box = opening.partition('viewBox="')[2].partition('"')[0]
+    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', body))
+
+    def fit(found: re.Match[str]) -> str:
+        element = re.sub(r'id="heat"', 'class="heat"', found[0])
+        element = re.sub(
+            r' id="([^"]*)"', lambda it: f' id="{name}-{it[1]}"' if it[1] in used else "", element
+        )
+        element = element.replace("url(#", f"url(#{name}-").replace("xlink:href=", "href=")
+        element = element.replace('href="#', f'href="#{name}-')
+        if " d=" in element:
+            element = re.sub(r"(\d\.\d\d)\d+", r"\1", element)
+        element = re.sub(r"font-family: [^;\"]*", "font-family: var(--plot)", element)
+        element = re.sub(r'fill="(#[0-9a-f]{6})"', r'style="fill: \1"', element)
+        return re.sub(r"#[0-9a-f]{6}\b", lambda it: _variable(it[0]), element)
+
+    # Only what is in elements is changed, never a text: that may be somebody's name.
+    body = re.sub(r"<[^>]+>", fit, body)
+    return f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}">{body}'
+
+
+def _variable(colour: str) -> str:
+    return f"var(--{ROLES[colour]})" if colour in ROLES else colour
