@@ -195,7 +195,7 @@ async def test_the_newest_head_takes_over_also_without_a_process(server: Server,
 async def test_a_server_that_forbids_it_is_asked_twice_and_then_seldom(
     tmp_path: Path, server: Server, recording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_launcher, "SELDOM", 4)
+    monkeypatch.setattr(ssh_launcher, "RETRY_EVERY", 4)
     (tmp_path / "strict").mkdir()
     with running(tmp_path / "strict", AllowStreamLocalForwarding="no") as strict:
         strict.trust()

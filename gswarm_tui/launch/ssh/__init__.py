@@ -1,11 +1,10 @@
-"""Starts agents over SSH, as the user's own ``ssh`` would: their configuration, agent, keys and known hosts.
+"""Starts agents over SSH with the user's own configuration, ssh-agent, keys and known hosts.
 
-Nothing is ever asked for or accepted silently: what ssh would ask about is an error with its remedy.
+It never prompts and never accepts a host key: where ssh would prompt, it reports an error with its remedy.
 """
 
 from __future__ import annotations
 
-from gswarm_tui.launch.ssh.launcher import SshLauncher
-from gswarm_tui.launch.ssh.settings import SshSettings
+from gswarm_tui.launch.ssh.launcher import SshLauncher, SshSettings
 
 __all__ = ["SshLauncher", "SshSettings"]

@@ -1,19 +1,31 @@
-"""One way into one host: what is known of it before, and what is learned on the way."""
+"""One attempt to connect to one host: its SSH configuration, its known keys, and its banner.
+
+docs/decisions/004-ssh-caches.md gives the measurements behind the two caches here.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import asyncssh
 
-from gswarm_tui.launch.ssh.stamps import Stamp, stamp
+from gswarm_tui.launch.ssh.asyncssh_internals import (
+    TrustedKeys,
+    configured,
+    load_key_pairs,
+    match_known_hosts,
+    parse_known_hosts,
+    signature_algorithms,
+)
 
+DEFAULT_KEYS = tuple(f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa"))
 _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _HOST_KEY_TYPES = [
@@ -27,91 +39,105 @@ _HOST_KEY_TYPES = [
 _SSH_PORT = 22
 _LONGEST_BANNER = 4096
 
-TrustedKeys = tuple[Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey]]
-
-
-class KnownHosts:
-    """Known-hosts files, each parsed once and again when it changes; shared by all connections."""
-
-    def __init__(self) -> None:
-        self._parsed: dict[tuple[Path, ...], tuple[list[Stamp], asyncssh.SSHKnownHosts]] = {}
-
-    def read(self, paths: Sequence[Path]) -> asyncssh.SSHKnownHosts:
-        """What these files say together; files that aren't there and lines that can't be read say nothing."""
-        key, stamps = tuple(paths), [stamp(path) for path in paths]
-        if key not in self._parsed or self._parsed[key][0] != stamps:
-            known = asyncssh.SSHKnownHosts()
-            for path in (path for path, found in zip(paths, stamps, strict=True) if found is not None):
-                for line in path.read_text("utf-8", "replace").splitlines():
-                    with contextlib.suppress(ValueError):
-                        known.load(line)
-            self._parsed[key] = stamps, known
-        return self._parsed[key][1]
-
-
-@functools.lru_cache(maxsize=64)
-def _expanded(path: str) -> Path:
-    """A path as a configuration names it, mostly for all hosts alike."""
-    return Path(path).expanduser()
+FileVersions = tuple[tuple[Path, int], ...]
+"""Files that exist, with their modification times: a cache key that changes with the files."""
 
 
 @dataclass
 class Attempt(asyncssh.SSHClient):
-    """What is learned on the way into one host, to explain a failure.
+    """One attempt to connect to a host, with all that explains its failure.
 
-    ``options`` are what the configuration says of it, perhaps read for another of which it says the same.
+    ``options`` is what the SSH configuration sets for the host, None until it is read.
     """
 
     host: str
-    known: KnownHosts
     options: asyncssh.SSHClientConnectionOptions | None = None
     banner: str = ""
     host_is_known: bool = False
-    _trusted: dict[tuple[str, int | None], TrustedKeys] = field(default_factory=dict)
 
     def auth_banner_received(self, msg: str, lang: str) -> None:
-        """Keep what the server says before it lets anybody in, which is often why it doesn't."""
+        """Keep the server's banner: it often explains why the server refuses the user."""
         self.banner = f"{self.banner} {msg[:_LONGEST_BANNER]}"[:_LONGEST_BANNER]
 
-    def configured(self, name: str, default: Sequence[str]) -> list[Path]:
-        """The files that an option of the SSH configuration names."""
-        named = self.options.config.get(name, default) if self.options else default
-        return [_expanded(str(one)) for one in cast("Sequence[object]", named)]
+    def is_set(self, name: str) -> bool:
+        """Return whether the SSH configuration sets an option, and not to ``no``."""
+        return self.options is not None and bool(configured(self.options, name))
+
+    def files(self, name: str, default: Sequence[str] = ()) -> list[Path]:
+        """Return the files that an option of the SSH configuration names."""
+        paths = configured(self.options, name, default) if self.options else default
+        return [Path(str(path)).expanduser() for path in cast("Sequence[object]", paths)]
 
     @property
     def agent_path(self) -> str:
-        """The socket of the ssh-agent; empty where there is none."""
-        named = (
-            self.options.config.get("IdentityAgent", os.environ.get("SSH_AUTH_SOCK")) if self.options else ""
-        )
-        return str(named or "")
+        """The socket of the ssh-agent; empty without an agent."""
+        if self.options is None:
+            return ""
+        return str(configured(self.options, "IdentityAgent", os.environ.get("SSH_AUTH_SOCK")) or "")
 
     @property
     def known_hosts_files(self) -> list[Path]:
         """The files in which ssh would look for the host's key."""
         return [
-            *self.configured("UserKnownHostsFile", _USER_KNOWN_HOSTS),
-            *self.configured("GlobalKnownHostsFile", _SYSTEM_KNOWN_HOSTS),
+            *self.files("UserKnownHostsFile", _USER_KNOWN_HOSTS),
+            *self.files("GlobalKnownHostsFile", _SYSTEM_KNOWN_HOSTS),
         ]
 
-    def host_key_algorithms(self) -> list[str]:
-        """What to ask the server for: the types of the keys that are known of it, then all others.
+    def key_pairs(self, named: Sequence[Path]) -> list[asyncssh.SSHKeyPair]:
+        """Return the private keys to offer: the configured ones, else the default ones.
 
-        With the known ones alone, a host whose only key is of another type would just hang up.
+        Raises OSError, ValueError.
         """
-        if self.options is None or self.options.config.get("HostKeyAlgorithms"):
+        keys = named or [Path(path).expanduser() for path in DEFAULT_KEYS]
+        certificates = self.files("CertificateFile")
+        versions = _versions([*(Path(f"{key}-cert.pub") for key in keys), *certificates])
+        only_private = self.is_set("IdentitiesOnly")
+        pairs = _load_key_pairs(_versions(keys), tuple(certificates), versions, skip_public=only_private)
+        # A connection sets a pair's signature algorithm, which depends on its server.
+        return [copy.copy(pair) for pair in pairs]
+
+    def host_key_algorithms(self) -> list[str]:
+        """Return the host key algorithms to request: those of the known keys first, then all others.
+
+        With the known ones alone, a host with a key of another type would just hang up.
+        """
+        if self.options is None or self.is_set("HostKeyAlgorithms"):
             return []
-        host = str(self.options.host_key_alias or self.options.config.get("Hostname", self.host))
+        host = self.options.host_key_alias or self.options.host
         port = self.options.port if self.options.port != _SSH_PORT else None
         keys, authorities, _ = self.trusted_keys(host, "", port)
         if authorities or not keys:
             return []
-        return list(dict.fromkeys([a.decode() for key in keys for a in key.sig_algorithms] + _HOST_KEY_TYPES))
+        return list(dict.fromkeys(signature_algorithms(keys) + _HOST_KEY_TYPES))
 
     def trusted_keys(self, host: str, _address: str, port: int | None) -> TrustedKeys:
-        """For asyncssh: the host's keys, those of authorities, and revoked ones."""
-        if (host, port) not in self._trusted:
-            self._trusted[host, port] = self.known.read(self.known_hosts_files).match(host, "", port)[:3]
-        found = self._trusted[host, port]
-        self.host_is_known = bool(found[0] or found[1])
-        return found
+        """Return a host's known keys, as asyncssh's ``known_hosts`` callback."""
+        known = _read_known_hosts(_versions(self.known_hosts_files))
+        trusted = match_known_hosts(known, host, port)
+        self.host_is_known = bool(trusted[0] or trusted[1])
+        return trusted
+
+
+def _versions(paths: Iterable[Path]) -> FileVersions:
+    versions = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            versions.append((path, path.stat().st_mtime_ns))
+    return tuple(versions)
+
+
+@functools.lru_cache(maxsize=4)
+def _read_known_hosts(files: FileVersions) -> asyncssh.SSHKnownHosts:
+    return parse_known_hosts(path.read_text("utf-8", "replace") for path, _ in files)
+
+
+@functools.lru_cache(maxsize=4)
+def _load_key_pairs(
+    keys: FileVersions,
+    certificates: Sequence[Path],
+    _versions_of_certificates: FileVersions,
+    *,
+    skip_public: bool,
+) -> Sequence[asyncssh.SSHKeyPair]:
+    """Load key pairs; an RSA key of 4,096 bits takes 0.2 s."""
+    return load_key_pairs([path for path, _ in keys], certificates, skip_public=skip_public)

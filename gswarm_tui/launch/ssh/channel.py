@@ -1,4 +1,4 @@
-"""Channels over an SSH connection."""
+"""Channels to an agent over an SSH connection: a command's input and output, or a forwarded socket."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from gswarm_tui.launch.inbox import Inbox
 from gswarm_tui.launch.process import describe_end, describe_status
 
 _STDERR_KEPT = 8 * 1024
-_PATIENCE_S = 2.0
-_ASKING_S = 10.0
+_CLOSE_TIMEOUT_S = 2.0
+_EXPLAIN_TIMEOUT_S = 10.0
 _Session = asyncssh.SSHClientChannel[bytes] | asyncssh.SSHUNIXChannel[bytes]
 
 
 class _Channel(Inbox):
     """One agent over one SSH connection; see ``Channel``.
 
-    It is the session itself, whose bytes asyncssh hands over as they come: its streams would cost a
-    task, locks and a queue for each node, and again for each frame.
+    Uses asyncssh's callbacks: its streams would cost a task, locks and a queue for each node.
     """
 
     def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
@@ -31,11 +30,11 @@ class _Channel(Inbox):
         self._stderr = bytearray()
 
     def connection_made(self, chan: _Session) -> None:
-        """The session is open."""
+        """Keep the session, which is open now."""
         self.source = self._session = chan
 
     def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
-        """The agent said something, or wrote to stderr."""
+        """Take in the agent's messages, or its output to stderr."""
         if datatype == asyncssh.EXTENDED_DATA_STDERR:
             self._stderr += data
             del self._stderr[:-_STDERR_KEPT]
@@ -43,12 +42,12 @@ class _Channel(Inbox):
             self.came(data)
 
     def eof_received(self) -> bool:
-        """The agent says no more; how it ended comes after that."""
+        """Note the end of the agent's messages; its exit status comes later."""
         self.ended()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The session is closed."""
+        """Note that the session is closed."""
         self.ended(exc)
 
     def write(self, data: bytes) -> None:
@@ -58,29 +57,29 @@ class _Channel(Inbox):
                 self._session.write(data)
 
     def stderr(self) -> bytes:
-        """The end of what was written to stderr so far."""
+        """Return the last bytes that the agent wrote to stderr."""
         return bytes(self._stderr)
 
     async def close(self) -> None:
         """Close the connection; the agent sees the end of its input."""
         self._connection.close()
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._connection.wait_closed()
         except TimeoutError:
             self._connection.abort()
 
 
 class CommandChannel(_Channel, asyncssh.SSHClientSession[bytes]):
-    """What a command on the node reads and writes."""
+    """Standard input and output of a command on the node."""
 
     async def explain_end(self) -> str:
-        """How the agent or the connection ended."""
+        """Explain how the agent or the connection ended, in one clause."""
         session = self._session
         if not isinstance(session, asyncssh.SSHClientChannel):
             return describe_end(describe_status(None), b"")
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await session.wait_closed()
         if signal := session.get_exit_signal():
             return describe_end(f"was ended by SIG{signal[0]}", self.stderr())
@@ -89,28 +88,30 @@ class CommandChannel(_Channel, asyncssh.SSHClientSession[bytes]):
         return describe_end(describe_status(status), self.stderr())
 
 
-class SocketChannel(_Channel, asyncssh.SSHUNIXSession[bytes]):
-    """The agent's own socket, to which the SSH server connects; ``ask`` finds out how the agent ended."""
+class ForwardedChannel(_Channel, asyncssh.SSHUNIXSession[bytes]):
+    """The agent's own socket, forwarded by the SSH server; ``explain`` returns how the agent ended."""
 
-    def __init__(self, connection: asyncssh.SSHClientConnection, ask: Callable[[], Awaitable[str]]) -> None:
+    def __init__(
+        self, connection: asyncssh.SSHClientConnection, explain: Callable[[], Awaitable[str]]
+    ) -> None:
         super().__init__(connection)
-        self._ask = ask
+        self._explain = explain
 
     async def open(self, path: str) -> None:
-        """Have the server connect to a socket on its machine. Raises asyncssh.ChannelOpenError."""
+        """Connect to a socket on the server's machine. Raises asyncssh.ChannelOpenError."""
         await self._connection.create_unix_connection(lambda: self, path)
 
-    def leave(self) -> None:
-        """Let go of the socket, but not of the connection."""
+    def abort(self) -> None:
+        """Close the socket, but not the connection."""
         if self._session is not None:
             self._session.abort()
 
     async def explain_end(self) -> str:
-        """How the agent or the connection ended."""
+        """Explain how the agent or the connection ended, in one clause."""
         if self._connection.is_closed():
             return describe_end("broke off with the connection", b"")
         try:
-            async with asyncio.timeout(_ASKING_S):
-                return await self._ask()
+            async with asyncio.timeout(_EXPLAIN_TIMEOUT_S):
+                return await self._explain()
         except TimeoutError:
-            return describe_end("ended, and its node doesn't say how", b"")
+            return describe_end("ended, and its node doesn't report how", b"")

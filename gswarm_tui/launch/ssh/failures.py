@@ -1,4 +1,4 @@
-"""What each way to fail means for the person who wants into a host."""
+"""Explains failed SSH connections: the reason in one clause, and what the user can do."""
 
 from __future__ import annotations
 
@@ -13,65 +13,60 @@ from pathlib import Path
 import asyncssh
 
 from gswarm_tui.launch.base import LaunchError, Retry, clean
-from gswarm_tui.launch.ssh.attempt import Attempt
-from gswarm_tui.launch.ssh.keys import DEFAULT_KEYS
+from gswarm_tui.launch.ssh.asyncssh_internals import is_about_host_key, is_revoked, needs_passphrase
+from gswarm_tui.launch.ssh.attempt import DEFAULT_KEYS, Attempt
 
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 def explain(error: Exception, attempt: Attempt) -> LaunchError:
-    """What an error on the way into a host means, and what to do about it."""
+    """Explain an error that ended a connection attempt."""
     host = attempt.host
     files = attempt.known_hosts_files
     known = _short(files[0]) if files else "known_hosts"
     match error:
-        case asyncssh.HostKeyNotVerifiable() if "revoked" in error.reason:
-            return LaunchError(
-                f"its host key is revoked in {known}", "ask who runs the cluster", Retry.SLOWLY
-            )
+        case asyncssh.HostKeyNotVerifiable() if is_revoked(error):
+            remedy = "contact the cluster's administrators"
+            return LaunchError(f"its host key is revoked in {known}", remedy, Retry.SLOWLY)
         case asyncssh.HostKeyNotVerifiable() if not attempt.host_is_known:
-            remedy = f"run `ssh {host}` once to look at it and accept it"
+            remedy = f"run `ssh {host}` once to check and accept it"
             return LaunchError(f"its host key is not in {known}", remedy, Retry.SLOWLY)
-        case asyncssh.HostKeyNotVerifiable() | asyncssh.KeyExchangeFailed() if (
-            "host key" in error.reason.lower()
-        ):
-            remedy = f"if you know why it changed, run `ssh-keygen -R {host}` and then `ssh {host}` once"
+        case asyncssh.HostKeyNotVerifiable() | asyncssh.KeyExchangeFailed() if is_about_host_key(error):
+            remedy = f"if this change is expected, run `ssh-keygen -R {host}`, then `ssh {host}` once"
             return LaunchError(f"its host key is not the one in {known}", remedy, Retry.SLOWLY)
         case socket.gaierror():
-            return LaunchError("its name does not resolve", "look for a typo in --nodes", Retry.SLOWLY)
+            return LaunchError("its name does not resolve", "check --nodes for a typo", Retry.SLOWLY)
         case TimeoutError():
-            return LaunchError("it does not answer in time", f"try `ssh {host}`")
+            return LaunchError("it did not answer in time", f"try `ssh {host}`")
         case asyncssh.ChannelOpenError():
             return LaunchError(clean(f"the jump host can't reach it: {error.reason}"))
         case asyncssh.Error():
-            said = clean(attempt.banner) or error.reason
-            return LaunchError(clean(f"the connection broke: {said}"), f"try `ssh {host}`")
+            message = clean(attempt.banner) or error.reason
+            return LaunchError(clean(f"the connection broke: {message}"), f"try `ssh {host}`")
         case OSError():
             return LaunchError(_explain_os(error), f"try `ssh {host}`")
         case _:
-            remedy = "correct the SSH configuration or key that it names"
+            remedy = "correct the SSH configuration or key named there"
             return LaunchError(clean(f"SSH can't be set up: {error}"), remedy, Retry.SLOWLY)
 
 
 async def explain_refusal(attempt: Attempt) -> LaunchError:
-    """Why a host may have refused the user, and what to do about it."""
+    """Explain why a host may have refused the user."""
     user = attempt.options.username if attempt.options else ""
     reason = f"it refuses the user {user}"
     if banner := clean(attempt.banner):
         reason += f": {banner}"
-    keys = attempt.configured("IdentityFile", DEFAULT_KEYS)
+    keys = attempt.files("IdentityFile", DEFAULT_KEYS)
     locked = [path for path in keys if _is_encrypted(path)]
     if locked and not await _has_one_of(attempt.agent_path, locked):
         reason += f" (the key {_short(locked[0])} has a passphrase and no ssh-agent offered it)"
         return LaunchError(clean(reason), "run `ssh-add` first", Retry.SLOWLY)
-    remedy = (
-        f"see whether `ssh {attempt.host}` gets in; many clusters let you in only while your job runs there"
-    )
+    remedy = f"try `ssh {attempt.host}`; many clusters let you in only while your job runs there"
     return LaunchError(clean(reason), remedy, Retry.SLOWLY)
 
 
 async def _has_one_of(agent_path: str, keys: Sequence[Path]) -> bool:
-    """Whether an ssh-agent holds one of these keys, as told by the public halves beside them."""
+    """Return whether an ssh-agent holds one of these keys, by the public halves beside them."""
     if not agent_path:
         return False
     try:
@@ -87,7 +82,7 @@ async def _has_one_of(agent_path: str, keys: Sequence[Path]) -> bool:
 
 
 def _short(path: Path) -> str:
-    """A path as people write it."""
+    """Shorten the home folder to ``~``."""
     home = Path.home()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
@@ -95,17 +90,15 @@ def _short(path: Path) -> str:
 def _is_encrypted(path: Path) -> bool:
     try:
         asyncssh.read_private_key(path)
-    except asyncssh.KeyEncryptionError:
-        return True
-    except asyncssh.KeyImportError as error:
-        return "passphrase" in str(error).lower()
-    except (OSError, ValueError):
+    except ValueError as error:
+        return needs_passphrase(error)
+    except OSError:
         return False
     return False
 
 
 def _explain_os(error: OSError) -> str:
-    """One clause; where several addresses were tried, only asyncio's text has the reasons."""
+    # After several addresses failed, only the text of asyncio's error has their error numbers.
     if error.filename:
         return clean(f"SSH can't be set up: {error.filename}: {error.strerror}")
     numbers = [error.errno] if error.errno else [int(n) for n in _ERRNO.findall(str(error))]

@@ -1,36 +1,37 @@
-"""Connects to nodes and starts agents on them."""
+"""Connects to nodes over SSH and starts or joins agents on them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import asyncssh
 
 from gswarm_tui.launch.base import LaunchError, allow_many_files, check_name, clean
 from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, greet
 from gswarm_tui.launch.joining import meet, sockets
-from gswarm_tui.launch.ssh.attempt import Attempt, KnownHosts
-from gswarm_tui.launch.ssh.channel import CommandChannel, SocketChannel
-from gswarm_tui.launch.ssh.configuration import Configuration
+from gswarm_tui.launch.ssh.asyncssh_internals import read_options
+from gswarm_tui.launch.ssh.attempt import Attempt
+from gswarm_tui.launch.ssh.channel import CommandChannel, ForwardedChannel
 from gswarm_tui.launch.ssh.failures import explain, explain_refusal
-from gswarm_tui.launch.ssh.keys import Keys, default_keys
-from gswarm_tui.launch.ssh.settings import SshSettings
 
 HANDSHAKES_AT_ONCE = 64
 CONNECT_S = 15.0
 LOGIN_S = 30.0
 KEEPALIVE_S = 15.0
-SELDOM = 10
-MOST_REFUSALS = 2
-"""In a row; from then on a node is joined by its socket at every tenth connection only: its server forbids to
-forward to sockets, or its agents aren't where they are looked for, or they had ended and others serve now."""
-# asyncssh's own choice begins with ChaCha20, which costs it five times as much a packet.
+MAX_REFUSALS = 2
+RETRY_EVERY = 10
+"""After so many refusals in a row, only every tenth connection tries to join an agent by its socket: perhaps
+the server forbids socket forwarding, or the agent's folder is elsewhere, or the agent was replaced."""
+# asyncssh prefers ChaCha20, which costs it five times as much CPU for each packet.
 _CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _HAS_PORT = re.compile(r"(\]|^[^:]*):\d+$")
 _LOG = logging.getLogger(__name__)
@@ -39,28 +40,45 @@ _LOG = logging.getLogger(__name__)
 logging.getLogger("asyncssh").addHandler(logging.NullHandler())
 
 
+@dataclass(frozen=True)
+class SshSettings:
+    """The SSH options of the command line; an empty one means what ``ssh`` would do.
+
+    ``config`` replaces the user's and the system's configuration file; ``jump`` is as for ``ssh -J``.
+    """
+
+    user: str = ""
+    config: str = ""
+    jump: str = ""
+    system_config: str = "/etc/ssh/ssh_config"
+
+    def config_files(self) -> list[str]:
+        """Return the configuration files to read; the first that sets an option wins."""
+        if self.config:
+            return [self.config]
+        files = [Path("~/.ssh/config").expanduser(), Path(self.system_config)]
+        return [str(path) for path in files if os.access(path, os.R_OK)]
+
+
 class SshLauncher:
-    """Starts each agent over a connection of its own; jump hosts are connected to once. See ``Launcher``."""
+    """Launcher with one SSH connection for each node; nodes behind a jump host share its connection."""
 
     def __init__(self, settings: SshSettings | None = None, bootstrap: Bootstrap | None = None) -> None:
         allow_many_files()
         self._settings = settings or SshSettings()
         self._bootstrap = bootstrap or Bootstrap()
-        self._configuration = Configuration()
-        self._known = KnownHosts()
-        self._keys = Keys()
         self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
         self._refusals = Counter[str]()
         self._tops: dict[str, str] = {}
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
 
     async def open(self, node: str, *words: str) -> GreetedChannel:
-        """Connect to a node and start the agent on it; see ``Asking`` for ``words``."""
+        """Connect to a node and start the agent, or run another command of it, ``words``."""
         connection = await self._reach(node)
         return await self._run(connection, node, words or self._bootstrap.serving.words(node))
 
     async def join(self, node: str, lives: Collection[str]) -> GreetedChannel:
-        """Connect to a node and join its agent by its socket; see ``Joining``."""
+        """Connect to a node and join its running agent by its socket; start an agent if that fails."""
         connection = await self._reach(node)
         try:
             joined = await self._join(connection, node, lives)
@@ -77,34 +95,34 @@ class SshLauncher:
     async def _join(
         self, connection: asyncssh.SSHClientConnection, node: str, lives: Collection[str]
     ) -> GreetedChannel | None:
-        """The agent that listens on a node, if it is in one of these lives."""
+        """Join the agent that listens on a node, if it is in one of these lives."""
         recording = self._bootstrap.serving.recording
         refusals = self._refusals[node]
         if not recording:
             return None
-        if refusals >= MOST_REFUSALS and refusals % SELDOM:  # this connection counts, too
+        if refusals >= MAX_REFUSALS and refusals % RETRY_EVERY:  # this connection counts, too
             self._refusals[node] += 1
             return None
         for path in sockets(recording, node, self._tops.get(node, "")):
-            channel = SocketChannel(connection, partial(self._how_it_ended, connection, node))
+            channel = ForwardedChannel(connection, partial(self._explain_end, connection, node))
             try:
                 await channel.open(path)
             except asyncssh.ChannelOpenError as error:
-                _LOG.debug("%s: %s can't be reached: %s", node, path, error.reason)
+                _LOG.debug("%s: can't connect to %s: %s", node, path, error.reason)
                 continue
             if joined := await meet(channel, lives):
                 del self._refusals[node]
                 return joined
-            _LOG.debug("%s: at %s is no agent of this recording", node, path)
-            channel.leave()
+            _LOG.debug("%s: %s belongs to no agent of this recording", node, path)
+            channel.abort()
         if not connection.is_closed():
             self._refusals[node] += 1
         return None
 
-    async def _how_it_ended(self, connection: asyncssh.SSHClientConnection, node: str) -> str:
+    async def _explain_end(self, connection: asyncssh.SSHClientConnection, node: str) -> str:
         try:
-            told = await self._run(connection, node, self._bootstrap.serving.end(node))
-            return await told.explain_end()
+            command = await self._run(connection, node, self._bootstrap.serving.end(node))
+            return await command.explain_end()
         except LaunchError as error:
             return error.reason
 
@@ -121,7 +139,7 @@ class SshLauncher:
                 raise LaunchError("the connection broke off") from None
             connection.abort()
             raise LaunchError(
-                clean(f"it lets nobody run a command: {error}"), f"try `ssh {node} true`"
+                clean(f"its SSH server refused to run a command: {error}"), f"try `ssh {node} true`"
             ) from None
         except BaseException:
             connection.abort()
@@ -144,24 +162,18 @@ class SshLauncher:
     async def _connect(
         self, host: str, user: str, jump: str, through: tuple[str, ...], port: int = 0
     ) -> asyncssh.SSHClientConnection:
-        """Connect to a host by its name, its configuration's jump hosts first. Raises LaunchError.
+        """Connect to a host, through its jump hosts if it has any. Raises LaunchError.
 
-        ``through`` are the jump hosts that led here, which are not gone through again.
+        ``through`` holds the jump hosts on the way here, so that a jump host isn't its own jump host.
         """
-        attempt = Attempt(host, self._known)
+        attempt = Attempt(host)
         try:
-            paths = self._settings.config_files()
-            options = attempt.options = await self._configuration.options(host, paths, user, port)
+            options = attempt.options = await read_options(host, self._settings.config_files(), user, port)
             jump = jump or (options.tunnel if isinstance(options.tunnel, str) else "")
             tunnel = None if jump in {"", *through} else await self._jump(jump, through)
-            # ssh passes over keys that aren't there.
-            named = [path for path in attempt.configured("IdentityFile", ()) if path.exists()]
-            only_named = bool(options.config.get("IdentitiesOnly"))
-            keys = await self._keys.pairs(
-                named or default_keys(),
-                attempt.configured("CertificateFile", ()),
-                only_private=only_named,
-            )
+            named = [
+                path for path in attempt.files("IdentityFile") if path.exists()
+            ]  # ssh skips missing keys
             return await asyncssh.connect(
                 host,
                 options.port,
@@ -173,14 +185,14 @@ class SshLauncher:
                 login_timeout=LOGIN_S,
                 connect_timeout=options.connect_timeout or CONNECT_S,
                 keepalive_interval=options.keepalive_interval or KEEPALIVE_S,
-                encryption_algs=() if options.config.get("Ciphers") else _CIPHERS,
+                encryption_algs=() if attempt.is_set("Ciphers") else _CIPHERS,
                 server_host_key_algs=attempt.host_key_algorithms() or (),
-                client_keys=keys,
-                client_certs=[],  # the keys have theirs
-                agent_identities=[str(path) for path in named] if only_named else (),
-                x509_trusted_certs=None,  # ssh knows no such, and asyncssh would look for files of them
+                client_keys=attempt.key_pairs(named),
+                client_certs=[],  # the key pairs include them
+                agent_identities=[str(path) for path in named] if attempt.is_set("IdentitiesOnly") else (),
+                x509_trusted_certs=None,  # OpenSSH has none
                 x509_trusted_cert_paths=[],
-                agent_forwarding=False,  # whatever the configuration says: nothing on a node needs the keys
+                agent_forwarding=False,  # even if configured: nothing on a node needs the keys
             )
         except asyncssh.PermissionDenied:
             raise await explain_refusal(attempt) from None
@@ -188,7 +200,7 @@ class SshLauncher:
             raise explain(error, attempt) from None
 
     async def _jump(self, jump: str, through: tuple[str, ...]) -> asyncssh.SSHClientConnection:
-        """The shared connection to the last of some jump hosts, ``[user@]host[:port],…``."""
+        """Return the shared connection to the last of these jump hosts, ``[user@]host[:port],…``."""
         task = self._jumps.get(jump)
         if task is None or (
             task.done() and (task.cancelled() or task.exception() or task.result().is_closed())

@@ -1,0 +1,89 @@
+"""Every use of asyncssh that its documentation doesn't promise.
+
+``tests/unit/test_asyncssh_internals.py`` checks each function here against the installed asyncssh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import asyncssh
+
+TrustedKeys = tuple[Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey]]
+"""A host's keys, those of its certificate authorities, and revoked ones."""
+
+
+async def read_options(
+    host: str, config_files: Sequence[str], user: str = "", port: int = 0
+) -> asyncssh.SSHClientConnectionOptions:
+    """Read what SSH configuration files set for a host, without loading any key. Raises OSError, ValueError.
+
+    ``construct`` reads them in a thread: ``Match exec`` may run a slow command.
+    """
+    options: asyncssh.SSHClientConnectionOptions = await asyncssh.SSHClientConnectionOptions.construct(
+        host=host,
+        config=config_files,
+        client_keys=None,
+        x509_trusted_certs=None,
+        x509_trusted_cert_paths=[],
+        username=user or (),
+        port=port or (),
+    )
+    return options
+
+
+def configured(options: asyncssh.SSHClientConnectionOptions, name: str, default: object = None) -> object:
+    """Return the configured value of an OpenSSH option: a list, a text or a flag."""
+    return options.config.get(name, default)
+
+
+def load_key_pairs(
+    keys: Sequence[Path], certificates: Sequence[Path], *, skip_public: bool
+) -> Sequence[asyncssh.SSHKeyPair]:
+    """Load private keys with their certificates, except encrypted ones. Raises OSError, ValueError.
+
+    With ``skip_public``, public keys among the files are skipped, too.
+    """
+    return asyncssh.load_keypairs(
+        [str(path) for path in keys],
+        certlist=[str(path) for path in certificates],
+        skip_public=skip_public,
+        ignore_encrypted=True,
+    )
+
+
+def parse_known_hosts(texts: Iterable[str]) -> asyncssh.SSHKnownHosts:
+    """Parse known-hosts files together, skipping invalid lines as ssh does."""
+    known = asyncssh.SSHKnownHosts()
+    for text in texts:
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError):
+                known.load(line)
+    return known
+
+
+def match_known_hosts(known: asyncssh.SSHKnownHosts, host: str, port: int | None) -> TrustedKeys:
+    """Return the known keys of a host; ``port`` is None for the standard port."""
+    return known.match(host, "", port)[:3]
+
+
+def signature_algorithms(keys: Iterable[asyncssh.SSHKey]) -> list[str]:
+    """Return the algorithms with which these keys can sign."""
+    return [algorithm.decode() for key in keys for algorithm in key.sig_algorithms]
+
+
+def is_revoked(error: asyncssh.HostKeyNotVerifiable) -> bool:
+    """Return whether a host key was refused because known_hosts revokes it."""
+    return "revoked" in error.reason
+
+
+def is_about_host_key(error: asyncssh.DisconnectError) -> bool:
+    """Return whether a key exchange failed because of the host key."""
+    return "host key" in error.reason.lower()
+
+
+def needs_passphrase(error: ValueError) -> bool:
+    """Return whether a private key couldn't be loaded because it is encrypted."""
+    return isinstance(error, asyncssh.KeyEncryptionError) or "passphrase" in str(error).lower()
