@@ -1,8 +1,13 @@
-"""Blocks of many frames as arrays: those that are alike at once, which costs little more than one alone."""
+"""Blocks of many frames as arrays, and arrays as blocks.
+
+The fleet and the recorder each decode every block with ``decode``. Sharing one result would save 0.7 of the
+85 ms of CPU that 8,192 GPUs cost in a second, and double the memory of frames that wait for a full disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,11 +15,35 @@ from gswarm_agent.block import DOUBLE, SINGLE, Block, BlockLayout
 from gswarm_tui.fleet.history import Floats, Singles
 
 
-def numbers(layout: BlockLayout, count: int, blocks: Sequence[bytes]) -> tuple[Singles, Floats]:
-    """The columns of these blocks of ``count`` rows that are held in single and in double precision.
+class DecodedBlocks(NamedTuple):
+    """The numbers of blocks with the same layout and row count, in single and in double precision.
 
-    Shapes (columns, blocks, rows). As they came: NaN is no answer, and so is an infinite number.
+    ``positions`` are the blocks' places in the decoded sequence. The arrays have the shape (columns, blocks,
+    rows); NaN and infinite numbers mean that the value was not measured.
     """
+
+    positions: list[int]
+    layout: BlockLayout
+    rows: int
+    singles: Singles
+    doubles: Floats
+
+
+def decode(blocks: Sequence[Block], most_rows: int) -> Iterator[DecodedBlocks]:
+    """Decode blocks, those of the same layout and row count together, about ``most_rows`` rows at a time."""
+    alike: dict[tuple[BlockLayout, int], list[int]] = {}
+    for position, block in enumerate(blocks):
+        alike.setdefault((block.layout, block.count), []).append(position)
+    for (layout, count), positions in alike.items():
+        step = -(-most_rows // max(1, count))
+        for begin in range(0, len(positions), step):
+            part = positions[begin : begin + step]
+            arrays = numbers(layout, count, [blocks[position].data for position in part])
+            yield DecodedBlocks(part, layout, count, *arrays)
+
+
+def numbers(layout: BlockLayout, count: int, blocks: Sequence[bytes]) -> tuple[Singles, Floats]:
+    """Return single- and double-precision columns of blocks of ``count`` rows: (columns, blocks, rows)."""
     data = np.frombuffer(b"".join(blocks), np.uint8).reshape(len(blocks), layout.row_size * count)
     middle = SINGLE * len(layout.singles) * count
     singles, doubles = (
@@ -28,7 +57,7 @@ def numbers(layout: BlockLayout, count: int, blocks: Sequence[bytes]) -> tuple[S
 
 
 def packed(layout: BlockLayout, singles: Singles, doubles: Floats) -> list[Block]:
-    """Blocks of these columns, the other way round than ``numbers``."""
+    """Return blocks of these columns, the inverse of ``numbers``."""
     _, blocks, count = singles.shape
     planes = [
         np.ascontiguousarray(part.transpose(1, 0, 2), dtype=kind)

@@ -14,8 +14,8 @@ from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_agent.wire_values import MAX_GPUS
 from gswarm_tui.fleet.counters import CounterValue, EnergyCounters
 from gswarm_tui.fleet.events import GpuKey, Phase
+from gswarm_tui.fleet.frame_values import ENERGY, FrameValues
 from gswarm_tui.fleet.history import Floats, History, HistoryBlock, NodeHistory, Slot, stack_tables
-from gswarm_tui.fleet.readings import ENERGY, Reading
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 
 UNHEALTHY_S = 30.0
@@ -187,7 +187,7 @@ class NodeState:
         """The rows of a reading that are of the job's GPUs."""
         return values if all(self.mine) else values[np.array(self.mine, dtype=bool)]
 
-    def counted_from(self, reading: Reading) -> Floats:
+    def counted_from(self, reading: FrameValues) -> Floats:
         """Where its energy counters (mJ) count from in the history, so that single precision holds them.
 
         NaN where a GPU has told none yet.
@@ -215,7 +215,7 @@ class NodeState:
         self.version += 1
 
 
-def append_history(taken: Iterable[tuple[NodeState, float, Reading, float | None]]) -> None:
+def append_history(taken: Iterable[tuple[NodeState, float, FrameValues, float | None]]) -> None:
     """Add readings of a time, and their intervals, to their nodes' histories; many at once cost much less."""
     gpus: dict[HistoryBlock, list[tuple[Slot, float | None, Floats, Floats]]] = {}
     hosts: dict[HistoryBlock, list[tuple[Slot, float | None, Floats]]] = {}

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from gswarm_tui.fleet.events import SessionChanged, SessionStarted, SessionStopped
-from gswarm_tui.fleet.readings import Sums
+from gswarm_tui.fleet.frame_values import GpuTotals
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Session:
         complete = sum(self.covered_s.get(node, 0.0) >= enough for node in nodes)
         return "" if complete == len(nodes) else f"partial: {complete:,} of {len(nodes):,} nodes"
 
-    def add(self, node: str, sums: Sums, energy_j: float, interval_s: float | None) -> None:
+    def add(self, node: str, sums: GpuTotals, energy_j: float, interval_s: float | None) -> None:
         """Count one node's reading.
 
         ``energy_j`` is what was used since the reading before, ``interval_s`` the time since then, None after

@@ -38,9 +38,9 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     agent_data_lost,
 )
+from gswarm_tui.fleet.frame_values import ENERGY, FrameValues, frame_values, gpu_totals
 from gswarm_tui.fleet.history import Floats, HistoryAllocator, RowValues, empty_history, stack_tables
 from gswarm_tui.fleet.node import UNHEALTHY_S, FramePosition, NodeState, append_history
-from gswarm_tui.fleet.readings import ENERGY, Reading, readings, sums
 from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
@@ -55,7 +55,7 @@ class _Taken(NamedTuple):
 
     node: NodeState
     ts: float
-    reading: Reading
+    reading: FrameValues
     interval_s: float | None
     before: EnergyCounters
 
@@ -117,7 +117,7 @@ class Fleet:
     def take(self, frames: Sequence[FrameArrived]) -> list[EventLogged]:
         """Take in frames, as ``apply`` does one after the other; many at once cost much less."""
         told: list[EventLogged] = []
-        for event, reading in zip(frames, readings([event.frame for event in frames]), strict=True):
+        for event, reading in zip(frames, frame_values([event.frame for event in frames]), strict=True):
             told += self._frame(event, reading)
             if len(self._taken) >= TOGETHER:
                 self._keep()
@@ -140,7 +140,7 @@ class Fleet:
         used = energy_used(before, stack_tables([gpus[:, ENERGY] for gpus in own]))
         self.energy_j += float(used.sum())
         if self.sessions.sessions:
-            counted = sums(stack_tables(own).transpose(2, 0, 1))
+            counted = gpu_totals(stack_tables(own).transpose(2, 0, 1))
             for one, of_own, used_j in zip(taken, counted, used.tolist(), strict=True):
                 for session in self.sessions.covering(one.ts):
                     whole = one.before.since >= session.started_at
@@ -278,7 +278,7 @@ class Fleet:
         shelf = self._shelf if node.gpu_history is None else HistoryAllocator(1)
         node.take(empty_history(shelf, len(self.nodes), gpus))
 
-    def _frame(self, event: FrameArrived, reading: Reading) -> list[EventLogged]:
+    def _frame(self, event: FrameArrived, reading: FrameValues) -> list[EventLogged]:
         node, frame = self.nodes[event.node], event.frame
         hello = node.hello
         if node.former is not None and node.former.life == event.life:
@@ -291,7 +291,7 @@ class Fleet:
         told += [_from_note(event, hello, note) for note in frame.notes]
         if not _same_gpus(hello, node.hello):
             own = reading.gpus[np.array(self._granted(node.name, hello), dtype=bool)]
-            (counted,) = sums(own.T[:, np.newaxis])
+            (counted,) = gpu_totals(own.T[:, np.newaxis])
             for session in self.sessions.covering(event.ts):
                 session.add(node.name, counted, 0.0, place.interval_s)
         elif node.last_ts is not None and event.ts < node.last_ts:
@@ -301,20 +301,20 @@ class Fleet:
         return told
 
     def _newest(
-        self, node: NodeState, event: FrameArrived, hello: Hello, reading: Reading, place: FramePosition
+        self, node: NodeState, event: FrameArrived, hello: Hello, reading: FrameValues, place: FramePosition
     ) -> list[EventLogged]:
         """A reading after all that are known: what the node shows from now on."""
         frame = event.frame
         self._taken.append(_Taken(node, event.ts, reading, place.interval_s, node.counters))
         node.gpus, node.host = reading.gpus, reading.host
-        node.counters = node.counters.then(reading.gpus[:, ENERGY], event.ts, silent=reading.silent)
+        node.counters = node.counters.then(reading.gpus[:, ENERGY], event.ts, silent=reading.energy_missing)
         node.last_ts = event.ts
         if frame.processes is not None and node.hello and hello.process_columns == node.hello.process_columns:
             node.looked = frame.processes
         told = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
         return told + self._throttling.look(event.node, event.ts, hello.gpus, reading.reasons)
 
-    def _late(self, node: NodeState, event: FrameArrived, reading: Reading, place: FramePosition) -> None:
+    def _late(self, node: NodeState, event: FrameArrived, reading: FrameValues, place: FramePosition) -> None:
         """A reading before the newest: it fills the history and its sessions, and nothing else.
 
         The energy from the answers before it to those after it is divided anew.
@@ -377,7 +377,7 @@ class Fleet:
             mine = np.array(node.mine, dtype=bool)
             own = tables.transpose(2, 0, 1)[:, :, mine].astype(np.float64)
             lasted = np.nan_to_num(node.gpu_history.intervals(session.started_at)).tolist()
-            for interval_s, of_own in zip(lasted, sums(own), strict=True):
+            for interval_s, of_own in zip(lasted, gpu_totals(own), strict=True):
                 session.add(node.name, of_own, 0.0, interval_s)
             times, counters = node.gpu_history.series(ENERGY)
             intervals = node.gpu_history.intervals()

@@ -12,7 +12,7 @@ from gswarm_agent.block import Block, BlockLayout, Row
 from gswarm_agent.frame import TABLES, Frame
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.blocks import numbers, packed
-from gswarm_tui.fleet.readings import readings
+from gswarm_tui.fleet.frame_values import frame_values
 from gswarm_tui.store.recording.batch import KeyColumns, Samples
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES
 
@@ -52,7 +52,7 @@ def test_readings_of_many_frames_are_those_of_each(
     pairs: list[tuple[Block, Block]],
 ) -> None:
     frames = [Frame(1, 1, 0.0, 0, gpus, host) for gpus, host in pairs]
-    found = list(readings(frames))
+    found = list(frame_values(frames))
     for (gpus, host), reading in zip(pairs, found, strict=True):
         assert reading.gpus.shape == (gpus.count, len(GPU_COLUMNS))
         np.testing.assert_array_equal(reading.gpus, np.array(shown(gpus, GPU_COLUMNS), float).reshape(-1, 20))
@@ -62,7 +62,7 @@ def test_readings_of_many_frames_are_those_of_each(
 @given(st.lists(blocks(), max_size=5))
 def test_every_row_with_an_answer_becomes_a_row_with_its_keys(of_frames: list[Block]) -> None:
     """Numbers that the table has no column for are left out, and count as answers."""
-    samples = Samples(GPU_SAMPLES, KeyColumns(("ts",), ("gpu_id",), if_answered=True))
+    samples = Samples(GPU_SAMPLES, KeyColumns(("ts",), ("gpu_id",), if_measured=True))
     expected = set()
     for ts, block in enumerate(of_frames):
         samples.add(block, (ts,), (range(block.count),))

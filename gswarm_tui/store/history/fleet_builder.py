@@ -19,9 +19,9 @@ from gswarm_agent.frame import Processes
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.counters import EnergyCounters
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, Phase
+from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.history import History, HistoryBlock, NodeHistory
 from gswarm_tui.fleet.node import NodeState
-from gswarm_tui.fleet.readings import ENERGY
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.history.energy import EnergyMeter

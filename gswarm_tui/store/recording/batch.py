@@ -9,7 +9,7 @@ The work for a frame is a few list operations; its blocks become arrays once for
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from gswarm_agent.block import Block, BlockLayout
 from gswarm_agent.frame import Frame
-from gswarm_tui.fleet.blocks import numbers
+from gswarm_tui.fleet.blocks import DecodedBlocks, decode
 from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
@@ -33,7 +33,6 @@ from gswarm_tui.fleet.events import (
     SessionStarted,
     SessionStopped,
 )
-from gswarm_tui.fleet.history import Floats, Singles
 from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
 from gswarm_tui.store.sql.schema import (
     EVENTS,
@@ -52,98 +51,81 @@ Columns = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class KeyColumns:
-    """What stands beside the numbers: ``of_frame`` is one value for all rows of a block, ``of_row`` one each.
+    """The columns beside the metrics: ``of_frame`` has one value for a block, ``of_row`` one for each row.
 
-    With ``if_answered``, rows without any number are left out.
+    With ``if_measured``, rows in which nothing was measured are left out.
     """
 
     of_frame: tuple[str, ...]
     of_row: tuple[str, ...] = ()
-    if_answered: bool = False
+    if_measured: bool = False
 
 
-_AT_ONCE = 16_384
-"""The numbers of so many rows fit into a processor's cache; more at once take half as long again."""
+_ROWS_AT_ONCE = 16_384
+"""The numbers of this many rows fit into a processor's cache; more at once take half as long again."""
 
 
 class Samples:
-    """What is to be added to one table: blocks, those of one layout and as many rows together."""
+    """The blocks that become rows of one table, with the values of their key columns."""
 
     def __init__(self, table: TableSchema, keys: KeyColumns) -> None:
         self.table = table
         self._keys = keys
-        self._stacks: list[_Stack] = []
-        # By the layout's identity: to tell that two are alike is left until all frames are there.
-        self._open: dict[tuple[int, int], _Stack] = {}
+        self._blocks: list[Block] = []
+        self._frame_keys: list[Sequence[Any]] = []
+        self._row_keys: list[Sequence[Sequence[Any]]] = []
 
     def add(self, block: Block, frame: Sequence[Any], rows: Sequence[Sequence[Any]] = ()) -> None:
-        """One more block, with its keys in their order. Raises ValueError where they don't fit."""
+        """Add a block with its keys in their order. Raises ValueError if there aren't as many as rows."""
         for values in rows:
             if len(values) != block.count:
-                raise ValueError(f"{len(values)} rows were expected, not {block.count}")
-        stack = self._open.get((id(block.layout), block.count))
-        if stack is None or stack.size >= _AT_ONCE:
-            stack = self._open[id(block.layout), block.count] = _Stack(block.layout, block.count)
-            self._stacks.append(stack)
-        stack.blocks.append(block.data)
-        stack.frames.append(frame)
-        stack.rows.append(rows)
-        stack.size += block.count
+                raise ValueError(f"expected {block.count} rows, not {len(values)}")
+        self._blocks.append(block)
+        self._frame_keys.append(frame)
+        self._row_keys.append(rows)
 
     def columns(self) -> Iterator[Columns]:
-        """All rows as arrays, thousands of one layout each; what the table has no column for is left out."""
-        alike: dict[BlockLayout, list[_Stack]] = {}
-        for stack in self._stacks:
-            alike.setdefault(stack.layout, []).append(stack)
-        for stacks in alike.values():
-            parts, size = [], 0
-            for stack in stacks:
-                parts.append(stack.columns(self.table, self._keys))
-                size += stack.size
-                if size >= _AT_ONCE or stack is stacks[-1]:
-                    yield _joined(parts)
-                    parts, size = [], 0
+        """Return all rows as arrays, thousands at a time; metrics that the table lacks are left out."""
+        layout: BlockLayout | None = None
+        parts: list[Columns] = []
+        rows = 0
+        for decoded in decode(self._blocks, _ROWS_AT_ONCE):
+            if parts and (decoded.layout != layout or rows >= _ROWS_AT_ONCE):
+                yield _joined(parts)
+                parts, rows = [], 0
+            layout = decoded.layout
+            parts.append(self._columns(decoded))
+            rows += len(decoded.positions) * decoded.rows
+        if parts:
+            yield _joined(parts)
 
-
-@dataclass
-class _Stack:
-    """Blocks of one layout and as many rows each, with the values of their keys; ``size`` rows in all."""
-
-    layout: BlockLayout
-    count: int
-    size: int = 0
-    blocks: list[bytes] = field(default_factory=list)
-    frames: list[Sequence[Any]] = field(default_factory=list)
-    rows: list[Sequence[Sequence[Any]]] = field(default_factory=list)
-
-    def columns(self, table: TableSchema, keys: KeyColumns) -> Columns:
-        made = {
-            name: np.repeat(array(table, name, values), self.count)
-            for name, values in zip(keys.of_frame, zip(*self.frames, strict=True), strict=True)
+    def _columns(self, decoded: DecodedBlocks) -> Columns:
+        keys, table, layout, count = self._keys, self.table, decoded.layout, decoded.rows
+        frame_keys = zip(*(self._frame_keys[at] for at in decoded.positions), strict=True)
+        row_keys = zip(*(self._row_keys[at] for at in decoded.positions), strict=True)
+        columns = {
+            name: np.repeat(array(table, name, values), count)
+            for name, values in zip(keys.of_frame, frame_keys, strict=True)
         }
-        for name, parts in zip(keys.of_row, zip(*self.rows, strict=True), strict=True):
-            made[name] = array(table, name, list(chain.from_iterable(parts)))
+        for name, parts in zip(keys.of_row, row_keys, strict=True):
+            columns[name] = array(table, name, list(chain.from_iterable(parts)))
+        metrics = layout.singles, layout.doubles
+        numbers: list[npt.NDArray[Any]] = [
+            part.reshape(len(part), len(decoded.positions) * count)
+            for part in (decoded.singles, decoded.doubles)
+        ]
         known = {column.name for column in table.columns}
-        singles, doubles = self._numbers()
-        for places, columns in ((self.layout.singles, singles), (self.layout.doubles, doubles)):
-            for place, values in zip(places, columns, strict=True):
-                name = self.layout.columns[place]
-                # A node must not choose whose samples these are; of columns of one name the first counts.
-                if name in known and name not in made:
-                    made[name] = values
-        if not keys.if_answered:
-            return made
-        answered = ~(np.isnan(singles).all(axis=0) & np.isnan(doubles).all(axis=0))
-        return made if answered.all() else {name: values[answered] for name, values in made.items()}
-
-    def _numbers(self) -> tuple[Singles, Floats]:
-        """Shapes (columns, rows of all blocks), in single and in double precision; NaN for no answer."""
-        total = len(self.blocks) * self.count
-        singles, doubles = numbers(self.layout, self.count, self.blocks)
-        found = singles.reshape(len(singles), total), doubles.reshape(len(doubles), total)
-        for columns in found:
-            columns[~np.isfinite(columns)] = np.nan  # also for those NaN that NumPy warns of
-        return found
+        for indices, part in zip(metrics, numbers, strict=True):
+            part[~np.isfinite(part)] = np.nan  # NumPy warns of some NaN otherwise
+            for at, values in zip(indices, part, strict=True):
+                name = layout.columns[at]
+                # A node must not overwrite a key column; of metrics with one name the first counts.
+                if name in known and name not in columns:
+                    columns[name] = values
+        if not keys.if_measured:
+            return columns
+        measured = ~np.all([np.isnan(part).all(axis=0) for part in numbers], axis=0)
+        return columns if measured.all() else {name: values[measured] for name, values in columns.items()}
 
 
 def _joined(parts: Sequence[Columns]) -> Columns:
@@ -167,7 +149,7 @@ def array(table: TableSchema, name: str, values: Iterable[Any]) -> npt.NDArray[A
             return np.array(values, dtype=np.float64)
 
 
-_GPU_KEYS = KeyColumns(("ts", "interval_ms"), ("gpu_id",), if_answered=True)
+_GPU_KEYS = KeyColumns(("ts", "interval_ms"), ("gpu_id",), if_measured=True)
 _HOST_KEYS = KeyColumns(("ts", "node_id", "seq", "interval_ms", "late_ms", "missed"))
 _PROCESS_KEYS = KeyColumns(("ts",), ("gpu_id", "pid", "rank", "local_rank", "user_name", "command"))
 

@@ -1,0 +1,105 @@
+"""The numbers of frames in this catalogue's column order, whatever version of the agent sent them.
+
+All frames of a tick are decoded together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_agent.block import Block, BlockLayout
+from gswarm_agent.frame import Frame
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
+from gswarm_tui.fleet.blocks import decode
+from gswarm_tui.fleet.history import Floats
+from gswarm_tui.fleet.throttling import WATCHED
+
+ENERGY = GPU_COLUMNS.index("energy_mj")
+UTIL = GPU_COLUMNS.index("util_pct")
+POWER = GPU_COLUMNS.index("power_w")
+REASONS = GPU_COLUMNS.index("clock_reasons")
+_MAXIMUM = 1e15
+"""Larger numbers count as not measured: no metric reaches this, and sums and colours can't overflow."""
+_FRAMES_AT_ONCE = 128
+"""The arrays of this many frames fit into a processor's cache; more at once take longer."""
+
+
+class GpuTotals(NamedTuple):
+    """Sums of utilisation in % and power in W over some GPUs, and how many GPUs measured each."""
+
+    util: float
+    util_count: int
+    power: float
+    power_count: int
+
+
+class FrameValues(NamedTuple):
+    """A frame's numbers, NaN where not measured: (GPUs, GPU metrics) and (host metrics,).
+
+    ``reasons`` holds each GPU's throttle reasons as bits of ``WATCHED``; ``energy_missing`` is true if any
+    GPU's energy counter was not measured.
+    """
+
+    gpus: Floats
+    host: Floats
+    reasons: list[int]
+    energy_missing: bool
+
+
+def frame_values(frames: Sequence[Frame]) -> Iterator[FrameValues]:
+    """Return the numbers of these frames in order, each in arrays of its own."""
+    for begin in range(0, len(frames), _FRAMES_AT_ONCE):
+        yield from _frame_values(frames[begin : begin + _FRAMES_AT_ONCE])
+
+
+def _frame_values(frames: Sequence[Frame]) -> list[FrameValues]:
+    hosts: dict[int, Floats] = {}
+    for positions, columns in _columns([frame.host for frame in frames], HOST_COLUMNS):
+        hosts.update(zip(positions, _tables(columns), strict=True))
+    values: dict[int, FrameValues] = {}
+    for positions, columns in _columns([frame.gpus for frame in frames], GPU_COLUMNS):
+        reasons = (np.nan_to_num(columns[REASONS]).astype(np.int64) & WATCHED).tolist()
+        energy_missing = np.isnan(columns[ENERGY]).any(axis=1).tolist()
+        for at, gpus, bits, missing in zip(positions, _tables(columns), reasons, energy_missing, strict=True):
+            values[at] = FrameValues(gpus, hosts[at][0], bits, missing)
+    return [values[at] for at in range(len(frames))]
+
+
+def gpu_totals(columns: Floats) -> list[GpuTotals]:
+    """Sum over the GPUs of each frame; the shape is (GPU metrics, frames, GPUs)."""
+    values = columns[[UTIL, POWER]]
+    measured = np.isfinite(values)
+    totals, counts = np.where(measured, values, 0.0).sum(axis=2), measured.sum(axis=2)
+    parts = totals[0], counts[0], totals[1], counts[1]
+    return [GpuTotals(*one) for one in zip(*(part.tolist() for part in parts), strict=True)]
+
+
+def _columns(blocks: Sequence[Block], wanted: tuple[str, ...]) -> Iterator[tuple[list[int], Floats]]:
+    """Return positions of blocks of one shape with their wanted columns: (columns, blocks, rows)."""
+    for decoded in decode(blocks, most_rows=1 << 30):
+        missing = np.full((1, *decoded.singles.shape[1:]), np.nan)
+        with np.errstate(invalid="ignore"):  # a node can send NaN that NumPy warns of
+            columns = np.concatenate((decoded.singles, decoded.doubles, missing))
+            columns[~(np.abs(columns) <= _MAXIMUM)] = np.nan
+        yield decoded.positions, columns[_places(decoded.layout, wanted)]
+
+
+def _tables(columns: Floats) -> list[Floats]:
+    """Return a table of each block, (rows, columns).
+
+    Copies: a node that falls silent must not keep the arrays of all nodes in memory.
+    """
+    return [table.copy() for table in columns.transpose(1, 2, 0)]
+
+
+@lru_cache
+def _places(layout: BlockLayout, wanted: tuple[str, ...]) -> npt.NDArray[np.intp]:
+    """Return the index of each wanted column, -1 if missing; of columns with one name the first counts."""
+    names = [layout.columns[at] for at in chain(layout.singles, layout.doubles)]
+    return np.array([names.index(name) if name in names else -1 for name in wanted], dtype=np.intp)
