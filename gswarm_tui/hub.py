@@ -73,10 +73,10 @@ class NodeLink(Protocol):
         ``last`` is when that frame was read by the node's clock [ns], and by the head's [Unix seconds].
         """
 
-    def may_hold(self) -> bool:
+    def may_hold_frames(self) -> bool:
         """Whether an agent was heard that wasn't seen to end with all of its frames on disk."""
 
-    def is_held_up(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether no more is read of the node until more of it is acknowledged."""
 
     def reconnect(self) -> None:
@@ -197,7 +197,7 @@ class Hub:
         self._commits += 1
         slow = self._committed_at - before > SLOW_S
         turn = slice(None) if slow else slice(self._commits % TURNS, None, TURNS)
-        held_up = [node for node in self._owed if self.links[node].is_held_up()]
+        held_up = [node for node in self._owed if self.links[node].is_paused()]
         self._acknowledge([*held_up, *list(self.links)[turn]])
 
     def _acknowledge(self, nodes: Iterable[str]) -> None:
@@ -238,7 +238,7 @@ class Hub:
 
     def holding(self) -> list[str]:
         """The nodes that may hold frames which aren't on disk here."""
-        return [name for name, link in self.links.items() if link.may_hold()]
+        return [name for name, link in self.links.items() if link.may_hold_frames()]
 
     def set_interval(self, interval_ms: int) -> None:
         """Sample every node at another interval from now on."""

@@ -1,1 +1,1 @@
-"""One node's connection: reconnecting, limits and the clock."""
+"""One node's connection: link with backoff, limits, and clock offset."""

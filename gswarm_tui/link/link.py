@@ -1,4 +1,4 @@
-"""A link: one node's life, from connecting through frames to losing it and trying again, as events."""
+"""One node's link: connects, receives frames and reconnects, and publishes all of it as events."""
 
 from __future__ import annotations
 
@@ -40,44 +40,70 @@ from gswarm_tui.fleet.events import (
     weight,
 )
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean, each, reach
-from gswarm_tui.link.backoff import ATTEMPTS_PER_S, LONGEST_WAIT_S, MOST_WAITING, Backoff, Gate, Haste
-from gswarm_tui.link.clock import NodeClock, Placed
-from gswarm_tui.link.limits import Introductions
+from gswarm_tui.link.clock import NodeClock, TimedSample
+from gswarm_tui.link.limits import MAX_UNACKNOWLEDGED_BYTES, Backlog, HandshakeLimits, RateLimit
 
-LOOK_EVERY_S = 10.0
-LOOK_SOON_S = 1.0
-"""Until an agent is there. Then its clock is asked for, which tells more than while all nodes start."""
-SELDOM = 3
-"""A clock that is well known is asked for at every third look: crystals run apart by 1.5 ms meanwhile."""
+MIN_BACKOFF_S = 1.0
+MAX_BACKOFF_S = 60.0
+RECONNECTS_PER_S = 125
+"""Roughly; for the links of a fleet that was lost at once."""
+CHECK_EVERY_S = 10.0
+CHECK_NEW_EVERY_S = 1.0
+"""Before the hello. Pings wait for it, because round trips are slow while all nodes start."""
+PING_PRECISE_CLOCK_EVERY = 3
+"""Checks. In 30 s, clocks drift apart by 1.5 ms."""
 SILENT_S = 2.5
-"""An agent that was silent for so long is asked at every look: where its GPUs don't answer, it still does."""
-QUIET_S = 15.0
-QUIET_INTERVALS = 10
-HELLO_S = 60.0
-LAST_WORDS_S = 12.0
-"""An agent that was asked to stop waits ten seconds for its last frames to be on disk."""
-PATIENCE_S = 5.0
-"""So long a node isn't read from while its frames wait. Where the disk is full, the screen goes on then."""
+"""An agent that sends no frames for so long is pinged at every check: perhaps only its GPUs hang."""
+IDLE_TIMEOUT_S = 15.0
+IDLE_TIMEOUT_INTERVALS = 10
+HELLO_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 12.0
+"""A stopping agent waits ten seconds for the acknowledgement of its last frames."""
+MAX_PAUSE_S = 5.0
+"""A full backlog pauses reading for no longer, so that the screen goes on when the disk is full."""
 
 
 @dataclass(frozen=True)
-class Times:
-    """The clocks of the head, in seconds, and how to wait; tests bring their own."""
+class Clocks:
+    """The head's clocks, in seconds, and its sleep; tests replace them."""
 
     wall: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
 
+class Backoff:
+    """Exponential backoff with jitter: from 1 s to 60 s, a quarter shorter or longer.
+
+    ``spread_s`` adds jitter, up to a minute in all, so that links lost at once don't reconnect at once.
+    """
+
+    def __init__(self, rng: random.Random, spread_s: float = 0.0) -> None:
+        self._rng = rng
+        self._spread_s = spread_s
+        self._failures = 0
+
+    def reset(self) -> None:
+        """Start from the shortest delay again."""
+        self._failures = 0
+
+    def next(self, retry: Retry) -> float:
+        """Return the seconds to wait after one more failure."""
+        slowly = retry is Retry.SLOWLY
+        plain = MAX_BACKOFF_S if slowly else min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2**self._failures)
+        self._failures = min(self._failures + 1, 10)
+        longest = min(MAX_BACKOFF_S, 1.25 * plain + self._spread_s)
+        return self._rng.uniform(max(MIN_BACKOFF_S, 0.75 * plain), longest)
+
+
 class Link:
-    """Keeps one node connected and publishes what happens on it.
+    """One node's connection, kept up until stopped.
 
-    ``run`` returns after ``stop``, or when the launcher says that trying again is no use. All methods are
-    called in the event loop's thread. What an agent run before the present one left is published as of its
-    own life. After a reconnect, frames that weren't acknowledged come, and are published, again.
+    ``run`` returns after ``stop``, or when retrying is useless. Call all methods in the event loop's thread.
+    Frames left by an agent's former lives are published under those lives. After a reconnect, frames that
+    weren't acknowledged arrive, and are published, again.
 
-    ``of_nodes`` is how many nodes are watched in all: it is read no further while its share of what may wait
-    to be acknowledged is used up, so that a node that sends without end keeps no other's frames away.
+    ``of_nodes`` is the number of nodes watched; each gets its share of ``MAX_UNACKNOWLEDGED_BYTES``.
     """
 
     def __init__(
@@ -88,28 +114,28 @@ class Link:
         publish: Callable[[Event], None],
         *,
         of_nodes: int = 1,
-        times: Times | None = None,
+        clocks: Clocks | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self.node = node
         self._launcher = launcher
         self._interval_ms = interval_ms
         self._publish = publish
-        self._times = times or Times()
-        self._backoff = Backoff(rng or random.Random(), of_nodes / ATTEMPTS_PER_S)  # noqa: S311
-        self._gate = Gate(MOST_WAITING // of_nodes)
-        self._haste: Haste | None = None
+        self._clocks = clocks or Clocks()
+        self._backoff = Backoff(rng or random.Random(), of_nodes / RECONNECTS_PER_S)  # noqa: S311
+        self._backlog = Backlog(MAX_UNACKNOWLEDGED_BYTES // of_nodes)
+        self._rate_limit: RateLimit | None = None
         self._stopping = asyncio.Event()
-        self._again: asyncio.Future[None] | None = None
+        self._reconnecting: asyncio.Future[None] | None = None
         self._channel: Channel | None = None
         self._hello: Hello | None = None
         self._clock = NodeClock()
-        self._heard: dict[str, int] = {}
+        self._received: dict[str, int] = {}
         self._on_disk: dict[str, int] = {}
-        self._speaks = False
-        self._introductions = Introductions()
-        self._said_bye = self._has_left = False
-        self._heard_at = 0.0
+        self._is_live = False
+        self._limits = HandshakeLimits()
+        self._ended_cleanly = self._said_bye = False
+        self._received_at = 0.0
         self._live_at = 0.0
         self._job_ends: float | None = None
         self._job_changed = asyncio.Event()
@@ -117,44 +143,44 @@ class Link:
         self._ended = asyncio.Event()
 
     def resume(
-        self, life: str, seq: int, offset_s: float, round_trip_s: float, last: Placed | None = None
+        self, life: str, seq: int, offset_s: float, round_trip_s: float, last: TimedSample | None = None
     ) -> None:
-        """A recording goes on, which has a life's frames up to this one; oldest first, before ``run``."""
+        """Resume a recording with a life's frames up to ``seq``; called before ``run``, oldest life first."""
         self._on_disk[life] = seq
         self._clock.resume(life, offset_s, round_trip_s, last)
 
-    def may_hold(self) -> bool:
-        """Whether an agent was heard that wasn't seen to end with all of its frames on disk."""
-        if not self._heard and not self._on_disk:
+    def may_hold_frames(self) -> bool:
+        """Return whether the node may hold frames that aren't on disk here."""
+        if not self._received and not self._on_disk:
             return False
-        behind = any(seq > self._on_disk.get(life, 0) for life, seq in self._heard.items())
-        return behind or not self._said_bye
+        behind = any(seq > self._on_disk.get(life, 0) for life, seq in self._received.items())
+        return behind or not self._ended_cleanly
 
-    def is_held_up(self) -> bool:
-        """Whether no more is read of the node until more of it is acknowledged."""
-        return self._gate.is_full
+    def is_paused(self) -> bool:
+        """Return whether reading waits for acknowledgements."""
+        return self._backlog.is_full
 
     async def stop(self) -> None:
-        """Let the agent send its last frames and end; returns when ``run`` has."""
+        """Stop the agent after its last frames; returns when ``run`` has."""
         self._stopping.set()
         self._send(Stop())
         if self._running:
             await self._ended.wait()
 
     def reconnect(self) -> None:
-        """Connect anew, so that what isn't on disk comes again."""
-        if self._again is not None and not self._again.done():
-            self._again.set_result(None)
+        """Reconnect, so that the agent sends unacknowledged frames again."""
+        if self._reconnecting is not None and not self._reconnecting.done():
+            self._reconnecting.set_result(None)
 
     def set_interval(self, interval_ms: int) -> None:
-        """Sample every ``interval_ms`` from now on, also after a reconnect."""
+        """Change the sampling interval, also for later connections."""
         self._interval_ms = interval_ms
-        if self._haste is not None:
-            self._haste.set_interval(interval_ms / 1000)
+        if self._rate_limit is not None:
+            self._rate_limit.set_interval(interval_ms)
         self._send(SetInterval(interval_ms))
 
     def set_job_end(self, at: float) -> None:
-        """The node's job ends at the head's Unix time ``at``, infinite for never; its agent ends then."""
+        """Set when the node's job, and with it the agent, ends: the head's Unix time, infinite for never."""
         self._job_ends = at
         self._job_changed.set()
         self._send(self._job_end(at))
@@ -163,219 +189,219 @@ class Link:
         return JobEnds(None if math.isinf(at) else round(at * 1e9), self._wall_ns())
 
     def acknowledge(self, life: str, seq: int) -> None:
-        """Tell the agent that the frames of ``life`` up to ``seq`` are on disk, now and after a reconnect."""
+        """Acknowledge the frames of ``life`` up to ``seq``, now and after a reconnect."""
         self._on_disk.pop(life, None)
         self._on_disk[life] = seq
-        self._gate.acknowledged(life, seq)
+        self._backlog.acknowledge(life, seq)
         self._send(Ack(life, seq))
 
     async def run(self) -> None:
-        """Connect, and connect again, until stopped; then wait a while for the agent's last words."""
+        """Keep the node connected until stopped; then wait a while for the agent's last frames."""
         self._running = True
-        living = asyncio.create_task(self._live())
+        connecting = asyncio.create_task(self._keep_connected())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait({living, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if self._channel is not None:
-                await asyncio.wait({living}, timeout=LAST_WORDS_S)
+                await asyncio.wait({connecting}, timeout=STOP_TIMEOUT_S)
         finally:
-            await _end(living, stopping)
+            await _end(connecting, stopping)
             self._running = False
             self._ended.set()
         if self._stopping.is_set():
-            self._change(Phase.ENDED)
+            self._publish_phase(Phase.ENDED)
 
-    async def _live(self) -> None:
+    async def _keep_connected(self) -> None:
         while not self._stopping.is_set():
-            self._change(Phase.CONNECTING)
+            self._publish_phase(Phase.CONNECTING)
             try:
                 await self._connect_once()
                 return
-            except LaunchError as error:  # its traceback would keep the connection until the next is lost
+            except LaunchError as error:  # a copy, because the traceback would keep the connection alive
                 failed = LaunchError(error.reason, error.remedy, error.retry)
             if self._stopping.is_set():
                 return
             if failed.retry is Retry.NEVER:
-                self._change(Phase.LOST, failed.reason, failed.remedy)
+                self._publish_phase(Phase.LOST, failed.reason, failed.remedy)
                 return
-            if self._job_is_over() and not self.may_hold():
-                self._change(Phase.LOST, failed.reason, failed.remedy)
-                await self._until_the_job_goes_on()
+            if self._job_is_over() and not self.may_hold_frames():
+                self._publish_phase(Phase.LOST, failed.reason, failed.remedy)
+                await self._wait_for_another_job_end()
                 continue
-            wait = self._backoff.next(failed.retry)
-            self._change(Phase.LOST, failed.reason, failed.remedy, self._times.wall() + wait)
-            await self._times.sleep(wait)
+            delay_s = self._backoff.next(failed.retry)
+            self._publish_phase(Phase.LOST, failed.reason, failed.remedy, self._clocks.wall() + delay_s)
+            await self._clocks.sleep(delay_s)
 
     def _job_is_over(self) -> bool:
-        return self._job_ends is not None and self._times.wall() >= self._job_ends
+        return self._job_ends is not None and self._clocks.wall() >= self._job_ends
 
-    async def _until_the_job_goes_on(self) -> None:
+    async def _wait_for_another_job_end(self) -> None:
         while self._job_is_over():
             self._job_changed.clear()
             await self._job_changed.wait()
 
     async def _connect_once(self) -> None:
-        """One connection, from its start to its end. Returns when asked to stop, else raises LaunchError."""
-        channel = await reach(self._launcher, self.node, {*self._on_disk, *self._heard})
+        """Run one connection to its end. Returns after ``stop``, raises LaunchError when it is lost."""
+        channel = await reach(self._launcher, self.node, {*self._on_disk, *self._received})
         self._channel, self._hello = channel, None
-        self._clock.begin()
-        self._speaks, self._introductions, self._haste = False, Introductions(), None
-        self._gate.forget()
-        self._again = again = asyncio.get_running_loop().create_future()
-        tasks = list(map(asyncio.create_task, (self._read(channel), self._watch())))
+        self._clock.start_connection()
+        self._is_live, self._limits, self._rate_limit = False, HandshakeLimits(), None
+        self._backlog.clear()
+        self._reconnecting = reconnecting = asyncio.get_running_loop().create_future()
+        tasks = list(map(asyncio.create_task, (self._read(channel), self._ping())))
         try:
             newest = tuple(reversed(self._on_disk.items()))[:MAX_LIVES]
-            told: list[Message] = [Start(self._interval_ms, self._wall_ns(), newest)]
+            messages: list[Message] = [Start(self._interval_ms, self._wall_ns(), newest)]
             if self._job_ends is not None:
-                told.append(self._job_end(self._job_ends))
-            # All in one, because each write is a packet, and wakes who hands it on.
-            channel.write(MAGIC + b"".join(map(encode, told)))
-            await asyncio.wait((*tasks, again), return_when=asyncio.FIRST_COMPLETED)
-            if again.done():
-                raise LaunchError("frames that couldn't be recorded are fetched again")
+                messages.append(self._job_end(self._job_ends))
+            # In one write: each is a packet and wakes every process on its way.
+            channel.write(MAGIC + b"".join(map(encode, messages)))
+            await asyncio.wait((*tasks, reconnecting), return_when=asyncio.FIRST_COMPLETED)
+            if reconnecting.done():
+                raise LaunchError("reconnecting to fetch frames that couldn't be recorded")
             next(filter(asyncio.Task.done, tasks)).result()
         except WireError as error:
-            raise LaunchError(clean(f"the agent can't be understood: {error}")) from None
+            raise LaunchError(clean(f"the agent sent an invalid message: {error}")) from None
         except ConnectionError as error:
             raise LaunchError(clean(f"the connection broke: {error}")) from None
         finally:
             self._channel = self._hello = None
             await _end(*tasks)
-            tasks.clear()  # one holds the error, which holds this frame
+            tasks.clear()  # the failed one refers to its error, and that to this function's frame
             await channel.close()
 
     async def _read(self, channel: Channel) -> None:
-        """Take in what the agent says. Returns when it ended because it was asked to."""
+        """Handle the agent's messages. Returns when the agent ended after ``stop``."""
         decoder = Decoder()
         rest: Iterator[Message] = iter(())
 
-        def hear(data: bytes) -> bool:
+        def receive(data: bytes) -> bool:
             nonlocal rest
-            self._heard_at = self._times.monotonic()
+            self._received_at = self._clocks.monotonic()
             rest = decoder.feed(data)
-            return self._take_all(rest)
+            return self._handle_all(rest)
 
-        while await each(channel, hear):
-            while not self._has_left:
-                await self._wait_for_the_disk()
-                if not self._take_all(rest):
+        while await each(channel, receive):
+            while not self._said_bye:
+                await self._pause()
+                if not self._handle_all(rest):
                     break
             else:
                 return
         if not self._stopping.is_set():
             raise LaunchError(await channel.explain_end())
 
-    def _take_all(self, messages: Iterator[Message]) -> bool:
-        """Take in messages up to the last that is of interest, or until no more may wait; whether so."""
+    def _handle_all(self, messages: Iterator[Message]) -> bool:
+        """Handle messages until the agent's bye or a full backlog; return whether one of these came."""
         for message in messages:
             if isinstance(message, Bye):
-                # Anything else is about this connection alone, and the agent goes on.
+                # With another reason only this connection ends.
                 ended = self._stopping.is_set() or message.reason.startswith("the agent ")
-                self._said_bye = ended and not message.reason.endswith(FRAMES_REMAIN)
+                self._ended_cleanly = ended and not message.reason.endswith(FRAMES_REMAIN)
                 if not self._stopping.is_set():
                     raise LaunchError(clean(message.reason), retry=_retry(message.reason))
-                self._has_left = True
+                self._said_bye = True
                 return True
-            self._take(message)
-            if self._gate.is_full and not self._stopping.is_set():
+            self._handle(message)
+            if self._backlog.is_full and not self._stopping.is_set():
                 return True
         return False
 
-    async def _wait_for_the_disk(self) -> None:
-        """Read no further until what came is on disk; where that takes too long, for no longer."""
-        waits = asyncio.create_task(self._gate.opened()), asyncio.ensure_future(self._times.sleep(PATIENCE_S))
+    async def _pause(self) -> None:
+        """Wait for acknowledgements, but no longer than ``MAX_PAUSE_S``."""
+        has_room = asyncio.create_task(self._backlog.wait_for_room())
+        waits = has_room, asyncio.ensure_future(self._clocks.sleep(MAX_PAUSE_S))
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await _end(*waits)
-        if self._gate.is_full:
-            self._gate.forget()
-        self._heard_at = self._times.monotonic()
+        if self._backlog.is_full:
+            self._backlog.clear()
+        self._received_at = self._clocks.monotonic()
 
-    async def _watch(self) -> None:
-        """Ping now and then, and give up an agent from which nothing comes."""
-        self._heard_at = self._times.monotonic()
-        looks = 0
+    async def _ping(self) -> None:
+        """Ping the agent now and then; raise LaunchError when it has been idle for too long."""
+        self._received_at = self._clocks.monotonic()
+        checks = 0
         while True:
-            longest = max(QUIET_S, QUIET_INTERVALS * self._interval_ms / 1000)
-            limit = HELLO_S if self._hello is None else longest
-            now = self._times.monotonic()
-            quiet = now - self._heard_at
-            if quiet >= limit:
-                raise LaunchError(f"no data for {quiet:.0f} s")
+            timeout = max(IDLE_TIMEOUT_S, IDLE_TIMEOUT_INTERVALS * self._interval_ms / 1000)
+            timeout = HELLO_TIMEOUT_S if self._hello is None else timeout
+            now = self._clocks.monotonic()
+            idle = now - self._received_at
+            if idle >= timeout:
+                raise LaunchError(f"no data for {idle:.0f} s")
             if self._hello is not None:
-                if quiet >= SILENT_S or not self._clock.is_well_known or looks % SELDOM == 0:
-                    self._send(self._introductions.ping(self._wall_ns()))
-                looks += 1
-                if now - self._live_at >= LONGEST_WAIT_S:
+                if idle >= SILENT_S or not self._clock.is_precise or checks % PING_PRECISE_CLOCK_EVERY == 0:
+                    self._send(self._limits.ping(self._wall_ns()))
+                checks += 1
+                if now - self._live_at >= MAX_BACKOFF_S:
                     self._backoff.reset()
-            rest = LOOK_SOON_S if self._hello is None else LOOK_EVERY_S
-            await self._times.sleep(max(1.0, min(rest, limit - quiet)))
+            pause = CHECK_NEW_EVERY_S if self._hello is None else CHECK_EVERY_S
+            await self._clocks.sleep(max(1.0, min(pause, timeout - idle)))
 
-    def _take(self, message: Message) -> None:
-        at = self._times.wall()
+    def _handle(self, message: Message) -> None:
+        at = self._clocks.wall()
         if isinstance(message, Frame):
             if self._hello is not None:
                 life = self._hello.life
-                self._heard[life] = max(message.seq, self._heard.get(life, 0))
-                if self._haste is not None and (reason := self._haste.sees(message.ts_ns, at)):
-                    raise LaunchError(reason, "look at what runs there as gswarm-agent", Retry.SLOWLY)
-                ts, offset_s = self._clock.place(life, message.ts_ns, message.late_ms)
+                self._received[life] = max(message.seq, self._received.get(life, 0))
+                if self._rate_limit is not None and (reason := self._rate_limit.check(message.ts_ns, at)):
+                    raise LaunchError(reason, "check the gswarm-agent process on that node", Retry.SLOWLY)
+                ts, offset_s = self._clock.timestamp(life, message.ts_ns, message.late_ms)
                 arrived = FrameArrived(self.node, at, ts, life, message, offset_s)
-                self._gate.took(life, message.seq, weight(arrived))
+                self._backlog.add(life, message.seq, weight(arrived))
                 self._publish(arrived)
         elif isinstance(message, Hello):
-            self._introductions.hello(message, speaks=self._speaks)
+            self._limits.add_hello(message, is_live=self._is_live)
             self._hello = message
-            # Once the life of now speaks, it may say hello again, and no former one follows.
-            former = message.clock is None and not self._speaks
+            # After the present life's first hello, no former life follows.
+            former = message.clock is None and not self._is_live
             self._publish(NodeIntroduced(self.node, at, message, former))
-            if not former and not self._speaks:
-                self._is_live(message, at)
+            if not former and not self._is_live:
+                self._go_live(message, at)
         elif isinstance(message, Lost):
-            self._take_loss(message, at)
-        elif isinstance(message, Pong) and self._introductions.pong():
-            found = self._clock.add(message.clock, at)
-            if found is not None:
-                self._publish(LinkMeasured(self.node, at, *found))
+            self._handle_loss(message, at)
+        elif isinstance(message, Pong) and self._limits.accept_pong():
+            measurement = self._clock.add(message.clock, at)
+            if measurement is not None:
+                self._publish(LinkMeasured(self.node, at, *measurement))
 
-    def _take_loss(self, lost: Lost, at: float) -> None:
-        self._introductions.loss()
-        self._heard[lost.life] = max(lost.seq, self._heard.get(lost.life, 0))
+    def _handle_loss(self, lost: Lost, at: float) -> None:
+        self._limits.add_loss()
+        self._received[lost.life] = max(lost.seq, self._received.get(lost.life, 0))
         ts = lost.ts_ns / 1e9 - self._clock.offset_of(lost.life)
         self._publish(FramesLost(self.node, at, ts, lost.life, lost.seq, lost.reason))
 
-    def _is_live(self, hello: Hello, at: float) -> None:
-        """All of former lives has come, and this one speaks."""
-        self._speaks, self._said_bye = True, False
-        self._live_at = self._times.monotonic()
+    def _go_live(self, hello: Hello, at: float) -> None:
+        self._is_live, self._ended_cleanly = True, False
+        self._live_at = self._clocks.monotonic()
         if hello.clock is not None:
-            self._haste = Haste(hello.clock.answered, at, self._interval_ms / 1000)
-            self._publish(LinkMeasured(self.node, at, *self._clock.live(hello.life, hello.clock, at)))
-        self._change(Phase.LIVE)
+            self._rate_limit = RateLimit(hello.clock.answered, at, self._interval_ms)
+            self._publish(LinkMeasured(self.node, at, *self._clock.start_life(hello.life, hello.clock, at)))
+        self._publish_phase(Phase.LIVE)
 
     def _send(self, message: Message) -> None:
         if self._channel is not None:
             self._channel.write(encode(message))
 
-    def _change(
+    def _publish_phase(
         self, phase: Phase, reason: str = "", remedy: str = "", retry_at: float | None = None
     ) -> None:
-        self._publish(LinkChanged(self.node, self._times.wall(), phase, reason, remedy, retry_at))
+        self._publish(LinkChanged(self.node, self._clocks.wall(), phase, reason, remedy, retry_at))
 
     def _wall_ns(self) -> int:
-        return round(self._times.wall() * 1e9)
+        return round(self._clocks.wall() * 1e9)
 
 
 def _retry(reason: str) -> Retry:
-    """Whether it is of use to connect again after such a bye."""
+    """Return when to reconnect after a bye with this reason."""
     if reason.startswith(SENT_ALL) and not reason.endswith(FRAMES_REMAIN):
         return Retry.NEVER
     return Retry.SLOWLY if reason == TAKEN_OVER else Retry.SOON
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and see their end, whatever it is."""
+    """Cancel tasks and wait for their end."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

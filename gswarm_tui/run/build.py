@@ -36,9 +36,9 @@ def make_hub(options: Options, plan: Plan) -> Hub:
     """A hub for the plan's nodes, on the head's own clock."""
     from gswarm_tui.fleet.state import Fleet
     from gswarm_tui.hub import Hub
-    from gswarm_tui.link.clock import steady_wall
+    from gswarm_tui.link.clock import steady_wall_clock
 
-    return Hub(Fleet(plan.nodes, options.interval_ms / 1000, plan.allocation), clock=steady_wall())
+    return Hub(Fleet(plan.nodes, options.interval_ms / 1000, plan.allocation), clock=steady_wall_clock())
 
 
 def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> Recorder:
@@ -156,12 +156,12 @@ def make_launcher(options: Options, plan: Plan, recording: str, *, only_left: bo
 
 def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder | None) -> None:
     """A link for each node of the fleet, which knows what is on disk of its node."""
-    from gswarm_tui.link.link import Link, Times
+    from gswarm_tui.link.link import Clocks, Link
 
-    times, interval_ms = Times(wall=hub.now), options.interval_ms
+    clocks, interval_ms = Clocks(wall=hub.now), options.interval_ms
     of_nodes = len(hub.fleet.nodes)
     for node in hub.fleet.nodes:
-        link = Link(node, launcher, interval_ms, hub.publish, of_nodes=of_nodes, times=times)
+        link = Link(node, launcher, interval_ms, hub.publish, of_nodes=of_nodes, clocks=clocks)
         hub.links[node] = link
     if recorder is not None and recorder.resumed is not None:
         for life in recorder.resumed.lives:

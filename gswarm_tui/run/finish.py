@@ -122,7 +122,7 @@ async def _still_kept(hub: Hub, options: Options, plan: Plan, uid: str) -> dict[
     for node, answer in (await ask_all(options, plan, uid)).items() if plan.nodes else ():
         if isinstance(answer, LaunchError):
             kept[node] = f"whether it has given all isn't known: {answer.reason}"
-        elif answer.frames or (answer.pid is not None and hub.links[node].may_hold()):
+        elif answer.frames or (answer.pid is not None and hub.links[node].may_hold_frames()):
             kept[node] = f"it didn't give all that it has: {words(answer)}"
     return kept
 

@@ -21,8 +21,8 @@ from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Channel, Launcher, allow_many_files
-from gswarm_tui.link.clock import steady_wall
-from gswarm_tui.link.link import Link, Times
+from gswarm_tui.link.clock import steady_wall_clock
+from gswarm_tui.link.link import Clocks, Link
 from gswarm_tui.run import event_loop
 from gswarm_tui.run.lifetime import spare_searches
 from gswarm_tui.store.recording.database import RecordingInfo
@@ -79,7 +79,7 @@ class _BySsh:
 
 async def _record(journal: Path, where: Path, interval_ms: int, path: Path, names: Sequence[str]) -> None:
     allow_many_files()
-    hub = Hub(Fleet(names, interval_ms / 1000), clock=steady_wall())
+    hub = Hub(Fleet(names, interval_ms / 1000), clock=steady_wall_clock())
     noted, loop = Journal(journal, names, hub.now), asyncio.get_running_loop()
 
     def committed(status: RecorderStatus) -> None:
@@ -94,10 +94,10 @@ async def _record(journal: Path, where: Path, interval_ms: int, path: Path, name
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks += [recorder, noted]
-    times = Times(wall=hub.now)
+    clocks = Clocks(wall=hub.now)
     launcher: Launcher = ToNodes(where) if where.is_dir() else _BySsh(where, names)
     for name in names:
-        hub.links[name] = Link(name, launcher, interval_ms, hub.publish, of_nodes=len(names), times=times)
+        hub.links[name] = Link(name, launcher, interval_ms, hub.publish, of_nodes=len(names), clocks=clocks)
     asked = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, asked.set)
     spare_searches()

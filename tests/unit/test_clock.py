@@ -1,4 +1,4 @@
-"""The head's clock when the machine's is set, and the times that readings are given by it."""
+"""The head's clock ignores changes of the machine's, and sample times follow it in order."""
 
 from __future__ import annotations
 
@@ -11,83 +11,83 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import ClockExchange
-from gswarm_tui.link.clock import NodeClock, Timelines, steady_wall
+from gswarm_tui.link.clock import NodeClock, Timelines, steady_wall_clock
 
 T0 = 1_800_000_000
 
 
 @pytest.mark.parametrize("step_s", [-86_400.0, 86_400.0])
-def test_setting_the_machines_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
-    now = steady_wall()
+def test_head_clock_ignores_the_machines_clock(monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
+    now = steady_wall_clock()
     before, true_time = now(), time.time
     monkeypatch.setattr(time, "time", lambda: true_time() + step_s)
     assert 0 <= now() - before < 3600
 
 
-def placed(lines: Timelines, at_s: float, offset_s: float, late_ms: float = 0.0, life: str = "a") -> float:
-    """The time, in seconds after T0, of a reading ``at_s`` after it by a clock that is so far ahead."""
-    return lines.place(life, round((T0 + at_s) * 1e9), late_ms, offset_s)[0] - T0
+def timestamp(lines: Timelines, at_s: float, offset_s: float, late_ms: float = 0.0, life: str = "a") -> float:
+    """The seconds after T0 given to a sample ``at_s`` after it, by a clock that is ``offset_s`` ahead."""
+    return lines.timestamp(life, round((T0 + at_s) * 1e9), late_ms, offset_s)[0] - T0
 
 
-def test_a_reading_in_time_has_the_time_of_its_deadline_and_a_late_one_its_own() -> None:
-    assert placed(Timelines(), 0.00031, 0, late_ms=0.31) == 0
-    assert placed(Timelines(), 0.0049, 0, late_ms=4.9) == 0
-    assert placed(Timelines(), 0.4003, 0, late_ms=400.3) == pytest.approx(0.4, abs=1e-6)
+def test_punctual_sample_gets_its_deadline_and_a_late_one_its_own_time() -> None:
+    assert timestamp(Timelines(), 0.00031, 0, late_ms=0.31) == 0
+    assert timestamp(Timelines(), 0.0049, 0, late_ms=4.9) == 0
+    assert timestamp(Timelines(), 0.4003, 0, late_ms=400.3) == pytest.approx(0.4, abs=1e-6)
 
 
 @pytest.mark.parametrize("late_ms", [math.nan, math.inf, -1.0, -1e300])
-def test_a_lateness_that_cannot_be_moves_nothing(late_ms: float) -> None:
-    assert placed(Timelines(), 0.25, 0, late_ms) == 0.25
+def test_invalid_lateness_is_ignored(late_ms: float) -> None:
+    assert timestamp(Timelines(), 0.25, 0, late_ms) == 0.25
 
 
-def test_of_two_readings_that_were_both_late_the_second_is_not_placed_before_the_first() -> None:
+def test_late_samples_keep_their_order() -> None:
     """The first was due at 743 ms and taken at 803 ms, when the next had been due for 3 ms."""
     one = Timelines()
-    times = [placed(one, at, 0, late) for at, late in ((0.803, 60.0), (0.8034, 3.4), (0.904, 4.0))]
+    times = [timestamp(one, at, 0, late) for at, late in ((0.803, 60.0), (0.8034, 3.4), (0.904, 4.0))]
     assert times == pytest.approx([0.803, 0.803, 0.9], abs=1e-6)
 
 
-def test_a_better_offset_that_is_higher_is_reached_slowly_and_a_lower_one_at_once() -> None:
+def test_higher_offset_is_slewed_and_a_lower_one_used_at_once() -> None:
     """At 10 Hz, a shorter round trip tells that the clock is 30 ms further ahead, then 20 ms less."""
     one = Timelines()
     offsets = [1.0] * 2 + [1.03] * 5 + [1.01] * 2
-    times = [placed(one, 1 + n / 10, offset) for n, offset in enumerate(offsets)]
+    times = [timestamp(one, 1 + n / 10, offset) for n, offset in enumerate(offsets)]
     behind_ms = [round((1 + n / 10 - time) * 1000) - 1000 for n, time in enumerate(times)]
     assert behind_ms == [0, 0, 10, 20, 30, 30, 30, 10, 10]
 
 
-def test_a_clock_that_was_set_is_believed_at_once() -> None:
+def test_clock_step_is_used_at_once() -> None:
     one = Timelines()
-    assert placed(one, 0, -3600) == 3600
-    assert placed(one, 1, 3600) == -3599
+    assert timestamp(one, 0, -3600) == 3600
+    assert timestamp(one, 1, 3600) == -3599
 
 
-def test_the_next_agent_of_a_node_does_not_begin_before_the_end_of_the_last() -> None:
+def test_next_life_starts_after_the_last_one() -> None:
     """Its first exchange is slow and 0.3 s off, so its readings would lie before those of the last agent."""
     one = Timelines()
-    placed(one, 10, 2.0, life="a")
-    times = [placed(one, 10.2 + n, 2.3, life="b") for n in range(4)]
+    timestamp(one, 10, 2.0, life="a")
+    times = [timestamp(one, 10.2 + n, 2.3, life="b") for n in range(4)]
     assert times == pytest.approx([8, 8.9, 9.9, 10.9])
-    assert placed(one, 7200, 7000, life="c") == 200
+    assert timestamp(one, 7200, 7000, life="c") == 200
 
 
-def test_a_head_that_goes_on_gives_no_time_before_the_last_that_was_recorded() -> None:
+def test_resumed_head_continues_after_the_last_recorded_time() -> None:
     """Its first exchanges tell that the clock is 50 ms further ahead than the head before it knew."""
     one = Timelines()
-    last = placed(one, 1.0, 0.2)
+    last = timestamp(one, 1.0, 0.2)
     two = Timelines()
     two.resume("a", (round((T0 + 1.0) * 1e9), T0 + last))
-    times = [placed(two, 1 + n / 10, 0.25) for n in range(1, 8)]
+    times = [timestamp(two, 1 + n / 10, 0.25) for n in range(1, 8)]
     assert [round(1000 * (time - last)) for time in times] == [90, 180, 270, 360, 450, 550, 650]
-    assert placed(two, 2.0, 0.2, life="b") == pytest.approx(1.8)
+    assert timestamp(two, 2.0, 0.2, life="b") == pytest.approx(1.8)
 
 
-def test_what_comes_a_second_time_has_the_time_that_it_had() -> None:
+def test_sample_that_arrives_again_gets_the_same_time() -> None:
     one = Timelines()
     readings = [(n / 10, 1.0 + n // 4 * 0.05) for n in range(1, 12)]
-    times = [placed(one, *reading) for reading in readings]
-    assert [placed(one, at, 2.0) for at, _ in readings] == times
-    assert placed(one, 1.2, 1.1) > times[-1]
+    times = [timestamp(one, *reading) for reading in readings]
+    assert [timestamp(one, at, 2.0) for at, _ in readings] == times
+    assert timestamp(one, 1.2, 1.1) > times[-1]
 
 
 _OFFSETS = st.floats(-2, 2)
@@ -95,52 +95,52 @@ _READINGS = st.lists(st.tuples(st.floats(0.0001, 2), st.floats(0, 100), _OFFSETS
 
 
 @given(_READINGS, st.integers(0, 40))
-def test_times_never_step_back_and_come_to_the_offset_whatever_is_estimated(
+def test_times_never_step_back_and_converge_to_the_offset(
     readings: list[tuple[float, float, float]], lives: int
 ) -> None:
-    """Steps of time, lateness in ms, offsets; after some readings there is another agent."""
+    """Steps of time, lateness in ms, offsets; after ``lives`` samples the life changes."""
     one, at, times, offset = Timelines(), 0.0, [], 0.0
     for n, (step, late_ms, offset) in enumerate(readings):
         at += step
-        times.append(placed(one, at, offset, late_ms, "a" if n < lives else "b"))
+        times.append(timestamp(one, at, offset, late_ms, "a" if n < lives else "b"))
     assert all(before <= after for before, after in itertools.pairwise(times))
     life = "a" if len(readings) <= lives else "b"
-    assert placed(one, at + 40, offset, life=life) == pytest.approx(at + 40 - offset, abs=0.001)
+    assert timestamp(one, at + 40, offset, life=life) == pytest.approx(at + 40 - offset, abs=0.001)
 
 
-def asked(at_s: float, ahead_s: float, took_s: float) -> tuple[ClockExchange, float]:
-    """What a node whose clock is so far ahead answered at once, half of the way there, and when that came."""
+def exchange(at_s: float, ahead_s: float, took_s: float) -> tuple[ClockExchange, float]:
+    """A ping answered by a clock that is ``ahead_s`` ahead, and when its answer arrived."""
     there = round((T0 + at_s + took_s / 2 + ahead_s) * 1e9)
     return ClockExchange(round((T0 + at_s) * 1e9), there, there), T0 + at_s + took_s
 
 
-def test_a_clock_is_well_known_after_a_short_exchange_on_this_connection() -> None:
+def test_clock_is_precise_after_a_short_round_trip() -> None:
     clock = NodeClock()
-    known = [clock.is_well_known]
-    clock.live("a", *asked(0, 3, took_s=0.5))
-    known.append(clock.is_well_known)
-    clock.add(*asked(1, 3, took_s=0.002))
-    known.append(clock.is_well_known)
-    clock.begin()
-    assert [*known, clock.is_well_known] == [False, False, True, False]
+    known = [clock.is_precise]
+    clock.start_life("a", *exchange(0, 3, took_s=0.5))
+    known.append(clock.is_precise)
+    clock.add(*exchange(1, 3, took_s=0.002))
+    known.append(clock.is_precise)
+    clock.start_connection()
+    assert [*known, clock.is_precise] == [False, False, True, False]
 
 
-def test_a_reconnect_with_a_slow_first_exchange_keeps_what_was_known_better() -> None:
+def test_reconnect_with_a_slow_exchange_keeps_the_better_offset() -> None:
     clock = NodeClock()
-    known = clock.live("a", *asked(0, 3, took_s=0.002))
+    known = clock.start_life("a", *exchange(0, 3, took_s=0.002))
     assert known == pytest.approx((3, 0.002), abs=1e-6)
-    clock.begin()
-    asked_late, came = asked(60, 3.2, took_s=1.0)
-    assert clock.live("a", asked_late, came) == pytest.approx(known, abs=1e-6)
+    clock.start_connection()
+    late_exchange, arrived = exchange(60, 3.2, took_s=1.0)
+    assert clock.start_life("a", late_exchange, arrived) == pytest.approx(known, abs=1e-6)
 
 
-def test_readings_of_a_former_life_keep_its_offset() -> None:
+def test_samples_of_a_former_life_keep_its_offset() -> None:
     """The clock was set by an hour between two runs of the agent; the first's readings come late."""
     clock = NodeClock()
-    clock.live("a", *asked(0, 3, took_s=0.002))
-    clock.begin()
-    assert clock.add(*asked(100, 3603, took_s=0.002)) is None
-    assert clock.place("a", round((T0 + 13) * 1e9), 0.0)[0] == pytest.approx(T0 + 10, abs=0.01)
-    clock.live("b", *asked(101, 3603, took_s=0.002))
-    assert clock.place("b", round((T0 + 3703) * 1e9), 0.0)[0] == pytest.approx(T0 + 100, abs=0.01)
+    clock.start_life("a", *exchange(0, 3, took_s=0.002))
+    clock.start_connection()
+    assert clock.add(*exchange(100, 3603, took_s=0.002)) is None
+    assert clock.timestamp("a", round((T0 + 13) * 1e9), 0.0)[0] == pytest.approx(T0 + 10, abs=0.01)
+    clock.start_life("b", *exchange(101, 3603, took_s=0.002))
+    assert clock.timestamp("b", round((T0 + 3703) * 1e9), 0.0)[0] == pytest.approx(T0 + 100, abs=0.01)
     assert clock.offset_of("a") == pytest.approx(3, abs=0.01)

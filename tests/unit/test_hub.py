@@ -61,10 +61,10 @@ class Link:
     def reconnect(self) -> None:
         self.reconnects += 1
 
-    def may_hold(self) -> bool:
+    def may_hold_frames(self) -> bool:
         return self.node == "n2"
 
-    def is_held_up(self) -> bool:
+    def is_paused(self) -> bool:
         return self.held_up
 
     def set_interval(self, interval_ms: int) -> None:

@@ -14,7 +14,7 @@ from gswarm_tui.hub import Hub
 from gswarm_tui.run.job_end import EVERY_S, GRACE_S, SOONEST_S, follow
 from gswarm_tui.slurm.jobs import Job, JobEnd, SlurmError
 from tests.unit.test_hub import Link
-from tests.unit.test_link import BEGIN, FRAME, SECOND_NS, FakeAgent, scene, settle
+from tests.unit.test_link import BEGIN, FRAME, SECOND_NS, FakeAgent, running_link, settle
 
 JOB = Job("4711", "4711", ("n1",), ends_at=1_000.0)
 
@@ -87,37 +87,37 @@ async def test_a_job_without_a_limit_never_ends() -> None:
 
 async def test_the_agent_is_told_at_once_and_on_each_connection() -> None:
     first, second = FakeAgent(), FakeAgent()
-    async with scene(first, second) as here:
+    async with running_link(first, second) as test:
         first.greet()
-        here.link.set_job_end(BEGIN + 60)
+        test.link.set_job_end(BEGIN + 60)
         first.outgoing.put_nowait(b"")
-        await here.hands.turn(2)
-        here.link.set_job_end(math.inf)
-    begin, sent = round(BEGIN * SECOND_NS), [m for m in first.heard if isinstance(m, JobEnds)]
+        await test.clock.advance(2)
+        test.link.set_job_end(math.inf)
+    begin, sent = round(BEGIN * SECOND_NS), [m for m in first.received if isinstance(m, JobEnds)]
     assert sent == [JobEnds(begin + 60 * SECOND_NS, begin)]
-    again = [message.at for message in second.heard if isinstance(message, JobEnds)]
+    again = [message.at for message in second.received if isinstance(message, JobEnds)]
     assert again == [begin + 60 * SECOND_NS, None]
 
 
 async def test_after_the_job_no_agent_is_started_until_the_job_goes_on() -> None:
     agent, another = FakeAgent(), FakeAgent()
-    async with scene(agent, another) as here:
-        here.link.set_job_end(BEGIN + 60)
+    async with running_link(agent, another) as test:
+        test.link.set_job_end(BEGIN + 60)
         agent.greet()
-        agent.say(FRAME)
+        agent.send(FRAME)
         await settle()
-        here.link.acknowledge("life1", 1)
-        assert Ack("life1", 1) in agent.heard
+        test.link.acknowledge("life1", 1)
+        assert Ack("life1", 1) in agent.received
         for _ in range(6):
-            await here.hands.turn(10)
-            agent.say(FRAME)
-        agent.say(Bye("the agent ended because the job ended"))
-        await here.hands.turn(500)
-        assert here.last_change().reason == "the agent ended because the job ended"
-        assert here.last_change().retry_at is None
-        assert len(here.launcher.asked) == 1
-        here.link.set_job_end(BEGIN + 3_600)
+            await test.clock.advance(10)
+            agent.send(FRAME)
+        agent.send(Bye("the agent ended because the job ended"))
+        await test.clock.advance(500)
+        assert test.last_change().reason == "the agent ended because the job ended"
+        assert test.last_change().retry_at is None
+        assert len(test.launcher.opened) == 1
+        test.link.set_job_end(BEGIN + 3_600)
         await settle()
         another.greet()
         await settle()
-        assert here.phases()[-1] is Phase.LIVE
+        assert test.phases()[-1] is Phase.LIVE

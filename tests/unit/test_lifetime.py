@@ -54,10 +54,10 @@ class Node:
     ) -> None:
         return
 
-    def may_hold(self) -> bool:
+    def may_hold_frames(self) -> bool:
         return not self.acknowledged.is_set()
 
-    def is_held_up(self) -> bool:
+    def is_paused(self) -> bool:
         return False
 
     def reconnect(self) -> None:

@@ -1,4 +1,4 @@
-"""How fast links go: attempts that spread, and nodes that send too much or too fast to nobody's harm."""
+"""Backoff of many links, and limits on nodes that send too much or too fast."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from gswarm_tui.launch.srun import STEPS_AT_ONCE, SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.launcher import HANDSHAKES_AT_ONCE
 from gswarm_tui.link import link
-from gswarm_tui.link.backoff import Backoff, Gate
-from gswarm_tui.link.link import Link
+from gswarm_tui.link.limits import Backlog
+from gswarm_tui.link.link import Backoff, Link
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, gpu_row, hello, host_row, query
 from tests.unit.test_link import (
@@ -38,10 +38,10 @@ from tests.unit.test_link import (
     NOW,
     SECOND_NS,
     FakeAgent,
+    FakeClock,
     FakeLauncher,
-    Hands,
-    Scene,
-    scene,
+    LinkTest,
+    running_link,
     settle,
 )
 
@@ -53,7 +53,7 @@ NODES = 1000
     spread_s=st.floats(0, 100),
     steps=st.lists(st.sampled_from([Retry.SOON, Retry.SLOWLY, None]), max_size=40),
 )
-def test_waits_stay_between_a_second_and_a_minute(
+def test_backoff_stays_between_a_second_and_a_minute(
     seed: int, spread_s: float, steps: list[Retry | None]
 ) -> None:
     backoff = Backoff(random.Random(seed), spread_s)
@@ -66,38 +66,38 @@ def test_waits_stay_between_a_second_and_a_minute(
         assert step is Retry.SOON or wait >= 45
 
 
-def test_waits_differ_from_node_to_node() -> None:
+def test_backoff_differs_from_node_to_node() -> None:
     waits = {Backoff(random.Random(seed)).next(Retry.SLOWLY) for seed in range(20)}
     assert len(waits) > 10
 
 
 class Refusing:
-    """A launcher of a fleet whose nodes are all away; notes when each is asked for, by the fake clock."""
+    """Launcher whose nodes all refuse connections; ``attempts`` holds the times of the attempts."""
 
-    def __init__(self, hands: Hands) -> None:
-        self.hands = hands
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
         self.attempts: list[float] = []
 
     async def open(self, node: str) -> FakeAgent:
-        self.attempts.append(self.hands.passed)
+        self.attempts.append(self.clock.passed)
         raise LaunchError("it refuses connections")
 
     async def close(self) -> None:
         pass
 
 
-async def test_a_thousand_links_that_are_lost_at_once_come_back_one_after_the_other() -> None:
-    hands, rng = Hands(), random.Random(7)
-    launcher = Refusing(hands)
+async def test_a_thousand_links_lost_at_once_reconnect_spread_out() -> None:
+    clock, rng = FakeClock(), random.Random(7)
+    launcher = Refusing(clock)
     links = [
-        Link(f"n{n}", launcher, 1000, lambda _event: None, of_nodes=NODES, times=hands.times, rng=rng)
+        Link(f"n{n}", launcher, 1000, lambda _event: None, of_nodes=NODES, clocks=clock.clocks, rng=rng)
         for n in range(NODES)
     ]
     running = [asyncio.create_task(one.run()) for one in links]
     try:
         await settle()
         assert launcher.attempts == [0.0] * NODES  # the beginning; the launcher bounds how many go on at once
-        await hands.turn(300)
+        await clock.advance(300)
     finally:
         for task in running:
             task.cancel()
@@ -108,7 +108,7 @@ async def test_a_thousand_links_that_are_lost_at_once_come_back_one_after_the_ot
     assert sum(at >= 240 for at in again) <= 1.5 * NODES, "not much more than once a minute each"
 
 
-async def test_connections_are_opened_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ssh_handshakes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     now, most = 0, 0
 
     async def connect(*_words: object, **_options: object) -> None:
@@ -126,7 +126,7 @@ async def test_connections_are_opened_some_at_a_time(monkeypatch: pytest.MonkeyP
     assert most == HANDSHAKES_AT_ONCE
 
 
-async def test_steps_of_a_job_are_started_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_srun_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     now, most = 0, 0
 
     async def begin(_command: Sequence[str]) -> ProcessChannel:
@@ -144,7 +144,7 @@ async def test_steps_of_a_job_are_started_some_at_a_time(monkeypatch: pytest.Mon
 
 
 def frames(first: int, count: int, *, since_s: float = -100_000.0, every_s: float = 0.1) -> list[Frame]:
-    """A life's frames from number ``first`` on; frame 0 was sampled so long after the link began."""
+    """Frames from number ``first`` on; frame 0 was sampled ``since_s`` after the link began."""
     begin = round((BEGIN + since_s) * SECOND_NS)
     return [
         replace(FRAME, seq=n, ts_ns=begin + round(n * every_s * SECOND_NS))
@@ -152,74 +152,76 @@ def frames(first: int, count: int, *, since_s: float = -100_000.0, every_s: floa
     ]
 
 
-def seqs(here: Scene) -> list[int]:
-    return [event.frame.seq for event in here.of(FrameArrived)]
+def seqs(test: LinkTest) -> list[int]:
+    return [event.frame.seq for event in test.of(FrameArrived)]
 
 
 @pytest.fixture
 def ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for ten of these frames of one node."""
+    """Set the high-water mark to ten frames of one node."""
     size = weight(FrameArrived("n1", 0, 0, "life1", FRAME))
-    monkeypatch.setattr(link, "MOST_WAITING", 10 * size)
+    monkeypatch.setattr(link, "MAX_UNACKNOWLEDGED_BYTES", 10 * size)
 
 
 @pytest.mark.usefixtures("ten")
-async def test_a_link_reads_no_further_until_what_came_is_on_disk() -> None:
+async def test_link_stops_reading_at_the_high_water_mark() -> None:
     agent = FakeAgent()
-    async with scene(agent) as here:
+    async with running_link(agent) as test:
         agent.greet()
-        agent.say(*frames(1, 25))
+        agent.send(*frames(1, 25))
         await settle()
-        assert seqs(here) == list(range(1, 11))
-        here.link.acknowledge("another life", 10)
+        assert seqs(test) == list(range(1, 11))
+        test.link.acknowledge("another life", 10)
         await settle()
-        assert len(seqs(here)) == 10
-        here.link.acknowledge("life1", 4)
+        assert len(seqs(test)) == 10
+        test.link.acknowledge("life1", 4)
         await settle()
-        assert len(seqs(here)) == 14
-        here.link.acknowledge("life1", 14)
+        assert len(seqs(test)) == 14
+        test.link.acknowledge("life1", 14)
         await settle()
-        here.link.acknowledge("life1", 24)
+        test.link.acknowledge("life1", 24)
         await settle()
-        assert seqs(here) == list(range(1, 26))
+        assert seqs(test) == list(range(1, 26))
 
 
 @pytest.mark.usefixtures("ten")
-async def test_where_nothing_gets_on_disk_the_link_goes_on_after_a_while_and_is_not_taken_for_quiet() -> None:
+async def test_link_without_acknowledgements_reads_on_every_5_s_and_stays_live() -> None:
     agent = FakeAgent()
-    async with scene(agent) as here:
+    async with running_link(agent) as test:
         agent.greet()
-        agent.say(*frames(1, 300))
+        agent.send(*frames(1, 300))
         await settle()
         for pauses in range(1, 21):
-            assert len(seqs(here)) == 10 * pauses
-            await here.hands.turn(5)
-        assert here.phases() == [Phase.CONNECTING, Phase.LIVE]
+            assert len(seqs(test)) == 10 * pauses
+            await test.clock.advance(5)
+        assert test.phases() == [Phase.CONNECTING, Phase.LIVE]
 
 
 @pytest.mark.usefixtures("ten")
-async def test_a_connection_begins_with_all_of_its_room() -> None:
+async def test_new_connection_has_an_empty_backlog() -> None:
     first, second = FakeAgent(), FakeAgent()
-    async with scene(first, second) as here:
+    async with running_link(first, second) as test:
         for agent in (first, second):
             agent.greet()
-        first.say(*frames(1, 25))
+        first.send(*frames(1, 25))
         await settle()
-        here.link.reconnect()
-        second.say(*frames(11, 10))
-        await here.hands.turn(2)
-        assert seqs(here) == list(range(1, 21))
+        test.link.reconnect()
+        second.send(*frames(11, 10))
+        await test.clock.advance(2)
+        assert seqs(test) == list(range(1, 21))
 
 
 @pytest.mark.usefixtures("ten")
-async def test_without_a_recording_so_much_is_taken_in_a_tick_and_no_more() -> None:
+async def test_backlog_bounds_each_tick_without_a_recording() -> None:
     agent, hub = FakeAgent(), Hub(Fleet(["gpu01"]), clock=lambda: BEGIN)
-    hub.links["gpu01"] = one = Link("gpu01", FakeLauncher(agent), 1000, hub.publish, times=Hands().times)
+    hub.links["gpu01"] = one = Link(
+        "gpu01", FakeLauncher(agent), 1000, hub.publish, clocks=FakeClock().clocks
+    )
     running = asyncio.create_task(one.run())
     try:
         await settle()
         agent.greet()
-        agent.say(*frames(1, 35))
+        agent.send(*frames(1, 35))
         for taken in (10, 20, 30, 35):
             await settle()
             hub.flush()
@@ -229,52 +231,52 @@ async def test_without_a_recording_so_much_is_taken_in_a_tick_and_no_more() -> N
         await asyncio.gather(running, return_exceptions=True)
 
 
-def test_what_waits_of_one_life_is_not_freed_by_another() -> None:
-    gate, full = Gate(30), list[bool]()
-    gate.took("old", 7, 10)
-    gate.took("new", 1, 10)
-    full.append(gate.is_full)
-    gate.took("new", 2, 10)
-    full.append(gate.is_full)
-    gate.acknowledged("other", 9)
-    full.append(gate.is_full)
-    gate.acknowledged("new", 1)
-    full.append(gate.is_full)
+def test_acknowledgement_frees_only_its_own_life() -> None:
+    backlog, full = Backlog(30), list[bool]()
+    backlog.add("old", 7, 10)
+    backlog.add("new", 1, 10)
+    full.append(backlog.is_full)
+    backlog.add("new", 2, 10)
+    full.append(backlog.is_full)
+    backlog.acknowledge("other", 9)
+    full.append(backlog.is_full)
+    backlog.acknowledge("new", 1)
+    full.append(backlog.is_full)
     assert full == [False, True, True, False]
 
 
-async def test_an_agent_that_sends_more_than_it_was_asked_for_loses_its_link() -> None:
+async def test_agent_above_the_rate_limit_loses_its_link() -> None:
     agent = FakeAgent()
-    async with scene(agent) as here:
+    async with running_link(agent) as test:
         agent.greet()
-        await here.hands.turn(10)
-        agent.say(*frames(1, 1000, since_s=0, every_s=0.001))
+        await test.clock.advance(10)
+        agent.send(*frames(1, 1000, since_s=0, every_s=0.001))
         await settle()
-        assert len(seqs(here)) == 150
-        lost = here.last_change()
+        assert len(seqs(test)) == 150
+        lost = test.last_change()
         assert lost.phase is Phase.LOST
-        assert lost.reason == "it sent 151 frames within 10 s, but was asked for one every 1 s"
+        assert lost.reason == "it sent 151 frames within 10 s, expected one every 1 s"
         assert lost.retry_at is not None
         assert lost.retry_at - lost.at >= 45
 
 
-async def test_what_an_agent_kept_may_come_at_any_pace_and_so_may_what_came_while_the_head_slept() -> None:
+async def test_rate_limit_ignores_spooled_frames_and_the_heads_sleep() -> None:
     agent = FakeAgent()
-    async with scene(agent) as here:
+    async with running_link(agent) as test:
         agent.greet()
-        agent.say(*frames(1, 5000))
+        agent.send(*frames(1, 5000))
         await settle()
-        here.link.set_interval(100)
-        here.link.set_interval(5000)
-        here.hands.passed += 600  # asleep: time passes, and nothing is done in it
-        agent.say(*frames(5001, 6000, since_s=-500))
+        test.link.set_interval(100)
+        test.link.set_interval(5000)
+        test.clock.passed += 600  # asleep: time passes, and nothing is done in it
+        agent.send(*frames(5001, 6000, since_s=-500))
         await settle()
-        assert len(seqs(here)) == 11_000
-        assert here.phases()[-1] is Phase.LIVE
+        assert len(seqs(test)) == 11_000
+        assert test.phases()[-1] is Phase.LIVE
 
 
 class Flooding(FakeAgent):
-    """An agent that has frames for ever, each as large as a frame of eight GPUs."""
+    """Agent that sends up to ``most`` large frames as fast as they are read."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -298,8 +300,8 @@ def frames_of_gpus(first: int, count: int, gpus: int) -> list[Frame]:
     return [replace(frame, gpus=made[0], host=made[1]) for frame in frames(first, count)]
 
 
-class Both:
-    """A launcher of both nodes."""
+class FakeFleet:
+    """Launcher of one fake agent for each node."""
 
     def __init__(self, agents: dict[str, FakeAgent]) -> None:
         self.agents = agents
@@ -313,33 +315,33 @@ class Both:
         pass
 
 
-async def test_a_node_that_floods_makes_the_recorder_refuse_no_other_nodes_frames(
+async def test_flooding_node_costs_no_other_nodes_frames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a recorder of little memory; without its bound the flood would have it full within a tick."""
+    """The recorder has little memory; an unbounded backlog would fill it within a tick."""
     (large,) = frames_of_gpus(1, 1, 8)
     keep_bytes = 400 * weight(FrameArrived("flood", 0, 0, "life1", large))
-    monkeypatch.setattr(link, "MOST_WAITING", keep_bytes * 3 // 4)
+    monkeypatch.setattr(link, "MAX_UNACKNOWLEDGED_BYTES", keep_bytes * 3 // 4)
     path, loop, refused = tmp_path / "flood.duckdb", asyncio.get_running_loop(), set[str]()
     hub = Hub(Fleet(["calm", "flood"], 0.1), clock=time.time)
 
-    def told(status: RecorderStatus) -> None:
+    def recorded(status: RecorderStatus) -> None:
         refused.update(status.behind)
         loop.call_soon_threadsafe(hub.recorded, status)
 
-    recorder = Recorder(path, INFO, told, lasting=True, commit_every_s=0.05, keep_bytes=keep_bytes)
+    recorder = Recorder(path, INFO, recorded, lasting=True, commit_every_s=0.05, keep_bytes=keep_bytes)
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)
     flood, calm = Flooding(2000), FakeAgent()
-    launcher = Both({"flood": flood, "calm": calm})
+    launcher = FakeFleet({"flood": flood, "calm": calm})
     for node in hub.fleet.nodes:
         hub.links[node] = Link(node, launcher, 100, hub.publish, of_nodes=2)
     running = asyncio.create_task(hub.run())
     try:
         calm.greet(replace(hello("calm", gpus=1), clock=NOW))
         for frame in frames_of_gpus(1, 30, 1):
-            calm.say(frame)
+            calm.send(frame)
             await on_disk(hub, "calm", frame.seq)
         await on_disk(hub, "flood", 2000)
     finally:
