@@ -1,4 +1,4 @@
-"""The agent's commands: ``attach`` and ``stream`` for the head, ``status`` and ``once`` also for people."""
+"""The agent's command line: some commands are for the head; ``status``, ``mark`` and ``once`` for people."""
 
 from __future__ import annotations
 
@@ -18,38 +18,40 @@ if TYPE_CHECKING:
 
 USAGE = """usage: python -m gswarm_agent COMMAND
 
-  attach --recording UID     join the recording's agent on this node, started if there is none
-     --node NAME             what the head calls this node (default: its host name)
-     --linger S              how long the agent goes on without a head (default: 86400)
-     --memory-mib N          frames kept in memory (default: 16), then
-     --spool-mib N           on disk (default: 256)
-     --folder PATH           where, on node-local storage (default: /var/tmp or /tmp/gswarm-tui-UID)
-     --hold                  stay until the agent that was started has ended, as in a Slurm step
-     --only-left             measure nothing where no agent runs: only give what is left
+  attach --recording UID     connect to the recording's agent on this node, and start it if needed
+     --node NAME             the head's name for this node (default: its host name)
+     --linger S              seconds that the agent continues without a head (default: 86400)
+     --memory-mib N          frames kept in memory (default: 16)
+     --spool-mib N           further frames kept on disk (default: 256)
+     --folder PATH           folder on node-local storage (default: /var/tmp or /tmp/gswarm-tui-UID)
+     --hold                  stay until the started agent has ended, as a Slurm step must
+     --only-left             start no measuring: only deliver the frames left on this node
      --simulate JSON         measure a simulated node
-  ended --recording UID      say how that agent ended, if it was killed
+  ended --recording UID      print why the recording's agent ended, if it was killed
      --node NAME             as above
      --folder PATH           as above
-  stream [--simulate JSON]   send frames to the head on standard input and output, and end with it
+  stream                     send frames to the head on standard input and output, without a recording
+     --memory-mib N          frames kept in memory while the head doesn't read (default: 1)
+     --simulate JSON         measure a simulated node
   status                     print as JSON which recordings have an agent or frames here
-     --recording UID         of one recording
+     --recording UID         only this recording
      --folder PATH           as above
-     --for-head              begin as the wire does
+     --for-head              print the wire's first line before it
   mark NAME                  set a mark in each recording that has an agent of yours here
-     --value KEY=VALUE       with a number or a text, as often as you like
+     --value KEY=VALUE       add a number or a text to the mark; may be repeated
      --folder PATH           as above
-  once [--simulate JSON]     print one reading of this machine as JSON
-  simulate                   serve many simulated nodes to the head, on standard input
+  once [--simulate JSON]     print one measurement of this machine as JSON
+  simulate                   serve many simulated nodes to the head on standard input
   --version                  print the version
 """
 
 
 class OptionError(Exception):
-    """A command line that makes no sense; the message says why."""
+    """Raised for an invalid command line; the message says why."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
+    """Run one command. Returns the exit status."""
     arguments: list[str] = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
         print(f"gswarm-agent {__version__}")
@@ -61,28 +63,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command == "mark":
         return _mark(arguments[1:])
     if command not in _COMMANDS:
-        return _refuse(f"unknown command {command!r}" if command else "a command is missing")
+        return _usage_error(f"unknown command {command!r}" if command else "a command is missing")
     allowed, run = _COMMANDS[command]
     try:
         options = _parse(command, arguments[1:], allowed)
         return run(options)
     except OptionError as error:
-        return _refuse(str(error))
+        return _usage_error(str(error))
 
 
-def _refuse(problem: str) -> int:
+def _usage_error(problem: str) -> int:
     print(f"gswarm-agent: {problem}\n{USAGE}", end="", file=sys.stderr)
     return 2
 
 
-def _parse(command: str, words: list[str], allowed: str) -> dict[str, str]:
-    """Options by their names; those that are followed by a value are the rule."""
+def _parse(command: str, arguments: list[str], allowed: str) -> dict[str, str]:
     options: dict[str, str] = {}
-    rest = list(words)
+    rest = list(arguments)
     while rest:
         name = rest.pop(0)
         if name not in allowed.split() or (name not in _FLAGS and not rest):
-            raise OptionError(f"{command} can't read {' '.join(words)!r}")
+            raise OptionError(f"{command}: invalid option or missing value in {' '.join(arguments)!r}")
         options[name] = "" if name in _FLAGS else rest.pop(0)
     return options
 
@@ -100,11 +101,12 @@ def _probe_maker(options: dict[str, str]) -> Callable[[], Probe]:
 
 
 def _stream(options: dict[str, str]) -> int:
-    _hurry()
+    _delay_garbage_collection()
     make_probe = _probe_maker(options)
-    from gswarm_agent.stream import stream
+    limits = _limits(options)
+    from gswarm_agent.server import stream
 
-    return stream(make_probe, "--simulate" in options)
+    return stream(make_probe, "--simulate" in options, **limits)
 
 
 def _attach(options: dict[str, str]) -> int:
@@ -112,24 +114,29 @@ def _attach(options: dict[str, str]) -> int:
 
     folder_name = _folder_name("attach", options)
     make_probe = _probe_maker(options)
-    numbers = {name: _number(name, options[name]) for name in _LIMITS if name in options}
+    limits = _limits(options)
 
     def serve(folder: Folder, listener: socket) -> None:
-        if "--only-left" not in options:  # who measures nothing has no first frame that ends it
-            _hurry()
+        if "--only-left" not in options:  # without a first frame nothing would enable it again
+            _delay_garbage_collection()
         from gswarm_agent import server
 
-        given = {_LIMITS[name]: number for name, number in numbers.items()}
-        limits = server.Limits(**given, only_left="--only-left" in options)
-        server.serve(folder, listener, make_probe, "--simulate" in options, limits)
+        only_left = "--only-left" in options
+        server.serve(
+            folder,
+            listener,
+            make_probe,
+            "--simulate" in options,
+            server.Limits(**limits, only_left=only_left),
+        )
 
     return attach(folder_name, options.get("--folder", ""), serve, "--hold" in options)
 
 
 def _ended(options: dict[str, str]) -> int:
-    from gswarm_agent.attach import tell_end
+    from gswarm_agent.attach import report_end
 
-    return tell_end(_folder_name("ended", options), options.get("--folder", ""))
+    return report_end(_folder_name("ended", options), options.get("--folder", ""))
 
 
 def _folder_name(command: str, options: dict[str, str]) -> str:
@@ -138,15 +145,21 @@ def _folder_name(command: str, options: dict[str, str]) -> str:
     recording = options.get("--recording", "")
     node = options.get("--node", "") or os.uname().nodename
     if not (is_plain(recording) and is_plain(node)):
-        raise OptionError(f"{command} needs --recording UID, of letters, digits and ._:- alone, as --node is")
+        raise OptionError(
+            f"{command} needs --recording UID, with letters, digits and ._:- only, as in --node"
+        )
     return name_of(recording, node)
 
 
-def _hurry() -> None:
-    """Look for no garbage before the first frame: what is imported makes many things, and none of that."""
+def _delay_garbage_collection() -> None:
+    """Collect no garbage before the first frame: imports make many objects and no garbage."""
     import gc
 
     gc.disable()
+
+
+def _limits(options: dict[str, str]) -> dict[str, float]:
+    return {_LIMITS[name]: _number(name, options[name]) for name in _LIMITS if name in options}
 
 
 def _number(name: str, text: str) -> float:
@@ -162,40 +175,42 @@ def _number(name: str, text: str) -> float:
 def _status(options: dict[str, str]) -> int:
     import json
 
-    from gswarm_agent.status import status
+    from gswarm_agent.requests import status
 
-    found = status(options.get("--recording", ""), options.get("--folder", ""))
+    entries = status(options.get("--recording", ""), options.get("--folder", ""))
     if "--for-head" in options:
         from gswarm_agent.wire import MAGIC
 
         sys.stdout.write(MAGIC.decode())
-    print(json.dumps(found, indent=2))
+    print(json.dumps(entries, indent=2))
     return 0
 
 
-def _mark(words: list[str]) -> int:
+def _mark(arguments: list[str]) -> int:
     from gswarm_agent.mark import MarkError, send, values_of
 
     names: list[str] = []
     values: list[str] = []
     folder = ""
-    rest = list(words)
+    rest = list(arguments)
     while rest:
-        word = rest.pop(0)
-        if word in ("--value", "--folder") and not rest:
-            return _refuse(f"mark: {word} needs what comes after it")
-        if word == "--value":
+        argument = rest.pop(0)
+        if argument in ("--value", "--folder") and not rest:
+            return _usage_error(f"mark: {argument} needs a value")
+        if argument == "--value":
             values.append(rest.pop(0))
-        elif word == "--folder":
+        elif argument == "--folder":
             folder = rest.pop(0)
         else:
-            names.append(word)
+            names.append(argument)
     if len(names) != 1:
-        return _refuse("mark takes one name, in quotes if it has blanks" if names else "mark needs a name")
+        return _usage_error(
+            "mark takes one name, in quotes if it has spaces" if names else "mark needs a name"
+        )
     try:
         marked = send(names[0], values_of(values, os.environ), top=folder)
     except MarkError as error:
-        return _refuse(f"mark: {error}")
+        return _usage_error(f"mark: {error}")
     for problem in marked.problems:
         print(f"gswarm-agent: {problem}", file=sys.stderr)
     if marked.recordings:
@@ -218,7 +233,7 @@ def _node_probe() -> Probe:
 
 
 def _once(options: dict[str, str]) -> int:
-    """Read twice, a second apart, because rates need two readings; print the second."""
+    """Print the second of two measurements, a second apart, because rates need two."""
     import json
     import time
     from dataclasses import asdict
@@ -232,25 +247,25 @@ def _once(options: dict[str, str]) -> int:
     reading = probe.read(time.monotonic_ns())
     probe.close()
 
-    def named(columns: Sequence[str], row: Sequence[Any] | None) -> dict[str, Any] | None:
+    def by_name(columns: Sequence[str], row: Sequence[Any] | None) -> dict[str, Any] | None:
         return None if row is None else dict(zip(columns, row))
 
-    answer = {
-        "host": {**asdict(host), **(named(HOST_COLUMNS, reading.host) or {})},
-        "gpus": [{**asdict(g), **(named(GPU_COLUMNS, row) or {})} for g, row in zip(gpus, reading.gpus)],
+    measurement = {
+        "host": {**asdict(host), **(by_name(HOST_COLUMNS, reading.host) or {})},
+        "gpus": [{**asdict(g), **(by_name(GPU_COLUMNS, row) or {})} for g, row in zip(gpus, reading.gpus)],
         "processes": [
             {
                 "gpu": p.gpu,
                 "pid": p.pid,
                 "user": p.user,
                 "command": p.command,
-                **(named(PROCESS_COLUMNS, p.row) or {}),
+                **(by_name(PROCESS_COLUMNS, p.row) or {}),
             }
             for p in reading.processes or ()
         ],
         "not measured": capabilities,
     }
-    print(json.dumps(answer, indent=2))
+    print(json.dumps(measurement, indent=2))
     return 0
 
 
@@ -262,7 +277,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[dict[str, str]], int]]] = {
         _attach,
     ),
     "ended": ("--recording --node --folder", _ended),
-    "stream": ("--simulate", _stream),
+    "stream": ("--memory-mib --simulate", _stream),
     "status": ("--recording --folder --for-head", _status),
     "once": ("--simulate", _once),
     "simulate": ("", _simulate),

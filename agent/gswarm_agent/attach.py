@@ -74,21 +74,21 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
     _leave_output()
     if hold and started:
         return _hold(folder)
-    return _tell_end(folder) if listened.locked() else 0
+    return _report_end(folder) if listened.locked() else 0
 
 
-def tell_end(name: str, top: str) -> int:
+def report_end(name: str, top: str) -> int:
     """Say of an agent that just ended what ``attach`` would have said. Returns its exit status."""
     for place in tops(top):
         try:
             folder = Folder(place, name)
         except OSError:
             continue
-        return _tell_end(folder)
+        return _report_end(folder)
     return 0
 
 
-def _tell_end(folder: Folder) -> int:
+def _report_end(folder: Folder) -> int:
     if not _was_killed(folder):
         return 0
     said = _last_line(folder.read(LOG))

@@ -1,4 +1,4 @@
-"""One head's connection to the agent, without I/O: what was heard on it, and what is to be sent next."""
+"""Delivers a spool to one head: decodes its messages and encodes the replies and frames. Without I/O."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Deque, Iterator, List, Optional
 
-_AT_ONCE = 256 * 1024
+_BATCH_BYTES = 256 * 1024
 
 
 class Delivery:
-    """Sends a head that has started what it lacks: of former lives, oldest first, then of this one.
+    """Sends a head the frames that it lacks: of former lives, oldest first, then of this one.
 
-    ``wall_ns`` is the clock of this life. Answers to pings overtake frames.
+    ``wall_ns`` is the clock of this life. Pongs overtake frames. A spool in memory only forgets frames when
+    they are sent, because no other connection will follow.
     """
 
     def __init__(self, spool: Spool, wall_ns: Callable[[], int]) -> None:
@@ -29,56 +30,56 @@ class Delivery:
         self._wall_ns = wall_ns
         self._decoder = Decoder()
         self._packer = Packer()
-        self._answers: Deque[Callable[[], Message]] = deque()
+        self._replies: Deque[Callable[[], Message]] = deque()
         self._start: Optional[Start] = None
         self._received = 0
         self._former: Deque[str] = deque()
         self._hello: Optional[Hello] = None
         self._introduced = False
         self._sent = 0
-        self._greeted = False
+        self._magic_sent = False
         self._bye: Optional[Bye] = None
         self._ended = False
 
     def receive(self, data: bytes) -> Iterator[Message]:
-        """What the head says, pings excepted, which are answered. Raises WireError."""
+        """Yield the head's messages, except pings, which get their pong. Raises WireError."""
         received = self._wall_ns()
         for message in self._decoder.feed(data):
             if isinstance(message, Ping):
-                self._answer(message.sent, received)
+                self._reply(message.sent, received)
             else:
                 yield message
 
-    def _answer(self, sent: int, received: int) -> None:
-        self._answers.append(lambda: Pong(ClockExchange(sent, received, self._wall_ns())))
+    def _reply(self, sent: int, received: int) -> None:
+        self._replies.append(lambda: Pong(ClockExchange(sent, received, self._wall_ns())))
 
     def start(self, start: Start) -> None:
-        """Begin to send what the head doesn't have."""
+        """Start sending the frames that the head doesn't have."""
         self._start, self._received = start, self._wall_ns()
         self._spool.resume(dict(start.resume))
         self._former = deque(self._spool.former_lives())
-        if self._former:  # whose hellos have no clock, but the head wants to know the time before all frames
-            self._answer(start.sent, self._received)
+        if self._former:  # their hellos have no clock, and the head needs the time before all frames
+            self._reply(start.sent, self._received)
 
     @property
     def started(self) -> bool:
-        """Whether the head has said what it wants."""
+        """Whether the head has sent its start."""
         return self._start is not None
 
     def introduce(self, hello: Hello) -> None:
-        """This life has begun, or is to be introduced again as ``hello``, then without a clock."""
+        """Send the hello of this life, with the clock the first time."""
         self._hello = hello
         if self._introduced and not self._former:
-            self._answers.append(lambda: hello)
+            self._replies.append(lambda: hello)
 
     @property
     def all_sent(self) -> bool:
-        """Whether the head has been sent all that there is; what it has on disk it knows itself."""
+        """Whether every frame has been sent."""
         rest = self._spool.read(self._hello.life, self._sent, 1) if self._hello is not None else []
         return not self._former and not rest
 
     def end(self, reason: str) -> None:
-        """Say bye next, and nothing after that."""
+        """Send a bye next, and nothing after that."""
         self._bye = self._bye or Bye(reason)
 
     @property
@@ -87,12 +88,12 @@ class Delivery:
         return self._ended
 
     def take(self) -> bytes:
-        """The next bytes to send; empty where there is nothing to say now."""
-        magic = b"" if self._greeted else MAGIC
-        self._greeted = True
+        """Return the next bytes to send; empty if nothing waits."""
+        magic = b"" if self._magic_sent else MAGIC
+        self._magic_sent = True
         if self._ended:
             return b""
-        parts = [encode(self._answers.popleft()()) for _ in range(len(self._answers))]
+        parts = [encode(self._replies.popleft()()) for _ in range(len(self._replies))]
         if self._bye is not None:
             self._ended = True
             parts.append(encode(self._bye))
@@ -103,7 +104,7 @@ class Delivery:
     def _next_former(self) -> List[bytes]:
         while self._former:
             life = self._former[0]
-            records = self._spool.read(life, self._sent, _AT_ONCE)
+            records = self._spool.read(life, self._sent, _BATCH_BYTES)
             if records:
                 hello = [] if self._introduced else [self._spool.hello(life)]
                 self._introduced = True
@@ -116,9 +117,11 @@ class Delivery:
         return []
 
     def _sending(self, life: str, records: List[Record]) -> List[bytes]:
-        """Records that are sent now, after what is lost before them."""
+        """Return records as messages, after the loss before them."""
         lost = self._spool.lost_before(life, self._sent, records[0])
         self._sent = records[-1].seq
+        if not self._spool.on_disk:
+            self._spool.acknowledge(life, self._sent)
         return [*([] if lost is None else [encode(lost)]), *(record.data for record in records)]
 
     def _next_of_this_life(self, start: Start) -> List[bytes]:
@@ -129,5 +132,5 @@ class Delivery:
             self._introduced = True
             clock = ClockExchange(start.sent, self._received, self._wall_ns())
             hello.append(encode(replace(self._hello, clock=clock)))
-        records = self._spool.read(self._hello.life, self._sent, _AT_ONCE)
+        records = self._spool.read(self._hello.life, self._sent, _BATCH_BYTES)
         return [*hello, *(self._sending(self._hello.life, records) if records else [])]

@@ -1,9 +1,8 @@
-"""A recording's private folder on a node: who may enter it, and how what is in it is opened.
+"""A recording's private folder on a node, with its lock, socket, log and spool.
 
-Everything is opened by descriptor, relative to a folder that was checked, and no symbolic link is followed,
-so that nobody who can write to the folder above can lead the agent elsewhere. Which folder it is doesn't
-depend on the environment: every way in to a node has to end at the same agent. It is in the way of the first
-frame, so nothing is imported that takes long.
+Everything is opened by descriptor, relative to a checked folder, and no symbolic link is followed, so that
+nobody who can write to the folder above can lead the agent elsewhere. The path doesn't depend on the
+environment, because SSH and srun must find the same agent. Imports are few: they delay the first frame.
 """
 
 from __future__ import annotations
@@ -18,33 +17,33 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-PLACES = ("/var/tmp", "/tmp")  # noqa: S108  # the first may outlive a reboot; what is made there is private
+PARENTS = ("/var/tmp", "/tmp")  # noqa: S108  # the first may outlive a reboot; folders made there are private
 LOCK, SOCKET, LOG = "lock", "serve", "log"
 FORGOTTEN_S = 7 * 86_400
 _MOST_LOG = 256 * 1024
 
 
 class FolderError(Exception):
-    """There is no folder that only this user can enter; the message says why."""
+    """Raised if no folder can be private to this user; the message says why."""
 
 
-def tops(given: str = "") -> tuple[str, ...]:
-    """The folders that hold those of recordings, the preferred one first."""
-    return (given,) if given else tuple(f"{place}/gswarm-tui-{os.geteuid()}" for place in PLACES)
+def tops(path: str = "") -> tuple[str, ...]:
+    """Return the folders that hold the recordings' folders, the preferred one first."""
+    return (path,) if path else tuple(f"{parent}/gswarm-tui-{os.geteuid()}" for parent in PARENTS)
 
 
 def name_of(recording: str, node: str) -> str:
-    """What the folder of a recording is called, on a node of which the head speaks by this name."""
+    """Return the name of a recording's folder; ``node`` is the head's name for this machine."""
     return f"{recording}@{node}"[:200]
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name is made of letters, digits and ``._:-`` alone, and begins like a name."""
+    """Return whether a name has letters, digits and ``._:-`` only, and begins with a letter, digit or _."""
     return name.isascii() and name[:1] not in (*".:-", "") and all(c.isalnum() or c in "._:-" for c in name)
 
 
 def open_private(path: str, above: int | None = None, create: bool = False) -> int:
-    """A descriptor of a folder that is this user's own and closed to all others. Raises OSError."""
+    """Open a folder that belongs to this user and is closed to all others. Raises OSError."""
     if create:
         try:
             os.mkdir(path, 0o700, dir_fd=above)
@@ -52,11 +51,11 @@ def open_private(path: str, above: int | None = None, create: bool = False) -> i
             pass
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, dir_fd=above)
-    found = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     problem = ""
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         problem = "it belongs to another user"
-    elif stat.S_IMODE(found.st_mode) & 0o077:
+    elif stat.S_IMODE(status.st_mode) & 0o077:
         problem = "others may enter it"
     if problem:
         os.close(descriptor)
@@ -67,23 +66,25 @@ def open_private(path: str, above: int | None = None, create: bool = False) -> i
 class Folder:
     """The folder called ``name`` in ``top``, open until ``close``."""
 
+    on_disk = True
+
     def __init__(self, top: str, name: str, create: bool = False) -> None:
         self.top = top
         self.name = name
         self.path = f"{top}/{name}"
         self._above = open_private(top, create=create)
         try:
-            self._here = open_private(name, self._above, create)
+            self._own = open_private(name, self._above, create)
         except OSError:
             os.close(self._above)
             raise
 
     @classmethod
-    def find(cls, places: Sequence[str], name: str) -> Folder:
-        """The folder where there is one, else a new one in the first place that allows it."""
+    def find(cls, tops: Sequence[str], name: str) -> Folder:
+        """Open the folder if it exists, else create it in the first of ``tops`` that allows it."""
         problems: list[str] = []
         for create in (False, True):
-            for top in places:
+            for top in tops:
                 try:
                     return cls(top, name, create)
                 except FileNotFoundError:
@@ -92,28 +93,28 @@ class Folder:
                     problem = f"{top}: {error.strerror}"
                     if problem not in problems:
                         problems.append(problem)
-        raise FolderError("there is no private folder for the agent: " + "; ".join(problems))
+        raise FolderError("no private folder for the agent: " + "; ".join(problems))
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """What has to stay open while this is used."""
-        return self._above, self._here
+        """The descriptors that must stay open."""
+        return self._above, self._own
 
     def close(self) -> None:
-        """Let go of the descriptors."""
-        os.close(self._here)
+        """Close the descriptors."""
+        os.close(self._own)
         os.close(self._above)
 
     def names(self) -> list[str]:
-        """What is in it, sorted."""
-        return sorted(os.listdir(self._here))
+        """Return the names of its files, sorted."""
+        return sorted(os.listdir(self._own))
 
     def open(self, name: str, flags: int) -> int:
-        """A descriptor of a file in it; a new file is for this user alone."""
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._here)
+        """Open a file in it; a new file is private to this user."""
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._own)
 
     def read(self, name: str) -> bytes:
-        """A whole file; empty where there is none that can be read."""
+        """Return a file's content; empty if it can't be read."""
         try:
             descriptor = self.open(name, os.O_RDONLY)
         except OSError:
@@ -121,34 +122,41 @@ class Folder:
         with open(descriptor, "rb") as file:
             return file.read()
 
-    def unlink(self, name: str) -> None:
-        """Remove a file that may be gone already."""
+    def size(self, name: str) -> int:
+        """Return a file's size in bytes; 0 if it can't be read."""
         try:
-            os.unlink(name, dir_fd=self._here)
+            return os.stat(name, dir_fd=self._own, follow_symlinks=False).st_size
+        except OSError:
+            return 0
+
+    def unlink(self, name: str) -> None:
+        """Remove a file if it exists."""
+        try:
+            os.unlink(name, dir_fd=self._own)
         except FileNotFoundError:
             pass
 
     def address(self) -> str:
-        """The address of the socket, short enough for one whatever the folder is called."""
-        return f"/proc/self/fd/{self._here}/{SOCKET}"
+        """Return the socket's address, short enough whatever the folder's name is."""
+        return f"/proc/self/fd/{self._own}/{SOCKET}"
 
     def open_log(self) -> int:
-        """A descriptor that what went wrong is appended to; a long log begins anew."""
+        """Open the log to append to it; a long log is emptied first."""
         descriptor = self.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         if os.fstat(descriptor).st_size > _MOST_LOG:
             os.ftruncate(descriptor, 0)
         return descriptor
 
     def lock(self, wait: bool = False, create: bool = True) -> int | None:
-        """Be the only agent here until the descriptor is closed; None where another one is.
+        """Lock the folder until the returned descriptor is closed; None if another process holds the lock.
 
-        Who only looks may not ``create`` the file: a folder that is being removed would stay.
-        Raises FileNotFoundError where it or the folder has been removed.
+        Only an agent may ``create`` the lock file: another process could keep a folder that is being removed.
+        Raises FileNotFoundError if the file or the folder has been removed.
         """
         descriptor = self.open(LOCK, os.O_RDWR | (os.O_CREAT if create else 0))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if os.stat(LOCK, dir_fd=self._here).st_ino != os.fstat(descriptor).st_ino:
+            if os.stat(LOCK, dir_fd=self._own).st_ino != os.fstat(descriptor).st_ino:
                 raise FileNotFoundError(errno.ENOENT, "the lock was replaced")
         except BlockingIOError:
             os.close(descriptor)
@@ -159,7 +167,7 @@ class Folder:
         return descriptor
 
     def remove(self) -> None:
-        """Remove it with everything in it; only its only agent may."""
+        """Remove it with all its files; call this with the lock held."""
         for name in self.names():
             self.unlink(name)
         try:
@@ -168,14 +176,31 @@ class Folder:
             pass
 
     def untouched_s(self) -> float:
-        """Seconds since anything in it changed."""
-        found = [os.stat(name, dir_fd=self._here, follow_symlinks=False) for name in self.names()]
-        return time.time() - max(each.st_mtime for each in (os.fstat(self._here), *found))
+        """Return the seconds since its last change."""
+        files = [os.stat(name, dir_fd=self._own, follow_symlinks=False) for name in self.names()]
+        return time.time() - max(each.st_mtime for each in (os.fstat(self._own), *files))
 
 
-def folders(places: Sequence[str]) -> Iterator[Folder]:
-    """The folders of all recordings, each closed when the next is asked for."""
-    for top in places:
+class NoFolder(Folder):
+    """Stand-in for the folder of an agent without one: empty and read-only."""
+
+    on_disk = False
+
+    def __init__(self) -> None:
+        self.top = self.name = self.path = ""
+
+    def names(self) -> list[str]:
+        """Return no names."""
+        return []
+
+    def open(self, name: str, flags: int) -> int:
+        """Raise OSError."""
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def folders(tops: Sequence[str]) -> Iterator[Folder]:
+    """Yield the folders of all recordings; each is closed before the next."""
+    for top in tops:
         try:
             descriptor = open_private(top)
         except OSError:
@@ -195,14 +220,14 @@ def folders(places: Sequence[str]) -> Iterator[Folder]:
                 folder.close()
 
 
-def remove_forgotten(places: Sequence[str]) -> None:
-    """Remove what recordings left behind for which nobody came back in a week."""
-    for folder in folders(places):
+def remove_forgotten(tops: Sequence[str]) -> None:
+    """Remove the folders of recordings that nobody has resumed for a week."""
+    for folder in folders(tops):
         if LOCK in folder.names() and folder.untouched_s() > FORGOTTEN_S:
             try:
                 lock = folder.lock(create=False)
                 if lock is not None:
                     folder.remove()
                     os.close(lock)
-            except OSError:  # another one was quicker
+            except OSError:  # another process was quicker
                 pass

@@ -1,62 +1,66 @@
-"""A mark: a name and values that a job gives to a moment, and its way to the agents of this node.
+"""Marks: names and values that a job gives to moments, on their way to the agents of this node.
 
-Quick to import, because it is made in training loops.
+Quick to import, because training loops make marks.
 """
 
 from __future__ import annotations
 
-import json
 import math
+from collections import deque
 from contextlib import suppress
 
-from gswarm_agent.calling import ASKING, connect
 from gswarm_agent.folder import SOCKET, Folder, folders, tops
-from gswarm_agent.frozen import dataclass
+from gswarm_agent.frame import INFO, Frame, Note
+from gswarm_agent.frozen import dataclass, replace
+from gswarm_agent.requests import MARK, connect, send_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Tuple, TypeAlias, Union
+    from typing import Any, Deque, Dict, List, Mapping, Optional, Tuple, TypeAlias, Union
 
 Value: TypeAlias = "Union[int, float, str]"
 
 MOST_NAME = 200
 MOST_VALUES = 32
 MOST_DETAIL = 4096
-_PATIENCE_S = 5.0
+MOST_ON_A_FRAME = 256
+"""With the longest names and values they fill a third of the largest message."""
+MOST_WAITING = 4096
+_TIMEOUT_S = 5.0
 # A launcher inside a Slurm step (torchrun, mpirun) knows better than Slurm which rank a process has.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 class MarkError(Exception):
-    """A mark that can't be made; the message says why."""
+    """Raised for a mark that can't be made; the message says why."""
 
 
 @dataclass(frozen=True)
 class Marked:
-    """The uids of the recordings that took a mark, and sentences on those that didn't, each once."""
+    """The uids of the recordings that took a mark, and one sentence for each problem with another."""
 
     recordings: List[str]
     problems: List[str]
 
 
-def parse_value(word: str) -> Tuple[str, Value]:
-    """Name and value of ``KEY=VALUE``: a number where it reads as a finite one, else text."""
-    key, equals, text = word.partition("=")
+def parse_value(text: str) -> Tuple[str, Value]:
+    """Return name and value of ``KEY=VALUE``: a number if it reads as a finite one, else text."""
+    key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise MarkError(f"{word!r} isn't of the form KEY=VALUE")
+        raise MarkError(f"{text!r} isn't of the form KEY=VALUE")
     with suppress(ValueError):
-        if "_" not in text:
-            number = float(text)
-            if text.strip().lstrip("+-").isdigit():
-                return key.strip(), int(text)
+        if "_" not in value:
+            number = float(value)
+            if value.strip().lstrip("+-").isdigit():
+                return key.strip(), int(value)
             if math.isfinite(number):
                 return key.strip(), number
-    return key.strip(), text
+    return key.strip(), value
 
 
-def values_of(words: List[str], environ: Mapping[str, str]) -> Dict[str, Value]:
-    """The values of many words, with the rank of this process where its launcher tells it."""
-    values = dict(map(parse_value, words))
+def values_of(pairs: List[str], environ: Mapping[str, str]) -> Dict[str, Value]:
+    """Return the values of many ``KEY=VALUE``, and this process's rank if its launcher set one."""
+    values = dict(map(parse_value, pairs))
     rank = next((environ[name] for name in _RANKS if environ.get(name, "").isdigit()), None)
     if rank is not None and len(values) < MOST_VALUES:
         values.setdefault("rank", int(rank))
@@ -64,22 +68,28 @@ def values_of(words: List[str], environ: Mapping[str, str]) -> Dict[str, Value]:
 
 
 def request(name: str, values: Mapping[str, Value]) -> bytes:
-    """A mark as it is sent to an agent. Raises MarkError."""
+    """Return a mark as a request to an agent. Raises MarkError."""
+    import json
+
     name, detail = checked(name, dict(values))
-    return ASKING + json.dumps({"name": name, "values": json.loads(detail)}).encode() + b"\n"
+    return MARK + json.dumps({"name": name, "values": json.loads(detail)}).encode() + b"\n"
 
 
 def read_request(data: bytes) -> Tuple[str, str]:
-    """Name and values, these as a JSON object, of what was sent. Raises MarkError."""
+    """Return a request's name, and its values as a JSON object. Raises MarkError."""
+    import json
+
     try:
-        said = json.loads(data[len(ASKING) :])
-        return checked(said["name"], said["values"])
+        mark = json.loads(data[len(MARK) :])
+        return checked(mark["name"], mark["values"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise MarkError("the mark can't be understood") from None
 
 
 def checked(name: Any, values: Any) -> Tuple[str, str]:
-    """A mark's name and its values as a JSON object, printable and within the bounds. Raises MarkError."""
+    """Return a mark's printable name, and its values as a JSON object. Raises MarkError if out of bounds."""
+    import json
+
     if not isinstance(name, str) or not isinstance(values, dict):
         raise MarkError("a mark is a name and values")
     name = _printable(name).strip()
@@ -89,14 +99,14 @@ def checked(name: Any, values: Any) -> Tuple[str, str]:
         raise MarkError(f"a mark's name may have {MOST_NAME} characters, and this one has {len(name)}")
     if len(values) > MOST_VALUES:
         raise MarkError(f"a mark may have {MOST_VALUES} values, and this one has {len(values)}")
-    kept = {_printable(str(key)): _plain(value) for key, value in values.items()}
-    detail = json.dumps(kept, allow_nan=False)
+    printable = {_printable(str(key)): _checked_value(value) for key, value in values.items()}
+    detail = json.dumps(printable, allow_nan=False)
     if len(detail) > MOST_DETAIL:
         raise MarkError(f"a mark's values may have {MOST_DETAIL} characters, and these have {len(detail)}")
     return name, detail
 
 
-def _plain(value: Any) -> Value:
+def _checked_value(value: Any) -> Value:
     if isinstance(value, str):
         return _printable(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -112,17 +122,17 @@ def _printable(text: str) -> str:
 
 
 def send(name: str, values: Mapping[str, Value], recording: str = "", top: str = "") -> Marked:
-    """Make a mark in every recording that has an agent of this user here, or in those that begin so.
+    """Set a mark in each recording that has an agent of this user here and whose uid begins with this text.
 
     Returns when the agents have taken it. Raises MarkError.
     """
-    asked = request(name, values)
+    data = request(name, values)
     marked = Marked([], [])
     for folder in folders(tops(top)):
         uid = folder.name.partition("@")[0]
         if not uid.startswith(recording) or SOCKET not in folder.names():
             continue
-        problem = _ask(folder, asked)
+        problem = _send_to(folder, data)
         if problem is None:
             continue
         if problem:
@@ -134,25 +144,43 @@ def send(name: str, values: Mapping[str, Value], recording: str = "", top: str =
     return marked
 
 
-def _ask(folder: Folder, asked: bytes) -> Optional[str]:
-    """Why the agent of a folder didn't take it; empty where it did, None where none is there."""
+def _send_to(folder: Folder, data: bytes) -> Optional[str]:
+    """Return why the agent of a folder refused a mark; empty if it took it, None if no agent runs."""
     try:
         connection = connect(folder)
     except OSError:
         return None
     with connection:
-        connection.settimeout(_PATIENCE_S)
-        said = b""
         try:
-            connection.sendall(asked)
-            while True:
-                data = connection.recv(65536)
-                if not data:
-                    break
-                said += data
-            _, _, answer = said.partition(b"\n")
-            return str(json.loads(answer).get("error", ""))
+            return str(send_request(connection, data, _TIMEOUT_S).get("error", ""))
         except OSError as error:
             return f"its agent doesn't answer ({error})"
-        except ValueError:
+        except (ValueError, AttributeError):
             return "its agent is of another version"
+
+
+class Marks:
+    """The marks that an agent has taken and that wait for its next frames, oldest first."""
+
+    def __init__(self) -> None:
+        self._waiting: Deque[Note] = deque()
+
+    def add(self, name: str, detail: str, ts_ns: int) -> None:
+        """Take a mark of the node's time ``ts_ns``. Raises MarkError if too many wait."""
+        if len(self._waiting) >= MOST_WAITING:
+            raise MarkError(
+                f"{MOST_WAITING} marks wait for the next sample; make fewer, or sample more often"
+            )
+        self._waiting.append(Note("mark", INFO, name, ts_ns=ts_ns, detail=detail))
+
+    @property
+    def frames_needed(self) -> int:
+        """How many frames the waiting marks need."""
+        return -(-len(self._waiting) // MOST_ON_A_FRAME)
+
+    def put_on(self, frame: Frame) -> Frame:
+        """Return the frame with the oldest waiting marks, as many as it may carry."""
+        count = min(len(self._waiting), MOST_ON_A_FRAME)
+        if not count:
+            return frame
+        return replace(frame, notes=(*frame.notes, *(self._waiting.popleft() for _ in range(count))))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def name_process() -> None:
-    """Be found as gswarm-agent in ps and top, whatever Python this is."""
+    """Appear as gswarm-agent in ps and top, whatever the interpreter's name is."""
     with suppress(OSError), open("/proc/self/comm", "w") as comm:  # noqa: PTH123  # pathlib is slow to import
         comm.write("gswarm-agent")
 
@@ -21,7 +21,7 @@ def name_process() -> None:
 class Signals:
     """Signals that end the agent, as bytes on a descriptor: handlers that take locks may deadlock.
 
-    ``reading`` becomes readable when one came, or when another thread called ``wake``.
+    ``reading`` becomes readable after a signal, or when another thread has called ``wake``.
     """
 
     def __init__(self, ending: Sequence[signal.Signals], ignored: Sequence[signal.Signals] = ()) -> None:
@@ -40,7 +40,7 @@ class Signals:
             os.write(self._writing, b"\0")
 
     def take(self) -> List[int]:
-        """The signals that came since the last call."""
+        """Return the signals since the last call."""
         try:
             return [number for number in os.read(self.reading, 4096) if number]
         except BlockingIOError:
@@ -48,7 +48,7 @@ class Signals:
 
 
 def protect_standard_streams() -> Tuple[int, int]:
-    """Descriptors for the wire alone; what anything else prints goes to stderr and can't corrupt it."""
+    """Return descriptors for the wire alone; other prints go to stderr and can't corrupt the wire."""
     wire_in, wire_out = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -1,8 +1,8 @@
 """Segments: files of frames on a node's disk, each complete in itself.
 
-A file begins with a line that names the version of the wire, then come records: length, checksum, sequence
+A file begins with a line that names the version of the wire. Records follow: length, checksum, sequence
 and time, then the message as it goes over the wire. The first record, with sequence 0, is the hello of the
-life that the frames are of. What a crash cut off at a file's end is noticed and left out.
+life of its frames. A record that a crash cut off at the file's end is left out.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Record:
 
 
 def pack(record: Record) -> bytes:
-    """A record as it is in a file."""
+    """Return a record as bytes for a file."""
     body = struct.pack(">QQ", record.seq, record.ts_ns) + record.data
     return _RECORD.pack(len(record.data), zlib.crc32(body), record.seq, record.ts_ns) + record.data
 
 
 def unpack(content: bytes) -> Iterator[Record]:
-    """The records of a file, up to the first that is not whole."""
+    """Yield the records of a file, up to the first that isn't complete."""
     if not content.startswith(_HEADER):
         return
     at = len(_HEADER)
@@ -56,7 +56,7 @@ def unpack(content: bytes) -> Iterator[Record]:
 
 
 class Segment:
-    """One file. ``last`` is its last sequence, None until it has been looked into."""
+    """One file. ``last`` is its last sequence, None until the file has been read."""
 
     def __init__(self, generation: int, life: str, first: int) -> None:
         self.generation = generation
@@ -67,12 +67,12 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """Its file name, by which segments sort in the order of their frames."""
+        """The file name; names sort in the order of the frames."""
         return f"{self.generation:08d}-{self.life}-{self.first:012d}.{_SUFFIX}"
 
     @classmethod
     def named(cls, name: str) -> Optional[Segment]:
-        """The segment of a file name; None where it is that of something else."""
+        """Return the segment of a file name, None if it isn't a segment's."""
         try:
             generation, life, rest = name.split("-")
             first, suffix = rest.split(".")
@@ -82,8 +82,8 @@ class Segment:
         return segment if suffix == _SUFFIX and segment.name == name else None
 
 
-class Shelf:
-    """The segments in a folder, oldest first, and the one that is being written.
+class SegmentStore:
+    """The segments in a folder, oldest first, and the one being written.
 
     Only ``write`` raises the disk's errors.
     """
@@ -92,22 +92,12 @@ class Shelf:
         self._folder = folder
         self.segments: List[Segment] = []
         self._writing: Optional[int] = None
-        self._opened: Dict[Tuple[str, int], List[Record]] = {}
+        self._last_read: Dict[Tuple[str, int], List[Record]] = {}
         for name in folder.names():
             segment = Segment.named(name)
             if segment is not None:
-                segment.size = self._size(name)
+                segment.size = folder.size(name)
                 self.segments.append(segment)
-
-    def _size(self, name: str) -> int:
-        try:
-            descriptor = self._folder.open(name, os.O_RDONLY)
-        except OSError:
-            return 0
-        try:
-            return os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
 
     @property
     def size(self) -> int:
@@ -115,22 +105,22 @@ class Shelf:
         return sum(segment.size for segment in self.segments)
 
     def records(self, segment: Segment) -> List[Record]:
-        """A segment's records, its hello first; empty where it can't be read. The last one read is kept."""
+        """Return a segment's records, its hello first; empty if it can't be read. Keeps the last one."""
         key = segment.name, segment.size
-        if key not in self._opened:
-            self._opened = {key: list(unpack(self._folder.read(segment.name)))}
-            found = self._opened[key]
-            segment.last = found[-1].seq if found else 0
-        return self._opened[key]
+        if key not in self._last_read:
+            records = list(unpack(self._folder.read(segment.name)))
+            self._last_read = {key: records}
+            segment.last = records[-1].seq if records else 0
+        return self._last_read[key]
 
     def last_of(self, segment: Segment) -> int:
-        """The last sequence in a segment, 0 where there is no frame in it."""
+        """Return the last sequence in a segment, 0 if it holds no frame."""
         if segment.last is None:
             self.records(segment)
         return segment.last or 0
 
     def write(self, generation: int, life: str, hello: Record, record: Record) -> None:
-        """Put a frame of a life at the end. Raises OSError; then nothing of it is there."""
+        """Append a frame of a life. Raises OSError; then nothing of the frame is on disk."""
         packed = pack(record)
         if self._writing is None or self.segments[-1].size + len(packed) > SEGMENT_BYTES:
             self._begin(Segment(generation, life, record.seq), hello)
@@ -163,7 +153,7 @@ class Shelf:
         segment.size += len(data)
 
     def seal(self) -> None:
-        """Write no more to the segment that is being written."""
+        """Close the segment being written; the next frame begins another."""
         if self._writing is not None:
             os.close(self._writing)
             self._writing = None

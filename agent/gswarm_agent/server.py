@@ -1,15 +1,20 @@
-"""The agent that outlives its connections: samples for as long as a recording wants, and serves its heads.
+"""The agent: samples for as long as a recording wants, keeps the frames in its spool, and serves its heads.
 
 Two threads: the main one samples, the other one does everything else, except that the main one itself sends a
-frame that the head takes at once: to wake the other costs more. Heads come over a unix socket in the
-recording's folder; the newest that starts replaces the one before. Without a head the agent goes on, and what
-it measures waits in the spool, also on disk, until a head comes back, nobody has come for the linger time, or
-the job has ended.
+frame that the head takes at once: waking the other costs more.
+
+Of a recording (``serve``), the agent outlives its connections. Heads connect over a unix socket in the
+recording's folder; the newest that starts replaces the one before. Without a head the agent continues, and
+its frames wait in the spool, also on disk, until a head connects, the linger time is over, or the job ends.
+
+Without a recording (``stream``), it serves one head on its standard streams, keeps frames in memory only, and
+ends with that connection.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import selectors
 import signal
 import socket
@@ -17,17 +22,18 @@ import threading
 import time
 from collections import deque
 
-from gswarm_agent.calling import is_own
+from gswarm_agent import __version__
+from gswarm_agent.connection import Connection
 from gswarm_agent.delivery import Delivery
-from gswarm_agent.folder import SOCKET, Folder, remove_forgotten
-from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.folder import SOCKET, Folder, NoFolder, remove_forgotten
+from gswarm_agent.frame import Frame, GpuFacts, Hello, HostFacts
 from gswarm_agent.frozen import dataclass, replace
-from gswarm_agent.hello import make_hello
-from gswarm_agent.marks import Marks
-from gswarm_agent.process import Signals, name_process
+from gswarm_agent.mark import MarkError, Marks, read_request
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_agent.process import Signals, name_process, protect_standard_streams
+from gswarm_agent.requests import STATUS, is_own
 from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval, run_until_stopped
 from gswarm_agent.spool import MIB, Spool
-from gswarm_agent.visitor import Visitor
 from gswarm_agent.wire import (
     ENDED_BY,
     FRAMES_REMAIN,
@@ -47,24 +53,26 @@ from gswarm_agent.wire_values import WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Deque, List, Optional, Tuple, Union
+    from typing import Callable, Deque, Dict, List, Optional, Tuple, Union
 
     from gswarm_agent.probes.base import Probe
 
-ASKED = "asked to stop"
+STOPPED = "asked to stop"
+STREAM_MEMORY_MIB = 1.0
+"""Frames that a head may leave unread without a recording: about ten minutes of eight GPUs at 1 Hz."""
 STOP_S = 10.0
 SIGNAL_S = 3.0
 SPILL_S = 5.0
-"""So long frames wait for a head to say that they are on its disk before they go to the node's."""
+"""How long frames wait in memory for the head's acknowledgement before they go to the node's disk."""
 _START_S = 60.0
 _TICK_S = 1.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long to go on alone, in seconds, and how much to keep, in MiB.
+    """How long to continue without a head, in seconds, and how much to keep, in MiB.
 
-    With ``only_left`` nothing is measured: the first head gets what earlier lives left.
+    With ``only_left`` nothing is measured: the first head gets the frames that earlier lives left.
     """
 
     linger: float = 86_400.0
@@ -73,29 +81,57 @@ class Limits:
     only_left: bool = False
 
 
-class Server:
-    """Everything but the sampling, which is the main thread's.
+def make_hello(
+    facts: Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]], interval_ms: int, simulated: bool
+) -> Hello:
+    """Return the hello of a new life, from a probe's facts."""
+    host, gpus, capabilities = facts
+    return Hello(
+        agent_version=__version__,
+        life=os.urandom(8).hex(),
+        interval_ms=interval_ms,
+        simulated=simulated,
+        host=host,
+        gpus=gpus,
+        capabilities=capabilities,
+        gpu_columns=GPU_COLUMNS,
+        host_columns=HOST_COLUMNS,
+        process_columns=PROCESS_COLUMNS,
+    )
 
-    ``run`` is the second thread. The main one waits for ``started``, gets its sampler by ``introduce``, puts
-    frames until that is stopped, and says ``sampled`` at last, and ``finish`` when ``run`` has returned.
+
+class Server:
+    """Everything of an agent but the sampling, which is the main thread's.
+
+    ``run`` is the second thread. The main thread waits for ``started``, gets its sampler from ``introduce``,
+    puts frames until that is stopped, calls ``sampled``, and ``finish`` when ``run`` has returned. One thread
+    may also do both, for many servers that share a selector: it calls ``attend`` in place of ``run``.
+
+    With a spool in memory only, the server ends with its first connection.
     """
 
-    def __init__(self, folder: Folder, listener: socket.socket, signals: Signals, limits: Limits) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        selector: selectors.BaseSelector,
+        wake: Callable[[], None] = lambda: None,
+        *,
+        linger_s: float = math.inf,
+        only_left: bool = False,
+    ) -> None:
         self.started = threading.Event()
         self.watch = SystemWatch()
-        self._folder = folder
-        self._listener = listener
-        self._signals = signals
-        self._linger_s = limits.linger
-        self._only_left = limits.only_left
-        self._spool = Spool(folder, round(limits.memory_mib * MIB), round(limits.spool_mib * MIB))
-        self._selector = selectors.DefaultSelector()
+        self._spool = spool
+        self._selector = selector
+        self._wake = wake
+        self._linger_s = linger_s
+        self._only_left = only_left
         self._lock = threading.Lock()
-        # To use the spool, the marks and the visitors: the second thread's turn, except while it waits.
+        # Guards spool, marks and connections: the second thread holds it, except while it waits.
         self._turn = threading.Lock()
         self._turn.acquire()
         self._sampler: Optional[Sampler] = None
-        self._said: Optional[Hello] = None
+        self._introduced: Optional[Hello] = None
         self._interval_ms = 0
         self._ending = ""
         self._inbox: Deque[Union[Hello, Frame]] = deque()
@@ -103,9 +139,10 @@ class Server:
         self._sampling = True
         self._spilled = False
         self._hello: Optional[Hello] = None
-        self._visitors: List[Visitor] = []
-        self._head: Optional[Visitor] = None
-        self._patience = 0.0
+        self._listening: Optional[Tuple[Folder, socket.socket]] = None
+        self._connections: List[Connection] = []
+        self._head: Optional[Connection] = None
+        self._ends_by = 0.0
         self._job_ends = math.inf
         self._rest_s = _TICK_S
         self._alone_since = self._spilled_at = time.monotonic()
@@ -113,28 +150,28 @@ class Server:
     # The main thread's side.
 
     def introduce(self, probe: Probe, simulated: bool) -> Optional[Sampler]:
-        """A new life begins; the sampler to run, or None where the end came first."""
+        """Begin a new life; return the sampler to run, or None if the server ends already."""
         facts = probe.facts()
         with self._lock:
             if self._ending:
                 return None
             self._sampler = Sampler(probe, self._interval_ms, self.watch)
-        self._said = make_hello(facts, self._sampler.interval_ms, simulated)
-        self._inbox.append(self._said)  # it goes with the first frame, or at the next tick
+        self._introduced = make_hello(facts, self._sampler.interval_ms, simulated)
+        self._inbox.append(self._introduced)  # it goes with the first frame, or at the next tick
         return self._sampler
 
     def reintroduce(self, probe: Probe) -> None:
-        """Say hello again, in the same life, if other things can't be measured than was said before."""
+        """Send the hello again, in the same life, if the set of measurable metrics has changed."""
         _, _, capabilities = probe.facts()
-        if self._said is not None and capabilities != self._said.capabilities:
-            self._said = replace(self._said, capabilities=capabilities)
-            self._put(self._said)
+        if self._introduced is not None and capabilities != self._introduced.capabilities:
+            self._introduced = replace(self._introduced, capabilities=capabilities)
+            self._put(self._introduced)
 
     def put(self, frame: Frame) -> None:
         """Deliver a frame: at once to a head that has taken all before, else by the other thread."""
         if self._turn.acquire(blocking=False):
             try:
-                if self._head is not None and not (self._head.more or self._inbox or self._ending):
+                if self._head is not None and not (self._head.has_unsent or self._inbox or self._ending):
                     self._inbox.append(frame)
                     self._take_in()
                     self._send(self._head)
@@ -143,44 +180,54 @@ class Server:
                 self._turn.release()
         self._put(frame)
 
-    def wanted(self) -> int:
-        """How many frames more the marks need that were taken before the end."""
-        return self._marks.frames
+    def frames_needed(self) -> int:
+        """Return how many frames the waiting marks need after the sampler has stopped."""
+        return self._marks.frames_needed
 
     def _put(self, message: Union[Hello, Frame]) -> None:
         self._inbox.append(message)
-        self._signals.wake()
+        self._wake()
 
     def sampled(self, failure: str = "") -> None:
-        """No frame will come any more; ``failure`` says why, where nobody asked for it."""
+        """End the sampling; ``failure`` is the reason if nobody requested it."""
         if failure:
             self._end(failure, SIGNAL_S)
         self._sampling = False
-        self._signals.wake()
+        self._wake()
 
-    def finish(self) -> None:
-        """Leave on disk what nobody acknowledged, and else nothing at all."""
+    def finish(self, folder: Folder) -> None:
+        """Write unacknowledged frames to disk, and remove the folder if there are none."""
         self._take_in()
         if self._spool.empty:
-            self._folder.remove()
+            folder.remove()
         else:
             self._spool.spill()
 
     # The second thread's side.
 
-    def run(self) -> None:
-        """Serve until the end. Whatever goes wrong here ends the sampling too."""
+    def listen(self, folder: Folder, listener: socket.socket) -> None:
+        """Accept connections on a folder's socket, which is removed at the end."""
+        self._listening = folder, listener
+        self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
+
+    def connect(self, reading: int, writing: int) -> None:
+        """Serve a head on two descriptors, which may be the same."""
+        os.set_blocking(writing, False)
+        connection = Connection(Delivery(self._spool, self.watch.wall_ns), reading, writing, None)
+        self._add(connection)
+        self._send(connection)
+
+    def run(self, signals: Signals) -> None:
+        """Serve until the end, then close everything. An unexpected error here ends the sampling too."""
         failure = "nothing is left to do"
         try:
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-            self._selector.register(self._signals.reading, selectors.EVENT_READ, self._hear_signal)
-            while not self._is_over():
+            self._selector.register(
+                signals.reading, selectors.EVENT_READ, lambda: self._take_signals(signals)
+            )
+            while not self.is_over():
                 for key, _ in self._wait():
                     key.data()
-                self._take_in()
-                self._look_at_the_time()
-                for visitor in list(self._visitors):
-                    self._send(visitor)
+                self.attend()
         except Exception as error:
             import traceback
 
@@ -191,52 +238,71 @@ class Server:
                 self._send(self._head)
         finally:
             self._end(failure, 0)
-            self._folder.unlink(SOCKET)
-            self._listener.close()
-            for visitor in list(self._visitors):
-                self._leave(visitor)
-            self._selector.close()
+            self.close()
 
     def _wait(self) -> List[Tuple[selectors.SelectorKey, int]]:
-        """What has happened, if only that it is time to look."""
+        """Wait for events, or until the time has to be looked at."""
         self._turn.release()
         try:
             return self._selector.select(self._rest_s)
         finally:
             self._turn.acquire()
 
+    def attend(self) -> None:
+        """Take in new frames, look at the clock, and send what the connections take."""
+        self._take_in()
+        self._look_at_the_time()
+        for connection in list(self._connections):
+            self._send(connection)
+
+    @property
+    def ending(self) -> bool:
+        """Whether the sampling has to end."""
+        return bool(self._ending)
+
+    def is_over(self) -> bool:
+        """Return whether the server has ended; sends the bye when all else is done."""
+        if not self._ending or self._sampling or self._inbox:
+            return False
+        if not self._spilled and self._ending != STOPPED:
+            self._spilled = True
+            self._spool.spill()
+        if self._head is not None and (self._spool.empty or time.monotonic() >= self._ends_by):
+            left = self._spool.on_disk and not self._head.delivery.all_sent
+            self._head.end(self._ending + (FRAMES_REMAIN if left else ""))
+            self._send(self._head)
+        return self._head is None
+
+    def close(self) -> None:
+        """Close the listening socket and all connections."""
+        if self._listening is not None:
+            folder, listener = self._listening
+            folder.unlink(SOCKET)
+            listener.close()
+        for connection in list(self._connections):
+            self._drop(connection)
+
     def _end(self, reason: str, patience_s: float) -> None:
         """Stop sampling; then give the head so long to acknowledge."""
         with self._lock:
             if not self._ending:
                 self._ending = clip_text(reason)
-                self._patience = time.monotonic() + patience_s
+                self._ends_by = time.monotonic() + patience_s
             if self._sampler:
                 self._sampler.stop()
         self.started.set()
 
-    def _is_over(self) -> bool:
-        if not self._ending or self._sampling or self._inbox:
-            return False
-        if not self._spilled and self._ending != ASKED:
-            self._spilled = True
-            self._spool.spill()
-        if self._head is not None and (self._spool.empty or time.monotonic() >= self._patience):
-            self._head.end(self._ending + ("" if self._head.delivery.all_sent else FRAMES_REMAIN))
-            self._send(self._head)
-        return self._head is None
-
     def _take_in(self) -> None:
         while self._inbox:
-            item = self._inbox.popleft()
-            if isinstance(item, Frame):
-                self._spool.put(self._marks.put_on(item))
+            message = self._inbox.popleft()
+            if isinstance(message, Frame):
+                self._spool.put(self._marks.put_on(message))
                 continue
             if self._hello is None:
-                self._spool.begin(item)
+                self._spool.begin(message)
             else:
-                self._spool.change(item)
-            self._hello = item
+                self._spool.change(message)
+            self._hello = message
             self._introduce_to_head()
 
     def _introduce_to_head(self) -> None:
@@ -245,8 +311,12 @@ class Server:
 
     def _look_at_the_time(self) -> None:
         now, self._rest_s = time.monotonic(), _TICK_S
-        for visitor in [v for v in self._visitors if v.leaves_at is not None and v.leaves_at <= now]:
-            self._leave(visitor)
+        closing = False
+        for connection in list(self._connections):
+            if connection.closes_at is not None:
+                closing = True
+                if connection.closes_at <= now:
+                    self._drop(connection)
         if now >= self._job_ends:
             self._end(JOB_ENDED, SIGNAL_S)
         if self._ending:
@@ -257,82 +327,90 @@ class Server:
             self._spilled_at = now
             self._spool.spill()
         if self._head is not None:
-            if self._hello is not None and all(v.leaves_at is None for v in self._visitors):
+            if self._hello is not None and not closing:
                 self._rest_s = max(_TICK_S, min(SPILL_S - waited_s, self._job_ends - now))
             return
         longest = self._linger_s if self._hello else min(self._linger_s, _START_S)
         if now - self._alone_since > longest:
-            self._end(f"no head came for {longest:.0f} s", 0)
+            self._end(f"no head connected for {longest:.0f} s", 0)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            connection, _ = self._listener.accept()
+            peer, _ = listener.accept()
         except OSError:
             return
-        if not is_own(connection):
-            connection.close()
+        if not is_own(peer):
+            peer.close()
             return
-        connection.setblocking(False)
-        visitor = Visitor(connection, Delivery(self._spool, self.watch.wall_ns))
-        self._visitors.append(visitor)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(visitor))
+        self._add(Connection.of_socket(Delivery(self._spool, self.watch.wall_ns), peer))
 
-    def _hear_signal(self) -> None:
-        for number in self._signals.take():
+    def _add(self, connection: Connection) -> None:
+        self._connections.append(connection)
+        self._selector.register(connection.reading, selectors.EVENT_READ, lambda: self._receive(connection))
+
+    def _take_signals(self, signals: Signals) -> None:
+        for number in signals.take():
             self._end(f"{ENDED_BY}{signal.Signals(number).name}", SIGNAL_S)
 
-    def _hear(self, visitor: Visitor) -> None:
+    def _receive(self, connection: Connection) -> None:
         try:
-            data = visitor.receive()
+            data = connection.receive()
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if not data:
-            self._leave(visitor)
-        elif (question := visitor.hear(data)) is not None:
-            if question and not visitor.answer(self._answer(question)):
-                self._leave(visitor)
+            self._drop(connection)
+        elif (request := connection.request(data)) is not None:
+            if request and not connection.reply(self._reply(request)):
+                self._drop(connection)
         else:
             try:
-                for message in visitor.delivery.receive(data):
-                    self._handle(visitor, message)
+                for message in connection.delivery.receive(data):
+                    self._handle(connection, message)
             except WireError as error:
-                visitor.end(f"the head sent something unexpected: {error}")
+                connection.end(f"the head sent something unexpected: {error}")
             if self._head is not None:
                 self.started.set()
 
-    def _answer(self, question: bytes) -> str:
-        if question == QUERY_LIFE:
+    def _reply(self, request: bytes) -> str:
+        if request == QUERY_LIFE:
             return f"{self._hello.life if self._hello else ''}\n"
-        from gswarm_agent.answering import answer
+        import json
 
-        measures = self._hello is not None and not self._ending
-        return answer(question, self._spool, self._marks if measures else None, self.watch.wall_ns())
+        if request == STATUS:
+            return json.dumps([vars(waiting) for waiting in self._spool.waiting()])
+        try:
+            if self._hello is None or self._ending:
+                raise MarkError("it doesn't measure now")
+            self._marks.add(*read_request(request), self.watch.wall_ns())
+        except MarkError as error:
+            return json.dumps({"error": str(error)})
+        return "{}"
 
-    def _handle(self, visitor: Visitor, message: Message) -> None:
-        if isinstance(message, Start) and not visitor.delivery.started:
-            if self._head is not None and self._head is not visitor:
+    def _handle(self, connection: Connection, message: Message) -> None:
+        if isinstance(message, Start) and not connection.delivery.started:
+            if self._head is not None and self._head is not connection:
                 self._head.end(TAKEN_OVER)
-            self._head = visitor
-            visitor.delivery.start(message)
+            self._head = connection
+            connection.delivery.start(message)
             self._set_interval(message.interval_ms)
             self._introduce_to_head()
             if self._only_left:
                 self._end(SENT_ALL, STOP_S)
-        elif visitor is not self._head:
+        elif connection is not self._head:
             return
         elif isinstance(message, Ack):
             self._spool.acknowledge(message.life, message.seq)
-            if self._ending in (ASKED, SENT_ALL):
-                self._patience = time.monotonic() + STOP_S
+            if self._ending in (STOPPED, SENT_ALL):
+                self._ends_by = time.monotonic() + STOP_S
         elif isinstance(message, SetInterval):
             self._set_interval(message.interval_ms)
         elif isinstance(message, JobEnds) and not self._only_left:
             left_s = math.inf if message.at is None else (message.at - message.sent) / 1e9
             self._job_ends = time.monotonic() + left_s
         elif isinstance(message, Stop):
-            self._end(ASKED, STOP_S)
+            self._end(STOPPED, STOP_S)
 
     def _set_interval(self, interval_ms: int) -> None:
         with self._lock:
@@ -341,22 +419,24 @@ class Server:
                 self._sampler.set_interval(interval_ms)
             self._interval_ms = interval_ms
 
-    def _send(self, visitor: Visitor) -> None:
+    def _send(self, connection: Connection) -> None:
         try:
-            more = visitor.send()
+            unsent = connection.send()
         except OSError:
-            self._leave(visitor)
+            self._drop(connection)
             return
-        if visitor.delivery.ended and not more:
-            self._leave(visitor)
-        elif more != visitor.more:
-            visitor.wait_for_room(self._selector, more)
+        if connection.delivery.ended and not unsent:
+            self._drop(connection)
+        elif unsent != connection.has_unsent:
+            connection.wait_for_room(self._selector, unsent)
 
-    def _leave(self, visitor: Visitor) -> None:
-        if visitor in self._visitors:
-            self._visitors.remove(visitor)
-            visitor.close(self._selector)
-        if visitor is self._head:
+    def _drop(self, connection: Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            connection.close(self._selector)
+            if not self._spool.on_disk:
+                self._end("the head closed the connection", 0)
+        if connection is self._head:
             self._head = None
             self._alone_since = time.monotonic()
             self._spilled_at = min(self._spilled_at, self._alone_since)
@@ -365,15 +445,41 @@ class Server:
 def serve(
     folder: Folder, listener: socket.socket, make_probe: Callable[[], Probe], simulated: bool, limits: Limits
 ) -> None:
-    """Be the agent of a folder, until the end."""
+    """Be the agent of a recording's folder, until the end."""
     name_process()
     signals = Signals((signal.SIGTERM,), ignored=(signal.SIGHUP, signal.SIGINT))
-    server = Server(folder, listener, signals, limits)
-    serving = threading.Thread(target=server.run, daemon=True)
+    spool = Spool(folder, round(limits.memory_mib * MIB), round(limits.spool_mib * MIB))
+    with selectors.PollSelector() as selector:
+        server = Server(spool, selector, signals.wake, linger_s=limits.linger, only_left=limits.only_left)
+        server.listen(folder, listener)
+        _run(server, signals, None if limits.only_left else make_probe, simulated)
+    server.finish(folder)
+    remove_forgotten([folder.top])
+
+
+def stream(
+    make_probe: Callable[[], Probe], simulated: bool = False, memory_mib: float = STREAM_MEMORY_MIB
+) -> int:
+    """Serve the head on standard input and output until it, or a signal, ends this. Returns an exit status.
+
+    ``make_probe`` is called while the head's start is on its way.
+    """
+    name_process()
+    signals = Signals((signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
+    wire_in, wire_out = protect_standard_streams()
+    with selectors.PollSelector() as selector:
+        server = Server(Spool(NoFolder(), round(memory_mib * MIB)), selector, signals.wake)
+        server.connect(wire_in, wire_out)
+        return _run(server, signals, make_probe, simulated)
+
+
+def _run(server: Server, signals: Signals, make_probe: Optional[Callable[[], Probe]], simulated: bool) -> int:
+    """Sample in this thread and serve in another, until the end. Returns an exit status."""
+    serving = threading.Thread(target=server.run, args=(signals,), daemon=True)
     serving.start()
     failure = ""
     try:
-        if limits.only_left:
+        if make_probe is None:
             server.started.wait()
         else:
             probe = make_probe()
@@ -383,7 +489,7 @@ def serve(
                 lambda: server.introduce(probe, simulated),
                 server.put,
                 reintroduce=lambda: server.reintroduce(probe),
-                wanted=server.wanted,
+                wanted=server.frames_needed,
             )
     except Exception as error:
         import traceback
@@ -392,5 +498,4 @@ def serve(
         failure = f"the agent failed: {type(error).__name__}: {error}"
     server.sampled(failure)
     serving.join()
-    server.finish()
-    remove_forgotten([folder.top])
+    return 1 if failure else 0

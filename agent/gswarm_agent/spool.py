@@ -1,8 +1,8 @@
-"""The spool: keeps every frame until the head says that it is on disk there.
+"""The spool: keeps every frame until the head has it on its own disk.
 
-New frames wait in memory. When they are too many, or nobody is there to take them, the oldest go to segments
-on the node's disk; when there are too many of those, the oldest are dropped. What never comes is told by the
-last of its numbers: how much of it the head has, only that knows. What earlier lives of the agent left is
+New frames wait in memory. When they are too many, or no head takes them, the oldest go to segments on the
+node's disk; when these are too many, the oldest are dropped. A loss is reported by the last lost sequence,
+because only the head knows which frames before that it has. Frames that earlier lives of the agent left are
 delivered first.
 
 Everything here runs in one thread.
@@ -11,14 +11,16 @@ Everything here runs in one thread.
 from __future__ import annotations
 
 import errno
+import mmap
+import os
+import struct
 from collections import deque
 from itertools import islice
 
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.frozen import dataclass, replace
-from gswarm_agent.segments import Record, Segment, Shelf
-from gswarm_agent.tally import Tally
+from gswarm_agent.segments import Record, Segment, SegmentStore
 from gswarm_agent.wire import Lost, encode
 
 TYPE_CHECKING = False
@@ -29,13 +31,19 @@ MIB = 1024 * 1024
 FULL = "the spool of the node was full"
 UNREADABLE = "the spool of the node was full, or a file of it can't be read"
 ENDED = "the agent that had them ended before they were on its disk"
+UNREAD = "the node sent more than was read"
 _OVERHEAD = 200
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
+_TALLY = "tally"
+_TALLY_LAYOUT = struct.Struct(">32sQQQ")
+_MOST_FORMER = 64
+
+
 @dataclass(frozen=True)
 class Waiting:
-    """Frames of one life that wait; their times are Unix nanoseconds on the node's clock."""
+    """Waiting frames of one life; times are Unix nanoseconds on the node's clock."""
 
     life: str
     frames: int
@@ -44,36 +52,38 @@ class Waiting:
 
 
 class Spool:
-    """The frames of this life and of those before it, in a folder.
+    """The frames of this life and of former ones, in a folder; in a ``NoFolder``, in memory only.
 
     ``most_memory`` and ``most_disk`` are in bytes.
     """
 
     def __init__(self, folder: Folder, most_memory: int = 16 * MIB, most_disk: int = 256 * MIB) -> None:
-        self._shelf = Shelf(folder)
+        self.on_disk = folder.on_disk
+        self._store = SegmentStore(folder)
         self._tally = Tally(folder)
+        self._full_reason = FULL if folder.on_disk else UNREAD
         self._most_memory = most_memory
         self._most_disk = most_disk
         self._memory: Deque[Record] = deque()
         self._memory_bytes = 0
-        self._generation = 1 + max((s.generation for s in self._shelf.segments), default=0)
+        self._generation = 1 + max((s.generation for s in self._store.segments), default=0)
         self._acknowledged: Dict[str, int] = {one.life: one.acknowledged for one in self._tally.former}
         self._dropped: Set[str] = set()
         self.life = ""
         self._hello: Optional[Record] = None
 
     def begin(self, hello: Hello) -> None:
-        """This life begins: frames that are put from now on are of it."""
+        """Begin a new life; frames that are put from now on belong to it."""
         self.life = hello.life
         self.change(hello)
         self._tally.begin(self.life)
 
     def change(self, hello: Hello) -> None:
-        """This life goes on under another hello, as segments will say that are begun from now on."""
+        """Continue this life under another hello, which new segments begin with."""
         self._hello = Record(0, 0, encode(replace(hello, clock=None)))
 
     def put(self, frame: Frame) -> None:
-        """Keep a frame of this life. Raises WireError for one that can't be said."""
+        """Keep a frame of this life. Raises WireError if it can't be encoded."""
         self._memory.append(Record(frame.seq, frame.ts_ns, encode(frame)))
         self._memory_bytes += len(self._memory[-1].data) + _OVERHEAD
         self._tally.put(frame.seq, frame.ts_ns)
@@ -81,7 +91,7 @@ class Spool:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Empty half of the memory to the disk; where that doesn't take enough, lose a quarter of it."""
+        """Move half of the memory to disk; if that isn't enough, drop a quarter of it."""
         self.spill(self._most_memory // 2, instead=True)
         if self._memory_bytes > self._most_memory:
             while self._memory_bytes > self._most_memory * 3 // 4:
@@ -92,125 +102,127 @@ class Spool:
         self._memory_bytes -= len(self._memory.popleft().data) + _OVERHEAD
 
     def spill(self, down_to: int = 0, *, instead: bool = False) -> bool:
-        """Move the oldest frames from memory to disk until ``down_to`` bytes are left; whether that went.
+        """Move the oldest frames from memory to disk until ``down_to`` bytes are left; return success.
 
-        On a full disk they may take the place of older ones with ``instead``, else they stay in memory.
+        On a full disk they replace older segments with ``instead``, else they stay in memory.
         """
         while self._memory and self._memory_bytes > down_to:
             if not self._write(self._memory[0], instead):
                 return False
             self._forget_oldest()
-        while self._shelf.size > self._most_disk:
-            self._drop(self._shelf.segments[0])
+        while self._store.size > self._most_disk:
+            self._drop(self._store.segments[0])
         return True
 
     def _write(self, record: Record, instead: bool) -> bool:
         while self._hello is not None:
             try:
-                self._shelf.write(self._generation, self.life, self._hello, record)
+                self._store.write(self._generation, self.life, self._hello, record)
             except OSError as error:
-                if not instead or error.errno not in _NO_ROOM or not self._shelf.segments:
+                if not instead or error.errno not in _NO_ROOM or not self._store.segments:
                     return False
-                self._drop(self._shelf.segments[0])
+                self._drop(self._store.segments[0])
             else:
                 return True
         return False
 
     def _drop(self, segment: Segment) -> None:
         self._dropped.add(segment.life)
-        self._shelf.drop(segment)
+        self._store.drop(segment)
 
     def acknowledge(self, life: str, seq: int) -> None:
-        """The head has all frames of a life up to ``seq`` on disk."""
+        """Forget the frames of a life up to ``seq``: the head has them on disk."""
         if seq <= self._acknowledged.get(life, 0):
             return
         self._acknowledged[life] = seq
-        for segment in [s for s in self._shelf.segments if s.life == life and s.first <= seq]:
-            if self._shelf.last_of(segment) <= seq:
-                self._shelf.drop(segment)
+        for segment in [s for s in self._store.segments if s.life == life and s.first <= seq]:
+            if self._store.last_of(segment) <= seq:
+                self._store.drop(segment)
         if life == self.life:
             while self._memory and self._memory[0].seq <= seq:
                 self._forget_oldest()
         self._tally.acknowledge(life, seq)
 
     def resume(self, committed: Mapping[str, int]) -> None:
-        """A head says what it has of each life."""
+        """Acknowledge the last sequence that a head has of each life."""
         for life, seq in committed.items():
             self.acknowledge(life, seq)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits, of any life, and nothing that is lost has to be told."""
-        return not (self._memory or self._shelf.segments or self._tally.former)
+        """Whether no frame of any life waits and no loss is still to be reported."""
+        return not (self._memory or self._store.segments or self._tally.former)
 
     def waited_ns(self, now_ns: int) -> int:
-        """How long the oldest frame in memory has waited; 0 where there is none."""
+        """Return how long the oldest frame in memory has waited; 0 without one."""
         return now_ns - self._memory[0].ts_ns if self._memory else 0
 
     def former_lives(self) -> List[str]:
-        """The lives before this one of which something is left or lost, oldest first."""
+        """Return the former lives with waiting or lost frames, oldest first."""
         counted = [count.life for count in self._tally.former]
-        left = dict.fromkeys(s.life for s in self._shelf.segments if s.life != self.life)
+        left = dict.fromkeys(s.life for s in self._store.segments if s.life != self.life)
         return [*(life for life in left if life not in counted), *counted]
 
     def hello(self, life: str) -> bytes:
-        """The encoded hello of a former life; empty where nothing is left of it."""
-        for segment in self._shelf.segments:
+        """Return the encoded hello of a former life; empty if none of its frames is left."""
+        for segment in self._store.segments:
             if segment.life == life:
-                records = self._shelf.records(segment)
+                records = self._store.records(segment)
                 return records[0].data if records else b""
         return b""
 
     def lost_before(self, life: str, after: int, record: Record) -> Optional[Lost]:
-        """What is lost of a life between a sequence and the record that is read next; None if nothing."""
+        """Return the loss between a sequence and the record read next; None without one."""
         if record.seq <= max(after, self._acknowledged.get(life, 0)) + 1:
             return None
-        return Lost(life, record.seq - 1, record.ts_ns, FULL if life in self._dropped else UNREADABLE)
+        return Lost(
+            life, record.seq - 1, record.ts_ns, self._full_reason if life in self._dropped else UNREADABLE
+        )
 
     def lost_at_the_end(self, life: str, after: int) -> Optional[Lost]:
-        """What is lost of a former life after all that is left of it; None if nothing."""
+        """Return the loss after the last waiting frame of a former life; None without one."""
         count = self._tally.of(life)
         if count is None or count.seq <= max(after, self._acknowledged.get(life, 0)):
             return None
-        return Lost(life, count.seq, count.ts_ns, FULL if life in self._dropped else ENDED)
+        return Lost(life, count.seq, count.ts_ns, self._full_reason if life in self._dropped else ENDED)
 
     def read(self, life: str, after: int, most: int) -> List[Record]:
-        """The next frames of a life after a sequence, about ``most`` bytes of them."""
+        """Return the next frames of a life after a sequence, about ``most`` bytes."""
         if life == self.life and self._memory and self._memory[-1].seq <= after:
             return []
         after = max(after, self._acknowledged.get(life, 0))
-        for segment in [s for s in self._shelf.segments if s.life == life]:
-            last = self._shelf.last_of(segment)
+        for segment in [s for s in self._store.segments if s.life == life]:
+            last = self._store.last_of(segment)
             if last > after:
-                return _first(most, (r for r in self._shelf.records(segment) if r.seq > after))
+                return _first(most, (r for r in self._store.records(segment) if r.seq > after))
             if last == 0:
-                self._shelf.drop(segment)
+                self._store.drop(segment)
         if life != self.life or not self._memory:
             return []
         skipped = max(0, after + 1 - self._memory[0].seq)
         return _first(most, islice(self._memory, skipped, None))
 
     def waiting(self) -> List[Waiting]:
-        """What waits of each life, oldest life first."""
-        found = []
+        """Return what waits of each life, oldest life first."""
+        waiting = []
         for life in [*self.former_lives(), self.life]:
             after = self._acknowledged.get(life, 0)
             times = [
                 record.ts_ns
-                for segment in self._shelf.segments
+                for segment in self._store.segments
                 if segment.life == life
-                for record in self._shelf.records(segment)
+                for record in self._store.records(segment)
                 if record.seq > after
             ]
             if life == self.life:
                 times += [record.ts_ns for record in self._memory]
             if times:
-                found.append(Waiting(life, len(times), times[0], times[-1]))
-        return found
+                waiting.append(Waiting(life, len(times), times[0], times[-1]))
+        return waiting
 
 
 def _first(most: int, records: Iterable[Record]) -> List[Record]:
-    """The first records, about ``most`` bytes of them, at least one where there is one."""
+    """Return the first records, about ``most`` bytes, and at least one."""
     taken: List[Record] = []
     size = 0
     for record in records:
@@ -219,3 +231,86 @@ def _first(most: int, records: Iterable[Record]) -> List[Record]:
         if size >= most:
             break
     return taken
+
+
+@dataclass(frozen=True)
+class LifeCount:
+    """A life's last sequence with its time on the node's clock, and its last acknowledged sequence."""
+
+    life: str
+    seq: int = 0
+    ts_ns: int = 0
+    acknowledged: int = 0
+
+
+class Tally:
+    """The counts of this life and of former ones that the head doesn't have completely; survives a SIGKILL.
+
+    They are in a file mapped into memory, because writing to that costs no system call.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._map: Optional[mmap.mmap] = None
+        content = folder.read(_TALLY)
+        if len(content) % _TALLY_LAYOUT.size:
+            content = b""
+        counts = (
+            LifeCount(life.rstrip(b"\0").decode("ascii", "replace"), *numbers)
+            for life, *numbers in _TALLY_LAYOUT.iter_unpack(content)
+        )
+        # A life that was killed while it began may have left its count twice.
+        self.former: List[LifeCount] = list({c.life: c for c in counts if c.seq > c.acknowledged}.values())
+        self._now = LifeCount("")
+
+    def of(self, life: str) -> Optional[LifeCount]:
+        """Return the count of a former life; None if it is acknowledged or unknown."""
+        return next((one for one in self.former if one.life == life), None)
+
+    def begin(self, life: str) -> None:
+        """Begin a new life."""
+        self.former = self.former[-_MOST_FORMER:]
+        self._now = LifeCount(life)
+        try:
+            self._map = self._open()
+        except OSError:  # no room: the loss after a SIGKILL is then not reported exactly
+            self._map = None
+
+    def put(self, seq: int, ts_ns: int) -> None:
+        """Count a frame of this life."""
+        self._now = replace(self._now, seq=seq, ts_ns=ts_ns)
+        self._write_now()
+
+    def acknowledge(self, life: str, seq: int) -> None:
+        """Note that the head has a life up to this sequence, or knows what is lost of it."""
+        if life == self._now.life:
+            self._now = replace(self._now, acknowledged=seq)
+            self._write_now()
+            return
+        former = [replace(one, acknowledged=seq) if one.life == life else one for one in self.former]
+        self.former = [one for one in former if one.seq > one.acknowledged]
+        if self._map is not None:
+            self._map[:] = self._content().ljust(len(self._map), b"\0")
+
+    def _write_now(self) -> None:
+        if self._map is not None:
+            at = len(self.former) * _TALLY_LAYOUT.size
+            self._map[at : at + _TALLY_LAYOUT.size] = _packed_count(self._now)
+
+    def _content(self) -> bytes:
+        return b"".join(map(_packed_count, (*self.former, self._now)))
+
+    def _open(self) -> mmap.mmap:
+        content = self._content()
+        descriptor = self._folder.open(_TALLY, os.O_RDWR | os.O_CREAT)
+        try:
+            os.posix_fallocate(descriptor, 0, len(content))
+            os.pwrite(descriptor, content, 0)
+            os.ftruncate(descriptor, len(content))
+            return mmap.mmap(descriptor, len(content))
+        finally:
+            os.close(descriptor)
+
+
+def _packed_count(count: LifeCount) -> bytes:
+    return _TALLY_LAYOUT.pack(count.life.encode(), count.seq, count.ts_ns, count.acknowledged)

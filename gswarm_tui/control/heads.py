@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gswarm_agent.calling import connect, is_own
 from gswarm_agent.mark import MarkError
+from gswarm_agent.requests import connect, is_own
 from gswarm_tui.control import places
 from gswarm_tui.control.messages import (
     LENGTH,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from gswarm_agent import __version__
-from gswarm_agent.calling import is_own
 from gswarm_agent.mark import MarkError, checked
+from gswarm_agent.requests import is_own
 from gswarm_tui.control import notes, places
 from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, VERSION, MessageError, decode, encode, length
 from gswarm_tui.hub import Hub

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.hello import make_hello
+from gswarm_agent.server import make_hello
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_tui.fleet.events import FrameArrived, LinkChanged, NodeIntroduced, Phase, RecorderStatus
 from gswarm_tui.fleet.state import Fleet

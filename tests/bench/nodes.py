@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Self
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import GpuFacts, HostFacts
-from gswarm_agent.hello import make_hello
 from gswarm_agent.probes.base import TickSamples
 from gswarm_agent.sampler import Sampler, SystemWatch
+from gswarm_agent.server import make_hello
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.spool import Spool
 from gswarm_agent.wire import Ack, SetInterval, Start, Stop

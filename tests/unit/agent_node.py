@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.status import status
+from gswarm_agent.requests import status
 from tests.unit.agent_process import PATIENCE_S, Agent
 
 

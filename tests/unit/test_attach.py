@@ -551,7 +551,7 @@ def test_what_cannot_be_measured_any_more_is_said_in_the_same_life(node: Node) -
         (["attach", "--recording", "a", "--node", "b/c"], "attach needs --recording UID"),
         (["attach", "--recording", "a", "--linger", "soon"], "--linger takes a number above 0, not 'soon'"),
         (["attach", "--recording", "a", "--spool-mib", "-1"], "--spool-mib takes a number above 0"),
-        (["status", "--recording"], "status can't read '--recording'"),
+        (["status", "--recording"], "status: invalid option or missing value in '--recording'"),
     ],
 )
 def test_options_that_make_no_sense(words: list[str], said: str) -> None:

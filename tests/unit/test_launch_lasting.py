@@ -18,7 +18,7 @@ import pytest
 
 from gswarm_agent.folder import tops
 from gswarm_agent.frame import Frame, Hello
-from gswarm_agent.status import status
+from gswarm_agent.requests import status
 from gswarm_agent.wire import MAGIC, QUERY_LIFE, Ack, Bye, Decoder, Message, Start, Stop, encode
 from gswarm_tui.launch import joining
 from gswarm_tui.launch.base import Asking, Channel, LaunchError, reach

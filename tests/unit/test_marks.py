@@ -18,8 +18,11 @@ from gswarm_agent.frame import Frame, Hello, HostFacts, Note
 from gswarm_agent.mark import (
     MOST_DETAIL,
     MOST_NAME,
+    MOST_ON_A_FRAME,
     MOST_VALUES,
+    MOST_WAITING,
     MarkError,
+    Marks,
     Value,
     checked,
     parse_value,
@@ -27,7 +30,6 @@ from gswarm_agent.mark import (
     request,
     values_of,
 )
-from gswarm_agent.marks import MOST_ON_A_FRAME, MOST_WAITING, Marks
 from gswarm_agent.wire import MAGIC, MAX_MESSAGE, Ack, Decoder, Stop, encode
 from gswarm_agent.wire_values import MAX_NOTES, MAX_TEXT
 from tests.unit.agent_node import Node, disconnect, gone, hear_of, kill, until
@@ -148,12 +150,12 @@ def test_frames_carry_marks_in_order_and_some_at_a_time_until_all_are_told() -> 
     with pytest.raises(MarkError, match="4096 marks wait"):
         marks.add("one more", "{}", 0)
     own = Note("xid", "error", "XID 79")
-    frames = [marks.put_on(replace(FRAME, notes=(own,))) for _ in range(marks.frames)]
+    frames = [marks.put_on(replace(FRAME, notes=(own,))) for _ in range(marks.frames_needed)]
     assert [frame.notes[0] for frame in frames] == [own] * len(frames)
     told = [note for frame in frames for note in frame.notes[1:]]
     assert [note.message for note in told] == [f"m{number}" for number in range(MOST_WAITING)]
     assert [note.ts_ns for note in told] == list(range(MOST_WAITING))
-    assert marks.frames == 0
+    assert marks.frames_needed == 0
     assert marks.put_on(FRAME) is FRAME
 
 

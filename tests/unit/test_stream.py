@@ -1,20 +1,26 @@
-"""The agent's side of a stream: in memory, and as the real process that a head starts."""
+"""An agent without a recording: the server in memory, and as the real process that a head starts."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gswarm_agent.frame import ClockExchange, Frame, GpuFacts, Hello, HostFacts, Note
+from gswarm_agent.folder import NoFolder
+from gswarm_agent.frame import Frame, GpuFacts, Hello, HostFacts, Note
+from gswarm_agent.server import Server
 from gswarm_agent.simulated import SimulatedNode, Simulation
-from gswarm_agent.stream import Conversation, Outbox
+from gswarm_agent.spool import UNREAD, Spool
 from gswarm_agent.wire import (
     MAGIC,
     Ack,
@@ -31,87 +37,112 @@ from gswarm_agent.wire import (
 )
 from tests.unit.agent_process import Agent
 
-HELLO = Hello("1", "life", 1000, False, SimulatedNode(Simulation()).facts()[0], (), {}, (), (), ())
-FRAME = HELLO.tables.frame(1, 1, 0.0, 0, gpus=(), host=None)
+PROBE = SimulatedNode(Simulation())
 
 
-def said(outbox: Outbox) -> list[Message]:
-    """Everything that an outbox would write, read by a head that has had its hello."""
-    decoder = Decoder()
-    list(decoder.feed(MAGIC + encode(HELLO)))
-    found: list[Message] = []
-    while data := outbox.take():
-        found += decoder.feed(data)
-        if outbox.closed:
-            break
-    return found
+class OneHead:
+    """A server with a spool in memory, and the socket of its only head, in one thread."""
+
+    def __init__(self, memory_bytes: int = 1 << 20) -> None:
+        self.selector = selectors.PollSelector()
+        self.server = Server(Spool(NoFolder(), memory_bytes), self.selector)
+        self.socket, theirs = socket.socketpair()
+        self.socket.setblocking(False)
+        self.decoder = Decoder()
+        self.server.connect(theirs.fileno(), theirs.detach())
+
+    def attend(self) -> bool:
+        for key, _ in self.selector.select(0):
+            key.data()
+        self.server.attend()
+        if self.server.ending:
+            self.server.sampled()
+        return not self.server.is_over()
+
+    def send(self, data: bytes) -> None:
+        self.socket.send(data)
+        self.attend()
+
+    def read(self) -> list[Message]:
+        """Everything that the server sends until nothing is left."""
+        messages = list[Message]()
+        while True:
+            self.attend()
+            try:
+                data = self.socket.recv(1 << 16)
+            except BlockingIOError:
+                return messages
+            if not data:
+                return messages
+            messages += self.decoder.feed(data)
+
+    def close(self) -> None:
+        self.server.close()
+        self.selector.close()
+        self.socket.close()
 
 
-def test_answers_overtake_frames_and_the_bye_comes_last() -> None:
-    outbox = Outbox()
-    for seq in range(1, 200):
-        outbox.put_frame(replace(FRAME, seq=seq))
-    outbox.close(Bye("done"))
-    outbox.put_answer(lambda: Pong(ClockExchange(1, 2, 3)))
-    first, *frames, last = said(outbox)
-    assert first == Pong(ClockExchange(1, 2, 3))
-    assert [f.seq for f in frames if isinstance(f, Frame)] == list(range(1, 200))
-    assert last == Bye("done")
-    assert outbox.closed
+@pytest.fixture
+def head() -> Iterator[OneHead]:
+    head = OneHead()
+    yield head
+    head.close()
 
 
-def test_a_head_that_does_not_read_loses_the_oldest_frames_and_is_told_how_many() -> None:
-    outbox = Outbox(most_waiting=3)
-    outbox.life = "life"
+def test_the_oldest_frames_are_lost_if_a_head_does_not_read_and_it_learns_how_many() -> None:
+    head = OneHead(memory_bytes=20_000)
+    head.send(MAGIC + encode(Start(1000, 1)))
+    sampler = head.server.introduce(PROBE, simulated=True)
+    assert sampler is not None
     note = Note("xid", "error", "XID 79")
-    for seq in range(1, 11):
-        outbox.put_frame(replace(FRAME, seq=seq, notes=(note,) if seq == 8 else ()))
-    frames = said(outbox)
-    outbox.put_frame(replace(FRAME, seq=11))
-    frames += said(outbox)
-    assert [f.seq for f in frames if isinstance(f, Frame)] == [8, 9, 10, 11]
-    assert [f.notes for f in frames if isinstance(f, Frame)] == [(note,), (), (), ()]
-    lost = [message for message in frames if isinstance(message, Lost)]
-    assert lost == frames[:1] == [Lost("life", 7, 1, "the node sent more than was read")]
+    head.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for seq in range(1, 1501):
+        frame = sampler.take()
+        head.server.put(replace(frame, notes=(note,)) if seq == 1499 else frame)
+        head.attend()
+    messages = head.read()
+    frames = [message for message in messages if isinstance(message, Frame)]
+    (lost,) = [message for message in messages if isinstance(message, Lost)]
+    after = messages[messages.index(lost) + 1]
+    before = messages[messages.index(lost) - 1]
+    assert isinstance(before, Frame)
+    assert isinstance(after, Frame)
+    assert (lost.reason, lost.seq) == (UNREAD, after.seq - 1)
+    missing = set(range(1, 1501)) - {frame.seq for frame in frames}
+    assert missing == set(range(before.seq + 1, after.seq))
+    assert note in frames[-2].notes
+    head.close()
 
 
-class Times:
-    """A watch that shows one time after the other."""
-
-    def __init__(self, *times: int) -> None:
-        self.times = list(times)
-
-    def monotonic_ns(self) -> int:
-        return 0
-
-    def wall_ns(self) -> int:
-        return self.times.pop(0)
-
-
-def test_a_ping_is_answered_with_all_three_times() -> None:
-    outbox = Outbox()
-    conversation = Conversation(outbox, Times(100, 130))
-    conversation.receive(MAGIC + encode(Ping(7)))
-    assert said(outbox) == [Pong(ClockExchange(sent=7, received=100, answered=130))]
+def test_a_head_that_reads_leaves_nothing_in_memory(head: OneHead) -> None:
+    head.send(MAGIC + encode(Start(1000, 1)))
+    sampler = head.server.introduce(PROBE, simulated=True)
+    assert sampler is not None
+    for seq in range(1, 6):
+        head.server.put(sampler.take())
+        assert [m.seq for m in head.read() if isinstance(m, Frame)] == [seq]
+    head.send(encode(Stop()))
+    assert head.read() == [Bye("asked to stop")]
+    assert not head.attend()
 
 
-def test_no_hello_before_the_head_starts() -> None:
-    conversation = Conversation(Outbox())
-    assert conversation.introduce(SimulatedNode(Simulation()), simulated=True) is None
+def test_no_hello_before_the_head_starts(head: OneHead) -> None:
+    head.server.introduce(PROBE, simulated=True)
+    assert head.read() == []
+    head.send(MAGIC + encode(Start(1000, 1)))
+    assert [type(message) for message in head.read()] == [Hello]
 
 
-def test_the_interval_may_change_between_start_and_hello() -> None:
-    outbox = Outbox()
-    conversation = Conversation(outbox)
-    conversation.receive(MAGIC + encode(Start(1000, 1)) + encode(SetInterval(20)) + encode(Ack("life", 3)))
-    assert conversation.introduce(SimulatedNode(Simulation()), simulated=True) is not None
-    (hello,) = said(outbox)
+def test_the_interval_may_change_between_start_and_hello(head: OneHead) -> None:
+    head.send(MAGIC + encode(Start(1000, 1)) + encode(SetInterval(20)) + encode(Ack("life", 3)))
+    assert head.server.introduce(PROBE, simulated=True) is not None
+    (hello,) = head.read()
     assert isinstance(hello, Hello)
     assert hello.interval_ms == 100
     assert hello.simulated
 
 
-def test_a_hello_is_said_again_when_other_things_cannot_be_measured() -> None:
+def test_a_changed_set_of_measurable_metrics_is_sent_in_a_second_hello(head: OneHead) -> None:
     lost: dict[str, str] = {}
 
     class Failing(SimulatedNode):
@@ -119,16 +150,15 @@ def test_a_hello_is_said_again_when_other_things_cannot_be_measured() -> None:
             host, gpus, known = super().facts()
             return host, gpus, {**known, **lost}
 
-    outbox, probe = Outbox(), Failing(Simulation())
-    conversation = Conversation(outbox)
-    conversation.receive(MAGIC + encode(Start(1000, 1)))
-    conversation.introduce(probe, simulated=True)
-    (first,) = said(outbox)
-    conversation.reintroduce(probe)
-    assert not said(outbox)
+    probe = Failing(Simulation())
+    head.send(MAGIC + encode(Start(1000, 1)))
+    head.server.introduce(probe, simulated=True)
+    (first,) = head.read()
+    head.server.reintroduce(probe)
+    assert head.read() == []
     lost["gpu1"] = "it has fallen off the bus"
-    conversation.reintroduce(probe)
-    (second,) = said(outbox)
+    head.server.reintroduce(probe)
+    (second,) = head.read()
     assert isinstance(first, Hello)
     assert isinstance(second, Hello)
     assert second.life == first.life
@@ -136,20 +166,26 @@ def test_a_hello_is_said_again_when_other_things_cannot_be_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "reason"),
+    ("data", "reason"),
     [
-        (MAGIC + encode(Start(1000, 1)) + encode(Stop()), "asked to stop"),
-        (b"", "the head closed the connection"),
-        (MAGIC + b"\xff\xff\xff\xff", "the head sent something unexpected"),
+        (encode(Start(1000, 1)) + encode(Stop()), "asked to stop"),
+        (b"\xff\xff\xff\xff", "the head sent something unexpected"),
     ],
 )
-def test_what_ends_a_conversation(sent: bytes, reason: str) -> None:
-    conversation = Conversation(Outbox())
-    conversation.receive(sent)
-    assert conversation.started.is_set()
-    assert conversation.ended is not None
-    assert conversation.ended.startswith(reason)
-    assert conversation.introduce(SimulatedNode(Simulation()), simulated=True) is None
+def test_the_bye_states_the_reason(head: OneHead, data: bytes, reason: str) -> None:
+    head.send(MAGIC + data)
+    (bye,) = head.read()
+    assert isinstance(bye, Bye)
+    assert bye.reason.startswith(reason)
+    assert head.server.started.is_set()
+    assert head.server.introduce(PROBE, simulated=True) is None
+
+
+def test_a_closed_connection_ends_the_server(head: OneHead) -> None:
+    head.send(MAGIC + encode(Start(1000, 1)))
+    head.socket.shutdown(socket.SHUT_WR)
+    assert not head.attend()
+    assert head.server.introduce(PROBE, simulated=True) is None
 
 
 @pytest.fixture
@@ -171,7 +207,7 @@ def test_the_hello_answers_the_clock_and_a_frame_follows_at_once(agent: Agent) -
     assert frame.gpus.count == 2
 
 
-def test_it_is_found_by_its_name(agent: Agent) -> None:
+def test_the_process_is_called_gswarm_agent(agent: Agent) -> None:
     agent.start(60_000)
     agent.hear(Frame)
     assert Path(f"/proc/{agent.process.pid}/comm").read_text() == "gswarm-agent\n"
@@ -183,7 +219,7 @@ def test_frames_keep_coming_in_order(agent: Agent) -> None:
     assert [f.seq for f in frames] == list(range(1, len(frames) + 1))
 
 
-def test_a_ping_is_answered_while_no_sample_is_due(agent: Agent) -> None:
+def test_a_ping_gets_its_pong_while_no_sample_is_due(agent: Agent) -> None:
     agent.start(60_000)
     agent.hear(Frame)
     agent.say(Ping(42))
@@ -200,7 +236,7 @@ def test_a_new_interval_takes_effect_at_once(agent: Agent) -> None:
     agent.hear(Frame, 3)
 
 
-def test_stop_is_answered_with_a_bye(agent: Agent) -> None:
+def test_stop_gets_a_bye(agent: Agent) -> None:
     agent.start()
     agent.hear(Frame)
     agent.say(Stop())
@@ -209,7 +245,7 @@ def test_stop_is_answered_with_a_bye(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_is_answered_with_a_bye(agent: Agent, number: signal.Signals) -> None:
+def test_a_signal_ends_the_agent_with_a_bye(agent: Agent, number: signal.Signals) -> None:
     agent.start(60_000)
     agent.hear(Frame)
     agent.process.send_signal(number)
@@ -217,14 +253,14 @@ def test_a_signal_is_answered_with_a_bye(agent: Agent, number: signal.Signals) -
     assert agent.end() == 0
 
 
-def test_a_signal_before_the_start_ends_it_too(agent: Agent) -> None:
+def test_a_signal_before_the_start_ends_the_agent(agent: Agent) -> None:
     assert agent.process.stdout is not None
     assert os.read(agent.process.stdout.fileno(), len(MAGIC)) == MAGIC
     agent.process.send_signal(signal.SIGTERM)
     assert agent.end() == 0
 
 
-def test_a_head_that_is_gone_ends_it(agent: Agent) -> None:
+def test_the_agent_ends_with_its_head(agent: Agent) -> None:
     agent.start()
     agent.hear(Frame)
     assert agent.process.stdin is not None
@@ -236,25 +272,15 @@ def test_a_head_that_is_gone_ends_it(agent: Agent) -> None:
     assert agent.process.stderr.read() == b""
 
 
-def test_a_blocked_head_finds_pongs_frames_and_the_gap_when_it_reads_again(agents: list[Agent]) -> None:
-    script = (
-        "import os, sys\n"
-        "import gswarm_agent.stream as stream\n"
-        "class SmallOutbox(stream.Outbox):\n"
-        "    def __init__(self): super().__init__(4)\n"
-        "    def put_frame(self, frame):\n"
-        "        super().put_frame(frame)\n"
-        "        if self._dropped == 3: os.write(2, b'three are gone')\n"
-        "stream.Outbox = SmallOutbox\n"
-        "from gswarm_agent.__main__ import main\n"
-        "sys.exit(main(['stream', '--simulate', '{\"gpus\": 64}']))\n"
-    )
-    agent = Agent(sys.executable, "-c", script)
+def test_a_head_that_reads_again_after_a_pause_gets_the_gap_frames_and_pongs(agents: list[Agent]) -> None:
+    options = ("--memory-mib", "0.02", "--simulate", '{"gpus": 64}')
+    agent = Agent(sys.executable, "-m", "gswarm_agent", "stream", *options)
     agents.append(agent)
     agent.start(100)
+    assert agent.process.stdout is not None
+    fcntl.fcntl(agent.process.stdout.fileno(), fcntl.F_SETPIPE_SZ, 4096)
     agent.hear(Hello)
-    assert agent.process.stderr is not None
-    assert agent.process.stderr.read(5) == b"three"  # the pipe is full, then the outbox
+    time.sleep(3)  # the pipe is full, then the spool
     lost = agent.hear(Lost)[0]
     before = [m for m in agent.heard[: agent.heard.index(lost)] if isinstance(m, Frame)]
     agent.hear(Frame, len(before) + 1)
@@ -264,7 +290,7 @@ def test_a_blocked_head_finds_pongs_frames_and_the_gap_when_it_reads_again(agent
     agent.hear(Pong)
 
 
-def test_what_is_printed_by_mistake_does_not_reach_the_wire(agents: list[Agent]) -> None:
+def test_stray_prints_do_not_reach_the_wire(agents: list[Agent]) -> None:
     script = (
         "import os, sys\n"
         "import gswarm_agent.simulated as s\n"
@@ -287,7 +313,7 @@ def test_what_is_printed_by_mistake_does_not_reach_the_wire(agents: list[Agent])
     assert b"from a child" in agent.process.stderr.read()
 
 
-def test_a_probe_that_fails_is_told_in_the_bye_and_in_the_exit_status(agents: list[Agent]) -> None:
+def test_a_failing_probe_shows_in_the_bye_and_in_the_exit_status(agents: list[Agent]) -> None:
     script = (
         "import sys\n"
         "import gswarm_agent.simulated as s\n"
@@ -304,21 +330,19 @@ def test_a_probe_that_fails_is_told_in_the_bye_and_in_the_exit_status(agents: li
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said_what"),
+    ("arguments", "problem"),
     [
         ([], "a command is missing"),
         (["dance"], "unknown command 'dance'"),
-        (["stream", "--fast"], "stream can't read '--fast'"),
+        (["stream", "--fast"], "stream: invalid option or missing value in '--fast'"),
         (["stream", "--simulate", "7"], "a simulation is a JSON object"),
         (["once", "--simulate", '{"cats": 1}'], "a simulation has no 'cats'"),
     ],
 )
-def test_a_command_line_that_makes_no_sense_is_answered_in_one_sentence(
-    arguments: list[str], said_what: str
-) -> None:
+def test_an_invalid_command_line_gets_one_sentence_and_the_usage(arguments: list[str], problem: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gswarm_agent", *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.startswith(f"gswarm-agent: {said_what}")
+    assert done.stderr.startswith(f"gswarm-agent: {problem}")
     assert done.stdout == ""

@@ -1,0 +1,132 @@
+"""A connection to the agent: its descriptors, the request it brings, and the bytes not sent yet."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from contextlib import suppress
+
+from gswarm_agent.delivery import Delivery
+from gswarm_agent.requests import LONGEST_REQUEST, MARK, STATUS
+from gswarm_agent.wire import QUERY_LIFE, clip_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+_BYE_S = 2.0
+_CHUNK = 65536
+
+
+class Connection:
+    """One head, or a short request for the status or with a mark.
+
+    A head may pass a pipe along with its first bytes: everything for it is written to that pipe then.
+    """
+
+    def __init__(self, delivery: Delivery, reading: int, writing: int, peer: Optional[socket.socket]) -> None:
+        self.delivery = delivery
+        self.has_unsent = False
+        self.closes_at: Optional[float] = None
+        self._reading = reading
+        self._writing = writing
+        self._socket = peer
+        self._may_bring_pipe = peer is not None
+        self._unsent = memoryview(b"")
+        self._is_request: Optional[bool] = None
+        self._request = b""
+
+    @classmethod
+    def of_socket(cls, delivery: Delivery, peer: socket.socket) -> Connection:
+        """Return a connection over a socket, which closes with it."""
+        peer.setblocking(False)
+        return cls(delivery, peer.fileno(), peer.fileno(), peer)
+
+    @property
+    def reading(self) -> int:
+        """The descriptor to wait on for bytes of the other side."""
+        return self._reading
+
+    def receive(self) -> bytes:
+        """Return the bytes that have arrived; empty at the end. Raises OSError."""
+        if self._socket is None or not self._may_bring_pipe:
+            return os.read(self._reading, _CHUNK)
+        data, descriptors, _, _ = socket.recv_fds(self._socket, _CHUNK, 1)
+        self._may_bring_pipe = False
+        for pipe in descriptors:
+            self._writing = pipe
+            os.set_inheritable(pipe, False)
+            os.set_blocking(pipe, False)
+        return data
+
+    def wait_for_room(self, selector: selectors.BaseSelector, unsent: bool) -> None:
+        """Wake the selector when the other side can take more, as long as bytes are ``unsent``."""
+        self.has_unsent = unsent
+        if self._writing == self._reading:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
+            selector.modify(self._reading, events, selector.get_key(self._reading).data)
+        elif unsent:
+            selector.register(self._writing, selectors.EVENT_WRITE, lambda: None)
+        else:
+            selector.unregister(self._writing)
+
+    def close(self, selector: selectors.BaseSelector) -> None:
+        """Close the connection; a pipe first, because the relay ends it as soon as its socket closes."""
+        selector.unregister(self._reading)
+        if self._socket is None:
+            with suppress(OSError):
+                os.set_blocking(self._writing, True)  # other processes may write to it afterwards
+        if self._writing != self._reading:
+            if self.has_unsent:
+                selector.unregister(self._writing)
+            os.close(self._writing)
+        if self._socket is None:
+            os.close(self._reading)
+        else:
+            self._socket.close()
+
+    def request(self, data: bytes) -> Optional[bytes]:
+        """Return a complete request, empty while it isn't complete; None if a head is at the other end.
+
+        After ``QUERY_LIFE`` the other end may still turn out to be a head.
+        """
+        if self._is_request is None and data == QUERY_LIFE:
+            return QUERY_LIFE
+        if self._is_request is None:
+            self._is_request = data[:1] in (STATUS, MARK)
+        if not self._is_request:
+            return None
+        self._request += data
+        complete = (
+            self._request == STATUS or self._request.endswith(b"\n") or len(self._request) > LONGEST_REQUEST
+        )
+        return self._request if complete else b""
+
+    def reply(self, text: str) -> bool:
+        """Reply to a request; return whether more may follow on this connection."""
+        with suppress(OSError):
+            if self._socket is not None and self._writing == self._reading:
+                self._socket.sendall(text.encode())
+            else:
+                os.write(self._writing, text.encode())  # short, and nothing else is in the pipe
+        return self._is_request is None
+
+    def end(self, reason: str) -> None:
+        """Send a bye, and close soon even if the other side doesn't read it."""
+        self.delivery.end(clip_text(reason))
+        if self.closes_at is None:
+            self.closes_at = time.monotonic() + _BYE_S
+
+    def send(self) -> bool:
+        """Send as much as the other side takes; return whether bytes are left. Raises OSError."""
+        try:
+            while True:
+                if not self._unsent:
+                    self._unsent = memoryview(self.delivery.take())
+                    if not self._unsent:
+                        return False
+                self._unsent = self._unsent[os.write(self._writing, self._unsent) :]
+        except BlockingIOError:
+            return True
