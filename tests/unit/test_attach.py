@@ -410,7 +410,7 @@ def test_a_folder_of_somebody_else_is_not_used(node: Node) -> None:
     assert agent.process.stderr is not None
     said = agent.process.stderr.read().decode()
     assert said == (
-        f"gswarm-agent: there is no private folder for the agent: {node.folder}: it belongs to another user\n"
+        f"gswarm-agent: no private folder for the agent: {node.folder}: it belongs to another user\n"
     )
 
 

@@ -74,7 +74,7 @@ class Head:
 
 @pytest.fixture(autouse=True)
 def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "_AT_ONCE", 200)
+    monkeypatch.setattr(delivery, "_BATCH_BYTES", 200)
 
 
 @settings(max_examples=60, deadline=None)

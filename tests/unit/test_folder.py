@@ -29,7 +29,7 @@ def test_a_place_that_cannot_be_used_is_passed_over(tmp_path: Path) -> None:
     with pytest.raises(FolderError) as caught:
         Folder.find(places[:2], "rec@n1")
     assert str(caught.value) == (
-        f"there is no private folder for the agent: {tmp_path}/file: Not a directory; "
+        f"no private folder for the agent: {tmp_path}/file: Not a directory; "
         f"{tmp_path}/open: others may enter it"
     )
 

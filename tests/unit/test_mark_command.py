@@ -29,7 +29,7 @@ UID = "0f1e2d3c-0000-4000-8000-000000000001"
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
     """A machine with nobody else's heads and agents."""
     monkeypatch.setattr(places, "SHARED", str(tmp_path / "shared"))
-    monkeypatch.setattr(folder, "PLACES", (str(tmp_path / "var"),))
+    monkeypatch.setattr(folder, "PARENTS", (str(tmp_path / "var"),))
     for name in ("run", "var"):
         (tmp_path / name).mkdir(mode=0o700)
     return {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path), "RANK": "2"}

@@ -235,9 +235,9 @@ def test_many_marks_at_once_arrive_once_and_in_order(node: Node) -> None:
     [
         (("epoch",), "gswarm-agent: no recording has an agent of yours on this node\n", 1),
         ((), "gswarm-agent: mark needs a name", 2),
-        (("epoch", "3"), "gswarm-agent: mark takes one name, in quotes if it has blanks", 2),
+        (("epoch", "3"), "gswarm-agent: mark takes one name, in quotes if it has spaces", 2),
         (("epoch", "--value", "loss"), "gswarm-agent: mark: 'loss' isn't of the form KEY=VALUE", 2),
-        (("epoch", "--value"), "gswarm-agent: mark: --value needs what comes after it", 2),
+        (("epoch", "--value"), "gswarm-agent: mark: --value needs a value", 2),
         (("x" * 201,), "gswarm-agent: mark: a mark's name may have 200 characters", 2),
     ],
 )
