@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The marks that tests carry."""
     config.addinivalue_line("markers", "root(act): needs what only root can do")
+    config.addinivalue_line("markers", "xdist_group(name): known without pytest-xdist too")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
