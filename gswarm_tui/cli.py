@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from gswarm_tui import commands
 from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.options.command_table import WORDS
-from gswarm_tui.run.allocator import share_one_arena
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,6 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words and words[0] in WORDS:
             return _command(words[0], words[1:])
+        from gswarm_tui.store.duckdb_internals import share_one_arena  # before DuckDB is loaded
+
         share_one_arena(os.environ)
         return _watch(words)
     except UserError as error:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from gswarm_tui.common.errors import quote
 from gswarm_tui.options.arguments import CommandParser, UsageError, parse
-from gswarm_tui.run.allocator import share_one_arena
+from gswarm_tui.store.duckdb_internals import share_one_arena
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gswarm_tui.run.allocator import share_one_arena
+from gswarm_tui.store.duckdb_internals import share_one_arena
 
 _SCHEDULED = 2
 """CPUCLOCK_SCHED of Linux's posix-timers_types.h: what the scheduler counted."""

@@ -122,7 +122,7 @@ def test_one_user_watches_the_same_nodes_twice(cluster: Cluster, tmp_path: Path)
         assert status == 1
         in_use = (
             rf"gswarm-tui: {first_db} is in use by gswarm-tui, process \d+; "
-            "`gswarm-tui sql` asks it while it records; end that, or name another file with --db"
+            "`gswarm-tui sql` queries it while it records; end that process, or name another file with --db"
         )
         assert re.fullmatch(in_use, said), said
         start(second, f"{words} --db {second_db}")

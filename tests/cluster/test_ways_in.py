@@ -197,8 +197,9 @@ def test_one_file_takes_recordings_in_turn(cluster: Cluster, terminal: Terminal,
         status, said = told(other, f"--nodes gpu02 --db {db}")
     assert status == 1
     assert re.fullmatch(
-        rf"gswarm-tui: {db} is in use by gswarm-tui, process \d+; `gswarm-tui sql` asks it while it records; "
-        "end that, or name another file with --db",
+        rf"gswarm-tui: {db} is in use by gswarm-tui, process \d+; "
+        "`gswarm-tui sql` queries it while it records; "
+        "end that process, or name another file with --db",
         said,
     )
     assert leave(terminal)[0] == 0
@@ -261,7 +262,7 @@ def test_a_read_only_folder(cluster: Cluster, terminal: Terminal) -> None:
     finally:
         cluster.run(["umount", str(folder)])
         folder.rmdir()
-    sentence = "can't be written because its folder is read-only for you; name another file with --db"
+    sentence = "can't be written because you have no write permission; name another file with --db"
     assert (status, said) == (1, f"gswarm-tui: {folder}/run.duckdb {sentence}")
 
 
@@ -279,7 +280,7 @@ def test_a_recording_on_a_read_only_file_system(cluster: Cluster, terminal: Term
         cluster.run(["mount", "-o", "remount,ro", str(folder)])
         before = db.read_bytes()
         status, said = told(terminal, f"--nodes gpu01 --db {db}")
-        sentence = "can't be written because its folder is read-only for you; name another file with --db"
+        sentence = "can't be written because you have no write permission; name another file with --db"
         assert (status, said) == (1, f"gswarm-tui: {db} {sentence}")
         assert told(terminal, f"recover --db {db}") == (0, "there is nothing to recover")
         assert db.read_bytes() == before

@@ -281,7 +281,7 @@ async def test_ticks_while_a_place_opens_do_no_harm(keys: tuple[str, ...]) -> No
         assert app.place.PLACE != "fleet"
 
 
-async def test_a_place_that_is_open_is_not_opened_twice() -> None:
+async def test_a_place_that_is_open_is_open_error_twice() -> None:
     app = app_on(scene(2, 2, 5))
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("S", "e", "S", "e", "e")

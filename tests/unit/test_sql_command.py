@@ -82,7 +82,7 @@ def test_a_parquet_file_is_written(path: Path, capsys: pytest.CaptureFixture[str
     ("words", "status", "said"),
     [
         (["FROM sesions"], 1, 'Did you mean "sessions"? (line 1: "FROM sesions").\n'),
-        (["DROP TABLE sessions"], 1, "and DROP is none of these.\n"),
+        (["DROP TABLE sessions"], 1, "can be used here, not DROP.\n"),
         (
             ["SELECT 1; SELECT nothing"],
             1,

@@ -211,12 +211,12 @@ def test_python_around_it_is_out_of_reach(source: QuerySource) -> None:
             'Table with name sesions does not exist! Did you mean "sessions"? (line 1: "FROM ses',
         ),
         ("SELECT\n nod FROM samples", 'Candidate bindings: "node"'),
-        ("DROP TABLE sessions", "DROP is none of these"),
-        ("FROM enable_logging()", "the function enable_logging can't be used on a recording"),
+        ("DROP TABLE sessions", "can be used here, not DROP"),
+        ("FROM enable_logging()", "queries can't use the function enable_logging"),
         ("PIVOT samples ON gpu_index USING count(*)", "PIVOT needs the values that become columns"),
-        ("FROM '/etc/passwd.csv'", 'a query reads the recording and nothing else, so not "/etc/passwd.csv"'),
-        ("", "there is no statement"),
-        ("SELECT 1; SELECT 2", "one statement is answered at a time"),
+        ("FROM '/etc/passwd.csv'", "queries can only read the recording, not /etc/passwd.csv"),
+        ("", "the query is empty"),
+        ("SELECT 1; SELECT 2", "run one statement at a time"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence_that_keeps_the_hint(
@@ -295,6 +295,6 @@ def test_a_file_of_somebody_else_does_nothing_when_it_is_asked(tmp_path: Path) -
     connection.execute(f"CREATE VIEW samples AS FROM read_csv('{stolen}')")
     connection.close()
     source = FileSource(path)
-    with pytest.raises(QueryError, match="reads the recording and nothing else"):
+    with pytest.raises(QueryError, match="can only read the recording"):
         source.ask("FROM samples")
     source.close()

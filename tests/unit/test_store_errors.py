@@ -180,7 +180,7 @@ print(recorder.close(T0 + 99).error or "no error", flush=True)
 """
     with Writer(path, _FULL + then) as writer:
         assert writer.line() == "committed"
-        assert writer.line() == f"{path} can't grow because of a limit on the size of files (ulimit -f)"
+        assert writer.line() == f"{path} can't grow because of a limit on file sizes (ulimit -f)"
         assert writer.line() == "no error"
     assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [(list(range(1, 50)),)]
     assert query(path, "SELECT lost_frames FROM links") == [(0,)]
@@ -217,7 +217,7 @@ print(recorder.close(T0 + 99).error or "no error", flush=True)
 """
     with Writer(path, then) as writer:
         assert writer.line() == "committed"
-        assert writer.line() == f"{path} can't grow because of a limit on the size of files (ulimit -f)"
+        assert writer.line() == f"{path} can't grow because of a limit on file sizes (ulimit -f)"
         assert writer.line() == "no error"
     assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3, 4, 5, 6],)]
 
@@ -360,7 +360,7 @@ def test_a_read_only_folder_is_said_to_be_so() -> None:
         with without_privileges():
             said = refusal(folder / "run.duckdb")
     assert said == (
-        f"{folder / 'run.duckdb'} can't be written because its folder is read-only for you; "
+        f"{folder / 'run.duckdb'} can't be written because you have no write permission; "
         "name another file with --db"
     )
 
@@ -391,12 +391,11 @@ def test_reading_a_file_that_is_not_there(path: Path) -> None:
         ),
         (
             "Cannot open file: Read-only file system",
-            "run.duckdb can't be written because its folder is read-only for you; "
-            "name another file with --db",
+            "run.duckdb can't be written because you have no write permission; name another file with --db",
         ),
         (
             "Could not set lock on file",
-            "run.duckdb is in use by another program; end that, or name another file with --db",
+            "run.duckdb is in use by another program; end that program, or name another file with --db",
         ),
         ("Something new\nand its details", "run.duckdb can't be used: Something new"),
     ],
@@ -413,8 +412,7 @@ def test_a_file_of_which_only_a_part_was_copied_is_said_to_be_damaged(path: Path
         with pytest.raises(StoreError) as caught, closing(FileSource(path)) as source:
             source.ask("FROM gpu_samples")
         assert str(caught.value) == (
-            f"{path} is damaged, or only a part of it was copied; take another copy, "
-            "or name another file with --db"
+            f"{path} is damaged or incomplete; use another copy, or name another file with --db"
         )
 
 
@@ -432,17 +430,17 @@ def test_a_file_open_in_this_program_is_said_to_be_so(path: Path) -> None:
     [
         (
             ["/env/bin/python3", "/env/bin/gswarm-tui", "--db", "run.duckdb"],
-            "is in use by gswarm-tui, process 7; `gswarm-tui sql` asks it while it records; "
-            "end that, or name another file with --db",
+            "is in use by gswarm-tui, process 7; `gswarm-tui sql` queries it while it records; "
+            "end that process, or name another file with --db",
         ),
         (
             ["python3", "-m", "gswarm_tui", "recover", "abc"],
-            "is in use by gswarm-tui, process 7; `gswarm-tui sql` asks it while it records; "
-            "end that, or name another file with --db",
+            "is in use by gswarm-tui, process 7; `gswarm-tui sql` queries it while it records; "
+            "end that process, or name another file with --db",
         ),
         (
             ["python3", "look.py", "--file", "gswarm-tui"],
-            "is in use by python3.11, process 7; end that, or name another file with --db",
+            "is in use by python3.11, process 7; end that process, or name another file with --db",
         ),
     ],
 )
@@ -452,5 +450,5 @@ def test_a_gswarm_tui_that_has_the_file_is_named_and_can_be_asked(
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "cmdline").write_text("\0".join([*words, ""]))
     assert in_use("python3.11", 7, tmp_path) == clause
-    gone = "is in use by python3.11, process 8; end that, or name another file with --db"
+    gone = "is in use by python3.11, process 8; end that process, or name another file with --db"
     assert in_use("python3.11", 8, tmp_path) == gone

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from gswarm_tui.store.errors import StoreError, explain, not_opened
+from gswarm_tui.store.errors import StoreError, explain, open_error
 from gswarm_tui.store.querying.results import QuerySource, Result
 from gswarm_tui.store.querying.running_query import RunningQuery, SpillFolder
 
@@ -26,7 +26,7 @@ def open_for_reading(path: Path) -> duckdb.DuckDBPyConnection:
             config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"},
         )
     except duckdb.Error as error:
-        raise not_opened(error, path) from error
+        raise open_error(error, path) from error
 
 
 class ReadOnly:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from gswarm_tui.store.querying.results import QueryError, Result
-from gswarm_tui.store.querying.running_query import RunningQuery, sentence
+from gswarm_tui.store.querying.running_query import RunningQuery, explain_query
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -93,7 +93,7 @@ class CursorPool:
             self._lift()
             self._room.release()
             if isinstance(error, duckdb.Error):
-                raise QueryError(f"{self.path} can't be asked now: {sentence(error)}") from error
+                raise QueryError(f"{self.path} can't be asked now: {explain_query(error)}") from error
             raise
         return asked
 

@@ -9,7 +9,6 @@ memory, and lets any query call them.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import secrets
 import shutil
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
+from gswarm_tui.store.duckdb_internals import query_problem, table_functions
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.results import QueryError, Result
 
@@ -64,7 +64,7 @@ _TABLE_FUNCTIONS = {
     "unnest",
 }
 _EXPLAIN = re.compile(r"EXPLAIN\b\s*(ANALYZE\b\s*)?(\(\s*(ANALYZE|FORMAT)\b[^()]*\)\s*)?", re.IGNORECASE)
-_READS = "only SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE, SHOW and EXPLAIN are answered here"
+_ALLOWED = "only SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE, SHOW and EXPLAIN can be used here"
 
 
 def split(sql: str) -> list[str]:
@@ -72,7 +72,7 @@ def split(sql: str) -> list[str]:
     try:
         return [statement.query.strip() for statement in duckdb.extract_statements(sql)]
     except duckdb.Error as error:
-        raise QueryError(sentence(error)) from error
+        raise QueryError(explain_query(error)) from error
 
 
 class RunningQuery:
@@ -108,7 +108,7 @@ class RunningQuery:
         return found
 
     def _run(self, sql: str, values: Sequence[object]) -> None:
-        _refuse_others(self._cursor, sql)
+        _check_read_only(self._cursor, sql)
         self._cursor.execute("BEGIN TRANSACTION READ ONLY")
         self._cursor.execute(sql, list(values))
 
@@ -166,7 +166,7 @@ class RunningQuery:
                 raise QueryError(self._stopped) from None
             if isinstance(error, (duckdb.IOException, duckdb.FatalException, duckdb.InternalException)):
                 raise StoreError(explain(error, self._path)) from error
-            raise QueryError(sentence(error)) from error
+            raise QueryError(explain_query(error)) from error
         except BaseException:
             self.close()
             raise
@@ -196,28 +196,25 @@ class RunningQuery:
         self._ended(self)
 
 
-def sentence(error: duckdb.Error) -> str:
-    """DuckDB's message with its hint and the line it is about, as one line without its full stop."""
-    said, _, place = str(error).partition("\n\nLINE ")
-    said = re.sub(r"^[A-Za-z ]+ Error: ", "", " ".join(said.split())).rstrip(".!")
+def explain_query(error: duckdb.Error) -> str:
+    """Return DuckDB's error about a query as one line, with its hint and the query's line."""
     if isinstance(error, duckdb.OutOfMemoryException):
-        return "the query needs more memory than it may use; aggregate more, or ask for fewer rows at a time"
-    if "in read-only mode" in said:
-        return "nothing that is asked here can change a recording"
-    if isinstance(error, duckdb.PermissionException) and (file := re.search(r'"(.*)"', said)):
-        return f"a query reads the recording and nothing else, so not {file[0]}"
-    if number := re.match(r"(\d+): (.*)", place):
-        said += f' (line {number[1]}: "{number[2].strip()}")'
-    return said
+        return "the query needs more memory than it may use; aggregate more, or query fewer rows at a time"
+    problem = query_problem(error)
+    if problem.writes:
+        return "queries can't change a recording"
+    if isinstance(error, duckdb.PermissionException) and problem.quoted:
+        return f"queries can only read the recording, not {problem.quoted}"
+    return problem.message + (f' (line {problem.line}: "{problem.line_text}")' if problem.line else "")
 
 
-def _refuse_others(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
+def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
     """Lets nothing pass but queries whose functions only compute. Raises QueryError, duckdb.Error."""
     if sql in _ACCEPTED:
         return
     statements = duckdb.extract_statements(sql)
     if len(statements) != 1:
-        raise QueryError("one statement is answered at a time" if statements else "there is no statement")
+        raise QueryError("run one statement at a time" if statements else "the query is empty")
     statement, kind = statements[0].query, statements[0].type
     if kind == duckdb.StatementType.EXPLAIN:
         statement = _EXPLAIN.sub("", statement, count=1)
@@ -226,16 +223,16 @@ def _refuse_others(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
             "PIVOT needs the values that become columns: PIVOT … ON column IN ('a', 'b') USING …"
         )
     elif kind != duckdb.StatementType.SELECT:
-        raise QueryError(f"{_READS}, and {_name(statement, kind)} is none of these")
-    found = cursor.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
-    tree = json.loads(found[0][0])
-    if tree["error"]:
+        raise QueryError(f"{_ALLOWED}, not {_name(statement, kind)}")
+    try:
+        functions = table_functions(cursor, statement)
+    except ValueError as error:
         if kind == duckdb.StatementType.EXPLAIN:
-            raise QueryError("only queries that read can be explained or analysed")
-        raise QueryError(f"{_READS}: {tree['error_message'].rstrip('!')}")
-    for function in _table_functions(tree["statements"]):
+            raise QueryError("EXPLAIN works only for queries that read") from error
+        raise QueryError(f"{_ALLOWED}: {error}") from error
+    for function in functions:
         if function not in _TABLE_FUNCTIONS:
-            raise QueryError(f"the function {function} can't be used on a recording")
+            raise QueryError(f"queries can't use the function {function}")
     if len(_ACCEPTED) >= ACCEPTED_MOST:
         _ACCEPTED.clear()
     _ACCEPTED.add(sql)
@@ -245,19 +242,6 @@ def _name(statement: str, kind: duckdb.StatementType) -> str:
     """What a statement is called; DuckDB takes some for other kinds than their first word says."""
     word = re.match(r"\s*(VACUUM|ANALYZE|(?:FORCE\s+)?CHECKPOINT)\b", statement, re.IGNORECASE)
     return word[1].upper() if word else kind.name.replace("_", " ")
-
-
-def _table_functions(tree: Any) -> Iterator[str]:
-    """The functions that a serialized query calls in FROM clauses, in lower case."""
-    below = [tree]
-    while below:
-        part = below.pop()
-        if isinstance(part, dict):
-            if part.get("type") == "TABLE_FUNCTION":
-                yield str(part["function"].get("function_name", "")).lower()
-            below.extend(part.values())
-        elif isinstance(part, list):
-            below.extend(part)
 
 
 class SpillFolder:

@@ -12,6 +12,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
+from gswarm_tui.store.duckdb_internals import register_arrays
 from gswarm_tui.store.recording.batch import Columns
 from gswarm_tui.store.sql.schema import ColumnSchema, TableSchema
 
@@ -57,7 +58,7 @@ class _Planned:
         self._arrays = {column.name: _array(column, size + 1) for column in table.columns}
         self._counts = np.zeros(size + 1, dtype=np.bool_)
         # DuckDB reads the arrays where they lie; only this connection sees them.
-        connection.register(self._name, self._arrays | {"counts": self._counts})
+        register_arrays(connection, self._name, self._arrays | {"counts": self._counts})
         self._statement: duckdb.Statement | str
         if table.key:
             (self._statement,) = connection.extract_statements(_merge(table, self._name))

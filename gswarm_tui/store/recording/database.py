@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from gswarm_tui.store.errors import StoreError, explain, not_opened
+from gswarm_tui.store.errors import StoreError, explain, open_error
 from gswarm_tui.store.querying.running_query import SpillFolder
 from gswarm_tui.store.recording.batch import Columns, micros
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
@@ -129,7 +129,7 @@ class Database:
             _shut_in(connection, path)
         except duckdb.Error as error:
             connection.close()
-            raise not_opened(error, path) from error
+            raise open_error(error, path) from error
         except StoreError:
             connection.close()
             raise

@@ -16,6 +16,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
+from gswarm_tui.store.duckdb_internals import is_about_parquet
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.sql.schema import (
@@ -227,10 +228,9 @@ def _checked(column: ColumnSchema) -> str:
 
 
 def _explain(error: duckdb.Error, folder: Path, path: Path) -> str:
-    text = str(error)
-    if isinstance(error, (duckdb.IOException, duckdb.FatalException)) and "parquet" not in text.lower():
+    if isinstance(error, (duckdb.IOException, duckdb.FatalException)) and not is_about_parquet(error):
         return explain(error, path)
-    return f"{folder} can't be imported: {text.strip().splitlines()[0]}"
+    return f"{folder} can't be imported: {str(error).strip().splitlines()[0]}"
 
 
 def _array(column: ColumnSchema, values: Values) -> Any:

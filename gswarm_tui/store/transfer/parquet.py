@@ -25,7 +25,7 @@ import numpy as np
 
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
-from gswarm_tui.store.querying.running_query import sentence
+from gswarm_tui.store.querying.running_query import explain_query
 from gswarm_tui.store.sql.schema import (
     EVENTS,
     GPU_SAMPLES,
@@ -219,7 +219,7 @@ def write_parquet(answer: Result, path: Path) -> None:
                 connection.execute(f"ALTER TABLE answer RENAME {name} TO {_quoted(wanted)}")
             connection.execute(f"COPY answer TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)")
         except duckdb.Error as error:
-            raise QueryError(f"the answer can't be written as Parquet: {sentence(error)}") from error
+            raise QueryError(f"the answer can't be written as Parquet: {explain_query(error)}") from error
         finally:
             connection.close()
 

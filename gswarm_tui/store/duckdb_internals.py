@@ -1,0 +1,160 @@
+"""Everything gswarm-tui uses of DuckDB beyond its documented interface.
+
+tests/unit/test_duckdb_internals.py reports what a new DuckDB breaks; docs/decisions/009-duckdb.md has the
+reasons. Imports quickly: commands need the error texts before they load DuckDB.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy.typing as npt
+
+# Error texts
+
+
+class FileProblem(Enum):
+    """Reasons for which DuckDB can't use a file."""
+
+    LOCKED = auto()
+    ALREADY_ATTACHED = auto()
+    NOT_A_DATABASE = auto()
+    DAMAGED = auto()
+    NEWER_VERSION = auto()
+    DISK_FULL = auto()
+    FILE_SIZE_LIMIT = auto()
+    NOT_WRITABLE = auto()
+    NO_FOLDER = auto()
+    IS_FOLDER = auto()
+
+
+_FILE_PROBLEMS = (
+    ("Could not set lock|Conflicting lock", FileProblem.LOCKED),
+    ("already attached|Unique file handle", FileProblem.ALREADY_ATTACHED),
+    (
+        "not a valid DuckDB database|Extension .* not found|Cannot launch in-memory database",
+        FileProblem.NOT_A_DATABASE,
+    ),
+    ("Could not read enough bytes|Corrupt database file", FileProblem.DAMAGED),
+    ("can only read|newer version|storage version greater", FileProblem.NEWER_VERSION),
+    ("No space left|quota exceeded", FileProblem.DISK_FULL),
+    ("File too large", FileProblem.FILE_SIZE_LIMIT),
+    ("Read-only file system|Permission denied|Operation not permitted", FileProblem.NOT_WRITABLE),
+    ("No such file", FileProblem.NO_FOLDER),
+    ("Is a directory", FileProblem.IS_FOLDER),
+)
+
+
+def file_problem(error: Exception) -> FileProblem | None:
+    """Return why DuckDB can't use a file, None if the text is unknown."""
+    text = str(error)
+    return next((found for pattern, found in _FILE_PROBLEMS if re.search(pattern, text, re.IGNORECASE)), None)
+
+
+def lock_holder(error: Exception) -> tuple[str, int] | None:
+    """Return the program and the process id that hold the file's lock, None if DuckDB names none."""
+    held = re.search(r"Conflicting lock is held in (\S+) \(PID (\d+)", str(error), re.IGNORECASE)
+    return None if held is None else (held[1], int(held[2]))
+
+
+def is_about_parquet(error: Exception) -> bool:
+    """Return whether an error is about a Parquet file that was read, not about the database."""
+    return "parquet" in str(error).lower()
+
+
+@dataclass(frozen=True)
+class QueryProblem:
+    """DuckDB's error about a query: one line with its hint; ``line`` is the query's line, 0 if unknown.
+
+    ``quoted`` is the text in quotation marks: in a PermissionException, the file that the query reads.
+    """
+
+    message: str
+    line: int
+    line_text: str
+    writes: bool
+    quoted: str
+
+
+def query_problem(error: Exception) -> QueryProblem:
+    """Take the parts out of DuckDB's error about a query."""
+    text, _, location = str(error).partition("\n\nLINE ")
+    message = re.sub(r"^[A-Za-z ]+ Error: ", "", " ".join(text.split())).rstrip(".!")
+    line = re.match(r"(\d+): (.*)", location)
+    quoted = re.search(r'"(.*)"', message)
+    return QueryProblem(
+        message=message,
+        line=int(line[1]) if line else 0,
+        line_text=line[2].strip() if line else "",
+        writes="in read-only mode" in message,
+        quoted=quoted[1] if quoted else "",
+    )
+
+
+# Queries as DuckDB parses them
+
+
+def table_functions(cursor: duckdb.DuckDBPyConnection, query: str) -> list[str]:
+    """Return the functions in a query's FROM clauses, in lower case. Raises ValueError if it is no SELECT."""
+    rows = cursor.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+    tree = json.loads(rows[0][0])
+    if tree["error"]:
+        raise ValueError(tree["error_message"].rstrip("!"))
+    return list(_table_functions(tree["statements"]))
+
+
+def _table_functions(tree: Any) -> Iterator[str]:
+    below = [tree]
+    while below:
+        part = below.pop()
+        if isinstance(part, dict):
+            if part.get("type") == "TABLE_FUNCTION":
+                yield str(part["function"].get("function_name", "")).lower()
+            below.extend(part.values())
+        elif isinstance(part, list):
+            below.extend(part)
+
+
+# Memory
+
+_ALLOCATOR_OPTIONS = "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0,background_thread:true"
+
+
+def share_one_arena(environ: MutableMapping[str, str]) -> None:
+    """Make DuckDB return freed memory soon, in a process that runs for days; call before DuckDB is loaded.
+
+    Its allocator, jemalloc, has an arena for each thread, and the arena of an idle thread returns nothing.
+    One arena saves 7 of 127 MB at 32 GPUs, but a query's threads wait for each other: commands that end soon
+    don't call this. The user's own ``DUCKDB_JE_MALLOC_CONF`` wins.
+    """
+    environ.setdefault("DUCKDB_JE_MALLOC_CONF", _ALLOCATOR_OPTIONS)
+
+
+def release_memory(connection: duckdb.DuckDBPyConnection, memory_limit: str) -> None:
+    """Make DuckDB drop cached blocks and the queue of freed ones, then restore its memory limit.
+
+    It walks through that queue only while it uses more than its limit.
+    """
+    import duckdb
+
+    with suppress(duckdb.OutOfMemoryException):  # nothing fits into so little
+        connection.execute("SET memory_limit = '1KB'")
+    connection.execute(f"SET memory_limit = '{memory_limit}'")
+
+
+# Arrays as tables
+
+
+def register_arrays(
+    connection: duckdb.DuckDBPyConnection, name: str, arrays: Mapping[str, npt.NDArray[Any]]
+) -> None:
+    """Register arrays as a view that reads their memory at each execution, so they can be refilled."""
+    connection.register(name, dict(arrays))

@@ -1,0 +1,185 @@
+"""The contract with DuckDB: each failure names the internal that a new version changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+
+from gswarm_tui.store import duckdb_internals as internals
+from gswarm_tui.store.duckdb_internals import FileProblem, file_problem, query_problem, table_functions
+
+Config = dict[str, str | bool | int | float | list[str]]
+
+
+def failure(call: str, path: Path | str, config: Config | None = None) -> duckdb.Error:
+    """Return the error with which DuckDB refuses a statement or, if it is empty, to open the file."""
+    try:
+        with duckdb.connect(str(path), config=config or {}) as connection:
+            connection.execute(call)
+    except duckdb.Error as error:
+        return error
+    pytest.fail(f"DuckDB {duckdb.__version__} doesn't refuse {call or path} any more")
+
+
+def test_duckdb_names_the_process_that_locks_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "locked.duckdb"
+    hold = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", hold, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        error = failure("", path)
+        assert file_problem(error) is FileProblem.LOCKED, f"the text of a locked file changed: {error}"
+        named = internals.lock_holder(error)
+        holder.communicate()
+    assert named is not None, f"DuckDB doesn't name the lock's holder as before: {error}"
+    assert named[1] == holder.pid
+
+
+def test_duckdb_refuses_a_file_that_is_attached_twice(tmp_path: Path) -> None:
+    path = tmp_path / "twice.duckdb"
+    with duckdb.connect(str(path)):
+        error = failure(f"ATTACH '{path}' AS other", ":memory:")
+    assert file_problem(error) is FileProblem.ALREADY_ATTACHED, f"the text changed: {error}"
+
+
+def test_duckdb_refuses_files_of_other_programs(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("no database, and longer than a header\n" * 500)
+    error = failure("", path)
+    assert file_problem(error) is FileProblem.NOT_A_DATABASE, f"the text changed: {error}"
+
+
+def test_duckdb_refuses_a_file_that_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "cut.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE t AS FROM range(100000)")
+    path.write_bytes(path.read_bytes()[: 3 * 4096 + 100])
+    error = failure("FROM t", path)
+    assert file_problem(error) is FileProblem.DAMAGED, f"the text changed: {error}"
+
+
+def test_duckdb_reports_a_missing_folder_and_a_folder_as_file(tmp_path: Path) -> None:
+    error = failure("", tmp_path / "missing" / "run.duckdb")
+    assert file_problem(error) is FileProblem.NO_FOLDER, f"the text of a missing folder changed: {error}"
+    error = failure("", tmp_path)
+    assert file_problem(error) is FileProblem.IS_FOLDER, f"the text of a folder changed: {error}"
+
+
+@pytest.mark.parametrize(
+    ("number", "problem"),
+    [
+        (28, FileProblem.DISK_FULL),
+        (27, FileProblem.FILE_SIZE_LIMIT),
+        (30, FileProblem.NOT_WRITABLE),
+        (13, FileProblem.NOT_WRITABLE),
+        (1, FileProblem.NOT_WRITABLE),
+        (122, FileProblem.DISK_FULL),
+    ],
+)
+def test_the_system_names_file_errors_as_expected(number: int, problem: FileProblem) -> None:
+    """DuckDB passes on the system's own words; ``test_store_errors`` makes real disks full."""
+    text = f'IO Error: Cannot open file "/a": {os.strerror(number)}'
+    assert file_problem(duckdb.IOException(text)) is problem, text
+
+
+def test_query_errors_have_a_prefix_and_a_line() -> None:
+    problem = query_problem(failure("SELECT 1,\n  nothing", ":memory:"))
+    assert problem.message.startswith('Referenced column "nothing"'), "the prefix of error texts changed"
+    assert (problem.line, problem.line_text) == (2, "nothing"), "the text about the query's line changed"
+
+
+def test_a_read_only_connection_refuses_writes(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    duckdb.connect(str(path)).close()
+    with duckdb.connect(str(path), read_only=True) as connection, pytest.raises(duckdb.Error) as caught:
+        connection.execute("CREATE TABLE t (i INTEGER)")
+    assert query_problem(caught.value).writes, f"the text of a refused write changed: {caught.value}"
+
+
+def test_a_refused_file_is_quoted() -> None:
+    error = failure("FROM read_csv('/etc/passwd')", ":memory:", {"enable_external_access": False})
+    assert isinstance(error, duckdb.PermissionException), f"the type changed: {error!r}"
+    assert query_problem(error).quoted == "/etc/passwd", f"the text changed: {error}"
+
+
+def test_parquet_errors_mention_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "broken.parquet"
+    path.write_bytes(b"PAR1" + bytes(100))
+    error = failure(f"FROM read_parquet('{path}')", ":memory:")
+    assert internals.is_about_parquet(error), f"the text changed: {error}"
+
+
+@pytest.mark.parametrize(
+    ("query", "functions"),
+    [
+        ("SELECT 1", []),
+        ("FROM range(3)", ["range"]),
+        ("SELECT * FROM (SELECT * FROM Read_CSV('a')) JOIN range(2) r ON true", ["range", "read_csv"]),
+        ("WITH c AS (FROM duckdb_logs()) FROM c", ["duckdb_logs"]),
+        ("SELECT (SELECT max(range) FROM range(3))", ["range"]),
+        ("SELECT 1 UNION ALL FROM checkpoint()", ["checkpoint"]),
+    ],
+)
+def test_a_parsed_query_names_its_table_functions(query: str, functions: list[str]) -> None:
+    found = table_functions(duckdb.connect(), query)
+    assert sorted(found) == functions, "the tree of json_serialize_sql changed: queries aren't checked"
+
+
+def test_only_select_statements_can_be_parsed() -> None:
+    with pytest.raises(ValueError, match="SELECT"):
+        table_functions(duckdb.connect(), "DROP TABLE t")
+
+
+def test_registered_arrays_are_read_again_by_a_prepared_statement() -> None:
+    connection = duckdb.connect()
+    numbers, texts = np.zeros(3), np.full(3, None, dtype=object)
+    texts[0] = ""  # the type of an object column is that of its first value
+    internals.register_arrays(connection, "incoming", {"number": numbers, "text": texts})
+    connection.execute("CREATE TABLE t (number DOUBLE, text VARCHAR)")
+    connection.execute("PREPARE fill AS INSERT INTO t SELECT number, text FROM incoming")
+    connection.execute("EXECUTE fill")
+    numbers[:], texts[1:] = [1, 2, np.nan], ["a", None]
+    connection.execute("DELETE FROM t")
+    connection.execute("EXECUTE fill")
+    rows = connection.execute("SELECT nullif(number, 'nan'), text FROM t ORDER BY number").fetchall()
+    assert rows == [(1, ""), (2, "a"), (None, None)], "DuckDB copies arrays when they are registered"
+
+
+def test_a_lower_memory_limit_drops_cached_blocks(tmp_path: Path) -> None:
+    connection = duckdb.connect(str(tmp_path / "run.duckdb"), config={"memory_limit": "256MB", "threads": 1})
+    connection.execute("CREATE TABLE t AS SELECT random() AS x FROM range(2000000)")
+    connection.execute("CHECKPOINT")
+    connection.execute("SELECT sum(x) FROM t")
+    used = "SELECT sum(memory_usage_bytes) FROM duckdb_memory()"
+    before = connection.execute(used).fetchall()[0][0]
+    internals.release_memory(connection, "256MB")
+    after = connection.execute(used).fetchall()[0][0]
+    assert after < before / 2, f"DuckDB keeps its cache: {before} and {after} bytes"
+    (limit,) = connection.execute("SELECT current_setting('memory_limit')").fetchall()[0]
+    assert limit.startswith("244"), limit  # 256 MB in MiB
+
+
+def test_the_allocator_reads_its_options_from_the_environment() -> None:
+    """jemalloc with background threads has one more thread than without."""
+    count = (
+        "import duckdb, os, threading, time\n"
+        "c = duckdb.connect(config={'threads': 1})\n"
+        "c.execute('SELECT max(md5(range::VARCHAR)) FROM range(100000)').fetchall(); time.sleep(0.3)\n"
+        "print(len(os.listdir('/proc/self/task')))"
+    )
+
+    def threads(environ: dict[str, str]) -> int:
+        command = [sys.executable, "-c", count]
+        return int(subprocess.run(command, env=environ, capture_output=True, check=True).stdout)
+
+    bare = {key: value for key, value in os.environ.items() if key != "DUCKDB_JE_MALLOC_CONF"}
+    tuned = dict(bare)
+    internals.share_one_arena(tuned)
+    assert threads(tuned) > threads(bare), "DuckDB's allocator ignores DUCKDB_JE_MALLOC_CONF"
