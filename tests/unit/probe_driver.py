@@ -1,4 +1,4 @@
-"""A node's probe in a process of its own, so that each test has its own NVML. ProbeProcess drives it."""
+"""Runs a node's probe in its own process, so that each test has its own NVML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEADLINE = 60.0
 
 @dataclass(frozen=True)
 class OnGpu:
-    """A process sample with its row by name."""
+    """A process sample whose row is by column name."""
 
     gpu: int
     pid: int
@@ -37,7 +37,7 @@ class OnGpu:
 
 @dataclass(frozen=True)
 class NamedSamples:
-    """A reading with rows by name. It was made between ``begun`` and ``ended`` (monotonic, ns)."""
+    """A tick's samples with rows by column name, taken between ``begun`` and ``ended`` (monotonic, ns)."""
 
     begun: int
     ended: int
@@ -49,7 +49,7 @@ class NamedSamples:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What the probe said about the node."""
+    """The facts and capabilities that the probe returned."""
 
     host: dict[str, Any]
     gpus: list[dict[str, Any]]
@@ -98,19 +98,19 @@ class ProbeProcess:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._process.stdout.close()
-        words = self._process.stderr.read()
+        errors = self._process.stderr.read()
         self._process.stderr.close()
         if error is None:
-            assert words == "", words
+            assert errors == "", errors
             assert self._process.returncode == 0
 
     def facts(self) -> NodeFacts:
-        """Ask for the facts as they are now."""
-        return NodeFacts(**self._ask("facts"))
+        """Return the current facts."""
+        return NodeFacts(**self._call("facts"))
 
     def read(self, skip_s: float = 1) -> NamedSamples:
-        """Ask for a reading; the probe's clock jumps ahead before, so that GPUs are waited for as at 1 Hz."""
-        answer = self._ask(f"read {int(skip_s * 1e9)}")
+        """Take samples after moving the probe's clock ahead, so that it waits for GPUs as at 1 Hz."""
+        answer = self._call(f"read {int(skip_s * 1e9)}")
         processes = answer.pop("processes")
         return NamedSamples(
             notes=[Note(**note) for note in answer.pop("notes")],
@@ -119,7 +119,7 @@ class ProbeProcess:
         )
 
     def until(self, condition: Callable[[NamedSamples], object], every_s: float = 0.1) -> NamedSamples:
-        """Read again and again until the reading is as wanted; notes of all readings are in the last."""
+        """Take samples until they meet the condition; the last ones carry the notes of all."""
         deadline = time.monotonic() + DEADLINE
         notes: list[Note] = []
         while time.monotonic() < deadline:
@@ -131,10 +131,10 @@ class ProbeProcess:
                 return reading
         raise AssertionError(f"not within {DEADLINE:g} s; at last {reading}")
 
-    def _ask(self, question: str) -> dict[str, Any]:
+    def _call(self, request: str) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{question}\n")
+        self._process.stdin.write(f"{request}\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
@@ -150,8 +150,8 @@ def _main() -> None:
     probe = NodeProbe(start_s=float(sys.argv[2]))
     skipped = 0
     for line in sys.stdin:
-        question, *arguments = line.split()
-        if question == "facts":
+        request, *arguments = line.split()
+        if request == "facts":
             host, gpus, capabilities = probe.facts()
             answer: dict[str, Any] = {"host": asdict(host), "gpus": [asdict(gpu) for gpu in gpus]}
             answer["capabilities"] = capabilities

@@ -1,4 +1,4 @@
-"""What a test of the GPU probes sets up and looks at."""
+"""A scenario of the NVML stand-in for tests of the GPU probes."""
 
 from __future__ import annotations
 

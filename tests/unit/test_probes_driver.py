@@ -1,4 +1,4 @@
-"""Small facts about NVIDIA's driver that the probes rest on."""
+"""Tests of the facts about NVIDIA's driver that the probes rely on."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.probes.gpu_facts import lost_gpu_facts
+from gswarm_agent.probes.gpu import lost_gpu_facts
+from gswarm_agent.probes.gpu_sources import field_sources
 from gswarm_agent.probes.nvml import FieldQuery, Nvml, reason_of
 from gswarm_agent.probes.pcie import seconds_to_wrap
-from gswarm_agent.probes.questions import field_sums
 
 
 def driver(version: str | None) -> Nvml:
@@ -23,21 +23,21 @@ def driver(version: str | None) -> Nvml:
 
 
 def thermal_fields(version: str | None) -> list[int]:
-    (source,) = [s for s in field_sums(driver(version)) if "throttle_thermal_pct" in s.columns]
+    (source,) = [s for s in field_sources(driver(version)) if "throttle_thermal_pct" in s.columns]
     return [field for field, _ in source.fields]
 
 
 @pytest.mark.parametrize("version", ["580.82.07", "580.82", "590.44.01", "nonsense", "", None])
-def test_throttle_fields_have_their_new_numbers(version: str | None) -> None:
+def test_throttle_fields_have_new_ids(version: str | None) -> None:
     assert thermal_fields(version) == [269, 270]
 
 
 @pytest.mark.parametrize("version", ["580.65.06", "575.57.08", "535.183.01"])
-def test_throttle_fields_have_their_old_numbers_on_older_drivers(version: str) -> None:
+def test_throttle_fields_have_old_ids_on_older_drivers(version: str) -> None:
     assert thermal_fields(version) == [251, 252]
 
 
-def test_field_values_are_laid_out_as_in_pynvml() -> None:
+def test_a_field_value_has_the_size_of_pynvmls_structure() -> None:
     size = FieldQuery._LAYOUT.size
     assert size == pynvml.sizeof(pynvml.c_nvmlFieldValue_t)
 
@@ -58,7 +58,7 @@ def test_a_field_value_is_read_as_its_type(kind: tuple[str, int, str], number: i
     def answers(_handle: object, count: int, buffer: object) -> int:
         value = pynvml.c_nvmlFieldValue_t.from_buffer(buffer)
         assert (count, value.fieldId, value.scopeId) == (1, 138, 7)
-        value.value.ullVal = 2**64 - 1  # what lies beside a short value must not matter
+        value.value.ullVal = 2**64 - 1  # bytes beside a short value must not matter
         setattr(value.value, member, signed)
         value.valueType = value_type
         return 0
@@ -66,13 +66,13 @@ def test_a_field_value_is_read_as_its_type(kind: tuple[str, int, str], number: i
     assert FieldQuery([(138, 7)]).ask(answers, None) == (0, (0,), (value_type,), (signed,))
 
 
-def test_a_pcie_5_link_of_16_lanes_goes_round_in_68_ms() -> None:
+def test_a_pcie_5_link_of_16_lanes_wraps_in_68_ms() -> None:
     assert seconds_to_wrap(5, 16) == pytest.approx(0.068, abs=0.001)
     assert seconds_to_wrap(3, 8) == pytest.approx(0.545, abs=0.001)
     assert seconds_to_wrap(None, None) < seconds_to_wrap(5, 16)
 
 
-def test_every_error_has_words() -> None:
+def test_every_nvml_error_has_a_reason() -> None:
     codes = [value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")]
     assert len(codes) > 25
     assert all(reason_of(code).strip() for code in codes)
@@ -98,7 +98,7 @@ def kernel_module(proc: Path, **uuids: str) -> None:
         (folder / "information").write_text(INFORMATION.format(uuid=uuid, bus=bus))
 
 
-def test_a_lost_gpu_is_known_from_the_kernel_module(tmp_path: Path) -> None:
+def test_facts_of_a_lost_gpu_come_from_the_kernel_module(tmp_path: Path) -> None:
     kernel_module(tmp_path, b8="GPU-2", a1="GPU-1", c0="GPU-????????-????-????")
     facts = lost_gpu_facts(1, 3, str(tmp_path))
     assert (facts.index, facts.uuid, facts.name) == (1, "GPU-2", "NVIDIA H100 80GB HBM3")
@@ -106,7 +106,7 @@ def test_a_lost_gpu_is_known_from_the_kernel_module(tmp_path: Path) -> None:
     assert lost_gpu_facts(2, 3, str(tmp_path)).uuid == "unknown-2"
 
 
-def test_a_lost_gpu_among_some_is_not_guessed(tmp_path: Path) -> None:
+def test_facts_of_a_lost_gpu_are_unknown_if_not_all_gpus_are_visible(tmp_path: Path) -> None:
     kernel_module(tmp_path, a1="GPU-1", b8="GPU-2")
     assert lost_gpu_facts(0, 1, str(tmp_path)).uuid == "unknown-0"
     assert lost_gpu_facts(0, 1, str(tmp_path / "nowhere")).name == "unknown GPU"

@@ -1,4 +1,4 @@
-"""GPUs as the probe reads them from an NVML whose answers are known."""
+"""Tests of the GPU probe on the NVML stand-in, whose answers are known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.probe_stage import Stage, about, values
 RATES = {metric.name for metric in GPU_METRICS if metric.kind == RATE}
 
 
-def test_every_metric_is_what_the_driver_says(stage: Stage) -> None:
+def test_every_metric_equals_the_drivers_value(stage: Stage) -> None:
     scenario = Scenario.of("n", 8)
     for i, gpu in enumerate(scenario.gpus):
         gpu.utilization_percent, gpu.memory_utilization_percent = 90 + i, 40 + i
@@ -50,9 +50,9 @@ def test_every_metric_is_what_the_driver_says(stage: Stage) -> None:
         assert before is not None
         assert row is not None
         assert {name for name, value in before.items() if value is None} == RATES
-        levels = {name: value for name, value in row.items() if name not in RATES}
-        energy = levels.pop("energy_mj")
-        assert levels == {
+        gauges = {name: value for name, value in row.items() if name not in RATES}
+        energy = gauges.pop("energy_mj")
+        assert gauges == {
             "util_pct": 90 + i,
             "mem_util_pct": 40 + i,
             "mem_used_mib": 1000 * i,
@@ -71,7 +71,7 @@ def test_every_metric_is_what_the_driver_says(stage: Stage) -> None:
         assert counter.at(later.begun) <= energy <= counter.at(later.ended)
 
 
-def test_facts(stage: Stage) -> None:
+def test_gpu_facts_come_from_the_driver(stage: Stage) -> None:
     stage.set(Scenario.of("n", 2, power_limit_mw=350_500, memory_total_mib=40960, max_sm_clock_mhz=1410))
     with stage.node() as node:
         facts = node.facts()
@@ -105,7 +105,7 @@ def test_nvlink_5_counts_bytes(stage: Stage) -> None:
         )
 
 
-def test_what_one_gpu_lacks_is_none_there_and_its_reason_is_told(stage: Stage) -> None:
+def test_a_metric_that_one_gpu_lacks_is_none_with_a_reason(stage: Stage) -> None:
     scenario = Scenario.of("n", 3, power_mw=100_000)
     scenario.gpus[1].power_mw = None
     scenario.gpus[2].answers = {82: Return.NO_PERMISSION}
@@ -124,7 +124,7 @@ def test_what_one_gpu_lacks_is_none_there_and_its_reason_is_told(stage: Stage) -
     assert values(reading, "mem_temp_c") == [38, 38, None]
 
 
-def test_what_a_gpu_lacks_is_asked_again_after_a_minute_only(stage: Stage) -> None:
+def test_an_unsupported_metric_is_retried_after_a_minute(stage: Stage) -> None:
     stage.set(Scenario.of("n", 1, power_mw=None))
     with stage.node() as node:
         node.read()
@@ -136,7 +136,7 @@ def test_what_a_gpu_lacks_is_asked_again_after_a_minute_only(stage: Stage) -> No
         assert "power_w" not in node.facts().capabilities
 
 
-def test_a_metric_that_goes_away_is_noted_once(stage: Stage) -> None:
+def test_a_metric_that_becomes_unsupported_is_noted_once(stage: Stage) -> None:
     stage.set(Scenario.of("n", 2, power_mw=100_000))
     with stage.node() as node:
         node.read()
@@ -151,7 +151,7 @@ def test_a_metric_that_goes_away_is_noted_once(stage: Stage) -> None:
         assert node.read().notes == []
 
 
-def test_an_error_that_passes_leaves_a_gap_and_no_note(stage: Stage) -> None:
+def test_a_passing_error_leaves_a_gap_and_no_note(stage: Stage) -> None:
     stage.set(Scenario.of("n", 1, power_mw=100_000))
     with stage.node() as node:
         node.read()
@@ -165,7 +165,7 @@ def test_an_error_that_passes_leaves_a_gap_and_no_note(stage: Stage) -> None:
         assert (values(reading, "power_w"), reading.notes) == ([100], [])
 
 
-def test_a_gpu_is_lost_and_comes_back(stage: Stage) -> None:
+def test_a_lost_gpu_is_noted_and_measured_again_when_it_returns(stage: Stage) -> None:
     stage.set(Scenario.of("n", 3, pcie_tx_bytes_per_s=10**9))
     with stage.node() as node:
         node.read()
@@ -210,7 +210,7 @@ def test_a_gpu_lost_at_the_start_doesn_t_stop_the_others(stage: Stage) -> None:
     assert {"gpu0", "gpu2"} <= set(facts.capabilities)
 
 
-def test_a_gpu_that_answers_nothing_but_errors_is_lost(stage: Stage) -> None:
+def test_a_gpu_on_which_every_call_fails_is_lost(stage: Stage) -> None:
     stage.set(Scenario.of("n", 2))
     with stage.node() as node:
         node.read()
@@ -226,7 +226,7 @@ def test_a_gpu_that_answers_nothing_but_errors_is_lost(stage: Stage) -> None:
         assert values(reading, "temp_c") == ["lost", 30]
 
 
-def test_a_call_that_hangs_stops_only_its_gpu(stage: Stage) -> None:
+def test_a_hanging_call_stops_only_its_gpu(stage: Stage) -> None:
     stage.set(Scenario.of("n", 4))
     with stage.node() as node:
         node.read()
@@ -241,7 +241,7 @@ def test_a_call_that_hangs_stops_only_its_gpu(stage: Stage) -> None:
         assert [(note.kind, note.gpu) for note in reading.notes] == [("gpu_back", 1)]
 
 
-def test_a_gpu_that_hangs_at_the_start_is_told(stage: Stage) -> None:
+def test_a_gpu_that_hangs_at_the_start_is_in_the_capabilities(stage: Stage) -> None:
     scenario = Scenario.of("n", 3)
     scenario.gpus[2].delays_ms["nvmlDeviceGetTemperature"] = 5000
     stage.set(scenario)
@@ -257,7 +257,7 @@ def test_a_gpu_that_hangs_at_the_start_is_told(stage: Stage) -> None:
         node.until(lambda reading: values(reading, "temp_c") == [30] * 3)
 
 
-def test_mig_has_no_utilisation_and_says_so(stage: Stage) -> None:
+def test_mig_has_no_utilisation_with_a_reason(stage: Stage) -> None:
     scenario = Scenario.of("n", 2)
     scenario.gpus[1].mig_mode = 1
     stage.set(scenario)
@@ -270,7 +270,7 @@ def test_mig_has_no_utilisation_and_says_so(stage: Stage) -> None:
     assert values(reading, "temp_c") == [30, 30]
 
 
-def test_xids_are_noted_with_what_they_mean(stage: Stage) -> None:
+def test_xids_are_noted_with_their_meaning(stage: Stage) -> None:
     stage.set(Scenario.of("n", 2))
     with stage.node() as node:
         node.read()
@@ -284,7 +284,7 @@ def test_xids_are_noted_with_what_they_mean(stage: Stage) -> None:
     assert second.message == "XID 79 on GPU 1: the GPU has fallen off the bus"
 
 
-def test_gpus_that_don_t_report_xids_say_so(stage: Stage) -> None:
+def test_gpus_without_xid_events_are_in_the_capabilities(stage: Stage) -> None:
     scenario = Scenario.of("n", 2)
     scenario.gpus[0].event_types = 0
     stage.set(scenario)
@@ -297,26 +297,26 @@ def test_gpus_that_don_t_report_xids_say_so(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "reason"),
     [
         (Return.DRIVER_NOT_LOADED, "the NVIDIA driver isn't loaded on this node"),
         (Return.LIB_RM_VERSION_MISMATCH, "updated but not reloaded"),
         (Return.UNKNOWN, "unknown error"),
     ],
 )
-def test_a_driver_that_doesn_t_start_is_a_sentence(stage: Stage, answer: Return, words: str) -> None:
+def test_a_driver_that_fails_to_start_has_a_reason(stage: Stage, answer: Return, reason: str) -> None:
     scenario = Scenario.of("n", 2)
     scenario.answers["nvmlInit"] = answer
     stage.set(scenario)
     with stage.node() as node:
         facts = node.facts()
         reading = node.read()
-    assert words in facts.capabilities["gpu"]
+    assert reason in facts.capabilities["gpu"]
     assert (facts.gpus, reading.gpus, reading.processes) == ([], [], None)
     assert reading.host["memory_used_mib"]
 
 
-def test_a_driver_without_gpus_is_a_sentence(stage: Stage) -> None:
+def test_a_driver_without_gpus_has_a_reason(stage: Stage) -> None:
     stage.set(Scenario())
     with stage.node() as node:
         facts = node.facts()

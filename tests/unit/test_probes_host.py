@@ -1,4 +1,4 @@
-"""The host's metrics, from plain files in the place of /proc and /sys."""
+"""Tests of the host's metrics, on plain files instead of /proc and /sys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECOND = 1_000_000_000
 
 
 class FakeHost:
-    """A made-up node: ``proc`` and ``sys`` as plain files."""
+    """A fake node: ``proc`` and ``sys`` as plain files."""
 
     def __init__(self, root: Path) -> None:
         self.proc, self.sys = root / "proc", root / "sys"
@@ -81,7 +81,7 @@ class FakeHost:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> FakeHost:
+def host(tmp_path: Path) -> FakeHost:
     return FakeHost(tmp_path)
 
 
@@ -89,8 +89,8 @@ def read(probe: HostProbe, seconds: float) -> dict[str, Number | None]:
     return dict(zip(HOST_COLUMNS, probe.read(int(seconds * SECOND)), strict=True))
 
 
-def test_the_first_reading_has_levels_and_no_rates(machine: FakeHost) -> None:
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+def test_the_first_row_has_gauges_and_no_rates(host: FakeHost) -> None:
+    probe = HostProbe(str(host.proc), str(host.sys))
     row = read(probe, 0)
     assert row["load_1m"] == 1.5
     assert row["memory_used_mib"] == 16 << 10
@@ -101,27 +101,27 @@ def test_the_first_reading_has_levels_and_no_rates(machine: FakeHost) -> None:
     probe.close()
 
 
-def test_the_host_is_read_twice_a_second_at_most(machine: FakeHost) -> None:
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+def test_the_host_is_read_at_most_twice_a_second(host: FakeHost) -> None:
+    probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
-    machine.network(eth0=(1_000_000, 0), lo=(0, 0))
-    assert read(probe, 0.1)["net_rx_mb_s"] == 10  # at once: the reading before had no rates
-    machine.put("proc/loadavg", "7.25 1.00 0.50 2/345 6789\n")
-    machine.network(eth0=(3_000_000, 0), lo=(0, 0))
+    host.network(eth0=(1_000_000, 0), lo=(0, 0))
+    assert read(probe, 0.1)["net_rx_mb_s"] == 10  # at once: the first row had no rates
+    host.put("proc/loadavg", "7.25 1.00 0.50 2/345 6789\n")
+    host.network(eth0=(3_000_000, 0), lo=(0, 0))
     assert [read(probe, tenths / 10)["net_rx_mb_s"] for tenths in (2, 3, 4, 5)] == [10] * 4
     assert read(probe, 0.5)["load_1m"] == 1.5
     row = read(probe, 0.6)
     assert (row["net_rx_mb_s"], row["load_1m"]) == (4, 7.25)
-    machine.network(eth0=(4_000_000, 0), lo=(0, 0))
+    host.network(eth0=(4_000_000, 0), lo=(0, 0))
     assert read(probe, 1.1)["net_rx_mb_s"] == 2
     probe.close()
 
 
-def test_shares_of_cpu_time(machine: FakeHost) -> None:
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+def test_cpu_metrics_are_shares_of_all_cores_time(host: FakeHost) -> None:
+    probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
     # user nice system idle iowait irq softirq steal, of two cores in one second
-    machine.cpu(
+    host.cpu(
         [60, 20, 10, 70, 30, 4, 1, 5],
         [50, 20, 8, 0, 10, 4, 1, 5],
         [10, 0, 2, 70, 20, 0, 0, 0],
@@ -135,102 +135,102 @@ def test_shares_of_cpu_time(machine: FakeHost) -> None:
     probe.close()
 
 
-def test_the_busiest_core_is_unknown_while_cores_come_and_go(machine: FakeHost) -> None:
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+def test_the_busiest_core_is_unknown_when_the_cores_change(host: FakeHost) -> None:
+    probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
-    machine.cpu([10, 0, 0, 10, 0, 0, 0, 0], [10, 0, 0, 0, 0, 0, 0, 0])
+    host.cpu([10, 0, 0, 10, 0, 0, 0, 0], [10, 0, 0, 0, 0, 0, 0, 0])
     row = read(probe, 1)
     assert row["cpu_pct"] == 50
     assert row["cpu_busiest_pct"] is None
-    machine.cpu([20, 0, 0, 20, 0, 0, 0, 0], [13, 0, 0, 7, 0, 0, 0, 0])
+    host.cpu([20, 0, 0, 20, 0, 0, 0, 0], [13, 0, 0, 7, 0, 0, 0, 0])
     assert read(probe, 2)["cpu_busiest_pct"] == 30
     probe.close()
 
 
-def test_shares_stay_shares_when_the_kernel_takes_ticks_back(machine: FakeHost) -> None:
-    machine.cpu([10, 0, 0, 10, 10, 0, 0, 0], [10, 0, 0, 10, 10, 0, 0, 0])
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+def test_shares_stay_within_100_percent_when_the_kernel_takes_ticks_back(host: FakeHost) -> None:
+    host.cpu([10, 0, 0, 10, 10, 0, 0, 0], [10, 0, 0, 10, 10, 0, 0, 0])
+    probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
-    machine.cpu([20, 0, 0, 10, 5, 0, 0, 0], [20, 0, 0, 10, 5, 0, 0, 0])
+    host.cpu([20, 0, 0, 10, 5, 0, 0, 0], [20, 0, 0, 10, 5, 0, 0, 0])
     row = read(probe, 1)
     assert (row["cpu_pct"], row["cpu_iowait_pct"], row["cpu_busiest_pct"]) == (100, 0, 100)
     probe.close()
 
 
-def test_whole_disks_are_summed_once(machine: FakeHost) -> None:
-    machine.device("sys/block/nvme0n1")
-    machine.device("sys/block/nvme0c0n1")
-    (machine.sys / "block/dm-0").mkdir()
+def test_only_whole_physical_disks_are_summed(host: FakeHost) -> None:
+    host.device("sys/block/nvme0n1")
+    host.device("sys/block/nvme0c0n1")
+    (host.sys / "block/dm-0").mkdir()
     idle = dict.fromkeys(("vda", "vda1", "nvme0n1", "nvme0c0n1", "dm-0", "loop0"), (0, 0))
-    machine.disks(**idle)
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+    host.disks(**idle)
+    probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
-    machine.disks(**dict.fromkeys(idle, (512000000, 51200000)))
+    host.disks(**dict.fromkeys(idle, (512000000, 51200000)))
     row = read(probe, 2)
     assert (row["disk_read_mb_s"], row["disk_write_mb_s"]) == (2 * 256, 2 * 25.6)
     probe.close()
 
 
-def test_interfaces_with_hardware_are_summed_once(machine: FakeHost) -> None:
-    machine.device("sys/class/net/eth1")
+def test_only_physical_interfaces_are_summed(host: FakeHost) -> None:
+    host.device("sys/class/net/eth1")
     idle = dict.fromkeys(("lo", "eth0", "eth1", "bond0", "br0", "veth3"), (0, 0))
-    machine.network(**idle)
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+    host.network(**idle)
+    probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
-    machine.network(**dict.fromkeys(idle, (10000000, 3000000)))
+    host.network(**dict.fromkeys(idle, (10000000, 3000000)))
     row = read(probe, 1)
     assert (row["net_rx_mb_s"], row["net_tx_mb_s"]) == (20, 6)
     probe.close()
 
 
-def test_without_hardware_all_interfaces_but_lo_count(machine: FakeHost) -> None:
-    machine.network(lo=(0, 0), veth0=(0, 0), veth1=(0, 0))
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+def test_all_interfaces_but_lo_count_without_a_physical_one(host: FakeHost) -> None:
+    host.network(lo=(0, 0), veth0=(0, 0), veth1=(0, 0))
+    probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
-    machine.network(lo=(10**9, 10**9), veth0=(10**6, 0), veth1=(10**6, 4 * 10**6))
+    host.network(lo=(10**9, 10**9), veth0=(10**6, 0), veth1=(10**6, 4 * 10**6))
     row = read(probe, 1)
     assert (row["net_rx_mb_s"], row["net_tx_mb_s"]) == (2, 4)
     probe.close()
 
 
-def test_a_disk_that_is_plugged_in_counts_from_then_on(machine: FakeHost) -> None:
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+def test_a_new_disk_counts_from_its_second_reading(host: FakeHost) -> None:
+    probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
-    machine.device("sys/block/sdb")
-    machine.disks(vda=(0, 0), sdb=(512 * 10**9, 0))
+    host.device("sys/block/sdb")
+    host.disks(vda=(0, 0), sdb=(512 * 10**9, 0))
     assert read(probe, 1)["disk_read_mb_s"] == 0
-    machine.disks(vda=(0, 0), sdb=(512 * 10**9 + 512 * 10**5, 0))
+    host.disks(vda=(0, 0), sdb=(512 * 10**9 + 512 * 10**5, 0))
     assert read(probe, 2)["disk_read_mb_s"] == 51.2
     probe.close()
 
 
-def test_pressure_is_the_share_of_time_in_which_some_task_waited(machine: FakeHost) -> None:
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+def test_pressure_is_the_share_of_time_some_task_waited(host: FakeHost) -> None:
+    probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
-    machine.pressure("cpu", 250_000)
-    machine.pressure("io", 2_000_100)  # its clock and ours differ a little
+    host.pressure("cpu", 250_000)
+    host.pressure("io", 2_000_100)  # its clock and ours differ a little
     row = read(probe, 2)
     assert (row["psi_cpu_pct"], row["psi_memory_pct"], row["psi_io_pct"]) == (12.5, 0, 100)
     probe.close()
 
 
-def test_infiniband_ports_count_words_of_four_bytes(machine: FakeHost) -> None:
+def test_infiniband_ports_count_words_of_four_bytes(host: FakeHost) -> None:
     for device in ("mlx5_0", "mlx5_1"):
-        machine.port(device, 0, 0)
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+        host.port(device, 0, 0)
+    probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
-    machine.port("mlx5_0", 25_000_000, 0)
-    machine.port("mlx5_1", 50_000_000, 1_000_000)
+    host.port("mlx5_0", 25_000_000, 0)
+    host.port("mlx5_1", 50_000_000, 1_000_000)
     row = read(probe, 1)
     assert (row["ib_rx_mb_s"], row["ib_tx_mb_s"]) == (300, 4)
     assert probe.reasons == {}
     probe.close()
 
 
-def test_what_the_kernel_lacks_is_none_with_its_reason(machine: FakeHost) -> None:
-    (machine.proc / "pressure/io").unlink()
-    machine.put("proc/loadavg", "")
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+def test_a_metric_that_the_kernel_lacks_is_none_with_a_reason(host: FakeHost) -> None:
+    (host.proc / "pressure/io").unlink()
+    host.put("proc/loadavg", "")
+    probe = HostProbe(str(host.proc), str(host.sys))
     assert set(probe.reasons) == {"psi_io_pct", "load_1m", "ib_rx_mb_s", "ib_tx_mb_s"}
     assert "pressure/io" in probe.reasons["psi_io_pct"]
     assert "No such file" in probe.reasons["psi_io_pct"]
@@ -244,32 +244,32 @@ def test_what_the_kernel_lacks_is_none_with_its_reason(machine: FakeHost) -> Non
     probe.close()
 
 
-def test_a_metric_that_goes_away_is_noted_once_and_may_come_back(machine: FakeHost) -> None:
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+def test_a_metric_that_fails_is_noted_once_and_can_return(host: FakeHost) -> None:
+    probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
-    machine.put("proc/loadavg", "no number\n")
+    host.put("proc/loadavg", "no number\n")
     assert read(probe, 1)["load_1m"] is None
     assert read(probe, 2)["load_1m"] is None
     (note,) = probe.take_notes()
     assert (note.kind, note.gpu) == ("unmeasured", None)
     assert "load_1m" in note.message
     assert "load_1m" in probe.reasons
-    machine.put("proc/loadavg", "3.00 1 1 1/1 1\n")
+    host.put("proc/loadavg", "3.00 1 1 1/1 1\n")
     assert read(probe, 3)["load_1m"] == 3
     assert "load_1m" not in probe.reasons
     assert probe.take_notes() == []
     probe.close()
 
 
-def test_a_node_without_anything_still_has_a_row(tmp_path: Path) -> None:
+def test_a_host_without_any_file_still_has_a_row(tmp_path: Path) -> None:
     probe = HostProbe(str(tmp_path / "proc"), str(tmp_path / "sys"))
     assert set(read(probe, 0).values()) == {None}
     assert set(probe.reasons) == set(HOST_COLUMNS)
     probe.close()
 
 
-def test_facts(machine: FakeHost) -> None:
-    facts = read_host_facts(str(machine.proc))
+def test_host_facts_come_from_proc(host: FakeHost) -> None:
+    facts = read_host_facts(str(host.proc))
     assert facts.hostname == socket.gethostname()
     assert facts.boot_id == "6c9a"
     assert facts.cpu_model == "Big Iron 9000"
@@ -278,15 +278,15 @@ def test_facts(machine: FakeHost) -> None:
     assert facts.kernel == os.uname().release
 
 
-def test_facts_that_are_nowhere_are_none(tmp_path: Path) -> None:
+def test_missing_host_facts_are_none(tmp_path: Path) -> None:
     facts = read_host_facts(str(tmp_path))
     assert (facts.boot_id, facts.cpu_model, facts.cpus, facts.memory_total_mib) == ("", None, None, None)
 
 
-def test_files_are_closed(machine: FakeHost) -> None:
+def test_close_closes_all_files(host: FakeHost) -> None:
     open_files = Path("/proc/self/fd")
     before = len(list(open_files.iterdir()))
-    probe = HostProbe(str(machine.proc), str(machine.sys))
+    probe = HostProbe(str(host.proc), str(host.sys))
     read(probe, 0)
     assert len(list(open_files.iterdir())) > before
     probe.close()

@@ -1,18 +1,18 @@
-"""PCIe traffic, from counters that go round early or measured beside the ticks."""
+"""Tests of PCIe traffic: from counters that wrap early, or measured outside of the ticks."""
 
 from __future__ import annotations
 
-from gswarm_agent.probes.pcie import Rounds
+from gswarm_agent.probes.pcie import GpuPoller
 from tests.cluster.standin import Return, Scenario
 from tests.unit.probe_driver import NamedSamples
 from tests.unit.probe_stage import Stage, about, values
 
-# 10 GB/s go round 2**32 bytes every 430 ms, and readings are further apart.
+# At 10 GB/s a counter wraps (2**32 bytes) every 430 ms; ticks are further apart.
 FAST_MB_S, READ_EVERY_S = 10_000, 0.5
 
 
-class Idle(Rounds):
-    """Nothing to do, for an hour."""
+class IdlePoller(GpuPoller):
+    """Waits for an hour."""
 
     def pause(self) -> float:
         return 3600.0
@@ -21,13 +21,13 @@ class Idle(Rounds):
         raise AssertionError(gpu)
 
 
-def test_rounds_may_be_ended_twice() -> None:
-    rounds = Idle("idle", [])
-    rounds.start()
-    assert [rounds.close(60), rounds.close(60)] == [True, True]
+def test_a_poller_can_be_closed_twice() -> None:
+    poller = IdlePoller("idle", [])
+    poller.start()
+    assert [poller.close(60), poller.close(60)] == [True, True]
 
 
-def test_a_pcie_counter_may_go_round_between_readings(stage: Stage) -> None:
+def test_a_pcie_counter_can_wrap_between_ticks(stage: Stage) -> None:
     stage.set(Scenario.of("n", 2, pcie_counts_wrap=1, pcie_tx_bytes_per_s=FAST_MB_S * 10**6))
     with stage.node() as node:
         node.read()
@@ -36,7 +36,7 @@ def test_a_pcie_counter_may_go_round_between_readings(stage: Stage) -> None:
         )
 
 
-def test_a_gpu_that_hangs_leaves_the_wraps_of_the_others_to_be_seen(stage: Stage) -> None:
+def test_a_hanging_gpu_does_not_hide_wraps_of_the_others(stage: Stage) -> None:
     stage.set(Scenario.of("n", 2, pcie_counts_wrap=1, pcie_tx_bytes_per_s=FAST_MB_S * 10**6))
     with stage.node() as node:
         node.until(
@@ -44,15 +44,15 @@ def test_a_gpu_that_hangs_leaves_the_wraps_of_the_others_to_be_seen(stage: Stage
         )
         stage.scenario.gpus[0].delays_ms["nvmlDeviceGetFieldValues"] = 8000
         stage.write()
-        told: list[object] = []
+        rates: list[object] = []
 
         def lost(reading: NamedSamples) -> bool:
-            told.append(values(reading, "pcie_tx_mb_s")[1])
+            rates.append(values(reading, "pcie_tx_mb_s")[1])
             return values(reading, "temp_c") == ["lost", 30]
 
         node.until(lost, every_s=READ_EVERY_S)
-        # While it was waited for, the other's counter went round unseen.
-        assert [rate for rate in told if rate is not None and rate != about(FAST_MB_S)] == []
+        # During the wait for it, the other's counter wrapped unseen.
+        assert [rate for rate in rates if rate is not None and rate != about(FAST_MB_S)] == []
         for _ in range(3):
             node.until(
                 lambda reading: values(reading, "pcie_tx_mb_s") == ["lost", about(FAST_MB_S)],
@@ -60,7 +60,7 @@ def test_a_gpu_that_hangs_leaves_the_wraps_of_the_others_to_be_seen(stage: Stage
             )
 
 
-def test_without_counters_pcie_is_measured_in_the_background(stage: Stage) -> None:
+def test_pcie_is_measured_in_the_background_without_counters(stage: Stage) -> None:
     scenario = Scenario.of("n", 2, pcie_tx_bytes_per_s=1024 * 10**6, pcie_rx_bytes_per_s=2048 * 10**6)
     scenario.gpus[1].answers = {197: Return.NOT_SUPPORTED, 198: Return.NOT_SUPPORTED}
     stage.set(scenario)
@@ -74,18 +74,18 @@ def test_without_counters_pcie_is_measured_in_the_background(stage: Stage) -> No
         assert not {name for name in node.facts().capabilities if "pcie" in name}
 
 
-def test_pcie_that_can_t_be_measured_at_all_is_a_capability(stage: Stage) -> None:
+def test_pcie_that_can_t_be_measured_is_listed_in_the_capabilities(stage: Stage) -> None:
     scenario = Scenario.of("n", 2)
     for gpu in scenario.gpus:
         gpu.answers = {197: 3, 198: 3, "nvmlDeviceGetPcieThroughput": Return.NOT_SUPPORTED}
-        gpu.delays_ms = {}  # what a driver can't do takes no time
+        gpu.delays_ms = {}  # an unsupported call returns at once
     stage.set(scenario)
     with stage.node() as node:
         assert {"pcie_tx_mb_s", "pcie_rx_mb_s"} <= set(node.facts().capabilities)
         assert values(node.read(), "pcie_tx_mb_s") == [None, None]
 
 
-def test_pcie_throughput_that_hangs_is_given_up_and_told_and_the_others_go_on(stage: Stage) -> None:
+def test_hanging_pcie_throughput_is_disabled_with_a_note_on_its_gpu_only(stage: Stage) -> None:
     scenario = Scenario.of("n", 2, pcie_tx_bytes_per_s=1024 * 10**6)
     for gpu in scenario.gpus:
         gpu.answers = {197: Return.NOT_SUPPORTED, 198: Return.NOT_SUPPORTED}

@@ -1,4 +1,4 @@
-"""The processes on the GPUs, with what the host knows of them."""
+"""Tests of the processes on the GPUs, with their details from /proc."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.frame import TABLES, ProcessSample
-from gswarm_agent.probes.process_host import UNKNOWN, ProcessTable
+from gswarm_agent.probes.processes import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import GpuProcess, Return, Scenario, build
 from tests.unit.probe_driver import NamedSamples, OnGpu, ProbeProcess
 
 SECOND = 1_000_000_000
 NOBODY = 4_194_303
-"""A pid above any that this machine gives."""
+"""A pid above any of this machine."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def on_gpus(node: ProbeProcess) -> list[OnGpu]:
 
 
 @pytest.mark.parametrize("nvitop", [False, True], ids=["nvml", "nvitop"])
-def test_processes_and_their_host_side(
+def test_processes_have_gpu_and_host_values(
     standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes], nvitop: bool
 ) -> None:
     scenario = Scenario.of("n", 3)
@@ -83,47 +83,45 @@ def test_processes_and_their_host_side(
     assert (third.gpu, third.row["gpu_memory_mib"], third.row["sm_pct"]) == (2, 300, 3)
 
 
-def test_a_gpu_may_have_many_processes(standin_lib: Path, tmp_path: Path) -> None:
+def test_a_gpu_can_have_many_processes(standin_lib: Path, tmp_path: Path) -> None:
     scenario = Scenario.of("n", 1)
     pids = list(range(NOBODY - 60, NOBODY))
     scenario.gpus[0].processes = [GpuProcess(pid, used_mib=i, sm_percent=i) for i, pid in enumerate(pids)]
     scenario.write(tmp_path / "s")
     with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
-        found = on_gpus(node)
-    assert [(p.pid, p.row["gpu_memory_mib"], p.row["sm_pct"]) for p in found] == [
+        processes = on_gpus(node)
+    assert [(p.pid, p.row["gpu_memory_mib"], p.row["sm_pct"]) for p in processes] == [
         (pid, i, i) for i, pid in enumerate(pids)
     ]
 
 
-def test_processes_are_looked_at_every_other_second(standin_lib: Path, tmp_path: Path) -> None:
+def test_processes_are_read_every_other_second(standin_lib: Path, tmp_path: Path) -> None:
     Scenario.of("n", 1).write(tmp_path / "s")
-    looks: list[NamedSamples] = []
+    reads: list[NamedSamples] = []
 
-    def third_look(reading: NamedSamples) -> bool:
+    def third_read(reading: NamedSamples) -> bool:
         if reading.processes is not None:
-            looks.append(reading)
-        return len(looks) == 3
+            reads.append(reading)
+        return len(reads) == 3
 
     with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
         begun = node.read().begun
-        node.until(third_look)
-    assert looks[-1].ended - begun >= 2 * 1.9 * SECOND
+        node.until(third_read)
+    assert reads[-1].ended - begun >= 2 * 1.9 * SECOND
 
 
-def test_processes_are_looked_at_every_other_second_where_gpus_answer_slowly(
-    standin_lib: Path, tmp_path: Path
-) -> None:
+def test_processes_are_read_every_other_second_on_slow_gpus(standin_lib: Path, tmp_path: Path) -> None:
     scenario = Scenario.of("n", 1)
     scenario.gpus[0].processes = [GpuProcess(os.getpid(), used_mib=1)]
     slow_s = 0.1
     scenario.gpus[0].delays_ms["nvmlDeviceGetPowerUsage"] = round(1000 * slow_s)
     scenario.write(tmp_path / "s")
     with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
-        looked = [node.read(skip_s=2 - slow_s).processes is not None for _ in range(6)]
-    assert looked[2:] == [True] * 4
+        has_processes = [node.read(skip_s=2 - slow_s).processes is not None for _ in range(6)]
+    assert has_processes[2:] == [True] * 4
 
 
-def test_an_old_driver_is_asked_by_nvitop(
+def test_processes_of_an_old_driver_come_through_nvitop(
     standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes]
 ) -> None:
     newest = ["Compute", "Graphics"]
@@ -153,7 +151,7 @@ def test_an_old_driver_is_asked_by_nvitop(
         assert on_gpus(node) == []
 
 
-def test_a_gpu_that_doesn_t_tell_its_processes_says_so(standin_lib: Path, tmp_path: Path) -> None:
+def test_a_gpu_without_a_process_list_is_in_the_capabilities(standin_lib: Path, tmp_path: Path) -> None:
     scenario = Scenario.of("n", 2)
     scenario.gpus[0].answers = {
         "nvmlDeviceGetComputeRunningProcesses_v3": Return.NO_PERMISSION,
@@ -167,7 +165,7 @@ def test_a_gpu_that_doesn_t_tell_its_processes_says_so(standin_lib: Path, tmp_pa
 
 
 @pytest.mark.parametrize("nvitop", [False, True], ids=["nvml", "nvitop"])
-def test_a_lost_gpu_doesn_t_stop_the_processes_of_the_others(
+def test_a_lost_gpu_doesn_t_stop_process_lists_of_the_others(
     standin_lib: Path, tmp_path: Path, nvitop: bool
 ) -> None:
     scenario = Scenario.of("n", 2)
@@ -186,7 +184,7 @@ def test_a_lost_gpu_doesn_t_stop_the_processes_of_the_others(
 
 
 @pytest.mark.parametrize("nvitop", [False, True], ids=["nvml", "nvitop"])
-def test_a_gpu_whose_list_hangs_doesn_t_stop_the_processes_of_the_others(
+def test_a_hanging_process_list_doesn_t_stop_the_other_gpus(
     standin_lib: Path, tmp_path: Path, nvitop: bool
 ) -> None:
     scenario = Scenario.of("n", 3)
@@ -242,21 +240,21 @@ class ProcFolder:
         (self.path / "status").write_text(f"Name:\tx\nUid:\t{uid}\t0\t0\t0\nGid:\t0\n")
 
 
-def test_use_of_the_host_by_a_process(tmp_path: Path) -> None:
+def test_host_usage_of_a_process(tmp_path: Path) -> None:
     folder = ProcFolder(tmp_path, 7)
     table = ProcessTable(str(tmp_path))
-    first = table.look([7], 0)[7]
+    first = table.read([7], 0)[7]
     assert (first.command, first.rank) == ("python train.py", 1)
     assert first.usage == (None, 0, None, None)
     pages = 512 * 2**20 // os.sysconf("SC_PAGE_SIZE")
     ticks = 3 * os.sysconf("SC_CLK_TCK")
     folder.put(started=100, ticks=ticks, resident_pages=pages, io=(8 * 10**6, 10**6), command=b"renamed")
-    second = table.look([7, 7], 2 * SECOND)[7]
+    second = table.read([7, 7], 2 * SECOND)[7]
     assert second.usage == (150, 512, 4, 0.5)
-    assert table.look([7], 7 * SECOND)[7].command == "renamed"
+    assert table.read([7], 7 * SECOND)[7].command == "renamed"
 
 
-def test_files_of_processes_stay_open_within_bounds(tmp_path: Path) -> None:
+def test_the_number_of_open_process_files_is_bounded(tmp_path: Path) -> None:
     pids = range(1, 301)
     folders = [ProcFolder(tmp_path, pid) for pid in pids]
     table = ProcessTable(str(tmp_path))
@@ -264,49 +262,49 @@ def test_files_of_processes_stay_open_within_bounds(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened[-1] + 256, limits[1]))
     try:
-        assert {side.usage for side in table.look(pids, 0).values()} == {(None, 0, None, None)}
+        assert {side.usage for side in table.read(pids, 0).values()} == {(None, 0, None, None)}
         for folder in folders:
             second = os.sysconf("SC_CLK_TCK")
             folder.put(started=100, ticks=second, resident_pages=0, io=(10**6, 0), command=b"x")
-        assert {side.usage for side in table.look(pids, SECOND).values()} == {(100, 0, 1, 0)}
+        assert {side.usage for side in table.read(pids, SECOND).values()} == {(100, 0, 1, 0)}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    table.look([], 2 * SECOND)
+    table.read([], 2 * SECOND)
     assert sorted(int(descriptor.name) for descriptor in Path("/proc/self/fd").iterdir()) == opened
 
 
-def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
+def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
     folder = ProcFolder(tmp_path, 7)
     table = ProcessTable(str(tmp_path))
-    table.look([7], 0)
+    table.read([7], 0)
     folder.put(started=200, ticks=9000, resident_pages=0, io=(10**9, 0), command=b"other")
     folder.environ(b"RANK=4\0")
-    other = table.look([7], SECOND)[7]
+    other = table.read([7], SECOND)[7]
     assert (other.rank, other.command) == (4, "other")
     assert other.usage == (None, 0, None, None)
 
 
-def test_another_users_process_shows_what_it_may(tmp_path: Path) -> None:
+def test_another_users_process_shows_only_public_details(tmp_path: Path) -> None:
     folder = ProcFolder(tmp_path, 7)
     folder.uid(3_000_000_000)
     (folder.path / "environ").unlink()
     folder.put(started=1, ticks=0, resident_pages=0, io=None, command=b"secret\0")
-    side = ProcessTable(str(tmp_path)).look([7], 0)[7]
+    side = ProcessTable(str(tmp_path)).read([7], 0)[7]
     assert (side.user, side.command, side.rank) == ("3000000000", "secret", None)
     assert side.usage[2:] == (None, None)
 
 
-def test_a_process_that_isn_t_there_is_unknown(tmp_path: Path) -> None:
-    assert ProcessTable(str(tmp_path)).look([7], 0) == {7: UNKNOWN}
+def test_a_missing_process_is_unknown(tmp_path: Path) -> None:
+    assert ProcessTable(str(tmp_path)).read([7], 0) == {7: UNKNOWN}
     folder = ProcFolder(tmp_path, 7)
     (folder.path / "stat").write_text("nonsense")
-    assert ProcessTable(str(tmp_path)).look([7], 0) == {7: UNKNOWN}
+    assert ProcessTable(str(tmp_path)).read([7], 0) == {7: UNKNOWN}
 
 
 def test_a_long_or_broken_command_line_can_be_sent(tmp_path: Path) -> None:
     folder = ProcFolder(tmp_path, 7)
     folder.put(started=1, ticks=0, resident_pages=0, io=None, command=b"\xff\x1b[31m" + b"x" * 100_000)
-    command = ProcessTable(str(tmp_path)).look([7], 0)[7].command
+    command = ProcessTable(str(tmp_path)).read([7], 0)[7].command
     assert command is not None
     assert command.startswith("�\x1b[31mxx")
     assert len(command) == 4096
@@ -318,7 +316,7 @@ def test_all_commands_together_fit_into_a_frame(tmp_path: Path) -> None:
             started=1, ticks=0, resident_pages=0, io=None, command="\N{PILE OF POO}".encode() * 100_000
         )
     pids = [pid for pid in range(1, 201) for _ in range(16)]  # each on sixteen GPUs
-    sides = ProcessTable(str(tmp_path)).look(pids, 0)
+    sides = ProcessTable(str(tmp_path)).read(pids, 0)
     row = (None,) * 6
     processes = tuple(ProcessSample(0, pid, "u", sides[pid].command, 0, 0, row) for pid in pids)
     assert len(encode(TABLES.frame(1, 1, 0.0, 0, gpus=(), host=None, processes=processes))) < MAX_MESSAGE

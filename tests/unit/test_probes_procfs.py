@@ -1,4 +1,4 @@
-"""What files in /proc say."""
+"""Tests of the parsers for files in /proc."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TICKS = st.lists(st.integers(0, 2**40), min_size=10, max_size=10)
 
 
 @given(TICKS, st.lists(TICKS, min_size=1, max_size=5))
-def test_cpu_times_come_out_as_they_went_in(everything: list[int], cores: list[list[int]]) -> None:
+def test_cpu_times_are_parsed(everything: list[int], cores: list[list[int]]) -> None:
     lines = [f"cpu  {' '.join(map(str, everything))}"]
     lines += [f"cpu{3 * i} {' '.join(map(str, core))}" for i, core in enumerate(cores)]
     text = "\n".join([*lines, "intr 12345 0 0", "ctxt 7", ""]).encode()
@@ -44,12 +44,12 @@ def test_cpu_times_come_out_as_they_went_in(everything: list[int], cores: list[l
         b"cpu  1 2 3 4 5 6 7 8\ncpu0 1 2\nintr 1\n",
     ],
 )
-def test_a_stat_of_another_form_is_refused(text: bytes) -> None:
+def test_a_stat_file_of_another_form_is_rejected(text: bytes) -> None:
     with pytest.raises((ValueError, LookupError)):
         procfs.parse_stat(text)
 
 
-def test_pressure_is_the_total_of_some() -> None:
+def test_pressure_is_parsed_from_the_some_line() -> None:
     text = (
         b"some avg10=1.53 avg60=0.87 avg300=0.26 total=4842160\n"
         b"full avg10=0.00 avg60=0.00 avg300=0.00 total=17\n"
@@ -57,7 +57,7 @@ def test_pressure_is_the_total_of_some() -> None:
     assert procfs.parse_pressure(text) == 4842160
 
 
-def test_an_interface_whose_count_touches_its_name_is_read() -> None:
+def test_an_interface_whose_count_touches_its_name_is_parsed() -> None:
     text = (
         b"Inter-|   Receive                                                |  Transmit\n"
         b" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop\n"
@@ -72,7 +72,7 @@ def test_an_interface_whose_count_touches_its_name_is_read() -> None:
     }
 
 
-def test_sectors_become_bytes() -> None:
+def test_disk_sectors_are_converted_to_bytes() -> None:
     text = (
         b" 259       0 nvme0n1 93014 28232 3622514 15231 11901 23817 1251000 3433 0 7696 18984 4086 46 1 2\n"
         b" 259       1 nvme0n1p1 1 2 3 4 5 6 7 8 9 10 11\n"  # as kernels before 4.18 write it
@@ -86,7 +86,7 @@ def test_sectors_become_bytes() -> None:
 @given(
     st.text(st.characters(exclude_characters="\0"), max_size=20), st.integers(0, 2**40), st.integers(0, 2**60)
 )
-def test_a_command_name_may_hold_anything(name: str, ticks: int, started: int) -> None:
+def test_a_process_name_can_hold_any_character(name: str, ticks: int, started: int) -> None:
     before = " ".join(["S", *["0"] * 10, str(ticks), "7", *["0"] * 6, str(started), "0", "5", "0"])
     stat = procfs.parse_process_stat(
         b"123 (" + name.encode("utf-8", "surrogatepass") + b") " + before.encode() + b"\n"
@@ -95,7 +95,7 @@ def test_a_command_name_may_hold_anything(name: str, ticks: int, started: int) -
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0"), min_size=1), min_size=1))
-def test_a_command_line_is_its_words_without_secrets(words: list[str]) -> None:
+def test_a_command_line_is_redacted(words: list[str]) -> None:
     text = b"".join(word.encode("utf-8", "surrogatepass") + b"\0" for word in [*words, "--token", "zq7zq7"])
     expected = " ".join(redact([*text[:-1].decode("utf-8", "replace").split("\0")]))
     assert procfs.parse_command(text) == expected
@@ -106,7 +106,7 @@ def test_a_kernel_thread_has_no_command_line() -> None:
     assert procfs.parse_command(b"") is None
 
 
-def test_a_launcher_inside_slurm_knows_the_rank_better() -> None:
+def test_a_launchers_rank_overrides_slurms() -> None:
     environ = b"SLURM_PROCID=1\0SLURM_LOCALID=0\0RANK=11\0LOCAL_RANK=3\0SECRET=RANK=5\0"
     assert procfs.parse_ranks(environ) == (11, 3)
     assert procfs.parse_ranks(b"SLURM_PROCID=6\0SLURM_LOCALID=2\0") == (6, 2)
@@ -115,19 +115,19 @@ def test_a_launcher_inside_slurm_knows_the_rank_better() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"-1", b"one", b"1" * 30, b" 1", b"\xff"])
-def test_a_rank_that_is_no_number_is_none(value: bytes) -> None:
+def test_a_rank_that_is_not_a_number_is_none(value: bytes) -> None:
     assert procfs.parse_ranks(b"RANK=" + value) == (None, None)
 
 
 @given(st.binary())
-def test_any_environment_is_survived(environ: bytes) -> None:
+def test_any_environment_is_parsed(environ: bytes) -> None:
     rank, local_rank = procfs.parse_ranks(environ)
     assert all(number is None or number >= 0 for number in (rank, local_rank))
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_such_file_are_refused_or_read(text: bytes) -> None:
-    """No parser raises anything but what its callers expect."""
+def test_arbitrary_bytes_raise_only_expected_errors(text: bytes) -> None:
+    """Callers expect ValueError and LookupError only."""
     for parse in (
         procfs.parse_stat,
         procfs.parse_meminfo,
@@ -145,7 +145,7 @@ def test_bytes_that_are_no_such_file_are_refused_or_read(text: bytes) -> None:
             continue
 
 
-def test_this_machines_own_files_are_understood() -> None:
+def test_this_machines_own_files_are_parsed() -> None:
     proc = Path("/proc")
     total, cores = procfs.parse_stat((proc / "stat").read_bytes())
     assert 0 < total.busy < total.total

@@ -1,1 +1,1 @@
-"""Probes: each reads one kind of thing on this node and answers plain values, None where there is none."""
+"""Probes: each measures one part of this node and returns plain values, None where one is missing."""

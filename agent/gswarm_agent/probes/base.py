@@ -1,4 +1,4 @@
-"""What a probe is: the contract between what is measured on a node and the loop that asks for it."""
+"""The interface between the sampler and the probe that measures a node."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TickSamples:
-    """What one tick measured on a node; the fields are those of ``Frame``.
+    """All samples that a probe takes at one tick; the fields are those of ``Frame``.
 
-    ``gpus`` has one entry for each GPU of the facts, None for one that didn't answer in time. ``processes``
-    is None on ticks that don't look at processes.
+    ``gpus`` has one row for each GPU of the facts, None for one that didn't answer in time. ``processes`` is
+    None on ticks that don't read processes.
     """
 
     gpus: Tuple[Optional[Row], ...]
@@ -27,13 +27,13 @@ class TickSamples:
 if TYPE_CHECKING:
 
     class Probe(Protocol):
-        """A node that can be measured. All methods are called from one thread."""
+        """Measures one node. All methods are called from one thread."""
 
         def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
-            """What doesn't change, and what can't be measured, as in ``Hello.capabilities``."""
+            """Return what doesn't change, and what can't be measured, as in ``Hello.capabilities``."""
 
         def read(self, now_ns: int) -> TickSamples:
-            """Measure everything once, rates since the last time. ``now_ns`` is a monotonic time."""
+            """Measure everything once; rates are since the last call. ``now_ns`` is a monotonic time."""
 
         def close(self) -> None:
-            """Let go of threads, descriptors and the driver."""
+            """Release threads, descriptors and the driver."""

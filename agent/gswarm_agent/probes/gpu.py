@@ -1,102 +1,93 @@
-"""One GPU: what it answers each tick, and what becomes of it when it doesn't."""
+"""One GPU: its facts, its row of metrics at each tick, and what happens when it does not answer."""
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import deque
 from itertools import accumulate
 from threading import Lock
 
-from gswarm_agent.frame import ERROR, INFO, WARNING, Note, Number
-from gswarm_agent.probes.gpu_facts import has_mig
-from gswarm_agent.probes.gpu_rows import in_the_catalogues_order
+from gswarm_agent.frame import ERROR, INFO, WARNING, GpuFacts, Note, Number, Row
+from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_agent.probes.gpu_sources import (
+    CallSource,
+    FieldSource,
+    GpuSource,
+    call_sources,
+    field_sources,
+    pcie_counters,
+)
 from gswarm_agent.probes.nvml import (
     GPU_IS_LOST,
     NOT_SUPPORTED,
     SUCCESS,
-    UNSIGNED_INT,
     UNSUPPORTED,
     CallQuery,
     FieldQuery,
     Nvml,
     reason_of,
 )
-from gswarm_agent.probes.questions import FieldSum, Levels, Source, field_sums, levels, pcie_counts
 from gswarm_agent.probes.rates import SECOND_NS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+    from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple, TypeAlias
 
-    from gswarm_agent.probes.gpu_rows import Answer, Counting, Traffic
+PcieMeter: TypeAlias = "Callable[[], Optional[Tuple[float, float]]]"
+"""Returns PCIe traffic (tx, rx) in MB/s of a GPU that has no counters for it."""
+Values: TypeAlias = "Dict[str, Optional[Number]]"
+"""Values by column."""
 
 RETRY_NS = 60 * SECOND_NS
-"""How long a metric that the GPU doesn't have rests before it is tried again."""
-LOOK_AGAIN_NS = 5 * SECOND_NS
-"""How long a lost GPU is left alone before it is looked at again."""
-SELDOM_NS = 10 * SECOND_NS
-"""How old counts of errors may be: each is a question that the driver passes on to the GPU."""
+"""How long a metric that the GPU does not support is left out before it is tried again."""
+REOPEN_NS = 5 * SECOND_NS
+"""How long a lost GPU is left alone before it is tried again."""
+SLOW_NS = 10 * SECOND_NS
+"""How old ECC counts may be: for each of them the driver has to query the GPU."""
 STRIKES = 3
-"""How many ticks in a row an error has to come before it counts as lasting."""
+"""Ticks in a row in which an error has to come before it counts as lasting."""
+_PCIE_COLUMNS = ("pcie_tx_mb_s", "pcie_rx_mb_s")
 
 
 class _LostError(Exception):
     """The GPU answers nothing any more; the message says why."""
 
 
-def _failure(codes: Dict[Source, int]) -> Optional[int]:
-    """An error of a GPU that answers nothing, None for a GPU that answers, if only that it can't."""
-    if SUCCESS in codes.values():
-        return None
-    return next((code for code in codes.values() if code not in UNSUPPORTED), None)
-
-
 class _Calls:
-    """Questions that take a call each, prepared; ``beside`` names the columns that follow on their numbers.
+    """Call sources with one prepared query for all of them."""
 
-    ``seldom`` says where among all these numbers those are that aren't asked for each time.
+    def __init__(self, sources: Sequence[CallSource]) -> None:
+        self.sources = sources
+        self.query = CallQuery([source.call for source in sources])
+        self.columns = [
+            (name, call, source.convert) for call, source in enumerate(sources) for name in source.columns
+        ]
+
+
+class _Queries:
+    """The prepared queries for the sources that are read: fields in one call, then calls.
+
+    ``all_calls`` includes the slow ones, ``quick_calls`` does not.
     """
 
-    def __init__(self, levels: Sequence[Levels], beside: Sequence[str]) -> None:
-        self.levels = levels
-        self.query = CallQuery([source.call for source in levels])
-        answered = [(i, name) for i, source in enumerate(levels) for name in source.columns]
-        self.calls = [i for i, _ in answered]
-        columns = [name for _, name in answered] + [*beside]
-        self.pick = in_the_catalogues_order(tuple(columns))
-        self.seldom = [columns.index(name) for source in levels if source.seldom for name in source.columns]
-
-
-class _Asked:
-    """What a GPU is asked, prepared: ``fields`` in one call, then ``all`` levels or the ``often`` ones.
-
-    ``places`` says of each of the ``counts`` where its fields are, None where it isn't asked for; ``plain``,
-    that each is one field, in this order.
-    """
-
-    def __init__(
-        self, counts: Sequence[FieldSum], fields: Sequence[FieldSum], levels: Sequence[Levels]
-    ) -> None:
-        self.fields = fields
+    def __init__(self, fields: Sequence[FieldSource], calls: Sequence[CallSource]) -> None:
         self.field_query = FieldQuery([field for source in fields for field in source.fields])
         ends = accumulate(len(source.fields) for source in fields)
-        places = {source: slice(end - len(source.fields), end) for source, end in zip(fields, ends)}
-        self.places = [places.get(source) for source in counts]
-        self.plain = self.places == [slice(at, at + 1) for at in range(len(counts))]
-        seldom = [name for source in levels if source.seldom for name in source.columns]
-        beside = [name for source in counts for name in source.columns] + seldom
-        self.all = _Calls(levels, beside)
-        self.often = _Calls([source for source in levels if not source.seldom], beside)
+        self.fields = [(source, slice(end - len(source.fields), end)) for source, end in zip(fields, ends)]
+        self.all_calls = _Calls(calls)
+        self.quick_calls = _Calls([source for source in calls if not source.slow])
+        self.slow_columns = [name for source in calls if source.slow for name in source.columns]
 
 
 class Gpu:
-    """A GPU by its NVML index. Its methods are called by one lane at a time, ``count_pcie`` by any thread.
+    """A GPU by its NVML index. One worker at a time calls its methods; any thread may call ``count_pcie``.
 
-    ``lost`` says why the GPU doesn't answer, None while it does; ``hanging`` is set while it hasn't come back
-    from a call, and then nobody else should call it. ``notes`` collects what happened.
-    ``pcie_meter`` measures PCIe (tx, rx) in MB/s where the GPU has no counters. Those that nobody looked at
-    for ``pcie_wraps_s`` may have gone round unseen: their rates begin anew.
+    ``lost`` says why the GPU does not answer, None while it does; ``hanging`` is set while a call has not
+    returned, and then nobody else should call it. ``notes`` collects what happened.
+    ``pcie_meter`` measures PCIe where the GPU has no counters. Counters that were not read for
+    ``pcie_wraps_s`` may have wrapped unseen, so their rates start again.
     """
 
     def __init__(self, nvml: Nvml, index: int) -> None:
@@ -105,28 +96,27 @@ class Gpu:
         self.lost: Optional[str] = None
         self.hanging = False
         self.notes: Deque[Note] = deque()
-        self.pcie_meter: Optional[Traffic] = None
+        self.pcie_meter: Optional[PcieMeter] = None
         self.pcie_counted_at = time.monotonic()
         self.pcie_wraps_s = math.inf
         self._nvml = nvml
-        self._levels = levels(nvml)
-        self._pcie = pcie_counts(nvml.api)
-        self._counts: List[FieldSum] = [*self._pcie, *field_sums(nvml)]
-        self._counting: Counting = ()
-        self._sources: List[Source] = [*self._levels, *self._counts]
-        self._asked = _Asked(self._counts, (), ())
-        self._seldom_at = 0
-        self._kept: List[Optional[Number]] = []
-        self._settled = False  # what was asked has all been answered, and the same is asked next
-        self._pcie_query = FieldQuery([field for count in self._pcie for field in count.fields])
+        self._calls = call_sources(nvml)
+        self._pcie = pcie_counters(nvml.api)
+        self._fields: List[FieldSource] = [*self._pcie, *field_sources(nvml)]
+        self._sources: List[GpuSource] = [*self._calls, *self._fields]
+        self._queries = _Queries((), ())
+        self._slow_at = 0
+        self._slow_values: Values = {}
+        self._settled = False  # all sources answered the last queries, which can be used again
+        self._pcie_query = FieldQuery([field for counter in self._pcie for field in counter.fields])
         self._field_lock = Lock()
-        self._silent = 0
+        self._silent_ticks = 0
         self._retry_at: Optional[int] = None
-        self._look_at = 0
+        self._reopen_at = 0
 
     @property
     def reasons(self) -> Dict[str, str]:
-        """The metrics that this GPU doesn't answer and why not."""
+        """Why this GPU has no value of a metric, by the metric's name."""
         return {
             name: source.reason
             for source in self._sources
@@ -136,187 +126,157 @@ class Gpu:
 
     @property
     def pcie_wraps(self) -> bool:
-        """Whether the PCIe counters have 32 bits and so must be looked at before they have gone round."""
-        return self._pcie[0].unwrapped.narrow or self._pcie[1].unwrapped.narrow
+        """Whether the PCIe counters have 32 bits and so must be read before they wrap."""
+        return any(counter.wraps for counter in self._pcie)
 
     @property
-    def metered_pcie(self) -> Optional[Traffic]:
-        """What measures PCIe where the GPU has no counters."""
-        return self.pcie_meter if self.pcie_meter is not None and self.lacks_pcie_counts else None
-
-    @property
-    def lacks_pcie_counts(self) -> bool:
+    def lacks_pcie_counters(self) -> bool:
         """Whether the GPU has no PCIe counters."""
-        return any(count.reason is not None for count in self._pcie)
-
-    def open(self) -> None:
-        """Get the handle and find out what the GPU answers."""
-        try:
-            self._find_out()
-        except _LostError as lost:
-            self._lose(str(lost))
-
-    def read(self, now_ns: int) -> Optional[Answer]:
-        """What it answers to all that it is asked, None when the GPU doesn't answer."""
-        if self.lost is not None and now_ns < self._look_at:
-            return None
-        try:
-            if self.lost is not None:
-                self._find_out()
-            answer = self._read(now_ns)
-        except _LostError as lost:
-            self._lose(str(lost))
-            self._look_at = now_ns + LOOK_AGAIN_NS
-            return None
-        if answer is not None and self.lost is not None:
-            self.lost = None
-            self._note("gpu_back", INFO, "answers again")
-        return answer
-
-    def count_pcie(self) -> None:
-        """Look at the PCIe counters between ticks, before they have gone round."""
-        if not self._field_lock.acquire(blocking=False):
-            return  # the tick's own reading is at it; where that hangs, this thread must not
-        try:
-            verdict, *answers = self._nvml.ask_fields(self.handle, self._pcie_query)
-            # What fails here fails in the tick's own reading too, which deals with it.
-            if verdict == SUCCESS:
-                self._look_at_pcie()
-                for count, code, kind, number in zip(self._pcie, *answers):
-                    if code == SUCCESS:
-                        count.unwrapped.update(number, kind == UNSIGNED_INT)
-        finally:
-            self._field_lock.release()
-
-    def _look_at_pcie(self) -> None:
-        """PCIe's counters were read, and are counted next."""
-        now = time.monotonic()
-        if now - self.pcie_counted_at > self.pcie_wraps_s:
-            for count in self._pcie:
-                self._begin_anew(count)
-        self.pcie_counted_at = now
+        return any(counter.reason is not None for counter in self._pcie)
 
     @property
     def reachable(self) -> bool:
         """Whether other threads may expect an answer."""
         return self.handle is not None and self.lost is None and not self.hanging
 
-    def give_up_pcie(self, reason: str, told: bool) -> None:
-        """PCIe can't be measured in any way; with a note where it was ``told`` that it can."""
-        self.pcie_meter = None
-        for count in self._pcie:
-            self._rest(count, reason, told)
+    def open(self) -> None:
+        """Get the handle and find out which sources the GPU supports."""
+        try:
+            self._open()
+        except _LostError as error:
+            self._mark_lost(str(error))
 
-    def _find_out(self) -> None:
-        """Ask for everything until each source has answered or is put to rest; without notes."""
+    def read(self, now_ns: int) -> Optional[Row]:
+        """Return the GPU's row of the catalogue, None when it does not answer."""
+        if self.lost is not None and now_ns < self._reopen_at:
+            return None
+        try:
+            if self.lost is not None:
+                self._open()
+            row = self._read(now_ns)
+        except _LostError as error:
+            self._mark_lost(str(error))
+            self._reopen_at = now_ns + REOPEN_NS
+            return None
+        if row is not None and self.lost is not None:
+            self.lost = None
+            self._note("gpu_back", INFO, "answers again")
+        return row
+
+    def count_pcie(self) -> None:
+        """Read the PCIe counters between ticks, before they wrap."""
+        if not self._field_lock.acquire(blocking=False):
+            return  # the tick reads them; where that hangs, this thread must not
+        try:
+            verdict, codes, types, numbers = self._nvml.ask_fields(self.handle, self._pcie_query)
+            # What fails here fails in the tick too, which handles it.
+            if verdict == SUCCESS:
+                self._start_pcie_period()
+                for counter, code, value_type, number in zip(self._pcie, codes, types, numbers):
+                    if code == SUCCESS:
+                        counter.count(number, value_type)
+        finally:
+            self._field_lock.release()
+
+    def disable_pcie(self, reason: str, note: bool) -> None:
+        """Stop measuring PCIe, which works in no way, and leave a note if one is wanted."""
+        self.pcie_meter = None
+        for counter in self._pcie:
+            self._disable(counter, reason, note)
+
+    def _start_pcie_period(self) -> None:
+        now = time.monotonic()
+        if now - self.pcie_counted_at > self.pcie_wraps_s:
+            for counter in self._pcie:
+                counter.reset()
+        self.pcie_counted_at = now
+
+    def _open(self) -> None:
+        """Query everything until each source has answered or is disabled; without notes."""
         try:
             self.handle = self._nvml.api.nvmlDeviceGetHandleByIndex(self.index)
         except self._nvml.Error as error:
             raise _LostError(reason_of(error.value)) from None
         for _ in range(STRIKES):
-            _, codes = self._ask(0, everything=True)
-            failed = _failure(codes)
-            if failed is not None:
-                raise _LostError(reason_of(failed))
-            if self._judge(codes, told=False):
+            _, codes = self._query(0, everything=True)
+            error_code = _common_error(codes)
+            if error_code is not None:
+                raise _LostError(reason_of(error_code))
+            if self._judge(codes, note=False):
                 break
         for source in self._sources:
-            self._begin_anew(source)
+            source.reset()
 
-    def _read(self, now_ns: int) -> Optional[Answer]:
+    def _read(self, now_ns: int) -> Optional[Row]:
         if self._retry_at is None:
             self._retry_at = now_ns + RETRY_NS
         everything = now_ns >= self._retry_at
         if everything:
             self._retry_at = now_ns + RETRY_NS
-        answer, codes = self._ask(now_ns, everything)
-        if codes:
-            failed = _failure(codes)
-            if failed is not None:
-                self._silent += 1
-                if self._silent >= STRIKES:
-                    raise _LostError(reason_of(failed))
+        values, codes = self._query(now_ns, everything)
+        if not self._settled or any(codes.values()):
+            error_code = _common_error(codes)
+            if error_code is not None:
+                self._silent_ticks += 1
+                if self._silent_ticks >= STRIKES:
+                    raise _LostError(reason_of(error_code))
                 return None
-            self._judge(codes, told=True)
-        self._silent = 0
-        return answer
+            self._judge(codes, note=True)
+        self._silent_ticks = 0
+        if self.pcie_meter is not None and self.lacks_pcie_counters:
+            values.update(zip(_PCIE_COLUMNS, self.pcie_meter() or (None, None)))
+        return tuple([values.get(name) for name in GPU_COLUMNS])
 
-    def _ask(self, now_ns: int, everything: bool) -> Tuple[Answer, Dict[Source, int]]:
-        """Ask all that isn't at rest, or everything: the answer, and each source's nvmlReturn_t.
-
-        There are no codes where all have answered, as they had the time before.
-        """
+    def _query(self, now_ns: int, everything: bool) -> Tuple[Values, Dict[GpuSource, int]]:
+        """Query the sources that are not disabled, or everything: values and each source's nvmlReturn_t."""
         if everything or not self._settled:
             self._settled = False
-            self._asked = _Asked(
-                self._counts,
-                [source for source in self._counts if everything or source.reason is None],
-                [source for source in self._levels if everything or source.reason is None],
+            self._queries = _Queries(
+                [source for source in self._fields if everything or source.reason is None],
+                [source for source in self._calls if everything or source.reason is None],
             )
-            self._kept = [None] * len(self._asked.all.seldom)
-        asked = self._asked
-        often = self._settled and now_ns < self._seldom_at
-        calls = asked.often if often else asked.all
+        queries = self._queries
+        slow_due = not self._settled or now_ns >= self._slow_at
+        values: Values = {}
         # Counters come first, close to the time that their rates are taken at.
-        totals, counting, failed = self._ask_fields(asked)
-        levels, codes = self._ask_levels(calls)
-        if not often:
-            self._kept = [levels[place] for place in calls.seldom]
-            self._seldom_at = 0 if everything else now_ns + SELDOM_NS
-        answer = now_ns, counting, calls.pick, (*levels, *totals, *self._kept, None)
-        if self._settled and not failed and not any(codes):
-            return answer, {}
-        found: Dict[Source, int] = dict(zip(calls.levels, codes))
-        found.update((source, failed.get(source, SUCCESS)) for source in asked.fields)
-        return answer, found
+        codes = self._query_fields(queries, now_ns, values)
+        self._query_calls(queries.all_calls if slow_due else queries.quick_calls, values, codes)
+        if slow_due:
+            self._slow_values = {name: values.get(name) for name in queries.slow_columns}
+            self._slow_at = 0 if everything else now_ns + SLOW_NS
+        else:
+            values.update(self._slow_values)
+        return values, codes
 
-    def _ask_fields(self, asked: _Asked) -> Tuple[Sequence[Optional[Number]], Counting, Dict[FieldSum, int]]:
-        """The totals of all counts, how they count, and the nvmlReturn_t of those that failed."""
-        if not asked.fields:
-            return [None] * len(self._counts), self._counting, {}
-        failed: Dict[FieldSum, int] = {}
+    def _query_fields(self, queries: _Queries, now_ns: int, values: Values) -> Dict[GpuSource, int]:
+        codes: Dict[GpuSource, int] = {}
+        if not queries.fields:
+            return codes
         with self._field_lock:
-            verdict, codes, kinds, numbers = self._nvml.ask_fields(self.handle, asked.field_query)
+            verdict, field_codes, types, numbers = self._nvml.ask_fields(self.handle, queries.field_query)
             if verdict == SUCCESS:
-                self._look_at_pcie()
-            else:
-                codes = (verdict,) * len(codes)
-            totals: List[Optional[Number]] = (
-                list(numbers)
-                if asked.plain
-                else [None if place is None else sum(numbers[place]) for place in asked.places]
-            )
-            if any(codes):
-                failed = self._failed(asked, codes)
-                totals = [None if c in failed else total for c, total in zip(self._counts, totals)]
-            for i, (count, place) in enumerate(zip(self._pcie, asked.places)):
-                total = totals[i]
-                if place is not None and total is not None:
-                    totals[i] = count.unwrapped.update(total, kinds[place.start] == UNSIGNED_INT)
-            return totals, self._counting, failed
+                self._start_pcie_period()
+            if verdict == GPU_IS_LOST or GPU_IS_LOST in field_codes:
+                raise _LostError(reason_of(GPU_IS_LOST))
+            failed = verdict != SUCCESS or any(field_codes)
+            for source, place in queries.fields:
+                code = (verdict or next(filter(None, field_codes[place]), SUCCESS)) if failed else SUCCESS
+                codes[source] = code
+                if code == SUCCESS:
+                    values[source.columns[0]] = source.value(sum(numbers[place]), types[place.start], now_ns)
+        return codes
 
-    def _failed(self, asked: _Asked, codes: Sequence[int]) -> Dict[FieldSum, int]:
-        """The first nvmlReturn_t that isn't SUCCESS of each count that has one among its fields."""
-        if GPU_IS_LOST in codes:
+    def _query_calls(self, calls: _Calls, values: Values, codes: Dict[GpuSource, int]) -> None:
+        call_codes, numbers = calls.query.ask(self.handle)
+        if GPU_IS_LOST in call_codes:
             raise _LostError(reason_of(GPU_IS_LOST))
-        errors = {
-            count: next(filter(None, codes[place]), SUCCESS)
-            for count, place in zip(self._counts, asked.places)
-            if place is not None
-        }
-        return {count: code for count, code in errors.items() if code != SUCCESS}
+        codes.update(zip(calls.sources, call_codes))
+        for (name, call, convert), number in zip(calls.columns, numbers):
+            if call_codes[call] == SUCCESS:
+                values[name] = number if convert is None else convert(number)
 
-    def _ask_levels(self, calls: _Calls) -> Tuple[Sequence[Optional[Number]], Sequence[int]]:
-        """The numbers that the calls answer, and each call's nvmlReturn_t."""
-        codes, numbers = calls.query.ask(self.handle)
-        if not any(codes):
-            return numbers, codes
-        if codes[-1] == GPU_IS_LOST:
-            raise _LostError(reason_of(GPU_IS_LOST))
-        return [None if codes[i] else number for i, number in zip(calls.calls, numbers)], codes
-
-    def _judge(self, codes: Dict[Source, int], told: bool) -> bool:
-        """Put to rest what will not be answered; True when every source has answered or rests."""
+    def _judge(self, codes: Dict[GpuSource, int], note: bool) -> bool:
+        """Disable sources that will not answer; True when every source has answered or is disabled."""
         settled = True
         for source, code in codes.items():
             if code == SUCCESS:
@@ -324,41 +284,101 @@ class Gpu:
                 source.reason = None
                 continue
             source.strikes += 1
-            if code in UNSUPPORTED and source.give_up_plan():
-                self._begin_anew(source)
+            if code in UNSUPPORTED and source.use_next_plan():
+                source.reset()
                 settled = False
             elif source.reason is None and (code in UNSUPPORTED or source.strikes >= STRIKES):
-                self._rest(source, self._why(source, code), told)
+                self._disable(source, self._reason(source, code), note)
             else:
                 settled = settled and source.reason is not None
         self._settled = not any(codes.values())
         return settled
 
-    def _rest(self, source: Source, reason: str, told: bool) -> None:
-        self._begin_anew(source)
+    def _disable(self, source: GpuSource, reason: str, note: bool) -> None:
+        source.reset()
         source.reason = reason
         self._settled = False
-        if told:
+        if note:
             for name in source.columns:
                 self._note("unmeasured", WARNING, f"no longer measures {name}: {reason}")
 
-    def _why(self, source: Source, code: int) -> str:
+    def _reason(self, source: GpuSource, code: int) -> str:
         if code == NOT_SUPPORTED and "util_pct" in source.columns and has_mig(self._nvml, self.handle):
             return "MIG is on: NVML has no utilisation for the GPU as a whole"
         return reason_of(code)
 
-    def _lose(self, reason: str) -> None:
+    def _mark_lost(self, reason: str) -> None:
         if self.lost is None:
             self._note("gpu_lost", ERROR, f"doesn't answer: {reason}")
         self.lost = reason
-        self._silent = 0
+        self._silent_ticks = 0
         for source in self._sources:
-            self._begin_anew(source)
-
-    def _begin_anew(self, source: Source) -> None:
-        """Count from the next answer on."""
-        source.reset()
-        self._counting = tuple([(c.begun, c.scale, c.most) for c in self._counts if c.rated])
+            source.reset()
 
     def _note(self, kind: str, severity: str, message: str) -> None:
         self.notes.append(Note(kind, severity, message, self.index))
+
+
+def _common_error(codes: Dict[GpuSource, int]) -> Optional[int]:
+    """Return an error of a GPU on which everything fails, None if anything worked or is unsupported only."""
+    if SUCCESS in codes.values():
+        return None
+    return next((code for code in codes.values() if code not in UNSUPPORTED), None)
+
+
+def read_gpu_facts(nvml: Nvml, index: int, handle: Any) -> GpuFacts:
+    """Return the facts of a GPU that answers, None for each that this GPU does not have."""
+    api, maybe = nvml.api, nvml.maybe
+    pci = maybe(api.nvmlDeviceGetPciInfo, handle)
+    memory = maybe(api.nvmlDeviceGetMemoryInfo, handle)
+    limit = maybe(api.nvmlDeviceGetEnforcedPowerLimit, handle)
+    return GpuFacts(
+        index=index,
+        uuid=maybe(api.nvmlDeviceGetUUID, handle) or _unknown_uuid(index),
+        name=maybe(api.nvmlDeviceGetName, handle) or "unknown GPU",
+        pci_bus_id=None if pci is None else pci.busId,
+        minor=maybe(api.nvmlDeviceGetMinorNumber, handle),
+        memory_total_mib=None if memory is None else memory.total >> 20,
+        power_limit_w=None if limit is None else limit / 1000,
+        sm_clock_max_mhz=maybe(api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_SM),
+        mem_clock_max_mhz=maybe(api.nvmlDeviceGetMaxClockInfo, handle, api.NVML_CLOCK_MEM),
+        mig=has_mig(nvml, handle),
+    )
+
+
+def has_mig(nvml: Nvml, handle: Any) -> bool:
+    """Return whether the GPU is divided into MIG instances."""
+    mode = nvml.maybe(nvml.api.nvmlDeviceGetMigMode, handle)
+    return mode is not None and mode[0] == 1
+
+
+def lost_gpu_facts(index: int, count: int, proc: str) -> GpuFacts:
+    """Return the facts of a GPU without an NVML handle, from what the kernel module recorded at its start.
+
+    Its folders in /proc/driver/nvidia/gpus are named by PCI bus id, which is NVML's order too. Where they
+    don't match the number of GPUs (a job that may see only some), only the index is known.
+    """
+    text, top = "", f"{proc}/driver/nvidia/gpus"
+    try:
+        folders = sorted(os.listdir(top))
+        if len(folders) == count:
+            with open(f"{top}/{folders[index]}/information", errors="replace") as file:
+                text = file.read()
+    except OSError:
+        pass
+    pairs = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = {key.strip(): value.strip() for key, value in pairs.items()}
+    uuid = fields.get("GPU UUID", "")
+    minor = fields.get("Device Minor", "")
+    return GpuFacts(
+        index=index,
+        # A GPU that was lost before the module saw it has question marks for a UUID.
+        uuid=uuid if uuid and "?" not in uuid else _unknown_uuid(index),
+        name=fields.get("Model", "unknown GPU"),
+        pci_bus_id=fields.get("Bus Location"),
+        minor=int(minor) if minor.isdigit() else None,
+    )
+
+
+def _unknown_uuid(index: int) -> str:
+    return f"unknown-{index}"

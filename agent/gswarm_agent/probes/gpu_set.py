@@ -1,4 +1,4 @@
-"""All GPUs of a node: opening the driver, reading them in time, and what they can't answer."""
+"""All GPUs of a node: opens the driver, reads them within a time limit, and lists what they can't measure."""
 
 from __future__ import annotations
 
@@ -6,21 +6,16 @@ import time
 from functools import partial
 
 from gswarm_agent.frame import INFO, WARNING, GpuFacts, Note, Row
-from gswarm_agent.probes.gpu import Gpu
-from gswarm_agent.probes.gpu_facts import lost_gpu_facts, read_gpu_facts
-from gswarm_agent.probes.gpu_rows import GpuRows
-from gswarm_agent.probes.lane import Errand, Lanes
+from gswarm_agent.probes.gpu import Gpu, lost_gpu_facts, read_gpu_facts
 from gswarm_agent.probes.nvml import HANGS, Nvml, NvmlError
 from gswarm_agent.probes.pcie import ThroughputMeter, WrapGuard
-from gswarm_agent.probes.processes import ProcessProbe, why_no_processes
-from gswarm_agent.probes.questions import field_sums, levels, pcie_counts
+from gswarm_agent.probes.processes import ProcessProbe, processes_unavailable
+from gswarm_agent.probes.workers import WorkerPool
 from gswarm_agent.probes.xid import XidWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Set, Tuple
-
-    from gswarm_agent.probes.gpu_rows import Answer
 
 START_S = 10.0
 """How long the driver may take to start up; without its persistence mode it takes seconds."""
@@ -39,24 +34,23 @@ class GpuSet:
         self._proc = proc
         self._gpus: List[Gpu] = []
         self._nvml: Optional[Nvml] = None
-        self._rows: Optional[GpuRows] = None
-        self._lanes: Lanes[Optional[Answer]] = Lanes(0, "gpus")
+        self._workers: WorkerPool[Optional[Row]] = WorkerPool(0, "gpus")
         self._no_processes: Dict[int, str] = {}
         self._xids: Optional[XidWatch] = None
         self._meter: Optional[ThroughputMeter] = None
         self._guard: Optional[WrapGuard] = None
         self._guarded: Set[int] = set()
-        opening: Errand[Nvml] = Errand("nvml")
-        opening.start(Nvml.open)
+        opening: WorkerPool[Nvml] = WorkerPool(1, "nvml")
+        opening.start(lambda _: Nvml.open(), [0])
         try:
-            nvml = opening.take(start_s)
+            opened = opening.gather(time.monotonic() + start_s, start_s)
         except NvmlError as error:
             self.missing = str(error)
         else:
-            if nvml is None:
-                self.missing = f"the NVIDIA driver didn't answer within {start_s:g} s"
+            if opened:
+                self._open(opened[0], start_s)
             else:
-                self._open(nvml, start_s)
+                self.missing = f"the NVIDIA driver didn't answer within {start_s:g} s"
         opening.close(0)
 
     @property
@@ -70,71 +64,67 @@ class GpuSet:
         return None if self._nvml is None else self._nvml.cuda_version
 
     def capabilities(self) -> Dict[str, str]:
-        """What can't be measured and why: "power_w" if no GPU has it, else "gpu3.power_w"; "gpu3"; "gpu"."""
+        """Return why "power_w" (of all GPUs), "gpu3.power_w", "gpu3" or "gpu" can't be measured."""
         if self.missing is not None:
             return {"gpu": self.missing}
-        found: Dict[str, str] = {}
+        reasons_by_name: Dict[str, str] = {}
         lacking: Dict[str, Dict[int, str]] = {}
         answering = 0
         for gpu in self._gpus:
             if gpu.lost is not None or gpu.hanging:
-                found[f"gpu{gpu.index}"] = gpu.lost or HANGS
+                reasons_by_name[f"gpu{gpu.index}"] = gpu.lost or HANGS
                 continue
             answering += 1
             for name, reason in self._reasons(gpu).items():
                 lacking.setdefault(name, {})[gpu.index] = reason
         for name, reasons in lacking.items():
             if len(reasons) == answering:
-                found[name] = next(iter(reasons.values()))
+                reasons_by_name[name] = next(iter(reasons.values()))
             else:
-                found.update({f"gpu{index}.{name}": reason for index, reason in reasons.items()})
-        return found
+                reasons_by_name.update({f"gpu{index}.{name}": reason for index, reason in reasons.items()})
+        return reasons_by_name
 
-    def start(self, now_ns: Callable[[], int], looks: bool) -> None:
-        """Begin to read all GPUs, and then, with ``looks``, their processes where that is due.
+    def start(self, now_ns: Callable[[], int], with_processes: bool) -> None:
+        """Begin to read all GPUs and then, if they are due and wanted, their processes.
 
-        ``now_ns`` is asked for each the time that its rates are taken at.
+        ``now_ns`` is called for each GPU: it returns the time that its rates are taken at.
         """
         gpus, processes = self._gpus, self.processes
         if processes is None:
             return
         count, tick_ns = len(gpus), now_ns()
 
-        def ask(key: int) -> Optional[Answer]:
+        def read(key: int) -> Optional[Row]:
             if key < count:
                 return gpus[key].read(now_ns())
-            processes.look(now_ns(), tick_ns)
+            processes.read(now_ns(), tick_ns)
             return None
 
-        if processes.gives_up():
-            self._lanes.renew(count)
-        self._lanes.start(ask, range(count + 1 if looks and processes.due(tick_ns) else count))
+        if processes.skip_hanging_gpu():
+            self._workers.renew(count)
+        self._workers.start(read, range(count + 1 if with_processes and processes.due(tick_ns) else count))
 
-    def look_ahead(self, now_ns: int) -> None:
-        """Look at the processes for the reading after this one: the first look imports what it needs."""
+    def read_processes_ahead(self, now_ns: int) -> None:
+        """Read the processes for the next tick: the first time imports what that needs."""
         processes = self.processes
         if processes is not None:
-            self._lanes.start(lambda _: processes.look(now_ns, now_ns), [len(self._gpus)])
+            self._workers.start(lambda _: processes.read(now_ns, now_ns), [len(self._gpus)])
 
     def gather(self, until: float, patience: float) -> Tuple[Optional[Row], ...]:
-        """The rows that are there by ``until`` (time.monotonic()), None for the other GPUs."""
-        answers = self._lanes.gather(until, patience)
+        """Return the rows that arrive by ``until`` (time.monotonic()), None for the other GPUs."""
+        rows = self._workers.gather(until, patience)
         for gpu in self._gpus:
-            if gpu.hanging == (gpu.index in answers):
-                _watch(gpu, gpu.index in answers)
+            if gpu.hanging == (gpu.index in rows):
+                _set_hanging(gpu, gpu.index not in rows)
         if self._nvml is not None:
             self._guard_wraps(self._nvml)
-        for rounds in (self._guard, self._meter):
-            if rounds is not None:
-                rounds.relieve()
-        if self._rows is None:
-            return ()
-        return self._rows.of(
-            [answers.get(gpu.index) for gpu in self._gpus], [gpu.metered_pcie for gpu in self._gpus]
-        )
+        for poller in (self._guard, self._meter):
+            if poller is not None:
+                poller.isolate_slow_gpu()
+        return tuple([rows.get(gpu.index) for gpu in self._gpus])
 
     def take_notes(self) -> List[Note]:
-        """What happened since the last call."""
+        """Return what happened since the last call."""
         notes = []
         for gpu in self._gpus:
             while gpu.notes:
@@ -144,12 +134,12 @@ class GpuSet:
     def close(self) -> None:
         """End the threads, but don't wait long for one that hangs.
 
-        The driver itself lets go of a process that ends. To be told so it would need all threads out of it.
+        NVML is not shut down: that would need all threads out of it, and the driver cleans up by itself.
         """
         until = time.monotonic() + _CLOSE_S
         if self._xids is not None:
             self._xids.close()
-        for thread in (self._lanes, self._meter, self._guard):
+        for thread in (self._workers, self._meter, self._guard):
             if thread is not None:
                 thread.close(max(0.0, until - time.monotonic()))
 
@@ -160,18 +150,17 @@ class GpuSet:
             self.missing = "the NVIDIA driver shows no GPU to this user's processes on this node"
             return
         self._gpus = [Gpu(nvml, index) for index in range(count)]
-        self._rows = GpuRows(levels(nvml), [*pcie_counts(nvml.api), *field_sums(nvml)], count)
-        self._lanes = Lanes(count + 1, "gpus")  # the last one looks at the processes
+        self._workers = WorkerPool(count + 1, "gpus")  # the last key reads the processes
         opened: Dict[int, GpuFacts] = {}
-        self._lanes.start(partial(self._open_gpu, nvml, opened), range(count))
-        answered = self._lanes.gather(time.monotonic() + start_s, _START_PATIENCE_S)
+        self._workers.start(partial(self._open_gpu, nvml, opened), range(count))
+        answered = self._workers.gather(time.monotonic() + start_s, _START_PATIENCE_S)
         for gpu in self._gpus:
-            _watch(gpu, gpu.index in answered)
+            _set_hanging(gpu, gpu.index not in answered)
         self.facts = tuple([opened.get(i) or lost_gpu_facts(i, count, self._proc) for i in range(count)])
-        there = [gpu for gpu in self._gpus if gpu.reachable]
-        self._xids = XidWatch(nvml, there)
+        reachable = [gpu for gpu in self._gpus if gpu.reachable]
+        self._xids = XidWatch(nvml, reachable)
         self.processes = ProcessProbe(nvml, self._gpus, self._proc)
-        self._meter_pcie(nvml, [gpu for gpu in there if gpu.lacks_pcie_counts])
+        self._meter_pcie(nvml, [gpu for gpu in reachable if gpu.lacks_pcie_counters])
         self._guard_wraps(nvml)
 
     def _open_gpu(self, nvml: Nvml, opened: Dict[int, GpuFacts], index: int) -> None:
@@ -179,7 +168,7 @@ class GpuSet:
         gpu.open()
         if gpu.lost is None:
             opened[index] = read_gpu_facts(nvml, index, gpu.handle)
-            reason = why_no_processes(nvml, gpu)
+            reason = processes_unavailable(nvml, gpu)
             if reason is not None:
                 self._no_processes[index] = reason
 
@@ -188,9 +177,9 @@ class GpuSet:
             return
         self._meter = ThroughputMeter(nvml, gpus)
         self._meter.start()
-        # GPUs that lack this as well say so at once, in time for the capabilities.
+        # GPUs that lack this as well answer at once, in time for the capabilities.
         self._meter.tried.wait(_FIRST_THROUGHPUT_S)
-        self._meter.told = True
+        self._meter.leaves_notes = True
 
     def _guard_wraps(self, nvml: Nvml) -> None:
         for gpu in self._gpus:
@@ -214,10 +203,10 @@ class GpuSet:
         return reasons
 
 
-def _watch(gpu: Gpu, answered: bool) -> None:
-    if not answered and not gpu.hanging:
+def _set_hanging(gpu: Gpu, hanging: bool) -> None:
+    if hanging and not gpu.hanging:
         message = f"didn't answer in time: {HANGS}"
         gpu.notes.append(Note("late", WARNING, message, gpu.index))
-    elif answered and gpu.hanging and gpu.lost is None:
+    elif gpu.hanging and not hanging and gpu.lost is None:
         gpu.notes.append(Note("gpu_back", INFO, "answers again", gpu.index))
-    gpu.hanging = not answered
+    gpu.hanging = hanging

@@ -1,31 +1,268 @@
-"""The node itself: what doesn't change about it, and one row of metrics each tick."""
+"""The host: its facts, and one row of metrics from /proc and /sys at each tick."""
 
 from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
+from glob import glob
+from os.path import exists
 
 from gswarm_agent.frame import WARNING, HostFacts, Note, Number, Row
 from gswarm_agent.metrics import HOST_COLUMNS
-from gswarm_agent.probes.host_sources import HostSource, MissingError, all_sources
-from gswarm_agent.probes.procfs import parse_meminfo
+from gswarm_agent.probes.procfs import (
+    CoreTimes,
+    CpuTimes,
+    KeptFile,
+    parse_diskstats,
+    parse_loadavg,
+    parse_meminfo,
+    parse_net_dev,
+    parse_pressure,
+    parse_stat,
+)
+from gswarm_agent.probes.rates import SECOND_NS, Rate, SummedRates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Sequence, Set
+    from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, TypeAlias
+
+HostValues: TypeAlias = "Tuple[Optional[Number], ...]"
 
 _ROW_NS = 450_000_000
-"""The host is read twice a second at most, a little less so that a tick of half a second doesn't miss.
+"""The host is read at most twice a second (a little more often, so that ticks of 0.5 s find it due).
 
 On a node with 224 threads /proc/stat alone takes half a millisecond, some InfiniBand adapters take one for
-each port, and the kernel counts CPU time in ticks of 10 ms: a share of 100 ms would be one of ten.
+each port, and the kernel counts CPU time in ticks of 10 ms: a share of 100 ms would have ten steps.
 """
+_MB = 10**6
+_US_TO_PERCENT = 100 * 1000 / SECOND_NS
+
+
+class MissingError(LookupError):
+    """Raised where the node lacks a device; the message is a sentence."""
+
+
+class HostSource(ABC):
+    """Some of the catalogue's host metrics and the files that they are read from.
+
+    ``read`` takes a monotonic time in nanoseconds and returns the columns in order. It raises OSError when a
+    file can't be read, ValueError or LookupError when its content has another form.
+    """
+
+    columns: Sequence[str] = ()
+
+    def __init__(self, *files: KeptFile) -> None:
+        self._files = files
+
+    @abstractmethod
+    def read(self, now_ns: int) -> HostValues:
+        """Return the columns' values."""
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+
+class Cpu(HostSource):
+    """Shares of CPU time since the previous reading."""
+
+    columns = ("cpu_pct", "cpu_user_pct", "cpu_system_pct", "cpu_iowait_pct", "cpu_busiest_pct")
+
+    def __init__(self, proc: str, sys: str) -> None:
+        self._stat = KeptFile(f"{proc}/stat")
+        super().__init__(self._stat)
+        self._before: Optional[Tuple[CpuTimes, CoreTimes]] = None
+
+    def read(self, now_ns: int) -> HostValues:
+        """See HostSource."""
+        before, (now, cores) = self._before, parse_stat(self._stat.read())
+        self._before = (now, cores)
+        if before is None:
+            return (None,) * len(self.columns)
+        then, cores_then = before
+        whole = now.total - then.total
+        return (
+            _share(now.busy - then.busy, whole),
+            _share(now.user - then.user, whole),
+            _share(now.system - then.system, whole),
+            _share(now.iowait - then.iowait, whole),
+            _busiest(cores_then, cores),
+        )
+
+
+def _share(part: int, whole: int) -> Optional[float]:
+    # The kernel may take back idle and iowait ticks: a part can fall, or exceed the whole, for a moment.
+    return min(100.0, max(0.0, 100 * part / whole)) if whole > 0 else None
+
+
+def _busiest(then: CoreTimes, now: CoreTimes) -> Optional[float]:
+    if then.cores != now.cores:
+        return None
+    shares = [
+        (busy - busy_then) / (total - total_then)
+        for busy, busy_then, total, total_then in zip(now.busy, then.busy, now.total, then.total)
+        if total > total_then
+    ]
+    return min(100.0, max(0.0, 100 * max(shares))) if shares else None
+
+
+class Load(HostSource):
+    """The load average of one minute."""
+
+    columns = ("load_1m",)
+
+    def __init__(self, proc: str, sys: str) -> None:
+        self._loadavg = KeptFile(f"{proc}/loadavg")
+        super().__init__(self._loadavg)
+
+    def read(self, now_ns: int) -> HostValues:
+        """See HostSource."""
+        return (parse_loadavg(self._loadavg.read()),)
+
+
+class Memory(HostSource):
+    """Memory and swap in use."""
+
+    columns = ("memory_used_mib", "swap_used_mib")
+
+    def __init__(self, proc: str, sys: str) -> None:
+        self._meminfo = KeptFile(f"{proc}/meminfo")
+        super().__init__(self._meminfo)
+
+    def read(self, now_ns: int) -> HostValues:
+        """See HostSource."""
+        kib = parse_meminfo(self._meminfo.read())
+        memory = kib[b"MemTotal"] - kib[b"MemAvailable"]
+        return max(0, memory) >> 10, max(0, kib[b"SwapTotal"] - kib[b"SwapFree"]) >> 10
+
+
+class DeviceTraffic(HostSource):
+    """Bytes per second summed over devices, each byte counted once."""
+
+    table = ""
+
+    def __init__(self, proc: str, sys: str) -> None:
+        self._counts = KeptFile(f"{proc}/{self.table}")
+        super().__init__(self._counts)
+        self._sys = sys
+        self._known: List[str] = []
+        self._selected: List[str] = []
+        self._rates = SummedRates(2)
+
+    @abstractmethod
+    def parse(self, text: bytes) -> Dict[str, Tuple[int, int]]:
+        """Return two byte counters by device."""
+
+    @abstractmethod
+    def select(self, names: Sequence[str]) -> List[str]:
+        """Return the devices to add up."""
+
+    def read(self, now_ns: int) -> HostValues:
+        """See HostSource."""
+        counts = self.parse(self._counts.read())
+        names = list(counts)
+        if names != self._known:
+            self._known, self._selected = names, self.select(names)
+        rates = self._rates.update({name: counts[name] for name in self._selected}, now_ns)
+        return (None, None) if rates is None else tuple(rate / _MB for rate in rates)
+
+
+class Disks(DeviceTraffic):
+    """Traffic of whole physical disks: no partitions, and no volumes built from other disks."""
+
+    columns = ("disk_read_mb_s", "disk_write_mb_s")
+    table = "diskstats"
+    # One path of a multipath NVMe disk, which counts the same traffic itself.
+    _PATH = re.compile(r"nvme\d+c\d+n\d+")
+
+    def parse(self, text: bytes) -> Dict[str, Tuple[int, int]]:
+        """Return bytes (read, written) by disk."""
+        return parse_diskstats(text)
+
+    def select(self, names: Sequence[str]) -> List[str]:
+        """Return disks with a device in /sys/block, which loop, ram, dm and md do not have."""
+        block = f"{self._sys}/block"
+        return [n for n in names if exists(f"{block}/{n}/device") and not self._PATH.fullmatch(n)]
+
+
+class Network(DeviceTraffic):
+    """Traffic of physical network interfaces, or of all but lo without one (in a container)."""
+
+    columns = ("net_rx_mb_s", "net_tx_mb_s")
+    table = "net/dev"
+
+    def parse(self, text: bytes) -> Dict[str, Tuple[int, int]]:
+        """Return bytes (received, sent) by interface."""
+        return parse_net_dev(text)
+
+    def select(self, names: Sequence[str]) -> List[str]:
+        """Return physical interfaces: bridges, bonds, VLANs and veths would count the same bytes again."""
+        net = f"{self._sys}/class/net"
+        return [n for n in names if exists(f"{net}/{n}/device")] or [n for n in names if n != "lo"]
+
+
+class Pressure(HostSource):
+    """Share of the interval in which some task waited for a resource ("cpu", "memory" or "io")."""
+
+    def __init__(self, proc: str, resource: str) -> None:
+        self.columns = (f"psi_{resource}_pct",)
+        self._pressure = KeptFile(f"{proc}/pressure/{resource}")
+        super().__init__(self._pressure)
+        self._rate = Rate()
+
+    def read(self, now_ns: int) -> HostValues:
+        """See HostSource."""
+        rate = self._rate.update(parse_pressure(self._pressure.read()), now_ns)
+        return (None if rate is None else min(100.0, rate * _US_TO_PERCENT),)
+
+
+class Fabric(HostSource):
+    """Bytes per second of all InfiniBand and RoCE ports that count their data."""
+
+    columns = ("ib_rx_mb_s", "ib_tx_mb_s")
+    # The counters count words of four bytes (InfiniBand Architecture Specification, PortCounters).
+    _WORD = 4
+
+    def __init__(self, proc: str, sys: str) -> None:
+        folders = sorted(glob(f"{sys}/class/infiniband/*/ports/*/counters"))
+        files = [(KeptFile(f"{f}/port_rcv_data"), KeptFile(f"{f}/port_xmit_data")) for f in folders]
+        self._ports = [pair for pair in files if all(exists(file.path) for file in pair)]
+        super().__init__(*(file for pair in self._ports for file in pair))
+        self._rates = SummedRates(2)
+
+    def read(self, now_ns: int) -> HostValues:
+        """See HostSource. A port that can't be read is left out."""
+        if not self._ports:
+            raise MissingError("this node has no InfiniBand or RoCE port that counts its data")
+        counts: Dict[str, Tuple[int, int]] = {}
+        failed: List[OSError] = []
+        for received, sent in self._ports:
+            try:
+                counts[received.path] = (
+                    int(received.read()) * self._WORD,
+                    int(sent.read()) * self._WORD,
+                )
+            except OSError as error:
+                failed.append(error)
+        if not counts:
+            raise failed[0]
+        rates = self._rates.update(counts, now_ns)
+        return (None, None) if rates is None else tuple(rate / _MB for rate in rates)
+
+
+def all_sources(proc: str, sys: str) -> List[HostSource]:
+    """Return new sources for all columns; the slowest come last (some adapters take 1 ms a port)."""
+    kinds: List[Callable[[str, str], HostSource]] = [Cpu, Load, Memory, Disks, Network]
+    pressures = [Pressure(proc, resource) for resource in ("cpu", "memory", "io")]
+    return [*(kind(proc, sys) for kind in kinds), *pressures, Fabric(proc, sys)]
 
 
 class HostProbe:
     """Reads the node's metrics from files below ``proc`` and ``sys``.
 
-    ``reasons`` says of each metric that the kernel doesn't offer why; it is not looked for again.
+    ``reasons`` says why a metric is missing. A metric that is missing at the start is not tried again.
     """
 
     def __init__(self, proc: str = "/proc", sys: str = "/sys") -> None:
@@ -39,15 +276,15 @@ class HostProbe:
         self._failing.clear()
         self._sources = [s for s in all_sources(proc, sys) if self.reasons.keys().isdisjoint(s.columns)]
         columns = [name for source in self._sources for name in source.columns]
-        self._places = [columns.index(name) if name in columns else len(columns) for name in HOST_COLUMNS]
+        self._order = [columns.index(name) if name in columns else len(columns) for name in HOST_COLUMNS]
         self._row: Row = ()
         self._due = 0
 
     def read(self, now_ns: int) -> Row:
-        """One row of the catalogue's host metrics, which may be half a second old."""
+        """Return one row of the catalogue's host metrics, which may be half a second old."""
         if now_ns < self._due:
             return self._row
-        if self._row:  # else it has no rates yet, for which it is read again as soon as possible
+        if self._row:  # the first row has no rates: the next call reads again
             self._due = now_ns + _ROW_NS
         self._row = self._read_all(now_ns)
         return self._row
@@ -56,11 +293,11 @@ class HostProbe:
         values: List[Optional[Number]] = []
         for source in self._sources:
             values += self._read(source, now_ns)
-        values.append(None)  # for what this node doesn't have
-        return tuple([values[place] for place in self._places])
+        values.append(None)  # for metrics that this node lacks
+        return tuple([values[place] for place in self._order])
 
     def take_notes(self) -> List[Note]:
-        """What happened since the last call."""
+        """Return what happened since the last call."""
         notes, self._notes = self._notes, []
         return notes
 
@@ -71,22 +308,22 @@ class HostProbe:
 
     def _read(self, source: HostSource, now_ns: int) -> Sequence[Optional[Number]]:
         try:
-            answer = source.read(now_ns)
+            values = source.read(now_ns)
         except MissingError as error:
-            self._explain(source, str(error))
+            self._mark_failing(source, str(error))
         except OSError as error:
-            self._explain(source, f"{error.filename}: {error.strerror}")
+            self._mark_failing(source, f"{error.filename}: {error.strerror}")
         except (ValueError, LookupError):
-            self._explain(source, "its file holds something else than expected")
+            self._mark_failing(source, "its file has an unexpected format")
         else:
             if source in self._failing:
                 self._failing.remove(source)
                 for name in source.columns:
                     del self.reasons[name]
-            return answer
+            return values
         return (None,) * len(source.columns)
 
-    def _explain(self, source: HostSource, reason: str) -> None:
+    def _mark_failing(self, source: HostSource, reason: str) -> None:
         if source not in self._failing:
             self._failing.add(source)
             for name in source.columns:
@@ -95,7 +332,7 @@ class HostProbe:
 
 
 def read_host_facts(proc: str = "/proc") -> HostFacts:
-    """The node's facts; those of the GPUs' driver are left out."""
+    """Return the node's facts without those of the GPUs' driver."""
     kernel = os.uname()
     cpuinfo = _text(f"{proc}/cpuinfo", 4096)
     model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)

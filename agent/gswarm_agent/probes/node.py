@@ -1,4 +1,4 @@
-"""A node with everything that is measured on it."""
+"""The probe of this machine: its GPUs, their processes and the host."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _WAIT_SHARE = 0.6
 class NodeProbe:
     """This machine: its GPUs, their processes and the host. A ``Probe``.
 
-    The GPUs and their processes are read in a thread beside, which may hang; ``read`` waits for it no longer
-    than 0.6 of the time since the reading before, and at most 0.5 s. They come one after the other:
-    threads of Python at work at once hand the interpreter to and fro with every call, which costs more than
-    the calls.
+    A second thread, which may hang, reads the GPUs and their processes; ``read`` waits for it no longer than
+    0.6 of the time since the previous tick, and at most 0.5 s. They are read one after the other: several
+    Python threads would pass the interpreter lock around at each call, which costs more than the calls.
     """
 
     def __init__(self, proc: str = "/proc", sys: str = "/sys", start_s: float = START_S) -> None:
@@ -50,10 +49,10 @@ class NodeProbe:
         begun = time.monotonic_ns()
         host = self._host.read(now_ns)
         # A rate is only as good as its times, and the last GPU is read some milliseconds after the first.
-        self._gpus.start(lambda: now_ns + time.monotonic_ns() - begun, looks=not first)
+        self._gpus.start(lambda: now_ns + time.monotonic_ns() - begun, with_processes=not first)
         rows = self._gpus.gather(until, wait / 2)
         if first:
-            self._gpus.look_ahead(now_ns)
+            self._gpus.read_processes_ahead(now_ns)
         processes = None if first or self._gpus.processes is None else self._gpus.processes.take()
         notes = [*self._host.take_notes(), *self._gpus.take_notes()]
         return TickSamples(rows, host, processes, tuple(notes))

@@ -1,4 +1,4 @@
-"""The NVIDIA driver's management library (NVML), opened, and what its answers mean."""
+"""Bindings to the NVIDIA driver's management library (NVML), and the meaning of its return codes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _TIMEOUT = 10
 ALL_LINKS = 0xFFFFFFFF
 
 UNSUPPORTED = {
-    2: "this GPU or driver doesn't take the question",
+    2: "not supported by this GPU or driver (invalid argument)",
     3: "not supported by this GPU",
     4: "not permitted to this user",
     13: "the driver is too old: it lacks the function",
     25: "the driver is too old: it lacks this version of the function",
-    26: "the driver no longer answers it",
+    26: "the driver no longer supports it",
 }
-"""nvmlReturn_t codes that will stay: no use in asking again every tick."""
+"""nvmlReturn_t codes that last: retrying at each tick is of no use."""
 
-_SENTENCES = {
+_REASONS = {
     1: "NVML isn't initialised",
     6: "not found",
     9: "the NVIDIA driver isn't loaded on this node",
@@ -53,7 +53,7 @@ _SENTENCES = {
 }
 
 HANGS = "the driver is slow or hangs"
-"""Why there is no answer to a call that hasn't come back in time."""
+"""The reason for a call that has not returned in time."""
 
 UNSIGNED_INT = 1
 """nvmlValueType_t of a value of 32 bits."""
@@ -65,25 +65,25 @@ Function: TypeAlias = "Callable[..., int]"
 """A function of the library itself; returns nvmlReturn_t."""
 
 FieldAnswers: TypeAlias = "Tuple[int, Tuple[int, ...], Tuple[int, ...], Tuple[float, ...]]"
-"""The driver's answers to fields: the call's nvmlReturn_t, then of each its nvmlReturn_t, nvmlValueType_t and
-number."""
+"""The call's nvmlReturn_t, then each field's nvmlReturn_t, nvmlValueType_t and number."""
 
 
 class NvmlError(Exception):
-    """NVML can't be used at all; the message says why, in one sentence."""
+    """Raised if NVML can't be used at all; the message says why, in one sentence."""
 
 
 def reason_of(code: int) -> str:
-    """One clause for an nvmlReturn_t code."""
-    return UNSUPPORTED.get(code) or _SENTENCES.get(code) or f"NVML error {code}"
+    """Return a clause for an nvmlReturn_t code."""
+    return UNSUPPORTED.get(code) or _REASONS.get(code) or f"NVML error {code}"
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function of the library that writes a structure about a device, of at most 64 bytes.
+    """A function of the library that fills a structure about a device, of at most 64 bytes.
 
-    ``layout`` is that of the numbers wanted (see ``struct``, without alignment), ``constants`` is what comes
-    between the device and the structure, ``version`` what a structure that has one begins with.
+    ``layout`` describes the numbers to read from the structure (see ``struct``, without alignment),
+    ``constants`` are the arguments between the device and the structure, ``version`` is the first field of a
+    versioned structure.
     """
 
     function: Function
@@ -93,10 +93,10 @@ class Call:
 
 
 class CallQuery:
-    """Prepared calls about a device, whose answers lie in one memory.
+    """Prepared calls for a device that write into one buffer.
 
-    pynvml's own take several times as long: they look up the function, make the structure anew and check each
-    access to it.
+    pynvml's wrappers take several times as long: they look up the function, create the structure again and
+    check each access to it.
     """
 
     _ROOM = 64
@@ -114,7 +114,7 @@ class CallQuery:
         self._layout = struct.Struct(layout)
 
     def ask(self, handle: Any) -> Tuple[List[int], Tuple[int, ...]]:
-        """Each call's nvmlReturn_t, none after GPU_IS_LOST, and the numbers of all, some without meaning."""
+        """Return each call's nvmlReturn_t, up to GPU_IS_LOST, and all numbers, junk for failed calls."""
         codes = []
         for function, arguments in self._prepared:
             code = function(handle, *arguments)
@@ -125,10 +125,10 @@ class CallQuery:
 
 
 class ListQuery:
-    """A call that answers with a list of structures, into memory that grows with what there is.
+    """A call that fills a list of structures, with a buffer that grows as needed.
 
-    ``layout`` is a structure's (see ``struct``). ``call`` is given a pointer to the number of structures
-    that the memory holds, and the memory; it returns nvmlReturn_t.
+    ``layout`` is a structure's (see ``struct``). ``call`` gets a pointer to the buffer's length (in
+    structures) and the buffer; it returns nvmlReturn_t.
     """
 
     _MOST = 1 << 16
@@ -145,12 +145,12 @@ class ListQuery:
         self._listed = memoryview(self._memory)
 
     def ask(self, call: Callable[[Any, Any], int]) -> Tuple[int, List[Tuple[int, ...]]]:
-        """The call's nvmlReturn_t and, where it is SUCCESS, the list."""
+        """Return the call's nvmlReturn_t and, on SUCCESS, the list."""
         self._count.value = self._room
         code = call(self._counted, self._memory)
         count = self._count.value
         if code == _INSUFFICIENT_SIZE and self._room < count <= self._MOST:
-            self._make_room(2 * count)  # others may come before the next call
+            self._make_room(2 * count)  # more may start before the next call
             return self.ask(call)
         if code != SUCCESS or count == 0:
             return code, []
@@ -163,7 +163,7 @@ _MEMBERS = {0: "d", UNSIGNED_INT: "I4x", 4: "q", 5: "i4x", 6: "H6x"}
 
 
 class FieldQuery:
-    """A prepared nvmlDeviceGetFieldValues call, which answers many fields at once."""
+    """A prepared nvmlDeviceGetFieldValues call, which reads many fields at once."""
 
     # nvmlFieldValue_t: fieldId, scopeId, timestamp, latencyUsec, valueType, nvmlReturn, value (a union).
     _LAYOUT = struct.Struct("=IIqqIIQ")
@@ -177,7 +177,7 @@ class FieldQuery:
             self._LAYOUT.pack_into(self._buffer, i * self._LAYOUT.size, field, scope, 0, 0, 0, 0, 0)
 
     def ask(self, function: Function, handle: Any) -> FieldAnswers:
-        """The answers, which mean nothing where the call's nvmlReturn_t isn't SUCCESS."""
+        """Return the field values, which are junk unless the call's nvmlReturn_t is SUCCESS."""
         code = function(handle, self._count, self._buffer)
         answers = self._answers.unpack(self._buffer)
         if answers[::3] != self._kinds:
@@ -186,7 +186,7 @@ class FieldQuery:
         return code, answers[1::3], self._kinds, answers[2::3]
 
     def _expect(self, kinds: Tuple[int, ...]) -> None:
-        """Read the answers as these kinds of numbers, which are nearly always those of the time before."""
+        """Prepare for fields of these types, which hardly ever change."""
         self._kinds = kinds
         layout = "".join([self._ANSWER + _MEMBERS.get(kind, "Q") for kind in kinds])
         self._answers = struct.Struct("=" + layout)
@@ -218,18 +218,18 @@ class Nvml:
         return cls(api)
 
     def maybe(self, ask: Callable[..., T], *arguments: Any) -> Optional[T]:
-        """What the function answers, None where it has no answer."""
+        """Return the function's result, None when it fails."""
         try:
             return ask(*arguments)
         except self.Error:
             return None
 
     def function(self, name: str) -> Function:
-        """A function of the library by its name; where it has none, what answers FUNCTION_NOT_FOUND."""
+        """Return a function of the library; if it is missing, one that returns FUNCTION_NOT_FOUND."""
         return getattr(self._library, name) if self.has(name) else _not_found
 
     def has(self, name: str) -> bool:
-        """Whether the library has a function."""
+        """Return whether the library has a function."""
         return hasattr(self._library, name)
 
     def ask_fields(self, handle: Any, query: FieldQuery) -> FieldAnswers:
@@ -237,19 +237,19 @@ class Nvml:
         return query.ask(self._get_fields, handle)
 
     def count(self) -> int:
-        """How many GPUs this process may see."""
+        """Return the number of GPUs that this process can see."""
         return self.maybe(self.api.nvmlDeviceGetCount) or 0
 
     def driver_before(self, *version: int) -> bool:
-        """Whether the driver is older than a version; an unknown driver is taken to be new."""
+        """Return whether the driver is older than a version; an unknown version counts as new."""
         try:
-            mine: Tuple[int, ...] = tuple(int(part) for part in (self.driver_version or "").split("."))
+            own: Tuple[int, ...] = tuple(int(part) for part in (self.driver_version or "").split("."))
         except ValueError:
             return False
-        return mine < version
+        return own < version
 
     def is_timeout(self, error: Any) -> bool:
-        """Whether waiting ended without an event."""
+        """Return whether a wait for events timed out."""
         return bool(error.value == _TIMEOUT)
 
 
@@ -258,5 +258,5 @@ def _not_found(*_arguments: Any) -> int:
 
 
 def handle_address(handle: Any) -> int:
-    """What tells two device handles apart."""
+    """Return the address that identifies a device handle."""
     return ctypes.addressof(handle.contents)

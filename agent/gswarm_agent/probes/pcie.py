@@ -1,4 +1,4 @@
-"""PCIe traffic, away from the sampling thread: counters that wrap early, and GPUs without counters."""
+"""PCIe traffic outside of the sampling thread: counters that wrap early, and GPUs without counters."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 _FASTEST = (6, 16)
 _MARGIN = 0.6
-"""So much of the time to wrap lies between two looks: a thread of a busy node is late now and then."""
-_RELIEF_S = 0.5
+"""Counters are read after this share of the time to wrap: on a busy node a thread is sometimes late."""
+_SLOW_GPU_S = 0.5
 _PATIENCE_S = 3.0
-_NOBODY_THERE_S = 1.0
+_NO_GPU_S = 1.0
 _KIB_TO_MB = 1024 / 10**6
 
 
 def seconds_to_wrap(generation: Optional[int], width: Optional[int]) -> float:
-    """How long a link at full speed takes to count 2**32 bytes; of a fast link where it isn't known."""
+    """Return how long a link at full speed takes for 2**32 bytes; an unknown one is taken for the fastest."""
     lane = _LANE_BYTES.get(generation or 0)
     if lane is None or not width:
         generation, width = _FASTEST
@@ -34,18 +34,17 @@ def seconds_to_wrap(generation: Optional[int], width: Optional[int]) -> float:
     return float(2**32 / (lane * width))
 
 
-class Rounds(ABC):
-    """A thread that goes from GPU to GPU, again and again.
+class GpuPoller(ABC):
+    """A thread that visits one GPU after the other, again and again.
 
-    A GPU that doesn't let it go on keeps the thread; ``relieve`` gives the others to a new one.
+    A GPU that hangs keeps the thread; ``isolate_slow_gpu`` gives the other GPUs to a new thread.
     """
 
     def __init__(self, name: str, gpus: Sequence[Gpu]) -> None:
         self._name = name
         self._gpus = list(gpus)
         self._lock = threading.Lock()
-        self._going_on = threading.Lock()  # held until the end: to wait for an Event costs as much as a round
-        self._going_on.acquire()
+        self._ended = threading.Event()
         self._visit: Optional[Tuple[Gpu, float]] = None
         self._thread = self._new_thread()
 
@@ -53,17 +52,17 @@ class Rounds(ABC):
         return threading.Thread(target=self._work, name=self._name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def add(self, gpu: Gpu) -> None:
-        """Go to this GPU, too."""
+        """Visit this GPU too."""
         with self._lock:
             self._gpus.append(gpu)
 
     def _work(self) -> None:
         thread = threading.current_thread()
-        while not self._going_on.acquire(timeout=self.pause()):
+        while not self._ended.wait(self.pause()):
             for gpu in list(self._gpus):
                 self._visit = gpu, time.monotonic()
                 self.visit(gpu)
@@ -72,20 +71,19 @@ class Rounds(ABC):
                         self._gpus.append(gpu)
                         return
                     self._visit = None
-        self._going_on.release()
 
     @abstractmethod
     def pause(self) -> float:
-        """Seconds until the next round."""
+        """Return the seconds until the next round."""
 
     @abstractmethod
     def visit(self, gpu: Gpu) -> None:
-        """Do what is to be done with a GPU in each round."""
+        """Read from a GPU, once in each round."""
 
-    def relieve(self) -> None:
-        """Let the other GPUs go on without one that takes long; to be called each tick."""
+    def isolate_slow_gpu(self) -> None:
+        """Move the other GPUs to a new thread if one takes long; to be called at each tick."""
         with self._lock:
-            if self._visit is None or time.monotonic() - self._visit[1] < _RELIEF_S:
+            if self._visit is None or time.monotonic() - self._visit[1] < _SLOW_GPU_S:
                 return
             self._gpus.remove(self._visit[0])
             self._visit = None
@@ -93,15 +91,14 @@ class Rounds(ABC):
             self._thread.start()
 
     def close(self, timeout: float) -> bool:
-        """End the thread; False when it is still at work after the time."""
-        if self._going_on.locked():
-            self._going_on.release()
+        """End the thread; False when it is still running after the timeout."""
+        self._ended.set()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
 
-class WrapGuard(Rounds):
-    """Looks at counters of 32 bits between ticks, so that a wrap is never missed.
+class WrapGuard(GpuPoller):
+    """Reads PCIe counters of 32 bits between ticks, so that no wrap is missed.
 
     At full speed a link of generation 5 with 16 lanes counts 2**32 bytes in 68 ms.
     """
@@ -113,18 +110,18 @@ class WrapGuard(Rounds):
         self._round_at = 0.0
 
     def pause(self) -> float:
-        """Until nobody has looked at the counters for most of the time that they may take to wrap."""
+        """Return the seconds until the counters will not have been read for most of the time to wrap."""
         now, period = time.monotonic(), min(self._periods.values(), default=0.0)
-        looked_at = [gpu.pcie_counted_at for gpu in self._gpus if gpu.reachable]
-        if not looked_at:
-            return _NOBODY_THERE_S
-        # One that could not be looked at in the last round isn't asked again at once.
-        due = max(min(looked_at) + period, self._round_at + period / 2)
+        counted_at = [gpu.pcie_counted_at for gpu in self._gpus if gpu.reachable]
+        if not counted_at:
+            return _NO_GPU_S
+        # A GPU that could not be read in the last round isn't tried again at once.
+        due = max(min(counted_at) + period, self._round_at + period / 2)
         self._round_at = max(now, due)
         return self._round_at - now
 
     def visit(self, gpu: Gpu) -> None:
-        """Look at a GPU's counters."""
+        """Read a GPU's counters."""
         if not gpu.reachable:
             return
         if gpu.index not in self._periods:
@@ -139,11 +136,11 @@ class WrapGuard(Rounds):
         return seconds_to_wrap(generation, width)
 
 
-class ThroughputMeter(Rounds):
-    """Measures PCIe of GPUs without counters once a second: each call takes the driver 20 ms.
+class ThroughputMeter(GpuPoller):
+    """Measures PCIe of GPUs without counters once a second; each call takes the driver 20 ms.
 
-    ``tried`` is set when each GPU has been asked once. Who can't be measured is given up, from ``told`` on
-    with a note.
+    ``tried`` is set when each GPU has been measured once. PCIe of a GPU that can't be measured is disabled,
+    with a note if ``leaves_notes`` is set.
     """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
@@ -153,23 +150,23 @@ class ThroughputMeter(Rounds):
         calls = [Call(function, "I", (direction,)) for direction in directions]
         self._queries = {gpu.index: CallQuery(calls) for gpu in gpus}
         self._latest: Dict[int, Optional[Tuple[float, float]]] = {}
-        self._asked_at: Dict[int, float] = {}
+        self._visited_at: Dict[int, float] = {}
         self._next = time.monotonic()
         self.tried = threading.Event()
-        self.told = False
+        self.leaves_notes = False
         for gpu in gpus:
             gpu.pcie_meter = partial(self.latest, gpu)
 
     def latest(self, gpu: Gpu) -> Optional[Tuple[float, float]]:
-        """MB/s sent and received by the GPU, None where it gave no answer; one that hangs is given up."""
-        asked_at = self._asked_at.get(gpu.index)
-        if asked_at is None or time.monotonic() - asked_at < _PATIENCE_S:
+        """Return MB/s sent and received by a GPU, None without an answer. Disables PCIe of one that hangs."""
+        visited_at = self._visited_at.get(gpu.index)
+        if visited_at is None or time.monotonic() - visited_at < _PATIENCE_S:
             return self._latest.get(gpu.index)
-        gpu.give_up_pcie(HANGS, told=True)
+        gpu.disable_pcie(HANGS, note=True)
         return None
 
     def pause(self) -> float:
-        """Until the next second."""
+        """Return the time until the next second."""
         now = time.monotonic()
         if self._latest:
             self.tried.set()
@@ -177,16 +174,16 @@ class ThroughputMeter(Rounds):
         return begins - now
 
     def visit(self, gpu: Gpu) -> None:
-        """Measure a GPU."""
-        self._asked_at[gpu.index] = time.monotonic()
+        """Measure a GPU's PCIe traffic."""
+        self._visited_at[gpu.index] = time.monotonic()
         self._latest[gpu.index] = self._measure(gpu) if gpu.reachable and gpu.pcie_meter is not None else None
-        del self._asked_at[gpu.index]
+        del self._visited_at[gpu.index]
 
     def _measure(self, gpu: Gpu) -> Optional[Tuple[float, float]]:
         codes, (tx, rx) = self._queries[gpu.index].ask(gpu.handle)
         never = next((code for code in codes if code in UNSUPPORTED), None)
         if never is not None:
-            gpu.give_up_pcie(reason_of(never), told=self.told)
+            gpu.disable_pcie(reason_of(never), note=self.leaves_notes)
         if any(codes):
             return None
         return tx * _KIB_TO_MB, rx * _KIB_TO_MB

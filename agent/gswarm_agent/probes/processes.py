@@ -1,16 +1,17 @@
-"""The processes on the GPUs: who is there, what they hold of a GPU, and the host's side of each."""
+"""The processes on the GPUs: their GPU usage from NVML and their host usage from /proc."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import time
 from collections import defaultdict, deque
 from functools import partial
 from operator import itemgetter
 from threading import Lock
 
-from gswarm_agent.frame import INFO, WARNING, Note, ProcessSample
+from gswarm_agent.frame import INFO, WARNING, Note, Number, ProcessSample
 from gswarm_agent.frozen import dataclass
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.nvml import (
@@ -23,46 +24,96 @@ from gswarm_agent.probes.nvml import (
     Nvml,
     reason_of,
 )
-from gswarm_agent.probes.process_host import ProcessTable
+from gswarm_agent.probes.procfs import (
+    KeptFile,
+    ProcessStat,
+    parse_command,
+    parse_process_io,
+    parse_process_stat,
+    parse_process_uid,
+    parse_ranks,
+)
+from gswarm_agent.probes.rates import SECOND_NS, Rate
+from gswarm_agent.wire import MAX_MESSAGE, clip_text
 from gswarm_agent.wire_values import MAX_PROCESSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, DefaultDict, Deque, Dict, List, Optional, Protocol, Sequence, Set, Tuple
+    from typing import (
+        Any,
+        DefaultDict,
+        Deque,
+        Dict,
+        List,
+        Optional,
+        Protocol,
+        Sequence,
+        Set,
+        Tuple,
+        TypeAlias,
+    )
 
-    class Lister(Protocol):
-        """Knows the processes on a GPU."""
+    class ProcessLister(Protocol):
+        """Lists the processes on a GPU."""
 
-        def on(self, gpu: Gpu) -> Dict[int, GpuShare]:
-            """The processes on a GPU by pid; none when the GPU doesn't answer."""
+        def processes_on(self, gpu: Gpu) -> Dict[int, GpuUsage]:
+            """Return the processes on a GPU by pid, none when the GPU does not answer."""
 
 
 _SECOND_US = 1_000_000
 _PATIENCE_S = 1.0
-_LOOK_NS = 1_950_000_000
-"""Processes are looked at every other second, a little less so that a tick of one second doesn't miss.
+_READ_NS = 1_950_000_000
+"""Processes are read every other second (a little more often, so that ticks of one second find them due).
 
-A look at eight takes somewhat longer than reading the node, or as many GPUs.
+To read eight takes somewhat longer than to read the host, or as many GPUs.
 """
-
-
-@dataclass(frozen=True)
-class GpuShare:
-    """What one process has of one GPU: MiB of its memory and percent of its time; None where not told."""
-
-    memory_mib: Optional[int]
-    sm_pct: Optional[int]
-
-
 _LISTINGS = ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v3")
 _PROCESS = "=I4xQ8x"  # nvmlProcessInfo_t: pid, usedGpuMemory, and its instance
 _SAMPLE = "=I4xQI12x"  # nvmlProcessUtilizationSample_t: pid, timeStamp, smUtil, and other units' shares
 _BY_TIME = itemgetter(1)
 _NOT_AVAILABLE = 2**64 - 1
 
+_COMMAND_BYTES = 16 * 1024
+"""Bytes of a command line that are read; it may have megabytes."""
+_COMMAND_NS = 5 * SECOND_NS
+"""How old a command line may be: to read it, the kernel locks the process's own memory."""
+_ALL_COMMANDS = MAX_MESSAGE // 8
+"""Characters of the command lines of all processes together; each takes four bytes at most."""
+_KEPT_OPEN = 64
+"""Processes whose files stay open, three each: a process may have few descriptors."""
+_MB = 10**6
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+HostUsage: TypeAlias = "Tuple[Optional[Number], Optional[Number], Optional[Number], Optional[Number]]"
+"""CPU %, resident MiB, MB/s read and written, as in the catalogue's process metrics."""
+
+
+@dataclass(frozen=True)
+class GpuUsage:
+    """What one process uses of one GPU: memory in MiB and percent of the SMs' time; None where unknown."""
+
+    memory_mib: Optional[int]
+    sm_pct: Optional[int]
+
+
+@dataclass(frozen=True)
+class HostProcess:
+    """What /proc shows of a process; None for what is missing or hidden from this user."""
+
+    user: Optional[str]
+    command: Optional[str]
+    rank: Optional[int]
+    local_rank: Optional[int]
+    usage: HostUsage
+
+
+UNKNOWN = HostProcess(None, None, None, None, (None, None, None, None))
+"""A process that /proc does not show: it has ended, or its pid belongs to another container."""
+
 
 class NvmlLister:
-    """GPU processes straight from NVML, of drivers since 510."""
+    """Lists GPU processes through NVML, for drivers since 510."""
 
     def __init__(self, nvml: Nvml) -> None:
         # A process that computes and draws is in both lists, each time with all of its memory.
@@ -72,26 +123,26 @@ class NvmlLister:
         self._processes: DefaultDict[int, ListQuery] = defaultdict(partial(ListQuery, _PROCESS))
         self._samples: DefaultDict[int, ListQuery] = defaultdict(partial(ListQuery, _SAMPLE))
 
-    def on(self, gpu: Gpu) -> Dict[int, GpuShare]:
-        """See Lister."""
+    def processes_on(self, gpu: Gpu) -> Dict[int, GpuUsage]:
+        """See ProcessLister."""
         query = self._processes[gpu.index]
-        held: Dict[int, int] = {}
+        memory_by_pid: Dict[int, int] = {}
         for listing in self._listings:
             _, processes = query.ask(partial(listing, gpu.handle))
-            held.update({process[0]: process[1] for process in processes})
-        if not held:
+            memory_by_pid.update({process[0]: process[1] for process in processes})
+        if not memory_by_pid:
             return {}
-        busy = self._busy(gpu)
+        sm_by_pid = self._utilization_by_pid(gpu)
         return {
-            pid: GpuShare(
+            pid: GpuUsage(
                 None if memory == _NOT_AVAILABLE else memory >> 20,
-                None if busy is None else busy.get(pid, 0),
+                None if sm_by_pid is None else sm_by_pid.get(pid, 0),
             )
-            for pid, memory in held.items()
+            for pid, memory in memory_by_pid.items()
         }
 
-    def _busy(self, gpu: Gpu) -> Optional[Dict[int, int]]:
-        """SM percent of those that ran a kernel in the last second, None when the GPU doesn't tell."""
+    def _utilization_by_pid(self, gpu: Gpu) -> Optional[Dict[int, int]]:
+        """Return SM percent of processes that ran a kernel in the last second, None if unsupported."""
         query = self._samples[gpu.index]
         since = ctypes.c_ulonglong(time.time_ns() // 1000 - _SECOND_US)
         code, samples = query.ask(lambda count, memory: self._utilization(gpu.handle, memory, count, since))
@@ -102,29 +153,29 @@ class NvmlLister:
 
 
 class NvitopLister:
-    """GPU processes through nvitop, which also knows the calls of old drivers. Too slow for each tick."""
+    """Lists GPU processes through nvitop, which also knows the functions of old drivers, but is slow."""
 
     def __init__(self, nvitop: Any) -> None:
         self._nvitop = nvitop
         self._devices: Dict[int, Any] = {}
 
-    def on(self, gpu: Gpu) -> Dict[int, GpuShare]:
-        """See Lister."""
+    def processes_on(self, gpu: Gpu) -> Dict[int, GpuUsage]:
+        """See ProcessLister."""
         device = self._devices.get(gpu.index)
         if device is None:
             device = self._devices[gpu.index] = self._nvitop.PhysicalDevice(gpu.index)
-        shares = {}
+        usages = {}
         for pid, process in device.processes().items():
             memory, sm = process.gpu_memory(), process.gpu_sm_utilization()
             # nvitop's "not available" is a kind of string.
-            shares[pid] = GpuShare(
+            usages[pid] = GpuUsage(
                 memory >> 20 if isinstance(memory, int) else None, sm if isinstance(sm, int) else None
             )
-        return shares
+        return usages
 
 
-def best_lister(nvml: Nvml) -> Lister:
-    """NVML itself; for drivers that are too old for that nvitop, which takes long to import."""
+def make_lister(nvml: Nvml) -> ProcessLister:
+    """Return a lister on NVML itself, or for older drivers on nvitop, which takes long to import."""
     if any(nvml.has(name) for name in _LISTINGS):
         return NvmlLister(nvml)
     try:
@@ -133,13 +184,13 @@ def best_lister(nvml: Nvml) -> Lister:
         return NvmlLister(nvml)
     import logging
 
-    # Standard error is for sentences to the user; what a driver lacks is in the capabilities.
+    # Standard error is for messages to the user; what a driver lacks is in the capabilities.
     logging.getLogger("nvitop").setLevel(logging.CRITICAL + 1)
     return NvitopLister(nvitop)
 
 
-def why_no_processes(nvml: Nvml, gpu: Gpu) -> Optional[str]:
-    """Why the processes on a GPU can't be known; None where they can."""
+def processes_unavailable(nvml: Nvml, gpu: Gpu) -> Optional[str]:
+    """Return why the processes on a GPU can't be listed, None if they can."""
     try:
         nvml.api.nvmlDeviceGetComputeRunningProcesses_v3(gpu.handle)
     except nvml.Error as error:
@@ -152,89 +203,236 @@ def why_no_processes(nvml: Nvml, gpu: Gpu) -> Optional[str]:
 class ProcessProbe:
     """All processes on all GPUs.
 
-    ``look`` may take its time: it is called in a thread beside the sampling one where that is ``due``, and
-    anew in another thread where ``gives_up`` says so; the sampling thread takes what was found.
-    ``hanging`` holds the positions of the GPUs that don't tell their processes.
+    ``read`` may take long: it runs in a worker thread when it is ``due``, and in a new one when
+    ``skip_hanging_gpu`` returns True; the sampling thread takes the newest samples.
+    ``hanging`` holds the positions of the GPUs that don't return their processes.
     """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu], proc: str) -> None:
         self._nvml = nvml
         self._gpus = gpus
         self._table = ProcessTable(proc)
-        self._lister: Optional[Lister] = None
+        self._lister: Optional[ProcessLister] = None
         self._lock = Lock()
-        self._asked: Optional[Tuple[int, float]] = None
-        self._given_up: Set[int] = set()
+        self._current: Optional[Tuple[int, float]] = None
+        self._skipped: Set[int] = set()
         self.hanging: Set[int] = set()
         self._due_at = 0
-        self._found: Deque[Tuple[ProcessSample, ...]] = deque(maxlen=1)
+        self._samples: Deque[Tuple[ProcessSample, ...]] = deque(maxlen=1)
 
     def due(self, now_ns: int) -> bool:
-        """Whether it is time for another look, which may still be at work then."""
+        """Return whether it is time to read again; an earlier read may still be running."""
         return now_ns >= self._due_at
 
     def take(self) -> Optional[Tuple[ProcessSample, ...]]:
-        """What was found by the newest look, None where there was none since the last call."""
-        return self._found.pop() if self._found else None
+        """Return the newest samples, None if none came since the last call."""
+        return self._samples.pop() if self._samples else None
 
-    def look(self, now_ns: int, tick_ns: int) -> None:
-        """Make a sample of each process on each GPU, but for those that are given up at the moment.
+    def read(self, now_ns: int, tick_ns: int) -> None:
+        """Sample each process on each GPU, except on GPUs whose driver call hangs.
 
-        The next look is due by the time of the tick: GPUs that answer slowly come before it at each.
+        The next read is due by the time of the tick, not by ``now_ns``, which slow GPUs delay.
         """
-        self._due_at = tick_ns + _LOOK_NS
+        self._due_at = tick_ns + _READ_NS
         if self._lister is None:
-            self._lister = best_lister(self._nvml)
-        found: List[Tuple[int, int, GpuShare]] = []
+            self._lister = make_lister(self._nvml)
+        usages: List[Tuple[int, int, GpuUsage]] = []
         for position in range(len(self._gpus)):
-            if position in self._given_up:
-                self._watch(position, False)
+            if position in self._skipped:
+                self._set_hanging(position, True)
                 continue
-            self._asked = position, time.monotonic()
-            shares = self._shares(position)
+            self._current = position, time.monotonic()
+            on_gpu = self._processes_on(position)
             with self._lock:
-                if position in self._given_up:  # and another thread asks the others since
-                    self._given_up.remove(position)
+                if position in self._skipped:  # another thread has read the other GPUs meanwhile
+                    self._skipped.remove(position)
                     return
-                self._asked = None
-            self._watch(position, True)
-            found += [(position, pid, share) for pid, share in shares.items()]
-        del found[MAX_PROCESSES:]
-        hosts = self._table.look([pid for _, pid, _ in found], now_ns)
+                self._current = None
+            self._set_hanging(position, False)
+            usages += [(position, pid, usage) for pid, usage in on_gpu.items()]
+        del usages[MAX_PROCESSES:]
+        hosts = self._table.read([pid for _, pid, _ in usages], now_ns)
         samples = []
-        for position, pid, share in found:
+        for position, pid, usage in usages:
             host = hosts[pid]
-            row = (share.memory_mib, share.sm_pct, *host.usage)
+            row = (usage.memory_mib, usage.sm_pct, *host.usage)
             samples.append(
                 ProcessSample(position, pid, host.user, host.command, host.rank, host.local_rank, row)
             )
-        self._found.append(tuple(samples))
+        self._samples.append(tuple(samples))
 
-    def gives_up(self) -> bool:
-        """Whether a GPU holds up a look for too long; it has the thread to itself from now on."""
+    def skip_hanging_gpu(self) -> bool:
+        """Skip a GPU whose call takes too long and leave it its thread; True if there was one."""
         with self._lock:
-            if self._asked is None or time.monotonic() - self._asked[1] < _PATIENCE_S:
+            if self._current is None or time.monotonic() - self._current[1] < _PATIENCE_S:
                 return False
-            self._given_up.add(self._asked[0])
-            self._asked = None
+            self._skipped.add(self._current[0])
+            self._current = None
             return True
 
-    def _shares(self, position: int) -> Dict[int, GpuShare]:
+    def _processes_on(self, position: int) -> Dict[int, GpuUsage]:
         gpu = self._gpus[position]
         if self._lister is None or not gpu.reachable:
             return {}
         try:
-            return self._lister.on(gpu)
-        except Exception:  # whatever nvitop meets on this machine, NVML itself does too or can do without
+            return self._lister.processes_on(gpu)
+        except Exception:  # whatever fails in nvitop fails in NVML too, or NVML does without it
             self._lister = NvmlLister(self._nvml)
-            return self._lister.on(gpu)
+            return self._lister.processes_on(gpu)
 
-    def _watch(self, position: int, answered: bool) -> None:
+    def _set_hanging(self, position: int, hanging: bool) -> None:
         gpu = self._gpus[position]
-        if not answered and position not in self.hanging:
+        if hanging and position not in self.hanging:
             self.hanging.add(position)
-            message = f"no longer tells its processes: {HANGS}"
+            message = f"no longer lists its processes: {HANGS}"
             gpu.notes.append(Note("unmeasured", WARNING, message, gpu.index))
-        elif answered and position in self.hanging:
+        elif not hanging and position in self.hanging:
             self.hanging.remove(position)
-            gpu.notes.append(Note("measured", INFO, "tells its processes again", gpu.index))
+            gpu.notes.append(Note("measured", INFO, "lists its processes again", gpu.index))
+
+
+class _TrackedProcess:
+    """One process: what stays the same, its open files and its rates."""
+
+    def __init__(self, folder: str) -> None:
+        self.user: Optional[str] = None
+        self.rank: Optional[int] = None
+        self.local_rank: Optional[int] = None
+        self.stat: Optional[ProcessStat] = None
+        self._folder = folder
+        self._stat, self._cmdline, self._io = (
+            KeptFile(f"{folder}/{name}") for name in ("stat", "cmdline", "io")
+        )
+        self._arguments = b""
+        self._command: Optional[str] = None
+        self._command_until = 0
+        self._cpu, self._read, self._written = Rate(), Rate(), Rate()
+
+    def open(self, users: UserNames) -> None:
+        """Read it for the first time. Raises OSError, and as ``parse_process_stat``."""
+        self.stat = parse_process_stat(self._stat.read())
+        status = _content(f"{self._folder}/status")
+        self.user = None if status is None else users.name(parse_process_uid(status))
+        # Only the owner and root may read this, and only the ranks' variables are used.
+        self.rank, self.local_rank = parse_ranks(_content(f"{self._folder}/environ") or b"")
+
+    def refresh(self) -> bool:
+        """Read it again; False when the process has ended and its pid may be another's."""
+        before = self.stat
+        try:
+            self.stat = parse_process_stat(self._stat.read())
+        except (OSError, ValueError, LookupError):
+            return False
+        return before is not None and before.started == self.stat.started
+
+    def command(self, longest: int, now_ns: int) -> Optional[str]:
+        """Return its command line, which changes when it renames itself (workers of Ray and vLLM do)."""
+        if now_ns >= self._command_until:
+            self._command_until = now_ns + _COMMAND_NS
+            self._read_command()
+        return None if self._command is None else self._command[:longest]
+
+    def _read_command(self) -> None:
+        try:
+            arguments = self._cmdline.read(_COMMAND_BYTES)
+        except OSError:
+            arguments = b""
+        if arguments != self._arguments:
+            self._arguments = arguments
+            command = parse_command(arguments)
+            self._command = None if command is None else clip_text(command)
+
+    def usage(self, now_ns: int) -> HostUsage:
+        """Return what it used between the last two reads."""
+        stat = self.stat or ProcessStat(0, 0, 0)
+        bytes_read, bytes_written = self._disk_bytes()
+        return (
+            _scaled(self._cpu.update(stat.cpu, now_ns), 100 / _TICKS_PER_SECOND),
+            stat.resident * _PAGE >> 20,
+            _scaled(self._read.update(bytes_read, now_ns), 1 / _MB),
+            _scaled(self._written.update(bytes_written, now_ns), 1 / _MB),
+        )
+
+    def _disk_bytes(self) -> Tuple[Optional[int], Optional[int]]:
+        try:
+            return parse_process_io(self._io.read())
+        except OSError:  # only the owner and root may read it
+            return None, None
+
+    def close(self) -> None:
+        """Close its files, which open again when they are read."""
+        for file in (self._stat, self._cmdline, self._io):
+            file.close()
+
+
+class UserNames:
+    """The names of users, each looked up once."""
+
+    def __init__(self) -> None:
+        self._names: Dict[int, str] = {}
+
+    def name(self, uid: int) -> str:
+        """Return a user's name, or the number of a user without one."""
+        if uid not in self._names:
+            import pwd
+
+            try:
+                self._names[uid] = clip_text(pwd.getpwuid(uid).pw_name)
+            except KeyError:
+                self._names[uid] = str(uid)
+        return self._names[uid]
+
+
+class ProcessTable:
+    """Follows processes by pid in /proc; a process that reuses a pid is recognised by its start time."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._tracked: Dict[int, _TrackedProcess] = {}
+        self._users = UserNames()
+
+    def read(self, pids: Sequence[int], now_ns: int) -> Dict[int, HostProcess]:
+        """Return the host's view of each process, and forget processes that are not among these.
+
+        The more processes, the shorter each command line, so that all of them fit into a frame.
+        """
+        before, self._tracked = self._tracked, {}
+        longest = _ALL_COMMANDS // max(1, len(pids))
+        for gone in before.keys() - set(pids):
+            before[gone].close()
+        return {pid: self._read(pid, before.get(pid), now_ns, longest) for pid in set(pids)}
+
+    def _read(self, pid: int, process: Optional[_TrackedProcess], now_ns: int, longest: int) -> HostProcess:
+        if process is None or not process.refresh():
+            if process is not None:
+                process.close()
+            process = _TrackedProcess(f"{self._proc}/{pid}")
+        try:
+            if process.stat is None:
+                process.open(self._users)
+            host = HostProcess(
+                process.user,
+                process.command(longest, now_ns),
+                process.rank,
+                process.local_rank,
+                process.usage(now_ns),
+            )
+        except (OSError, ValueError, LookupError):
+            process.close()
+            return UNKNOWN
+        self._tracked[pid] = process
+        if len(self._tracked) > _KEPT_OPEN:
+            process.close()
+        return host
+
+
+def _content(path: str) -> Optional[bytes]:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:  # it has ended, or belongs to another user
+        return None
+
+
+def _scaled(rate: Optional[float], factor: float) -> Optional[float]:
+    return None if rate is None else rate * factor

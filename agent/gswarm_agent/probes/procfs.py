@@ -1,7 +1,11 @@
-"""What files in /proc say, without any I/O. Text that doesn't fit raises ValueError or LookupError."""
+"""Files of /proc and /sys: kept open for reading again, and parsers without I/O.
+
+A parser raises ValueError or LookupError for text of another form.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 
 from gswarm_agent.frozen import dataclass
@@ -10,8 +14,41 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Optional, Tuple
 
+_CHUNK = 65536
+_SHORT = 2048
+"""A shorter read reached the end: the kernel returns at least a page, less a line that didn't fit."""
+
+
+class KeptFile:
+    """A file in /proc or /sys that stays open and is read from its beginning each time."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor: Optional[int] = None
+
+    def read(self, most: int = _CHUNK * _CHUNK) -> bytes:
+        """Return its content, or about the first ``most`` bytes. An OSError closes the file."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = chunk = os.pread(self._descriptor, min(_CHUNK, most), 0)
+            while len(chunk) >= _SHORT and len(text) < most:
+                chunk = os.pread(self._descriptor, _CHUNK, len(text))
+                text += chunk
+        except OSError as error:
+            self.close()
+            raise OSError(error.errno, error.strerror, self.path) from None
+        return text
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
 SECTOR = 512
-"""Bytes of a sector in /proc/diskstats, whatever the disk's own."""
+"""Bytes of a sector in /proc/diskstats, whatever sectors the disk has."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +81,7 @@ _TICKS = 8
 
 
 def parse_stat(text: bytes) -> Tuple[CpuTimes, CoreTimes]:
-    """/proc/stat: the times of all cores together, and of each."""
+    """Parse /proc/stat: the times of all cores together, and of each core."""
     first, _, rest = text[: text.index(b"\nintr")].partition(b"\n")
     name, *fields = first.split()
     if name != b"cpu":
@@ -67,52 +104,52 @@ _MEMORY = {name: b"\n%b:" % name for name in (b"MemTotal", b"MemAvailable", b"Sw
 
 
 def parse_meminfo(text: bytes) -> Dict[bytes, int]:
-    """/proc/meminfo: KiB in all and available, of memory and of swap, by the file's names."""
+    """Parse /proc/meminfo: KiB of memory and swap, total and free, by the file's names."""
     text = b"\n" + text
-    found = {}
+    kib = {}
     for name, start in _MEMORY.items():
         at = text.find(start)
         if at >= 0:
-            found[name] = int(text[at + len(start) : text.index(b" kB\n", at)])
-    return found
+            kib[name] = int(text[at + len(start) : text.index(b" kB\n", at)])
+    return kib
 
 
 def parse_loadavg(text: bytes) -> float:
-    """/proc/loadavg: the mean of one minute."""
+    """Parse /proc/loadavg: the mean of one minute."""
     return float(text.split()[0])
 
 
 def parse_pressure(text: bytes) -> int:
-    """/proc/pressure/*: microseconds in which some task waited, since boot."""
+    """Parse /proc/pressure/*: microseconds in which some task waited, since boot."""
     some, _, _ = text.partition(b"\n")
     kind, _, total = some.rpartition(b" total=")
     if not kind.startswith(b"some "):
-        raise ValueError("it doesn't begin with what some tasks waited")
+        raise ValueError("a file in /proc/pressure does not begin with 'some'")
     return int(total)
 
 
 def parse_diskstats(text: bytes) -> Dict[str, Tuple[int, int]]:
-    """/proc/diskstats: bytes (read, written) by block device, partitions and all."""
-    found = {}
+    """Parse /proc/diskstats: bytes (read, written) by block device, partitions included."""
+    counts = {}
     for line in text.splitlines():
         fields = line.split(None, 10)
-        found[fields[2].decode()] = (int(fields[5]) * SECTOR, int(fields[9]) * SECTOR)
-    return found
+        counts[fields[2].decode()] = (int(fields[5]) * SECTOR, int(fields[9]) * SECTOR)
+    return counts
 
 
 def parse_net_dev(text: bytes) -> Dict[str, Tuple[int, int]]:
-    """/proc/net/dev: bytes (received, sent) by interface."""
-    found = {}
+    """Parse /proc/net/dev: bytes (received, sent) by interface."""
+    counts = {}
     for line in text.splitlines()[2:]:
-        name, _, counts = line.rpartition(b":")
-        fields = counts.split(None, 9)
-        found[name.strip().decode()] = (int(fields[0]), int(fields[8]))
-    return found
+        name, _, columns = line.rpartition(b":")
+        fields = columns.split(None, 9)
+        counts[name.strip().decode()] = (int(fields[0]), int(fields[8]))
+    return counts
 
 
 @dataclass(frozen=True)
 class ProcessStat:
-    """/proc/PID/stat: CPU time and start time in clock ticks, resident memory in pages."""
+    """Of /proc/PID/stat: CPU time and start time in clock ticks, resident memory in pages."""
 
     cpu: int
     started: int
@@ -120,43 +157,41 @@ class ProcessStat:
 
 
 def parse_process_stat(text: bytes) -> ProcessStat:
-    """/proc/PID/stat. The command in parentheses may itself hold parentheses and spaces."""
+    """Parse /proc/PID/stat. The command in parentheses may itself hold parentheses and spaces."""
     fields = text[text.rindex(b")") + 1 :].split(None, 22)
     return ProcessStat(int(fields[11]) + int(fields[12]), int(fields[19]), int(fields[21]))
 
 
 def parse_process_io(text: bytes) -> Tuple[int, int]:
-    """/proc/PID/io: bytes (read from, written to) disks."""
+    """Parse /proc/PID/io: bytes (read from, written to) disks."""
     words = text.split()
     return int(words[words.index(b"read_bytes:") + 1]), int(words[words.index(b"write_bytes:") + 1])
 
 
 def parse_process_uid(text: bytes) -> int:
-    """/proc/PID/status: the real user id."""
+    """Parse /proc/PID/status: the real user id."""
     line = next((line for line in text.splitlines() if line.startswith(b"Uid:")), b"")
     return int(line.split()[1])
 
 
 def parse_command(text: bytes) -> Optional[str]:
-    """/proc/PID/cmdline: the words without secrets, joined by spaces; None for a kernel thread, a zombie."""
+    """Parse /proc/PID/cmdline: the words without secrets; None for a kernel thread or a zombie."""
     from gswarm_agent.redact import redact  # its patterns take a while to compile
 
     return " ".join(redact(text.rstrip(b"\0").decode("utf-8", "replace").split("\0"))) or None
 
 
-# A launcher inside a Slurm step (torchrun, mpirun) knows better than Slurm which rank a process has.
+# In this order: a launcher inside a Slurm step (torchrun, mpirun) overrides Slurm's rank.
 _RANKS = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"SLURM_PROCID")
 _LOCAL_RANKS = (b"LOCAL_RANK", b"OMPI_COMM_WORLD_LOCAL_RANK", b"SLURM_LOCALID")
 
 
 def parse_ranks(environ: bytes) -> Tuple[Optional[int], Optional[int]]:
-    """/proc/PID/environ: (rank, local rank), from the named variables and no others."""
+    """Parse /proc/PID/environ: (rank, local rank), from the launchers' variables and no others."""
     values: Dict[bytes, int] = {}
     for entry in environ.split(b"\0"):
         name, _, value = entry.partition(b"=")
         if (name in _RANKS or name in _LOCAL_RANKS) and re.fullmatch(rb"[0-9]{1,9}", value):
             values[name] = int(value)
-    found: List[Optional[int]] = [
-        next((values[name] for name in names if name in values), None) for names in (_RANKS, _LOCAL_RANKS)
-    ]
-    return found[0], found[1]
+    rank = next((values[name] for name in _RANKS if name in values), None)
+    return rank, next((values[name] for name in _LOCAL_RANKS if name in values), None)

@@ -1,4 +1,4 @@
-"""XID errors and double-bit ECC errors, as the driver reports them."""
+"""XID errors and double-bit ECC errors, from the driver's events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _WAIT_MS = 60_000
 _PAUSE_S = 1.0
 
-# Those that end jobs most often, from NVIDIA's "XID Errors" documentation.
+# The XIDs that end jobs most often, from NVIDIA's "XID Errors" documentation.
 _MEANINGS = {
     13: "graphics engine exception, mostly a fault of the program",
     31: "memory page fault, mostly a fault of the program",
@@ -42,15 +42,15 @@ _MEANINGS = {
 
 
 def describe_xid(number: int, index: int) -> str:
-    """One sentence for an XID on a GPU."""
+    """Return one sentence for an XID on a GPU."""
     meaning = _MEANINGS.get(number)
     return f"XID {number} on GPU {index}" + (f": {meaning}" if meaning else "")
 
 
 class XidWatch:
-    """Waits for events of all GPUs in a thread of its own and leaves a note with the GPU of each.
+    """Waits for events of all GPUs in its own thread and adds a note to the GPU of each.
 
-    ``reasons`` says of GPUs (by index) that don't report events why.
+    ``reasons`` holds, by index, why a GPU does not report events.
     """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
@@ -64,7 +64,7 @@ class XidWatch:
             threading.Thread(target=self._work, name="xid", daemon=True).start()
 
     def close(self) -> None:
-        """End the thread as soon as its wait has ended, which nobody should wait for."""
+        """End the thread when its current wait, of up to a minute, is over. Does not block."""
         self._ended.set()
 
     def _register(self, gpus: Sequence[Gpu]) -> None:
@@ -97,9 +97,7 @@ class XidWatch:
                     self.reasons.update({g.index: reason_of(error.value) for g in self._gpus.values()})
                     return
                 if not self._nvml.is_timeout(error):
-                    self._ended.wait(
-                        _PAUSE_S
-                    )  # after a lost GPU the driver may answer at once, again and again
+                    self._ended.wait(_PAUSE_S)  # with a lost GPU the driver may return at once each time
                 continue
             gpu = self._gpus.get(handle_address(event.device))
             if gpu is None:
