@@ -31,7 +31,7 @@ def keys() -> str:
             a for a in ACTIONS if a.group == group and not a.name.startswith(("metric(", "move("))
         ):
             written = " ".join(f"`{key_name(key)}`" for key in action.keys)
-            where = ", ".join(action.places) if action.places else "everywhere"
+            where = ", ".join(action.screens) if action.screens else "everywhere"
             where += MODES_IN_WORDS[action.modes]
             lines.append(f"| {written} | {action.help} | {where} |")
     lines[2:2] = [

@@ -67,8 +67,8 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             title=title,
             theme=theme,
             metric=settings.metric,
-            desk=lambda: RecordingQueries(source.aside()),
-            asked=QueryHistory(history_path()),
+            open_queries=lambda: RecordingQueries(source.aside()),
+            history=QueryHistory(history_path()),
         )
         asyncio.run(app.run_async())
     return app.return_code or 0

@@ -157,12 +157,20 @@ def _app(options: Options, plan: Plan, hub: Hub, theme: str, recorder: Recorder 
     nodes = hosts.fold(plan.nodes)
     title = f"job {plan.job.label} · {nodes}" if plan.job else nodes
     past = None if recorder is None else partial(build.look_back, hub, recorder)
-    desk = None if recorder is None else partial(_desk, recorder)
-    asked = QueryHistory(history_path())
-    return GswarmApp(hub, title=title, theme=theme, metric=options.metric, past=past, desk=desk, asked=asked)
+    open_queries = None if recorder is None else partial(_queries, recorder)
+    history = QueryHistory(history_path())
+    return GswarmApp(
+        hub,
+        title=title,
+        theme=theme,
+        metric=options.metric,
+        past=past,
+        open_queries=open_queries,
+        history=history,
+    )
 
 
-def _desk(recorder: Recorder) -> RecordingQueries:
+def _queries(recorder: Recorder) -> RecordingQueries:
     from gswarm_tui.analysis.queries import RecordingQueries
 
     return RecordingQueries(recorder.queries())

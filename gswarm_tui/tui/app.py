@@ -20,8 +20,8 @@ from gswarm_tui.hub import Hub
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import LIVE, PAST
 from gswarm_tui.tui.feeds import LiveFeed, PastFeed
+from gswarm_tui.tui.playing import PlayingViewer
 from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, PickDialog
-from gswarm_tui.tui.viewer import Viewer
 
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 INTERVALS_MS = (100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 
 
-class GswarmApp(Viewer):
+class GswarmApp(PlayingViewer):
     """The terminal app over a hub.
 
     It never starts or stops links or the recorder: whoever made them does, when its first look is ``painted``
@@ -46,8 +46,8 @@ class GswarmApp(Viewer):
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
         past: Callable[[], Player] | None = None,
-        desk: Callable[[], RecordingQueries] | None = None,
-        asked: QueryHistory | None = None,
+        open_queries: Callable[[], RecordingQueries] | None = None,
+        history: QueryHistory | None = None,
     ) -> None:
         super().__init__(
             LiveFeed(hub),
@@ -56,8 +56,8 @@ class GswarmApp(Viewer):
             theme=theme,
             metric=metric,
             timezone=timezone,
-            desk=desk,
-            asked=asked,
+            open_queries=open_queries,
+            history=history,
         )
         self.hub = hub
         self.painted = asyncio.Event()
@@ -65,7 +65,6 @@ class GswarmApp(Viewer):
 
     def on_mount(self) -> None:
         """Follow the hub."""
-        super().on_mount()
         self.hub.flushed.append(self._flushed)
 
     def on_ready(self) -> None:
@@ -81,7 +80,7 @@ class GswarmApp(Viewer):
         """The hub ticked, on its own task."""
         if self.mode == PAST and self.player is not None and self.player.caught_up:
             self.action_return_to_now()
-        self.look_soon()
+        self.request_update()
 
     # Looking back
 
@@ -97,35 +96,35 @@ class GswarmApp(Viewer):
         if self.mode == PAST or await self._look_back():
             await super().action_go_to()
 
-    async def visit(self, at: float) -> None:
+    async def go_to_time(self, at: float) -> None:
         """Look back to a time."""
         if self.mode == PAST or await self._look_back():
-            await super().visit(at)
+            await super().go_to_time(at)
 
     async def _look_back(self) -> bool:
         """Stay at what is on disk by now; links, hub and recorder go on. Whether it worked."""
         if self._past is None:
-            self.say("nothing is recorded, so there is no past to look at", wrong=True)
+            self.show_notice("nothing is recorded, so there is no past to look at", error=True)
             return False
         self.feed = LiveFeed(self.hub, reading=True)
-        self.look()
+        self.update_view()
         try:
             player = await asyncio.to_thread(self._past)
         except RecordingUnreadableError as error:
             self.feed = LiveFeed(self.hub)
-            self.say(str(error), wrong=True)
+            self.show_notice(str(error), error=True)
             return False
         self.begin_playing(player)
         await player.ready()
         self.feed, self.mode = PastFeed(player, self.hub, self.timezone), PAST
-        self.look()
+        self.update_view()
         return True
 
     def action_return_to_now(self) -> None:
         """Show what is live again."""
         self.end_playing()
         self.feed, self.mode = LiveFeed(self.hub), LIVE
-        self.look()
+        self.update_view()
 
     # Rates
 
@@ -141,8 +140,8 @@ class GswarmApp(Viewer):
 
     def _set_interval(self, interval_ms: int) -> None:
         self.hub.set_interval(interval_ms)
-        self.say(f"sampling every {interval_ms / 1000:g} s")
-        self.look()
+        self.show_notice(f"sampling every {interval_ms / 1000:g} s")
+        self.update_view()
 
     # Sessions
 
@@ -199,26 +198,26 @@ class GswarmApp(Viewer):
         session_id = self.hub.start_session(name, started_at=at)
         if self.player is not None:
             self.player.session_started(SessionStarted(session_id, self.hub.now(), name, at))
-        self.say(f"started {name}, from {clock(ago)} ago on" if ago >= 1 else f"started {name}")
-        self.look()
+        self.show_notice(f"started {name}, from {clock(ago)} ago on" if ago >= 1 else f"started {name}")
+        self.update_view()
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or rewrite its note."""
         self.hub.change_session(session_id, name=name, note=note)
         if self.player is not None:
             self.player.look_along()
-        self.look()
+        self.update_view()
 
     def action_stop_session(self) -> None:
         """End the session that is meant here, the only one, or the one that the person picks."""
         running = self.hub.fleet.sessions.running
-        chosen = self.place.chosen_session()
+        chosen = self.front.chosen_session()
         if chosen is not None and not chosen.running:
-            self.say(f"{chosen.name} has ended already")
+            self.show_notice(f"{chosen.name} has ended already")
         elif chosen is not None:
             self._stop_session(chosen.session_id)
         elif not running:
-            self.say("no session is running; s starts one")
+            self.show_notice("no session is running; s starts one")
         elif len(running) == 1:
             self._stop_session(running[0].session_id)
         else:
@@ -234,8 +233,8 @@ class GswarmApp(Viewer):
         if session is None or not session.running:
             return
         self.hub.stop_session(session.session_id)
-        self.say(f"stopped {session.name} after {clock(session.seconds(self.hub.now()))}")
-        self.look()
+        self.show_notice(f"stopped {session.name} after {clock(session.seconds(self.hub.now()))}")
+        self.update_view()
 
     # Marks
 
@@ -266,10 +265,10 @@ class GswarmApp(Viewer):
         made = self.hub.mark(name, detail, at=parse_start(answer[2], self.hub.now(), self.timezone))
         if self.player is not None:
             self.player.marked(made)
-        self.say(
+        self.show_notice(
             f"marked {name}" if self.hub.recorder else f"marked {name}; nothing is recorded, so it stays here"
         )
-        self.look()
+        self.update_view()
 
     # The end
 

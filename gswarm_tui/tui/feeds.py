@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, tzinfo
-from typing import Protocol
 
 from gswarm_tui.common.quantities import clock
 from gswarm_tui.fleet.state import Fleet
@@ -12,24 +11,6 @@ from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.drawing.fleet_lines import recording
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
-
-
-class Feed(Protocol):
-    """A fleet, the time that it is shown at, and since when there is something of it (Unix seconds)."""
-
-    @property
-    def fleet(self) -> Fleet:
-        """The fleet; after a jump in time another one."""
-
-    @property
-    def started_at(self) -> float:
-        """When it began."""
-
-    def now(self) -> float:
-        """The time that is shown."""
-
-    def state(self) -> list[Span]:
-        """What a header says of it; the first two pieces say the most important."""
 
 
 class LiveFeed:

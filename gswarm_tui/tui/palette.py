@@ -1,27 +1,26 @@
-"""The command palette: every action of the table, every metric, order, theme and node, found by name."""
+"""Command palette: finds every action, metric, sort order, theme and node by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
+from textual.app import App
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.widgets import OptionList
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.fleet.order import Order
-from gswarm_tui.tui.actions import actions_of
+from gswarm_tui.tui.actions import QUERY, actions_of
 from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.text import clean
-
-if TYPE_CHECKING:
-    from gswarm_tui.tui.viewer import Viewer
+from gswarm_tui.tui.screens.base import ViewerScreen
 
 
 class PaletteEntry(NamedTuple):
-    """An entry of the palette; ``listed`` tells whether it is shown before a letter is typed."""
+    """An entry of the palette; ``listed`` ones are shown before a letter is typed."""
 
     name: str
     help: str
@@ -29,32 +28,34 @@ class PaletteEntry(NamedTuple):
     listed: bool = True
 
 
-def palette_entries(app: Viewer) -> Iterator[PaletteEntry]:
-    """What can be commanded in the place in front."""
-    place = app.place
-    for action in actions_of(place.PLACE, app.mode):
+def palette_entries(screen: ViewerScreen) -> Iterator[PaletteEntry]:
+    """Yield the commands that make sense on a screen."""
+    app: App[object] = screen.app
+    viewer = screen.viewer
+    for action in actions_of(screen.SCREEN, viewer.mode):
         if action.palette:
-            run = partial(app.run_action, action.name, place if action.places else app)
+            run = partial(app.run_action, action.name, screen if action.screens else app)
             yield PaletteEntry(action.help, f"key {action.keys_shown}", run)
-    for metric in (*GPU_METRICS, *HOST_METRICS):
-        of = "" if metric in GPU_METRICS else "node "
-        show = partial(app.show_metric, metric.name)
-        yield PaletteEntry(f"Show {of}{metric.label}", meaning(metric), show)
-    for order in Order:
-        yield PaletteEntry(
-            f"Sort nodes {order.value}", "order of the fleet", partial(app.show_order, order), False
-        )
     for theme in THEME_NAMES:
         yield PaletteEntry(f"Theme {theme}", "colours", partial(setattr, app, "theme", theme), False)
-    for node in app.feed.fleet.nodes:
-        yield PaletteEntry(f"Open {clean(node)}", "node", partial(app.show_node, node), False)
+    if viewer.mode == QUERY:
+        return
+    for metric in (*GPU_METRICS, *HOST_METRICS):
+        of = "" if metric in GPU_METRICS else "node "
+        show = partial(viewer.show_metric, metric.name)
+        yield PaletteEntry(f"Show {of}{metric.label}", meaning(metric), show)
+    for order in Order:
+        show_order = partial(viewer.show_order, order)
+        yield PaletteEntry(f"Sort nodes {order.value}", "order of the heatmap", show_order, False)
+    for node in viewer.feed.fleet.nodes:
+        yield PaletteEntry(f"Open {clean(node)}", "node", partial(viewer.show_node, node), False)
 
 
 class ActionPalette(CommandPalette):
-    """Textual's palette, which stays alive where the terminal leaves its list no room."""
+    """Textual's palette, which also works where the terminal leaves no line for its list."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """No pages in a list without a line: the highlighted one has no place in it."""
+        """Refuse paging in a list without a visible line, where Textual fails."""
         if (
             parameters in (("page_down",), ("page_up",))
             and not self.query_one(OptionList).scrollable_content_region
@@ -64,22 +65,22 @@ class ActionPalette(CommandPalette):
 
 
 class ActionProvider(Provider):
-    """What the palette finds in the place that it was opened from."""
+    """Search in the commands of the screen that the palette was opened from."""
 
     async def startup(self) -> None:
         """Collect the commands once for each time that the palette opens."""
-        self._commands = list(palette_entries(cast("Viewer", self.app)))
+        self._entries = list(palette_entries(cast("ViewerScreen", self.screen)))
 
     async def discover(self) -> Hits:
-        """Most of it, before a letter is typed."""
-        for command in self._commands:
-            if command.listed:
-                yield DiscoveryHit(command.name, command.run, help=command.help)
+        """Yield the listed commands before a letter is typed."""
+        for entry in self._entries:
+            if entry.listed:
+                yield DiscoveryHit(entry.name, entry.run, help=entry.help)
 
     async def search(self, query: str) -> Hits:
-        """What matches the letters."""
+        """Yield the commands that match the letters."""
         matcher = self.matcher(query)
-        for command in self._commands:
-            score = matcher.match(command.name)
+        for entry in self._entries:
+            score = matcher.match(entry.name)
             if score > 0:
-                yield Hit(score, matcher.highlight(command.name), command.run, help=command.help)
+                yield Hit(score, matcher.highlight(entry.name), entry.run, help=entry.help)

@@ -11,10 +11,10 @@ from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feeds import PlayedFeed
-from gswarm_tui.tui.viewer import Viewer
+from gswarm_tui.tui.playing import PlayingViewer
 
 
-class ReplayApp(Viewer):
+class ReplayApp(PlayingViewer):
     """Plays a recording; ``file`` is its name for the header."""
 
     def __init__(
@@ -26,8 +26,8 @@ class ReplayApp(Viewer):
         theme: str = DARK,
         metric: str = "util_pct",
         timezone: tzinfo | None = None,
-        desk: Callable[[], RecordingQueries] | None = None,
-        asked: QueryHistory | None = None,
+        open_queries: Callable[[], RecordingQueries] | None = None,
+        history: QueryHistory | None = None,
     ) -> None:
         super().__init__(
             PlayedFeed(player, file, timezone),
@@ -36,12 +36,11 @@ class ReplayApp(Viewer):
             theme=theme,
             metric=metric,
             timezone=timezone,
-            desk=desk,
-            asked=asked,
+            open_queries=open_queries,
+            history=history,
         )
         self._first_player = player
 
     def on_mount(self) -> None:
         """Play."""
-        super().on_mount()
         self.begin_playing(self._first_player)

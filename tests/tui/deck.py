@@ -72,5 +72,5 @@ async def settle(app: Viewer, player: Player, pilot: Pilot[str]) -> None:
             not player.playhead.paused and player.now() < player.playhead.at
         ):
             await pilot.pause(0.01)
-    app.look()
+    app.update_view()
     await pilot.pause()

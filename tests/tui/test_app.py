@@ -82,7 +82,7 @@ async def test_what_something_else_wrote_over_the_screen_is_drawn_over(
 
     def display(_: object, drawn: CompositorUpdate | None) -> None:
         if drawn is not None:
-            seen.write(app._terminal.frame(drawn, app.console) or "")
+            seen.write(app._written_cells.frame(drawn, app.console) or "")
 
     monkeypatch.setattr(app, "_display", display)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -278,7 +278,7 @@ async def test_ticks_while_a_place_opens_do_no_harm(keys: tuple[str, ...]) -> No
             made.advance(1)
             app.call_next(made.hub.flush)
             await pilot.pause()
-        assert app.place.PLACE != "fleet"
+        assert app.front.SCREEN != "fleet"
 
 
 async def test_a_place_that_is_open_is_open_error_twice() -> None:
@@ -286,8 +286,8 @@ async def test_a_place_that_is_open_is_open_error_twice() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("S", "e", "S", "e", "e")
         await pilot.pause()
-        assert app.place.PLACE == "events"
+        assert app.front.SCREEN == "events"
         assert len(app.screen_stack) <= 3
         await pilot.press("f")
         await pilot.pause()
-        assert app.place.PLACE == "fleet"
+        assert app.front.SCREEN == "fleet"

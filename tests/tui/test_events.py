@@ -127,4 +127,4 @@ async def test_a_text_keeps_what_holds_it_and_escape_drops_it() -> None:
         assert "thing 3" in screen_text(app)
         await pilot.press("escape")
         assert "thing 3 " not in screen_text(app)
-        assert app.place.PLACE == "fleet"
+        assert app.front.SCREEN == "fleet"

@@ -181,7 +181,7 @@ async def test_what_is_told_of_a_lost_node_does_not_push_it_out_of_view(height: 
         await pilot.pause()
         for _ in range(2):
             made.advance(1)
-            app.fleet_screen.look()
+            app.fleet_screen.update_view()
             await pilot.pause()
         assert line_with(" gpu01  ", app)
         assert line_with(" gpu02  ", app)
@@ -232,7 +232,7 @@ async def test_small_blocks_have_no_heading_where_there_is_no_node() -> None:
     app = app_on(scene(2, 8, 2))
     async with app.run_test(size=(80, 24)) as pilot:
         app.fleet_screen.heatmap.zoom_wanted = Zoom.PLAIN
-        app.look()
+        app.update_view()
         await pilot.pause()
         assert line_with("01234567", app).split() == ["01234567"] * 2
 
@@ -271,10 +271,10 @@ async def test_the_cursor_tells_about_the_gpu_and_opens_the_node() -> None:
         assert "util 0 %" in line_with(" gpu02:2  util", app)
         await pilot.press("enter")
         await pilot.pause()
-        assert app.place.PLACE == "node"
+        assert app.front.SCREEN == "node"
         await pilot.press("escape")
         await pilot.pause()
-        assert app.place.PLACE == "fleet"
+        assert app.front.SCREEN == "fleet"
         assert app.fleet_screen.heatmap.at == ("gpu02", 2)
 
 
@@ -292,7 +292,7 @@ async def test_the_mouse_points_and_opens() -> None:
         assert heatmap.at == ("gpu02", 2)
         await pilot.click(heatmap, offset=spot)
         await pilot.pause()
-        assert app.place.PLACE == "node"
+        assert app.front.SCREEN == "node"
 
 
 async def test_metrics_by_number_by_step_and_from_the_list() -> None:

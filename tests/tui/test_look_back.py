@@ -49,7 +49,7 @@ class Live:
             while (status := self.recorder.status()).waiting or not status.committed:
                 await pilot.pause(0.01)
         self.made.hub.recorded(status)
-        self.app.look()
+        self.app.update_view()
         await pilot.pause()
 
     async def press(self, pilot: Pilot[str], *keys: str) -> None:
@@ -89,7 +89,7 @@ async def test_one_looks_back_while_recording_goes_on_and_returns(
         assert line_with(live.app, "gpu01") == shown
         assert "lost" not in line_with(live.app, "gpu02 ")
         live.made.recording(rows=299, file_bytes=133_000)
-        live.app.look()
+        live.app.update_view()
         await pilot.pause()
         matches_picture(live.app, "past-120x30")
         await live.press(pilot, "greater_than_sign", "greater_than_sign")
@@ -104,7 +104,7 @@ async def test_one_looks_back_while_recording_goes_on_and_returns(
 
 async def test_a_session_is_summed_up_to_now_whatever_time_is_looked_at(live: Live) -> None:
     live.made.connect()
-    live.app.desk = lambda: RecordingQueries(live.recorder.queries())
+    live.app.open_queries = lambda: RecordingQueries(live.recorder.queries())
     async with live.app.run_test(size=(80, 24)) as pilot:
         await live.advance(10, pilot)
         live.made.hub.start_session("train")
@@ -200,7 +200,7 @@ async def test_a_time_is_looked_back_to_from_anywhere(live: Live) -> None:
         await live.advance(60, pilot)
         await live.press(pilot, "enter", "T", *"20s", "enter")
         assert "00:00:40 ago" in line_with(live.app, "PAST")
-        assert live.app.place.PLACE == "node"
+        assert live.app.front.SCREEN == "node"
 
 
 async def test_enter_on_an_event_looks_back_to_it(live: Live) -> None:

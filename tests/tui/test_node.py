@@ -72,7 +72,7 @@ async def test_enter_opens_the_gpu_under_the_cursor_and_escape_comes_back_to_it(
         await pilot.press("down", "down", "enter")
         assert "gpu01:2" in screen_text(app)
         await pilot.press("escape")
-        assert app.place.PLACE == "node"
+        assert app.front.SCREEN == "node"
         assert line_with(app, "▸   2")
 
 

@@ -37,14 +37,14 @@ def source(done: tuple[Path, Scene]) -> Iterator[FileSource]:
 @pytest.fixture
 def app(done: tuple[Path, Scene], source: FileSource) -> GswarmApp:
     return GswarmApp(
-        done[1].hub, title="job 4711", timezone=UTC, desk=lambda: RecordingQueries(source.aside())
+        done[1].hub, title="job 4711", timezone=UTC, open_queries=lambda: RecordingQueries(source.aside())
     )
 
 
 async def computed(app: GswarmApp, pilot: Pilot[str]) -> None:
     """Wait until the place in front has what it shows."""
     await pilot.pause()
-    here = app.place
+    here = app.front
     assert isinstance(here, ComputedScreen)
     await app.workers.wait_for_complete(w for w in app.workers if w.node is here)
     await pilot.pause()
@@ -73,7 +73,7 @@ async def test_a_session_and_a_comparison_look_as_kept(
 async def test_a_running_session_is_computed_anew_now_and_then(tmp_path: Path) -> None:
     made = Scene(2, 2)
     recorder = begin(tmp_path / "run.duckdb", made)
-    app = GswarmApp(made.hub, timezone=UTC, desk=lambda: RecordingQueries(recorder.queries()))
+    app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(recorder.queries()))
 
     async def on_disk() -> None:
         """Wait until all frames so far are."""
@@ -128,7 +128,7 @@ async def test_a_session_without_samples_and_one_that_is_not_on_disk_say_so(tmp_
     recorded(path, made, nothing)
     made.hub.start_session("late")
     with closing(FileSource(path)) as source:
-        app = GswarmApp(made.hub, timezone=UTC, desk=lambda: RecordingQueries(source.aside()))
+        app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(source.aside()))
         async with app.run_test(size=(100, 30)) as pilot:
             await pilot.press("S", "enter")
             await computed(app, pilot)

@@ -56,7 +56,7 @@ def app(source: FileSource) -> GswarmApp:
         scene(4, 8, 10).hub,
         title="job 4711",
         timezone=UTC,
-        desk=lambda: RecordingQueries(source.aside(), clock=lambda: 0.0),
+        open_queries=lambda: RecordingQueries(source.aside(), clock=lambda: 0.0),
     )
 
 
@@ -145,15 +145,15 @@ async def test_escape_ends_a_query_first_and_then_leaves(app: GswarmApp, key: st
 
 
 async def test_leaving_ends_what_is_asked(app: GswarmApp) -> None:
-    desks: list[RecordingQueries] = []
-    made = app.desk
+    opened: list[RecordingQueries] = []
+    made = app.open_queries
     assert made is not None
 
     def watched() -> RecordingQueries:
-        desks.append(made())
-        return desks[-1]
+        opened.append(made())
+        return opened[-1]
 
-    app.desk = watched
+    app.open_queries = watched
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")
         app.screen.query_one(
@@ -163,13 +163,13 @@ async def test_leaving_ends_what_is_asked(app: GswarmApp) -> None:
         await pilot.pause()
         assert "nodes 4/4" in screen_text(app)
         async with asyncio.timeout(30):
-            while not _closed(desks[0]):
+            while not _closed(opened[0]):
                 await pilot.pause(0.01)
 
 
-def _closed(desk: RecordingQueries) -> bool:
+def _closed(queries: RecordingQueries) -> bool:
     try:
-        desk.query("SELECT 1")
+        queries.query("SELECT 1")
     except (RecordingQueryError, duckdb.ConnectionException):
         return True
     return False
@@ -198,7 +198,9 @@ async def test_what_was_asked_comes_back_in_another_run_and_from_the_prompt(
 ) -> None:
     def run() -> GswarmApp:
         return GswarmApp(
-            scene(1, 1, 5).hub, desk=lambda: RecordingQueries(source.aside()), asked=QueryHistory(kept)
+            scene(1, 1, 5).hub,
+            open_queries=lambda: RecordingQueries(source.aside()),
+            history=QueryHistory(kept),
         )
 
     kept = tmp_path / "state" / "sql-history"
@@ -292,7 +294,7 @@ async def test_where_nothing_is_recorded_it_says_so() -> None:
 async def test_a_recording_that_goes_on_is_asked_while_it_is_written(tmp_path: Path) -> None:
     made = Scene(2, 2)
     recorder = begin(tmp_path / "run.duckdb", made)
-    app = GswarmApp(made.hub, timezone=UTC, desk=lambda: RecordingQueries(recorder.queries()))
+    app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(recorder.queries()))
     try:
         async with app.run_test(size=(120, 30)) as pilot:
             made.connect().advance(5)

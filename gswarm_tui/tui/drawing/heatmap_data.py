@@ -55,7 +55,7 @@ class HeatmapData:
         """How many cells the widest node has."""
         return int(self.present.shape[1])
 
-    def look(
+    def update(
         self, nodes: Sequence[NodeState], now: float, hidden: Sequence[npt.NDArray[np.bool_]] | None = None
     ) -> None:
         """Read the nodes as they are; ``hidden`` has the GPUs of each node that a filter leaves out."""

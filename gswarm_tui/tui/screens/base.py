@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.events import Event, Resize
@@ -12,34 +12,31 @@ from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.actions import possible
 from gswarm_tui.tui.drawing.themes import Palette, palette
-from gswarm_tui.tui.feeds import Feed
+from gswarm_tui.tui.screens.host import Feed, ViewerApp
 from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.timeline import Timeline
-
-if TYPE_CHECKING:
-    from gswarm_tui.tui.viewer import Viewer
 
 
 class ViewerScreen(Screen[None], inherit_bindings=False):
     """A screen of the app that shows the fleet, as it is or as it was.
 
-    A subclass names its ``PLACE`` (``actions.PLACES``), takes ``BINDINGS = bindings_of(PLACE)``, ends its
+    A subclass names its ``SCREEN`` (``actions.SCREENS``), takes ``BINDINGS = bindings_of(SCREEN)``, ends its
     ``compose`` with ``foot`` and overrides ``draw``, which ``look`` calls: after each tick, once a second and
     when the screen comes to the front. What it remembers of a fleet it drops in ``forget``: after a jump in
     time there is another one.
     """
 
-    PLACE: ClassVar[str]
+    SCREEN: ClassVar[str]
 
     def __init__(self) -> None:
         super().__init__()
         self._looked_at: Fleet | None = None
-        self._looks_again = False
+        self._update_pending = False
 
     @property
     def feed(self) -> Feed:
         """What is shown."""
-        return self.swarm.feed
+        return self.viewer.feed
 
     @property
     def fleet(self) -> Fleet:
@@ -47,38 +44,38 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         return self.feed.fleet
 
     @property
-    def swarm(self) -> Viewer:
-        """The app, by its own type."""
-        return cast("Viewer", self.app)
+    def viewer(self) -> ViewerApp:
+        """The app."""
+        return cast("ViewerApp", self.app)
 
     @property
     def colours(self) -> Palette:
         """The styles of the present theme."""
         return palette(self.app.theme)
 
-    def look(self) -> None:
+    def update_view(self) -> None:
         """Show the fleet as it is now, unless the widgets aren't there yet or are being taken away."""
         if not self.app.is_running:  # an app that ends takes them away one by one
             return
         if self.is_mounted and self.is_attached and self in self.app.screen_stack and self.size:
             if self.fleet is not self._looked_at:
                 self._looked_at = self.fleet
-                self.forget()
+                self.reset()
             timeline = self.query_one(Timeline)
-            if timeline.show(self.swarm.player, self.swarm.timezone):
-                self.look_again()
-            self.query_one(Footer).show_mode(self.swarm.mode, typing=self.typing)
+            if timeline.show(self.viewer.player, self.viewer.timezone):
+                self.update_after_layout()
+            self.query_one(Footer).show_mode(self.viewer.mode, typing=self.typing)
             self.draw()
 
-    def look_again(self) -> None:
+    def update_after_layout(self) -> None:
         """Look when all parts have their new sizes, once for all that ask for it."""
-        if not self._looks_again:
-            self._looks_again = True
-            self.call_after_refresh(self._look_again)
+        if not self._update_pending:
+            self._update_pending = True
+            self.call_after_refresh(self._update_after_layout)
 
-    def _look_again(self) -> None:
-        self._looks_again = False
-        self.look()
+    def _update_after_layout(self) -> None:
+        self._update_pending = False
+        self.update_view()
 
     @property
     def lines(self) -> int:
@@ -90,21 +87,21 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         """Whether letters are a text now, and no keys."""
         return False
 
-    def foot(self) -> ComposeResult:
+    def compose_footer(self) -> ComposeResult:
         """The timeline, where there is one, and the keys."""
         yield Timeline()
-        yield Footer(self.PLACE)
+        yield Footer(self.SCREEN)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what makes sense in this mode is possible."""
-        return possible(action, self.swarm.mode) and super().check_action(action, parameters)
+        return possible(action, self.viewer.mode) and super().check_action(action, parameters)
 
     def on_timeline_sought(self, event: Timeline.Sought) -> None:
         """A time was clicked: go there."""
-        if self.swarm.player is not None:
-            self.swarm.player.seek(event.at)
+        if self.viewer.player is not None:
+            self.viewer.player.seek(event.at)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """There is another fleet: what was remembered of the one before doesn't hold."""
 
     def draw(self) -> None:
@@ -125,8 +122,8 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Look for the first time, as soon as all widgets are there."""
-        self.call_later(self.look)
+        self.call_later(self.update_view)
 
     def on_screen_resume(self) -> None:
         """Catch up with what happened while another screen was in front."""
-        self.look()
+        self.update_view()

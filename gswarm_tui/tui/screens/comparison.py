@@ -24,8 +24,8 @@ from gswarm_tui.tui.widgets.table import TableView
 class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
     """Sessions beside the first of them."""
 
-    PLACE = COMPARISON
-    BINDINGS = bindings_of(PLACE)
+    SCREEN = COMPARISON
+    BINDINGS = bindings_of(SCREEN)
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
         yield Canvas(id="difference")
         yield TableView(())
         yield Canvas(id="remarks")
-        yield from self.foot()
+        yield from self.compose_footer()
 
-    def compute(self, desk: RecordingQueries) -> list[ComparedRun]:
+    def compute(self, queries: RecordingQueries) -> list[ComparedRun]:
         """Sum up each of them."""
-        return desk.runs([named(session) for session in self._sessions])
+        return queries.runs([named(session) for session in self._sessions])
 
-    def goes_on(self, result: list[ComparedRun]) -> bool:
+    def still_recording(self, result: list[ComparedRun]) -> bool:
         """Whether any of them is still being recorded."""
         return any(run.summary.running for run in result)
 
@@ -57,20 +57,20 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
         super().draw()
         names = ", ".join(clean(session.name) for session in self._sessions[1:])
         left = [Span(f" {clean(self._sessions[0].name)}", "title"), Span(f" beside {names}", "text")]
-        if words := self.how_it_stands():
+        if words := self.progress_text():
             left.append(Span(f"  {words}", "dim"))
         self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
         difference_of, remarks = self.query_one("#difference", Canvas), self.query_one("#remarks", Canvas)
         table, cells = self.query_one(TableView), self.size.width
         if self.result is None:
             table.display = remarks.display = False
-            difference_of.show([(Span(""),), *self.in_its_place()])
+            difference_of.show([(Span(""),), *self.placeholder_lines()])
             return
         table.display = remarks.display = True
         difference_of.show(
             [(Span(""),), *wrapped(largest_difference(self.result), cells, "accent"), (Span(""),)]
         )
-        made = comparison.comparison_table(self.result, self.swarm.timezone)
+        made = comparison.comparison_table(self.result, self.viewer.timezone)
         last = wrapped(" ".join(comparison.comparison_notes(self.result)), cells, "dim")
         room = self.lines - 2 - len(difference_of.lines) - len(last)
         table.styles.height = min(room, len(made.rows) + 1 + (room > len(made.rows) + 1))
@@ -81,7 +81,7 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
 
     def on_resize(self) -> None:
         """Fit into the new size."""
-        self.look_again()
+        self.update_after_layout()
 
     def action_move(self, where: str) -> None:
         """Move in the table."""

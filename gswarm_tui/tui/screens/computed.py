@@ -22,10 +22,10 @@ SHARE = 20.0
 
 
 class ComputedScreen(ViewerScreen, Generic[T]):
-    """Shows a ``result``, None until it is there; ``problem`` says why it isn't.
+    """Screen that shows a ``result``: None until it is computed; ``problem`` is the reason if that failed.
 
-    A subclass overrides ``compute``, which runs in a thread, and ``goes_on``; its ``draw`` calls this one's.
-    ``has_ended`` tells of what went on when it was computed.
+    A subclass overrides ``compute``, which runs in a thread, and ``still_recording``; its ``draw`` calls the
+    base's. ``has_ended`` says whether the recording of a result that was still recorded has ended since.
     """
 
     def __init__(self) -> None:
@@ -33,16 +33,16 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         self.result: T | None = None
         self.problem = ""
         self.computing = False
-        self._desk: RecordingQueries | None = None
+        self._queries: RecordingQueries | None = None
         self._as_of = 0.0
         self._took_s = 0.0
 
     @abstractmethod
-    def compute(self, desk: RecordingQueries) -> T:
-        """What is shown; takes a while. Raises DeskError."""
+    def compute(self, queries: RecordingQueries) -> T:
+        """What is shown; takes a while. Raises RecordingQueryError."""
 
     @abstractmethod
-    def goes_on(self, result: T) -> bool:
+    def still_recording(self, result: T) -> bool:
         """Whether it will be another one later."""
 
     def has_ended(self) -> bool:
@@ -51,53 +51,52 @@ class ComputedScreen(ViewerScreen, Generic[T]):
 
     def on_mount(self) -> None:
         """Get something to ask."""
-        super().on_mount()
-        if self.swarm.desk is None:
+        if self.viewer.open_queries is None:
             self.problem = "nothing is recorded, so there is nothing to sum up"
         else:
-            self._desk = self.swarm.desk()
+            self._queries = self.viewer.open_queries()
 
     def on_unmount(self) -> None:
         """Leave nothing behind that asks; ending it may take a moment."""
-        if self._desk is not None:
-            asyncio.get_running_loop().run_in_executor(None, self._desk.close)
+        if self._queries is not None:
+            asyncio.get_running_loop().run_in_executor(None, self._queries.close)
 
     def draw(self) -> None:
         """Compute it where it isn't there yet, or is of some time ago."""
-        if self._desk is None or self.computing:
+        if self._queries is None or self.computing:
             return
         wait_s = max(SOON_S, self._took_s) if self.has_ended() else max(AGAIN_S, SHARE * self._took_s)
-        player = self.swarm.player
+        player = self.viewer.player
         # Whoever looks back asks for all that there is by now, too.
         now = self.feed.now() if player is None else player.end
         fresh = self._as_of > 0 and 0 <= now - self._as_of < wait_s
-        finished = self.result is not None and not self.goes_on(self.result)
+        finished = self.result is not None and not self.still_recording(self.result)
         if not finished and not fresh:
             self.computing, self._as_of = True, now
-            self.run_worker(self._compute(self._desk), group="computing")
+            self.run_worker(self._compute(self._queries), group="computing")
 
-    async def _compute(self, desk: RecordingQueries) -> None:
+    async def _compute(self, queries: RecordingQueries) -> None:
         clock = asyncio.get_running_loop().time
         begun = clock()
         try:
-            self.result = await asyncio.to_thread(self.compute, desk)
+            self.result = await asyncio.to_thread(self.compute, queries)
             self.problem = ""
         except RecordingQueryError as error:
             self.problem = str(error)
         finally:
             self.computing = False
         self._took_s = clock() - begun
-        self.look()
+        self.update_view()
 
-    def how_it_stands(self) -> str:
+    def progress_text(self) -> str:
         """For the end of a rule: whether it is being computed, or of when it is."""
         if self.computing:
             return "computing …" if self.result is None else "computing anew …"
-        if self.result is not None and self.goes_on(self.result):
-            return f"as of {datetime.fromtimestamp(self._as_of, self.swarm.timezone):%H:%M:%S}"
+        if self.result is not None and self.still_recording(self.result):
+            return f"as of {datetime.fromtimestamp(self._as_of, self.viewer.timezone):%H:%M:%S}"
         return ""
 
-    def in_its_place(self) -> list[Spans]:
+    def placeholder_lines(self) -> list[Spans]:
         """What stands where the result would be."""
         if self.problem:
             return [(Span(f" {clean(self.problem)}", "warning"),)]

@@ -64,8 +64,8 @@ def mark_values(detail: str | None) -> str:
 class EventsScreen(ViewerScreen):
     """The events, a row each. The cursor follows the newest while it is on the last row."""
 
-    PLACE = EVENTS
-    BINDINGS = bindings_of(PLACE)
+    SCREEN = EVENTS
+    BINDINGS = bindings_of(SCREEN)
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class EventsScreen(ViewerScreen):
         """What is shown, then the list."""
         yield Bar(id="title")
         yield TableView(EVENT_TABLE, empty="nothing that fits has happened")
-        yield from self.foot()
+        yield from self.compose_footer()
 
     def draw(self) -> None:
         """Add what happened since the last look, and follow it if the cursor is on the last row."""
@@ -97,7 +97,7 @@ class EventsScreen(ViewerScreen):
             table.scroll_to(y=table.scroll_offset.y - dropped, animate=False, force=True)
         self.query_one("#title", Bar).show(self._title(following))
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Take everything anew."""
         self._rows, self._times, self._seen, self._hidden = [], [], 0, 0
 
@@ -105,7 +105,7 @@ class EventsScreen(ViewerScreen):
         fleet = self.fleet
         new = min(fleet.logged_count - self._seen, len(fleet.event_log))
         self._seen = fleet.logged_count
-        zone = self.swarm.timezone
+        zone = self.viewer.timezone
         for event in islice(fleet.event_log, len(fleet.event_log) - new, None):
             if self._fits(event):
                 self._rows.append(event_row(event, zone))
@@ -132,21 +132,21 @@ class EventsScreen(ViewerScreen):
 
     def _again(self) -> None:
         """Look at everything anew, with another filter."""
-        self.forget()
-        self.look()
+        self.reset()
+        self.update_view()
 
     def on_resize(self) -> None:
         """Spread the title over the new width."""
-        self.look_again()
+        self.update_after_layout()
 
     def on_table_view_moved(self) -> None:
         """The cursor left the last row, or came back to it."""
-        self.look()
+        self.update_view()
 
     async def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         """Go to the time of an event."""
         if event.row < len(self._times):
-            await self.swarm.visit(self._times[event.row])
+            await self.viewer.go_to_time(self._times[event.row])
 
     def action_open(self) -> None:
         """Go to the time of the event under the cursor."""

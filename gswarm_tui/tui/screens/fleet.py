@@ -50,8 +50,8 @@ TALL = 30
 class FleetScreen(ViewerScreen):
     """The first place: all nodes and GPUs, the totals, the sessions and the last event."""
 
-    PLACE = FLEET
-    BINDINGS = bindings_of(PLACE)
+    SCREEN = FLEET
+    BINDINGS = bindings_of(SCREEN)
     DEFAULT_CSS = """
     FleetScreen #rule-above, FleetScreen #rule-below { display: none; }
     FleetScreen.tall #rule-above, FleetScreen.tall #rule-below { display: block; }
@@ -83,7 +83,7 @@ class FleetScreen(ViewerScreen):
         yield Bar(id="running")
         yield Bar(id="happened")
         yield FilterLine()
-        yield from self.foot()
+        yield from self.compose_footer()
 
     def _now(self) -> float:
         return self.feed.now()
@@ -99,19 +99,19 @@ class FleetScreen(ViewerScreen):
         rule = [Span("─" * event.size.width, "faint")]
         self.query_one("#rule-above", Bar).show(rule)
         self.query_one("#rule-below", Bar).show(rule)
-        self.look_again()
+        self.update_after_layout()
 
     def on_canvas_resized(self) -> None:
         """Draw the minutes into the new room."""
-        self.look_again()
+        self.update_after_layout()
 
     # Looking
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Choose the nodes anew."""
         self._arranged_at = 0.0
         self._minutes_of = ()
-        self.heatmap.forget()
+        self.heatmap.reset()
 
     def draw(self) -> None:
         """Show the fleet as it is now."""
@@ -121,7 +121,7 @@ class FleetScreen(ViewerScreen):
             self._arrange(now, matches)
         self.heatmap.spare = self._room - self.heatmap.size.height
         hidden = None if matches is None else [~matches[node.name] for node in self._shown]
-        self.heatmap.look(self._shown, hidden)
+        self.heatmap.show_nodes(self._shown, hidden)
         self._minutes(now)
         self._lines(now)
 
@@ -157,7 +157,7 @@ class FleetScreen(ViewerScreen):
         means: Sequence[float] = ()
         if self._order in (Order.UP, Order.DOWN):
             picture = HeatmapData(self.heatmap.picture.metric.name)
-            picture.look(nodes, now)
+            picture.update(nodes, now)
             means = picture.means.tolist()
         self._shown = sort_nodes(nodes, self._order, now, means)
 
@@ -177,8 +177,8 @@ class FleetScreen(ViewerScreen):
         spare = self._room - self.heatmap.layout_plan.lines
         here = self._here(now, 1 + max(0, min(HERE_MORE, spare)))
         self.query_one("#here", Bar).show(*here)
-        sessions = sessions_line(fleet, now, width, can_start=possible("start_session", self.swarm.mode))
-        happened = event_line(fleet.event_log[-1], self.swarm.timezone) if fleet.event_log else []
+        sessions = sessions_line(fleet, now, width, can_start=possible("start_session", self.viewer.mode))
+        happened = event_line(fleet.event_log[-1], self.viewer.timezone) if fleet.event_log else []
         running, last = self.query_one("#running", Bar), self.query_one("#happened", Bar)
         last.display = self.has_class("tall")
         if last.display:
@@ -192,7 +192,7 @@ class FleetScreen(ViewerScreen):
         """The latest events, oldest first: as many as there is room for."""
         count = min(EVENTS_MOST, max(1, room))
         latest = list(itertools.islice(reversed(self.fleet.event_log), count))
-        lines: list[Line] = [event_line(happened, self.swarm.timezone) for happened in reversed(latest)]
+        lines: list[Line] = [event_line(happened, self.viewer.timezone) for happened in reversed(latest)]
         return lines or [[]]
 
     def _legend(self) -> None:
@@ -239,7 +239,7 @@ class FleetScreen(ViewerScreen):
     def action_open(self) -> None:
         """Go to the node under the cursor."""
         if self.heatmap.at is not None:
-            self.swarm.show_node(*self.heatmap.at)
+            self.viewer.show_node(*self.heatmap.at)
 
     def action_next_trouble(self) -> None:
         """Go to the next node that isn't live."""
@@ -249,7 +249,7 @@ class FleetScreen(ViewerScreen):
             if node.standing(now).value != "live":
                 heatmap.point_at(node.name, 0 if node.facts else None)
                 return
-        self.swarm.say("every node is live")
+        self.viewer.show_notice("every node is live")
 
     def action_drop_filter(self) -> None:
         """Show everything."""
@@ -262,7 +262,7 @@ class FleetScreen(ViewerScreen):
         """Show a metric."""
         self.heatmap.set_metric(name)
         self._arranged_at = 0.0
-        self.look()
+        self.update_view()
 
     def action_step_metric(self, step: int) -> None:
         """Show the metric before or after this one."""
@@ -289,14 +289,14 @@ class FleetScreen(ViewerScreen):
         """Sort in this way."""
         self._order = order
         self._arranged_at = 0.0
-        self.look()
+        self.update_view()
 
     def action_zoom(self) -> None:
         """Draw GPUs in the next size that isn't the one of now; after the smallest, as large as fits."""
         heatmap, sizes = self.heatmap, (*Zoom, None)
         after = 0 if heatmap.zoom_wanted is None else heatmap.zoom_wanted + 1
         heatmap.zoom_wanted = sizes[after + (sizes[after] is heatmap.layout_plan.zoom)]
-        self.look()
+        self.update_view()
 
     # The filter
 
@@ -311,7 +311,7 @@ class FleetScreen(ViewerScreen):
     def _choose(self, chosen: Filter | None) -> None:
         self._filter = chosen
         self._arranged_at = 0.0
-        self.look()
+        self.update_view()
 
 
 MINUTES_HIGHEST = 8

@@ -128,8 +128,8 @@ def grid(cells: int, lines: int) -> tuple[int, int]:
 class GpuScreen(ViewerScreen):
     """One GPU of a node; ``gpu`` is its position in the node."""
 
-    PLACE = GPU
-    BINDINGS = bindings_of(PLACE)
+    SCREEN = GPU
+    BINDINGS = bindings_of(SCREEN)
     AUTO_FOCUS = ""
     VIEWS: ClassVar = (ALL, PLOTS, METRICS, PROCESSES)
     DEFAULT_CSS = """
@@ -153,7 +153,7 @@ class GpuScreen(ViewerScreen):
                 yield Canvas(id="metrics")
                 yield Canvas(id="plots")
             yield TableView(PROCESS_TABLE, empty="no process on this GPU", id="processes")
-        yield from self.foot()
+        yield from self.compose_footer()
 
     @property
     def state(self) -> NodeState:
@@ -181,7 +181,7 @@ class GpuScreen(ViewerScreen):
             mine = [p for p in node.processes if p.gpu == self.gpu]
             old = node.standing(now) is not Standing.LIVE
             processes.show(process_rows(node.hello, mine, old=old))
-        self.query_one(ViewBar).tell(self._trends.span_in_words if plots.display else "")
+        self.query_one(ViewBar).show_hint(self._trends.span_in_words if plots.display else "")
 
     def _arrange(self) -> None:
         """Show the parts of the view; the overview has metrics and processes where there is room."""
@@ -221,17 +221,17 @@ class GpuScreen(ViewerScreen):
 
     def on_resize(self) -> None:
         """Fit the parts into the new size."""
-        self.look_again()
+        self.update_after_layout()
 
     def on_canvas_resized(self) -> None:
         """Draw into the new room."""
-        self.look_again()
+        self.update_after_layout()
 
     def on_view_bar_picked(self) -> None:
         """Show the view."""
         self.set_focus(self.query_one("#processes") if self.view == PROCESSES else None)
-        self.look()
-        self.look_again()
+        self.update_view()
+        self.update_after_layout()
 
     def action_move(self, where: str) -> None:
         """Go to the GPU before or after this one, also across nodes; up and down move in what scrolls."""
@@ -251,7 +251,7 @@ class GpuScreen(ViewerScreen):
             node = nodes[(names.index(self.node) + by) % len(nodes)]
             self.node, wanted = node.name, 0 if by > 0 else max(0, len(node.facts) - 1)
         self.gpu = wanted
-        self.look()
+        self.update_view()
 
     def action_step_view(self, by: int) -> None:
         """Show the next view."""
@@ -260,4 +260,4 @@ class GpuScreen(ViewerScreen):
     def action_step_span(self) -> None:
         """Plot a longer time."""
         self._trends.lengthen()
-        self.look()
+        self.update_view()

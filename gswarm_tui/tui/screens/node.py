@@ -152,8 +152,8 @@ def heights(room: int, gpus: int, host: int, processes: int) -> Heights:
 class NodeScreen(ViewerScreen):
     """One node. The GPU table's column cursor picks the metric that is plotted."""
 
-    PLACE = NODE
-    BINDINGS = bindings_of(PLACE)
+    SCREEN = NODE
+    BINDINGS = bindings_of(SCREEN)
     VIEWS: ClassVar = (ALL, PLOTS, HOST, PROCESSES, UNMEASURED)
     DEFAULT_CSS = """
     NodeScreen > #body { height: 1fr; }
@@ -176,7 +176,7 @@ class NodeScreen(ViewerScreen):
             yield Canvas(id="host")
             yield TableView(PROCESS_TABLE, empty="no process on a GPU", id="processes")
             yield TableView(UNMEASURED_TABLE, empty="everything could be measured", id="unmeasured")
-        yield from self.foot()
+        yield from self.compose_footer()
 
     def on_mount(self) -> None:
         """The cursor begins on the GPU that was asked for."""
@@ -205,7 +205,7 @@ class NodeScreen(ViewerScreen):
         self.query_one("#title", Bar).show(*node_title(node, self.feed, self.size.width))
         self._trends.settle(now - self.feed.started_at)
         self._arrange()
-        self.query_one(ViewBar).tell(self._hint(node))
+        self.query_one(ViewBar).show_hint(self._hint(node))
         old = node.standing(now) is not Standing.LIVE
         if self.query_one("#gpus", TableView).display:
             self.query_one("#gpus", TableView).show(gpu_rows(node, self._metric, now))
@@ -291,17 +291,17 @@ class NodeScreen(ViewerScreen):
 
     def on_resize(self) -> None:
         """Fit the parts into the new size."""
-        self.look_again()
+        self.update_after_layout()
 
     def on_canvas_resized(self) -> None:
         """Draw into the new room."""
-        self.look_again()
+        self.update_after_layout()
 
     def on_view_bar_picked(self) -> None:
         """Show the view."""
-        self.look()
+        self.update_view()
         self._focus_view()
-        self.look_again()
+        self.update_after_layout()
 
     def _focus_view(self) -> None:
         target = {PLOTS: "#plots", HOST: "#host"}.get(self.view)
@@ -312,12 +312,12 @@ class NodeScreen(ViewerScreen):
         if event.table.id == "gpus":
             self._metric = metric_at(event.column)
             self.gpu = event.row
-            self.look()
+            self.update_view()
 
     def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         """Go to the GPU of a row."""
         if event.table.id == "gpus":
-            self.swarm.show_gpu(self.node, event.row)
+            self.viewer.show_gpu(self.node, event.row)
 
     def action_move(self, where: str) -> None:
         """Move the cursor, or scroll where there is none."""
@@ -339,7 +339,7 @@ class NodeScreen(ViewerScreen):
     def action_step_span(self) -> None:
         """Plot a longer time."""
         self._trends.lengthen()
-        self.look()
+        self.update_view()
 
     def action_metric(self, name: str) -> None:
         """Plot a metric of the catalogue; one of the host shows the host."""

@@ -34,8 +34,8 @@ def named(session: Session) -> SessionKey:
 class SessionScreen(ComputedScreen[SessionDetails]):
     """A session of the fleet, by its id, as the recording has it."""
 
-    PLACE = SESSION
-    BINDINGS = bindings_of(PLACE)
+    SCREEN = SESSION
+    BINDINGS = bindings_of(SCREEN)
     VIEWS: ClassVar = (ALL, NODES, GPUS, PROCESSES, EVENTS)
 
     def __init__(self, session: Session) -> None:
@@ -48,7 +48,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         yield ViewBar(self.VIEWS)
         yield Canvas(id="summary")
         yield TableView(())
-        yield from self.foot()
+        yield from self.compose_footer()
 
     @property
     def session(self) -> Session:
@@ -60,11 +60,11 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         """The view that is shown."""
         return self.query_one(ViewBar).picked
 
-    def compute(self, desk: RecordingQueries) -> SessionDetails:
+    def compute(self, queries: RecordingQueries) -> SessionDetails:
         """Ask for all of it at once."""
-        return desk.details(named(self._session))
+        return queries.details(named(self._session))
 
-    def goes_on(self, result: SessionDetails) -> bool:
+    def still_recording(self, result: SessionDetails) -> bool:
         """Whether it is still being recorded."""
         return result.summary.running
 
@@ -83,12 +83,12 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         standing = Span("● running", "good") if session.running else Span("○ ended", "dim")
         left = [Span(f" {clean(session.name)}", "title"), Span("  "), standing]
         self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
-        self.query_one(ViewBar).tell(self.how_it_stands())
+        self.query_one(ViewBar).show_hint(self.progress_text())
         canvas, table = self.query_one("#summary", Canvas), self.query_one(TableView)
         if self.result is None or self.result.summary.whole is None:
             words = wrapped(f"{session.name} holds no sample of a GPU yet", self.size.width, "warning")
             canvas.display, table.display = True, False
-            canvas.show(words if self.result is not None else self.in_its_place())
+            canvas.show(words if self.result is not None else self.placeholder_lines())
             return
         most = self.lines - 3
         lines = self._summary(self.result, self.size.width)
@@ -103,7 +103,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
 
     def _summary(self, dossier: SessionDetails, cells: int) -> list[Spans]:
         summary = dossier.summary
-        lines = wrapped(summary_text.heading(summary, self.swarm.timezone), cells, "dim")
+        lines = wrapped(summary_text.heading(summary, self.viewer.timezone), cells, "dim")
         lines += wrapped(summary.span.note, cells) if summary.span.note else []
         lines += [(Span(""),), *labelled(summary_text.summary_lines(summary), cells)]
         ends = summary_text.outliers(summary.gpus)
@@ -115,7 +115,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         several = len(summary.nodes) > 1
         if self.view == EVENTS:
             table.empty = "nothing happened in it"
-            rows = [event_row(event, self.swarm.timezone) for event in dossier.events]
+            rows = [event_row(event, self.viewer.timezone) for event in dossier.events]
             table.show_columns(EVENT_TABLE, rows)
         elif self.view == PROCESSES:
             table.empty = "no process on its GPUs"
@@ -129,12 +129,12 @@ class SessionScreen(ComputedScreen[SessionDetails]):
 
     def on_resize(self) -> None:
         """Fit into the new size."""
-        self.look_again()
+        self.update_after_layout()
 
     def on_view_bar_picked(self) -> None:
         """Show the view."""
-        self.look()
-        self.look_again()
+        self.update_view()
+        self.update_after_layout()
 
     def action_step_view(self, by: int) -> None:
         """Show the next view."""
@@ -154,7 +154,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         row = self.query_one(TableView).cursor
         if self.view == EVENTS and self.result is not None and row < len(self.result.events):
             at = self.result.events[row].at
-        await self.swarm.visit(at)
+        await self.viewer.go_to_time(at)
 
     async def on_table_view_chosen(self) -> None:
         """A second click."""
@@ -166,7 +166,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
             s for s in self.fleet.sessions.sessions.values() if s.session_id != self._session.session_id
         ]
         if not others:
-            self.swarm.say("there is no other session to compare it with")
+            self.viewer.show_notice("there is no other session to compare it with")
             return
         options = [(s.session_id, s.name) for s in others]
         self.app.push_screen(
@@ -176,7 +176,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
     def _compare(self, other: str | None) -> None:
         session = self.fleet.sessions.sessions.get(other or "")
         if session is not None:
-            self.swarm.show_comparison([self.session, session])
+            self.viewer.show_comparison([self.session, session])
 
 
 SCROLLED = {"up": -1, "down": 1, "page_up": -10, "page_down": 10, "first": -999, "last": 999}

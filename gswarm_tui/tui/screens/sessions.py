@@ -94,8 +94,8 @@ def started(at: float, now: float, zone: tzinfo | None) -> str:
 class SessionsScreen(ViewerScreen):
     """All sessions; keys start, stop, rename and annotate them."""
 
-    PLACE = SESSIONS
-    BINDINGS = bindings_of(PLACE)
+    SCREEN = SESSIONS
+    BINDINGS = bindings_of(SCREEN)
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,9 +109,9 @@ class SessionsScreen(ViewerScreen):
         yield Bar(id="title")
         yield TableView(SESSION_TABLE)
         yield Canvas(id="plots")
-        yield from self.foot()
+        yield from self.compose_footer()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Plot anew."""
         self._drawn = ()
 
@@ -128,9 +128,9 @@ class SessionsScreen(ViewerScreen):
         ]
         self.query_one("#title", Bar).show(title_line(title, self.feed, self.size.width))
         table = self.query_one(TableView)
-        can_start = possible("start_session", self.swarm.mode)
+        can_start = possible("start_session", self.viewer.mode)
         table.empty = "no session yet" + ("; s starts one, also in the past" if can_start else "")
-        rows = session_rows(self._shown, self.fleet, now, self.swarm.timezone)
+        rows = session_rows(self._shown, self.fleet, now, self.viewer.timezone)
         for at, session in enumerate(self._shown):
             if session.session_id in self._picked:
                 rows[at] = (Span("✓", "accent"), *rows[at][1:])
@@ -190,7 +190,7 @@ class SessionsScreen(ViewerScreen):
 
     def on_resize(self) -> None:
         """Fit into the new size."""
-        self.look_again()
+        self.update_after_layout()
 
     def action_open(self) -> None:
         """Open the session under the cursor."""
@@ -200,7 +200,7 @@ class SessionsScreen(ViewerScreen):
         """Enter, or a second click: open it."""
         session = self.chosen_session()
         if session is not None:
-            self.swarm.show_session(session)
+            self.viewer.show_session(session)
 
     def action_pick(self) -> None:
         """Pick the session under the cursor for a comparison, or drop it."""
@@ -208,7 +208,7 @@ class SessionsScreen(ViewerScreen):
         if session is not None:
             self._picked ^= {session.session_id}
             self.query_one(TableView).move("down")
-            self.look()
+            self.update_view()
 
     def action_compare(self) -> None:
         """Compare the picked sessions, the one under the cursor last if only one other is."""
@@ -217,9 +217,9 @@ class SessionsScreen(ViewerScreen):
         if len(picked) == 1 and chosen is not None and chosen not in picked:
             picked.append(chosen)
         if len(picked) > 1:
-            self.swarm.show_comparison(sorted(picked, key=lambda s: s.started_at))
+            self.viewer.show_comparison(sorted(picked, key=lambda s: s.started_at))
         else:
-            self.swarm.say("p picks a session; pick two or more, then compare them")
+            self.viewer.show_notice("p picks a session; pick two or more, then compare them")
 
     def action_rename(self) -> None:
         """Ask for another name."""
@@ -239,7 +239,7 @@ class SessionsScreen(ViewerScreen):
         if answer is None:
             return
         if field == "note":
-            self.swarm.change_session(session.session_id, note=answer[0])
+            self.viewer.change_session(session.session_id, note=answer[0])
         elif answer[0].strip():
-            self.swarm.change_session(session.session_id, name=answer[0])
-        self.look()
+            self.viewer.change_session(session.session_id, name=answer[0])
+        self.update_view()

@@ -99,14 +99,14 @@ _RECIPES = (TableColumn("recipes", 40, left=True, grows=True),)
 class SqlScreen(ViewerScreen):
     """Asks the recording, in a thread; whatever happens there, the screen goes on."""
 
-    PLACE = SQL
-    BINDINGS = bindings_of(PLACE)
+    SCREEN = SQL
+    BINDINGS = bindings_of(SCREEN)
     AUTO_FOCUS = "Editor"
 
     def __init__(self, state: SqlState) -> None:
         super().__init__()
         self.notebook = state
-        self._desk: RecordingQueries | None = None
+        self._queries: RecordingQueries | None = None
         self._asking = False
         self._recipes = True
         self._recalled: int | None = None
@@ -121,7 +121,7 @@ class SqlScreen(ViewerScreen):
         )
         yield Bar(id="said")
         yield TableView(())
-        yield from self.foot()
+        yield from self.compose_footer()
 
     @property
     def typing(self) -> bool:
@@ -130,24 +130,23 @@ class SqlScreen(ViewerScreen):
 
     def on_mount(self) -> None:
         """Get something to ask, and show what was here before."""
-        super().on_mount()
         self.notebook.open()
-        if self.swarm.desk is not None:
-            self._desk = self.swarm.desk()
+        if self.viewer.open_queries is not None:
+            self._queries = self.viewer.open_queries()
         editor = self.query_one(Editor)
         editor.move_cursor(editor.document.end)
         self._show_answer() if self.notebook.answer else self._show_recipes()
 
     def on_unmount(self) -> None:
         """Leave nothing behind that asks; ending it may take a moment."""
-        if self._desk is not None:
-            asyncio.get_running_loop().run_in_executor(None, self._desk.close)
+        if self._queries is not None:
+            asyncio.get_running_loop().run_in_executor(None, self._queries.close)
 
     # What is shown
 
     def draw(self) -> None:
         """Keep the title and what is said as wide as the screen; the recording isn't asked again."""
-        words = "nothing is recorded" if self._desk is None else clean(self._desk.file)
+        words = "nothing is recorded" if self._queries is None else clean(self._queries.file)
         left = [Span(" SQL", "title"), Span(f"  {words}", "dim")]
         self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
         self.query_one("#said", Bar).show(*self._said())
@@ -163,7 +162,7 @@ class SqlScreen(ViewerScreen):
         answer = self.notebook.answer
         if self._asking:
             return [Span("asking … ", "accent"), Span("esc", "key"), Span(" cancels", "dim")]
-        if self._desk is None:
+        if self._queries is None:
             return [Span(UNRECORDED, "warning")]
         if self.notebook.problem:
             return []
@@ -192,13 +191,13 @@ class SqlScreen(ViewerScreen):
         table = self.query_one(TableView)
         table.empty = "no rows" if answer.columns else ""
         table.show_columns(answer.columns, answer.rows)
-        self.look()
+        self.update_view()
 
     def _show_recipes(self) -> None:
         self._recipes = True
         rows = [(Span(recipe.title),) for recipe in RECIPES]
         self.query_one(TableView).show_columns(_RECIPES, rows)
-        self.look()
+        self.update_view()
 
     # Asking
 
@@ -209,16 +208,16 @@ class SqlScreen(ViewerScreen):
     def action_ask(self) -> None:
         """Ask what is typed."""
         sql = self.query_one(Editor).text.strip()
-        if self._desk is None or self._asking or not sql:
+        if self._queries is None or self._asking or not sql:
             return
         self.notebook.remember(sql)
         self._recalled, self._asking = None, True
-        self.run_worker(self._ask(self._desk, sql), group="asking")
-        self.look()
+        self.run_worker(self._ask(self._queries, sql), group="asking")
+        self.update_view()
 
-    async def _ask(self, desk: RecordingQueries, sql: str) -> None:
+    async def _ask(self, queries: RecordingQueries, sql: str) -> None:
         try:
-            self.notebook.answer = await asyncio.to_thread(_answer, desk, sql)
+            self.notebook.answer = await asyncio.to_thread(_answer, queries, sql)
             self.notebook.problem = ""
         except RecordingQueryError as error:
             self.notebook.problem = str(error)
@@ -226,12 +225,12 @@ class SqlScreen(ViewerScreen):
             self._asking = False
         if self.is_attached:
             self._show_answer()
-            self.look()
+            self.update_view()
 
     def action_back(self) -> None:
         """End what is asked; where nothing is, go back."""
-        if self._asking and self._desk is not None:
-            asyncio.get_running_loop().run_in_executor(None, self._desk.stop)
+        if self._asking and self._queries is not None:
+            asyncio.get_running_loop().run_in_executor(None, self._queries.stop)
         elif self._recipes and self.notebook.answer is not None:
             self._show_answer()
         else:
@@ -267,7 +266,7 @@ class SqlScreen(ViewerScreen):
 
     def on_descendant_focus(self) -> None:
         """Other keys hold now."""
-        self.look()
+        self.update_view()
 
     def action_move(self, where: str) -> None:
         """Move in the answer."""
@@ -291,9 +290,9 @@ class SqlScreen(ViewerScreen):
 
     def on_resize(self) -> None:
         """Fit into the new size."""
-        self.look_again()
+        self.update_after_layout()
 
 
-def _answer(desk: RecordingQueries, sql: str) -> ResultTable:
-    found: ResultPage = desk.query(sql)
+def _answer(queries: RecordingQueries, sql: str) -> ResultTable:
+    found: ResultPage = queries.query(sql)
     return result_table(found)

@@ -16,8 +16,8 @@ def footer_line(place: str, cells: int, mode: str = LIVE, *, typing: bool = Fals
     """
     entries = [
         [
-            Span(keys, "key", _click(a.name, everywhere=not a.places)),
-            Span(f" {a.label}", "dim", _click(a.name, everywhere=not a.places)),
+            Span(keys, "key", _click(a.name, everywhere=not a.screens)),
+            Span(f" {a.label}", "dim", _click(a.name, everywhere=not a.screens)),
         ]
         for a in footer_of(place, mode)
         if (keys := _keys(a, typing=typing))

@@ -70,15 +70,17 @@ class Heatmap(ScrollView, can_focus=False):
         self.picture = HeatmapData(metric)
         self._sparks.clear()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """The nodes are others from now on, or of another time."""
         self._sparks.clear()
 
-    def look(self, nodes: Sequence[NodeState], hidden: Sequence[npt.NDArray[np.bool_]] | None = None) -> None:
+    def show_nodes(
+        self, nodes: Sequence[NodeState], hidden: Sequence[npt.NDArray[np.bool_]] | None = None
+    ) -> None:
         """Show these nodes as they are now; ``hidden`` has the cells of each that a filter leaves out."""
         now = self._now()
         self._looked_at = nodes, hidden
-        self.picture.look(nodes, now, hidden)
+        self.picture.update(nodes, now, hidden)
         self._rows = {node.name: row for row, node in enumerate(nodes)}
         row = None if self.at is None else self._rows.get(self.at[0])
         if self.at is None or row is None:
@@ -185,7 +187,7 @@ class Heatmap(ScrollView, can_focus=False):
     def on_resize(self, event: Resize) -> None:
         """Lay out for the new room."""
         del event
-        self.look(*self._looked_at)
+        self.show_nodes(*self._looked_at)
 
     # The cursor
 

@@ -41,7 +41,7 @@ class ViewBar(Widget):
         """Pick the view after this one, the first after the last."""
         self.pick(self.views[(self.views.index(self.picked) + by) % len(self.views)])
 
-    def tell(self, hint: str) -> None:
+    def show_hint(self, hint: str) -> None:
         """Write this at the right end."""
         if hint != self._hint:
             self._hint = hint
