@@ -66,7 +66,7 @@ def test_help_and_footer_show_the_keys_of_the_table(screen: str, mode: str) -> N
     for action in actions_of(screen, mode):
         assert any(action.keys_shown in line and action.help in line for line in helped), action.name
     assert max(map(len, helped)) <= 80 - FRAME
-    foot = "".join(span.text for span in footer_line(place, 300, mode))
+    foot = "".join(span.text for span in footer_line(screen, 300, mode))
     for action in actions_of(screen, mode):
         assert (f" {action.label}" in foot) or not action.footer
 

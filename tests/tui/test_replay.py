@@ -140,7 +140,7 @@ async def test_events_are_gone_to_and_told(deck: Deck) -> None:
         assert seen == pytest.approx(times)
         await deck.press(pilot, "w")
         async with asyncio.timeout(30):
-            while "no event after this one" not in screen_text(deck.app):
+            while "no later event" not in screen_text(deck.app):
                 await pilot.pause(0.01)
         await deck.press(pilot, "b")
         assert deck.seconds == pytest.approx(times[-2])
