@@ -16,6 +16,7 @@ from gswarm_tui.fleet.events import (
     EventLogged,
     FrameArrived,
     FramesLost,
+    IntervalChanged,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
@@ -242,9 +243,7 @@ class Hub:
 
     def set_interval(self, interval_ms: int) -> None:
         """Sample every node at another interval from now on."""
-        self.fleet.interval_s = interval_ms / 1000
-        for node in self.fleet.nodes.values():
-            node.interval_s = interval_ms / 1000
+        self.publish(IntervalChanged(self.now(), interval_ms))
         for link in self.links.values():
             link.set_interval(interval_ms)
 

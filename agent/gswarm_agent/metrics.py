@@ -21,6 +21,9 @@ GAUGE = "gauge"
 COUNTER = "counter"
 RATE = "rate"
 
+MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 60_000
+"""Bounds of the time between samples, for the command line, the screen and the agent alike."""
+
 
 @dataclass(frozen=True)
 class Metric:

@@ -13,6 +13,7 @@ import threading
 import time
 
 from gswarm_agent.frame import TABLES, Frame
+from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
             """Return Unix time, which people and NTP may set."""
 
 
-MIN_INTERVAL_MS = 100
-MAX_INTERVAL_MS = 60_000
 _MS = 1_000_000
 
 

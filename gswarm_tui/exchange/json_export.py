@@ -98,6 +98,13 @@ _RECORDING = (
     "tool_version FROM recordings WHERE recording_id = ?"
 )
 
+_INTERVALS = """
+SELECT ts, kind, message, detail FROM events
+WHERE recording_id = ? AND kind = 'interval_changed'
+  AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT)
+ORDER BY ts
+"""
+
 
 @dataclass(frozen=True)
 class ExportCounts:
@@ -140,6 +147,16 @@ def write_json(source: QuerySource, span: Period, out: TextIO, tell: Callable[[f
     layout = _layout(devices)
     out.write("{\n")
     head = _head(span, recording, devices, layout.names)
+    events = source.ask(_INTERVALS, span.recording_id, begin, end).dicts()
+    head["events"] = [
+        {
+            "time": _iso(event["ts"]),
+            "kind": event["kind"],
+            "message": event["message"],
+            "detail": _parsed(event["detail"]),
+        }
+        for event in events
+    ]
     out.writelines(f" {json.dumps(name)}: {json.dumps(v, ensure_ascii=False)},\n" for name, v in head.items())
     out.write(' "frames": [')
     interval = (recording["interval_ms"] or 1000) * 1000
@@ -194,6 +211,13 @@ def _head(
             for name, device in zip(names, devices, strict=True)
         },
     }
+
+
+def _parsed(detail: str | None) -> Any:
+    try:
+        return json.loads(detail or "null")
+    except ValueError:
+        return detail
 
 
 def _iso(at: datetime) -> str:

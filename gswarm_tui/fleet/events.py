@@ -7,10 +7,12 @@ these. ``at`` is always the head's Unix time in seconds.
 from __future__ import annotations
 
 import enum
+import json
 from dataclasses import dataclass
 from itertools import chain
 
 from gswarm_agent.frame import WARNING, Frame, Hello
+from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
 WAITING = "waiting"
 """The kind of event that says which nodes may hold frames when a recording is left open."""
@@ -18,6 +20,8 @@ ABANDONED = "abandoned"
 """The kind of event that says which nodes may hold frames that a closed recording was not to wait for."""
 KINDS_DURING_RUN = ("gap", "mark")
 """The kinds of events whose time is one at which the recording ran, also where they are told afterwards."""
+INTERVAL_CHANGED = "interval_changed"
+"""The kind of event with another sampling interval; its detail has ``old_ms`` and ``new_ms``."""
 AGENT_DATA_LOST = "nothing is left of the agent that it had"
 """How the message of a gap begins whose size nobody knows."""
 
@@ -121,6 +125,14 @@ class FramesLost:
 
 
 @dataclass(frozen=True)
+class IntervalChanged:
+    """All nodes sample every ``interval_ms`` from now on."""
+
+    at: float
+    interval_ms: int
+
+
+@dataclass(frozen=True)
 class SessionStarted:
     """A named interval began; ``started_at`` may lie before ``at``."""
 
@@ -167,6 +179,16 @@ class EventLogged:
     detail: str | None = None
 
 
+def new_interval_ms(detail: str | None) -> int | None:
+    """Return the interval in the detail of an ``interval_changed`` event, None where it has no valid one."""
+    try:
+        interval_ms = json.loads(detail or "")["new_ms"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    valid = type(interval_ms) is int and MIN_INTERVAL_MS <= interval_ms <= MAX_INTERVAL_MS
+    return interval_ms if valid else None
+
+
 def agent_data_lost(node: str, last_at: float | None, now: float) -> EventLogged:
     """Of an agent that wasn't seen to end nothing is left, as after a reboot without ``/var/tmp``.
 
@@ -183,6 +205,7 @@ Event = (
     | LinkMeasured
     | FrameArrived
     | FramesLost
+    | IntervalChanged
     | SessionStarted
     | SessionChanged
     | SessionStopped

@@ -122,7 +122,7 @@ class NodeState:
     former: Hello | None = None
     lives: FrameSequences = field(default_factory=FrameSequences)
     left_off: tuple[str, float] | None = None
-    interval_s: float = 1.0
+    interval_ms: int = 1000
     gpus: Floats = field(default_factory=lambda: np.empty((0, len(GPU_COLUMNS))))
     host: Floats = field(default_factory=lambda: np.full(len(HOST_COLUMNS), np.nan))
     mine: tuple[bool, ...] = ()
@@ -147,6 +147,11 @@ class NodeState:
     unhealthy_told: bool = False
     late_told: float = 0.0
     lost_told: str = ""
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between samples."""
+        return self.interval_ms / 1000
 
     @property
     def processes(self) -> tuple[ProcessSample, ...]:

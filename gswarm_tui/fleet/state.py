@@ -5,6 +5,7 @@ No I/O, no clock: times come with the events and with the questions.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,11 +25,13 @@ from gswarm_tui.fleet.counters import (
     energy_used,
 )
 from gswarm_tui.fleet.events import (
+    INTERVAL_CHANGED,
     Event,
     EventLogged,
     FrameArrived,
     FramesLost,
     GpuKey,
+    IntervalChanged,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
@@ -76,13 +79,13 @@ class Fleet:
     def __init__(
         self,
         nodes: Sequence[str],
-        interval_s: float = 1.0,
+        interval_ms: int = 1000,
         allocation: Mapping[str, frozenset[int]] | None = None,
         *,
         derive_events: bool = True,
     ) -> None:
-        self.nodes: dict[str, NodeState] = {name: NodeState(name, interval_s=interval_s) for name in nodes}
-        self.interval_s = interval_s
+        self.nodes: dict[str, NodeState] = {name: NodeState(name, interval_ms=interval_ms) for name in nodes}
+        self.interval_ms = interval_ms
         self.sessions = SessionBook()
         self.event_log: deque[EventLogged] = deque(maxlen=EVENTS_KEPT)
         self.logged_count = 0
@@ -92,6 +95,11 @@ class Fleet:
         self._throttling = ThrottleWatch()
         self._shelf = HistoryAllocator(len(self.nodes))
         self._taken: list[_Taken] = []
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between samples."""
+        return self.interval_ms / 1000
 
     def apply(self, event: Event) -> list[EventLogged]:
         """Take in one event; answers what is worth a line in the events pane and a row in the database."""
@@ -108,6 +116,8 @@ class Fleet:
                 node = self.nodes[event.node]
                 node.offset_s, node.round_trip_s = event.offset_s, event.round_trip_s
                 told = []
+            case IntervalChanged():
+                told = self._change_interval(event)
             case SessionStarted() | SessionChanged() | SessionStopped():
                 told = self._session(event)
             case EventLogged():
@@ -258,7 +268,7 @@ class Fleet:
                 node.answered.get(gpu, UNKNOWN) for gpu in _keys(node.name, hello.gpus)
             )
         node.hello = hello
-        node.interval_s = hello.interval_ms / 1000
+        node.interval_ms = hello.interval_ms
         node.version += 1
         node.mine = self._granted(node.name, hello)
         sizes = [g.memory_total_mib for g, mine in zip(hello.gpus, node.mine, strict=True) if mine]
@@ -352,6 +362,17 @@ class Fleet:
         node = self.nodes[event.node]
         self._untold(node, event.life, of_now=False)
         return _gap(node, event.ts, node.lives.lose(event.life, event.seq), event.reason)
+
+    def _change_interval(self, event: IntervalChanged) -> list[EventLogged]:
+        old, self.interval_ms = self.interval_ms, event.interval_ms
+        for node in self.nodes.values():
+            node.interval_ms = event.interval_ms
+            node.version += 1
+        if old == event.interval_ms:
+            return []
+        detail = json.dumps({"old_ms": old, "new_ms": event.interval_ms})
+        message = f"sampling interval changed from {old / 1000:g} s to {event.interval_ms / 1000:g} s"
+        return [EventLogged(event.at, INTERVAL_CHANGED, INFO, message, detail=detail)]
 
     def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> list[EventLogged]:
         match event:

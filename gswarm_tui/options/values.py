@@ -9,12 +9,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_BY_SHORT
+from gswarm_agent.metrics import GPU_BY_NAME, GPU_BY_SHORT, MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_tui.common.colours import THEME_NAMES
 from gswarm_tui.common.errors import nearest, quote
 
-MIN_INTERVAL_MS = 100
-MAX_INTERVAL_MS = 60_000
 MAX_DEMO_NODES = 1024
 MAX_DEMO_GPUS = 16
 MAX_LINGER_S = 30 * 86_400
@@ -110,7 +108,9 @@ def interval_ms(value: object) -> int:
         raise ValueError(f"{_toml(value)} isn't a time such as 1, 0.5s or 500ms")
     milliseconds = round(float(match[1]) * (1 if match[2] == "ms" else 1000))
     if not MIN_INTERVAL_MS <= milliseconds <= MAX_INTERVAL_MS:
-        raise ValueError(f"{_toml(value)} isn't between 0.1 s and 60 s")
+        raise ValueError(
+            f"{_toml(value)} isn't between {MIN_INTERVAL_MS / 1000:g} s and {MAX_INTERVAL_MS / 1000:g} s"
+        )
     return milliseconds
 
 

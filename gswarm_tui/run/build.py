@@ -38,7 +38,7 @@ def make_hub(options: Options, plan: Plan) -> Hub:
     from gswarm_tui.hub import Hub
     from gswarm_tui.link.clock import steady_wall_clock
 
-    return Hub(Fleet(plan.nodes, options.interval_ms / 1000, plan.allocation), clock=steady_wall_clock())
+    return Hub(Fleet(plan.nodes, options.interval_ms, plan.allocation), clock=steady_wall_clock())
 
 
 def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> Recorder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,9 +33,10 @@ class InterruptedRun:
     interrupted: Interrupted
 
     def recall(self, settings: Options) -> tuple[Options, Plan]:
-        """The options and the plan that it was begun with. Raises UserError."""
+        """Return the options and the plan in force when it was interrupted. Raises UserError."""
         options, plan = recall(self.interrupted.options, settings)
-        return options, plan
+        interval_ms = self.interrupted.interval_ms or options.interval_ms
+        return dataclasses.replace(options, interval_ms=interval_ms), plan
 
 
 def short_id(one: Interrupted) -> str:

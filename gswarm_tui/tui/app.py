@@ -9,6 +9,7 @@ from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
+from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_tui.common.colours import DARK
 from gswarm_tui.common.errors import RecordingUnreadableError
 from gswarm_tui.common.quantities import clock, plural
@@ -26,7 +27,7 @@ from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField,
 if TYPE_CHECKING:
     from gswarm_tui.analysis.queries import RecordingQueries
 
-INTERVALS_MS = (100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
+INTERVALS_MS = (MIN_INTERVAL_MS, 200, 500, 1000, 2000, 5000, 10_000, 30_000, MAX_INTERVAL_MS)
 
 
 class GswarmApp(PlayingViewer):
@@ -130,12 +131,12 @@ class GswarmApp(PlayingViewer):
 
     def action_faster(self) -> None:
         """Sample more often."""
-        now = round(self.hub.fleet.interval_s * 1000)
+        now = self.hub.fleet.interval_ms
         self._set_interval(max((ms for ms in INTERVALS_MS if ms < now), default=INTERVALS_MS[0]))
 
     def action_slower(self) -> None:
         """Sample less often."""
-        now = round(self.hub.fleet.interval_s * 1000)
+        now = self.hub.fleet.interval_ms
         self._set_interval(min((ms for ms in INTERVALS_MS if ms > now), default=INTERVALS_MS[-1]))
 
     def _set_interval(self, interval_ms: int) -> None:

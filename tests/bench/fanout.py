@@ -184,7 +184,7 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
     from gswarm_tui.launch.ssh import SshLauncher, SshSettings
     from gswarm_tui.link.link import Link
 
-    hub = Hub(Fleet(names, INTERVAL_MS / 1000))
+    hub = Hub(Fleet(names, INTERVAL_MS))
     # Nothing is acknowledged, so frames wait for the next client as after one that was killed.
     hub.recorder = RecorderStatus("", rows=0, file_bytes=0, waiting=0, committed={})
     launcher = SshLauncher(SshSettings("", config, ""), Bootstrap("", "", Serving(recording, LINGER_S)))

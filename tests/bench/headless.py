@@ -79,7 +79,7 @@ class _BySsh:
 
 async def _record(journal: Path, where: Path, interval_ms: int, path: Path, names: Sequence[str]) -> None:
     allow_many_files()
-    hub = Hub(Fleet(names, interval_ms / 1000), clock=steady_wall_clock())
+    hub = Hub(Fleet(names, interval_ms), clock=steady_wall_clock())
     noted, loop = Journal(journal, names, hub.now), asyncio.get_running_loop()
 
     def committed(status: RecorderStatus) -> None:

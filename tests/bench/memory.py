@@ -117,7 +117,7 @@ def _fleet(names: Sequence[str], seed: int) -> Iterator[_Said]:
 
 def _watch(path: Path, nodes: int, seed: int, seconds: int, tell_every: int) -> None:
     names, began, told = simulated_names(nodes), 1.7e9, [0.0]
-    hub = Hub(Fleet(names, 1.0), clock=lambda: began + told[0])
+    hub = Hub(Fleet(names), clock=lambda: began + told[0])
 
     def committed(_status: RecorderStatus) -> None:
         pass

@@ -80,7 +80,7 @@ async def _flood(path: Path, nodes: int, frames: int, seed: int) -> tuple[float,
     """CPU seconds, GPU-samples and the closed file's bytes when everything comes as fast as it is taken."""
     names = simulated_names(nodes)
     streams = {name: recorded(name, index, nodes, frames, seed) for index, name in enumerate(names)}
-    hub = Hub(Fleet(names, 1.0))
+    hub = Hub(Fleet(names))
     recorder = Recorder(path, recording_info("flood"), Committed(hub), lasting=True)
     recorder.open()
     hub.recorder = recorder.status()
@@ -179,7 +179,7 @@ async def pace(path: Path, nodes: int, gpus: int, interval_ms: int, seconds: flo
     """Percent of a core that links, hub and recorder use for simulated nodes in other processes."""
     launcher = SimulatedLauncher(nodes, gpus, seed)
     names = simulated_names(nodes)
-    hub = Hub(Fleet(names, interval_ms / 1000))
+    hub = Hub(Fleet(names, interval_ms))
     recorder = Recorder(path, recording_info("pace"), Committed(hub))
     recorder.open()
     hub.recorder = recorder.status()

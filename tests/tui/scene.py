@@ -38,7 +38,7 @@ class Scene:
         self.names = list(names or (f"gpu{n:0{digits}}" for n in range(1, nodes + 1)))
         self.time = BEGINNING
         self.interval_s = interval_s
-        self.fleet = Fleet(self.names, interval_s)
+        self.fleet = Fleet(self.names, round(interval_s * 1000))
         ids = itertools.count(1)
         self.hub = Hub(self.fleet, clock=lambda: self.time, new_id=lambda: f"id-{next(ids)}")
         self._simulated = simulated
@@ -80,6 +80,12 @@ class Scene:
                 if name not in self._quiet:
                     self._frame(name)
         self.hub.flush()
+        return self
+
+    def set_interval(self, interval_s: float) -> Scene:
+        """Sample all nodes at another interval from now on."""
+        self.interval_s = interval_s
+        self.hub.set_interval(round(interval_s * 1000))
         return self
 
     def _frame(self, name: str) -> None:

@@ -61,7 +61,7 @@ class Running:
     """A head without a screen: hub, recorder and its socket."""
 
     def __init__(self, path: Path | None, environ: Mapping[str, str], uid: str = "") -> None:
-        self.hub = Hub(Fleet(("n1",), 1.0), clock=lambda: T0 + 60)
+        self.hub = Hub(Fleet(("n1",)), clock=lambda: T0 + 60)
         self.recorder: Recorder | None = None
         if path is not None:
             self.recorder = Recorder(path, replace(INFO, uid=uid), lambda _status: None, commit_every_s=0.0)

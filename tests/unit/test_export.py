@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gswarm_tui import cli
 from gswarm_tui.commands import export
 from gswarm_tui.exchange import time_windows as windows_module
 from gswarm_tui.exchange.time_windows import windows
+from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.unit.exchange_recording import STRANGE, run, session, tables
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
@@ -63,6 +65,19 @@ def test_scripts_for_gswarm_profiler_read_the_json(recording: Path) -> None:
     assert curves(Path("x.json"), "gpu_memory")[0][9] == pytest.approx(100_000 / 81559, abs=1e-4)
     away = [math.isnan(value) for value in curves(Path("x.json"), "gpu_util")[2]]
     assert away == [6 <= seq <= 10 for seq in range(1, 21)]
+
+
+def test_json_lists_changes_of_the_interval_in_the_session(tmp_path: Path) -> None:
+    detail = '{"old_ms": 1000, "new_ms": 500}'
+    changes = [EventLogged(T0 + at, "interval_changed", "info", "changed", detail=detail) for at in (2, 8)]
+    path = tmp_path / "run.duckdb"
+    rows = [arrived(seq, [gpu_row(util_pct=1)] * 2, "n1") for seq in range(1, 15)]
+    record(path, [introduced("n1"), *rows, *changes, *session("train", 5, 12)])
+    exported("train", "--db", str(path), "-o", str(tmp_path / "x.json"))
+    (event,) = json.loads((tmp_path / "x.json").read_text())["events"]
+    assert event["kind"] == "interval_changed"
+    assert event["detail"] == {"old_ms": 1000, "new_ms": 500}
+    assert event["time"] == datetime.fromtimestamp(T0 + 8, UTC).isoformat()
 
 
 def test_bandwidth_is_in_gb_s_and_in_the_right_direction(recording: Path) -> None:

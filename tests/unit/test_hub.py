@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -15,6 +16,7 @@ from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
     FrameArrived,
+    IntervalChanged,
     LinkChanged,
     LinkMeasured,
     Phase,
@@ -284,12 +286,26 @@ def test_sessions_are_events_and_end_when_all_are_stopped() -> None:
 
 
 def test_another_interval_reaches_every_node_and_the_measure_of_staleness() -> None:
-    made, _ = hub("n1")
+    made, kept = hub("n1")
     link = Link("n1")
     made.links["n1"] = link
     made.set_interval(10_000)
+    made.flush()
     assert link.intervals == [10_000]
     assert made.fleet.nodes["n1"].stale_after_s == 30.0
+    assert made.fleet.interval_ms == 10_000
+    changed, happened = kept.events
+    assert changed == IntervalChanged(100.0, 10_000)
+    assert isinstance(happened, EventLogged)
+    assert happened.message == "sampling interval changed from 1 s to 10 s"
+    assert json.loads(happened.detail or "") == {"old_ms": 1000, "new_ms": 10_000}
+
+
+def test_the_interval_that_is_set_already_makes_no_event_row() -> None:
+    made, kept = hub("n1")
+    made.set_interval(1000)
+    made.flush()
+    assert kept.events == [IntervalChanged(100.0, 1000)]
 
 
 @pytest.mark.parametrize(

@@ -323,7 +323,7 @@ async def test_flooding_node_costs_no_other_nodes_frames(
     keep_bytes = 400 * weight(FrameArrived("flood", 0, 0, "life1", large))
     monkeypatch.setattr(link, "MAX_UNACKNOWLEDGED_BYTES", keep_bytes * 3 // 4)
     path, loop, refused = tmp_path / "flood.duckdb", asyncio.get_running_loop(), set[str]()
-    hub = Hub(Fleet(["calm", "flood"], 0.1), clock=time.time)
+    hub = Hub(Fleet(["calm", "flood"], 100), clock=time.time)
 
     def recorded(status: RecorderStatus) -> None:
         refused.update(status.behind)

@@ -18,10 +18,12 @@ from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
     FrameArrived,
+    IntervalChanged,
     NodeIntroduced,
     Phase,
     SessionStarted,
     SessionStopped,
+    new_interval_ms,
 )
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.recorded_source import RecordedSource
@@ -31,7 +33,7 @@ from gswarm_tui.store.history.recording_reader import require_recording
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.recorded import recorded
 from tests.tui.scene import BEGINNING, Scene
-from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
 
 
 def told(made: Scene) -> None:
@@ -45,6 +47,7 @@ def told(made: Scene) -> None:
     made.hub.start_session("train")
     made.bring_back("gpu02").advance(20)
     made.silence("gpu01").advance(9)
+    made.set_interval(2.0).advance(8)
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +119,26 @@ def test_frames_are_played_back_as_they_were_recorded(
     assert len(played) > 100
 
 
+def test_interval_change_is_recorded_and_played_back(
+    made: tuple[Path, list[Event], Fleet], tape: RecordedSource
+) -> None:
+    recorded_changes = [e for e in made[1] if isinstance(e, IntervalChanged)]
+    assert [e.interval_ms for e in recorded_changes] == [2000]
+    played = tape.events(tape.recording.start, tape.end())
+    assert [e for e in played if isinstance(e, IntervalChanged)] == recorded_changes
+    (row,) = query(made[0], "SELECT severity, message, detail FROM events WHERE kind = 'interval_changed'")
+    assert row == (
+        "info",
+        "sampling interval changed from 1 s to 2 s",
+        '{"old_ms": 1000, "new_ms": 2000}',
+    )
+
+
+@pytest.mark.parametrize("detail", [None, "", "{", "[]", "{}", '{"new_ms": "2000"}', '{"new_ms": 99}'])
+def test_interval_change_with_an_invalid_detail_is_ignored(detail: str | None) -> None:
+    assert new_interval_ms(detail) is None
+
+
 def test_windows_side_by_side_hold_everything_once_and_in_order(tape: RecordedSource) -> None:
     start, end = tape.recording.start, tape.end()
     parts: list[Event] = []
@@ -136,7 +159,7 @@ def test_what_happened_is_told_once_and_by_the_recording_alone(
     assert sorted(map(repr, fleet.event_log)) == sorted(map(repr, happened))
 
 
-@pytest.mark.parametrize("seconds", [3, 21, 33, 40.5, 50, 66, 70])
+@pytest.mark.parametrize("seconds", [3, 21, 33, 40.5, 50, 66, 70, 76.5])
 def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
     tape: RecordedSource, seconds: float
 ) -> None:
@@ -152,6 +175,7 @@ def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
             other.remedy,
         )
         assert one.standing(at) is other.standing(at)
+        assert one.interval_ms == other.interval_ms == (2000 if seconds > 76 else 1000)
         assert (one.hello, one.mine, one.frames, one.reconnects) == (
             other.hello,
             other.mine,
@@ -169,6 +193,7 @@ def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
             np.testing.assert_allclose(values, other_values, rtol=1e-6)
             intervals = one.gpu_history.intervals(), other.gpu_history.intervals()
             np.testing.assert_allclose(*intervals, atol=0.001)
+    assert sought.interval_ms == played.interval_ms
     assert [repr(h) for h in sought.event_log] == [repr(h) for h in played.event_log]
     assert sought.energy_j == pytest.approx(played.energy_j)
     for session, counted in zip(

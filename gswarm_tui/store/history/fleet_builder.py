@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gswarm_agent.frame import Processes
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.counters import EnergyCounters
-from gswarm_tui.fleet.events import FrameArrived, LinkChanged, Phase
+from gswarm_tui.fleet.events import FrameArrived, IntervalChanged, LinkChanged, Phase
 from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.history import History, HistoryBlock, NodeHistory
 from gswarm_tui.fleet.node import NodeState
@@ -29,6 +29,7 @@ from gswarm_tui.store.history.frames import Places, TableSlice, looked_at, looks
 from gswarm_tui.store.history.recording_reader import (
     RecordedMachine,
     RecordingReader,
+    in_force,
     introduction,
     link_of,
     micros,
@@ -75,7 +76,7 @@ class FleetBuilder:
         """The fleet as it was: nodes, links, sessions, happenings, the last minutes. Raises StoreError."""
         play, now_us = self._playback, micros(at)
         newest = self._newest(now_us)
-        fleet = self._introduced(newest)
+        fleet = self._introduced(newest, now_us)
         self._link(fleet, now_us)
         self._fill(fleet, {name: (found, found.us - 1) for name, found in newest.items()}, now_us, RECENT_S)
         frames = self._last_frames(newest, now_us)
@@ -96,7 +97,7 @@ class FleetBuilder:
         """All of the history that nodes had then, by name, where ``fleet`` gives less. Raises StoreError."""
         now_us = micros(at)
         newest = self._newest(now_us)
-        fleet = self._introduced(newest)
+        fleet = self._introduced(newest, now_us)
         longer = {
             name: (found, found.us)
             for name, found in newest.items()
@@ -110,13 +111,16 @@ class FleetBuilder:
             if node.gpu_history is not None and node.host_history is not None
         }
 
-    def _introduced(self, newest: Mapping[str, _Newest]) -> Fleet:
+    def _introduced(self, newest: Mapping[str, _Newest], now_us: int) -> Fleet:
         """A fleet that has met these machines, and knows nothing else."""
         play = self._playback
-        fleet = Fleet(play.names, play.interval_s, play.allocation, derive_events=False)
+        intervals = play.intervals(now_us)
+        fleet = Fleet(play.names, allocation=play.allocation, derive_events=False)
         for found in newest.values():
-            for event in introduction(found.machine, found.machine.life_at(found.us)):
+            life = found.machine.life_at(found.us)
+            for event in introduction(found.machine, life, in_force(intervals, life.first_us)):
                 fleet.apply(event)
+        fleet.apply(IntervalChanged(now_us / 1e6, in_force(intervals, now_us)))
         return fleet
 
     def _newest(self, now_us: int) -> dict[str, _Newest]:

@@ -16,15 +16,18 @@ from typing import Any, Protocol
 from gswarm_agent.frame import WARNING, GpuFacts, Hello, HostFacts, tables
 from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import (
+    INTERVAL_CHANGED,
     Event,
     EventLogged,
     FrameArrived,
+    IntervalChanged,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
     Phase,
     SessionStarted,
     SessionStopped,
+    new_interval_ms,
 )
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.store.errors import StoreError
@@ -230,10 +233,11 @@ class RecordingReader:
         """What happened after ``since``, up to and with ``until``, in order. Raises StoreError."""
         low, high = micros(since), micros(until)
         found: list[Event] = []
+        intervals = self.intervals(high)
         for machine in self.machines.values():
             for life in machine.lives:
                 if low < life.first_us <= high:
-                    found += introduction(machine, life)
+                    found += introduction(machine, life, in_force(intervals, life.first_us))
         found += self.turned(low, high)
         found += self.frames(low, high)
         return sorted(found, key=lambda event: event.at)
@@ -243,6 +247,9 @@ class RecordingReader:
         for happened in self.happened(low, high):
             if (changed := link_of(happened)) is not None:
                 yield changed
+            interval_ms = new_interval_ms(happened.detail) if happened.kind == INTERVAL_CHANGED else None
+            if interval_ms is not None:
+                yield IntervalChanged(happened.at, interval_ms)
             yield happened
         for session in self.sessions():
             started, ended = session["start_us"], session["end_us"]
@@ -268,6 +275,13 @@ class RecordingReader:
     def linked(self, until: int) -> list[EventLogged]:
         """What links did up to a time (microseconds), oldest first. Raises StoreError."""
         return self._happened("kind IN ('link_live', 'link_lost') AND ts <= ?", TURNS_MOST, stamp(until))
+
+    def intervals(self, until: int) -> list[tuple[int, int]]:
+        """Return the intervals up to a time as (microseconds, ms), oldest first. Raises StoreError."""
+        changes = self._happened(f"kind = '{INTERVAL_CHANGED}' AND ts <= ?", TURNS_MOST, stamp(until))
+        intervals = ((micros(one.at), new_interval_ms(one.detail)) for one in changes)
+        first = 0, round(self.interval_s * 1000)
+        return [first, *((us, interval_ms) for us, interval_ms in intervals if interval_ms is not None)]
 
     def turns(self) -> list[EventLogged]:
         """What is worth going to: warnings, errors, marks. Raises StoreError."""
@@ -327,6 +341,11 @@ def _nodes_of(options: str | None) -> tuple[str, ...]:
     return tuple(name for name in found if isinstance(name, str))
 
 
+def in_force(intervals: Sequence[tuple[int, int]], us: int) -> int:
+    """Return the interval [ms] at a time (microseconds) from ``RecordingReader.intervals``."""
+    return next(interval_ms for since, interval_ms in reversed(intervals) if since <= us)
+
+
 def link_of(happened: EventLogged) -> LinkChanged | None:
     """The phase that a link went to when this happened, None if it is about something else."""
     if happened.node is None:
@@ -369,10 +388,12 @@ class RecordedMachine:
         return replace(self.hello, life=life.name)
 
 
-def introduction(machine: RecordedMachine, life: Life) -> list[Event]:
-    """An agent's hello, and what is known of its clock."""
+def introduction(machine: RecordedMachine, life: Life, interval_ms: int) -> list[Event]:
+    """Return an agent's hello with the interval of that time, and its clock if known."""
     at = life.first_us / 1e6
-    said: list[Event] = [NodeIntroduced(machine.name, at, machine.hello_of(life))]
+    said: list[Event] = [
+        NodeIntroduced(machine.name, at, replace(machine.hello_of(life), interval_ms=interval_ms))
+    ]
     if machine.round_trip_s is not None:
         said.append(LinkMeasured(machine.name, at, machine.offset_s, machine.round_trip_s))
     return said

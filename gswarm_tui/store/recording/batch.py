@@ -25,6 +25,7 @@ from gswarm_tui.fleet.events import (
     EventLogged,
     FrameArrived,
     FramesLost,
+    IntervalChanged,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
@@ -237,6 +238,8 @@ class Batch:
                     self._life(event.node, node.life).link["reconnects"] += 1
             case EventLogged():
                 self._happened(event)
+            case IntervalChanged():
+                pass  # the fleet makes a Happened of it
             case SessionStarted() | SessionChanged() | SessionStopped():
                 self._session(event)
 

@@ -14,7 +14,14 @@ from typing import Any, Protocol
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.wire import ENDED_BY, FRAMES_REMAIN, JOB_ENDED, SENT_ALL
 from gswarm_tui.fleet.counters import CounterValue
-from gswarm_tui.fleet.events import AGENT_DATA_LOST, KINDS_DURING_RUN, WAITING, GpuKey
+from gswarm_tui.fleet.events import (
+    AGENT_DATA_LOST,
+    INTERVAL_CHANGED,
+    KINDS_DURING_RUN,
+    WAITING,
+    GpuKey,
+    new_interval_ms,
+)
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
 from gswarm_tui.store.sql.summaries import energy, session_spans, whole
@@ -36,7 +43,8 @@ class Interrupted:
     ``last_at`` is the latest at which it is known to have run: of a sample, mark, gap, session, or its start.
     ``uid`` is empty and ``options`` too where the recording is of a version that couldn't go on with one.
     ``answered`` are the nodes that ever did. ``awaited`` are those that it was left open for because they may
-    hold frames; None where its head was killed, so that every node may.
+    hold frames; None where its head was killed, so that every node may. ``interval_ms`` is the last interval
+    that was set while it ran, None where that of its start was kept.
     """
 
     recording_id: int
@@ -50,6 +58,7 @@ class Interrupted:
     sessions: tuple[str, ...]
     answered: tuple[str, ...]
     awaited: tuple[str, ...] | None
+    interval_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,8 @@ SELECT r.*, epoch_us(r.started_at) AS began_us,
         WHERE n.recording_id = r.recording_id AND e.kind = '{WAITING}'
           AND e.ts >= ALL (SELECT h.ts FROM host_samples h JOIN nodes m USING (node_id)
                            WHERE m.recording_id = r.recording_id)) AS awaited,
+       (SELECT arg_max(e.detail, e.ts) FROM events e
+        WHERE e.recording_id = r.recording_id AND e.kind = '{INTERVAL_CHANGED}') AS interval_detail,
        (SELECT list(s.name ORDER BY s.session_id) FROM sessions s
         WHERE s.recording_id = r.recording_id) AS sessions
 FROM recordings r
@@ -184,6 +195,7 @@ def interrupted(file: Rows) -> list[Interrupted]:
             sessions=tuple(row["sessions"] or ()),
             answered=tuple(row["answered"] or ()),
             awaited=None if row["awaited"] is None else tuple(row["awaited"]),
+            interval_ms=new_interval_ms(row["interval_detail"]),
         )
         for row in file.rows(_INTERRUPTED)
     ]
