@@ -1,10 +1,10 @@
-"""The catalogue: every metric that is sampled, described once.
+"""The catalogue of metrics: each metric's name, unit, kind, source and meaning, defined once.
 
-Wire columns, the database schema, heatmap choices, the filter language and the README's table come from
-here and only from here. The order of a tuple is the order of its columns on the wire and in the database.
+Wire columns, the database schema, heatmap choices, the filter language and the docs' tables come from here
+and only from here. The order of a tuple is the order of its columns on the wire and in the database.
 
-Kinds: a *gauge* is read as it is; a *counter* only grows and is stored raw; a *rate* is the growth of a
-counter divided by the time between two readings, so the first sample after a start has none.
+Kinds: a *gauge* is a value at one moment; a *counter* only grows and is stored raw; a *rate* is the growth
+of a counter divided by the time between two ticks, so the first sample after a start has none.
 Rates in MB/s count 10**6 bytes; memory in MiB counts 2**20.
 """
 
@@ -27,10 +27,10 @@ MIN_INTERVAL_MS, MAX_INTERVAL_MS = 100, 60_000
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: its column name (unit included), what it means and where it comes from.
+    """One metric: its column name (unit included), its meaning and its source.
 
-    ``short`` names it in the filter language and in narrow places; ``top`` is the fixed upper end of its
-    scale on screen, None where it depends on the device (then ``top_fact`` names the GPU fact that holds it).
+    ``short`` is its name in the filter language and in narrow columns; ``top`` is the fixed upper end of its
+    scale on screen, None where it depends on the device (then ``top_fact`` names the GPU fact with it).
     """
 
     name: str
@@ -73,10 +73,10 @@ GPU_METRICS: Tuple[Metric, ...] = (
            "Clock of the device memory", top_fact="mem_clock_max_mhz"),
     Metric("pcie_tx_mb_s", "PCIe tx", "pcietx", "MB/s", RATE, "FLOAT",
            "field 197 NVML_FI_DEV_PCIE_COUNT_TX_BYTES, else nvmlDeviceGetPcieThroughput",
-           "Bytes the GPU sent over PCIe, device to host"),
+           "Bytes that the GPU sent over PCIe"),
     Metric("pcie_rx_mb_s", "PCIe rx", "pcierx", "MB/s", RATE, "FLOAT",
            "field 198 NVML_FI_DEV_PCIE_COUNT_RX_BYTES, else nvmlDeviceGetPcieThroughput",
-           "Bytes the GPU received over PCIe, host to device"),
+           "Bytes that the GPU received over PCIe"),
     Metric("nvlink_tx_mb_s", "NVLink tx", "nvtx", "MB/s", RATE, "FLOAT",
            "field 138 NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX (KiB), else 202",
            "Bytes sent over all NVLinks of the GPU", top=450_000),
@@ -88,33 +88,32 @@ GPU_METRICS: Tuple[Metric, ...] = (
            "Energy used since the driver was loaded"),
     Metric("clock_reasons", "clock reasons", "reasons", "bits", GAUGE, "UINTEGER",
            "nvmlDeviceGetCurrentClocksEventReasons",
-           "Why the clocks are where they are: 0x4 power cap, 0x8 hardware slowdown, 0x20 and 0x40 "
-           "thermal, 0x80 power brake"),
+           "Reasons for current clocks: 0x4 power, 0x8 slowdown, 0x60 thermal, 0x80 brake"),
     Metric("throttle_power_pct", "power throttle", "thrpower", "%", RATE, "FLOAT",
            "field 74 NVML_FI_DEV_PERF_POLICY_POWER (ns)",
-           "Share of the interval in which clocks were held down by the power limit", top=100),
+           "Share of time in which the power limit held clocks down", top=100),
     Metric("throttle_thermal_pct", "thermal throttle", "thrtherm", "%", RATE, "FLOAT",
            "fields 269 + 270 NVML_FI_DEV_CLOCKS_EVENT_REASON_SW/HW_THERM_SLOWDOWN, in ns "
            "(251 + 252 before driver 580.82)",
-           "Share of the interval in which clocks were held down by temperature", top=100),
+           "Share of time in which temperature held clocks down", top=100),
     Metric("throttle_brake_pct", "power brake", "thrbrake", "%", RATE, "FLOAT",
            "field 271 NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE, in ns (253 before 580.82)",
-           "Share of the interval in which an external power brake held clocks down", top=100),
+           "Share of time in which an external power brake held clocks down", top=100),
     Metric("ecc_corrected", "ECC corrected", "ecc", "errors", COUNTER, "UBIGINT",
            "nvmlDeviceGetTotalEccErrors(CORRECTED, VOLATILE)",
-           "Memory errors corrected since the driver was loaded, read every 10 s"),
+           "Corrected memory errors since the driver was loaded, read every 10 s"),
     Metric("ecc_uncorrected", "ECC uncorrected", "eccbad", "errors", COUNTER, "UBIGINT",
            "nvmlDeviceGetTotalEccErrors(UNCORRECTED, VOLATILE)",
-           "Memory errors not corrected since the driver was loaded, read every 10 s"),
+           "Uncorrected memory errors since the driver was loaded, read every 10 s"),
     Metric("pstate", "performance state", "pstate", "P", GAUGE, "UTINYINT",
            "nvmlDeviceGetPerformanceState",
-           "Performance state: 0 is the fastest, 15 the slowest", top=15),
+           "Performance state, from 0 (fastest) to 15 (slowest)", top=15),
 )
 
 HOST_METRICS: Tuple[Metric, ...] = (
     Metric("cpu_pct", "CPU", "cpu", "%", RATE, "FLOAT",
            "/proc/stat cpu",
-           "Share of CPU time of all cores that was not idle and not iowait", top=100),
+           "Share of all cores' time that was neither idle nor iowait", top=100),
     Metric("cpu_user_pct", "CPU user", "cpuuser", "%", RATE, "FLOAT",
            "/proc/stat cpu: user + nice",
            "Share of CPU time in user code", top=100),
@@ -123,13 +122,13 @@ HOST_METRICS: Tuple[Metric, ...] = (
            "Share of CPU time in the kernel", top=100),
     Metric("cpu_iowait_pct", "iowait", "iowait", "%", RATE, "FLOAT",
            "/proc/stat cpu: iowait",
-           "Share of CPU time idle while waiting for disks", top=100),
+           "Share of CPU time spent idle, waiting for disks", top=100),
     Metric("cpu_busiest_pct", "busiest core", "core", "%", RATE, "FLOAT",
            "/proc/stat cpuN",
-           "Share of CPU time of the busiest core that was not idle and not iowait", top=100),
+           "Share of the busiest core's time that was neither idle nor iowait", top=100),
     Metric("load_1m", "load", "load", "tasks", GAUGE, "FLOAT",
            "/proc/loadavg",
-           "Runnable and uninterruptible tasks, mean of one minute"),
+           "Runnable and uninterruptible tasks, averaged over one minute"),
     Metric("memory_used_mib", "memory", "hostmem", "MiB", GAUGE, "UINTEGER",
            "/proc/meminfo MemTotal - MemAvailable",
            "Host memory in use", top_fact="memory_total_mib"),
@@ -138,16 +137,16 @@ HOST_METRICS: Tuple[Metric, ...] = (
            "Swap space in use"),
     Metric("disk_read_mb_s", "disk read", "diskr", "MB/s", RATE, "FLOAT",
            "/proc/diskstats",
-           "Bytes read from the whole local disks"),
+           "Bytes read from local disks"),
     Metric("disk_write_mb_s", "disk write", "diskw", "MB/s", RATE, "FLOAT",
            "/proc/diskstats",
-           "Bytes written to the whole local disks"),
+           "Bytes written to local disks"),
     Metric("net_rx_mb_s", "net in", "netin", "MB/s", RATE, "FLOAT",
            "/proc/net/dev without lo",
-           "Bytes received on the network interfaces"),
+           "Bytes received on network interfaces"),
     Metric("net_tx_mb_s", "net out", "netout", "MB/s", RATE, "FLOAT",
            "/proc/net/dev without lo",
-           "Bytes sent on the network interfaces"),
+           "Bytes sent on network interfaces"),
     Metric("ib_rx_mb_s", "IB in", "ibin", "MB/s", RATE, "FLOAT",
            "/sys/class/infiniband/*/ports/*/counters/port_rcv_data x 4",
            "Bytes received on InfiniBand and RoCE ports"),
@@ -156,19 +155,19 @@ HOST_METRICS: Tuple[Metric, ...] = (
            "Bytes sent on InfiniBand and RoCE ports"),
     Metric("psi_cpu_pct", "CPU pressure", "psicpu", "%", RATE, "FLOAT",
            "/proc/pressure/cpu some total",
-           "Share of the interval in which some task waited for a CPU", top=100),
+           "Share of time in which some task waited for a CPU", top=100),
     Metric("psi_memory_pct", "memory pressure", "psimem", "%", RATE, "FLOAT",
            "/proc/pressure/memory some total",
-           "Share of the interval in which some task waited for memory", top=100),
+           "Share of time in which some task waited for memory", top=100),
     Metric("psi_io_pct", "I/O pressure", "psiio", "%", RATE, "FLOAT",
            "/proc/pressure/io some total",
-           "Share of the interval in which some task waited for I/O", top=100),
+           "Share of time in which some task waited for I/O", top=100),
 )
 
 PROCESS_METRICS: Tuple[Metric, ...] = (
     Metric("gpu_memory_mib", "GPU memory", "gmem", "MiB", GAUGE, "UINTEGER",
            "nvmlDeviceGetComputeRunningProcesses.usedGpuMemory",
-           "Device memory the process holds"),
+           "Device memory that the process holds"),
     Metric("sm_pct", "SM", "sm", "%", GAUGE, "UTINYINT",
            "nvmlDeviceGetProcessUtilization.smUtil",
            "Share of time in which a kernel of the process ran", top=100),
@@ -180,10 +179,10 @@ PROCESS_METRICS: Tuple[Metric, ...] = (
            "Resident host memory of the process"),
     Metric("read_mb_s", "read", "read", "MB/s", RATE, "FLOAT",
            "/proc/PID/io read_bytes",
-           "Bytes the process read from disks"),
+           "Bytes that the process read from disks"),
     Metric("write_mb_s", "write", "write", "MB/s", RATE, "FLOAT",
            "/proc/PID/io write_bytes",
-           "Bytes the process wrote to disks"),
+           "Bytes that the process wrote to disks"),
 )
 # fmt: on
 
@@ -193,14 +192,14 @@ PROCESS_COLUMNS: Tuple[str, ...] = tuple(m.name for m in PROCESS_METRICS)
 EXACT_COLUMNS: FrozenSet[str] = frozenset(
     m.name for m in (*GPU_METRICS, *HOST_METRICS, *PROCESS_METRICS) if m.kind == COUNTER or m.unit == "bits"
 )
-"""What has to be exact beyond the 24 bits of single precision."""
+"""Columns that need more than the 24 bits of single precision."""
 
 GPU_BY_NAME: Dict[str, Metric] = {m.name: m for m in GPU_METRICS}
 GPU_BY_SHORT: Dict[str, Metric] = {m.short: m for m in GPU_METRICS}
 HOST_BY_NAME: Dict[str, Metric] = {m.name: m for m in HOST_METRICS}
 HOST_BY_SHORT: Dict[str, Metric] = {m.short: m for m in HOST_METRICS}
 
-# Bits of clock_reasons that mean "held down against its will" (nvml.h, nvmlClocksEventReason*).
+# Bits of clock_reasons that mean throttling (nvml.h, nvmlClocksEventReason*).
 REASON_POWER_CAP = 0x4
 REASON_HW_SLOWDOWN = 0x8
 REASON_SW_THERMAL = 0x20

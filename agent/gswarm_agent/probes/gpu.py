@@ -225,7 +225,7 @@ class Gpu:
         self._silent_ticks = 0
         if self.pcie_meter is not None and self.lacks_pcie_counters:
             values.update(zip(_PCIE_COLUMNS, self.pcie_meter() or (None, None)))
-        return tuple([values.get(name) for name in GPU_COLUMNS])
+        return tuple(map(values.get, GPU_COLUMNS))
 
     def _query(self, now_ns: int, everything: bool) -> Tuple[Values, Dict[GpuSource, int]]:
         """Query the sources that are not disabled, or everything: values and each source's nvmlReturn_t."""
