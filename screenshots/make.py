@@ -1,8 +1,7 @@
-"""Makes the pictures of this folder from the running program: ``python -m screenshots.make [NAME ...]``.
+"""Make the documentation's pictures from the running program: ``python -m screenshots.make [NAME ...]``.
 
-A seeded simulated fleet on a clock that stands still, so the same program gives the same bytes.
-The SVGs need no font from elsewhere; PNGs are made of them where ``rsvg-convert`` is installed. The
-report's picture is made by Chromium where that is installed.
+A simulated fleet with a seed and a fixed clock, so the same program gives the same pictures. Screens need
+``rsvg-convert``, and the report's picture needs Chromium; without one of them its pictures stay as they are.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from tests.tui.deck import Deck
 from tests.tui.scene import BEGINNING, Scene, scene
 from tests.unit.plot_recording import record_runs, record_training
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
 LETTER = 20.0
 CELL, LINE = 0.61 * LETTER, 1.22 * LETTER
 """The size of Rich's letters and of their cells in an SVG."""
@@ -51,10 +50,7 @@ DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
 
 @dataclass(frozen=True)
 class Shot:
-    """A picture: its file name, what is watched, the terminal's size and the keys that lead there.
-
-    Of a ``large`` one only the PNG is kept.
-    """
+    """A picture: its file name, the fleet, the terminal's size and the keys that lead to the screen."""
 
     name: str
     scene: Callable[[], Scene]
@@ -62,7 +58,6 @@ class Shot:
     keys: tuple[str, ...] = ()
     theme: str = "dark"
     title: str = "job 4711 · gpu[01-08]"
-    large: bool = False
 
 
 def training() -> Scene:
@@ -98,7 +93,7 @@ SHOTS = (
     Shot("fleet-light", training, theme="light"),
     Shot("fleet-power", training, keys=("3",)),
     Shot("fleet-512", many, title="job 4712 · gpu[01-64]"),
-    Shot("fleet-8192", thousand, (200, 60), title="job 4713 · gpu[0001-1024]", large=True),
+    Shot("fleet-8192", thousand, (200, 60), title="job 4713 · gpu[0001-1024]"),
     Shot("node", training, keys=("down", "enter")),
     Shot("gpu", training, keys=("down", "right", "enter", "enter")),
     Shot("sessions", training, keys=("S", "down")),
@@ -195,7 +190,7 @@ def dotted(text: re.Match[str]) -> str:
 
 
 def plot(recording: Path) -> None:
-    """The README's plot."""
+    """Draw the plot of a session."""
     with closing(FileSource(recording)) as source:
         span = periods.find_period(source, "full_training")
         material = load_plot_data(source, span, choose_metrics(), ["loss"])
@@ -203,7 +198,7 @@ def plot(recording: Path) -> None:
 
 
 def report(recording: Path) -> None:
-    """The first screen of the README's report."""
+    """Photograph the first screen of a report."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         print("no Chromium here: the report's picture is as it was")
@@ -223,7 +218,7 @@ def report(recording: Path) -> None:
 
 
 def main() -> None:
-    """Make them all, or those that are named."""
+    """Make all pictures, or those that are named on the command line."""
     wanted = set(sys.argv[1:])
     if not wanted or wanted & {"plot", "report"}:
         with tempfile.TemporaryDirectory() as folder:
@@ -233,24 +228,21 @@ def main() -> None:
                     draw(recording)
                     print(name)
     converter = shutil.which("rsvg-convert")
-    terminals: dict[str, tuple[Callable[[], Coroutine[None, None, str]], bool]] = {
-        shot.name: (partial(svg, shot), shot.large) for shot in SHOTS
+    if converter is None:
+        print("rsvg-convert is missing: the pictures of screens stay as they are")
+        return
+    screens: dict[str, Callable[[], Coroutine[None, None, str]]] = {
+        shot.name: partial(svg, shot) for shot in SHOTS
     }
-    terminals |= {name: (partial(asked, record, keys), False) for name, (record, keys) in ASKED.items()}
-    terminals["replay"] = (replay, False)
-    for name, (make_svg, large) in terminals.items():
-        if wanted and name not in wanted:
-            continue
-        path = FOLDER / f"{name}.svg"
-        path.write_text(asyncio.run(make_svg()), encoding="utf-8")
-        if converter:
-            png = path.with_suffix(".png")
-            subprocess.run([converter, "--output", png, path], check=True)
-            if large:
-                path.unlink()
-        print(name)
-    if not converter:
-        print("no rsvg-convert here: the PNGs are as they were")
+    screens |= {name: partial(asked, record, keys) for name, (record, keys) in ASKED.items()}
+    screens["replay"] = replay
+    for name, make_svg in screens.items():
+        if not wanted or name in wanted:
+            picture = asyncio.run(make_svg())
+            subprocess.run(
+                [converter, "--output", FOLDER / f"{name}.png"], input=picture, text=True, check=True
+            )
+            print(name)
 
 
 if __name__ == "__main__":

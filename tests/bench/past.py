@@ -62,7 +62,7 @@ class Cost:
 
 
 def run(form: Form) -> Iterator[Figure]:
-    """That two heads are one to a query; then each number of the README's page, in its order."""
+    """That two heads are one to a query; then each number of docs/guide/scale.md, in its order."""
     yield from _two_as_one(form)
     ssh_pct, ssh_mib = _over_ssh(form)
     yield Figure("a node: CPU for SSH", MS_A_PERCENT * ssh_pct, "ms a second")

@@ -10,7 +10,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.person import allocated, ask, leave, start, user_env
 
 CACHED = "PYTHONPATH=$(ls -td ~/.cache/gswarm-tui/agent-*/ | head -n 1) python3 -m gswarm_agent mark bare"
-"""As the README has it, for a node without gswarm-tui."""
+"""The documented command for a node without gswarm-tui."""
 
 
 def test_marks_of_a_job_are_in_its_recording(cluster: Cluster, tmp_path: Path) -> None:

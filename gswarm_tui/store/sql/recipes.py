@@ -1,4 +1,4 @@
-"""SQL that answers what people ask first: shown in the README word for word, run by the tests."""
+"""Example queries for the SQL screen and the documentation, run by the tests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ class Recipe:
 
     title: str
     sql: str
-
-    def markdown(self) -> str:
-        """The recipe as it stands in the README."""
-        return f"**{self.title}**\n\n```sql\n{self.sql}\n```\n"
 
 
 RECIPES = (

@@ -1,0 +1,1 @@
+"""The documentation's generated parts, and tests that the pages are true."""

@@ -1,0 +1,174 @@
+"""The generated parts of the documentation: keys, commands, metrics, schema, recipes, decisions.
+
+A page holds a part between ``<!-- NAME -->`` and ``<!-- /NAME -->``.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
+from gswarm_tui.cli import main
+from gswarm_tui.options.command_table import WORDS
+from gswarm_tui.store.sql.recipes import RECIPES
+from gswarm_tui.store.sql.schema import TABLES, create_statements
+from gswarm_tui.store.sql.views import view_statements
+from gswarm_tui.tui.actions import ACTIONS, GROUPS, LIVE, PAST, QUERY, REPLAY, Action, key_name
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+HELP_COLUMNS = "100"
+MODE_NAMES = {LIVE: "live", PAST: "looking back", REPLAY: "replay", QUERY: "gswarm-tui sql"}
+
+
+def pages() -> list[Path]:
+    """Return every Markdown page of the repository's documentation."""
+    return [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *sorted(DOCS.rglob("*.md"))]
+
+
+def _table(header: str, rows: list[str]) -> str:
+    columns = header.count("|") - 1
+    return "\n".join([header, "|" + "---|" * columns, *rows])
+
+
+def keys() -> str:
+    """Return one table of actions for each group of keys."""
+    parts = []
+    for group in GROUPS:
+        rows = []
+        if group == "Moving":
+            keys_to_move = "arrows, `h` `j` `k` `l`, `PgUp` `PgDn` `Home` `End`, mouse"
+            rows.append(f"| {keys_to_move} | Move the cursor | all screens |")
+        if group == "Looking":
+            rows.append("| `←` `→` | Show another metric, another GPU | node, gpu |")
+            rows.append("| `1` … `9` `0` | Show one of ten metrics; `?` lists them | fleet, node |")
+        for action in ACTIONS:
+            if action.group != group or action.name.startswith(("metric(", "move(")):
+                continue
+            written = " ".join(f"`{key_name(key)}`" for key in action.keys)
+            rows.append(f"| {written} | {action.help} | {_where(action)} |")
+        parts.append(f"## {group}\n\n" + _table("| keys | action | where |", rows))
+    return "\n\n".join(parts)
+
+
+def _where(action: Action) -> str:
+    screens = ", ".join(action.screens) if action.screens else "all screens"
+    if not action.modes or {LIVE, PAST, REPLAY} <= set(action.modes):
+        return screens
+    if action.modes == (LIVE, PAST):
+        return f"{screens}, while recording"
+    return f"{screens}, {' and '.join(MODE_NAMES[mode] for mode in action.modes)}"
+
+
+def commands() -> str:
+    """Return the help text of gswarm-tui and of each of its commands."""
+    parts = [f"## gswarm-tui\n\n```text\n{_help()}\n```"]
+    parts += [f"## gswarm-tui {word}\n\n```text\n{_help(word)}\n```" for word in WORDS]
+    return "\n\n".join(parts)
+
+
+def _help(*words: str) -> str:
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), suppress(SystemExit):
+        patch.setenv("COLUMNS", HELP_COLUMNS)
+        main([*words, "--help"])
+    return out.getvalue().strip()
+
+
+def metrics() -> str:
+    """Return the tables of all metrics: column, unit, kind, name in filters, meaning, source."""
+
+    def table(title: str, metrics_of_table: tuple[Metric, ...]) -> str:
+        rows = [
+            f"| `{m.name}` | `{m.short}` | {m.unit} | {m.kind} | {m.meaning} | {_cell(m.source)} |"
+            for m in metrics_of_table
+        ]
+        header = "| column | short name | unit | kind | meaning | source |"
+        return f"## {title}\n\n" + _table(header, rows)
+
+    return "\n\n".join(
+        [
+            table("Each GPU (gpu_samples)", GPU_METRICS),
+            table("Each node (host_samples)", HOST_METRICS),
+            table("Each GPU process (process_samples)", PROCESS_METRICS),
+        ]
+    )
+
+
+def tables() -> str:
+    """Return the columns of each table of a recording."""
+    parts = []
+    for table in TABLES:
+        rows = [f"| `{c.name}` | {c.type} | {_cell(c.meaning)} |" for c in table.columns]
+        parts.append(
+            f"### {table.name}\n\n{table.meaning}.\n\n" + _table("| column | type | meaning |", rows)
+        )
+    return "\n\n".join(parts)
+
+
+def views() -> str:
+    """Return the columns of each view of a recording, as DuckDB reports them."""
+    return "\n\n".join(_views())
+
+
+def _views() -> Iterator[str]:
+    with duckdb.connect() as connection:
+        for statement in (*create_statements(), *view_statements()):
+            connection.execute(statement)
+        found = connection.execute(
+            "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_oid"
+        ).fetchall()
+        for name, comment in found:
+            columns = connection.execute(f"DESCRIBE {name}").fetchall()
+            rows = [f"| `{column}` | {kind} |" for column, kind, *_ in columns]
+            yield f"### {name}\n\n{comment.rstrip('.')}.\n\n" + _table("| column | type |", rows)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "&#124;")
+
+
+def recipes() -> str:
+    """Return the recipes of the SQL screen, each with its title."""
+    return "\n".join(f"### {recipe.title}\n\n```sql\n{recipe.sql}\n```\n" for recipe in RECIPES).rstrip()
+
+
+def decisions() -> str:
+    """Return the list of decision records with their status."""
+    rows = []
+    for page in sorted((DOCS / "decisions").glob("[0-9]*.md")):
+        text = page.read_text()
+        title = re.search(r"^# (\d+)\. (.+)$", text, re.MULTILINE)
+        status = re.search(r"^\W*Status\W+(.+?)\W*$", text, re.MULTILINE)
+        if title is None or status is None:
+            raise ValueError(f"{page} needs a line '# NNN. Title' and a line 'Status: …'")
+        rows.append(f"| [{title[1]}]({page.name}) | {title[2]} | {status[1]} |")
+    return _table("| number | decision | status |", rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "keys": keys,
+    "commands": commands,
+    "metrics": metrics,
+    "tables": tables,
+    "views": views,
+    "recipes": recipes,
+    "decisions": decisions,
+}
+
+
+def regenerated(text: str) -> str:
+    """Return a page's text with its generated parts made from the program as it is now."""
+    for name, make in PARTS.items():
+        part = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+        if part.search(text):
+            before, after = part.split(text, maxsplit=1)
+            text = f"{before}\n{make()}\n\n{after}"
+    return text

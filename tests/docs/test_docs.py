@@ -1,0 +1,267 @@
+"""The documentation is true: generated parts are current, links lead somewhere, commands and SQL run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from gswarm_agent.frame import INFO
+from gswarm_tui.cli import main
+from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.options.arguments import parse
+from gswarm_tui.options.command_table import WORDS
+from tests.docs.generated import DOCS, ROOT, pages, regenerated
+from tests.unit.plot_recording import recorded
+
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+PICTURE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
+DATABASE = "gswarm-job4711.duckdb"
+NEEDS_A_TERMINAL_OR_A_RUN = {"replay", "mark"}
+ZENSICAL = Path(sys.executable).with_name("zensical")
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A fenced block of a page."""
+
+    page: Path
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}: {self.text.splitlines()[0]}"
+
+
+def fences(*languages: str) -> list[Fence]:
+    return [
+        Fence(page, language, re.sub(f"(?m)^{indent}", "", text))
+        for page in pages()
+        for indent, language, text in FENCE.findall(page.read_text())
+        if language in languages
+    ]
+
+
+def commands() -> Iterator[list[str]]:
+    """Yield the words of every gswarm-tui command of the pages, shell expansions replaced."""
+    for fence in fences("console"):
+        for line in fence.text.splitlines():
+            if line.startswith("$ "):
+                command = line.removeprefix("$ ").replace("$(scontrol show hostnames)", "gpu01 gpu02")
+                words = shlex.split(command, comments=True)
+                if Path(words[0]).name == "gswarm-tui":
+                    yield words[1:]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the pages name: a recording with its sessions and marks, its export, and a query."""
+    folder = tmp_path_factory.mktemp("docs")
+    scene, recorder = recorded(folder / DATABASE, 2, 2, seed=3)
+    for session in ("full_training", "train", "train-2"):
+        scene.hub.start_session(session)
+        for request in range(3):
+            scene.advance(4)
+            values = {"loss": 2.4 - request, "app": "chat", "queue_ms": 12.5, "processing_ms": 840}
+            detail = json.dumps(values)
+            scene.hub.publish(EventLogged(scene.time, "mark", INFO, "request", detail=detail))
+        scene.hub.stop_session(scene.fleet.sessions.running[-1].session_id)
+    status = recorder.close(scene.time)
+    assert not status.error, status.error
+    (folder / "queries.sql").write_text("FROM sessions; FROM marks;")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in ("run", "rack00"):
+            assert main(["export", "--db", DATABASE, "--format", "parquet", "-o", f"{name}.parquet"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_generated_parts_are_current(page: Path) -> None:
+    text = page.read_text()
+    assert regenerated(text) == text, "run `python -m tests.docs`"
+
+
+def test_pictures_exist() -> None:
+    pictures = [(page, picture) for page in pages() for picture in PICTURE.findall(page.read_text())]
+    assert len(pictures) > 10
+    assert [picture for page, picture in pictures if not (page.parent / picture).is_file()] == []
+
+
+def test_every_picture_is_shown_on_a_page() -> None:
+    shown = {
+        (page.parent / picture).resolve() for page in pages() for picture in PICTURE.findall(page.read_text())
+    }
+    assert set((DOCS / "screenshots").iterdir()) - shown == set()
+
+
+def test_links_of_pages_outside_the_site_lead_to_files_and_headings() -> None:
+    broken = []
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"):
+        for link in LINK.findall((ROOT / name).read_text()):
+            path, _, anchor = link.partition("#")
+            if "://" in link:
+                continue
+            target = ROOT / (path or name)
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                broken.append(f"{name}: {link}")
+    assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_in_the_navigation_or_linked() -> None:
+    navigation = re.findall(r'"([\w/-]+\.md)"', (ROOT / "zensical.toml").read_text())
+    reachable = {DOCS / page for page in navigation}
+    for page in pages():
+        reachable |= {
+            (page.parent / link.partition("#")[0]).resolve() for link in LINK.findall(page.read_text())
+        }
+    assert set(DOCS.rglob("*.md")) - reachable == set()
+
+
+@pytest.mark.parametrize(
+    ("addition", "complaint"),
+    [
+        ("", None),
+        ("[a page](missing.md)", "page does not exist"),
+        ("[an anchor](guide/sql.md#missing)", "anchor does not exist"),
+    ],
+    ids=["as it is", "broken link", "broken anchor"],
+)
+def test_the_site_builds_unless_a_link_is_broken(
+    tmp_path: Path, addition: str, complaint: str | None
+) -> None:
+    shutil.copytree(DOCS, tmp_path / "docs")
+    shutil.copy(ROOT / "zensical.toml", tmp_path)
+    index = tmp_path / "docs" / "index.md"
+    index.write_text(f"{index.read_text()}\n{addition}\n")
+    built = subprocess.run(
+        [ZENSICAL, "build", "--strict"],
+        cwd=tmp_path,
+        env=os.environ | {"NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (built.returncode != 0) == (complaint is not None), built.stdout + built.stderr
+    if complaint is None:
+        assert (tmp_path / "site" / "index.html").is_file()
+    else:
+        assert complaint in built.stdout + built.stderr
+
+
+@pytest.mark.parametrize("fence", fences("sql"), ids=str)
+def test_sql_runs(
+    fence: Fence, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    if "read_parquet" in fence.text:
+        with duckdb.connect() as connection:
+            assert connection.execute(fence.text).fetchall()
+    else:
+        assert main(["sql", fence.text, "--db", DATABASE, "--format", "json"]) == 0
+        json.loads(capsys.readouterr().out)
+
+
+def test_commands_run_on_a_recording(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    ran = set()
+    for words in commands():
+        if not words or words[0] not in WORDS or words[0] in NEEDS_A_TERMINAL_OR_A_RUN:
+            continue
+        if words == ["sql"] or words[:2] == ["recover", "ID"]:
+            continue
+        if words[0] == "import":
+            shutil.copytree(tmp_path / "run.parquet", tmp_path / words[1], dirs_exist_ok=True)
+        if words[0] == "export" and "parquet" in words:
+            words.append("--force")
+        assert main(words) == 0, words
+        ran.add(words[0])
+    assert ran == set(WORDS) - NEEDS_A_TERMINAL_OR_A_RUN
+
+
+def test_commands_that_watch_nodes_are_valid() -> None:
+    watching = [words for words in commands() if not words or words[0] not in WORDS]
+    assert len(watching) > 3
+    for words in watching:
+        if "--version" not in words:
+            parse(words, {"HOME": "/nonexistent"})
+
+
+def test_every_command_is_described_on_a_page() -> None:
+    described = {words[0] for words in commands() if words}
+    assert set(WORDS) - described == set()
+
+
+def test_settings_are_flags_and_keys_of_the_config_file() -> None:
+    page = (DOCS / "reference" / "configuration.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)`", page, re.MULTILINE)
+    assert len(rows) > 10
+    for key, flag in rows:
+        words = [value if word == "PATH" else word for word in shlex.split(flag) if (value := "run.duckdb")]
+        words = ["dark" if key == "theme" and word == "NAME" else word for word in words]
+        words = ["power" if key == "metric" and word == "NAME" else word for word in words]
+        if key == "ssh_config":
+            words[1] = str(DOCS / "index.md")
+        parse([word.rstrip(",") for word in words if word != "--no-record,"][:2], {"HOME": "/nonexistent"})
+
+
+@pytest.mark.parametrize("fence", fences("toml"), ids=str)
+def test_config_files_are_valid(fence: Fence, tmp_path: Path) -> None:
+    assert tomllib.loads(fence.text)
+    config = tmp_path / "config.toml"
+    config.write_text(fence.text)
+    parse(["--config", str(config)], {"HOME": "/nonexistent"})
+
+
+@pytest.mark.parametrize("fence", fences("python"), ids=str)
+def test_python_is_valid(fence: Fence) -> None:
+    compile(fence.text, str(fence), "exec")
+
+
+@pytest.mark.parametrize("fence", fences("bash"), ids=str)
+def test_shell_scripts_are_valid(fence: Fence) -> None:
+    subprocess.run(["bash", "-n"], input=fence.text, text=True, check=True)
+
+
+def test_symptoms_are_sentences_of_the_program() -> None:
+    page = (DOCS / "guide" / "troubleshooting.md").read_text()
+    symptoms = re.findall(r"^\| `([^|]+?)` \|", page, re.MULTILINE)
+    assert len(symptoms) > 20
+    messages = list(message_templates())
+    literal = "\n".join("…".join(parts) for parts in messages)
+    filled_in = [re.compile(".+".join(map(re.escape, parts))) for parts in messages if len(parts) > 1]
+    assert [s for s in symptoms if s not in literal and not any(p.search(s) for p in filled_in)] == []
+
+
+def message_templates() -> Iterator[list[str]]:
+    """Yield the constant parts of each text of the program that is long enough to be a message."""
+    for root in (ROOT / "gswarm_tui", ROOT / "agent"):
+        for path in root.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    text = "".join(str(v.value) if isinstance(v, ast.Constant) else "\0" for v in node.values)
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    text = node.value
+                else:
+                    continue
+                if len(text) >= 12:
+                    yield text.split("\0")
