@@ -1,13 +1,7 @@
 """The catalogue of metrics: each metric's name, unit, kind, source and meaning, defined once.
 
-<<<<<<< HEAD
 Wire columns, the database schema, heatmap choices, the filter language and the docs' tables come from here
 and only from here. The order of a tuple is the order of its columns on the wire and in the database.
-=======
-Wire columns, the database schema, heatmap choices, the filter language and the documentation's tables
-come from here and only from here. The order of a tuple is the order of its columns on the wire and in
-the database.
->>>>>>> e4da056 (docs: a site, generated references, and tests that the pages are true)
 
 Kinds: a *gauge* is a value at one moment; a *counter* only grows and is stored raw; a *rate* is the growth
 of a counter divided by the time between two ticks, so the first sample after a start has none.
