@@ -163,7 +163,7 @@ class Hub:
         if self._frames:
             frames, self._frames = self._frames, []
             self._frames_of.clear()
-            self._waiting.extend(self.fleet.take(frames))
+            self._waiting.extend(self.fleet.apply_frames(frames))
 
     def flush(self) -> None:
         """Hand everything since the last flush to the sinks, then tell the screens."""

@@ -108,8 +108,8 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str]:
         span = whole[-1]
     else:
         raise UserError(f"{source.path} holds no recording.")
-    tape = RecordedSource(source, span.recording_id)
-    recording = tape.recording
+    replay = RecordedSource(source, span.recording_id)
+    recording = replay.recording
     start, end = _unix(span.started_at), _unix(span.until)
     if not recording.has_frames(start, end):
         raise UserError(f"{span.name} in {source.path} holds no samples, so there is nothing to play.")
@@ -121,7 +121,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str]:
     title = hosts.fold(recording.names)
     if recording.job:
         title = f"job {recording.job} · {title}"
-    return Player(tape, playhead, time.monotonic, failures=(StoreError,)), title
+    return Player(replay, playhead, time.monotonic, failures=(StoreError,)), title
 
 
 def _unix(moment: datetime) -> float:

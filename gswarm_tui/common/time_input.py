@@ -1,4 +1,4 @@
-"""When a session began, as people say it: "now", "2m", "90 s ago", "14:05", "2026-01-31 14:05:10"."""
+"""Times as people type them: "2m", "90 s ago", "14:05", "2026-01-31 14:05:10", "+30s", "50%", "end"."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ _SECONDS = {
 
 
 class TimeInputError(ValueError):
-    """A time that can't be read, or that lies in the future; its text is one sentence for the person."""
+    """Raised for an invalid time or one in the future; the message is one sentence."""
 
 
 def parse_start(text: str, now: float, timezone: tzinfo | None = None) -> float:
-    """The Unix time that a text means, never after ``now``.
+    """Parse a start time; the result is a Unix time, never after ``now``.
 
-    A length of time counts back from now; a clock time is the latest one that has passed, in ``timezone``
-    (None is the machine's own).
+    A duration counts back from now; a time of day is the latest past one, in ``timezone`` (None: local).
     """
     words = " ".join(text.lower().split())
     words = words.removeprefix("since ").removesuffix(" ago")
     if words in ("", "now"):
         return now
     if _LENGTH.fullmatch(words):
-        return _believable(now - parse_duration(words), text)
+        return _after_epoch(now - parse_duration(words), text)
     if clock := _CLOCK.fullmatch(words):
-        return _clock(clock, text, now, timezone)
+        return _latest_time_of_day(clock, text, now, timezone)
     try:
         moment = datetime.fromisoformat(words.upper())
     except ValueError:
@@ -47,17 +46,17 @@ def parse_start(text: str, now: float, timezone: tzinfo | None = None) -> float:
         at = -math.inf
     if at > now:
         raise TimeInputError(f"{text.strip()} lies in the future")
-    return _believable(at, text)
+    return _after_epoch(at, text)
 
 
-def _believable(at: float, text: str) -> float:
+def _after_epoch(at: float, text: str) -> float:
     if at < 0:
         raise TimeInputError(f"{text.strip()[:40]} lies too far in the past")
     return at
 
 
 def split_start(line: str) -> tuple[str, str]:
-    """A session's name and when it began, from one line: "train, since 2m ago" is ("train", "2m ago").
+    """Split a session's name from its start: "train, since 2m ago" is ("train", "2m ago").
 
     Names may hold any text: only a last part that begins with ", since " is split off.
     """
@@ -68,22 +67,22 @@ def split_start(line: str) -> tuple[str, str]:
 def parse_duration(words: str) -> float:
     """A length of time in seconds: "30s", "1h 30 min". Raises SinceError."""
     if not _LENGTH.fullmatch(words):
-        raise TimeInputError(f"{words!r} is no length of time; write 30s, 2m or 1h30m")
+        raise TimeInputError(f"{words!r} isn't a duration; write 30s, 2m or 1h30m")
     seconds = 0.0
     for number, unit in _PART.findall(words):
         if unit not in _SECONDS:
-            raise TimeInputError(f"{unit!r} in {words!r} is no unit of time; write s, m, h or d")
+            raise TimeInputError(f"{unit!r} in {words!r} isn't a unit of time; write s, m, h or d")
         seconds += float(number) * _SECONDS[unit]
     return seconds
 
 
-def _clock(found: re.Match[str], text: str, now: float, timezone: tzinfo | None) -> float:
-    hour, minute, second = (int(part or 0) for part in found.groups())
+def _latest_time_of_day(match: re.Match[str], text: str, now: float, timezone: tzinfo | None) -> float:
+    hour, minute, second = (int(part or 0) for part in match.groups())
     today = datetime.fromtimestamp(now, timezone) if timezone else datetime.fromtimestamp(now).astimezone()
     try:
         moment = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
     except ValueError:
-        raise TimeInputError(f"{text.strip()} is no time of day") from None
+        raise TimeInputError(f"{text.strip()} isn't a time of day") from None
     return (moment if moment.timestamp() <= now else moment - timedelta(days=1)).timestamp()
 
 
@@ -99,17 +98,17 @@ _SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)\s*%")
 
 
 class SeekTimeError(ValueError):
-    """A time that can't be read, or isn't in the recording; its text is one sentence for the person."""
+    """Raised for an invalid time or one outside the recording; the message is one sentence."""
 
 
 def parse_seek_time(
     text: str, *, at: float, start: float, end: float, timezone: tzinfo | None = None
 ) -> float:
-    """The Unix time that a text means in a recording from ``start`` to ``end``, seen from ``at``.
+    """Parse a position in a recording from ``start`` to ``end`` (Unix times), seen from ``at``.
 
-    A sign makes it relative to ``at``; a length of time counts from the start. "14:05" is a time of day in
-    ``timezone`` (None is the machine's own), the one nearest to ``at``; "00:12:31" is one if the recording
-    has it, else a length, too.
+    A sign makes it relative to ``at``; a duration counts from the start. "14:05" is a time of day in
+    ``timezone`` (None: local), nearest to ``at``; "00:12:31" is one if the recording contains it, else
+    a duration.
     """
     words = " ".join(text.lower().split())
     if words in ("start", "end"):
@@ -118,7 +117,7 @@ def parse_seek_time(
         return _within(start + (end - start) * float(share[1]) / 100, text, start, end, timezone)
     if words[:1] in ("+", "-"):
         length = _length(words[1:].strip(), text)
-        # One that asks for more than there is gets all there is: the way is clear.
+        # A step beyond an end goes to the end.
         return min(max(at + (length if words[0] == "+" else -length), start), end)
     if words.endswith(" ago"):
         return max(end - _length(words.removesuffix(" ago"), text), start)
@@ -128,7 +127,7 @@ def parse_seek_time(
             return min(times, key=lambda time: abs(time - at))
         if clock[3] is None:
             of_day = int(clock[1]) < _HOURS_OF_DAY
-            raise _elsewhere(text, start, end, timezone) if of_day else _unreadable(text)
+            raise _outside(text, start, end, timezone) if of_day else _unreadable(text)
     try:
         moment = datetime.fromisoformat(words.upper())
     except ValueError:
@@ -139,17 +138,19 @@ def parse_seek_time(
 def _within(at: float, text: str, start: float, end: float, timezone: tzinfo | None) -> float:
     if start - 1 <= at <= end + 1:
         return min(max(at, start), end)
-    raise _elsewhere(text, start, end, timezone)
+    raise _outside(text, start, end, timezone)
 
 
-def _elsewhere(text: str, start: float, end: float, timezone: tzinfo | None) -> SeekTimeError:
+def _outside(text: str, start: float, end: float, timezone: tzinfo | None) -> SeekTimeError:
     first, last = (datetime.fromtimestamp(time, timezone) for time in (start, end))
     layout = "%H:%M:%S" if first.date() == last.date() else "%d %b %H:%M:%S"
-    return SeekTimeError(f"{text.strip()} isn't in here: it goes from {first:{layout}} to {last:{layout}}")
+    return SeekTimeError(
+        f"{text.strip()} isn't in the recording, which goes from {first:{layout}} to {last:{layout}}"
+    )
 
 
 def _length(words: str, text: str) -> float:
-    """Seconds of "2m", "1h30m", "12:31" (minutes and seconds) or "00:12:31"."""
+    """Parse a duration: "2m", "1h30m", "12:31" (minutes and seconds) or "00:12:31"."""
     if clock := _CLOCK.fullmatch(words):
         first, second, third = (int(part) if part else None for part in clock.groups())
         hours, minutes, seconds = (first, second, third) if third is not None else (0, first, second)

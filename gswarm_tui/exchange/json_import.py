@@ -7,7 +7,6 @@ which exports tell and gswarm-profiler doesn't.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -126,8 +125,8 @@ class JsonImport:
         """Adds the whole file; ``tell`` hears which share is done. Raises StoreError."""
         try:
             size = max(1, self._path.stat().st_size)
-            with self._path.open("rb") as raw, io.TextIOWrapper(raw, encoding="utf-8-sig") as text:
-                stream = JsonStream(text)
+            with self._path.open("rb") as raw:
+                stream = JsonStream(raw)
                 try:
                     for name, value in stream.members("frames"):
                         if name == "frames":

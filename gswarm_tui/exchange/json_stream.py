@@ -1,142 +1,113 @@
-"""Reading one big JSON object bit by bit: its members as they come, and of one array each element by itself.
-
-The file isn't trusted: a value may only be so long, nesting only so deep, and what is wrong is told with its
-line.
-"""
+"""Incremental reading of one large, untrusted JSON object: member by member, one array element by element."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any, TextIO
+from io import BufferedReader
+from typing import Any
 
-LONGEST_VALUE = 64 * 2**20
-"""Characters of one member or element; a frame of 100,000 GPUs has a quarter of it."""
+import ijson
 
-_READ_AT_ONCE = 2**20
-_SPACE = " \t\n\r"
-_IN_NUMBERS = frozenset("0123456789.eE+-")
+MAX_VALUE_BYTES = 64 * 2**20
+"""Bytes of one member or element; a frame of 100,000 GPUs has a quarter of it."""
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_MESSAGES = {
+    "premature EOF": "the file ends too early",
+    "trailing garbage": "there is more after the end",
+    "invalid bytes in UTF8 string": "it isn't text in UTF-8",
+}
+
+_Events = Iterator[tuple[str, Any]]
 
 
 class MalformedError(Exception):
-    """The file isn't what was expected; the message says what is wrong, ``line`` is where."""
-
-    def __init__(self, message: str, line: int) -> None:
-        super().__init__(message)
-        self.line = line
+    """Raised for a file that isn't the expected JSON; the message says what is wrong."""
 
 
 class JsonStream:
-    """One JSON object in a text file; ``line`` is where reading has got to."""
+    """Reader of one JSON object in a binary file; ``line`` is the line that was read last."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._text = ""
-        self._at = 0
-        self._line = 1
-        self._ended = False
-        self._decoder = json.JSONDecoder()
+    def __init__(self, file: BufferedReader) -> None:
+        self.line = 1
+        self._file = file
+        self._line_ended = False
+        self._value_bytes = 0
 
-    @property
-    def line(self) -> int:
-        """The line of the next character."""
-        return self._line + self._text.count("\n", 0, self._at)
+    def read(self, size: int) -> bytes:
+        """Return at most one line for the parser, so that ``line`` is right when the parser fails."""
+        if not size:  # the parser looks whether it gets bytes
+            return b""
+        text = self._file.readline(size)
+        if text and self._line_ended:
+            self.line += 1
+            self._line_ended = False
+        if text.endswith(b"\n"):
+            self._line_ended = True
+        self._value_bytes += len(text)
+        if self._value_bytes > MAX_VALUE_BYTES:
+            raise MalformedError(f"a value is longer than {MAX_VALUE_BYTES // 2**20} MiB")
+        return text
 
     def members(self, streamed: str) -> Iterator[tuple[str, Any]]:
-        """Each member's name and value; of the array ``streamed``, its elements one by one under that name.
+        """Yield each member's name and value; of the array ``streamed``, its elements one by one.
 
-        An array that wraps that array, and nothing else, is looked through. Raises MalformedError, OSError.
+        Elements that are arrays themselves are read in turn, element by element.
+
+        Raises:
+            MalformedError: the file isn't one JSON object.
+            OSError: the file can't be read.
         """
-        self._take("{", "it isn't a JSON object")
-        if self._skip("}"):
-            return
-        while True:
-            name = self._value()
-            if not isinstance(name, str):
-                raise self._wrong("a name in double quotes should be here")
-            self._take(":", "a colon should be here")
-            if name == streamed and self._peek() == "[":
-                for element in self._elements():
-                    yield name, element
-            else:
-                yield name, self._value()
-            if self._skip("}"):
-                break
-            self._take(",", "a comma should be here")
-        if self._peek():
-            raise self._wrong("there is more after the end")
-
-    def _elements(self) -> Iterator[Any]:
-        self._take("[", "an array should be here")
-        if self._skip("]"):
-            return
-        while True:
-            if self._peek() == "[":
-                yield from self._elements()
-            else:
-                yield self._value()
-            if self._skip("]"):
-                return
-            self._take(",", "a comma should be here")
-
-    def _value(self) -> Any:
-        self._peek()
-        while True:
-            try:
-                value, end = self._decoder.raw_decode(self._text, self._at)
-            except RecursionError:
-                raise self._wrong("it is nested too deeply") from None
-            except json.JSONDecodeError as error:
-                further = error.pos - self._at
-                if not self._more():
-                    self._at += further
-                    ended = self._at >= len(self._text.rstrip()) or error.msg.startswith("Unterminated")
-                    raise self._wrong(
-                        "the file ends too early" if ended else f"not JSON: {error.msg}"
-                    ) from None
-            except ValueError as error:  # a number of thousands of digits
-                raise self._wrong(str(error).partition(";")[0]) from None
-            else:
-                further = end - self._at
-                # A number at the end of what is read so far may go on.
-                if (end < len(self._text) and self._text[end] not in _IN_NUMBERS) or not self._more():
-                    self._at += further
-                    return value
-
-    def _peek(self) -> str:
-        while True:
-            while self._at < len(self._text) and self._text[self._at] in _SPACE:
-                self._at += 1
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._more():
-                return ""
-
-    def _skip(self, character: str) -> bool:
-        if self._peek() != character:
-            return False
-        self._at += 1
-        return True
-
-    def _take(self, character: str, otherwise: str) -> None:
-        if not self._skip(character):
-            raise self._wrong(otherwise if self._peek() else "the file ends too early")
-
-    def _more(self) -> bool:
-        """Reads on, and forgets what was used; whether there was more."""
-        if self._ended:
-            return False
-        self._line = self.line
-        self._text, self._at = self._text[self._at :], 0
-        if len(self._text) > LONGEST_VALUE:
-            raise self._wrong(f"a value is longer than {LONGEST_VALUE // 2**20} MiB")
         try:
-            read = self._stream.read(max(_READ_AT_ONCE, len(self._text)))
-        except UnicodeDecodeError:
-            raise self._wrong("it isn't text in UTF-8") from None
-        self._ended = not read
-        self._text += read
-        return bool(read)
+            if self._file.peek(3)[:3] == _BYTE_ORDER_MARK:
+                self._file.read(3)
+            events: _Events = iter(ijson.basic_parse(self, use_float=True))
+            if _first(events) != "start_map":
+                raise MalformedError("it isn't a JSON object")
+            for _, name in events:
+                if name is None:  # the object's end; the parser goes on to the file's
+                    continue
+                event, value = next(events)
+                elements = name == streamed and event == "start_array"
+                for one in self._elements(events) if elements else [_value(event, value, events)]:
+                    self._value_bytes = 0
+                    yield name, one
+        except RecursionError:
+            raise MalformedError("it is nested too deeply") from None
+        except ijson.JSONError as error:
+            raise MalformedError(_message(error)) from None
 
-    def _wrong(self, message: str) -> MalformedError:
-        return MalformedError(message, self.line)
+    def _elements(self, events: _Events) -> Iterator[Any]:
+        depth = 1
+        for event, value in events:
+            if event in {"start_array", "end_array"}:
+                depth += 1 if event == "start_array" else -1
+                if not depth:
+                    return
+            else:
+                yield _value(event, value, events)
+
+
+def _first(events: _Events) -> str:
+    try:
+        return next(events)[0]
+    except ijson.JSONError as error:
+        if "lexical" in str(error):
+            return ""
+        raise
+
+
+def _value(event: str, value: Any, events: _Events) -> Any:
+    """Build the value that begins with an event."""
+    if event == "start_array":
+        return [_value(*item, events) for item in iter(lambda: next(events), ("end_array", None))]
+    if event == "start_map":
+        pairs = iter(lambda: next(events), ("end_map", None))
+        return {name: _value(*next(events), events) for _, name in pairs}
+    return value
+
+
+def _message(error: ijson.JSONError) -> str:
+    reason = str(error).removeprefix("b'").partition("\n")[0].partition("\\n")[0]
+    reason = reason.partition(": ")[2] or reason
+    return _MESSAGES.get(reason.rstrip("."), f"not JSON: {reason}")

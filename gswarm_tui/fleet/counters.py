@@ -1,13 +1,10 @@
-"""Energy counters of GPUs, followed from each answer to the next, however many readings lie between.
+"""Energy used by GPUs, from their energy counters.
 
-A span has what a counter grew from each answer in it to the next; a step in which it fell is nothing. Of the
-step that leads into it, from the last answer before it to its first one, it has all where that took less than
-``NEIGHBOURS`` of the interval that its first one's reading came with, and else nothing: of a longer time
-nobody knows how much was used on which side. An interval is the time since the reading before in the agent's
-run, long where ticks were passed over; the first reading of a run, or after lost ones, has none.
-``session_summary`` goes by the same rule (``store/summing.py``), and so do times that are looked back at,
-which follow counters from a span's first answer to its last and over the falls between
-(``store/metering.py``).
+The energy of a period is the sum of the counters' growth between consecutive values in it; a step in which a
+counter fell counts as 0. The step that leads into the period counts whole if it took less than
+``NEIGHBOURS`` times the interval of the frame that ends it, else as 0: nobody knows how much of a longer step
+belongs to the period. The interval of a frame is the time since the frame before it in the same agent run;
+the first frame of a run, or after lost frames, has none. ``session_summary`` in SQL follows the same rule.
 """
 
 from __future__ import annotations
@@ -23,53 +20,53 @@ from gswarm_tui.fleet.history import Floats, RowValues, Singles
 from gswarm_tui.fleet.thresholds import NEIGHBOURS
 
 CounterValue = tuple[float, float]
-"""What a GPU's counter said (mJ), and when."""
+"""A counter's value (mJ) and its time."""
 UNKNOWN: CounterValue = math.nan, math.inf
-"""That of a GPU that gave none."""
+"""The value of a counter that was never read."""
 
 
 class EnergyCounters(NamedTuple):
-    """What each GPU's counter said last (mJ), NaN where it never answered, and when: of all, or of each."""
+    """Latest values of GPUs' counters (mJ, NaN: never read) and their times: one for all, or one each."""
 
     mj: Floats
     at: Floats | float
 
     @classmethod
     def known(cls, answers: Iterable[CounterValue]) -> EnergyCounters:
-        """Of GPUs that said so, each then; see ``UNKNOWN``."""
+        """Build them from each GPU's value and time."""
         mj, at = np.array([*answers]).reshape(-1, 2).T
         return cls(mj, at)
 
     @property
-    def answers(self) -> list[CounterValue]:
-        """What each said, and when."""
+    def pairs(self) -> list[CounterValue]:
+        """Each counter's value and time."""
         return list(zip(*(one.tolist() for one in np.broadcast_arrays(self.mj, self.at)), strict=True))
 
     @property
     def since(self) -> float:
-        """When the one that has been silent for the longest time answered; infinite where none ever did."""
+        """The oldest of the times; infinite where no counter was ever read."""
         return self.at if isinstance(self.at, float) else float(self.at.min(initial=math.inf))
 
-    def then(self, told: Floats, ts: float, *, silent: bool) -> EnergyCounters:
-        """After a reading, the newest, of which ``silent`` tells whether some GPU gave none."""
-        return self._with(~np.isnan(told), told, ts) if silent else EnergyCounters(told, ts)
+    def updated(self, values: Floats, ts: float, *, silent: bool) -> EnergyCounters:
+        """Return them after the newest frame; ``silent`` if a counter is missing in it."""
+        return self._replace_where(~np.isnan(values), values, ts) if silent else EnergyCounters(values, ts)
 
-    def late(self, told: Floats, ts: float) -> EnergyCounters:
-        """After a reading that came late: it counts for those that have been silent since."""
-        return self._with(~np.isnan(told) & (np.isnan(self.mj) | (self.at < ts)), told, ts)
+    def updated_late(self, values: Floats, ts: float) -> EnergyCounters:
+        """Return them after a late frame, which counts for counters not read since."""
+        return self._replace_where(~np.isnan(values) & (np.isnan(self.mj) | (self.at < ts)), values, ts)
 
-    def of(self, some: npt.NDArray[np.bool_]) -> EnergyCounters:
-        """Those of some GPUs."""
-        return EnergyCounters(self.mj[some], self.at if isinstance(self.at, float) else self.at[some])
+    def select(self, selected: npt.NDArray[np.bool_]) -> EnergyCounters:
+        """Return those of some GPUs."""
+        return EnergyCounters(self.mj[selected], self.at if isinstance(self.at, float) else self.at[selected])
 
-    def _with(self, answered: npt.NDArray[np.bool_], told: Floats, ts: float) -> EnergyCounters:
-        return EnergyCounters(np.where(answered, told, self.mj), np.where(answered, ts, self.at))
+    def _replace_where(self, read: npt.NDArray[np.bool_], values: Floats, ts: float) -> EnergyCounters:
+        return EnergyCounters(np.where(read, values, self.mj), np.where(read, ts, self.at))
 
 
 def energy_used(before: Floats, after: Floats) -> Floats:
-    """Joules of some GPUs between two answers of their counters (mJ), shapes (..., GPUs) and (...).
+    """Return the joules used between two values (mJ) of counters, shapes (..., GPUs) and (...).
 
-    One that fell, or gave no answer, counts as nothing.
+    A counter that fell or is missing counts as 0.
     """
     grown = after - before
     used: Floats = np.where(grown > 0, grown, 0.0).sum(axis=-1) / 1000
@@ -77,41 +74,43 @@ def energy_used(before: Floats, after: Floats) -> Floats:
 
 
 class CounterStep(NamedTuple):
-    """From each GPU's answer before to a reading's counters (mJ); ``interval_s`` is None after a gap."""
+    """The step from each GPU's earlier counter to a frame's (mJ); ``interval_s`` is None after a gap."""
 
     before: EnergyCounters
     now: Floats
     ts: float
     interval_s: float | None
 
-    def within(self, start: float) -> float:
-        """Joules of it in a span that began at ``start`` and has the reading in it."""
+    def energy_within(self, start: float) -> float:
+        """Return its joules in a period that began at ``start`` and contains the frame."""
         near = math.inf if self.interval_s is None else self.ts - NEIGHBOURS * self.interval_s
         counts = (self.before.at >= start) | (self.before.at > near)
         return float(energy_used(np.where(counts, self.before.mj, np.nan), self.now))
 
-    def instead(self, after: RowValues, start: float, until: float) -> float:
-        """Joules that a span has more by it if it came late: what was used up to it, and on to the answers
-        after it, instead of what was used directly up to these."""
+    def energy_correction(self, after: RowValues, start: float, until: float) -> float:
+        """Return how many joules a late frame adds to a period.
+
+        It splits the step around it: the energy up to it and from it on replaces that of the whole step.
+        """
         inside = (after.at >= start) & (after.at < until) & np.isfinite(self.now)
         later = np.where(inside, after.values, np.nan)
         direct = np.where(self.before.at >= start, self.before.mj, np.nan)
         more_j = -float(energy_used(direct, later))
         if start <= self.ts:
             more_j += float(energy_used(self.now, later))
-        return more_j + self.within(start) if start <= self.ts < until else more_j
+        return more_j + self.energy_within(start) if start <= self.ts < until else more_j
 
 
 def energy_since(times: Floats, intervals: Singles, counters: Singles, start: float) -> float:
-    """Joules that counters (mJ) of shape (readings, GPUs) tell of a span that began at ``start``.
+    """Return the joules used since ``start``, from counters (mJ) of shape (frames, GPUs).
 
-    ``intervals`` (s) are what the readings came with, NaN for none.
+    ``intervals`` (s) are the frames', NaN for none.
     """
-    answered = np.where(np.isfinite(counters), np.arange(len(times))[:, np.newaxis], -1)
-    before = np.maximum.accumulate(answered, axis=0)[:-1]
+    last_read = np.where(np.isfinite(counters), np.arange(len(times))[:, np.newaxis], -1)
+    before = np.maximum.accumulate(last_read, axis=0)[:-1]
     ts = times[1:, np.newaxis]
     near = ts - times[before] < NEIGHBOURS * intervals[1:, np.newaxis]
     counts = (before >= 0) & (ts >= start) & ((times[before] >= start) | near)
-    told = counters.astype(np.float64)
-    earlier = np.where(counts, np.take_along_axis(told, np.maximum(before, 0), axis=0), np.nan)
-    return float(energy_used(earlier, told[1:]).sum())
+    values = counters.astype(np.float64)
+    earlier = np.where(counts, np.take_along_axis(values, np.maximum(before, 0), axis=0), np.nan)
+    return float(energy_used(earlier, values[1:]).sum())

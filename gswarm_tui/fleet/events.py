@@ -1,7 +1,7 @@
-"""Everything that can happen, as values: what links, agents and people do, on its way to fleet and recorder.
+"""Events from links, agents and people, on their way to the fleet and the recorder.
 
-Live nodes, simulated nodes and replayed recordings are the same to everything after the link: a stream of
-these. ``at`` is always the head's Unix time in seconds.
+Live nodes, simulated nodes and replayed recordings all produce the same stream of events.
+``at`` is always the head's Unix time in seconds.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from gswarm_agent.frame import WARNING, Frame, Hello
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 
 WAITING = "waiting"
-"""The kind of event that says which nodes may hold frames when a recording is left open."""
+"""Kind of the event that names the nodes that may still hold frames when a recording is left open."""
 ABANDONED = "abandoned"
-"""The kind of event that says which nodes may hold frames that a closed recording was not to wait for."""
+"""Kind of the event that names the nodes whose frames a closed recording did not wait for."""
 KINDS_DURING_RUN = ("gap", "mark")
-"""The kinds of events whose time is one at which the recording ran, also where they are told afterwards."""
+"""Kinds of events whose time lies within the run, even if they are logged after it."""
 INTERVAL_CHANGED = "interval_changed"
-"""The kind of event with another sampling interval; its detail has ``old_ms`` and ``new_ms``."""
-AGENT_DATA_LOST = "nothing is left of the agent that it had"
-"""How the message of a gap begins whose size nobody knows."""
+"""Kind of the event of a new sampling interval; its detail has ``old_ms`` and ``new_ms``."""
+AGENT_DATA_LOST = "the agent's unsent frames are gone"
+"""Beginning of the message of a gap of unknown size."""
 
 
 GpuKey = tuple[str, int, str]
-"""A GPU by its node, its index there and its UUID."""
+"""A GPU's node, its index there and its UUID."""
 
 
 class Phase(enum.Enum):
-    """Where a node's link stands."""
+    """State of a node's link."""
 
     CONNECTING = "connecting"
     LIVE = "live"
@@ -41,10 +41,10 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class LinkChanged:
-    """A link went to another phase.
+    """A link changed its phase.
 
-    ``reason`` says in one sentence why it is lost, ``remedy`` what the person can do; ``retry_at`` is when
-    the next attempt begins, None where none will be made.
+    ``reason`` says in one sentence why it was lost, ``remedy`` what the user can do; ``retry_at`` is the time
+    of the next attempt, None without one.
     """
 
     node: str
@@ -57,9 +57,9 @@ class LinkChanged:
 
 @dataclass(frozen=True)
 class NodeIntroduced:
-    """A node's agent said hello; ``former`` if it only passes on what is left of an agent run before it.
+    """An agent introduced itself; ``former`` if it delivers the frames of an earlier agent run.
 
-    Frames belong to the life of the last hello before them.
+    Frames belong to the run of the last hello before them.
     """
 
     node: str
@@ -70,7 +70,7 @@ class NodeIntroduced:
 
 @dataclass(frozen=True)
 class LinkMeasured:
-    """The node's clock minus the head's, and the round trip, both in seconds."""
+    """A link measured its clock: node's minus head's time, and the round trip, in seconds."""
 
     node: str
     at: float
@@ -80,9 +80,9 @@ class LinkMeasured:
 
 @dataclass(frozen=True)
 class FrameArrived:
-    """A frame; ``ts`` is its time on the head's clock, ``life`` the agent run its sequence belongs to.
+    """A frame arrived; ``ts`` is its time by the head's clock, ``life`` the agent run that numbered it.
 
-    ``offset_s`` is by how much the node's clock was ahead then, for what else has a time in the frame.
+    ``offset_s`` is how far the node's clock was ahead, for other times in the frame.
     """
 
     node: str
@@ -94,8 +94,7 @@ class FrameArrived:
 
     @property
     def weight(self) -> int:
-        """About how many bytes it holds in memory; asked for twice, and counted once."""
-        # A cached_property takes a lock, which is as long as to count.
+        """Approximate size in memory in bytes, computed once."""
         known: int | None = self.__dict__.get("_weight")
         if known is None:
             known = self.__dict__["_weight"] = self._weigh()
@@ -114,7 +113,7 @@ class FrameArrived:
 
 @dataclass(frozen=True)
 class FramesLost:
-    """What isn't here of a life up to ``seq`` never comes; ``ts`` is about when, on the head's clock."""
+    """Missing frames of an agent run up to ``seq`` are lost; ``ts`` is the approximate head time."""
 
     node: str
     at: float
@@ -134,7 +133,7 @@ class IntervalChanged:
 
 @dataclass(frozen=True)
 class SessionStarted:
-    """A named interval began; ``started_at`` may lie before ``at``."""
+    """A session was started; ``started_at`` may lie before ``at`` (backdated)."""
 
     session_id: str
     at: float
@@ -145,7 +144,7 @@ class SessionStarted:
 
 @dataclass(frozen=True)
 class SessionChanged:
-    """A session was renamed or its note rewritten; None leaves a field as it is."""
+    """A session was renamed or its note changed; None keeps a field."""
 
     session_id: str
     at: float
@@ -155,7 +154,7 @@ class SessionChanged:
 
 @dataclass(frozen=True)
 class SessionStopped:
-    """A session ended."""
+    """A session was stopped."""
 
     session_id: str
     at: float
@@ -164,7 +163,7 @@ class SessionStopped:
 
 @dataclass(frozen=True)
 class EventLogged:
-    """Something worth a line in the events pane and a row in ``events``.
+    """An event for the events screen and the table ``events`` was logged.
 
     ``kind`` is one lower-case word for queries, ``severity`` is info, warning or error
     (``gswarm_agent.frame``), ``gpu`` an NVML index or None.
@@ -190,13 +189,13 @@ def new_interval_ms(detail: str | None) -> int | None:
 
 
 def agent_data_lost(node: str, last_at: float | None, now: float) -> EventLogged:
-    """Of an agent that wasn't seen to end nothing is left, as after a reboot without ``/var/tmp``.
+    """Return the event for an agent whose frames are gone, as after a reboot that clears ``/var/tmp``.
 
-    ``last_at`` is the time of its newest frame that came, None where none did.
+    ``last_at`` is the time of the newest frame received, None without one.
     """
     since = "" if last_at is None else " after this"
-    words = f"{AGENT_DATA_LOST}: what it measured{since}, if anything, is lost"
-    return EventLogged(now if last_at is None else last_at, "gap", WARNING, words, node)
+    message = f"{AGENT_DATA_LOST}: what it measured{since}, if anything, is lost"
+    return EventLogged(now if last_at is None else last_at, "gap", WARNING, message, node)
 
 
 Event = (
@@ -215,11 +214,11 @@ Event = (
 
 @dataclass(frozen=True)
 class RecorderStatus:
-    """What the recorder has done so far; ``error`` is one sentence while it can't write, else empty.
+    """State of the recorder; ``error`` is one sentence while it can't write, else empty.
 
     ``rows`` counts rows committed in this recording, ``file_bytes`` the file with its write-ahead log,
     ``waiting`` the events not yet committed, ``committed`` the last committed sequence of each (node, life).
-    ``behind`` are nodes whose frames were refused for want of memory and can be taken again now.
+    ``behind`` are the nodes whose frames were refused while memory was short and are welcome again.
     """
 
     path: str
@@ -233,5 +232,5 @@ class RecorderStatus:
 
 
 def weight(event: Event) -> int:
-    """About how many bytes an event holds in memory."""
+    """Return the approximate size of an event in memory in bytes."""
     return event.weight if isinstance(event, FrameArrived) else 500

@@ -1,12 +1,12 @@
-"""The filter language: which GPUs a person wants to see, as in ``util<5 & power>300 | state:lost``.
+"""The filter language that selects GPUs, as in ``util<5 & power>300 | state:lost``.
 
-    gpu03, gpu*          nodes whose name has this in it, or fits the pattern; gpu03:5 is one GPU of it
+    gpu03, gpu*          nodes whose name contains this or matches the pattern; gpu03:5 is one GPU of it
     util<5  mem>=40G     a metric of the catalogue by its short or full name; < <= > >= = !=
     node:gpu0*           node by pattern; likewise state: user: command: model: and gpu: rank: by number, 0-3
     mine                 GPUs that the job was granted
     a b  a&b  a|b  !a    and, and, or, not; parentheses group
 
-What wasn't measured compares as false. Pure: a filter looks at one node at a time.
+A comparison with an unmeasured value is false. A filter matches one node at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Test = Callable[[NodeState, float], Matches]
 
 
 class FilterError(ValueError):
-    """A filter that can't be read: one sentence, and the position in the text (from 0) that it is about."""
+    """Raised for an invalid filter: a sentence, and the position in the text (from 0) of the mistake."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -37,13 +37,13 @@ class FilterError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """A filter that was read from ``text``."""
+    """A filter parsed from ``text``."""
 
     text: str
     test: Test
 
     def match(self, node: NodeState, now: float) -> Matches:
-        """Which GPUs of a node match, one truth a GPU; a node without GPUs has one for itself."""
+        """Return whether each GPU of a node matches; a node without GPUs has one value for itself."""
         return self.test(node, now)
 
 
@@ -60,12 +60,12 @@ _TOKEN = re.compile(r"(?P<mark>[()&|]|<=|>=|==|!=|[<>=!])|(?P<word>[^\s()&|<>=!]
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)([kKmMgGtT]?)(?:i?[bB](?:/s)?|%|[wW]|°?[cC]|[hH][zZ])?")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _STATES = tuple(standing.value for standing in Standing)
-_LONGEST = 500
-_DEEPEST = 30
+_MAX_LENGTH = 500
+_MAX_DEPTH = 30
 
 
 def _sizes(metric: Metric) -> dict[str, float]:
-    """What k, M, G and T after a number mean, in the metric's unit."""
+    """Return the values of k, M, G and T after a number, in the metric's unit."""
     if metric.unit == "MiB":
         return {"k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
     if metric.unit in ("MB/s", "MHz"):
@@ -81,31 +81,31 @@ class _Token:
 
 
 def parse(text: str) -> Filter:
-    """Read a filter; an empty one matches everything. Raises FilterError."""
-    if len(text) > _LONGEST:
-        raise FilterError(f"a filter has at most {_LONGEST} characters", _LONGEST)
+    """Parse a filter; an empty one matches everything. Raises FilterError."""
+    if len(text) > _MAX_LENGTH:
+        raise FilterError(f"a filter has at most {_MAX_LENGTH} characters", _MAX_LENGTH)
     tokens = []
     position = 0
     while position < len(text):
         if text[position].isspace():
             position += 1
             continue
-        found = _TOKEN.match(text, position)
-        if found is None:
+        match = _TOKEN.match(text, position)
+        if match is None:
             raise FilterError(f"can't read {text[position]!r}", position)
-        tokens.append(_Token(found[0], position, found["word"] is not None))
-        position = found.end()
+        tokens.append(_Token(match[0], position, match["word"] is not None))
+        position = match.end()
     if not tokens:
         return Filter(text, lambda node, _: np.ones(_rows(node), dtype=bool))
     parser = _FilterParser(tokens, len(text.rstrip()))
     test = parser.either()
     if (left := parser.peek()) is not None:
-        raise FilterError(f"nothing opens this {left.text!r}", left.position)
+        raise FilterError(f"{left.text!r} has no opening parenthesis", left.position)
     return Filter(text, test)
 
 
 class _FilterParser:
-    """Recursive descent: or, and, not, term."""
+    """Recursive-descent parser: or, and, not, term."""
 
     def __init__(self, tokens: list[_Token], end: int) -> None:
         self._tokens = tokens
@@ -148,8 +148,8 @@ class _FilterParser:
     def _term(self) -> Test:
         if (opened := self._take("(")) is not None:
             self._depth += 1
-            if self._depth > _DEEPEST:
-                raise FilterError("parentheses are nested too deep here", opened.position)
+            if self._depth > _MAX_DEPTH:
+                raise FilterError("parentheses are nested too deeply", opened.position)
             test = self.either()
             self._depth -= 1
             if self._take(")") is None:
@@ -157,9 +157,9 @@ class _FilterParser:
             return test
         token = self.peek()
         if token is None:
-            raise FilterError("something is missing here", self._end)
+            raise FilterError("the filter ends too early", self._end)
         if not token.word:
-            raise FilterError(f"a name or a metric is missing before {token.text!r}", token.position)
+            raise FilterError(f"expected a node name or metric before {token.text!r}", token.position)
         self._at += 1
         operator = self._take(*_OPERATORS)
         return _plain(token) if operator is None else self._comparison(token, operator)
@@ -168,14 +168,14 @@ class _FilterParser:
         number = self.peek()
         if number is None or not number.word:
             raise FilterError(
-                f"a number is missing after {operator.text!r}", operator.position + len(operator.text)
+                f"expected a number after {operator.text!r}", operator.position + len(operator.text)
             )
         self._at += 1
-        found = _NUMBER.fullmatch(number.text)
-        if found is None:
+        match = _NUMBER.fullmatch(number.text)
+        if match is None:
             meant = f"; write {name.text}:{number.text}" if name.text.lower() in _TEXTS else ""
-            raise FilterError(f"{number.text!r} is no number{meant}", number.position)
-        value, size = float(found[1]), found[2].lower()
+            raise FilterError(f"{number.text!r} isn't a number{meant}", number.position)
+        value, size = float(match[1]), match[2].lower()
         compare = _OPERATORS[operator.text]
         if name.text in _GPU_FIELDS:
             metric, column = _GPU_FIELDS[name.text]
@@ -186,7 +186,7 @@ class _FilterParser:
         if name.text in _NUMBERED:
             return _of_numbers(_NUMBERED[name.text], lambda numbers: compare(numbers, value))
         choices = [*_GPU_FIELDS, *_HOST_FIELDS, *_NUMBERED]
-        raise FilterError(f"there is no metric {name.text!r}{nearest(name.text, choices)}", name.position)
+        raise FilterError(f"unknown metric {name.text!r}{nearest(name.text, choices)}", name.position)
 
 
 def _rows(node: NodeState) -> int:
@@ -257,21 +257,21 @@ _HOST_FIELDS: dict[str, tuple[Metric, int]] = {
 _NUMBERED = {"gpu": _indexes, "rank": _ranks}
 
 
-def _fits(text: str | None, pattern: str) -> bool:
-    """Whether a text has the pattern in it, or fits it as a whole where it has wildcards, in any case."""
+def _text_matches(text: str | None, pattern: str) -> bool:
+    """Return whether a text contains the pattern, or matches it if it has wildcards; case is ignored."""
     if text is None:
         return False
-    have, want = text.casefold(), pattern.casefold()
-    return fnmatchcase(have, want) if any(c in want for c in "*?[") else want in have
+    text, pattern = text.casefold(), pattern.casefold()
+    return fnmatchcase(text, pattern) if any(c in pattern for c in "*?[") else pattern in text
 
 
 def _plain(token: _Token) -> Test:
-    """A word without an operator: a field with a colon, "mine", or a part of a node's name."""
+    """Return the test for one word: a field with a colon, "mine", or part of a node's name."""
     field, colon, wanted = token.text.partition(":")
     if not colon:
         if token.text == "mine":
             return lambda node, _: np.array(node.mine, dtype=bool) if node.facts else _all(node, True)
-        return lambda node, _: _all(node, _fits(node.name, token.text))
+        return lambda node, _: _all(node, _text_matches(node.name, token.text))
     if not wanted:
         raise FilterError(f"{field!r} needs a value after the colon", token.position + len(token.text))
     if field in _NUMBERED:
@@ -281,24 +281,24 @@ def _plain(token: _Token) -> Test:
     if field in _TEXTS:
         return _TEXTS[field](wanted)
     if wanted.isdecimal() and len(wanted) < 10:
-        here = _of_numbers(_indexes, lambda numbers: np.equal(numbers, float(wanted)))
-        return _and(lambda node, _: _all(node, _fits(node.name, field)), here)
+        index_matches = _of_numbers(_indexes, lambda numbers: np.equal(numbers, float(wanted)))
+        return _and(lambda node, _: _all(node, _text_matches(node.name, field)), index_matches)
     choices = [*_TEXTS, *_NUMBERED, "state"]
-    raise FilterError(f"there is no field {field!r}{nearest(field, choices)}", token.position)
+    raise FilterError(f"unknown field {field!r}{nearest(field, choices)}", token.position)
 
 
 def _in_range(field: str, wanted: str, position: int) -> Test:
-    found = _RANGE.fullmatch(wanted)
-    if found is None:
-        raise FilterError(f"{wanted!r} is no number and no range such as 0-3", position)
-    low = float(found[1])
-    high = float(found[2] or found[1])
+    match = _RANGE.fullmatch(wanted)
+    if match is None:
+        raise FilterError(f"{wanted!r} is neither a number nor a range such as 0-3", position)
+    low = float(match[1])
+    high = float(match[2] or match[1])
     return _of_numbers(_NUMBERED[field], lambda numbers: (numbers >= low) & (numbers <= high))
 
 
 def _of_state(wanted: str, position: int) -> Test:
     if wanted not in _STATES:
-        raise FilterError(f"there is no state {wanted!r}{nearest(wanted, _STATES)}", position)
+        raise FilterError(f"unknown state {wanted!r}{nearest(wanted, _STATES)}", position)
     return lambda node, now: _all(node, node.standing(now).value == wanted)
 
 
@@ -308,7 +308,7 @@ def _of_processes(attribute: str) -> Callable[[str], Test]:
             del now
             matches = _all(node, False)
             for process in node.processes:
-                if process.gpu < len(matches) and _fits(getattr(process, attribute), pattern):
+                if process.gpu < len(matches) and _text_matches(getattr(process, attribute), pattern):
                     matches[process.gpu] = True
             return matches
 
@@ -318,10 +318,10 @@ def _of_processes(attribute: str) -> Callable[[str], Test]:
 
 
 _TEXTS: dict[str, Callable[[str], Test]] = {
-    "node": lambda pattern: lambda node, _: _all(node, _fits(node.name, pattern)),
+    "node": lambda pattern: lambda node, _: _all(node, _text_matches(node.name, pattern)),
     "model": lambda pattern: (
         lambda node, _: (
-            np.array([_fits(fact.name, pattern) for fact in node.facts], dtype=bool)
+            np.array([_text_matches(fact.name, pattern) for fact in node.facts], dtype=bool)
             if node.facts
             else _all(node, False)
         )

@@ -1,4 +1,4 @@
-"""The last minutes of each node's numbers, as rings in memory: those of many nodes side by side."""
+"""Ring buffers with each node's latest samples; those of many nodes lie side by side in memory."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ Halves = npt.NDArray[np.float16]
 Indices = list[int] | npt.NDArray[np.intp]
 
 
-GRID_BYTES = 4 * 1024 * 1024
+BLOCK_BYTES = 4 * 1024 * 1024
 UNIT = 64.0
-"""Coarse numbers are held as halves of so much: to 0.05 % up to 4 million, integers up to 2048 exactly."""
+"""Factor of numbers in half precision: to 0.05 % up to 4 million, integers up to 2048 exactly."""
 MOST = float(np.finfo(np.float16).max)
 Slot = tuple[int, int]
-"""A row and a seat of a grid."""
+"""A row (time) and a seat (node) of a history block."""
 
 
 def reading_bytes(rows: int, columns: int, exact: int) -> int:
-    """What the numbers of a reading take, of which so many columns are exact."""
+    """Return the bytes of one frame's numbers, with ``exact`` columns in single precision."""
     return rows * (2 * columns + 2 * exact)
 
 
 def stack_tables(tables: Sequence[Floats]) -> Floats:
-    """What ``numpy.stack`` makes of many small arrays of one shape, in a third of its time."""
+    """Stack many small arrays of one shape, in a third of the time of ``numpy.stack``."""
     return np.concatenate(tables).reshape(len(tables), *tables[0].shape)
 
 
 class HistoryBlock:
-    """Room for the histories of ``seats`` nodes whose readings come together, and so lie together in memory.
+    """Memory for the histories of ``seats`` nodes whose frames arrive together.
 
-    Each has the newest ``capacity`` readings of ``rows`` x ``columns`` numbers, those of ``exact`` columns in
-    single precision, all others in half. ``intervals`` are the seconds from the reading before each in
-    its agent's run, NaN where it follows none. Memory is taken as it fills.
+    Each holds the newest ``capacity`` frames of ``rows`` x ``columns`` numbers: ``exact`` columns in single
+    precision, all others in half. ``intervals`` are the seconds since the frame before in the same agent run,
+    NaN for the first. The system allocates pages as they fill.
     """
 
     def __init__(self, seats: int, capacity: int, rows: int, columns: int, exact: tuple[int, ...]) -> None:
@@ -53,13 +53,13 @@ class HistoryBlock:
         self.singles: Singles = np.empty((capacity, seats, rows, len(exact)), dtype=np.float32)
         self.free = seats
 
-    def put(self, places: Iterable[Slot], values: Floats, intervals: Sequence[float | None]) -> None:
-        """Fill places, each with its own of these readings and of these intervals; see ``HistoryBlock``."""
-        rows, seats = zip(*places, strict=True)
+    def put(self, slots: Iterable[Slot], values: Floats, intervals: Sequence[float | None]) -> None:
+        """Write one frame's values and interval into each slot."""
+        rows, seats = zip(*slots, strict=True)
         self.fill(list(rows), list(seats), values, np.array(intervals, dtype=np.float32))
 
     def fill(self, rows: Indices, seats: Indices, values: Floats | Singles, intervals: Singles) -> None:
-        """Fill these rows of these seats."""
+        """Write values and intervals into rows of seats."""
         self.intervals[rows, seats] = intervals
         coarse = values[..., self.coarse] / UNIT
         self.halves[rows, seats] = np.clip(coarse, -MOST, MOST, out=coarse)
@@ -67,45 +67,44 @@ class HistoryBlock:
 
 
 class HistoryAllocator:
-    """Where a fleet of so many nodes has its histories: as many as fit into ``GRID_BYTES`` in one grid."""
+    """Allocator of histories for a fleet; a block holds as many as fit into ``BLOCK_BYTES``."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
-        self._grids: dict[tuple[int, ...], HistoryBlock] = {}
+        self._blocks: dict[tuple[int, ...], HistoryBlock] = {}
 
     def history(self, capacity: int, rows: int, columns: int, exact: tuple[int, ...] = ()) -> History:
-        """An empty one; see ``HistoryBlock``."""
+        """Return an empty history; see ``HistoryBlock``."""
         kind = capacity, rows, columns, *exact
-        grid = self._grids.get(kind)
-        if grid is None or not grid.free:
-            fit = GRID_BYTES // max(1, capacity * reading_bytes(rows, columns, len(exact)))
-            grid = HistoryBlock(max(1, min(self._nodes, fit)), capacity, rows, columns, exact)
-            self._grids[kind] = grid
-        return History(grid)
+        block = self._blocks.get(kind)
+        if block is None or not block.free:
+            fit = BLOCK_BYTES // max(1, capacity * reading_bytes(rows, columns, len(exact)))
+            block = HistoryBlock(max(1, min(self._nodes, fit)), capacity, rows, columns, exact)
+            self._blocks[kind] = block
+        return History(block)
 
 
 class RowValues(NamedTuple):
-    """A number of each row and when it was told, NaN where there is none."""
+    """A number for each row and its time, NaN where missing."""
 
     values: Floats
     at: Floats
 
 
 class History:
-    """Readings of one node, the newest ``capacity`` of them; NaN is "no answer".
+    """The newest ``capacity`` frames of one node; NaN is "not measured".
 
-    Times are Unix seconds; a late reading takes its place among the others.
+    Times are Unix seconds; readers get late frames in the order of time.
     """
 
-    # Each node has its own, far from the others in memory: a place less to look at.
-    __slots__ = ("_count", "_in_order", "_newest", "_times", "capacity", "grid", "seat")
+    __slots__ = ("_count", "_in_order", "_newest", "_times", "block", "capacity", "seat")
 
-    def __init__(self, grid: HistoryBlock) -> None:
-        grid.free -= 1
-        self.grid = grid
-        self.capacity = len(grid.times)
-        self.seat = grid.free
-        self._times: Floats = grid.times[:, self.seat]
+    def __init__(self, block: HistoryBlock) -> None:
+        block.free -= 1
+        self.block = block
+        self.capacity = len(block.times)
+        self.seat = block.free
+        self._times: Floats = block.times[:, self.seat]
         self._count = 0
         self._newest = -np.inf
         self._in_order = True
@@ -113,8 +112,8 @@ class History:
     def __len__(self) -> int:
         return min(self._count, self.capacity)
 
-    def place(self, ts: float) -> Slot:
-        """The place of one more reading of any time in its grid, to be filled before anything is read."""
+    def reserve(self, ts: float) -> Slot:
+        """Reserve the slot of one more frame, to be filled before anything is read."""
         self._in_order = self._in_order and ts >= self._newest
         self._newest = max(self._newest, ts)
         row = self._count % self.capacity
@@ -123,7 +122,7 @@ class History:
         return row, self.seat
 
     def extend(self, times: Floats) -> npt.NDArray[np.intp]:
-        """The rows in its grid of more readings, after all others and oldest first, to be filled then."""
+        """Reserve the rows of more frames, later than all others and oldest first."""
         rows = np.arange(self._count, self._count + len(times)) % self.capacity
         self._newest = float(times[-1]) if len(times) else self._newest
         self._count += len(times)
@@ -138,42 +137,42 @@ class History:
         return order[self._times[order] >= since]
 
     def series(self, column: int, row: int | None = None, since: float = 0.0) -> tuple[Floats, Singles]:
-        """Times and values of one column since a time, oldest first.
+        """Return times and values of one column since a time, oldest first.
 
         With ``row`` the values have shape (n,), without it (n, rows).
         """
-        order, grid = self._order(since), self.grid
-        if column in grid.exact:
-            values = grid.singles[order, self.seat, :, grid.exact.index(column)]
+        order, block = self._order(since), self.block
+        if column in block.exact:
+            values = block.singles[order, self.seat, :, block.exact.index(column)]
         else:
-            values = _whole(grid.halves[order, self.seat, :, grid.coarse.index(column)])
+            values = _scaled(block.halves[order, self.seat, :, block.coarse.index(column)])
         return self._times[order], values if row is None else values[:, row]
 
     def intervals(self, since: float = 0.0) -> Singles:
-        """Those of the readings since a time, oldest first; see ``HistoryBlock``."""
-        intervals: Singles = self.grid.intervals[self._order(since), self.seat]
+        """Return the frames' intervals since a time, oldest first."""
+        intervals: Singles = self.block.intervals[self._order(since), self.seat]
         return intervals
 
     def around(self, ts: float, column: int) -> tuple[RowValues, RowValues]:
-        """Each row's last answer before a time, and its first from then on."""
+        """Return each row's last value before a time and its first from then on."""
         times, values = self.series(column)
         at = int(np.searchsorted(times, ts))
-        return _first(times[:at][::-1], values[:at][::-1]), _first(times[at:], values[at:])
+        return _first_values(times[:at][::-1], values[:at][::-1]), _first_values(times[at:], values[at:])
 
     def readings(self, since: float = 0.0) -> tuple[Floats, Singles]:
-        """Times (n,) and values (n, rows, columns) since a time, oldest first."""
+        """Return times (n,) and values (n, rows, columns) since a time, oldest first."""
         order = self._order(since)
         return self._times[order], self._tables(order)
 
     def _tables(self, order: npt.NDArray[np.intp]) -> Singles:
-        grid = self.grid
-        tables: Singles = np.empty((len(order), *grid.table), dtype=np.float32)
-        tables[..., grid.coarse] = _whole(grid.halves[order, self.seat])
-        tables[..., grid.exact] = grid.singles[order, self.seat]
+        block = self.block
+        tables: Singles = np.empty((len(order), *block.table), dtype=np.float32)
+        tables[..., block.coarse] = _scaled(block.halves[order, self.seat])
+        tables[..., block.exact] = block.singles[order, self.seat]
         return tables
 
 
-def _first(times: Floats, values: Singles) -> RowValues:
+def _first_values(times: Floats, values: Singles) -> RowValues:
     answered = np.isfinite(values)
     if not answered.any():
         return RowValues(*np.full((2, values.shape[1]), np.nan))
@@ -182,12 +181,12 @@ def _first(times: Floats, values: Singles) -> RowValues:
     return RowValues(*(np.where(never, np.nan, one) for one in (values[first, rows], times[first])))
 
 
-def _whole(halves: Halves) -> Singles:
+def _scaled(halves: Halves) -> Singles:
     return halves.astype(np.float32) * np.float32(UNIT)
 
 
 def binned(times: Floats, values: Singles, start: float, end: float, bins: int) -> npt.NDArray[np.float64]:
-    """Means of a series in equal bins of time, NaN where nothing was measured; for plots and sparklines."""
+    """Return a series' means in equal bins of time, NaN where nothing was measured."""
     out = np.full(bins, np.nan)
     if bins < 1 or end <= start or not len(times):
         return out
@@ -212,7 +211,7 @@ def _nanmean_rows(values: Singles) -> Singles:
 
 @dataclass(frozen=True)
 class NodeHistory:
-    """A node's history; ``energy_base`` is where its energy counts from (mJ)."""
+    """A node's history; ``energy_base`` is subtracted from its energy counters (mJ)."""
 
     gpus: History
     host: History
@@ -225,23 +224,23 @@ HISTORY_SHORTEST = 120
 
 
 def _exact(metrics: Sequence[Metric]) -> tuple[int, ...]:
-    """The columns of which a plot could show that they are rounded: counted or set, and beyond 2048."""
+    """Return the columns whose rounding a plot would show: counted or set, and beyond 2048."""
     units = ("MiB", "MHz", "tasks")
     return tuple(at for at, metric in enumerate(metrics) if metric.kind == COUNTER or metric.unit in units)
 
 
-_EXACT_OF_GPU, _EXACT_OF_HOST = _exact(GPU_METRICS), _exact(HOST_METRICS)
+_EXACT_GPU_COLUMNS, _EXACT_HOST_COLUMNS = _exact(GPU_METRICS), _exact(HOST_METRICS)
 
 
 def history_length(nodes: int, gpus: int) -> int:
-    """How many readings of each of so many nodes with so many GPUs each are kept for plots."""
-    a_tick = nodes * reading_bytes(max(gpus, 1), len(GPU_COLUMNS), len(_EXACT_OF_GPU))
+    """Return how many frames of each node are kept for plots."""
+    a_tick = nodes * reading_bytes(max(gpus, 1), len(GPU_COLUMNS), len(_EXACT_GPU_COLUMNS))
     return min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // max(1, a_tick)))
 
 
-def empty_history(shelf: HistoryAllocator, nodes: int, gpus: int) -> NodeHistory:
-    """The history of a node with so many GPUs, one of so many nodes."""
+def empty_history(allocator: HistoryAllocator, nodes: int, gpus: int) -> NodeHistory:
+    """Return the empty history of a node with ``gpus`` GPUs in a fleet of ``nodes`` nodes."""
     length = history_length(nodes, gpus)
-    of_gpus = shelf.history(length, gpus, len(GPU_COLUMNS), _EXACT_OF_GPU)
-    of_host = shelf.history(length, 1, len(HOST_COLUMNS), _EXACT_OF_HOST)
+    of_gpus = allocator.history(length, gpus, len(GPU_COLUMNS), _EXACT_GPU_COLUMNS)
+    of_host = allocator.history(length, 1, len(HOST_COLUMNS), _EXACT_HOST_COLUMNS)
     return NodeHistory(of_gpus, of_host, energy_base=None)

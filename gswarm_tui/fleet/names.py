@@ -1,4 +1,4 @@
-"""Names of nodes as people put them in order. Pure."""
+"""Natural order of node names."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import re
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """A key that sorts gpu9 before gpu10."""
+    """Return a sort key that puts gpu9 before gpu10."""
     parts = re.findall(r"[0-9]+|[^0-9]+", name)
     return tuple((0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts)

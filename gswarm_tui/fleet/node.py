@@ -1,4 +1,4 @@
-"""One node: what is known of it now, and how it looks to a person."""
+"""One node of the fleet: its newest samples, its history and its state."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_LIVES = 64
 
 
 class Standing(enum.Enum):
-    """How a node looks to a person: its link's phase, and whether its data is fresh.
+    """State of a node as shown: its link's phase, and for a live one whether its data is fresh.
 
-    An unhealthy node is connected, and no data came for half a minute.
+    An unhealthy node is connected, but has sent no data for half a minute.
     """
 
     CONNECTING = "connecting"
@@ -37,41 +37,36 @@ class Standing(enum.Enum):
 
 
 def stale_after_s(interval_s: float) -> float:
-    """How long without a frame makes a node stale; at least a second, so that 10 Hz doesn't flicker."""
+    """Return the seconds without a frame after which a node is stale: at least 1, lest 10 Hz flicker."""
     return max(1.0, STALE_INTERVALS * interval_s)
 
 
 class LastFrame(NamedTuple):
-    """The newest frame of one life: its number, and its time on the node's clock in Unix nanoseconds.
-
-    The time is None where that frame is lost."""
+    """Newest frame of one agent run: its sequence, and its time by the node's clock (Unix ns; None: lost)."""
 
     seq: int
     ts_ns: int | None
 
 
 class FramePosition(NamedTuple):
-    """A frame's place in its life: ``missing`` frames before it, seconds since the one before or None."""
+    """Frames ``missing`` before a frame in its agent run, and seconds since the frame before, or None."""
 
     missing: int
     interval_s: float | None
 
 
 class FrameSequences:
-    """What was heard of a node, by life; the newest lives are remembered."""
-
-    # Each node has its own, far from the others in memory: a place less to look at.
-    __slots__ = ("_heard",)
+    """Newest frame of each agent run (life) of a node; the oldest runs are forgotten."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, LastFrame] = {}
+        self._last: dict[str, LastFrame] = {}
 
-    def place(self, life: str, frame: Frame) -> FramePosition | None:
-        """Take in a frame; None if it was here before."""
-        last = self._heard.get(life)
+    def accept(self, life: str, frame: Frame) -> FramePosition | None:
+        """Record a frame and return its place; None for a duplicate."""
+        last = self._last.get(life)
         if last is not None and frame.seq <= last.seq:
             return None
-        self.remember(life, frame.seq, frame.ts_ns)
+        self.note(life, frame.seq, frame.ts_ns)
         if last is None:
             return FramePosition(frame.seq - 1, None)
         missing = frame.seq - last.seq - 1
@@ -79,36 +74,35 @@ class FrameSequences:
             return FramePosition(missing, None)
         return FramePosition(0, (frame.ts_ns - last.ts_ns) / 1e9)
 
-    def lose(self, life: str, seq: int) -> int:
-        """What isn't here up to a number never comes: how many frames that are."""
-        last = self._heard.get(life)
+    def count_lost(self, life: str, seq: int) -> int:
+        """Record that missing frames up to ``seq`` are lost, and return their number."""
+        last = self._last.get(life)
         missing = seq - (0 if last is None else last.seq)
         if missing > 0:
-            self.remember(life, seq, None)
+            self.note(life, seq, None)
         return max(0, missing)
 
-    def remember(self, life: str, seq: int, ts_ns: int | None) -> None:
-        """A frame is known, here or on disk, or lost."""
-        self._heard[life] = LastFrame(seq, ts_ns)
-        while len(self._heard) > MAX_LIVES:
-            del self._heard[next(iter(self._heard))]
+    def note(self, life: str, seq: int, ts_ns: int | None) -> None:
+        """Record a frame that is stored or lost."""
+        self._last[life] = LastFrame(seq, ts_ns)
+        while len(self._last) > MAX_LIVES:
+            del self._last[next(iter(self._last))]
 
 
 @dataclass(slots=True)
 class NodeState:
-    """One node. ``gpus`` has shape (GPUs, GPU metrics) and ``host`` (host metrics,), NaN where unmeasured.
+    """State of one node.
 
-    ``version`` grows with every change that a screen could show. The energy counters in ``gpu_history`` count
-    from each GPU's first reading (``energy_base``, mJ), and ``counters`` are their last answers. ``mine``
-    tells for each GPU whether the job was granted it, True where that isn't known; ``own_memory_mib`` is the
-    device memory of those.
-    ``former`` is the hello of an agent run before this one, of which frames still come. ``last_ts`` is the
-    time of the newest reading, ``last_arrival`` when a fresh one came: what waited on the node isn't fresh.
-    ``answered`` is what the energy counters of GPUs that it had before said last: those that come again are
-    counted on.
-    ``looked`` is what the last look at processes found, None before it and where it is of other GPUs.
-    ``left_off`` is the life that measured when the recording was interrupted, and the time of its newest
-    frame, until the node has said what became of it.
+    ``gpus`` has shape (GPUs, GPU metrics) and ``host`` (host metrics,), NaN where unmeasured. ``version``
+    grows with every change that a screen could show. The energy counters in ``gpu_history`` count from each
+    GPU's first value (``energy_base``, mJ); ``counters`` are the latest values. ``mine`` holds for each GPU
+    whether the job was granted it, True where unknown; ``own_memory_mib`` is the memory of the job's GPUs.
+    ``former`` is the hello of an earlier agent run that still delivers frames. ``last_ts`` is the time of the
+    newest frame, ``last_arrival`` the arrival of the newest fresh one: frames that waited on the node aren't
+    fresh. ``former_counters`` are the latest counters of GPUs that the node had before, should they return.
+    ``process_table`` is the latest one of the present GPUs. ``interrupted_run`` is the agent run that was
+    measuring when the recording was interrupted, with the time of its newest frame, until
+    the node reports on it.
     """
 
     name: str
@@ -121,7 +115,7 @@ class NodeState:
     hello: Hello | None = None
     former: Hello | None = None
     lives: FrameSequences = field(default_factory=FrameSequences)
-    left_off: tuple[str, float] | None = None
+    interrupted_run: tuple[str, float] | None = None
     interval_ms: int = 1000
     gpus: Floats = field(default_factory=lambda: np.empty((0, len(GPU_COLUMNS))))
     host: Floats = field(default_factory=lambda: np.full(len(HOST_COLUMNS), np.nan))
@@ -129,10 +123,10 @@ class NodeState:
     own_memory_mib: float | None = None
     energy_base: Floats | None = None
     counters: EnergyCounters = field(default_factory=lambda: EnergyCounters.known(()))
-    answered: dict[GpuKey, CounterValue] = field(default_factory=dict)
+    former_counters: dict[GpuKey, CounterValue] = field(default_factory=dict)
     gpu_history: History | None = None
     host_history: History | None = None
-    looked: Processes | None = None
+    process_table: Processes | None = None
     last_ts: float | None = None
     last_arrival: float | None = None
     frames: int = 0
@@ -143,10 +137,10 @@ class NodeState:
     offset_s: float = 0.0
     round_trip_s: float | None = None
     version: int = 0
-    stale_told: bool = False
-    unhealthy_told: bool = False
-    late_told: float = 0.0
-    lost_told: str = ""
+    stale_logged: bool = False
+    unhealthy_logged: bool = False
+    late_logged_at: float = 0.0
+    lost_reason_logged: str = ""
 
     @property
     def interval_s(self) -> float:
@@ -155,8 +149,8 @@ class NodeState:
 
     @property
     def processes(self) -> tuple[ProcessSample, ...]:
-        """The processes on its GPUs at the last look at them."""
-        return self.looked.samples if self.looked is not None else ()
+        """The processes on its GPUs, as last sampled."""
+        return self.process_table.samples if self.process_table is not None else ()
 
     @property
     def facts(self) -> tuple[GpuFacts, ...]:
@@ -168,7 +162,7 @@ class NodeState:
         return None if self.last_arrival is None else max(0.0, now - self.last_arrival)
 
     def standing(self, now: float) -> Standing:
-        """How it looks: a live link without a frame for three intervals is stale, for longer unhealthy."""
+        """Return the state: a live node without a frame for three intervals is stale, later unhealthy."""
         if self.phase is not Phase.LIVE:
             return Standing(self.phase.value)
         if self.last_arrival is None:
@@ -180,66 +174,70 @@ class NodeState:
 
     @property
     def stale_after_s(self) -> float:
-        """How long without a frame makes it stale."""
+        """Seconds without a frame after which it is stale."""
         return stale_after_s(self.interval_s)
 
     @property
     def unhealthy_after_s(self) -> float:
-        """How long without a frame makes it unhealthy, whatever its link says."""
+        """Seconds without a frame after which it is unhealthy, whatever the state of its link."""
         return max(UNHEALTHY_S, self.stale_after_s)
 
     def own(self, values: Floats) -> Floats:
-        """The rows of a reading that are of the job's GPUs."""
+        """Return the rows of the job's GPUs."""
         return values if all(self.mine) else values[np.array(self.mine, dtype=bool)]
 
-    def counted_from(self, reading: FrameValues) -> Floats:
-        """Where its energy counters (mJ) count from in the history, so that single precision holds them.
+    def energy_offset(self, reading: FrameValues) -> Floats:
+        """Return the counters (mJ) to subtract in the history, where single precision holds only differences.
 
-        NaN where a GPU has told none yet.
+        NaN for a GPU without a value so far.
         """
         if self.energy_base is None:
             self.energy_base = reading.gpus[:, ENERGY].copy()
         return self.energy_base
 
-    def as_kept(self, column: int) -> Floats:
-        """A column of ``gpus`` as the history has it: energy counts from the first reading."""
+    def history_values(self, column: int) -> Floats:
+        """Return a column of ``gpus`` as in the history: energy counts from the first value."""
         values = self.gpus[:, column]
         return values - self.energy_base if column == ENERGY and self.energy_base is not None else values
 
-    def remember(self, answers: Iterable[tuple[GpuKey, CounterValue]]) -> None:
-        """Keep what energy counters said last: the newest, of as many GPUs as a node can have."""
-        for gpu, answer in answers:
-            self.answered.pop(gpu, None)
-            self.answered[gpu] = answer
-        while len(self.answered) > MAX_GPUS:
-            del self.answered[next(iter(self.answered))]
+    def keep_counters(self, counters: Iterable[tuple[GpuKey, CounterValue]]) -> None:
+        """Keep the latest counters of former GPUs, of as many as a node can have."""
+        for gpu, counter in counters:
+            self.former_counters.pop(gpu, None)
+            self.former_counters[gpu] = counter
+        while len(self.former_counters) > MAX_GPUS:
+            del self.former_counters[next(iter(self.former_counters))]
 
-    def take(self, rings: NodeHistory) -> None:
-        """Have this history."""
-        self.gpu_history, self.host_history, self.energy_base = rings.gpus, rings.host, rings.energy_base
+    def set_history(self, history: NodeHistory) -> None:
+        """Replace the history."""
+        self.gpu_history, self.host_history, self.energy_base = (
+            history.gpus,
+            history.host,
+            history.energy_base,
+        )
         self.version += 1
 
 
-def append_history(taken: Iterable[tuple[NodeState, float, FrameValues, float | None]]) -> None:
-    """Add readings of a time, and their intervals, to their nodes' histories; many at once cost much less."""
+def append_history(frames: Iterable[tuple[NodeState, float, FrameValues, float | None]]) -> None:
+    """Append frames and their intervals to the histories of their nodes, many at once for speed."""
     gpus: dict[HistoryBlock, list[tuple[Slot, float | None, Floats, Floats]]] = {}
     hosts: dict[HistoryBlock, list[tuple[Slot, float | None, Floats]]] = {}
-    for node, ts, reading, interval_s in taken:
+    for node, ts, reading, interval_s in frames:
         if node.gpu_history is not None and node.host_history is not None:
-            one = node.gpu_history.place(ts), interval_s, reading.gpus, node.counted_from(reading)
-            gpus.setdefault(node.gpu_history.grid, []).append(one)
-            other = node.host_history.place(ts), interval_s, reading.host
-            hosts.setdefault(node.host_history.grid, []).append(other)
-    for grid, alike in gpus.items():
-        places, intervals, tables, bases = zip(*alike, strict=True)
+            one = node.gpu_history.reserve(ts), interval_s, reading.gpus, node.energy_offset(reading)
+            gpus.setdefault(node.gpu_history.block, []).append(one)
+            other = node.host_history.reserve(ts), interval_s, reading.host
+            hosts.setdefault(node.host_history.block, []).append(other)
+    for block, entries in gpus.items():
+        slots, intervals, tables, bases = zip(*entries, strict=True)
         values = stack_tables(tables)
         energy, begun = values[:, :, ENERGY], stack_tables(bases)
         if (first := np.isnan(begun) & np.isfinite(energy)).any():
-            for base, told, counters in zip(bases, first, energy, strict=True):
-                np.copyto(base, counters, where=told & np.isnan(base))
+            for base, is_first, counters in zip(bases, first, energy, strict=True):
+                np.copyto(base, counters, where=is_first & np.isnan(base))
             begun = stack_tables(bases)
         energy -= begun
-        grid.put(places, values, intervals)
-    for grid, of_hosts in hosts.items():
-        places, intervals, rows = zip(*of_hosts, strict=True)
-        grid.put(places, stack_tables(rows)[:, np.newaxis], intervals)
+        block.put(slots, values, intervals)
+    for block, host_entries in hosts.items():
+        slots, intervals, rows = zip(*host_entries, strict=True)
+        block.put(slots, stack_tables(rows)[:, np.newaxis], intervals)

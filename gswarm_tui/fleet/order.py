@@ -1,4 +1,4 @@
-"""In which order nodes are shown. Pure."""
+"""Sort order of the nodes on screen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gswarm_tui.fleet.node import NodeState, Standing
 
 
 class Order(enum.Enum):
-    """By what nodes are sorted; the value is how it is told."""
+    """Sort order of nodes; the value is its label."""
 
     GIVEN = "as given"
     NAME = "by name"
@@ -33,7 +33,7 @@ _WORST_FIRST = (
 def sort_nodes(
     nodes: Sequence[NodeState], order: Order, now: float, means: Sequence[float]
 ) -> list[NodeState]:
-    """The nodes in an order; ``means`` has each one's shown metric; NaN, unmeasured, comes last."""
+    """Return the nodes sorted; ``means`` holds each one's shown metric, NaN (unmeasured) sorts last."""
     if order is Order.GIVEN:
         return list(nodes)
     if order is Order.NAME:

@@ -1,4 +1,4 @@
-"""Sessions: named intervals of a recording, any number at once, with their live means."""
+"""Sessions of the fleet: named intervals, any number at once, with their live means."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gswarm_tui.fleet.frame_values import GpuTotals
 
 @dataclass
 class Session:
-    """One session and what has been measured in it so far.
+    """One session and its figures so far.
 
-    Means are over GPU-samples; energy is the growth of the energy counters, in joules; ``covered_s`` is for
-    each node how many seconds of the session its frames stand for.
+    Means are over GPU samples; energy is the growth of the energy counters in joules; ``covered_s`` holds,
+    for each node, the seconds of the session that its frames stand for.
     """
 
     session_id: str
@@ -33,7 +33,7 @@ class Session:
 
     @property
     def running(self) -> bool:
-        """Whether it hasn't been stopped."""
+        """Whether it has no end yet."""
         return self.ended_at is None
 
     @property
@@ -48,31 +48,31 @@ class Session:
 
     @property
     def until(self) -> float:
-        """When it ended, infinite while it runs."""
+        """Its end, infinite while it runs."""
         return math.inf if self.ended_at is None else self.ended_at
 
     def seconds(self, now: float) -> float:
-        """How long it lasts, or lasted."""
+        """Return its duration, so far if it runs."""
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.started_at)
 
     def covers(self, ts: float) -> bool:
-        """Whether a sample of that time belongs to it: from its start up to, without, its end."""
+        """Return whether a sample of this time belongs to it: from its start to before its end."""
         return self.started_at <= ts < self.until
 
     def partial(self, nodes: Collection[str], now: float, tolerance_s: float) -> str:
-        """ "partial: 3 of 4 nodes" where some don't cover all of it, empty where all do.
+        """Return "partial: 3 of 4 nodes" if some nodes don't cover all of it, else nothing.
 
-        The tolerance is for the first sample and for the next, which is still to come.
+        ``tolerance_s`` allows for the time before the first sample and since the last.
         """
         enough = self.seconds(now) - tolerance_s
         complete = sum(self.covered_s.get(node, 0.0) >= enough for node in nodes)
         return "" if complete == len(nodes) else f"partial: {complete:,} of {len(nodes):,} nodes"
 
     def add(self, node: str, sums: GpuTotals, energy_j: float, interval_s: float | None) -> None:
-        """Count one node's reading.
+        """Add one frame of a node.
 
-        ``energy_j`` is what was used since the reading before, ``interval_s`` the time since then, None after
-        a start or a gap.
+        ``energy_j`` is the energy since the frame before, ``interval_s`` the time since then, None after a
+        start or a gap.
         """
         self.covered_s[node] = self.covered_s.get(node, 0.0) + (interval_s or 0.0)
         self.util_sum += sums.util
@@ -95,14 +95,14 @@ class SessionBook:
         return [s for s in self.sessions.values() if s.running]
 
     def start(self, event: SessionStarted) -> Session:
-        """Open a session."""
+        """Add a session that was started."""
         session = Session(event.session_id, event.name, event.started_at, event.note)
         self.sessions[event.session_id] = session
         self.version += 1
         return session
 
     def change(self, event: SessionChanged) -> Session:
-        """Rename it or rewrite its note."""
+        """Change the name or note of a session."""
         session = self.sessions[event.session_id]
         if event.name is not None:
             session.name = event.name
@@ -112,7 +112,7 @@ class SessionBook:
         return session
 
     def stop(self, event: SessionStopped) -> Session:
-        """Close it; stopping it twice changes nothing."""
+        """Set the end of a session; a second stop changes nothing."""
         session = self.sessions[event.session_id]
         if session.ended_at is None:
             session.ended_at = max(event.ended_at, session.started_at)
@@ -120,16 +120,16 @@ class SessionBook:
         return session
 
     def restore(self, session: Session) -> None:
-        """Go on with a session of a recording that goes on."""
+        """Add a session of a resumed recording."""
         self.sessions[session.session_id] = session
         self.version += 1
 
     def covering(self, ts: float) -> list[Session]:
-        """The sessions that a reading of a time belongs to, ended ones too."""
+        """Return the sessions, ended ones too, that cover a time."""
         return [session for session in self.sessions.values() if session.covers(ts)]
 
 
 def suggest_name(taken: Iterable[str]) -> str:
-    """A good default: "session-1", or the next number after the highest in use."""
+    """Return a default name: "session-1", or the next number after the highest in use."""
     numbers = [int(m.group(1)) for name in taken if (m := re.fullmatch(r"session-(\d{1,9})", name))]
     return f"session-{max(numbers, default=0) + 1}"

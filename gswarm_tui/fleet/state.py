@@ -1,6 +1,6 @@
-"""The fleet: what is known of every node and GPU now. Events go in, the screens and questions read.
+"""The fleet: the state of every node and GPU, computed from events and read by screens and queries.
 
-No I/O, no clock: times come with the events and with the questions.
+No I/O and no clock: callers and events pass the time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from gswarm_agent.frame import ERROR, INFO, WARNING, GpuFacts, Hello, Note
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.counters import (
     UNKNOWN,
     CounterStep,
@@ -48,13 +49,13 @@ from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
 EVENTS_KEPT = 5000
-TOGETHER = 128
-"""So many readings go into the history at once."""
+BATCH_FRAMES = 128
+"""Frames that are added to the history at once."""
 LATE_QUIET_S = 30.0
 
 
-class _Taken(NamedTuple):
-    """A reading that is counted with others; ``before`` are the counters from which it used energy."""
+class _PendingFrame(NamedTuple):
+    """A frame to be counted; ``before`` are the counters from which its energy counts."""
 
     node: NodeState
     ts: float
@@ -62,18 +63,18 @@ class _Taken(NamedTuple):
     interval_s: float | None
     before: EnergyCounters
 
-    def used_within(self, start: float) -> float:
-        """Joules of the job's GPUs in a span that began at ``start`` and has the reading in it."""
+    def energy_within(self, start: float) -> float:
+        """Return the joules of the job's GPUs in a period that began at ``start`` and contains the frame."""
         mine = np.array(self.node.mine, dtype=bool)
         now = self.reading.gpus[mine, ENERGY]
-        return CounterStep(self.before.of(mine), now, self.ts, self.interval_s).within(start)
+        return CounterStep(self.before.select(mine), now, self.ts, self.interval_s).energy_within(start)
 
 
 class Fleet:
-    """All nodes in the order they were given, their sessions and the latest happenings.
+    """All nodes in the order given, their sessions and the latest logged events.
 
-    ``allocation`` maps nodes to the device minors that the job was granted; a node that isn't in it
-    has no known allocation. One that doesn't tell is of a recording, which holds what was told.
+    ``allocation`` maps nodes to the device minors that the job was granted; a missing node has no known
+    allocation. Without ``derive_events`` the fleet logs only the events passed in, as a replay needs.
     """
 
     def __init__(
@@ -93,8 +94,8 @@ class Fleet:
         self._derive_events = derive_events
         self._allocation = allocation or {}
         self._throttling = ThrottleWatch()
-        self._shelf = HistoryAllocator(len(self.nodes))
-        self._taken: list[_Taken] = []
+        self._allocator = HistoryAllocator(len(self.nodes))
+        self._pending: list[_PendingFrame] = []
 
     @property
     def interval_s(self) -> float:
@@ -102,127 +103,127 @@ class Fleet:
         return self.interval_ms / 1000
 
     def apply(self, event: Event) -> list[EventLogged]:
-        """Take in one event; answers what is worth a line in the events pane and a row in the database."""
+        """Apply one event and return the events to log: on the events screen and in the database."""
         match event:
             case FrameArrived():
-                return self.take((event,))
+                return self.apply_frames((event,))
             case FramesLost():
-                told = self._lost(event)
+                logged = self._lost(event)
             case NodeIntroduced():
-                told = self._introduced(event)
+                logged = self._introduced(event)
             case LinkChanged():
-                told = self._link(event)
+                logged = self._link(event)
             case LinkMeasured():
                 node = self.nodes[event.node]
                 node.offset_s, node.round_trip_s = event.offset_s, event.round_trip_s
-                told = []
+                logged = []
             case IntervalChanged():
-                told = self._change_interval(event)
+                logged = self._change_interval(event)
             case SessionStarted() | SessionChanged() | SessionStopped():
-                told = self._session(event)
+                logged = self._session(event)
             case EventLogged():
-                told = [event]
-        return self._told(told if self._derive_events else [one for one in told if one is event])
+                logged = [event]
+        return self._log(logged if self._derive_events else [one for one in logged if one is event])
 
-    def take(self, frames: Sequence[FrameArrived]) -> list[EventLogged]:
-        """Take in frames, as ``apply`` does one after the other; many at once cost much less."""
-        told: list[EventLogged] = []
+    def apply_frames(self, frames: Sequence[FrameArrived]) -> list[EventLogged]:
+        """Apply frames as ``apply`` does, many at once for speed."""
+        logged: list[EventLogged] = []
         for event, reading in zip(frames, frame_values([event.frame for event in frames]), strict=True):
-            told += self._frame(event, reading)
-            if len(self._taken) >= TOGETHER:
-                self._keep()
-        self._keep()
-        return self._told(told if self._derive_events else [])
+            logged += self._frame(event, reading)
+            if len(self._pending) >= BATCH_FRAMES:
+                self._count_pending()
+        self._count_pending()
+        return self._log(logged if self._derive_events else [])
 
-    def _keep(self) -> None:
-        taken, self._taken = self._taken, []
-        append_history((one.node, one.ts, one.reading, one.interval_s) for one in taken)
-        alike: dict[int, list[tuple[_Taken, Floats]]] = {}
-        for one in taken:
+    def _count_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        append_history((one.node, one.ts, one.reading, one.interval_s) for one in pending)
+        by_gpus: dict[int, list[tuple[_PendingFrame, Floats]]] = {}
+        for one in pending:
             own = one.node.own(one.reading.gpus)
-            alike.setdefault(len(own), []).append((one, own))
-        for group in alike.values():
+            by_gpus.setdefault(len(own), []).append((one, own))
+        for group in by_gpus.values():
             self._count(*zip(*group, strict=True))
 
-    def _count(self, taken: Sequence[_Taken], own: Sequence[Floats]) -> None:
-        """Count readings, with as many GPUs of the job each, into the energy and the sessions they are in."""
-        before = stack_tables([one.node.own(one.before.mj) for one in taken])
+    def _count(self, frames: Sequence[_PendingFrame], own: Sequence[Floats]) -> None:
+        """Add frames with equally many GPUs of the job to the energy and to the sessions that cover them."""
+        before = stack_tables([one.node.own(one.before.mj) for one in frames])
         used = energy_used(before, stack_tables([gpus[:, ENERGY] for gpus in own]))
         self.energy_j += float(used.sum())
         if self.sessions.sessions:
             counted = gpu_totals(stack_tables(own).transpose(2, 0, 1))
-            for one, of_own, used_j in zip(taken, counted, used.tolist(), strict=True):
+            for one, of_own, used_j in zip(frames, counted, used.tolist(), strict=True):
                 for session in self.sessions.covering(one.ts):
                     whole = one.before.since >= session.started_at
-                    energy_j = used_j if whole else one.used_within(session.started_at)
+                    energy_j = used_j if whole else one.energy_within(session.started_at)
                     session.add(one.node.name, of_own, energy_j, one.interval_s)
 
     def tick(self, now: float) -> list[EventLogged]:
-        """Look at the clock: nodes whose data went stale, or is missing for long, since the last look."""
-        told = []
+        """Return the events of nodes that went stale or unhealthy since the last call."""
+        logged = []
         for node in self.nodes.values():
             age = node.age(now)
             if age is None or age <= node.stale_after_s or node.phase is Phase.ENDED:
                 continue
-            if age > node.unhealthy_after_s and not node.unhealthy_told:
-                node.unhealthy_told = True
+            if age > node.unhealthy_after_s and not node.unhealthy_logged:
+                node.unhealthy_logged = True
                 words = f"no data for {age:.0f} s" + (f": {node.reason}" if node.reason else "")
-                told.append(
+                logged.append(
                     EventLogged(now, "unhealthy", ERROR, words, node.name, detail=node.remedy or None)
                 )
-            elif node.phase is Phase.LIVE and not node.stale_told:
-                node.stale_told = True
-                told.append(EventLogged(now, "stale", WARNING, f"no data for {age:.1f} s", node.name))
+            elif node.phase is Phase.LIVE and not node.stale_logged:
+                node.stale_logged = True
+                logged.append(EventLogged(now, "stale", WARNING, f"no data for {age:.1f} s", node.name))
             else:
                 continue
             node.version += 1
-        return self._told(told)
+        return self._log(logged)
 
-    def _told(self, told: list[EventLogged]) -> list[EventLogged]:
-        self.event_log.extend(told)
-        self.logged_count += len(told)
-        return told
+    def _log(self, logged: list[EventLogged]) -> list[EventLogged]:
+        self.event_log.extend(logged)
+        self.logged_count += len(logged)
+        return logged
 
-    def resume(self, lives: Iterable[tuple[str, str, int, int]]) -> None:
-        """A recording goes on, and has on disk: (node, life, last sequence, the time of that in ns)."""
+    def restore_sequences(self, lives: Iterable[tuple[str, str, int, int]]) -> None:
+        """Restore a resumed recording's frames on disk: (node, life, last sequence, its time in ns)."""
         for name, life, seq, ts_ns in lives:
             if name in self.nodes:
-                self.nodes[name].lives.remember(life, seq, ts_ns)
+                self.nodes[name].lives.note(life, seq, ts_ns)
 
-    def resume_counting(self, energy_j: float, counters: Mapping[GpuKey, CounterValue]) -> None:
-        """A recording goes on in which so much was used, up to these counters."""
+    def restore_energy(self, energy_j: float, counters: Mapping[GpuKey, CounterValue]) -> None:
+        """Restore a resumed recording's energy and the counters that it goes up to."""
         self.energy_j = energy_j
-        for gpu, answer in sorted(counters.items(), key=lambda told: told[1][1]):
+        for gpu, counter in sorted(counters.items(), key=lambda pair: pair[1][1]):
             if gpu[0] in self.nodes:
-                self.nodes[gpu[0]].remember([(gpu, answer)])
+                self.nodes[gpu[0]].keep_counters([(gpu, counter)])
 
-    def leave_off(self, name: str, life: str, last_at: float) -> None:
-        """A recording goes on that was interrupted while this life of a node measured.
+    def note_interrupted_run(self, name: str, life: str, last_at: float) -> None:
+        """Record that a resumed recording was interrupted during this agent run (life).
 
-        If the node has nothing to say of it, what it measured since its newest frame is told as lost.
+        If the node has nothing left of the run, its samples since the newest frame are logged as lost.
         """
         if name in self.nodes:
-            self.nodes[name].left_off = life, last_at
+            self.nodes[name].interrupted_run = life, last_at
 
     def _link(self, event: LinkChanged) -> list[EventLogged]:
         node = self.nodes[event.node]
         before = node.phase
         node.phase, node.since = event.phase, event.at
         node.retry_at = event.retry_at
-        if event.phase is not Phase.CONNECTING:  # until it is live again, why it was lost stays of interest
+        if event.phase is not Phase.CONNECTING:  # keep the reason while it reconnects
             node.reason, node.remedy = event.reason, event.remedy
         node.version += 1
         if event.phase is Phase.LOST:
-            if event.reason == node.lost_told:
+            if event.reason == node.lost_reason_logged:
                 return []
-            node.lost_told = event.reason
-            as_asked = event.reason.startswith(SENT_ALL) and not event.reason.endswith(FRAMES_REMAIN)
-            severity = INFO if as_asked else ERROR
+            node.lost_reason_logged = event.reason
+            requested = event.reason.startswith(SENT_ALL) and not event.reason.endswith(FRAMES_REMAIN)
+            severity = INFO if requested else ERROR
             return [
                 EventLogged(event.at, "link_lost", severity, event.reason, event.node, detail=event.remedy)
             ]
         if event.phase is Phase.LIVE and before is not Phase.LIVE:
-            node.lost_told = ""
+            node.lost_reason_logged = ""
             words = "connected again" if node.was_live else "connected"
             node.reconnects += node.was_live
             node.was_live = True
@@ -232,7 +233,7 @@ class Fleet:
     def _introduced(self, event: NodeIntroduced) -> list[EventLogged]:
         node, hello = self.nodes[event.node], event.hello
         known = node.hello
-        untold = self._untold(node, hello.life, of_now=not event.former)
+        lost = self._check_interrupted_run(node, hello.life, current=not event.former)
         if event.former:
             node.former = hello
             if known is None:
@@ -241,39 +242,39 @@ class Fleet:
         if node.former is not None and node.former.life == hello.life:
             node.former = None
         self._adopt(node, hello)
-        told = [
+        logged = [
             EventLogged(event.at, "unmeasured", INFO, f"{what}: {why}", event.node)
             for what, why in hello.capabilities.items()
             if what in ("gpu", "processes") and (known is None or known.capabilities.get(what) != why)
         ]
         if known is not None and known.host.boot_id != hello.host.boot_id:
-            told.append(EventLogged(event.at, "reboot", WARNING, "the node was booted anew", event.node))
-        return untold + told
+            logged.append(EventLogged(event.at, "reboot", WARNING, "the node rebooted", event.node))
+        return lost + logged
 
-    def _untold(self, node: NodeState, life: str, *, of_now: bool) -> list[EventLogged]:
-        """The node spoke of a life. Former ones come first, so one that it has left out by now is gone."""
-        if node.left_off is None or (life != node.left_off[0] and not of_now):
+    def _check_interrupted_run(self, node: NodeState, life: str, *, current: bool) -> list[EventLogged]:
+        """Return an event if the interrupted run is gone; agents introduce former runs before their own."""
+        if node.interrupted_run is None or (life != node.interrupted_run[0] and not current):
             return []
-        (left, last_at), node.left_off = node.left_off, None
+        (left, last_at), node.interrupted_run = node.interrupted_run, None
         return [] if life == left else [agent_data_lost(node.name, last_at, last_at)]
 
     def _adopt(self, node: NodeState, hello: Hello) -> None:
-        """Show the node as this hello describes it; other GPUs begin with an empty history."""
+        """Set up the node as its hello describes it; other GPUs begin with an empty history."""
         same = node.hello is not None and _same_gpus(node.hello, hello)
         if not (same and node.hello and node.hello.process_columns == hello.process_columns):
-            node.looked = None  # they are of the GPUs and columns of before
+            node.process_table = None  # it is of the former GPUs and columns
         if not same:
-            node.remember(zip(_keys(node.name, node.facts), node.counters.answers, strict=True))
+            node.keep_counters(zip(_keys(node.name, node.facts), node.counters.pairs, strict=True))
             node.counters = EnergyCounters.known(
-                node.answered.get(gpu, UNKNOWN) for gpu in _keys(node.name, hello.gpus)
+                node.former_counters.get(gpu, UNKNOWN) for gpu in _keys(node.name, hello.gpus)
             )
         node.hello = hello
         node.interval_ms = hello.interval_ms
         node.version += 1
         node.mine = self._granted(node.name, hello)
         sizes = [g.memory_total_mib for g, mine in zip(hello.gpus, node.mine, strict=True) if mine]
-        told_sizes = [size for size in sizes if size is not None]
-        node.own_memory_mib = float(sum(told_sizes)) if told_sizes else None
+        known_sizes = [size for size in sizes if size is not None]
+        node.own_memory_mib = float(sum(known_sizes)) if known_sizes else None
         if not same:
             count = len(hello.gpus)
             node.gpus = np.full((count, len(GPU_COLUMNS)), np.nan)
@@ -284,21 +285,21 @@ class Fleet:
         return tuple(granted is None or g.minor is None or g.minor in granted for g in hello.gpus)
 
     def _begin_history(self, node: NodeState, gpus: int) -> None:
-        """An empty one, beside others' where it is the node's first: places there aren't given back."""
-        shelf = self._shelf if node.gpu_history is None else HistoryAllocator(1)
-        node.take(empty_history(shelf, len(self.nodes), gpus))
+        """Give the node an empty history: its first beside the others', whose slots can't be freed."""
+        allocator = self._allocator if node.gpu_history is None else HistoryAllocator(1)
+        node.set_history(empty_history(allocator, len(self.nodes), gpus))
 
     def _frame(self, event: FrameArrived, reading: FrameValues) -> list[EventLogged]:
         node, frame = self.nodes[event.node], event.frame
         hello = node.hello
         if node.former is not None and node.former.life == event.life:
             hello = node.former
-        if hello is None or node.hello is None or (place := node.lives.place(event.life, frame)) is None:
+        if hello is None or node.hello is None or (place := node.lives.accept(event.life, frame)) is None:
             return []
         node.frames += 1
         node.version += 1
-        told = _gap(node, event.ts, place.missing)
-        told += [_from_note(event, hello, note) for note in frame.notes]
+        logged = _gap(node, event.ts, place.missing)
+        logged += [_from_note(event, hello, note) for note in frame.notes]
         if not _same_gpus(hello, node.hello):
             own = reading.gpus[np.array(self._granted(node.name, hello), dtype=bool)]
             (counted,) = gpu_totals(own.T[:, np.newaxis])
@@ -307,61 +308,65 @@ class Fleet:
         elif node.last_ts is not None and event.ts < node.last_ts:
             self._late(node, event, reading, place)
         else:
-            told += self._newest(node, event, hello, reading, place)
-        return told
+            logged += self._newest(node, event, hello, reading, place)
+        return logged
 
     def _newest(
         self, node: NodeState, event: FrameArrived, hello: Hello, reading: FrameValues, place: FramePosition
     ) -> list[EventLogged]:
-        """A reading after all that are known: what the node shows from now on."""
+        """Apply a frame that is the newest: the node shows it from now on."""
         frame = event.frame
-        self._taken.append(_Taken(node, event.ts, reading, place.interval_s, node.counters))
+        self._pending.append(_PendingFrame(node, event.ts, reading, place.interval_s, node.counters))
         node.gpus, node.host = reading.gpus, reading.host
-        node.counters = node.counters.then(reading.gpus[:, ENERGY], event.ts, silent=reading.energy_missing)
+        node.counters = node.counters.updated(
+            reading.gpus[:, ENERGY], event.ts, silent=reading.energy_missing
+        )
         node.last_ts = event.ts
         if frame.processes is not None and node.hello and hello.process_columns == node.hello.process_columns:
-            node.looked = frame.processes
-        told = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
-        return told + self._throttling.look(event.node, event.ts, hello.gpus, reading.reasons)
+            node.process_table = frame.processes
+        logged = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
+        return logged + self._throttling.update(event.node, event.ts, hello.gpus, reading.reasons)
 
     def _late(self, node: NodeState, event: FrameArrived, reading: FrameValues, place: FramePosition) -> None:
-        """A reading before the newest: it fills the history and its sessions, and nothing else.
+        """Apply a frame older than the newest: it changes the history and sessions only.
 
-        The energy from the answers before it to those after it is divided anew.
+        It splits the energy between the counters before and after it.
         """
-        self._keep()
-        told = reading.gpus[:, ENERGY]
-        self._taken.append(_Taken(node, event.ts, reading, place.interval_s, EnergyCounters(told, event.ts)))
-        node.counters = node.counters.late(told, event.ts)
+        self._count_pending()
+        counters = reading.gpus[:, ENERGY]
+        self._pending.append(
+            _PendingFrame(node, event.ts, reading, place.interval_s, EnergyCounters(counters, event.ts))
+        )
+        node.counters = node.counters.updated_late(counters, event.ts)
         if node.gpu_history is None:
             return
         before, after = (RowValues(*map(node.own, one)) for one in node.gpu_history.around(event.ts, ENERGY))
-        now = node.own(told - node.counted_from(reading))
+        now = node.own(counters - node.energy_offset(reading))
         step = CounterStep(EnergyCounters(*before), now, event.ts, place.interval_s)
-        self.energy_j += step.instead(after, -math.inf, math.inf)
+        self.energy_j += step.energy_correction(after, -math.inf, math.inf)
         for session in self.sessions.sessions.values():
-            session.energy_j += step.instead(after, session.started_at, session.until)
+            session.energy_j += step.energy_correction(after, session.started_at, session.until)
 
     def _fresh(self, node: NodeState, event: FrameArrived) -> list[EventLogged]:
-        """A reading of just now: the node is well, and how well it keeps its times is of interest."""
-        told, frame = [], event.frame
+        """Apply a frame that is fresh: the node is healthy, and its lateness is current."""
+        logged, frame = [], event.frame
         node.last_arrival = event.at
-        if node.stale_told or node.unhealthy_told:
-            node.stale_told = node.unhealthy_told = False
-            told.append(EventLogged(event.at, "fresh", INFO, "data comes again", node.name))
+        if node.stale_logged or node.unhealthy_logged:
+            node.stale_logged = node.unhealthy_logged = False
+            logged.append(EventLogged(event.at, "fresh", INFO, "data arrives again", node.name))
         node.late_ms = frame.late_ms
         node.missed_ticks += frame.missed
-        if frame.missed and event.ts - node.late_told > LATE_QUIET_S:
-            node.late_told = event.ts
-            words = f"sampling was {frame.late_ms:.0f} ms late and passed over {frame.missed} ticks"
-            told.append(EventLogged(event.ts, "late", WARNING, words, node.name))
-        return told
+        if frame.missed and event.ts - node.late_logged_at > LATE_QUIET_S:
+            node.late_logged_at = event.ts
+            message = f"sampling was {frame.late_ms:.0f} ms late and missed {plural(frame.missed, 'tick')}"
+            logged.append(EventLogged(event.ts, "late", WARNING, message, node.name))
+        return logged
 
     def _lost(self, event: FramesLost) -> list[EventLogged]:
-        """The agent knows that frames never come; how many of them aren't here, only we know."""
+        """Count the frames that the agent reports as lost and that never arrived."""
         node = self.nodes[event.node]
-        self._untold(node, event.life, of_now=False)
-        return _gap(node, event.ts, node.lives.lose(event.life, event.seq), event.reason)
+        self._check_interrupted_run(node, event.life, current=False)
+        return _gap(node, event.ts, node.lives.count_lost(event.life, event.seq), event.reason)
 
     def _change_interval(self, event: IntervalChanged) -> list[EventLogged]:
         old, self.interval_ms = self.interval_ms, event.interval_ms
@@ -389,7 +394,7 @@ class Fleet:
                 return []
 
     def _count_back(self, session_id: str) -> None:
-        """Count what the history still holds into a session that began in the past."""
+        """Add the frames of the history to a backdated session."""
         session = self.sessions.sessions[session_id]
         for node in self.nodes.values():
             if node.gpu_history is None:
@@ -397,8 +402,8 @@ class Fleet:
             _, tables = node.gpu_history.readings(session.started_at)
             mine = np.array(node.mine, dtype=bool)
             own = tables.transpose(2, 0, 1)[:, :, mine].astype(np.float64)
-            lasted = np.nan_to_num(node.gpu_history.intervals(session.started_at)).tolist()
-            for interval_s, of_own in zip(lasted, gpu_totals(own), strict=True):
+            seconds = np.nan_to_num(node.gpu_history.intervals(session.started_at)).tolist()
+            for interval_s, of_own in zip(seconds, gpu_totals(own), strict=True):
                 session.add(node.name, of_own, 0.0, interval_s)
             times, counters = node.gpu_history.series(ENERGY)
             intervals = node.gpu_history.intervals()

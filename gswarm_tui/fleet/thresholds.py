@@ -1,11 +1,11 @@
-"""Where one word ends and another begins: what live figures and those of a recording both go by."""
+"""Thresholds shared by the live screens and the summaries of recordings."""
 
 from __future__ import annotations
 
 BUSY_FROM_PCT = 20.0
-"""A GPU is busy from this utilisation on; below it an idle phase may begin (Omnistat's threshold)."""
+"""A GPU is busy from this utilisation on, below it idle (Omnistat's threshold)."""
 
 STALE_INTERVALS = 3
-"""A node is stale after so many intervals without a frame, and a recording has a hole."""
+"""A node is stale after this many intervals without a frame, and a recording has a gap."""
 NEIGHBOURS = 1.5
-"""Answers of a counter that are closer than so many intervals follow each other."""
+"""Two values of a counter are consecutive if they are less than this many intervals apart."""

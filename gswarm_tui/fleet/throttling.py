@@ -1,4 +1,4 @@
-"""When GPUs begin and cease to be throttled, told once each."""
+"""Throttling of GPUs: one event when it begins and one when it ends."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ QUIET_S = 30.0
 
 
 def reason_names(reasons: int) -> str:
-    """The names of the bits that hold clocks down, "power cap, thermal (hardware)"; empty for none."""
+    """Return the reasons that hold clocks down, as in "power cap, thermal (hardware)"; empty for none."""
     return ", ".join(name for bit, name in REASON_NAMES.items() if bit & reasons & WATCHED)
 
 
 class ThrottleWatch:
-    """Remembers each GPU's reasons; an episode ends half a minute after the last, lest it flood."""
+    """Throttling episodes of all GPUs; an episode ends after half a minute without a reason."""
 
     def __init__(self) -> None:
         self._episodes: dict[str, dict[str, tuple[float, float, int]]] = {}
 
-    def look(
+    def update(
         self, node: str, ts: float, gpus: Sequence[GpuFacts], reasons: Sequence[int]
     ) -> list[EventLogged]:
-        """What began or ended with this reading; ``reasons`` has those of ``WATCHED`` as a bit mask a GPU."""
+        """Return the events of a frame; ``reasons`` holds a bit mask of ``WATCHED`` for each GPU."""
         episodes = self._episodes.get(node)
         if not episodes and not any(reasons):
             return []
         if episodes is None:
             episodes = self._episodes[node] = {}
-        told = []
+        logged = []
         for gpu, bits in zip(gpus, reasons, strict=True):
             episode = episodes.get(gpu.uuid)
             if bits:
                 if episode is None or bits & ~episode[2]:
                     severity = WARNING if bits & HARMFUL else INFO
-                    words = f"throttled: {reason_names(bits)}"
-                    told.append(EventLogged(ts, "throttle", severity, words, node, gpu.index))
+                    message = f"throttled: {reason_names(bits)}"
+                    logged.append(EventLogged(ts, "throttle", severity, message, node, gpu.index))
                 began = ts if episode is None else episode[0]
                 episodes[gpu.uuid] = (began, ts, bits | (episode[2] if episode else 0))
             elif episode is not None and ts - episode[1] > QUIET_S:
                 del episodes[gpu.uuid]
-                words = f"no longer throttled, after {max(1, episode[1] - episode[0]):.0f} s"
-                told.append(EventLogged(ts, "throttle_end", INFO, words, node, gpu.index))
-        if len(episodes) > len(gpus):  # GPUs that went away, or that were never there
+                message = f"no longer throttled, after {max(1, episode[1] - episode[0]):.0f} s"
+                logged.append(EventLogged(ts, "throttle_end", INFO, message, node, gpu.index))
+        if len(episodes) > len(gpus):  # GPUs that went away
             present = {gpu.uuid for gpu in gpus}
             self._episodes[node] = {uuid: one for uuid, one in episodes.items() if uuid in present}
-        return told
+        return logged

@@ -1,4 +1,4 @@
-"""The line of totals: what the whole fleet does now."""
+"""Totals of the whole fleet, as shown above the heatmap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POWER = GPU_COLUMNS.index("power_w")
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over fresh nodes and the job's own GPUs; None where nothing was measured.
+    """Totals of live nodes and the job's GPUs; None where nothing was measured.
 
     ``slowest`` is the (node, GPU index) with the lowest utilisation, None where all are idle; ``lag_ms`` is
     the worst lateness of a tick.
@@ -39,7 +39,7 @@ class Totals:
 
 
 def totals(fleet: Fleet, now: float) -> Totals:
-    """Add up the fleet as it stands at a time."""
+    """Return the totals of a fleet at a time."""
     up = [n for n in fleet.nodes.values() if n.standing(now) is Standing.LIVE]
     own = [n.own(n.gpus) for n in up]
     values = np.concatenate(own) if own else np.empty((0, len(GPU_COLUMNS)))
@@ -74,7 +74,7 @@ def _sum(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float | N
 def _slowest(
     nodes: list[NodeState], util: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 ) -> tuple[str, int] | None:
-    if not (util > 0).any():  # where all are idle, none is slower
+    if not (util > 0).any():  # all are idle
         return None
     lowest = int(np.nanargmin(util))
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Where in a recording one is, how fast it goes on, and whether it does. Pure: the clock is passed in."""
+"""The playhead: position in a recording, speed and pause. The clock is passed in."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
 
 class Playhead:
-    """A position between ``start`` and ``end`` (Unix seconds) that moves with a clock while it plays.
+    """Position between ``start`` and ``end`` (Unix seconds) that moves with a clock while it plays.
 
-    ``clock`` counts seconds, from anywhere. ``end`` may be moved while the recording grows.
+    ``clock`` returns seconds of any epoch. ``end`` may grow with the recording.
     """
 
     def __init__(self, start: float, end: float, at: float, clock: Callable[[], float]) -> None:
@@ -19,11 +19,11 @@ class Playhead:
         self.speed = 1.0
         self.paused = True
         self._clock = clock
-        self._at = self.within(at)
+        self._at = self.clamp(at)
         self._since = clock()
 
-    def within(self, at: float) -> float:
-        """The time nearest to this one that there is."""
+    def clamp(self, at: float) -> float:
+        """Return the nearest time between start and end."""
         return min(max(at, self.start), self.end)
 
     @property
@@ -31,31 +31,31 @@ class Playhead:
         """The position now."""
         if self.paused:
             return self._at
-        return self.within(self._at + (self._clock() - self._since) * self.speed)
+        return self.clamp(self._at + (self._clock() - self._since) * self.speed)
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing further."""
+        """Whether the position is the end."""
         return self.at >= self.end
 
-    def go(self, at: float) -> None:
-        """Be at a time, and go on from there if it plays."""
-        self._at = self.within(at)
+    def move_to(self, at: float) -> None:
+        """Move to a time and keep playing or pausing."""
+        self._at = self.clamp(at)
         self._since = self._clock()
 
     def play(self) -> None:
-        """Go on; from the start where the end was reached."""
+        """Play, from the start if the end was reached."""
         if self.paused:
-            self.go(self.start if self.ended else self._at)
+            self.move_to(self.start if self.ended else self._at)
             self.paused = False
 
     def pause(self) -> None:
-        """Stay here."""
+        """Stay position."""
         self._at, self.paused = self.at, True
 
     def change_speed(self, by: int) -> None:
-        """Take the next speed of ``SPEEDS``, or the one before."""
-        here = self.at
+        """Change to a speed ``by`` steps further in ``SPEEDS``."""
+        position = self.at
         place = min(max(SPEEDS.index(self.speed) + by, 0), len(SPEEDS) - 1)
         self.speed = SPEEDS[place]
-        self.go(here)
+        self.move_to(position)

@@ -1,4 +1,4 @@
-"""A recording of a file as a tape, finished or still being written; joins the store to the player."""
+"""A recording in a file as a source of the player, finished or still being written."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gswarm_tui.store.history.recording_reader import ArraySource, RecordingRead
 
 
 class RecordedSource:
-    """One recording; see ``Tape``.
+    """One recording; see ``ReplaySource``.
 
-    ``until`` tells how far one that is being written can be read, None is for one that has ended. ``live`` is
-    the fleet that is being written: it has nodes, sessions and marks sooner than the file.
+    ``until`` returns how far a running recording can be read; None for one that has ended. ``live`` is the
+    running recording's fleet, which has nodes, sessions and marks sooner than the file.
     """
 
     def __init__(
@@ -27,38 +27,38 @@ class RecordedSource:
         until: Callable[[], float] | None = None,
         live: Fleet | None = None,
     ) -> None:
-        """Reads what it is about. Raises StoreError."""
+        """Open a recording. Raises StoreError."""
         self.recording = RecordingReader(source, recording_id, () if live is None else list(live.nodes))
         self.interval_s = self.recording.interval_s
         self.running = until is not None
         self._until = until
         self._live = live
-        self._moments = FleetBuilder(self.recording)
+        self._builder = FleetBuilder(self.recording)
 
     def end(self) -> float:
-        """How far it can be read now."""
+        """Return the end of what can be read now."""
         return self.recording.end if self._until is None else self._until()
 
     def events(self, since: float, until: float) -> list[Event]:
-        """What happened after a time, up to and with another, in order. Raises StoreError."""
-        self._learn()
+        """Return the events after ``since`` up to and including ``until``, in order. Raises StoreError."""
+        self._reload_nodes()
         return self.recording.events(since, until)
 
     def fleet(self, at: float) -> Fleet:
-        """The fleet as it was at a time, a new one with the last minutes of history. Raises StoreError."""
-        self._learn()
-        return self._moments.fleet(at)
+        """Return a new fleet as it was at a time, with the last minutes of history. Raises StoreError."""
+        self._reload_nodes()
+        return self._builder.fleet(at)
 
-    def rings(self, at: float) -> dict[str, NodeHistory]:
-        """All the history of its nodes then, by name, where ``fleet`` gives less. Raises StoreError."""
-        return self._moments.rings(at)
+    def histories(self, at: float) -> dict[str, NodeHistory]:
+        """Return the whole history of its nodes by name, where ``fleet`` returned less. Raises StoreError."""
+        return self._builder.rings(at)
 
-    def track(self) -> ReplayTimeline:
-        """Its sessions, warnings, errors and marks. Raises StoreError."""
-        return ReplayTimeline(self._sessions(), list(jump_targets(self._turns())))
+    def timeline(self) -> ReplayTimeline:
+        """Return its sessions, warnings, errors and marks. Raises StoreError."""
+        return ReplayTimeline(self._sessions(), list(jump_targets(self._landmarks())))
 
     def _sessions(self) -> list[SessionRange]:
-        if self._live is not None:  # of another thread: all at once
+        if self._live is not None:  # another thread changes it: copy at once
             book = list(self._live.sessions.sessions.values())
             return [SessionRange(one.name, one.started_at, one.ended_at) for one in book]
         return [
@@ -68,7 +68,7 @@ class RecordedSource:
             for row in self.recording.sessions()
         ]
 
-    def _turns(self) -> list[EventLogged]:
+    def _landmarks(self) -> list[EventLogged]:
         found = self.recording.turns()
         if self._live is not None:
             known = {(micros(one.at), one.message) for one in found}
@@ -76,14 +76,14 @@ class RecordedSource:
             found += [one for one in marks if (micros(one.at), one.message) not in known]
         return found
 
-    def _learn(self) -> None:
+    def _reload_nodes(self) -> None:
         if self.running:
             self.recording.learn()
 
 
-def jump_targets(happened: Iterable[EventLogged]) -> Iterable[JumpTarget]:
-    """Happenings as stops on a track."""
-    for one in happened:
+def jump_targets(events: Iterable[EventLogged]) -> Iterable[JumpTarget]:
+    """Return logged events as jump targets of a timeline."""
+    for one in events:
         kind = MARK if one.kind == MARK else one.severity
         who = (one.node or "") + ("" if one.gpu is None else f":{one.gpu}")
         yield JumpTarget(one.at, kind if kind in KINDS else INFO, f"{who} {one.message}".strip())

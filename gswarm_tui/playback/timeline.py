@@ -1,4 +1,4 @@
-"""What there is along a recording: its sessions, and what happened that is worth going to. Pure."""
+"""The timeline of a recording: its sessions and the events to jump to."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from gswarm_agent.frame import ERROR, INFO, WARNING
 
 MARK = "mark"
-SAME_S = 0.001
-"""Times closer than this are the same: a stop that one is at isn't the next one."""
+SAME_TIME_S = 0.001
+"""Times closer than this are the same: the target at the position isn't the next one."""
 
 
 @dataclass(frozen=True)
 class SessionRange:
-    """A session along the track; ``end`` is None while it runs."""
+    """A session on the timeline; ``end`` is None while it runs."""
 
     name: str
     start: float
@@ -24,7 +24,7 @@ class SessionRange:
 
 @dataclass(frozen=True)
 class JumpTarget:
-    """A time worth going to, ``kind`` one of ``KINDS``, and what was there in words."""
+    """A time to jump to, with its kind (one of ``KINDS``) and description."""
 
     at: float
     kind: str
@@ -32,31 +32,31 @@ class JumpTarget:
 
 
 KINDS = (INFO, MARK, WARNING, ERROR)
-"""What a stop may be, what matters most last; sessions begin and end with info."""
+"""Kinds of jump targets, the most severe last; sessions begin and end with info."""
 
 
 class ReplayTimeline:
-    """Sessions and stops, in the order of their times."""
+    """Sessions and targets, in the order of their times."""
 
-    def __init__(self, sessions: Sequence[SessionRange] = (), stops: Sequence[JumpTarget] = ()) -> None:
+    def __init__(self, sessions: Sequence[SessionRange] = (), targets: Sequence[JumpTarget] = ()) -> None:
         self.sessions = tuple(sorted(sessions, key=lambda one: one.start))
         bounds = [JumpTarget(one.start, INFO, f"{one.name} begins") for one in self.sessions]
         bounds += [
             JumpTarget(one.end, INFO, f"{one.name} ends") for one in self.sessions if one.end is not None
         ]
-        self.stops = tuple(sorted([*stops, *bounds], key=lambda stop: stop.at))
-        self._times = [stop.at for stop in self.stops]
+        self.targets = tuple(sorted([*targets, *bounds], key=lambda stop: stop.at))
+        self._times = [stop.at for stop in self.targets]
 
     def after(self, at: float) -> JumpTarget | None:
-        """The next stop after a time."""
-        place = bisect_right(self._times, at + SAME_S)
-        return self.stops[place] if place < len(self.stops) else None
+        """Return the next target after a time."""
+        place = bisect_right(self._times, at + SAME_TIME_S)
+        return self.targets[place] if place < len(self.targets) else None
 
     def before(self, at: float) -> JumpTarget | None:
-        """The last stop before a time."""
-        place = bisect_left(self._times, at - SAME_S)
-        return self.stops[place - 1] if place else None
+        """Return the last target before a time."""
+        place = bisect_left(self._times, at - SAME_TIME_S)
+        return self.targets[place - 1] if place else None
 
     def between(self, start: float, end: float) -> tuple[JumpTarget, ...]:
-        """The stops from a time up to, without, another."""
-        return self.stops[bisect_left(self._times, start) : bisect_left(self._times, end)]
+        """The targets from a time up to, without, another."""
+        return self.targets[bisect_left(self._times, start) : bisect_left(self._times, end)]

@@ -96,11 +96,11 @@ def go_on(hub: Hub, options: Options, plan: Plan, path: Path, recording_id: int)
         hub.started_at = resumed.started_at
         for session in resumed.sessions:
             hub.fleet.sessions.restore(session)
-        hub.fleet.resume_counting(resumed.energy_j, resumed.counters)
-        hub.fleet.resume((life.node, life.life, life.seq, life.ts_ns) for life in resumed.lives)
+        hub.fleet.restore_energy(resumed.energy_j, resumed.counters)
+        hub.fleet.restore_sequences((life.node, life.life, life.seq, life.ts_ns) for life in resumed.lives)
         for life in resumed.lives if lasting(options) else ():
             if life.ts_ns and life.node not in resumed.accounted:
-                hub.fleet.leave_off(life.node, life.life, life.last_at)
+                hub.fleet.note_interrupted_run(life.node, life.life, life.last_at)
     return recorder
 
 
@@ -198,11 +198,11 @@ def look_back(hub: Hub, recorder: Recorder) -> Player:
         return hub.now() - max(ON_DISK_S, 1.5 * hub.fleet.interval_s)
 
     try:
-        tape = RecordedSource(recorder.queries(), recorder.recording_id, until, hub.fleet)
+        replay = RecordedSource(recorder.queries(), recorder.recording_id, until, hub.fleet)
     except StoreError as error:
         raise RecordingUnreadableError(str(error)) from error
     playhead = Playhead(hub.started_at, until(), until(), time.monotonic)
-    return Player(tape, playhead, time.monotonic, failures=(StoreError,))
+    return Player(replay, playhead, time.monotonic, failures=(StoreError,))
 
 
 def choose_theme(options: Options, environ: Mapping[str, str]) -> str:

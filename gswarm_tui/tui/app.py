@@ -198,7 +198,7 @@ class GswarmApp(PlayingViewer):
         ago = self.hub.now() - at
         session_id = self.hub.start_session(name, started_at=at)
         if self.player is not None:
-            self.player.session_started(SessionStarted(session_id, self.hub.now(), name, at))
+            self.player.add_session(SessionStarted(session_id, self.hub.now(), name, at))
         self.show_notice(f"started {name}, from {clock(ago)} ago on" if ago >= 1 else f"started {name}")
         self.update_view()
 
@@ -206,7 +206,7 @@ class GswarmApp(PlayingViewer):
         """Rename a session or rewrite its note."""
         self.hub.change_session(session_id, name=name, note=note)
         if self.player is not None:
-            self.player.look_along()
+            self.player.reload_timeline()
         self.update_view()
 
     def action_stop_session(self) -> None:
@@ -265,7 +265,7 @@ class GswarmApp(PlayingViewer):
         name, detail = checked(answer[0], _values(answer[1]))
         made = self.hub.mark(name, detail, at=parse_start(answer[2], self.hub.now(), self.timezone))
         if self.player is not None:
-            self.player.marked(made)
+            self.player.add_mark(made)
         self.show_notice(
             f"marked {name}" if self.hub.recorder else f"marked {name}; nothing is recorded, so it stays here"
         )

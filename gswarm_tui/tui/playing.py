@@ -48,8 +48,8 @@ class PlayingViewer(FleetViewer):
         if (player := self.player) is None:
             return
         at = player.wanted - (0 if player.playhead.paused or by > 0 else REPEAT_S * player.playhead.speed)
-        stop = player.track.after(at) if by > 0 else player.track.before(at)
-        if stop is None or stop.at != player.playhead.within(stop.at):
+        stop = player.timeline.after(at) if by > 0 else player.timeline.before(at)
+        if stop is None or stop.at != player.playhead.clamp(stop.at):
             self.show_notice("no later event" if by > 0 else "no earlier event")
             return
         player.seek(stop.at)

@@ -52,11 +52,11 @@ def run(form: Form) -> Iterator[Figure]:
 def _sought(path: Path) -> Iterator[Figure]:
     """Going to times of a replay: the fleet as it was, with an hour of history."""
     with closing(FileSource(path)) as source:
-        tape = RecordedSource(source, 1)
+        replay = RecordedSource(source, 1)
         took = []
         for share in (0.5, 0.95, 0.2, 0.75, 0.4, 0.99, 0.6):
             began = time.monotonic()
-            tape.fleet(tape.recording.start + share * (tape.end() - tape.recording.start))
+            replay.fleet(replay.recording.start + share * (replay.end() - replay.recording.start))
             took.append(1000 * (time.monotonic() - began))
     yield Figure("replay: going to another time of a day of 64 GPUs", statistics.median(took), "ms", 200)
     yield Figure("  the slowest of seven, the first among them", max(took), "ms")

@@ -38,9 +38,9 @@ class Deck:
         title: str = "job 4711 · gpu[01-04]",
     ) -> None:
         self.clock = Clock()
-        tape = RecordedSource(source, 1)
+        replay = RecordedSource(source, 1)
         self.head = Playhead(BEGINNING + start, BEGINNING + end, BEGINNING + start, self.clock)
-        self.player = Player(tape, self.head, self.clock)
+        self.player = Player(replay, self.head, self.clock)
         self.app = ReplayApp(self.player, "run.duckdb", title=title, timezone=UTC)
 
     async def settle(self, pilot: Pilot[str]) -> None:

@@ -36,8 +36,8 @@ class Live:
         self.app._past = self.past
 
     def past(self) -> Player:
-        tape = RecordedSource(self.recorder.queries(), 1, self.until, self.made.fleet)
-        return Player(tape, Playhead(BEGINNING, self.until(), self.until(), self.clock), self.clock)
+        replay = RecordedSource(self.recorder.queries(), 1, self.until, self.made.fleet)
+        return Player(replay, Playhead(BEGINNING, self.until(), self.until(), self.clock), self.clock)
 
     def until(self) -> float:
         return self.made.time - 1

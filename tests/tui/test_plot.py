@@ -194,7 +194,7 @@ def test_energy_counts_from_a_gpus_own_first_reading_where_it_answers_late() -> 
     made.remember_gpu("gpu01", 1).advance(30)
     node = made.fleet.nodes["gpu01"]
     energy = GPU_COLUMNS.index("energy_mj")
-    late = float(node.as_kept(energy)[1])
+    late = float(node.history_values(energy)[1])
     assert 0 < late < 30 * 700_000
     assert node.gpu_history is not None
     kept = node.gpu_history.series(energy, 1)[1]

@@ -130,7 +130,7 @@ async def test_steps_and_skips_go_forward_and_back_and_stay_within(deck: Deck) -
 async def test_events_are_gone_to_and_told(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
         await deck.settle(pilot)
-        times = sorted({stop.at - BEGINNING for stop in deck.player.track.stops})
+        times = sorted({stop.at - BEGINNING for stop in deck.player.timeline.targets})
         seen = []
         for _ in times:
             await deck.press(pilot, "w")
@@ -151,7 +151,7 @@ async def test_a_time_is_asked_for_and_one_that_is_not_there_is_told(deck: Deck)
         await deck.settle(pilot)
         await pilot.press("T", *"15:00", "enter")
         await pilot.pause()
-        assert "15:00 isn't in here: it goes from 14:00:00 to 14:02:00" in screen_text(deck.app)
+        assert "15:00 isn't in the recording, which goes from 14:00:00 to 14:02:00" in screen_text(deck.app)
         await pilot.press(*["backspace"] * 5, *"1m20s", "enter")
         await deck.settle(pilot)
         assert deck.seconds == 80
@@ -243,7 +243,7 @@ async def test_a_file_that_can_not_be_read_any_more_is_told(deck: Deck) -> None:
     deck.player._failures = (Gone,)
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
-        deck.player.tape.fleet = gone  # type: ignore[method-assign,assignment]
+        deck.player.source.fleet = gone  # type: ignore[method-assign,assignment]
         deck.player.seek(BEGINNING + 100)
         async with asyncio.timeout(30):
             while not deck.player.problem:

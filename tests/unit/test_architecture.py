@@ -145,6 +145,7 @@ HOMES: dict[str, set[str]] = {
     "duckdb": {"gswarm_tui.store"},
     "textual": {"gswarm_tui.tui"},
     "rich": {"gswarm_tui.tui", "gswarm_tui.printing"},
+    "ijson": {"gswarm_tui.exchange.json_stream"},
     "matplotlib": {"gswarm_tui.plotting"},
     "numpy": {
         "gswarm_tui.exchange",

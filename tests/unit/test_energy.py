@@ -48,14 +48,14 @@ def told_everywhere(path: Path, events: list[Event]) -> list[dict[str, float]]:
     recorder.open()
     assert recorder.resumed is not None
     resumed = Fleet([])
-    resumed.resume_counting(recorder.resumed.energy_j, recorder.resumed.counters)
+    resumed.restore_energy(recorder.resumed.energy_j, recorder.resumed.counters)
     for session in recorder.resumed.sessions:
         resumed.sessions.restore(session)
     recorder.close(END)
     with closing(FileSource(path)) as source:
-        tape = RecordedSource(source, 1)
-        sought, played = tape.fleet(END - 1), tape.fleet(T0 + 4.5)
-        for event in tape.events(T0 + 4.5, END - 1):
+        replay = RecordedSource(source, 1)
+        sought, played = replay.fleet(END - 1), replay.fleet(T0 + 4.5)
+        for event in replay.events(T0 + 4.5, END - 1):
             played.apply(event)
     fleets = live(events), resumed, sought, played
     told = [
@@ -75,7 +75,7 @@ def test_what_a_gpu_used_while_it_gave_no_reading_counts() -> None:
 
 def test_of_readings_at_once_too() -> None:
     fleet = live([introduced()])
-    fleet.take(
+    fleet.apply_frames(
         [reading(1, (1000, 0)), reading(2, (None, 0)), reading(3, (None, None)), reading(4, (2000, 500))]
     )
     assert fleet.energy_j == 1.5
@@ -148,7 +148,7 @@ def test_a_recording_that_goes_on_counts_on(tmp_path: Path) -> None:
     recorder.open()
     assert recorder.resumed is not None
     fleet = Fleet(["n1"])
-    fleet.resume_counting(recorder.resumed.energy_j, recorder.resumed.counters)
+    fleet.restore_energy(recorder.resumed.energy_j, recorder.resumed.counters)
     fleet.sessions.restore(recorder.resumed.sessions[0])
     assert fleet.energy_j == pytest.approx(3.2)
     for event in rest:

@@ -60,7 +60,7 @@ def node(
         ProcessSample(g, 100 + g, "ada", "python train.py", g + 8, g, (None,) * len(PROCESS_COLUMNS))
         for g in range(2)
     ]
-    made.looked = Processes.of(hello.tables.processes, seen)
+    made.process_table = Processes.of(hello.tables.processes, seen)
     return made
 
 
@@ -134,7 +134,7 @@ def test_a_node_without_gpus_is_found_by_name_and_state() -> None:
         ("util<", 5, "number"),
         ("util<x", 5, "'x'"),
         ("powr>3", 0, "power"),
-        ("util<5 &", 8, "missing"),
+        ("util<5 &", 8, "ends too early"),
         ("(util<5", 0, "closed"),
         ("util<5)", 6, "')'"),
         ("<5", 0, "before '<'"),
@@ -143,7 +143,7 @@ def test_a_node_without_gpus_is_found_by_name_and_state() -> None:
         ("colour:red", 0, "'colour'"),
         ("node:", 5, "after the colon"),
         ("util<5 | | a", 9, "'|'"),
-        ("!", 1, "missing"),
+        ("!", 1, "ends too early"),
     ],
 )
 def test_a_mistake_is_told_with_its_column(text: str, position: int, words: str) -> None:
@@ -211,5 +211,5 @@ def test_any_text_is_a_filter_or_a_mistake_inside_it(text: str) -> None:
 
 
 def test_a_text_that_is_compared_is_told_how_to_write_it() -> None:
-    with pytest.raises(FilterError, match=r"^'gpu01' is no number; write node:gpu01$"):
+    with pytest.raises(FilterError, match=r"^'gpu01' isn't a number; write node:gpu01$"):
         parse("node=gpu01")

@@ -151,7 +151,7 @@ def test_frames_that_come_again_after_a_reconnect_count_once() -> None:
 
 def test_a_recording_that_goes_on_misses_only_what_never_came() -> None:
     fleet = live(1)
-    fleet.resume([("gpu01", "life-1", 7, int(T0 * 1e9)), ("elsewhere", "x", 1, 0)])
+    fleet.restore_sequences([("gpu01", "life-1", 7, int(T0 * 1e9)), ("elsewhere", "x", 1, 0)])
     assert fleet.apply(frame(7, T0, None)) == []
     assert fleet.apply(frame(8, T0 + 1, None)) == []
     assert [h.message for h in fleet.apply(frame(10, T0 + 3, None))] == ["1 frame is missing"]
@@ -159,8 +159,8 @@ def test_a_recording_that_goes_on_misses_only_what_never_came() -> None:
 
 def interrupted_while_life_0_measured() -> Fleet:
     fleet = Fleet(["gpu01"])
-    fleet.resume([("gpu01", "life-0", 7, int(T0 * 1e9))])
-    fleet.leave_off("gpu01", "life-0", T0)
+    fleet.restore_sequences([("gpu01", "life-0", 7, int(T0 * 1e9))])
+    fleet.note_interrupted_run("gpu01", "life-0", T0)
     return fleet
 
 
@@ -171,7 +171,7 @@ def test_an_agent_of_which_the_node_knows_nothing_any_more_is_told_once() -> Non
         T0,
         "gap",
         WARNING,
-        "nothing is left of the agent that it had: what it measured after this, if anything, is lost",
+        "the agent's unsent frames are gone: what it measured after this, if anything, is lost",
     )
     assert fleet.apply(NodeIntroduced("gpu01", T0 + 9, hello(life="life-2"))) == []
 
@@ -447,7 +447,7 @@ def test_frames_at_once_are_taken_as_one_after_the_other(granted: set[int]) -> N
     for fleet in (one_by_one, at_once):
         fleet.apply(SessionStarted("s", T0, "s", T0))
     told = [happened for one in frames for happened in one_by_one.apply(one)]
-    assert at_once.take(frames) == told
+    assert at_once.apply_frames(frames) == told
     assert {happened.kind for happened in told} == {"throttle", "throttle_end", "gap", "xid"}
     one, other = one_by_one.nodes["gpu01"], at_once.nodes["gpu01"]
     np.testing.assert_array_equal(one.gpus, other.gpus)
@@ -462,5 +462,5 @@ def test_frames_at_once_are_taken_as_one_after_the_other(granted: set[int]) -> N
 
 def test_what_a_node_said_last_does_not_keep_what_others_said() -> None:
     fleet = live()
-    fleet.take([frame(seq, T0 + seq, gpu_row(util_pct=5), gpu_row()) for seq in range(1, 100)])
+    fleet.apply_frames([frame(seq, T0 + seq, gpu_row(util_pct=5), gpu_row()) for seq in range(1, 100)])
     assert fleet.nodes["gpu01"].gpus.base is None

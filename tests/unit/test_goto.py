@@ -66,7 +66,9 @@ def test_what_can_not_be_read_or_is_not_there_is_told_in_a_sentence(text: str) -
 
 
 def test_what_is_not_there_is_told_with_what_is() -> None:
-    with pytest.raises(SeekTimeError, match="2h isn't in here: it goes from 14:00:00 to 15:00:00"):
+    with pytest.raises(
+        SeekTimeError, match="2h isn't in the recording, which goes from 14:00:00 to 15:00:00"
+    ):
         goto("2h")
 
 

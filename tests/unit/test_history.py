@@ -10,7 +10,7 @@ from gswarm_tui.fleet.history import History, HistoryAllocator, binned
 
 
 def add(history: History, ts: float, values: list[list[float]]) -> None:
-    history.grid.put([history.place(ts)], np.array([values]), [None])
+    history.block.put([history.reserve(ts)], np.array([values]), [None])
 
 
 @given(st.integers(1, 20), st.lists(st.integers(0, 2000), max_size=60))

@@ -58,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event], F
 
 
 @pytest.fixture
-def tape(made: tuple[Path, list[Event], Fleet]) -> Iterator[RecordedSource]:
+def replay(made: tuple[Path, list[Event], Fleet]) -> Iterator[RecordedSource]:
     with closing(FileSource(made[0])) as source:
         yield RecordedSource(source, 1)
 
@@ -108,22 +108,22 @@ def frames(events: list[Event]) -> list[FrameArrived]:
 
 
 def test_frames_are_played_back_as_they_were_recorded(
-    made: tuple[Path, list[Event], Fleet], tape: RecordedSource
+    made: tuple[Path, list[Event], Fleet], replay: RecordedSource
 ) -> None:
     played = [
         replace(e, frame=replace(e.frame, processes=e.frame.processes or None))
-        for e in frames(tape.events(tape.recording.start, tape.end()))
+        for e in frames(replay.events(replay.recording.start, replay.end()))
     ]
     assert played == [as_kept(frame) for frame in frames(made[1])]
     assert len(played) > 100
 
 
 def test_interval_change_is_recorded_and_played_back(
-    made: tuple[Path, list[Event], Fleet], tape: RecordedSource
+    made: tuple[Path, list[Event], Fleet], replay: RecordedSource
 ) -> None:
     recorded_changes = [e for e in made[1] if isinstance(e, IntervalChanged)]
     assert [e.interval_ms for e in recorded_changes] == [2000]
-    played = tape.events(tape.recording.start, tape.end())
+    played = replay.events(replay.recording.start, replay.end())
     assert [e for e in played if isinstance(e, IntervalChanged)] == recorded_changes
     (row,) = query(made[0], "SELECT severity, message, detail FROM events WHERE kind = 'interval_changed'")
     assert row == (
@@ -138,21 +138,21 @@ def test_interval_change_with_an_invalid_detail_is_ignored(detail: str | None) -
     assert new_interval_ms(detail) is None
 
 
-def test_windows_side_by_side_hold_everything_once_and_in_order(tape: RecordedSource) -> None:
-    start, end = tape.recording.start, tape.end()
+def test_windows_side_by_side_hold_everything_once_and_in_order(replay: RecordedSource) -> None:
+    start, end = replay.recording.start, replay.end()
     parts: list[Event] = []
     edges = [*np.arange(start, end, 7.3).tolist(), end]
     for low, high in itertools.pairwise(edges):
-        parts += tape.events(low, high)
-    assert parts == tape.events(start, end)
+        parts += replay.events(low, high)
+    assert parts == replay.events(start, end)
     assert [event.at for event in parts] == sorted(event.at for event in parts)
 
 
 def test_what_happened_is_told_once_and_by_the_recording_alone(
-    made: tuple[Path, list[Event], Fleet], tape: RecordedSource
+    made: tuple[Path, list[Event], Fleet], replay: RecordedSource
 ) -> None:
-    fleet = Fleet(tape.recording.names, derive_events=False)
-    for event in tape.events(tape.recording.start - 1, tape.end()):
+    fleet = Fleet(replay.recording.names, derive_events=False)
+    for event in replay.events(replay.recording.start - 1, replay.end()):
         fleet.apply(event)
     happened = [e for e in made[1] if isinstance(e, EventLogged)]
     assert sorted(map(repr, fleet.event_log)) == sorted(map(repr, happened))
@@ -160,11 +160,11 @@ def test_what_happened_is_told_once_and_by_the_recording_alone(
 
 @pytest.mark.parametrize("seconds", [3, 21, 33, 40.5, 50, 66, 70, 73.5])
 def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
-    tape: RecordedSource, seconds: float
+    replay: RecordedSource, seconds: float
 ) -> None:
     at = BEGINNING + seconds
-    sought, played = tape.fleet(at), Fleet(tape.recording.names, derive_events=False)
-    for event in tape.events(tape.recording.start - 1, at):
+    sought, played = replay.fleet(at), Fleet(replay.recording.names, derive_events=False)
+    for event in replay.events(replay.recording.start - 1, at):
         played.apply(event)
     for one, other in zip(sought.nodes.values(), played.nodes.values(), strict=True):
         assert (one.name, one.phase, one.reason, one.remedy) == (
@@ -209,9 +209,9 @@ def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
         assert min(session.covered_s.values()) >= min(counted.covered_s.values()) - 1.01
 
 
-def test_the_whole_history_is_the_one_of_a_fleet_that_is_young(tape: RecordedSource) -> None:
+def test_the_whole_history_is_the_one_of_a_fleet_that_is_young(replay: RecordedSource) -> None:
     at = BEGINNING + 66
-    fleet, rings = tape.fleet(at), tape.rings(at)
+    fleet, rings = replay.fleet(at), replay.histories(at)
     assert rings.keys() == fleet.nodes.keys()
     for name, ring in rings.items():
         known = fleet.nodes[name].gpu_history
@@ -223,12 +223,12 @@ def test_the_whole_history_is_the_one_of_a_fleet_that_is_young(tape: RecordedSou
 
 
 def test_history_is_the_same_in_how_many_pieces_it_is_read(
-    tape: RecordedSource, monkeypatch: pytest.MonkeyPatch
+    replay: RecordedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = BEGINNING + 66
-    whole = tape.fleet(at)
+    whole = replay.fleet(at)
     monkeypatch.setattr(fleet_builder, "PIECE_ROWS", 20)
-    for name, node in tape.fleet(at).nodes.items():
+    for name, node in replay.fleet(at).nodes.items():
         known = whole.nodes[name]
         assert node.gpu_history is not None
         assert known.gpu_history is not None
@@ -238,30 +238,30 @@ def test_history_is_the_same_in_how_many_pieces_it_is_read(
 
 
 def test_history_that_a_fleet_has_is_not_read_again(
-    tape: RecordedSource, monkeypatch: pytest.MonkeyPatch
+    replay: RecordedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_builder, "RECENT_S", 3600.0)
-    assert tape.rings(BEGINNING + 66) == {}
+    assert replay.histories(BEGINNING + 66) == {}
 
 
-def test_a_lost_node_looks_lost_then_and_live_before(tape: RecordedSource) -> None:
-    assert tape.fleet(BEGINNING + 30).nodes["gpu02"].phase is Phase.LIVE
-    lost = tape.fleet(BEGINNING + 40).nodes["gpu02"]
+def test_a_lost_node_looks_lost_then_and_live_before(replay: RecordedSource) -> None:
+    assert replay.fleet(BEGINNING + 30).nodes["gpu02"].phase is Phase.LIVE
+    lost = replay.fleet(BEGINNING + 40).nodes["gpu02"]
     assert (lost.phase, lost.reason) == (Phase.LOST, "connection reset by peer")
     assert lost.gpu_history is not None
     assert len(lost.gpu_history) == 35
 
 
-def test_before_anything_came_the_nodes_are_there_and_unknown(tape: RecordedSource) -> None:
-    fleet = tape.fleet(BEGINNING - 10)
+def test_before_anything_came_the_nodes_are_there_and_unknown(replay: RecordedSource) -> None:
+    fleet = replay.fleet(BEGINNING - 10)
     assert [(node.name, node.hello) for node in fleet.nodes.values()] == [("gpu01", None), ("gpu02", None)]
 
 
-def test_sessions_and_what_is_worth_a_look_are_on_the_track(tape: RecordedSource) -> None:
-    track = tape.track()
+def test_sessions_and_what_is_worth_a_look_are_on_the_track(replay: RecordedSource) -> None:
+    track = replay.timeline()
     assert [session.name for session in track.sessions] == ["warm_up", "train"]
-    assert any("XID 79" in stop.words for stop in track.stops)
-    assert not any("connected" in stop.words for stop in track.stops)
+    assert any("XID 79" in stop.words for stop in track.targets)
+    assert not any("connected" in stop.words for stop in track.targets)
 
 
 def test_processes_that_ended_are_gone_after_a_while(tmp_path: Path) -> None:
@@ -271,12 +271,12 @@ def test_processes_that_ended_are_gone_after_a_while(tmp_path: Path) -> None:
     seen = dict.fromkeys(range(1, 20, 2), (process,))
     record(path, [introduced(), *(arrived(n, [row, row], processes=seen.get(n)) for n in range(1, 60))])
     with closing(FileSource(path)) as source:
-        tape = RecordedSource(source, 1)
-        start = tape.recording.start
-        assert len(tape.fleet(start + 24).nodes["n1"].processes) == 1
-        assert tape.fleet(start + 40).nodes["n1"].processes == ()
-        fleet = tape.fleet(start + 15)
-        for event in tape.events(start + 15, start + 40):
+        replay = RecordedSource(source, 1)
+        start = replay.recording.start
+        assert len(replay.fleet(start + 24).nodes["n1"].processes) == 1
+        assert replay.fleet(start + 40).nodes["n1"].processes == ()
+        fleet = replay.fleet(start + 15)
+        for event in replay.events(start + 15, start + 40):
             fleet.apply(event)
         assert fleet.nodes["n1"].processes == ()
 
@@ -300,8 +300,8 @@ def test_an_agent_that_began_anew_and_a_machine_with_other_gpus_are_met_again(tm
         ],
     )
     with closing(FileSource(path)) as source:
-        tape = RecordedSource(source, 1)
-        events = tape.events(tape.recording.start - 1, tape.end())
+        replay = RecordedSource(source, 1)
+        events = replay.events(replay.recording.start - 1, replay.end())
     met = [e for e in events if isinstance(e, NodeIntroduced)]
     assert [(e.hello.life, len(e.hello.gpus), e.hello.host.boot_id) for e in met] == [
         ("life1", 2, "boot1"),
@@ -325,9 +325,9 @@ def test_one_recording_of_several_in_a_file_is_played_alone(tmp_path: Path) -> N
     record(path, [introduced("n2", life="other"), arrived(2, [row, row], node="n2", life="other")])
     with closing(FileSource(path)) as source:
         for number, node in ((1, "n1"), (2, "n2")):
-            tape = RecordedSource(source, number)
-            assert [e.node for e in frames(tape.events(0, 2e9))] == [node]
-            assert list(tape.fleet(tape.end()).nodes) == [node]
+            replay = RecordedSource(source, number)
+            assert [e.node for e in frames(replay.events(0, 2e9))] == [node]
+            assert list(replay.fleet(replay.end()).nodes) == [node]
 
 
 def test_another_programs_file_is_told(tmp_path: Path) -> None:
@@ -360,9 +360,9 @@ def test_energy_at_a_time_is_the_live_one_also_when_counters_begin_anew(tmp_path
         events.append(arrived(i if i < 4 else i - 3, [gpu_row(energy_mj=mj)], life=life, ts=T0 + i))
     record(path, [*events, SessionStarted("s", T0 + 1, "s", T0 + 2), SessionStopped("s", T0 + 6.5, T0 + 6.5)])
     with closing(FileSource(path)) as source:
-        tape = RecordedSource(source, 1)
+        replay = RecordedSource(source, 1)
         for seconds, used, of_session in ((3, 1.0, 1.0), (4, 1.0, 1.0), (6, 3.3, 3.3), (7, 3.3, 3.3)):
-            fleet = tape.fleet(T0 + seconds)
+            fleet = replay.fleet(T0 + seconds)
             assert fleet.energy_j == pytest.approx(used)
             (session,) = fleet.sessions.sessions.values()
             assert session.energy_j == pytest.approx(of_session)

@@ -1,4 +1,4 @@
-"""The player, on a tape in memory and a clock moved by hand."""
+"""The player, on a source in memory and a clock moved by hand."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gswarm_tui.playback.timeline import ReplayTimeline
 
 
 class Broken(Exception):
-    """The tape can't be read."""
+    """The source can't be read."""
 
 
-class MemoryTape:
+class MemorySource:
     """An event a second, from 0 to ``last``; remembers what was asked of it."""
 
     interval_s = 1.0
@@ -28,34 +28,34 @@ class MemoryTape:
     def __init__(self, last: float = 100, *, running: bool = False) -> None:
         self.last = last
         self.running = running
-        self.asked: list[tuple[float, ...]] = []
+        self.reads: list[tuple[float, ...]] = []
         self.broken = False
 
     def end(self) -> float:
         return self.last
 
     def events(self, since: float, until: float) -> list[Event]:
-        self._ask(since, until)
+        self._read(since, until)
         return [told(at) for at in range(int(since) + 1, int(until) + 1)]
 
     def fleet(self, at: float) -> Fleet:
-        self._ask(at)
+        self._read(at)
         fleet = Fleet(["n1"], derive_events=False)
         for second in range(int(at) + 1):
             fleet.apply(told(second))
         return fleet
 
-    def rings(self, at: float) -> dict[str, NodeHistory]:
+    def histories(self, at: float) -> dict[str, NodeHistory]:
         del at
         return {}
 
-    def track(self) -> ReplayTimeline:
+    def timeline(self) -> ReplayTimeline:
         return ReplayTimeline()
 
-    def _ask(self, *times: float) -> None:
+    def _read(self, *times: float) -> None:
         if self.broken:
             raise Broken("its disk is gone")
-        self.asked.append(times)
+        self.reads.append(times)
 
 
 def told(at: int) -> EventLogged:
@@ -66,14 +66,14 @@ async def at_once(call: Callable[..., Any], *values: object) -> Any:
     return call(*values)
 
 
-class Desk:
+class PlayerBench:
     """A player and its clock."""
 
-    def __init__(self, tape: MemoryTape, at: float = 0) -> None:
-        self.tape = tape
+    def __init__(self, source: MemorySource, at: float = 0) -> None:
+        self.source = source
         self.seconds = 0.0
-        self.head = Playhead(0, tape.last, at, self.clock)
-        self.player = Player(tape, self.head, self.clock, at_once, (Broken,))
+        self.head = Playhead(0, source.last, at, self.clock)
+        self.player = Player(source, self.head, self.clock, at_once, (Broken,))
 
     def clock(self) -> float:
         return self.seconds
@@ -94,22 +94,22 @@ class Desk:
         return [int(one.at) for one in self.player.fleet.event_log]
 
 
-async def desk(tape: MemoryTape | None = None, at: float = 0) -> Desk:
-    made = Desk(tape or MemoryTape(), at)
+async def player_bench(source: MemorySource | None = None, at: float = 0) -> PlayerBench:
+    made = PlayerBench(source or MemorySource(), at)
     await made.player.advance()
     return made
 
 
 async def test_nothing_is_read_while_it_is_paused() -> None:
-    made = await desk()
+    made = await player_bench()
     await made.pass_time(5)
-    assert made.tape.asked == [(0,)]
+    assert made.source.reads == [(0,)]
     assert made.shown == [0]
 
 
 @pytest.mark.parametrize("speed", [0, 3, 6])
 async def test_it_shows_every_event_once_whatever_the_speed(speed: int) -> None:
-    made = await desk()
+    made = await player_bench()
     made.player.toggle()
     made.head.change_speed(speed)
     await made.pass_time(500 / made.head.speed)
@@ -118,15 +118,15 @@ async def test_it_shows_every_event_once_whatever_the_speed(speed: int) -> None:
 
 
 async def test_it_reads_a_little_ahead_and_no_more() -> None:
-    made = await desk()
+    made = await player_bench()
     made.player.toggle()
     await made.pass_time(10)
-    furthest = max(until for _, until in (pair for pair in made.tape.asked if len(pair) == 2))
+    furthest = max(until for _, until in (pair for pair in made.source.reads if len(pair) == 2))
     assert made.player.now() < furthest <= made.player.now() + 2 * AHEAD_S + 0.2
 
 
 async def test_a_short_way_forward_is_played_and_a_long_one_or_one_back_built_anew() -> None:
-    made = await desk(at=10)
+    made = await player_bench(at=10)
     first = made.player.fleet
     made.player.skip(10)
     await made.player.advance()
@@ -144,16 +144,16 @@ async def test_a_short_way_forward_is_played_and_a_long_one_or_one_back_built_an
 
 
 async def test_wishes_add_up_and_only_the_last_is_carried_out() -> None:
-    made = await desk(at=50)
+    made = await player_bench(at=50)
     for _ in range(3):
         made.player.skip(-10)
     await made.player.advance()
-    assert made.tape.asked == [(50,), (20,)]
+    assert made.source.reads == [(50,), (20,)]
     assert made.player.now() == 20
 
 
 async def test_it_plays_on_after_a_jump_without_counting_the_time_that_took() -> None:
-    made = await desk()
+    made = await player_bench()
     made.player.toggle()
     await made.pass_time(2)
     made.player.seek(60)
@@ -166,7 +166,7 @@ async def test_it_plays_on_after_a_jump_without_counting_the_time_that_took() ->
 
 
 async def test_a_step_stays_there() -> None:
-    made = await desk()
+    made = await player_bench()
     made.player.toggle()
     await made.pass_time(5)
     here = made.player.now()
@@ -176,7 +176,7 @@ async def test_a_step_stays_there() -> None:
 
 
 async def test_at_the_end_it_pauses_and_plays_from_the_start() -> None:
-    made = await desk(at=99)
+    made = await player_bench(at=99)
     made.player.toggle()
     await made.pass_time(3)
     assert made.head.paused
@@ -187,8 +187,8 @@ async def test_at_the_end_it_pauses_and_plays_from_the_start() -> None:
 
 
 async def test_one_that_grows_is_caught_up_with() -> None:
-    made = await desk(MemoryTape(20, running=True), at=20)
-    made.tape.last = 22
+    made = await player_bench(MemorySource(20, running=True), at=20)
+    made.source.last = 22
     assert made.player.end == 22
     made.player.toggle()
     await made.pass_time(1)
@@ -199,13 +199,13 @@ async def test_one_that_grows_is_caught_up_with() -> None:
 
 
 async def test_what_can_not_be_read_is_told_until_it_can() -> None:
-    made = await desk()
+    made = await player_bench()
     made.player.toggle()
-    made.tape.broken = True
+    made.source.broken = True
     await made.pass_time(3)
     assert made.player.problem == "its disk is gone"
     assert made.head.paused
-    made.tape.broken = False
+    made.source.broken = False
     made.player.seek(30)
     await made.player.advance()
     assert made.player.problem == ""

@@ -63,7 +63,7 @@ def test_it_never_leaves_the_recording_and_begins_anew_after_the_end() -> None:
     playhead.pause()
     playhead.play()
     assert playhead.at == 1000
-    playhead.go(5000)
+    playhead.move_to(5000)
     assert playhead.at == 1060
 
 
@@ -95,7 +95,7 @@ def test_whatever_is_pressed_it_is_within_the_recording(keys: list[str | float])
             case float() if key >= 0:
                 clock.seconds += key
             case _:
-                playhead.go(float(key))
+                playhead.move_to(float(key))
         assert 1000 <= playhead.at <= 1060
         assert playhead.speed in SPEEDS
 

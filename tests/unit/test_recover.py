@@ -171,7 +171,7 @@ def test_an_agent_of_which_nothing_is_left_at_all_is_told(path: Path) -> None:
     status, said = finished(path, uid)
     assert status == 0, said
     assert gaps(path) == [
-        "nothing is left of the agent that it had: what it measured after this, if anything, is lost"
+        "the agent's unsent frames are gone: what it measured after this, if anything, is lost"
     ]
     assert beyond_the_end(path) == []
     # A sample that was less than 5 ms late is kept at the time when it was due.
@@ -192,7 +192,7 @@ def test_going_on_tells_an_agent_of_which_nothing_is_left(path: Path) -> None:
         eventually(lambda: rows(running) > known + 10, "frames of the next agent")
     assert len(frames_on(path)) > before
     assert gaps(path) == [
-        "nothing is left of the agent that it had: what it measured after this, if anything, is lost"
+        "the agent's unsent frames are gone: what it measured after this, if anything, is lost"
     ]
 
 

@@ -33,4 +33,4 @@ def test_a_session_that_runs_has_no_end_to_go_to() -> None:
 
 
 def test_sessions_are_stops_of_little_weight() -> None:
-    assert {stop.kind for stop in TRACK.stops if "begins" in stop.words} == {INFO}
+    assert {stop.kind for stop in TRACK.targets if "begins" in stop.words} == {INFO}

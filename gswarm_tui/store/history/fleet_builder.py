@@ -80,13 +80,13 @@ class FleetBuilder:
         self._link(fleet, now_us)
         self._fill(fleet, {name: (found, found.us - 1) for name, found in newest.items()}, now_us, RECENT_S)
         frames = self._last_frames(newest, now_us)
-        fleet.resume(_before(frame, newest[frame.node]) for frame in frames)
-        fleet.take(frames)
+        fleet.restore_sequences(_before(frame, newest[frame.node]) for frame in frames)
+        fleet.apply_frames(frames)
         for found in newest.values():
             node = fleet.nodes[found.machine.name]
             node.frames, node.missed_ticks = found.frames, found.missed
         ends = {node: us for one in newest.values() for node, us in one.ends.items()}
-        fleet.resume_counting(self._meter.used(ends), self._meter.last_told(ends))
+        fleet.restore_energy(self._meter.used(ends), self._meter.last_told(ends))
         for session in self._sessions(now_us):
             fleet.sessions.restore(session)
         for happened in play.happened(0, now_us):
@@ -369,7 +369,7 @@ class HistoryLoader:
         parts: dict[HistoryBlock, list[tuple[Places, Places, int]]] = {}
         for at in _runs(node):
             if (ring := history(self._nodes[node[at[0]]])) is not None:
-                parts.setdefault(ring.grid, []).append((at, ring.extend(us[at] / 1e6), ring.seat))
+                parts.setdefault(ring.block, []).append((at, ring.extend(us[at] / 1e6), ring.seat))
         for grid, alike in parts.items():
             at = np.concatenate([places for places, *_ in alike])
             rows = np.concatenate([rows for _, rows, _ in alike])

@@ -67,7 +67,7 @@ class Trends:
             times, readings = node.gpu_history.series(column, row, frame.start)
             values = in_bins(times, readings, frame, node.interval_s)
         old = node.standing(now) is not Standing.LIVE
-        return self._plot(metric, facts, values, float(node.as_kept(column)[row]), old=old)
+        return self._plot(metric, facts, values, float(node.history_values(column)[row]), old=old)
 
     def host(self, node: NodeState, metric: Metric, bins: int, now: float) -> PlotSeries:
         """One metric of a node's host."""

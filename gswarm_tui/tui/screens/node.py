@@ -283,7 +283,7 @@ class NodeScreen(ViewerScreen):
             return self._trends.span_in_words if self.view == HOST else ""
         facts = node.facts[0] if node.facts else None
         column = GPU_METRICS.index(self._metric)
-        top = self._trends.top(self._metric, facts, node.as_kept(column))
+        top = self._trends.top(self._metric, facts, node.history_values(column))
         low = "log, to" if is_logarithmic(self._metric) else "0 to"
         return f"{label(self._metric)} {low} {quantity(top, self._metric)}"
 
@@ -358,6 +358,6 @@ class NodeScreen(ViewerScreen):
 
     def _option(self, metric: Metric) -> str:
         column = GPU_METRICS.index(metric)
-        values = self.state.as_kept(column)
+        values = self.state.history_values(column)
         first = quantity(float(values[0]), metric) if len(values) else ""
         return f"{label(metric):<18} {first:>10}"

@@ -187,9 +187,15 @@ class Timeline(Widget, can_focus=False):
         look = None
         if player is not None:
             head, at = player.playhead, player.now()
-            paused = ENDED if at >= player.end and not player.tape.running else PAUSED
+            paused = ENDED if at >= player.end and not player.source.running else PAUSED
             look = TimelineState(
-                head.start, player.end, at, paused if head.paused else PLAYING, head.speed, player.track, zone
+                head.start,
+                player.end,
+                at,
+                paused if head.paused else PLAYING,
+                head.speed,
+                player.timeline,
+                zone,
             )
         if look != self._look:
             self._look = look
