@@ -10,7 +10,7 @@ import copy
 import functools
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -54,6 +54,7 @@ class Attempt(asyncssh.SSHClient):
     options: asyncssh.SSHClientConnectionOptions | None = None
     banner: str = ""
     host_is_known: bool = False
+    _trusted: dict[tuple[str, int | None], TrustedKeys] = field(default_factory=dict)
 
     def auth_banner_received(self, msg: str, lang: str) -> None:
         """Keep the server's banner: it often explains why the server refuses the user."""
@@ -112,8 +113,10 @@ class Attempt(asyncssh.SSHClient):
 
     def trusted_keys(self, host: str, _address: str, port: int | None) -> TrustedKeys:
         """Return a host's known keys, as asyncssh's ``known_hosts`` callback."""
-        known = _read_known_hosts(_versions(self.known_hosts_files))
-        trusted = match_known_hosts(known, host, port)
+        if (host, port) not in self._trusted:
+            known = _read_known_hosts(_versions(self.known_hosts_files))
+            self._trusted[host, port] = match_known_hosts(known, host, port)
+        trusted = self._trusted[host, port]
         self.host_is_known = bool(trusted[0] or trusted[1])
         return trusted
 
