@@ -399,10 +399,10 @@ async def test_server_without_sessions_is_reported(tmp_path: Path, home: Path) -
     assert error.remedy == "try `ssh gpu01 true`"
 
 
-async def test_known_hosts_are_parsed_once_and_again_when_they_change(tmp_path: Path) -> None:
+def test_known_hosts_are_parsed_once_and_again_when_they_change(tmp_path: Path) -> None:
     new_key(tmp_path / "one")
     (tmp_path / "config").write_text(f"UserKnownHostsFile {tmp_path}/known_hosts {tmp_path}/none\n")
-    options = await read_options("gpu01", [str(tmp_path / "config")])
+    options = read_options("gpu01", [str(tmp_path / "config")])
     path = tmp_path / "known_hosts"
     path.write_text(f"gpu01 {public(tmp_path / 'one')}\n")
     first, second = (Attempt("gpu01", options).trusted_keys("gpu01", "", None)[0] for _ in range(2))
@@ -411,8 +411,8 @@ async def test_known_hosts_are_parsed_once_and_again_when_they_change(tmp_path: 
     assert len(Attempt("gpu02", options).trusted_keys("gpu02", "", None)[0]) == 1
 
 
-async def test_private_keys_are_loaded_once_and_again_when_they_change(tmp_path: Path) -> None:
-    attempt = Attempt("gpu01", await read_options("gpu01", []))
+def test_private_keys_are_loaded_once_and_again_when_they_change(tmp_path: Path) -> None:
+    attempt = Attempt("gpu01", read_options("gpu01", []))
     key, missing = tmp_path / "id_rsa", tmp_path / "none"
     new_key(key, kind="rsa")
     before = _load_key_pairs.cache_info().misses
@@ -424,11 +424,11 @@ async def test_private_keys_are_loaded_once_and_again_when_they_change(tmp_path:
     assert attempt.key_pairs([key])[0].public_data == asyncssh.read_public_key(f"{key}.pub").public_data
 
 
-async def test_a_renewed_certificate_is_loaded_again(tmp_path: Path) -> None:
+def test_a_renewed_certificate_is_loaded_again(tmp_path: Path) -> None:
     key, authority = tmp_path / "id", tmp_path / "authority"
     new_key(key)
     new_key(authority)
-    attempt = Attempt("gpu01", await read_options("gpu01", []))
+    attempt = Attempt("gpu01", read_options("gpu01", []))
     certificates = []
     for number in ("1", "2"):
         sign = ["ssh-keygen", "-q", "-s", str(authority), "-I", number, "-n", "me", f"{key}.pub"]
@@ -437,8 +437,8 @@ async def test_a_renewed_certificate_is_loaded_again(tmp_path: Path) -> None:
     assert certificates[0] != certificates[1]
 
 
-async def test_an_invalid_key_file_is_reported_at_each_attempt(tmp_path: Path) -> None:
-    attempt = Attempt("gpu01", await read_options("gpu01", []))
+def test_an_invalid_key_file_is_reported_at_each_attempt(tmp_path: Path) -> None:
+    attempt = Attempt("gpu01", read_options("gpu01", []))
     (tmp_path / "id").write_text("not a key")
     for _ in range(2):
         with pytest.raises(ValueError, match=r"."):

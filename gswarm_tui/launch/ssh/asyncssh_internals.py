@@ -15,14 +15,11 @@ TrustedKeys = tuple[Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey], Sequen
 """A host's keys, those of its certificate authorities, and revoked ones."""
 
 
-async def read_options(
+def read_options(
     host: str, config_files: Sequence[str], user: str = "", port: int = 0
 ) -> asyncssh.SSHClientConnectionOptions:
-    """Read what SSH configuration files set for a host, without loading any key. Raises OSError, ValueError.
-
-    ``construct`` reads them in a thread: ``Match exec`` may run a slow command.
-    """
-    options: asyncssh.SSHClientConnectionOptions = await asyncssh.SSHClientConnectionOptions.construct(
+    """Read what SSH configuration files set for a host; load no keys. Raises OSError, ValueError."""
+    return asyncssh.SSHClientConnectionOptions(
         host=host,
         config=config_files,
         client_keys=None,
@@ -31,7 +28,6 @@ async def read_options(
         username=user or (),
         port=port or (),
     )
-    return options
 
 
 def configured(options: asyncssh.SSHClientConnectionOptions, name: str, default: object = None) -> object:

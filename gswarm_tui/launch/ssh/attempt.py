@@ -5,11 +5,10 @@ docs/decisions/004-ssh-caches.md gives the measurements behind the two caches he
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -24,6 +23,7 @@ from gswarm_tui.launch.ssh.asyncssh_internals import (
     parse_known_hosts,
     signature_algorithms,
 )
+from gswarm_tui.launch.ssh.configuration import FileVersions, file_versions
 
 DEFAULT_KEYS = tuple(f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa"))
 _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
@@ -38,9 +38,6 @@ _HOST_KEY_TYPES = [
 ]
 _SSH_PORT = 22
 _LONGEST_BANNER = 4096
-
-FileVersions = tuple[tuple[Path, int], ...]
-"""Files that exist, with their modification times: a cache key that changes with the files."""
 
 
 @dataclass
@@ -91,9 +88,9 @@ class Attempt(asyncssh.SSHClient):
         """
         keys = named or [Path(path).expanduser() for path in DEFAULT_KEYS]
         certificates = self.files("CertificateFile")
-        versions = _versions([*(Path(f"{key}-cert.pub") for key in keys), *certificates])
+        versions = file_versions([*(Path(f"{key}-cert.pub") for key in keys), *certificates])
         only_private = self.is_set("IdentitiesOnly")
-        pairs = _load_key_pairs(_versions(keys), tuple(certificates), versions, skip_public=only_private)
+        pairs = _load_key_pairs(file_versions(keys), tuple(certificates), versions, skip_public=only_private)
         # A connection sets a pair's signature algorithm, which depends on its server.
         return [copy.copy(pair) for pair in pairs]
 
@@ -104,7 +101,7 @@ class Attempt(asyncssh.SSHClient):
         """
         if self.options is None or self.is_set("HostKeyAlgorithms"):
             return []
-        host = self.options.host_key_alias or self.options.host
+        host = self.options.host_key_alias or str(configured(self.options, "Hostname", self.host))
         port = self.options.port if self.options.port != _SSH_PORT else None
         keys, authorities, _ = self.trusted_keys(host, "", port)
         if authorities or not keys:
@@ -114,19 +111,11 @@ class Attempt(asyncssh.SSHClient):
     def trusted_keys(self, host: str, _address: str, port: int | None) -> TrustedKeys:
         """Return a host's known keys, as asyncssh's ``known_hosts`` callback."""
         if (host, port) not in self._trusted:
-            known = _read_known_hosts(_versions(self.known_hosts_files))
+            known = _read_known_hosts(file_versions(self.known_hosts_files))
             self._trusted[host, port] = match_known_hosts(known, host, port)
         trusted = self._trusted[host, port]
         self.host_is_known = bool(trusted[0] or trusted[1])
         return trusted
-
-
-def _versions(paths: Iterable[Path]) -> FileVersions:
-    versions = []
-    for path in paths:
-        with contextlib.suppress(OSError):
-            versions.append((path, path.stat().st_mtime_ns))
-    return tuple(versions)
 
 
 @functools.lru_cache(maxsize=4)

@@ -18,9 +18,9 @@ import asyncssh
 from gswarm_tui.launch.base import LaunchError, allow_many_files, check_name, clean
 from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, greet
 from gswarm_tui.launch.joining import meet, sockets
-from gswarm_tui.launch.ssh.asyncssh_internals import read_options
 from gswarm_tui.launch.ssh.attempt import Attempt
 from gswarm_tui.launch.ssh.channel import CommandChannel, ForwardedChannel
+from gswarm_tui.launch.ssh.configuration import Configuration
 from gswarm_tui.launch.ssh.failures import explain, explain_refusal
 
 HANDSHAKES_AT_ONCE = 64
@@ -67,6 +67,7 @@ class SshLauncher:
         allow_many_files()
         self._settings = settings or SshSettings()
         self._bootstrap = bootstrap or Bootstrap()
+        self._configuration = Configuration()
         self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
         self._refusals = Counter[str]()
         self._tops: dict[str, str] = {}
@@ -168,7 +169,8 @@ class SshLauncher:
         """
         attempt = Attempt(host)
         try:
-            options = attempt.options = await read_options(host, self._settings.config_files(), user, port)
+            files = self._settings.config_files()
+            options = attempt.options = await self._configuration.options(host, files, user, port)
             jump = jump or (options.tunnel if isinstance(options.tunnel, str) else "")
             tunnel = None if jump in {"", *through} else await self._jump(jump, through)
             named = [
