@@ -1,4 +1,4 @@
-"""The commands after ``gswarm-tui``: each is a module with ``run``."""
+"""The subcommands of ``gswarm-tui``; each module has a function ``run``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from gswarm_tui.options.command_table import COMMANDS
+from gswarm_tui.options.command_table import Command
 
 
-def run(word: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run the command ``word`` with the arguments ``words``; the exit status.
+def run(command: Command, words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a subcommand with the arguments ``words`` and return the exit status.
 
     Raises:
-        UserError: the arguments make no sense, or what they name isn't there.
+        UserError: the arguments are invalid, or what they name doesn't exist.
         StoreError: a file can't be read or written.
     """
-    name = next(command.module for command in COMMANDS if command.word == word) or word
-    module = importlib.import_module(f"gswarm_tui.commands.{name}")
+    module = importlib.import_module(f"gswarm_tui.commands.{command.module or command.name}")
     return cast(int, module.run(words, environ))

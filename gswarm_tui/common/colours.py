@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 RGB = tuple[int, int, int]
 
 DARK, LIGHT, ANSI = "dark", "light", "ansi"
 THEME_NAMES = (DARK, LIGHT, ANSI)
-"""What screens are drawn in; the last has the terminal's own 16 colours."""
+"""Themes of the screens; the last uses the terminal's own 16 colours."""
 
 
-@dataclass(frozen=True)
-class Colours:
-    """One ground with what is drawn on it; ``anchors`` is the ramp from little to much, evenly spaced.
+class Colours(NamedTuple):
+    """Colours of one theme; ``anchors`` is the evenly spaced ramp from low to high values.
 
     The ramp runs in even steps of lightness, blue to green, which all kinds of colour vision tell apart.
     """
@@ -60,18 +59,18 @@ LIGHT_COLOURS = Colours(
 
 
 def parsed(colour: str) -> RGB:
-    """The parts of "#rrggbb"."""
+    """Parse "#rrggbb"."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
 def mixed(one: RGB, other: RGB, share: float) -> RGB:
-    """The colour at a share of the way from one to the other."""
+    """Mix two colours; share 0 is the first, 1 the other."""
     red, green, blue = (round(a + (b - a) * share) for a, b in zip(one, other, strict=True))
     return red, green, blue
 
 
 def between(anchors: tuple[str, ...], position: float) -> RGB:
-    """The colour at a position (0 to 1) of a ramp through evenly spaced anchors."""
+    """Return the colour at a position (0 to 1) of a ramp through evenly spaced anchors."""
     place = position * (len(anchors) - 1)
     lower = min(int(place), len(anchors) - 2)
     return mixed(parsed(anchors[lower]), parsed(anchors[lower + 1]), place - lower)

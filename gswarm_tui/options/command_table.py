@@ -1,30 +1,28 @@
-"""The commands after ``gswarm-tui``, with what help says of each."""
+"""The subcommands of ``gswarm-tui`` and their lines in its help."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple  # dataclasses would cost a tenth of --help
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command and its line of help; ``module`` is its module where that can't have its name."""
+class Command(NamedTuple):
+    """Subcommand; ``module`` is its module in ``gswarm_tui.commands`` where its name is taken by Python."""
 
-    word: str
+    name: str
     help: str
     module: str = ""
 
 
 COMMANDS = (
-    Command("sql", "ask a recording in SQL, also one that is being written"),
+    Command("sql", "query a recording in SQL, also while it is written"),
     Command("sessions", "list the sessions of a recording"),
-    Command("summary", "sum up a session: utilisation, idle phases, energy, memory"),
-    Command("compare", "put runs side by side: speed-up, efficiency, energy, balance"),
+    Command("summary", "summarise a session: utilisation, idle phases, energy, memory"),
+    Command("compare", "compare runs: speed-up, efficiency, energy, balance"),
     Command("export", "write a session as JSON, CSV or Parquet"),
-    Command("import", "read an export, or a file of gswarm-profiler, into a recording", module="import_"),
+    Command("import", "read an export or a gswarm-profiler file into a recording", module="import_"),
     Command("mark", "mark this moment in the running recordings"),
-    Command("replay", "play a recording in the screens"),
-    Command("plot", "draw a session as PDF, PNG or SVG"),
+    Command("replay", "play a recording on the screens"),
+    Command("plot", "plot a session as PDF, PNG or SVG"),
     Command("report", "write a session's report as one HTML page"),
-    Command("recover", "list recordings that were interrupted, or go on with one"),
+    Command("recover", "list interrupted recordings, resume or finish one"),
 )
-WORDS = tuple(command.word for command in COMMANDS)

@@ -1,4 +1,4 @@
-"""The config file: defaults in TOML, with keys that are the flags' names."""
+"""Config file: presets in TOML, whose keys are the flags' names."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ KEYS = (
     "theme",
     "metric",
 )
-"""What can be set in the file, and in the environment as ``GSWARM_TUI_`` and the key in capitals."""
+"""Settings of the file; in the environment they are ``GSWARM_TUI_`` and the key in capitals."""
 
 
 class ConfigError(UserError):
-    """A config file that can't be read or holds a key that doesn't exist; names the file and the line."""
+    """Unreadable config file or unknown setting in it; the message names the file and the line."""
 
 
 def load(path: Path) -> dict[str, object]:
-    """The settings in the file at ``path``, their values as TOML gives them; none where there is no file.
+    """Load the settings of the file at ``path`` with their TOML values; none if the file doesn't exist.
 
     Raises:
         ConfigError: the file can't be read, isn't TOML, or holds an unknown key.
@@ -50,12 +50,12 @@ def load(path: Path) -> dict[str, object]:
         raise ConfigError(f"the config file {path} isn't valid TOML: {error}.") from None
     for key in found:
         if key not in KEYS:
-            hint = nearest(key.replace("-", "_"), KEYS) or f"; the settings are {', '.join(KEYS)}"
-            raise ConfigError(f"{path}{_line(text, key)}: there is no setting {quote(key)}{hint}.")
+            hint = nearest(key.replace("-", "_"), KEYS) or f"; use one of {', '.join(KEYS)}"
+            raise ConfigError(f"{path}{_line(text, key)}: unknown setting {quote(key)}{hint}.")
     return found
 
 
 def _line(text: str, key: str) -> str:
-    """``, line N`` where ``key`` is set, empty where the text has it in some other spelling."""
+    """Return ``, line N`` of the line that sets ``key``, or an empty text if no line obviously does."""
     match = re.search(rf"""^\s*\[?\[?\s*["']?{re.escape(key)}\b""", text, re.MULTILINE)
     return f", line {text.count(chr(10), 0, match.end()) + 1}" if match else ""

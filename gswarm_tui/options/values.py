@@ -1,4 +1,4 @@
-"""What a setting's value may be: each function reads one kind from a flag's text or a TOML value.
+"""Values of settings: each function parses one kind from a flag's text or a TOML value.
 
 They raise ValueError with a clause that continues "--interval: ".
 """
@@ -6,8 +6,8 @@ They raise ValueError with a clause that continues "--interval: ".
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_BY_SHORT, MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_tui.common.colours import THEME_NAMES
@@ -37,43 +37,42 @@ _SWITCHES = {
 }
 
 
-@dataclass(frozen=True)
-class DemoSize:
-    """How many simulated nodes, and how many GPUs each has."""
+class DemoSize(NamedTuple):
+    """Number of simulated nodes, and of GPUs on each."""
 
     nodes: int
     gpus: int
 
 
 def text(value: object) -> str:
-    """Any text that isn't empty."""
+    """Parse text that isn't empty."""
     if not isinstance(value, str):
         raise ValueError(f"must be text in quotes, not {_toml(value)}")
     if not value.strip():
-        raise ValueError("is empty")
+        raise ValueError("must not be empty")
     if "\0" in value:
-        raise ValueError("holds a zero byte")
+        raise ValueError("must not contain a zero byte")
     return value
 
 
 def word(value: object) -> str:
-    """Text without white space or a leading dash, fit to stand on another program's command line."""
+    """Parse a word that is safe as an argument of another program."""
     given = text(value)
     if given.startswith("-") or not given.isprintable() or " " in given:
-        raise ValueError(f"{quote(given)} begins with a dash, or holds a space or a control character")
+        raise ValueError(f"{quote(given)} starts with a dash, or contains a space or control character")
     return given
 
 
 def path(value: object) -> Path:
-    """A path; ``~`` is the home folder."""
+    """Parse a path; ``~`` is the home folder."""
     try:
         return Path(text(value)).expanduser()
     except RuntimeError:
-        raise ValueError(f"{quote(text(value))} is in a home folder that isn't known") from None
+        raise ValueError(f"{quote(text(value))} names a user without a home folder") from None
 
 
 def file(value: object) -> Path:
-    """The path of a file that is there."""
+    """Parse the path of an existing file."""
     found = path(value)
     if found.is_dir():
         raise ValueError(f"{quote(str(found))} is a folder; name a file in it")
@@ -83,7 +82,7 @@ def file(value: object) -> Path:
 
 
 def database(value: object) -> Path:
-    """The path of a database that is there or can be made: its folder exists."""
+    """Parse the path of a database; its folder must exist."""
     given = path(value)
     if given.is_dir():
         raise ValueError(f"{quote(str(given))} is a folder; name a file in it")
@@ -93,7 +92,7 @@ def database(value: object) -> Path:
 
 
 def switch(value: object) -> bool:
-    """true or false; as text also yes, no, on, off, 1 and 0."""
+    """Parse true or false; as text also yes, no, on, off, 1 and 0."""
     chosen = _SWITCHES.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(chosen, bool):
         raise ValueError(f"must be true or false, not {_toml(value)}")
@@ -101,7 +100,7 @@ def switch(value: object) -> bool:
 
 
 def interval_ms(value: object) -> int:
-    """An interval in milliseconds, from seconds or text such as 1, 0.5s and 500ms; 0.1 s to 60 s."""
+    """Parse an interval into milliseconds, from seconds or text such as 1, 0.5s and 500ms."""
     given = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
     match = _INTERVAL.fullmatch(given.strip()) if isinstance(given, str) else None
     if match is None:
@@ -115,7 +114,7 @@ def interval_ms(value: object) -> int:
 
 
 def linger_s(value: object) -> int:
-    """How long an agent goes on alone, in seconds, from seconds or text such as 90s, 30m, 24h and 2d."""
+    """Parse the time that an agent runs without its head into seconds, from text such as 90s, 30m and 2d."""
     given = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
     match = _DURATION.fullmatch(given.strip()) if isinstance(given, str) else None
     if match is None:
@@ -127,7 +126,7 @@ def linger_s(value: object) -> int:
 
 
 def spool_mib(value: object) -> int:
-    """How much an agent keeps on its node's disk, in MiB."""
+    """Parse the size of an agent's spool on its node's disk, in MiB."""
     given = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not (isinstance(given, str) and _WHOLE.fullmatch(given.strip())):
         raise ValueError(f"{_toml(value)} isn't a whole number of MiB, such as 256")
@@ -137,7 +136,7 @@ def spool_mib(value: object) -> int:
 
 
 def demo_size(value: object) -> DemoSize:
-    """NODESxGPUS, such as 4x8."""
+    """Parse NODESxGPUS, such as 4x8."""
     match = _DEMO.fullmatch(text(value).strip())
     if match is None:
         raise ValueError(f"{_toml(value)} isn't NODESxGPUS, such as 4x8")
@@ -148,39 +147,39 @@ def demo_size(value: object) -> DemoSize:
 
 
 def job_id(value: object) -> str:
-    """A Slurm job: 4711, an array task 4711_3 or a component 4711+1."""
+    """Parse a Slurm job: 4711, an array task 4711_3 or a component 4711+1."""
     if not _JOB.fullmatch(given := text(value).strip()):
         raise ValueError(f"{quote(given)} isn't a job number, such as 4711 or 4711_3")
     return given
 
 
 def launcher(value: object) -> str:
-    """ssh, srun or local."""
+    """Parse ssh, srun or local."""
     if (given := text(value)) not in LAUNCHERS:
         raise ValueError(f"{quote(given)} isn't one of {', '.join(LAUNCHERS)}{nearest(given, LAUNCHERS)}")
     return given
 
 
 def theme(value: object) -> str:
-    """One of the themes."""
+    """Parse the name of a theme."""
     if (given := text(value)) not in THEME_NAMES:
-        hint = nearest(given, THEME_NAMES) or f"; it is one of {', '.join(THEME_NAMES)}"
+        hint = nearest(given, THEME_NAMES) or f"; use one of {', '.join(THEME_NAMES)}"
         raise ValueError(f"{quote(given)} isn't a theme{hint}")
     return given
 
 
 def metric(value: object) -> str:
-    """A GPU metric of the catalogue by its column name or short name; its column name."""
+    """Parse a GPU metric's column name or short name into its column name."""
     given = text(value)
     found = GPU_BY_NAME.get(given) or GPU_BY_SHORT.get(given)
     if found is None:
-        hint = nearest(given, (*GPU_BY_SHORT, *GPU_BY_NAME)) or f"; it is one of {', '.join(GPU_BY_SHORT)}"
+        hint = nearest(given, (*GPU_BY_SHORT, *GPU_BY_NAME)) or f"; use one of {', '.join(GPU_BY_SHORT)}"
         raise ValueError(f"{quote(given)} isn't a GPU metric{hint}")
     return found.name
 
 
 def _toml(value: object) -> str:
-    """``value`` as people wrote it."""
+    """Return a value as the user wrote it."""
     if isinstance(value, bool):
         return str(value).lower()
     return quote(value) if isinstance(value, str) else quote(str(value)).strip('"')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,7 +35,7 @@ class InterruptedRun:
         """Return the options and the plan in force when it was interrupted. Raises UserError."""
         options, plan = recall(self.interrupted.options, settings)
         interval_ms = self.interrupted.interval_ms or options.interval_ms
-        return dataclasses.replace(options, interval_ms=interval_ms), plan
+        return options._replace(interval_ms=interval_ms), plan
 
 
 def short_id(one: Interrupted) -> str:

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from gswarm_agent.frame import WARNING
 from gswarm_tui.fleet.events import WAITING, EventLogged, RecorderStatus
 from gswarm_tui.hub import Hub
-from gswarm_tui.run.resident import let_go_of_code
 
 FIRST_PAINT_S = 2.0
 """How long links wait for the screen at most: what starts agents would hold up what people look at."""
@@ -108,7 +107,6 @@ class Lifetime:
         with suppress(TimeoutError):
             await asyncio.wait_for(painted.wait(), FIRST_PAINT_S)
         spare_searches()
-        let_go_of_code()
         await self._hub.run()
 
     def _asked_to_end(self, number: signal.Signals) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,8 +46,7 @@ def recall(remembered: Mapping[str, Any], options: Options) -> tuple[Options, Pl
         user, jump, setup, agent_python = (_text(remembered[name]) for name in _TEXTS)
         config, demo, job = (remembered[name] for name in ("ssh_config", "demo", "job"))
         allocation = remembered["allocation"]
-        options = dataclasses.replace(
-            options,
+        options = options._replace(
             launcher=launcher(remembered["launcher"]),
             user=user,
             jump=jump,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import subprocess
@@ -17,7 +16,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options import config
 from gswarm_tui.options.arguments import Options, parse
-from gswarm_tui.options.command_table import WORDS
+from gswarm_tui.options.command_table import COMMANDS
 from gswarm_tui.options.values import DemoSize
 
 HEAVY = ("textual", "rich", "duckdb", "asyncssh", "asyncio", "logging", "numpy", "ClusterShell", "msgpack")
@@ -51,7 +50,7 @@ def settings(home: Path, text: str) -> Path:
     return path
 
 
-def test_what_holds_when_nothing_is_said() -> None:
+def test_defaults() -> None:
     assert options() == Options(
         nodes=None,
         job=None,
@@ -72,7 +71,7 @@ def test_what_holds_when_nothing_is_said() -> None:
     )
 
 
-def test_every_flag_is_heard(home: Path) -> None:
+def test_every_flag_sets_its_option(home: Path) -> None:
     (home / "sshconfig").touch()
     line = (
         "--nodes a b --job 4711_3 --interval 500ms --db run.duckdb --launcher ssh --user me --jump u@login:22"
@@ -111,7 +110,7 @@ def test_every_flag_is_heard(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("30m", 1800), ("24h", 86_400), ("1 d", 86_400)])
-def test_how_long_agents_linger(text: str, seconds: int) -> None:
+def test_linger_in_seconds_minutes_hours_and_days(text: str, seconds: int) -> None:
     assert options("--linger", text).linger_s == seconds
 
 
@@ -121,22 +120,16 @@ def test_how_long_agents_linger(text: str, seconds: int) -> None:
         ("--linger soon", '--linger: "soon" isn\'t a time such as 30m, 24h or 2d.'),
         ("--linger -1h", '--linger: "-1h" isn\'t a time such as 30m, 24h or 2d.'),
         ("--linger 1y", '--linger: "1y" isn\'t a time such as 30m, 24h or 2d.'),
-        ("--linger", "--linger needs a value; --help tells which."),
+        ("--linger", "--linger needs a value; see --help."),
         ("--linger 0", '--linger: "0" isn\'t between 1 s and 30 d.'),
         ("--linger 31d", '--linger: "31d" isn\'t between 1 s and 30 d.'),
         ("--spool-mib 0.5", '--spool-mib: "0.5" isn\'t a whole number of MiB, such as 256.'),
         ("--spool-mib 0", '--spool-mib: "0" isn\'t between 1 and 1048576 MiB.'),
-        (
-            "--demo --linger 1h",
-            "--linger is about agents that go on alone; here none does, so leave it out.",
-        ),
-        (
-            "--no-record --spool-mib 9",
-            "--spool-mib is about agents that go on alone; here none does, so leave it out.",
-        ),
+        ("--demo --linger 1h", "--linger applies only while real nodes are recorded; remove it."),
+        ("--no-record --spool-mib 9", "--spool-mib applies only while real nodes are recorded; remove it."),
     ],
 )
-def test_bounds_of_what_agents_keep_that_make_no_sense(words: str, said: str) -> None:
+def test_invalid_linger_and_spool_sizes_are_refused(words: str, said: str) -> None:
     assert refusal(*words.split()) == said
 
 
@@ -144,12 +137,12 @@ def test_bounds_of_what_agents_keep_that_make_no_sense(words: str, said: str) ->
     ("text", "milliseconds"),
     [("1", 1000), ("0.5s", 500), ("500ms", 500), ("60", 60_000), (".1", 100), ("100ms", 100), ("2 s", 2000)],
 )
-def test_intervals(text: str, milliseconds: int) -> None:
+def test_interval_in_seconds_and_milliseconds(text: str, milliseconds: int) -> None:
     assert options("--interval", text).interval_ms == milliseconds
 
 
 @given(st.integers(100, 60_000))
-def test_any_interval_can_be_said_in_seconds_and_milliseconds(milliseconds: int) -> None:
+def test_seconds_and_milliseconds_parse_to_the_same_interval(milliseconds: int) -> None:
     assert options("--interval", f"{milliseconds}ms").interval_ms == milliseconds
     assert options("--interval", f"{milliseconds / 1000}").interval_ms == milliseconds
 
@@ -170,17 +163,18 @@ def test_demo_sizes(words: list[str], size: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--nods a", 'there is no option "--nods"; perhaps --nodes is meant.'),
-        ("--intervall=2", 'there is no option "--intervall"; perhaps --interval is meant.'),
-        ("--xyzzy", 'there is no option "--xyzzy"; --help lists them all.'),
-        ("--inter 1", 'there is no option "--inter"; perhaps --interval is meant.'),
-        ("gpu01", '"gpu01" stands alone; nodes are named with --nodes.'),
+        ("--nods a", 'unknown option "--nods"; perhaps --nodes is meant.'),
+        ("--intervall=2", 'unknown option "--intervall"; perhaps --interval is meant.'),
+        ("--xyzzy", 'unknown option "--xyzzy"; see --help.'),
+        ("--inter 1", 'unknown option "--inter"; perhaps --interval is meant.'),
+        ("gpu01", 'unexpected argument "gpu01"; name nodes with --nodes.'),
         (
             "run.duckdb",
-            '"run.duckdb" stands alone; gswarm-tui replay plays it, --db adds a recording to it.',
+            'unexpected argument "run.duckdb"; play a recording with gswarm-tui replay, '
+            "or add one to its file with --db.",
         ),
-        ("--db", "--db needs a value; --help tells which."),
-        ("--record=5", "--record/--no-record takes no value, so leave out '5'."),
+        ("--db", "--db needs a value; see --help."),
+        ("--record=5", "--record/--no-record takes no value; remove '5'."),
         ("--interval -1s", '--interval: "-1s" isn\'t a time such as 1, 0.5s or 500ms.'),
         ("--interval 0.05", '--interval: "0.05" isn\'t between 0.1 s and 60 s.'),
         ("--interval 1h", '--interval: "1h" isn\'t a time such as 1, 0.5s or 500ms.'),
@@ -192,38 +186,38 @@ def test_demo_sizes(words: list[str], size: tuple[int, int]) -> None:
         ("--job abc", '--job: "abc" isn\'t a job number, such as 4711 or 4711_3.'),
         ("--launcher shh", '--launcher: "shh" isn\'t one of ssh, srun, local; perhaps ssh is meant.'),
         ("--metric uitl", '--metric: "uitl" isn\'t a GPU metric; perhaps util is meant.'),
-        ("--theme nope", '--theme: "nope" isn\'t a theme; it is one of dark, light, ansi.'),
+        ("--theme nope", '--theme: "nope" isn\'t a theme; use one of dark, light, ansi.'),
         ("--theme lihgt", '--theme: "lihgt" isn\'t a theme; perhaps light is meant.'),
-        ("--user=-l", '--user: "-l" begins with a dash, or holds a space or a control character.'),
-        ("--jump a\nb", '--jump: "a\\nb" begins with a dash, or holds a space or a control character.'),
-        ("--setup=", "--setup: is empty."),
+        ("--user=-l", '--user: "-l" starts with a dash, or contains a space or control character.'),
+        (
+            "--jump a\nb",
+            '--jump: "a\\nb" starts with a dash, or contains a space or control character.',
+        ),
+        ("--setup=", "--setup: must not be empty."),
         ("--db .", '--db: "." is a folder; name a file in it.'),
         ("--db none/x.db", '--db: there is no folder "none".'),
         ("--ssh-config none", '--ssh-config: there is no file "none".'),
         ("--config none", '--config: there is no file "none".'),
-        ("--db ~nobody-here/x", '--db: "~nobody-here/x" is in a home folder that isn\'t known.'),
-        ("--demo --nodes a", "--demo simulates its nodes, so leave out --nodes."),
-        ("--demo --job 1", "--demo simulates its nodes, so leave out --job."),
-        ("--demo --launcher srun", "--demo simulates its nodes, so leave out --launcher."),
-        ("--db x --no-record", "--db names a recording and --no-record makes none; leave out one of them."),
-        ("--launcher srun --jump a", "--jump is about SSH, which this command doesn't use; leave it out."),
-        ("--demo --ssh-config a", "--ssh-config is about SSH, which this command doesn't use; leave it out."),
-        (
-            "--demo --setup true",
-            "--setup is about other machines, and here is none; leave it out.",
-        ),
+        ("--db ~nobody-here/x", '--db: "~nobody-here/x" names a user without a home folder.'),
+        ("--demo --nodes a", "--demo simulates its nodes; remove --nodes."),
+        ("--demo --job 1", "--demo simulates its nodes; remove --job."),
+        ("--demo --launcher srun", "--demo simulates its nodes; remove --launcher."),
+        ("--db x --no-record", "--db names a recording, but --no-record makes none; remove one of them."),
+        ("--launcher srun --jump a", "--jump applies only to the ssh launcher; remove it."),
+        ("--demo --ssh-config a", "--ssh-config applies only to the ssh launcher; remove it."),
+        ("--demo --setup true", "--setup applies only to remote nodes; remove it."),
         (
             "--launcher local --nodes a",
-            "--launcher local watches this machine alone; leave out --nodes and --job, or choose ssh.",
+            "--launcher local monitors only this machine; remove --nodes and --job, or use --launcher ssh.",
         ),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(words: str, sentence: str) -> None:
+def test_invalid_command_line_gets_one_sentence(words: str, sentence: str) -> None:
     assert refusal(*words.split(" ")) == sentence
 
 
 @given(st.lists(st.text(max_size=12), max_size=4))
-def test_any_words_are_understood_or_refused(words: list[str]) -> None:
+def test_any_words_are_parsed_or_refused_with_a_printable_sentence(words: list[str]) -> None:
     said = ""
     try:
         parse(["--nodes=a", *(word for word in words if word not in {"-h", "--help"})], {})
@@ -232,14 +226,14 @@ def test_any_words_are_understood_or_refused(words: list[str]) -> None:
     assert not said or (said.isprintable() and said.endswith("."))
 
 
-def test_flags_win_over_the_environment_and_that_over_the_file(home: Path) -> None:
+def test_flags_override_environment_and_environment_overrides_config_file(home: Path) -> None:
     settings(home, 'interval = 2\nmetric = "temp"\ntheme = "light"\nrecord = false\n')
     environ = {"GSWARM_TUI_INTERVAL": "3", "GSWARM_TUI_METRIC": "power_w", "GSWARM_TUI_THEME": ""}
     found = options("--interval", "4", **environ)
     assert (found.interval_ms, found.metric, found.theme, found.record) == (4000, "power_w", "light", False)
 
 
-def test_another_config_file_can_be_named(home: Path) -> None:
+def test_config_flag_and_variable_name_another_config_file(home: Path) -> None:
     settings(home, "interval = 2\n")
     other = home / "other.toml"
     other.write_text('interval = "250ms"\nrecord = true\nsetup = """\nmodule purge\nmodule load cuda\n"""\n')
@@ -257,34 +251,34 @@ def test_another_config_file_can_be_named(home: Path) -> None:
         ("theme = {a = 1}", "theme: must be text in quotes, not {'a': 1}."),
     ],
 )
-def test_a_wrong_setting_is_told_with_its_file(home: Path, text: str, said: str) -> None:
+def test_invalid_setting_names_its_config_file(home: Path, text: str, said: str) -> None:
     path = settings(home, text)
     assert refusal() == f"{path}: {said}"
 
 
-def test_a_wrong_variable_is_told_by_its_name() -> None:
+def test_invalid_variable_is_named() -> None:
     assert refusal(GSWARM_TUI_SSH_CONFIG="none") == 'GSWARM_TUI_SSH_CONFIG: there is no file "none".'
 
 
-def test_a_database_named_now_is_recorded_though_the_file_says_no(home: Path) -> None:
+def test_db_flag_overrides_record_false_of_the_config_file(home: Path) -> None:
     settings(home, 'record = false\ndb = "always.duckdb"')
     assert (options().record, options().db) == (False, None)
     assert (options("--db", "x").record, options("--db", "x").db) == (True, Path("x"))
     assert options("--record").db == Path("always.duckdb")
 
 
-def test_whatever_the_file_can_set_is_an_option() -> None:
-    fields = {re.sub("_m?s$", "", field.name) for field in dataclasses.fields(Options)}
+def test_every_setting_of_the_config_file_is_an_option() -> None:
+    fields = {re.sub("_m?s$", "", name) for name in Options._fields}
     assert set(config.KEYS) == fields - {"nodes", "job", "demo"}
 
 
-def test_mistakes_go_to_standard_error_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_go_to_standard_error_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--nodes", "gpu[1-"]) == 2
     assert capsys.readouterr() == ("", 'gswarm-tui: --nodes: can\'t read "gpu[1-": missing bracket.\n')
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["--nodes", "a", "--nods"]])
-def test_the_command_line_is_read_without_loading_what_it_may_not_need(words: list[str]) -> None:
+def test_command_line_is_parsed_without_heavy_imports(words: list[str]) -> None:
     script = (
         "import atexit, sys\n"
         f"atexit.register(lambda: print('loaded', *set(sys.modules) & set({HEAVY!r})))\n"
@@ -295,7 +289,7 @@ def test_the_command_line_is_read_without_loading_what_it_may_not_need(words: li
     assert done.stdout.splitlines()[-1] == "loaded"
 
 
-def test_the_screens_wait_for_no_database_and_no_ssh() -> None:
+def test_screens_are_imported_without_duckdb_and_asyncssh() -> None:
     script = (
         "import sys, gswarm_tui.tui.app, gswarm_tui.run.watch\n"
         "print('loaded', *set(sys.modules) & {'duckdb', 'asyncssh', 'matplotlib', 'prompt_toolkit'})\n"
@@ -308,7 +302,7 @@ def test_the_screens_wait_for_no_database_and_no_ssh() -> None:
     ("words", "arenas"),
     [(["--nodes", "gpu[1-"], "narenas:1"), (["recover"], "narenas:1"), (["summary", "no such session"], "")],
 )
-def test_only_a_head_that_may_stay_for_days_has_duckdb_give_back_memory(
+def test_only_long_running_heads_make_duckdb_return_memory(
     words: list[str], arenas: str, tmp_path: Path
 ) -> None:
     """DuckDB reads the setting when it is loaded, so it has to be there before that."""
@@ -332,7 +326,7 @@ def test_only_a_head_that_may_stay_for_days_has_duckdb_give_back_memory(
     assert done.stdout.splitlines()[-1].partition(",")[0] == arenas
 
 
-def test_help_shows_every_option_and_stays_in_80_columns(
+def test_help_lists_every_option_and_fits_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -345,19 +339,19 @@ def test_help_shows_every_option_and_stays_in_80_columns(
     assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_help_of_each_command_stays_in_the_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, word: str
+@pytest.mark.parametrize("name", [command.name for command in COMMANDS])
+def test_help_of_each_command_fits_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
-        main([word, "--help"])
+        main([name, "--help"])
     shown = capsys.readouterr().out
-    assert shown.startswith(f"usage: gswarm-tui {word}")
+    assert shown.startswith(f"usage: gswarm-tui {name}")
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_python_m_is_the_same_command() -> None:
+def test_python_m_runs_the_same_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gswarm_tui", "--version"], capture_output=True, text=True, check=True
     )

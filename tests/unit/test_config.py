@@ -26,10 +26,10 @@ def test_it_holds_settings_and_need_not_be_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ('user = "me"\n\nintervall = 1\n', 3, 'there is no setting "intervall"; perhaps interval is meant.'),
-        ('ssh-config = "x"\n', 1, 'there is no setting "ssh-config"; perhaps ssh_config is meant.'),
-        ("# [them]\n[them]\na = 1\n", 2, 'there is no setting "them"; perhaps theme is meant.'),
-        ("qqq = 1\n", 1, 'there is no setting "qqq"; the settings are interval, db, record,'),
+        ('user = "me"\n\nintervall = 1\n', 3, 'unknown setting "intervall"; perhaps interval is meant.'),
+        ('ssh-config = "x"\n', 1, 'unknown setting "ssh-config"; perhaps ssh_config is meant.'),
+        ("# [them]\n[them]\na = 1\n", 2, 'unknown setting "them"; perhaps theme is meant.'),
+        ("qqq = 1\n", 1, 'unknown setting "qqq"; use one of interval, db, record,'),
     ],
 )
 def test_an_unknown_setting_is_an_error_that_suggests_the_nearest(

@@ -125,7 +125,7 @@ def test_the_log_is_private_and_moves_no_cursor(tmp_path: Path) -> None:
         "import logging, os\n"
         "from gswarm_tui import cli; from gswarm_tui.run import log_file\n"
         "os.umask(0)\n"
-        "cli._keep_to_oneself()\n"
+        "cli._make_files_private()\n"
         "log_file.begin()\n"
         "logging.getLogger('x').error('a\\x1b[2J\\u202eb', exc_info=ValueError('c\\x1b]0;d\\x07'))\n"
     )

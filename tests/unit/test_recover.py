@@ -368,7 +368,7 @@ async def test_the_list_obeys_no_file_name_and_no_node(tmp_path: Path) -> None:
 
 def test_a_secret_in_a_setup_is_not_kept_but_asked_for_again() -> None:
     setup = "module load cuda; export HF_TOKEN=abc"
-    options = replace(SETTINGS, setup=setup)
+    options = SETTINGS._replace(setup=setup)
     kept = remember(options, Plan(("a",)))
     assert "abc" not in kept
     with pytest.raises(UserError, match="GSWARM_TUI_SETUP"):
@@ -383,7 +383,7 @@ def test_a_command_line_is_remembered_and_recalled() -> None:
     job = Job("4711", "4711_3", ("gpu01", "gpu02"), cluster="tiny")
     plan = Plan(("gpu01", "gpu02"), job, {"gpu01": frozenset({0, 3})})
     again, planned = recall(json.loads(remember(options, plan)), SETTINGS)
-    assert again == replace(options, nodes=None)
+    assert again == options._replace(nodes=None)
     assert planned == plan
 
 
