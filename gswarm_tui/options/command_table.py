@@ -26,3 +26,4 @@ COMMANDS = (
     Command("report", "write a session's report as one HTML page"),
     Command("recover", "list interrupted recordings, resume or finish one"),
 )
+COMMAND_NAMES = tuple(command.name for command in COMMANDS)

@@ -16,7 +16,7 @@ import pytest
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
 from gswarm_tui.cli import main
-from gswarm_tui.options.command_table import WORDS
+from gswarm_tui.options.command_table import COMMAND_NAMES
 from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.store.sql.schema import TABLES, create_statements
 from gswarm_tui.store.sql.views import view_statements
@@ -70,7 +70,7 @@ def _where(action: Action) -> str:
 def commands() -> str:
     """Return the help text of gswarm-tui and of each of its commands."""
     parts = [f"## gswarm-tui\n\n```text\n{_help()}\n```"]
-    parts += [f"## gswarm-tui {word}\n\n```text\n{_help(word)}\n```" for word in WORDS]
+    parts += [f"## gswarm-tui {word}\n\n```text\n{_help(word)}\n```" for word in COMMAND_NAMES]
     return "\n\n".join(parts)
 
 

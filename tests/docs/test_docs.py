@@ -22,7 +22,7 @@ from gswarm_agent.frame import INFO
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.options.arguments import parse
-from gswarm_tui.options.command_table import WORDS
+from gswarm_tui.options.command_table import COMMAND_NAMES
 from tests.docs.generated import DOCS, ROOT, pages, regenerated
 from tests.unit.plot_recording import recorded
 
@@ -185,7 +185,7 @@ def test_commands_run_on_a_recording(folder: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     ran = set()
     for words in commands():
-        if not words or words[0] not in WORDS or words[0] in NEEDS_A_TERMINAL_OR_A_RUN:
+        if not words or words[0] not in COMMAND_NAMES or words[0] in NEEDS_A_TERMINAL_OR_A_RUN:
             continue
         if words == ["sql"] or words[:2] == ["recover", "ID"]:
             continue
@@ -195,11 +195,11 @@ def test_commands_run_on_a_recording(folder: Path, tmp_path: Path, monkeypatch: 
             words.append("--force")
         assert main(words) == 0, words
         ran.add(words[0])
-    assert ran == set(WORDS) - NEEDS_A_TERMINAL_OR_A_RUN
+    assert ran == set(COMMAND_NAMES) - NEEDS_A_TERMINAL_OR_A_RUN
 
 
 def test_commands_that_watch_nodes_are_valid() -> None:
-    watching = [words for words in commands() if not words or words[0] not in WORDS]
+    watching = [words for words in commands() if not words or words[0] not in COMMAND_NAMES]
     assert len(watching) > 3
     for words in watching:
         if "--version" not in words:
@@ -208,7 +208,7 @@ def test_commands_that_watch_nodes_are_valid() -> None:
 
 def test_every_command_is_described_on_a_page() -> None:
     described = {words[0] for words in commands() if words}
-    assert set(WORDS) - described == set()
+    assert set(COMMAND_NAMES) - described == set()
 
 
 def test_settings_are_flags_and_keys_of_the_config_file() -> None:

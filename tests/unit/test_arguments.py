@@ -16,7 +16,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options import config
 from gswarm_tui.options.arguments import Options, parse
-from gswarm_tui.options.command_table import COMMANDS
+from gswarm_tui.options.command_table import COMMAND_NAMES
 from gswarm_tui.options.values import DemoSize
 
 HEAVY = ("textual", "rich", "duckdb", "asyncssh", "asyncio", "logging", "numpy", "ClusterShell", "msgpack")
@@ -339,7 +339,7 @@ def test_help_lists_every_option_and_fits_80_columns(
     assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("name", [command.name for command in COMMANDS])
+@pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_help_of_each_command_fits_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -118,7 +118,7 @@ async def test_where_nothing_records_it_says_so(environ: Mapping[str, str], tmp_
         (("",), "a mark needs a name."),
         (("x", "--value", "loss"), "'loss' isn't of the form KEY=VALUE."),
         (("x" * 201,), "a mark's name may have 200 characters, and this one has 201."),
-        ((), "NAME is missing; --help shows what is needed."),
+        ((), "NAME is missing; see --help."),
     ],
 )
 async def test_a_mark_that_makes_no_sense_reaches_nobody(

@@ -400,7 +400,7 @@ def test_what_makes_no_sense_is_not_recalled(kept: dict[str, object]) -> None:
     [
         ("--finish", "--finish needs the ID"),
         ("a --abandon", "--abandon closes a recording, so it needs --finish"),
-        ("a b", 'can\'t use "b"'),
+        ("a b", 'unexpected argument "b"'),
         ("run.duckdb", 'takes an ID; name the file "run.duckdb" with --db'),
         ("--db /", '--db: "/" is a folder; name a file in it'),
         ("--finnish", "has no option"),

@@ -250,7 +250,7 @@ def test_the_command_writes_the_page(
         (["-o", "x.pdf"], "x.pdf doesn't end in .html; a report is a page."),
         (["-o", "/nowhere/x.html"], "/nowhere/x.html can't be written: No such file or directory."),
         (["nothing"], 'has no session "nothing"'),
-        (["evaluation", "training"], 'gswarm-tui report can\'t use "training"; --help shows what it takes.'),
+        (["evaluation", "training"], 'gswarm-tui report: unexpected argument "training"; see --help.'),
     ],
 )
 def test_mistakes_get_a_sentence(
