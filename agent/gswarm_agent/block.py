@@ -1,8 +1,8 @@
-"""Rows of numbers as blocks of bytes: what a frame carries, as small and as cheap as it gets.
+"""Blocks: a table's numbers as bytes, column after column, for the wire.
 
-A block has its numbers column after column, in two parts: those in single precision, then those in double.
-Of each part come all first bytes, then all second bytes and so on. In such planes a byte resembles the one
-before it, and the packer makes them much shorter than numbers.
+First come the columns in single precision, then those in double. Of each part come all first bytes, then all
+second bytes and so on: neighbours in such planes are alike, so they compress well. The reasons and figures
+are in docs/decisions/002-wire-blocks.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Number: TypeAlias = "Union[int, float]"
 Row: TypeAlias = "Tuple[Optional[Number], ...]"
-"""One row of numbers in the order of its table's columns; None where the machine has no answer."""
+"""One row of numbers in the order of its table's columns; None where a value is missing."""
 
 SINGLE, DOUBLE = 4, 8
 MAX_SINGLE = 3.4028234663852886e38
@@ -29,14 +29,14 @@ MAX_SINGLE = 3.4028234663852886e38
 class BlockLayout:
     """The columns of a table's blocks, in the order of its rows.
 
-    Those in ``exact`` are held in double precision, the others in single.
+    Columns in ``exact`` have double precision, the others single.
     """
 
     columns: Tuple[str, ...]
     exact: FrozenSet[str] = frozenset()
 
     def __hash__(self) -> int:
-        """Computed once: frames are sorted by layout."""
+        """Return a hash that is computed once, as the head groups frames by layout."""
         return self._hash
 
     @cached_property
@@ -45,35 +45,35 @@ class BlockLayout:
 
     @cached_property
     def singles(self) -> Tuple[int, ...]:
-        """Where a row has the numbers that are held in single precision."""
+        """Positions in a row of the numbers in single precision."""
         return tuple(at for at, name in enumerate(self.columns) if name not in self.exact)
 
     @cached_property
     def doubles(self) -> Tuple[int, ...]:
-        """Where a row has those held in double precision."""
+        """Positions in a row of the numbers in double precision."""
         return tuple(at for at, name in enumerate(self.columns) if name in self.exact)
 
     @cached_property
     def _order(self) -> Tuple[int, ...]:
-        """Where a row has the numbers in the order of a block's columns."""
+        """Positions in a row of the block's columns."""
         return self.singles + self.doubles
 
     @cached_property
     def row_size(self) -> int:
-        """The bytes of a row."""
+        """Bytes per row."""
         return SINGLE * len(self.singles) + DOUBLE * len(self.doubles)
 
     def pack_rows(self, rows: Sequence[Optional[Row]]) -> Block:
-        """These rows as a block, None for one that wasn't measured. What isn't a number is no answer."""
+        """Return rows as a block; None is a row without values. NaN and infinite numbers are missing."""
         unmeasured = (None,) * len(self.columns)
         columns = list(zip(*[unmeasured if row is None else row for row in rows])) if rows else []
         ordered = self._order if rows else ()
         numbers = [math.nan if n is None else n for at in ordered for n in columns[at]]
-        form = _form(self, len(rows))
+        packer = _struct(self, len(rows))
         try:
-            data = form.pack(*numbers)
-        except (OverflowError, struct.error):  # a slip in a probe must not cost the node its link
-            data = form.pack(*(n if abs(n) <= MAX_SINGLE else math.nan for n in numbers))
+            data = packer.pack(*numbers)
+        except (OverflowError, struct.error):  # a mistake in a probe must not end the node's link
+            data = packer.pack(*(n if abs(n) <= MAX_SINGLE else math.nan for n in numbers))
         middle = SINGLE * len(rows) * len(self.singles)
         planes = [data[at:middle:SINGLE] for at in range(SINGLE)]
         planes += [data[middle + at :: DOUBLE] for at in range(DOUBLE)]
@@ -82,7 +82,7 @@ class BlockLayout:
 
 @dataclass(frozen=True)
 class Block:
-    """Numbers of ``count`` rows, little-endian; NaN is no answer, and so is an infinite number."""
+    """Numbers of ``count`` rows, little-endian; NaN and infinite numbers are missing values."""
 
     layout: BlockLayout
     count: int
@@ -90,13 +90,13 @@ class Block:
 
     @property
     def rows(self) -> Tuple[Row, ...]:
-        """The rows as numbers, for the few that somebody looks at; None for no answer."""
+        """The rows as numbers, None for missing values. For few rows: many are decoded with NumPy."""
         layout, count = self.layout, self.count
-        numbers = _form(layout, count).unpack(self._numbers())
-        answers = [n if math.isfinite(n) else None for n in numbers]
+        numbers = _struct(layout, count).unpack(self._numbers())
+        values = [n if math.isfinite(n) else None for n in numbers]
         columns: List[Sequence[Optional[Number]]] = [()] * len(layout.columns)
-        for begin, at in zip(range(0, len(answers), count or 1), layout.singles + layout.doubles):
-            columns[at] = answers[begin : begin + count]
+        for begin, at in zip(range(0, len(values), count or 1), layout.singles + layout.doubles):
+            columns[at] = values[begin : begin + count]
         return tuple(zip(*columns)) if columns else ((),) * count
 
     def _numbers(self) -> bytes:
@@ -112,5 +112,5 @@ class Block:
 
 
 @lru_cache(maxsize=16)
-def _form(layout: BlockLayout, rows: int) -> struct.Struct:
+def _struct(layout: BlockLayout, rows: int) -> struct.Struct:
     return struct.Struct(f"<{rows * len(layout.singles)}f{rows * len(layout.doubles)}d")

@@ -8,8 +8,7 @@ from gswarm_agent.frame import ClockExchange, Hello
 from gswarm_agent.frozen import replace
 from gswarm_agent.segments import Record
 from gswarm_agent.spool import Spool
-from gswarm_agent.wire import MAGIC, Bye, Decoder, Message, Ping, Pong, Start, encode
-from gswarm_agent.wire_packing import Packer
+from gswarm_agent.wire import MAGIC, Bye, Decoder, Message, Packer, Ping, Pong, Start, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What everything speaks: frozen values for a node's introduction, its frames and its clock."""
+"""Frozen values that head and agent exchange: a node's hello, its frames and its clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = block.Row
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What doesn't change about a GPU. Memory in MiB, power in W, clocks in MHz; None where not told."""
+    """What doesn't change about a GPU. Memory in MiB, power in W, clocks in MHz; None where unknown."""
 
     index: int
     uuid: str
@@ -49,9 +49,9 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class ClockExchange:
-    """One exchange of times, as in NTP, all in Unix nanoseconds.
+    """One clock exchange as in NTP, in Unix nanoseconds.
 
-    ``sent`` is the head's time when it asked; ``received`` and ``answered`` are the node's.
+    ``sent`` is the head's time of its request; ``received`` and ``answered`` are the node's times.
     """
 
     sent: int
@@ -61,12 +61,12 @@ class ClockExchange:
 
 @dataclass(frozen=True)
 class Hello:
-    """A node's introduction, the first message of a link; said again when its capabilities change.
+    """A node's introduction: the first message of a link, sent again when its capabilities change.
 
-    ``life`` names one run of an agent: sequence numbers start at 1 in each. ``capabilities`` maps what could
-    not be measured (a metric's name, or "gpu", "gpu3.power_w", "processes") to the reason in one sentence.
-    ``*_columns`` describe the rows of every frame that follows; ``exact_columns`` are those of them, in any
-    table, that are held in double precision.
+    ``life`` identifies one run of an agent: sequence numbers start at 1 in each. ``capabilities`` maps what
+    can't be measured (a metric's name, or "gpu", "gpu3.power_w", "processes") to the reason in one sentence.
+    ``*_columns`` are the columns of all frames that follow; ``exact_columns`` are the columns, of any table,
+    in double precision.
     """
 
     agent_version: str
@@ -84,7 +84,7 @@ class Hello:
 
     @cached_property
     def tables(self) -> Tables:
-        """How the blocks of its frames are laid out."""
+        """The layouts of its frames' blocks."""
         return tables(self.gpu_columns, self.host_columns, self.process_columns, self.exact_columns)
 
 
@@ -103,7 +103,7 @@ class ProcessSample:
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes on a node's GPUs, by column: fields as in ``ProcessSample``, ``numbers`` are the rows."""
+    """The processes on a node's GPUs by column: fields as in ``ProcessSample``, rows in ``numbers``."""
 
     gpus: Tuple[int, ...]
     pids: Tuple[int, ...]
@@ -115,7 +115,7 @@ class Processes:
 
     @classmethod
     def of(cls, layout: BlockLayout, samples: Sequence[ProcessSample]) -> Processes:
-        """These processes."""
+        """Return samples as columns."""
         return cls(
             gpus=tuple(p.gpu for p in samples),
             pids=tuple(p.pid for p in samples),
@@ -127,12 +127,12 @@ class Processes:
         )
 
     def __len__(self) -> int:
-        """How many they are."""
+        """Return the number of processes."""
         return len(self.pids)
 
     @cached_property
     def samples(self) -> Tuple[ProcessSample, ...]:
-        """One by one, for people to look at."""
+        """The processes one by one."""
         texts = self.users, self.commands
         columns = (self.gpus, self.pids, *texts, self.ranks, self.local_ranks, self.numbers.rows)
         return tuple(ProcessSample(*values) for values in zip(*columns))
@@ -145,7 +145,7 @@ ERROR = "error"
 
 @dataclass(frozen=True)
 class Note:
-    """Something that happened on a node: an XID, a lost GPU, a metric that went away, a mark.
+    """Something that happened on a node: an XID, a lost GPU, a metric that failed, a mark.
 
     ``kind`` is one lower-case word for queries ("xid", "gpu_lost", "gpu_back", "unmeasured", "late", "mark"),
     ``severity`` is info, warning or error, ``gpu`` the position in ``Hello.gpus`` or None for the node.
@@ -165,10 +165,10 @@ class Note:
 class Frame:
     """All samples of one tick of one node.
 
-    ``ts_ns`` is the node's Unix time of the reading; ``late_ms`` how long after its deadline the tick
-    began, ``missed`` how many deadlines were passed over since the frame before. ``gpus`` has a row for each
-    GPU of the hello, without any answer for a GPU that gave none, ``host`` has one. ``processes`` is None on
-    ticks that don't look at processes.
+    ``ts_ns`` is the node's Unix time of the tick, ``late_ms`` the tick's delay after its deadline, ``missed``
+    the number of deadlines skipped since the frame before. ``gpus`` has one row for each GPU of the hello,
+    without values for a GPU that did not answer; ``host`` has one row. ``processes`` is None on ticks that
+    don't read processes.
     """
 
     seq: int
@@ -183,7 +183,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Tables:
-    """How the three tables of a frame are laid out."""
+    """The layouts of a frame's three tables."""
 
     gpus: BlockLayout
     host: BlockLayout
@@ -201,7 +201,7 @@ class Tables:
         processes: Optional[Sequence[ProcessSample]] = None,
         notes: Tuple[Note, ...] = (),
     ) -> Frame:
-        """A frame of plain rows, None for what gave no answer."""
+        """Return a frame of plain rows, None for a GPU or host that did not answer."""
         return Frame(
             seq=seq,
             ts_ns=ts_ns,
@@ -218,9 +218,9 @@ class Tables:
 def tables(
     gpus: Tuple[str, ...], host: Tuple[str, ...], processes: Tuple[str, ...], exact: FrozenSet[str]
 ) -> Tables:
-    """The layouts of columns. Nodes of one version share them, and what is one object is soon compared."""
+    """Return the layouts of columns. Nodes of one version share them, so that comparisons are cheap."""
     return Tables(BlockLayout(gpus, exact), BlockLayout(host, exact), BlockLayout(processes, exact))
 
 
 TABLES = tables(GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS, EXACT_COLUMNS)
-"""The tables of the catalogue."""
+"""The layouts of the catalogue's metrics."""

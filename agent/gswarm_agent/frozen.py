@@ -1,8 +1,8 @@
-"""Frozen dataclasses as those of ``dataclasses``, but soon there.
+"""Frozen dataclass decorator that starts faster than ``dataclasses``, for the agent.
 
-That module brings ``inspect`` along and compiles six functions for each class, which is in the way of an
-agent's first frame. Here a class's ``__init__`` is compiled when it makes its first instance, and all classes
-share the rest. ``dataclasses`` itself, when somebody asks it about them, knows them as its own.
+``dataclasses`` imports ``inspect`` and compiles six functions for each class. Here ``__init__`` is compiled
+at a class's first instance, and all classes share the other methods. ``dataclasses.fields``, ``asdict`` and
+``replace`` accept these classes. The figures are in docs/decisions/003-agent-dataclasses.md.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ __all__ = ["dataclass", "replace"]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from dataclasses import dataclass, replace  # what a type checker is to take them for
+    from dataclasses import dataclass, replace  # for type checkers
     from typing import Any, NoReturn
 
 
 def _frozen(*, frozen: bool) -> Callable[[type], type]:
-    """The decorator: ``@dataclass(frozen=True)``, and no other."""
+    """Return the decorator, for ``frozen=True`` only."""
     if not frozen:
         raise TypeError("these dataclasses are frozen")
     return _complete
@@ -25,8 +25,8 @@ def _frozen(*, frozen: bool) -> Callable[[type], type]:
 
 def _complete(cls: Any) -> Any:
     cls.__annotations__ = getattr(cls, "__annotations__", {})  # before Python 3.10 only fields bring it
-    given = {"__match_args__": tuple(cls.__annotations__), "__dataclass_fields__": _Fields()}
-    for name, value in {**_METHODS, **given}.items():
+    attributes = {"__match_args__": tuple(cls.__annotations__), "__dataclass_fields__": _Fields()}
+    for name, value in {**_METHODS, **attributes}.items():
         if name not in vars(cls):
             setattr(cls, name, value)
     return cls
@@ -42,9 +42,9 @@ def _compiled_init(cls: Any) -> Any:
     names = cls.__match_args__
     lines = [f"def __init__(self, {', '.join(names)}):", " __fields = self.__dict__"]
     lines += [f" __fields[{name!r}] = {name}" for name in names]
-    made: dict[str, Any] = {}
-    exec("\n".join(lines), made)  # noqa: S102  # made of a class's own names
-    init = made["__init__"]
+    namespace: dict[str, Any] = {}
+    exec("\n".join(lines), namespace)  # noqa: S102  # compiled from a class's own names
+    init = namespace["__init__"]
     init.__defaults__ = tuple(vars(cls)[name] for name in names if name in vars(cls))
     return init
 
@@ -65,8 +65,8 @@ def _hash(self: Any) -> int:
 
 
 def _repr(self: Any) -> str:
-    said = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
-    return f"{type(self).__qualname__}({said})"
+    fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
+    return f"{type(self).__qualname__}({fields})"
 
 
 def _refuse(_self: Any, name: str, _value: Any = None) -> NoReturn:
@@ -86,7 +86,7 @@ _METHODS = {
 
 
 class _Fields:
-    """A class's fields for ``dataclasses``, which is imported when somebody looks at them."""
+    """A class's fields for ``dataclasses``, which is imported at the first access."""
 
     def __get__(self, _value: Any, cls: Any) -> Any:
         import dataclasses
@@ -96,13 +96,13 @@ class _Fields:
             (name, kind, dataclasses.field(default=own.get(name, dataclasses.MISSING)))
             for name, kind in cls.__annotations__.items()
         ]
-        made: Any = dataclasses.make_dataclass(cls.__name__, fields)
-        cls.__dataclass_fields__ = made.__dataclass_fields__
+        standard: Any = dataclasses.make_dataclass(cls.__name__, fields)
+        cls.__dataclass_fields__ = standard.__dataclass_fields__
         return cls.__dataclass_fields__
 
 
 def _replaced(value: Any, /, **changes: Any) -> Any:
-    """The same with other values in some fields."""
+    """Return a copy with other values in some fields."""
     return type(value)(**{**dict(zip(value.__match_args__, _values(value))), **changes})
 
 

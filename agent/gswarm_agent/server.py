@@ -49,7 +49,7 @@ from gswarm_agent.wire import (
     Stop,
     clip_text,
 )
-from gswarm_agent.wire_values import WireError
+from gswarm_agent.wire_payload import WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,31 +1,31 @@
 """The wire: messages between head and agent as length-prefixed msgpack, without any I/O.
 
-A stream begins with ``MAGIC``; whatever a login shell printed before it is noise. Then each message is four
-bytes of length, big-endian, and a msgpack array whose first element is the message's tag. The hello
-describes the columns once; frames carry a block of numbers for each table, see ``wire_frames``. In place of
-messages there may be packed stretches of them; see ``wire_packing``.
+A stream begins with ``MAGIC``; anything that a login shell printed before it is noise. Each message is four
+bytes of length, big-endian, and a msgpack array whose first element is the message's tag. The hello describes
+the columns once; frames carry one block of numbers per table, see ``docs/decisions/002-wire-blocks.md``.
+Instead of messages the stream may carry compressed chunks of them, see ``Packer``.
 
-Everything that comes from the other side is untrusted: sizes and shapes are checked, text is made printable,
-and the first thing that doesn't fit raises ``WireError``, after which the stream is of no use.
+Nothing received is trusted: after the first ``WireError`` a stream can't be used any more.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 
 import msgpack
 
 from gswarm_agent.frame import ClockExchange, Frame, Hello
 from gswarm_agent.frozen import dataclass
-from gswarm_agent.wire_frames import FrameReader, pack_frame
-from gswarm_agent.wire_packing import LENGTH, PACKED, Unpacker
-from gswarm_agent.wire_values import (
+from gswarm_agent.wire_payload import (
     MAX_LIVES,
     MAX_PROCESSES,
     MAX_TEXT,
+    FrameReader,
     WireError,
     malformed,
     optional,
+    pack_frame,
     read_array,
     read_clock,
     read_hello,
@@ -40,11 +40,20 @@ if TYPE_CHECKING:
 WIRE_VERSION = 4
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 QUERY_LIFE = b"@"
-"""What a head may say before all else to an agent's socket, and waits then: with which life does it talk?"""
+"""A head's optional first byte to an agent's socket, which asks for the agent's life."""
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
 MAX_PARTS = 16 * 1024
-"""Lists and maps in a message. An empty one is a byte on the wire and sixty in memory."""
+"""Most lists and maps in a message: an empty one takes one byte on the wire and sixty in memory."""
+LENGTH = struct.Struct(">I")
+PACKED = 1 << 31
+"""Bit in the four bytes of length: a packed chunk follows instead of a message."""
+MAX_CHUNK = 256 * 1024
+MAX_RATIO = 64
+# A window of 8 KiB holds the few previous frames, which is enough; both ends keep it for each connection.
+_WINDOW_BITS, _LEVEL, _MEMORY = 13, 1, 7
+_EMPTY_BLOCK = b"\x00\x00\x00\xff\xff"
+
 TAKEN_OVER = "another head took over"
 JOB_ENDED = "the agent ended because the job ended"
 ENDED_BY = "the agent was ended by "
@@ -54,10 +63,10 @@ FRAMES_REMAIN = "; frames that it could not send wait on its disk"
 
 @dataclass(frozen=True)
 class Start:
-    """Head to agent, first message: begin to sample every ``interval_ms``; ``sent`` is the head's time.
+    """Head to agent, first message: sample every ``interval_ms``; ``sent`` is the head's time.
 
-    ``resume`` says what the head has on disk of this node: (life, last sequence), newest life first, at most
-    ``MAX_LIVES`` of them.
+    ``resume`` lists what the head has on disk of this node: (life, last sequence), newest life first, at most
+    ``MAX_LIVES`` pairs.
     """
 
     interval_ms: int
@@ -67,14 +76,14 @@ class Start:
 
 @dataclass(frozen=True)
 class Ping:
-    """Head to agent: tell me your time; ``sent`` is the head's Unix time in nanoseconds."""
+    """Head to agent: request for the agent's time; ``sent`` is the head's Unix time in nanoseconds."""
 
     sent: int
 
 
 @dataclass(frozen=True)
 class Pong:
-    """Agent to head: the answer to a ping."""
+    """Agent to head: the response to a ping."""
 
     clock: ClockExchange
 
@@ -96,9 +105,9 @@ class SetInterval:
 
 @dataclass(frozen=True)
 class JobEnds:
-    """Head to agent: the job that it was started in ends ``at``, None for never; ``sent`` is the head's time.
+    """Head to agent: the agent's job ends ``at``, None for never; ``sent`` is the head's time.
 
-    Both are the head's Unix nanoseconds. What is told last counts, from whichever head.
+    Both are the head's Unix nanoseconds. The newest message counts, from any head.
     """
 
     at: Optional[int]
@@ -107,15 +116,15 @@ class JobEnds:
 
 @dataclass(frozen=True)
 class Stop:
-    """Head to agent: send the last frames, say bye and end."""
+    """Head to agent: send the last frames and a bye, then end."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Agent to head: what the head lacks of ``life`` up to ``seq`` never comes; ``reason`` says why.
+    """Agent to head: the frames of ``life`` up to ``seq`` that the head lacks are lost; ``reason`` says why.
 
-    ``ts_ns`` is the node's Unix time of the last of these frames, or about that. It is said before the frames
-    that follow, and again until it is acknowledged as a frame with this ``seq`` would be.
+    ``ts_ns`` is the node's Unix time of the last of them, or close to it. The agent sends this before the
+    frames that follow, and repeats it until it is acknowledged like a frame with this ``seq``.
     """
 
     life: str
@@ -202,23 +211,66 @@ def _packed(message: Message) -> bytes:
 
 
 def encode(message: Message) -> bytes:
-    """One message as bytes, its length first. Text is expected to fit (``clip_text``). Raises WireError."""
+    """Return one message as bytes, length first. Text has to fit (``clip_text``). Raises WireError."""
     try:
         packed = _packed(message)
     except (ValueError, OverflowError, TypeError, struct.error) as error:
-        raise WireError(f"a message can't be said: {error}") from None
+        raise WireError(f"a message can't be encoded: {error}") from None
     if len(packed) > MAX_MESSAGE:
         raise WireError(f"a message of {len(packed)} bytes is larger than the {MAX_MESSAGE} allowed")
     return LENGTH.pack(len(packed)) + packed
 
 
 def clip_text(text: str, longest: int = MAX_TEXT) -> str:
-    """The text cut to what the wire allows, lone surrogates replaced, so that it can always be encoded."""
+    """Cut text to the length that the wire allows and replace lone surrogates, so that it can be encoded."""
     return text[:longest].encode("utf-8", "replace").decode("utf-8")
 
 
+class Packer:
+    """Compresses one connection's messages into chunks of one deflate stream, about half as long.
+
+    A chunk unpacks to at most ``MAX_CHUNK`` bytes and ``MAX_RATIO`` times its own size, so that a small input
+    can't fill the receiver's memory.
+    """
+
+    def __init__(self) -> None:
+        self._deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -_WINDOW_BITS, _MEMORY)
+
+    def pack(self, messages: bytes) -> bytes:
+        """Return encoded messages as chunks with their lengths; each can be unpacked when it arrives."""
+        return b"".join(
+            self._chunk(messages[at : at + MAX_CHUNK]) for at in range(0, len(messages), MAX_CHUNK)
+        )
+
+    def _chunk(self, piece: bytes) -> bytes:
+        packed = self._deflate.compress(piece) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
+        lacking = -(-len(piece) // MAX_RATIO) - len(packed)
+        packed += _EMPTY_BLOCK * -(-max(0, lacking) // len(_EMPTY_BLOCK))
+        return LENGTH.pack(PACKED | len(packed)) + packed
+
+
+class Unpacker:
+    """Decompresses one connection's chunks."""
+
+    def __init__(self) -> None:
+        self._inflate = zlib.decompressobj(-_WINDOW_BITS)
+
+    def unpack(self, chunk: bytes) -> bytes:
+        """Return the messages of a chunk, which comes without its length. Raises WireError."""
+        most = min(MAX_CHUNK, MAX_RATIO * len(chunk))
+        try:
+            unpacked = self._inflate.decompress(chunk, most + 1)
+        except zlib.error:
+            raise WireError("a packed chunk is damaged") from None
+        if len(unpacked) > most or self._inflate.unconsumed_tail:
+            raise WireError("a packed chunk holds more than allowed")
+        if self._inflate.eof:
+            raise WireError("a packed chunk ends the stream")
+        return unpacked
+
+
 class _Parts:
-    """Counts a message's lists and maps while it is unpacked. Raises WireError where there are too many."""
+    """Counts a message's lists and maps while it is unpacked. Raises WireError if there are too many."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -231,26 +283,26 @@ class _Parts:
 
 
 class _MessageSplitter:
-    """Cuts bytes, in portions of any size, into what has its length before it; holds what isn't whole yet."""
+    """Splits a stream at its length prefixes, and keeps an incomplete rest for the next bytes."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._rest = bytearray()
 
-    def of(self, data: bytes) -> Iterable[Tuple[bool, bytes]]:
-        """The messages and packed stretches that these bytes complete, and whether each is packed."""
-        if not self._held and len(data) >= LENGTH.size:
+    def split(self, data: bytes) -> Iterable[Tuple[bool, bytes]]:
+        """Return the messages and packed chunks that these bytes complete: (is packed, body)."""
+        if not self._rest and len(data) >= LENGTH.size:
             (word,) = LENGTH.unpack_from(data)
-            # Nearly always there is one and nothing else, which needs no generator.
+            # Nearly always this is exactly one message, which needs no generator.
             if len(data) - LENGTH.size == word & ~PACKED <= MAX_MESSAGE:
                 return ((bool(word & PACKED), data[LENGTH.size :]),)
         return self._several(data)
 
     def _several(self, data: bytes) -> Iterator[Tuple[bool, bytes]]:
-        held, at = self._held, 0
+        rest, at = self._rest, 0
         whole: Union[bytes, bytearray] = data
-        if held:
-            held += data
-            whole = held
+        if rest:
+            rest += data
+            whole = rest
         try:
             while len(whole) - at >= LENGTH.size:
                 (word,) = LENGTH.unpack_from(whole, at)
@@ -262,23 +314,23 @@ class _MessageSplitter:
                     break
                 at = begin + length
                 yield bool(word & PACKED), bytes(whole[begin:at])
-        finally:  # also where nobody wants the rest
-            if whole is held:
-                del held[:at]
+        finally:  # also when the caller stops early
+            if whole is rest:
+                del rest[:at]
             else:
-                held += whole[at:]
+                rest += whole[at:]
 
 
 class Decoder:
-    """Turns bytes, in pieces of any size, into messages; knows the hello so that frames can be checked.
+    """Decodes a stream, in pieces of any size, into messages; checks frames against their hello.
 
     ``noise`` holds what came before the magic, for an error message.
     """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._pieces = _MessageSplitter()
-        self._unpacked = _MessageSplitter()
+        self._splitter = _MessageSplitter()
+        self._unpacked_splitter = _MessageSplitter()
         self._unpacker = Unpacker()
         self._started = False
         self._frames: Optional[FrameReader] = None
@@ -290,16 +342,16 @@ class Decoder:
         return self._started
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """The messages that these bytes complete. Raises WireError at the first thing that doesn't fit."""
+        """Return the messages that these bytes complete. Raises WireError at the first malformed one."""
         if not self._started:
             data = self._after_magic(data)
-        for is_packed, body in self._pieces.of(data):
+        for is_packed, body in self._splitter.split(data):
             if not is_packed:
                 yield self._decode(body)
                 continue
-            for is_nested, message in self._unpacked.of(self._unpacker.unpack(body)):
+            for is_nested, message in self._unpacked_splitter.split(self._unpacker.unpack(body)):
                 if is_nested:
-                    raise WireError("a packed stretch lies in another")
+                    raise WireError("a packed chunk is inside another")
                 yield self._decode(message)
 
     def _after_magic(self, data: bytes) -> bytes:
@@ -316,7 +368,7 @@ class Decoder:
         return rest
 
     def _decode(self, packed: bytes) -> Message:
-        # A part takes a byte at least, so what is short can't have too many.
+        # A part takes at least one byte, so a short message can't have too many.
         parts = _Parts() if len(packed) > MAX_PARTS else None
         try:
             body = msgpack.unpackb(

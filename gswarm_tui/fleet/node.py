@@ -11,7 +11,7 @@ import numpy as np
 
 from gswarm_agent.frame import Frame, GpuFacts, Hello, Processes, ProcessSample
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
-from gswarm_agent.wire_values import MAX_GPUS
+from gswarm_agent.wire_payload import MAX_GPUS
 from gswarm_tui.fleet.counters import CounterValue, EnergyCounters
 from gswarm_tui.fleet.events import GpuKey, Phase
 from gswarm_tui.fleet.frame_values import ENERGY, FrameValues

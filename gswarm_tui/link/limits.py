@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gswarm_agent.frame import Hello
 from gswarm_agent.wire import Ping
-from gswarm_agent.wire_values import WireError
+from gswarm_agent.wire_payload import WireError
 
 MAX_UNACKNOWLEDGED_BYTES = 192 * 1024 * 1024
 """For all nodes together; less than a recorder queues."""

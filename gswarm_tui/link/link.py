@@ -28,7 +28,7 @@ from gswarm_agent.wire import (
     Stop,
     encode,
 )
-from gswarm_agent.wire_values import MAX_LIVES, WireError
+from gswarm_agent.wire_payload import MAX_LIVES, WireError
 from gswarm_tui.fleet.events import (
     Event,
     FrameArrived,

@@ -12,8 +12,7 @@ from pathlib import Path
 from gswarm_agent.frame import Hello
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.simulated import SimulatedNode, Simulation
-from gswarm_agent.wire import MAGIC, encode
-from gswarm_agent.wire_packing import Packer
+from gswarm_agent.wire import MAGIC, Packer, encode
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub

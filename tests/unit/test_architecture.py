@@ -23,9 +23,7 @@ SPOKEN_BY_ALL = {
     "gswarm_agent.metrics",
     "gswarm_agent.redact",
     "gswarm_agent.wire",
-    "gswarm_agent.wire_frames",
-    "gswarm_agent.wire_packing",
-    "gswarm_agent.wire_values",
+    "gswarm_agent.wire_payload",
 }
 
 # What each room may import of this project, itself and what all speak apart. The longest name counts.
@@ -37,9 +35,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_agent.frozen": set(),
     "gswarm_agent.metrics": set(),
     "gswarm_agent.wire": set(),
-    "gswarm_agent.wire_frames": set(),
-    "gswarm_agent.wire_packing": set(),
-    "gswarm_agent.wire_values": set(),
+    "gswarm_agent.wire_payload": set(),
     "gswarm_tui": set(),
     "gswarm_tui.common": set(),
     "gswarm_tui.options": {"gswarm_tui.common"},
@@ -155,7 +151,7 @@ HOMES: dict[str, set[str]] = {
         "gswarm_tui.tui",
     },
     "ClusterShell": {"gswarm_tui.slurm.hosts"},
-    "msgpack": {"gswarm_agent.wire", "gswarm_agent.wire_frames", "gswarm_tui.control"},
+    "msgpack": {"gswarm_agent.wire", "gswarm_agent.wire_payload", "gswarm_tui.control"},
     "platformdirs": {"gswarm_tui.common.paths"},
     "prompt_toolkit": {"gswarm_tui.shell"},
     "pynvml": {"gswarm_agent.probes"},
@@ -212,9 +208,7 @@ def test_what_all_speak_is_known_in_one_order() -> None:
             "metrics",
             "block",
             "frame",
-            "wire_values",
-            "wire_frames",
-            "wire_packing",
+            "wire_payload",
             "wire",
         )
     }
@@ -223,15 +217,11 @@ def test_what_all_speak_is_known_in_one_order() -> None:
         "metrics": {"gswarm_agent.frozen"},
         "block": {"gswarm_agent.frozen"},
         "frame": {"gswarm_agent.block", "gswarm_agent.frozen", "gswarm_agent.metrics"},
-        "wire_values": {"gswarm_agent.block", "gswarm_agent.frame"},
-        "wire_frames": {"gswarm_agent.block", "gswarm_agent.frame", "gswarm_agent.wire_values"},
-        "wire_packing": {"gswarm_agent.wire_values"},
+        "wire_payload": {"gswarm_agent.block", "gswarm_agent.frame"},
         "wire": {
             "gswarm_agent.frame",
             "gswarm_agent.frozen",
-            "gswarm_agent.wire_frames",
-            "gswarm_agent.wire_packing",
-            "gswarm_agent.wire_values",
+            "gswarm_agent.wire_payload",
         },
     }
 

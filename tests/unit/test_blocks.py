@@ -1,4 +1,4 @@
-"""Blocks of numbers: whatever bits they hold, one alone or many at once, they are rows of answers or none."""
+"""Tests of blocks: any bits decode to rows of numbers or None, one block at a time or many at once."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ singles = st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 @st.composite
 def blocks(draw: st.DrawFn) -> Block:
-    """A block of any bits, as a node may send it that somebody has taken over."""
+    """A block of any bits, as a compromised node may send."""
     layout, count = draw(layouts), draw(st.integers(0, 3))
     size = layout.row_size * count
     return Block(layout, count, draw(st.binary(min_size=size, max_size=size)))
 
 
 @given(layouts, st.data())
-def test_rows_become_a_block_and_rows_again(layout: BlockLayout, data: st.DataObject) -> None:
+def test_rows_survive_packing(layout: BlockLayout, data: st.DataObject) -> None:
     width = len(layout.columns)
     row = st.lists(singles, min_size=width, max_size=width).map(tuple)
     rows: list[Row | None] = data.draw(st.lists(st.none() | row, max_size=4))
@@ -48,7 +48,7 @@ def shown(block: Block, wanted: tuple[str, ...]) -> list[list[float | None]]:
 
 
 @given(st.lists(st.tuples(blocks(), blocks().filter(lambda block: block.count > 0)), max_size=5))
-def test_readings_of_many_frames_are_those_of_each(
+def test_decoding_many_frames_equals_decoding_each(
     pairs: list[tuple[Block, Block]],
 ) -> None:
     frames = [Frame(1, 1, 0.0, 0, gpus, host) for gpus, host in pairs]
@@ -60,7 +60,7 @@ def test_readings_of_many_frames_are_those_of_each(
 
 
 @given(st.lists(blocks(), max_size=5))
-def test_every_row_with_an_answer_becomes_a_row_with_its_keys(of_frames: list[Block]) -> None:
+def test_rows_with_a_value_are_recorded_with_their_keys(of_frames: list[Block]) -> None:
     """Numbers that the table has no column for are left out, and count as answers."""
     samples = Samples(GPU_SAMPLES, KeyColumns(("ts",), ("gpu_id",), if_measured=True))
     expected = set()
@@ -82,7 +82,7 @@ def test_every_row_with_an_answer_becomes_a_row_with_its_keys(of_frames: list[Bl
     assert set(kept) == expected
 
 
-def test_a_host_that_measured_nothing_still_tells_that_its_frame_came() -> None:
+def test_a_host_row_without_values_is_recorded() -> None:
     samples = Samples(HOST_SAMPLES, KeyColumns(("ts", "seq")))
     samples.add(TABLES.host.pack_rows([None]), (7, 1))
     samples.add(BlockLayout(()).pack_rows([None]), (8, 2))
@@ -90,9 +90,7 @@ def test_a_host_that_measured_nothing_still_tells_that_its_frame_came() -> None:
 
 
 @given(layouts, st.integers(0, 3), st.integers(0, 3), st.data())
-def test_columns_become_blocks_and_columns_again(
-    layout: BlockLayout, many: int, count: int, data: st.DataObject
-) -> None:
+def test_columns_survive_packing(layout: BlockLayout, many: int, count: int, data: st.DataObject) -> None:
     size = layout.row_size * count
     given_blocks = [
         Block(layout, count, data.draw(st.binary(min_size=size, max_size=size))) for _ in range(many)

@@ -1,4 +1,4 @@
-"""The agent's own dataclasses, compared with those of ``dataclasses``."""
+"""Tests of the agent's own dataclasses against those of ``dataclasses``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Nothing:
 
 @frozen.dataclass(frozen=True)
 class Hashed:
-    """A class that brings one of the methods itself."""
+    """A class with its own ``__hash__``."""
 
     x: int
 
@@ -44,7 +44,7 @@ class Hashed:
 
 @frozen.dataclass(frozen=True)
 class OddFieldNames:
-    """Fields with names that methods have for what is theirs."""
+    """Fields named like local variables of the generated methods."""
 
     fields: int
     value: int
@@ -58,7 +58,7 @@ values = st.tuples(st.integers(), st.lists(st.integers(), max_size=2).map(tuple)
 
 
 @given(values, values)
-def test_they_are_compared_and_shown_as_dataclasses(one: Any, other: Any) -> None:
+def test_eq_hash_and_repr_equal_those_of_dataclasses(one: Any, other: Any) -> None:
     assert (Pair(*one) == Pair(*other)) == (usual(*one) == usual(*other))
     assert (hash(Pair(*one)) == hash(Pair(*other))) == (hash(usual(*one)) == hash(usual(*other)))
     assert repr(Pair(*one)) == repr(usual(*one))
@@ -69,14 +69,14 @@ def test_they_are_compared_and_shown_as_dataclasses(one: Any, other: Any) -> Non
 @pytest.mark.parametrize(
     ("given", "named"), [((), {}), ((1, (), 2), {}), ((1,), {"x": 1}), ((1,), {"z": 1}), ((), {"y": ()})]
 )
-def test_what_does_not_fit_is_refused(given: tuple[Any, ...], named: dict[str, Any]) -> None:
+def test_wrong_arguments_raise_type_error(given: tuple[Any, ...], named: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         Pair(*given, **named)
     with pytest.raises(TypeError):
         usual(*given, **named)
 
 
-def test_the_order_of_fields_is_that_of_the_class() -> None:
+def test_fields_keep_the_order_of_the_class() -> None:
     assert list(vars(Pair(y=(1,), x=2)).items()) == [("x", 2), ("y", (1,))]
     assert Pair(1) == Pair(1, ())
     match Pair(3, (4,)):
@@ -84,12 +84,12 @@ def test_the_order_of_fields_is_that_of_the_class() -> None:
             assert (x, y) == (3, (4,))
 
 
-def test_no_name_of_a_field_is_in_the_way() -> None:
+def test_any_field_name_works() -> None:
     assert vars(frozen.replace(OddFieldNames(1, 2, 3), value=4)) == {"fields": 1, "value": 4, "cls": 3}
     assert dataclasses.replace(OddFieldNames(fields=1, value=2, cls=3), cls=5) == OddFieldNames(1, 2, 5)
 
 
-def test_they_cannot_be_changed() -> None:
+def test_instances_are_frozen() -> None:
     point: Any = Pair(1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         point.x = 2
@@ -100,25 +100,25 @@ def test_they_cannot_be_changed() -> None:
     assert point == Pair(1)
 
 
-def test_another_one_differs_in_what_is_named() -> None:
+def test_replace_changes_only_the_named_fields() -> None:
     assert frozen.replace(Pair(1, (2,)), x=3) == dataclasses.replace(Pair(1, (2,)), x=3) == Pair(3, (2,))
     point: Any = Pair(1)
     with pytest.raises(TypeError):
         frozen.replace(point, z=1)
 
 
-def test_a_method_of_its_own_stays() -> None:
+def test_methods_of_the_class_are_kept() -> None:
     assert hash(Hashed(1)) == 7
     assert len(Pair(1, (2, 3))) == 2
 
 
-def test_dataclasses_knows_them() -> None:
+def test_functions_of_dataclasses_accept_them() -> None:
     assert dataclasses.is_dataclass(Pair)
     assert [field.name for field in dataclasses.fields(GpuFacts)][:3] == ["index", "uuid", "name"]
     assert dataclasses.asdict(Pair(1, (2,))) == {"x": 1, "y": (2,)}
     assert dataclasses.astuple(Nothing()) == ()
 
 
-def test_they_can_be_copied_and_sent_to_other_processes() -> None:
+def test_instances_can_be_copied_and_pickled() -> None:
     point = Pair(1, (2,))
     assert point == copy.deepcopy(point) == pickle.loads(pickle.dumps(point))

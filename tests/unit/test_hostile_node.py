@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.metrics import REASON_HW_THERMAL
-from gswarm_agent.wire_values import MAX_GPUS
+from gswarm_agent.wire_payload import MAX_GPUS
 from gswarm_tui.fleet.events import NodeIntroduced
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub

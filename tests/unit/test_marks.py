@@ -31,7 +31,7 @@ from gswarm_agent.mark import (
     values_of,
 )
 from gswarm_agent.wire import MAGIC, MAX_MESSAGE, Ack, Decoder, Stop, encode
-from gswarm_agent.wire_values import MAX_NOTES, MAX_TEXT
+from gswarm_agent.wire_payload import MAX_NOTES, MAX_TEXT
 from tests.unit.agent_node import Node, disconnect, gone, hear_of, kill, until
 from tests.unit.agent_process import Agent
 

@@ -1,4 +1,4 @@
-"""When samples are taken, on clocks that the test turns."""
+"""Tests of the sampler's deadlines, on fake clocks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SECOND = 1_000_000_000
 WALL_AT_ZERO = 1_700_000_000 * SECOND
 
 
-class TurnedWatch:
-    """Clocks that stand still until something takes time."""
+class FakeWatch:
+    """Clocks that move only with ``pass_s``."""
 
     def __init__(self, monotonic_s: float = 0.0) -> None:
         self.monotonic = round(monotonic_s * SECOND)
@@ -36,9 +36,9 @@ class TurnedWatch:
 
 
 class SlowProbe:
-    """A probe whose readings take as long as the test says."""
+    """A probe whose ticks take a given time."""
 
-    def __init__(self, watch: TurnedWatch, takes_s: dict[int, float] | None = None) -> None:
+    def __init__(self, watch: FakeWatch, takes_s: dict[int, float] | None = None) -> None:
         self.watch = watch
         self.takes_s = takes_s or {}
         self.readings = 0
@@ -57,9 +57,9 @@ class SlowProbe:
 
 
 def frames(
-    count: int, *, watch: TurnedWatch, interval_ms: int = 1000, takes_s: dict[int, float] | None = None
+    count: int, *, watch: FakeWatch, interval_ms: int = 1000, takes_s: dict[int, float] | None = None
 ) -> list[Frame]:
-    """What a sampler delivers whose waits are always exactly as long as wanted."""
+    """The frames of a sampler whose waits are exact."""
     delivered: list[Frame] = []
 
     def wait(seconds: float) -> None:
@@ -80,46 +80,44 @@ def times(found: list[Frame]) -> list[float]:
     return [(frame.ts_ns - WALL_AT_ZERO) / SECOND for frame in found]
 
 
-def test_the_first_frame_comes_at_once_and_the_others_on_whole_seconds() -> None:
-    found = frames(4, watch=TurnedWatch(10.3))
+def test_the_first_frame_is_immediate_and_the_others_are_on_whole_seconds() -> None:
+    found = frames(4, watch=FakeWatch(10.3))
     assert times(found) == pytest.approx([10.3, 11, 12, 13])
     assert [frame.seq for frame in found] == [1, 2, 3, 4]
     assert all(frame.late_ms == frame.missed == 0 for frame in found)
 
 
 def test_the_second_frame_is_never_too_close_for_a_rate() -> None:
-    assert times(frames(3, watch=TurnedWatch(10.9))) == pytest.approx([10.9, 12, 13])
+    assert times(frames(3, watch=FakeWatch(10.9))) == pytest.approx([10.9, 12, 13])
 
 
-def test_ten_a_second_do_not_drift() -> None:
-    found = times(
-        frames(601, watch=TurnedWatch(5.0), interval_ms=100, takes_s=dict.fromkeys(range(700), 0.03))
-    )
+def test_ten_frames_a_second_do_not_drift() -> None:
+    found = times(frames(601, watch=FakeWatch(5.0), interval_ms=100, takes_s=dict.fromkeys(range(700), 0.03)))
     assert found == pytest.approx([5 + n / 10 for n in range(601)])
 
 
-def test_a_reading_that_overruns_makes_the_next_late_but_not_lost() -> None:
-    found = frames(4, watch=TurnedWatch(1), takes_s={2: 1.25})
+def test_an_overrun_makes_the_next_frame_late_but_not_missed() -> None:
+    found = frames(4, watch=FakeWatch(1), takes_s={2: 1.25})
     assert times(found) == pytest.approx([1, 2, 3.25, 4])
     assert [frame.late_ms for frame in found] == pytest.approx([0, 0, 250, 0])
     assert [frame.missed for frame in found] == [0, 0, 0, 0]
 
 
-def test_missed_deadlines_are_counted_and_never_made_up_for() -> None:
-    found = frames(4, watch=TurnedWatch(1), takes_s={2: 3.5})
+def test_missed_deadlines_are_counted_and_not_made_up_for() -> None:
+    found = frames(4, watch=FakeWatch(1), takes_s={2: 3.5})
     assert times(found) == pytest.approx([1, 2, 5.5, 6])
     assert [frame.missed for frame in found] == [0, 0, 2, 0]
     assert found[2].late_ms == pytest.approx(500)
 
 
 def test_the_interval_changes_while_it_runs() -> None:
-    watch = TurnedWatch(1)
+    watch = FakeWatch(1)
     waits = 0
 
     def wait(seconds: float) -> None:
         nonlocal waits
         waits += 1
-        if waits == 3:  # somebody asks in the middle of a second
+        if waits == 3:  # a change in the middle of a second
             watch.pass_s(0.52)
             sampler.set_interval(250)
         else:
@@ -137,13 +135,13 @@ def test_the_interval_changes_while_it_runs() -> None:
     assert times(found) == pytest.approx([1, 2, 3, 3.75, 4, 4.25])
 
 
-@pytest.mark.parametrize(("asked", "given_ms"), [(1, 100), (99, 100), (250, 250), (10**9, 60_000)])
-def test_intervals_stay_within_what_is_allowed(asked: int, given_ms: int) -> None:
-    assert Schedule(asked, 0).interval_ms == given_ms
+@pytest.mark.parametrize(("requested", "interval_ms"), [(1, 100), (99, 100), (250, 250), (10**9, 60_000)])
+def test_intervals_are_clamped(requested: int, interval_ms: int) -> None:
+    assert Schedule(requested, 0).interval_ms == interval_ms
 
 
-def test_a_wall_clock_that_is_set_neither_floods_nor_stops_the_samples() -> None:
-    watch = TurnedWatch(1)
+def test_a_step_of_the_wall_clock_neither_floods_nor_stops_the_samples() -> None:
+    watch = FakeWatch(1)
     schedule = Schedule(1000, watch.monotonic)
     gaps = []
     for step in (0, -7200, 3600.3, -0.7, 0):
@@ -180,7 +178,7 @@ def test_deadlines_only_move_forward_onto_whole_intervals(
         served_before = served
 
 
-def test_a_step_of_the_nodes_clock_is_not_seen_by_a_life_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_life_does_not_see_a_step_of_the_nodes_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     before = time.time_ns()
     watch = SystemWatch()
     assert before <= watch.wall_ns() + 1_000_000
@@ -190,13 +188,13 @@ def test_a_step_of_the_nodes_clock_is_not_seen_by_a_life_that_runs(monkeypatch: 
     assert SystemWatch().wall_ns() < before
 
 
-def test_garbage_is_looked_for_from_the_first_frame_on() -> None:
-    watch, started, looked_for = TurnedWatch(), threading.Event(), []
+def test_garbage_collection_is_enabled_from_the_first_frame_on() -> None:
+    watch, started, gc_enabled = FakeWatch(), threading.Event(), []
     sampler = Sampler(SlowProbe(watch), 1000, watch)
     started.set()
 
     def deliver(_frame: Frame) -> None:
-        looked_for.append(gc.isenabled())
+        gc_enabled.append(gc.isenabled())
         sampler.stop()
 
     gc.disable()
@@ -205,4 +203,4 @@ def test_garbage_is_looked_for_from_the_first_frame_on() -> None:
     finally:
         gc.unfreeze()
         gc.enable()
-    assert looked_for == [True]
+    assert gc_enabled == [True]

@@ -1,4 +1,4 @@
-"""The wire: what one side says the other understands, in any pieces; anything else is a WireError."""
+"""Tests of the wire: encoded messages decode from any pieces; anything else is a WireError."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gswarm_agent.wire import (
     clip_text,
     encode,
 )
-from gswarm_agent.wire_values import MAX_GPUS, MAX_LIVES, MAX_NOTES, MAX_PROCESSES, MAX_TEXT, WireError
+from gswarm_agent.wire_payload import MAX_GPUS, MAX_LIVES, MAX_NOTES, MAX_PROCESSES, MAX_TEXT, WireError
 
 HELLO = Hello(
     agent_version="1",
@@ -77,7 +77,7 @@ columns = st.lists(texts, max_size=6).map(tuple)
 
 @st.composite
 def hellos(draw: st.DrawFn) -> Hello:
-    """A node's introduction, some of its columns exact."""
+    """A hello, with some exact columns."""
     tables = [draw(columns) for _ in range(3)]
     names = [name for table in tables for name in table]
     return Hello(
@@ -154,7 +154,7 @@ simple = st.one_of(
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[Message]:
-    """A hello and what may follow it."""
+    """A hello and messages that may follow it."""
     hello = draw(hellos())
     following = draw(st.lists(st.one_of(simple, frames(hello)), max_size=4))
     return [hello, *following]
@@ -169,21 +169,19 @@ def decoded(data: bytes, cuts: list[int] | None = None) -> list[Message]:
     return found
 
 
-@given(data=st.data(), said=streams(), noise=st.binary(max_size=30).filter(lambda b: b"\0" not in b))
-def test_what_is_said_is_understood_in_pieces_of_any_size(
-    data: st.DataObject, said: list[Message], noise: bytes
+@given(data=st.data(), messages=streams(), noise=st.binary(max_size=30).filter(lambda b: b"\0" not in b))
+def test_messages_are_decoded_from_pieces_of_any_size(
+    data: st.DataObject, messages: list[Message], noise: bytes
 ) -> None:
-    stream = noise + MAGIC + b"".join(map(encode, said))
+    stream = noise + MAGIC + b"".join(map(encode, messages))
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=8))
-    assert decoded(stream, cuts) == said
+    assert decoded(stream, cuts) == messages
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data(), said=streams())
-def test_a_stream_with_wrong_bytes_is_understood_or_refused_and_nothing_else(
-    data: st.DataObject, said: list[Message]
-) -> None:
-    stream = bytearray(MAGIC + b"".join(map(encode, said)))
+@given(data=st.data(), messages=streams())
+def test_corrupted_bytes_decode_or_raise_wire_error(data: st.DataObject, messages: list[Message]) -> None:
+    stream = bytearray(MAGIC + b"".join(map(encode, messages)))
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(len(MAGIC), len(stream) - 1))
         stream[place] = data.draw(st.integers(0, 255))
@@ -197,7 +195,7 @@ def test_a_stream_with_wrong_bytes_is_understood_or_refused_and_nothing_else(
 
 
 @given(st.binary(max_size=200))
-def test_random_bytes_are_refused_and_nothing_else(data: bytes) -> None:
+def test_random_bytes_raise_only_wire_error(data: bytes) -> None:
     stream = MAGIC + b"".join(struct.pack(">I", len(data[n:])) + data[n:] for n in range(0, len(data), 50))
     for bytes_ in (stream, data, MAGIC + data):
         with suppress(WireError):
@@ -219,7 +217,7 @@ values = st.recursive(
 @given(
     tag=st.sampled_from([0, 1, 2, 3, 4, 5, 6, 16, 17, 18, 19, 20, 21, 22]), body=st.lists(values, max_size=10)
 )
-def test_any_other_shape_is_refused_or_can_be_said_again(tag: int, body: list[object]) -> None:
+def test_messages_of_any_shape_are_rejected_or_can_be_encoded_again(tag: int, body: list[object]) -> None:
     packed = msgpack.packb([tag, *body])
     try:
         found = decoded(MAGIC + struct.pack(">I", len(packed)) + packed)
@@ -229,7 +227,7 @@ def test_any_other_shape_is_refused_or_can_be_said_again(tag: int, body: list[ob
 
 
 @pytest.mark.parametrize("part", [b"\x90", b"\x91\xc0", b"\x80", b"\x81\xa0\xc0"])
-def test_a_message_of_many_small_parts_does_not_fill_the_memory(part: bytes) -> None:
+def test_a_message_of_many_small_parts_is_rejected_before_it_fills_memory(part: bytes) -> None:
     many = b"\xdc\x10\x00" + part * 4096
     packed = b"\x92\x02\xdc\x01\x00" + many * 256
     tracemalloc.start()
@@ -242,7 +240,7 @@ def test_a_message_of_many_small_parts_does_not_fill_the_memory(part: bytes) -> 
     assert most < 24 * 2**20  # the message itself, a few times, and its first parts
 
 
-def test_the_largest_frame_that_is_allowed_is_understood() -> None:
+def test_the_largest_allowed_frame_is_decoded() -> None:
     columns = tuple(f"c{n}" for n in range(20))
     gpus = tuple(GpuFacts(n, f"GPU-{n}", "x") for n in range(MAX_GPUS))
     hello = Hello("1", "life", 1000, False, HostFacts("n", "b"), gpus, {}, columns, columns, columns)
@@ -262,24 +260,24 @@ def test_the_largest_frame_that_is_allowed_is_understood() -> None:
     assert decoded(MAGIC + encode(hello) + encode(frame))[1] == replace(frame, notes=(note,) * MAX_NOTES)
 
 
-def test_what_is_nested_too_deep_is_refused_and_said() -> None:
+def test_a_message_nested_too_deep_is_rejected_with_a_reason() -> None:
     nested = b"\x91" * 100_000
     with pytest.raises(WireError, match="nested too deep"):
         decoded(MAGIC + struct.pack(">I", len(nested)) + nested)
 
 
-def test_a_frame_before_the_hello_is_refused() -> None:
+def test_a_frame_before_the_hello_is_rejected() -> None:
     frame = TABLES.frame(1, 1, 0.0, 0, gpus=(), host=None)
     with pytest.raises(WireError, match="before the hello"):
         decoded(MAGIC + encode(frame))
 
 
-def test_a_message_too_large_is_refused_before_it_comes() -> None:
+def test_a_message_too_large_is_rejected_by_its_length_prefix() -> None:
     with pytest.raises(WireError, match="larger"):
         decoded(MAGIC + struct.pack(">I", MAX_MESSAGE + 1))
 
 
-def test_an_endless_greeting_is_given_up_and_can_be_shown() -> None:
+def test_an_endless_greeting_is_rejected_and_kept_as_noise() -> None:
     decoder = Decoder()
     assert list(decoder.feed(b"Welcome to the cluster\n")) == []
     assert decoder.noise == b"Welcome to the cluster\n"
@@ -298,26 +296,29 @@ def test_clipped_text_always_fits(text: str) -> None:
 
 
 def test_text_cannot_carry_escapes_line_breaks_or_another_direction_of_writing() -> None:
-    said = Bye("a\x1b[31mb\r\nc\u202ed\x9b")
-    assert decoded(MAGIC + encode(said)) == [Bye("a [31mb  c d ")]
+    bye = Bye("a\x1b[31mb\r\nc\u202ed\x9b")
+    assert decoded(MAGIC + encode(bye)) == [Bye("a [31mb  c d ")]
 
 
 @pytest.mark.parametrize("number", [1e39, -1e39, 10**400, float("inf"), float("nan")])
-def test_a_number_that_is_none_is_told_as_unmeasured(number: float) -> None:
-    said: list[Message] = [
+def test_a_number_out_of_range_is_sent_as_unmeasured(number: float) -> None:
+    messages: list[Message] = [
         HELLO,
         HELLO.tables.frame(1, 1, 0.0, 0, gpus=[(number, 3, number)], host=(2.0, number)),
     ]
-    _, frame = decoded(MAGIC + b"".join(map(encode, said)))
+    _, frame = decoded(MAGIC + b"".join(map(encode, messages)))
     assert isinstance(frame, Frame)
     assert frame.gpus.rows == ((None, 3, None),)
     assert frame.host.rows == ((2.0, None),)
 
 
 @given(st.integers(-(2**53), 2**53), st.integers(-(2**24), 2**24))
-def test_whole_numbers_are_exact_counters_far_beyond_single_precision(counter: int, gauge: int) -> None:
-    said: list[Message] = [HELLO, HELLO.tables.frame(1, 1, 0.0, 0, gpus=[(gauge, None, counter)], host=None)]
-    _, frame = decoded(MAGIC + b"".join(map(encode, said)))
+def test_counters_are_exact_beyond_single_precision(counter: int, gauge: int) -> None:
+    messages: list[Message] = [
+        HELLO,
+        HELLO.tables.frame(1, 1, 0.0, 0, gpus=[(gauge, None, counter)], host=None),
+    ]
+    _, frame = decoded(MAGIC + b"".join(map(encode, messages)))
     assert isinstance(frame, Frame)
     assert frame.gpus.rows == ((gauge, None, counter),)
 
@@ -329,7 +330,7 @@ def frame_message(body: list[object]) -> bytes:
 
 
 @given(gpus=st.binary(min_size=16, max_size=16), host=st.binary(min_size=8, max_size=8))
-def test_any_bits_are_numbers_or_no_answer(gpus: bytes, host: bytes) -> None:
+def test_any_bits_in_a_block_are_finite_numbers_or_none(gpus: bytes, host: bytes) -> None:
     _, frame = decoded(frame_message([1, 1, 0.0, 0, gpus, host, None, []]))
     assert isinstance(frame, Frame)
     assert encode(frame) == encode(decoded(MAGIC + encode(HELLO) + encode(frame))[1])
@@ -364,7 +365,7 @@ _GPUS, _HOST, _ONE = bytes(16), bytes(8), [[0], [1], [None], ["x"], [None], [0],
         ([1, 1, 0.0, 0, _GPUS, _HOST, [*_ONE[:4], [1.5], *_ONE[5:]], []], "process rank"),
     ],
 )
-def test_a_frame_of_another_shape_than_the_hello_says_is_refused(body: list[object], what: str) -> None:
+def test_a_frame_that_does_not_fit_the_hello_is_rejected(body: list[object], what: str) -> None:
     assert len(decoded(frame_message([1, 1, 0.0, 0, _GPUS, _HOST, _ONE, []]))) == 2
     with pytest.raises(WireError, match=f"malformed {what}$"):
         decoded(frame_message(body))
@@ -372,14 +373,17 @@ def test_a_frame_of_another_shape_than_the_hello_says_is_refused(body: list[obje
 
 def test_commands_of_processes_carry_no_escapes() -> None:
     odd = ProcessSample(0, 1, "e\x1bve", "python\n[x]\u202e", None, None, (1.0,))
-    said: list[Message] = [HELLO, HELLO.tables.frame(1, 1, 0.0, 0, gpus=[None], host=None, processes=[odd])]
-    _, frame = decoded(MAGIC + b"".join(map(encode, said)))
+    messages: list[Message] = [
+        HELLO,
+        HELLO.tables.frame(1, 1, 0.0, 0, gpus=[None], host=None, processes=[odd]),
+    ]
+    _, frame = decoded(MAGIC + b"".join(map(encode, messages)))
     assert isinstance(frame, Frame)
     assert frame.processes is not None
     assert [(p.user, p.command) for p in frame.processes.samples] == [("e ve", "python [x] ")]
 
 
-def test_processes_that_stay_and_those_that_change_are_told_apart() -> None:
+def test_cached_process_identities_follow_changes() -> None:
     ada = ProcessSample(0, 1, "ada", "python", 0, 0, (1.0,))
     looks = [
         [ada],
@@ -390,14 +394,14 @@ def test_processes_that_stay_and_those_that_change_are_told_apart() -> None:
         [replace(ada, command="python3")],
         [ada],
     ]
-    said = [
+    frames_ = [
         HELLO.tables.frame(seq, seq, 0.0, 0, gpus=[None], host=None, processes=look)
         for seq, look in enumerate(looks, 1)
     ]
-    assert decoded(MAGIC + encode(HELLO) + b"".join(map(encode, said))) == [HELLO, *said]
+    assert decoded(MAGIC + encode(HELLO) + b"".join(map(encode, frames_))) == [HELLO, *frames_]
 
 
 @pytest.mark.parametrize("message", [Bye("\udc80"), Ack("life", 2**64)])
-def test_what_cannot_be_said_is_refused_where_it_is_said(message: Message) -> None:
-    with pytest.raises(WireError, match="can't be said"):
+def test_a_message_that_cannot_be_encoded_raises(message: Message) -> None:
+    with pytest.raises(WireError, match="can't be encoded"):
         encode(message)

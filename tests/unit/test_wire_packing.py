@@ -1,4 +1,4 @@
-"""Packed stretches: what goes in comes out, and nobody makes much of a little."""
+"""Tests of packed chunks: they unpack to the same messages, and never to much more than their size."""
 
 from __future__ import annotations
 
@@ -10,15 +10,27 @@ from hypothesis import strategies as st
 
 from gswarm_agent.frame import TABLES
 from gswarm_agent.simulated import SimulatedNode, Simulation
-from gswarm_agent.wire import MAGIC, Bye, Decoder, Message, Pong, encode
-from gswarm_agent.wire_packing import LENGTH, MAX_RATIO, MAX_STRETCH, PACKED, Packer, Unpacker
-from gswarm_agent.wire_values import WireError
+from gswarm_agent.wire import (
+    LENGTH,
+    MAGIC,
+    MAX_CHUNK,
+    MAX_RATIO,
+    PACKED,
+    Bye,
+    Decoder,
+    Message,
+    Packer,
+    Pong,
+    Unpacker,
+    encode,
+)
+from gswarm_agent.wire_payload import WireError
 from tests.unit.test_spool import HELLO, frame
 
-SAID: list[Message] = [HELLO, *(frame(seq) for seq in range(1, 8)), Bye("the end")]
+MESSAGES: list[Message] = [HELLO, *(frame(seq) for seq in range(1, 8)), Bye("the end")]
 
 
-def stretch(content: bytes) -> bytes:
+def chunk(content: bytes) -> bytes:
     return LENGTH.pack(PACKED | len(content)) + content
 
 
@@ -27,14 +39,14 @@ def deflated(content: bytes, how: int = zlib.Z_SYNC_FLUSH) -> bytes:
     return packer.compress(content) + packer.flush(how)
 
 
-def heard(stream: bytes) -> list[Message]:
+def decoded(stream: bytes) -> list[Message]:
     return list(Decoder().feed(MAGIC + stream))
 
 
 @given(st.data())
-def test_messages_come_out_as_they_went_in_however_they_were_cut(data: st.DataObject) -> None:
+def test_messages_packed_or_not_are_decoded_from_pieces_of_any_size(data: st.DataObject) -> None:
     packer, stream = Packer(), b""
-    for message in SAID:
+    for message in MESSAGES:
         alone = encode(message)
         stream += alone if data.draw(st.booleans(), "unpacked") else packer.pack(alone)
     decoder = Decoder()
@@ -44,11 +56,11 @@ def test_messages_come_out_as_they_went_in_however_they_were_cut(data: st.DataOb
         at = data.draw(st.integers(1, len(stream)), "cut")
         found += decoder.feed(stream[:at])
         stream = stream[at:]
-    assert found == SAID
+    assert found == MESSAGES
 
 
-@given(st.lists(st.one_of(st.binary(max_size=2000), st.integers(0, 2 * MAX_STRETCH).map(bytes)), max_size=4))
-def test_what_is_packed_keeps_to_what_may_be_unpacked(pieces: list[bytes]) -> None:
+@given(st.lists(st.one_of(st.binary(max_size=2000), st.integers(0, 2 * MAX_CHUNK).map(bytes)), max_size=4))
+def test_packed_chunks_keep_to_the_bounds_of_the_unpacker(pieces: list[bytes]) -> None:
     packer, unpacker = Packer(), Unpacker()
     for piece in pieces:
         packed, out = packer.pack(piece), b""
@@ -56,11 +68,11 @@ def test_what_is_packed_keeps_to_what_may_be_unpacked(pieces: list[bytes]) -> No
             length = LENGTH.unpack_from(packed)[0] & ~PACKED
             body, packed = packed[LENGTH.size : LENGTH.size + length], packed[LENGTH.size + length :]
             out += unpacker.unpack(body)
-            assert len(body) * MAX_RATIO >= len(out[-MAX_STRETCH:]) or len(out) > MAX_STRETCH
+            assert len(body) * MAX_RATIO >= len(out[-MAX_CHUNK:]) or len(out) > MAX_CHUNK
         assert out == piece
 
 
-def test_frames_become_half_as_long() -> None:
+def test_packing_halves_frames() -> None:
     node = SimulatedNode(Simulation("sim01", 0, 1, 8, 1, 0))
     readings = [node.read(second * 10**9) for second in range(60, 120)]
     frames = [
@@ -84,21 +96,21 @@ def test_frames_become_half_as_long() -> None:
 @pytest.mark.parametrize(
     ("stream", "reason"),
     [
-        (stretch(deflated(bytes(200_000))), "more than it may"),
-        (stretch(b"\xff" * 20), "damaged"),
-        (stretch(deflated(encode(Bye("x")), zlib.Z_FINISH)), "the last"),
-        (stretch(deflated(stretch(deflated(encode(Bye("x")))))), "lies in another"),
+        (chunk(deflated(bytes(200_000))), "more than allowed"),
+        (chunk(b"\xff" * 20), "damaged"),
+        (chunk(deflated(encode(Bye("x")), zlib.Z_FINISH)), "ends the stream"),
+        (chunk(deflated(chunk(deflated(encode(Bye("x")))))), "inside another"),
         (LENGTH.pack(0xFFFFFFFF), "larger than"),
     ],
 )
-def test_a_stretch_that_is_not_as_it_has_to_be_ends_the_stream(stream: bytes, reason: str) -> None:
+def test_a_malformed_chunk_is_rejected(stream: bytes, reason: str) -> None:
     with pytest.raises(WireError, match=reason):
-        heard(stream)
+        decoded(stream)
 
 
-def test_what_is_in_a_stretch_is_checked_as_well() -> None:
-    assert heard(stretch(deflated(encode(HELLO)))) == [HELLO]
+def test_messages_in_a_chunk_are_checked() -> None:
+    assert decoded(chunk(deflated(encode(HELLO)))) == [HELLO]
     with pytest.raises(WireError, match="before the hello"):
-        heard(stretch(deflated(encode(frame(1)))))
+        decoded(chunk(deflated(encode(frame(1)))))
     with pytest.raises(WireError, match="not msgpack"):
-        heard(stretch(deflated(encode(HELLO) + encode(Bye("x"))[:-1] + b"\xc0")) + encode(Pong(HELLO.clock)))  # type: ignore[arg-type]
+        decoded(chunk(deflated(encode(HELLO) + encode(Bye("x"))[:-1] + b"\xc0")) + encode(Pong(HELLO.clock)))  # type: ignore[arg-type]

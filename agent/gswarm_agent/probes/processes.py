@@ -35,7 +35,7 @@ from gswarm_agent.probes.procfs import (
 )
 from gswarm_agent.probes.rates import SECOND_NS, Rate
 from gswarm_agent.wire import MAX_MESSAGE, clip_text
-from gswarm_agent.wire_values import MAX_PROCESSES
+from gswarm_agent.wire_payload import MAX_PROCESSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,283 @@
+"""Payloads of hellos and frames on the wire, and the checks of everything that the other side sends.
+
+Nothing received is trusted: sizes and shapes are checked, text is made printable, and the first value that
+does not fit raises ``WireError``.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache, partial
+
+import msgpack
+
+from gswarm_agent.block import MAX_SINGLE, Block, BlockLayout
+from gswarm_agent.frame import (
+    ERROR,
+    INFO,
+    WARNING,
+    ClockExchange,
+    Frame,
+    GpuFacts,
+    Hello,
+    HostFacts,
+    Note,
+    Processes,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type, TypeVar
+
+    _T = TypeVar("_T")
+
+MAX_GPUS = 256
+MAX_COLUMNS = 512
+MAX_PROCESSES = 4096
+MAX_NOTES = 1024
+MAX_LIVES = 16
+MAX_TEXT = 4096
+MAX_INTEGER = 2**63 - 1
+_MAYBE_TEXTS = frozenset({str, type(None)})
+
+# msgpack's formats, all in one width (msgpack specification).
+_HEAD = struct.Struct(">BBBQBQBfBQ")
+_BINARY = struct.Struct(">BI")
+_ARRAY, _BIN_32, _FLOAT_32, _UINT_64 = 0x90, 0xC6, 0xCA, 0xCF
+_NIL, _NOTHING, _SEVEN = b"\xc0", b"\x90", b"\x97"
+
+
+class WireError(Exception):
+    """Raised for input that does not follow the protocol; the message names the malformed part."""
+
+
+def malformed(what: str) -> WireError:
+    """Return the error for a malformed part."""
+    return WireError(f"malformed {what}")
+
+
+def read_integer(value: Any, what: str, low: int = 0, high: int = MAX_INTEGER) -> int:
+    """Return a whole number between two bounds, both included."""
+    if type(value) is not int or not low <= value <= high:
+        raise malformed(what)
+    return value
+
+
+def read_text(value: Any, what: str) -> str:
+    """Return text of at most ``MAX_TEXT`` characters, with blanks for unprintable ones."""
+    if type(value) is not str or len(value) > MAX_TEXT:
+        raise malformed(what)
+    return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
+
+
+def optional(check: Callable[..., _T], value: Any, what: str) -> Optional[_T]:
+    """Return None for None, else the value after ``check``."""
+    return None if value is None else check(value, what)
+
+
+def read_number(value: Any, what: str) -> float:
+    """Return a number within the range of single precision."""
+    if type(value) not in (int, float) or not -MAX_SINGLE <= value <= MAX_SINGLE:
+        raise malformed(what)
+    return float(value)
+
+
+def read_array(value: Any, what: str, longest: int, exactly: Optional[int] = None) -> List[Any]:
+    """Return a list of at most ``longest`` values, or of exactly so many."""
+    if type(value) is not list or len(value) > longest or (exactly is not None and len(value) != exactly):
+        raise malformed(what)
+    return value
+
+
+def _flag(value: Any, what: str) -> bool:
+    if type(value) is not bool:
+        raise malformed(what)
+    return value
+
+
+_FACT_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
+    "str": read_text,
+    "int": read_integer,
+    "bool": _flag,
+    "Optional[str]": partial(optional, read_text),
+    "Optional[int]": partial(optional, read_integer),
+    "Optional[float]": partial(optional, read_number),
+}
+
+
+def _facts(kind: Type[_T], value: Any, what: str) -> _T:
+    """Build a dataclass of plain fields from an array in the order of its fields."""
+    fields = kind.__annotations__.items()
+    values = read_array(value, what, MAX_COLUMNS, len(fields))
+    return kind(*(_FACT_CHECKS[type_](v, f"{what} {name}") for (name, type_), v in zip(fields, values)))
+
+
+def read_hello(body: List[Any]) -> Hello:
+    """Return the hello of a message's values."""
+    version, life, interval_ms, simulated, host, gpus, capabilities, columns, clock = body
+    if type(capabilities) is not dict or len(capabilities) > MAX_GPUS * MAX_COLUMNS:
+        raise malformed("hello capabilities")
+    tables = read_array(columns, "hello columns", 4, 4)
+    named = [_columns(tuple(read_array(table, "hello columns", MAX_COLUMNS))) for table in tables]
+    return Hello(
+        agent_version=read_text(version, "hello version"),
+        life=read_text(life, "hello life"),
+        interval_ms=read_integer(interval_ms, "hello interval"),
+        simulated=_flag(simulated, "hello"),
+        host=_facts(HostFacts, host, "hello host"),
+        gpus=tuple(_facts(GpuFacts, g, "hello gpu") for g in read_array(gpus, "hello gpus", MAX_GPUS)),
+        capabilities={
+            read_text(k, "capability"): read_text(v, "capability") for k, v in capabilities.items()
+        },
+        gpu_columns=named[0],
+        host_columns=named[1],
+        process_columns=named[2],
+        exact_columns=frozenset(named[3]),
+        clock=None if clock is None else read_clock(clock),
+    )
+
+
+@lru_cache(maxsize=8)
+def _columns(names: Tuple[Any, ...]) -> Tuple[str, ...]:
+    """Check a table's columns; nodes of one version share the result."""
+    return tuple(read_text(name, "hello column") for name in names)
+
+
+def read_clock(value: Any) -> ClockExchange:
+    """Return a clock exchange."""
+    sent, received, answered = read_array(value, "clock", 3, 3)
+    return ClockExchange(
+        read_integer(sent, "clock"), read_integer(received, "clock"), read_integer(answered, "clock")
+    )
+
+
+def pack_frame(tag: int, frame: Frame) -> bytes:
+    """Pack a frame's message as msgpack, with the newest ``MAX_NOTES`` notes. Raises as msgpack does.
+
+    The fixed part is written with ``struct``: msgpack without its compiled part takes several times as long.
+    """
+    times = (_UINT_64, frame.seq, _UINT_64, frame.ts_ns, _FLOAT_32, frame.late_ms, _UINT_64, frame.missed)
+    return b"".join(
+        (
+            _HEAD.pack(_ARRAY | 9, tag, *times),
+            _binary(frame.gpus),
+            _binary(frame.host),
+            _NIL if frame.processes is None else _packed_processes(frame.processes),
+            _packed_notes(frame.notes[-MAX_NOTES:]) if frame.notes else _NOTHING,
+        )
+    )
+
+
+def _binary(block: Block) -> bytes:
+    return _BINARY.pack(_BIN_32, len(block.data)) + block.data
+
+
+def _packed_processes(p: Processes) -> bytes:
+    identities = _packed_identities(p.gpus, p.pids, p.users, p.commands, p.ranks, p.local_ranks)
+    return _SEVEN + identities + _binary(p.numbers)
+
+
+@lru_cache(maxsize=1)
+def _packed_identities(*columns: Tuple[Any, ...]) -> bytes:
+    """Pack the columns that are not numbers; they rarely change, so the last result is cached."""
+    return b"".join([msgpack.packb(column) for column in columns])
+
+
+def _packed_notes(notes: Sequence[Note]) -> bytes:
+    packed: bytes = msgpack.packb([(n.kind, n.severity, n.message, n.gpu, n.ts_ns, n.detail) for n in notes])
+    return packed
+
+
+class FrameReader:
+    """Reads frames in the shape that their hello described."""
+
+    def __init__(self, hello: Hello) -> None:
+        self._hello = hello
+        self._identities: List[Any] = []
+        self._processes: Optional[Processes] = None
+
+    def read(self, body: List[Any]) -> Frame:
+        """Return the frame of a message's values."""
+        hello = self._hello
+        seq, ts_ns, late_ms, missed, gpus, host, processes, notes = body
+        read_array(notes, "frame notes", MAX_NOTES)
+        return Frame(
+            read_integer(seq, "frame seq", 1),
+            read_integer(ts_ns, "frame time"),
+            read_number(late_ms, "frame lateness"),
+            read_integer(missed, "frame missed"),
+            _block(gpus, hello.tables.gpus, len(hello.gpus), "frame gpus"),
+            _block(host, hello.tables.host, 1, "frame host"),
+            None if processes is None else self._read_processes(processes),
+            tuple([_note(note, hello) for note in notes]) if notes else (),
+        )
+
+    def _read_processes(self, value: Any) -> Processes:
+        """Most processes are those of the frame before: their identities are checked and stored once."""
+        *identities, numbers = read_array(value, "processes", 7, 7)
+        if self._processes is not None and identities == self._identities:
+            p = self._processes
+            block = _block(numbers, self._hello.tables.processes, len(p), "process numbers")
+            return Processes(p.gpus, p.pids, p.users, p.commands, p.ranks, p.local_ranks, block)
+        self._processes = _processes(value, self._hello)
+        self._identities = identities
+        return self._processes
+
+
+def _block(value: Any, layout: BlockLayout, count: int, what: str) -> Block:
+    """Return a block of so many rows. Any bits are numbers, so only the size is checked."""
+    if type(value) is not bytes or len(value) != layout.row_size * count:
+        raise malformed(what)
+    return Block(layout, count, value)
+
+
+def _processes(value: Any, hello: Hello) -> Processes:
+    gpus, pids, users, commands, ranks, local_ranks, numbers = read_array(value, "processes", 7, 7)
+    count = len(read_array(gpus, "process gpu", MAX_PROCESSES))
+    return Processes(
+        gpus=_integers(gpus, count, "process gpu", len(hello.gpus) - 1),
+        pids=_integers(pids, count, "process pid"),
+        users=_texts(users, count, "process user"),
+        commands=_texts(commands, count, "process command"),
+        ranks=_maybe_integers(ranks, count, "process rank"),
+        local_ranks=_maybe_integers(local_ranks, count, "process rank"),
+        numbers=_block(numbers, hello.tables.processes, count, "process numbers"),
+    )
+
+
+def _integers(value: Any, count: int, what: str, high: int = MAX_INTEGER) -> Tuple[int, ...]:
+    """Return a column of whole numbers, checked together: the head reads thousands a second."""
+    column = read_array(value, what, MAX_PROCESSES, count)
+    if column and (set(map(type, column)) != {int} or min(column) < 0 or max(column) > high):
+        raise malformed(what)
+    return tuple(column)
+
+
+def _maybe_integers(value: Any, count: int, what: str) -> Tuple[Optional[int], ...]:
+    column = read_array(value, what, MAX_PROCESSES, count)
+    known = [number for number in column if number is not None]
+    _integers(known, len(known), what)
+    return tuple(column)
+
+
+def _texts(value: Any, count: int, what: str) -> Tuple[Optional[str], ...]:
+    """Return a column of texts, each distinct one checked once: ranks of one job share them."""
+    column = read_array(value, what, MAX_PROCESSES, count)
+    if not _MAYBE_TEXTS.issuperset(map(type, column)):
+        raise malformed(what)
+    clean = {text: optional(read_text, text, what) for text in set(column)}
+    return tuple([clean[text] for text in column])
+
+
+def _note(value: Any, hello: Hello) -> Note:
+    kind, severity, message, gpu, ts_ns, detail = read_array(value, "note", 6, 6)
+    if severity not in (INFO, WARNING, ERROR):
+        raise malformed("note severity")
+    return Note(
+        kind=read_text(kind, "note kind"),
+        severity=severity,
+        message=read_text(message, "note message"),
+        gpu=None if gpu is None else read_integer(gpu, "note gpu", 0, len(hello.gpus) - 1),
+        ts_ns=optional(read_integer, ts_ns, "note time"),
+        detail=optional(read_text, detail, "note detail"),
+    )
