@@ -130,7 +130,7 @@ async def asked(record: Callable[[Path], Path], keys: Sequence[str]) -> str:
         with closing(FileSource(path)) as source:
             deck = Deck(source, end=1200, title="job 4711 · gpu[01-08]")
             deck.app.animation_level = "none"
-            deck.app.open_queries = lambda: RecordingQueries(source.aside(), clock=lambda: 0.0)
+            deck.app.open_queries = lambda: RecordingQueries(source.second_source(), clock=lambda: 0.0)
             async with deck.app.run_test(size=(120, 34)) as pilot:
                 await deck.settle(pilot)
                 deck.player.seek(BEGINNING + 1195)

@@ -62,7 +62,7 @@ def efficiency(first_s: float, first_gpus: int, then_s: float, then_gpus: int) -
 
 def final_mark_values(source: QuerySource, span: Period) -> dict[str, float]:
     """The newest number of each name that marks of the span carry. Raises StoreError."""
-    found = source.ask(
+    found = source.query(
         f"WITH marks AS ({MARKS}) SELECT key, arg_max(value, ts) FROM ({MARK_VALUES}) "  # noqa: S608
         "WHERE recording_id = ? AND ts >= ?::TIMESTAMP AND ts < ?::TIMESTAMP AND value IS NOT NULL "
         "GROUP BY key ORDER BY key",

@@ -99,9 +99,9 @@ def find_period(source: QuerySource, wanted: str = "") -> Period:
 
 def _found(source: QuerySource, sql: str) -> list[Period]:
     try:
-        return [Period(**row) for row in source.ask(sql).dicts()]
+        return [Period(**row) for row in source.query(sql).dicts()]
     except QueryError as error:
-        tables = {name for (name,) in source.ask("SELECT table_name FROM duckdb_tables()").rows()}
+        tables = {name for (name,) in source.query("SELECT table_name FROM duckdb_tables()").rows()}
         if {"recordings", "sessions", "nodes", "gpus", "gpu_samples", "host_samples"} <= tables:
             raise
         words = f"{printable(str(source.path))} isn't a recording of gswarm-tui; name one with --db."

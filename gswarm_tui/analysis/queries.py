@@ -85,7 +85,7 @@ class RecordingQueries:
         """The answer to one statement that reads. Raises DeskError."""
         begun = self._clock()
         with _told():
-            answer = self._source.ask(sql)
+            answer = self._source.query(sql)
             rows: list[tuple[Any, ...]] = []
             count = 0
             try:
@@ -132,7 +132,7 @@ class RecordingQueries:
         return (named or begun)[-1]
 
     def _events(self, span: Period) -> Iterator[EventLogged]:
-        found = self._source.ask(_EVENTS, span.recording_id, span.started_at, span.until, MOST_EVENTS)
+        found = self._source.query(_EVENTS, span.recording_id, span.started_at, span.until, MOST_EVENTS)
         for row in found.dicts():
             yield EventLogged(
                 _unix(row["ts"]),

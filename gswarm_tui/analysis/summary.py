@@ -121,11 +121,11 @@ class Summary:
 def summarize(source: QuerySource, span: Period) -> Summary:
     """Sum up a span. Raises StoreError."""
     asked = _spans(span)
-    rows = [_made(Figures, row) for row in source.ask(summaries.summary(asked)).dicts()]
+    rows = [_made(Figures, row) for row in source.query(summaries.summary(asked)).dicts()]
     by_scope: dict[str, list[Figures]] = {"all": [], "node": [], "gpu": []}
     for row in sorted(rows, key=_place):
         by_scope[row.scope].append(row)
-    covered = source.ask(summaries.coverage(asked)).dicts()
+    covered = source.query(summaries.coverage(asked)).dicts()
     return Summary(
         span,
         span.ended_at is None and source.running,
@@ -138,7 +138,7 @@ def summarize(source: QuerySource, span: Period) -> Summary:
 
 def processes(source: QuerySource, span: Period) -> list[ProcessPeaks]:
     """The processes on the GPUs of a span, those with the most GPU memory first. Raises StoreError."""
-    rows = source.ask(summaries.processes(_spans(span))).dicts()
+    rows = source.query(summaries.processes(_spans(span))).dicts()
     return sorted(
         (_made(ProcessPeaks, row) for row in rows),
         key=lambda one: (-(one.gpu_memory_max_mib or 0), natural_key(one.node), one.gpu_index, one.pid),
@@ -147,7 +147,7 @@ def processes(source: QuerySource, span: Period) -> list[ProcessPeaks]:
 
 def figures_result(source: QuerySource, span: Period, scope: str = "") -> Result:
     """All figures of a span as data, or those of one scope: gpu, node or all. Raises StoreError."""
-    return source.ask(
+    return source.query(
         "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "  # noqa: S608
         f"FROM ({summaries.summary(_spans(span))}) WHERE scope = ? OR ? = '' "
         "ORDER BY scope, node, gpu_index",
@@ -160,7 +160,7 @@ def figures_result(source: QuerySource, span: Period, scope: str = "") -> Result
 
 def processes_result(source: QuerySource, span: Period) -> Result:
     """The processes of a span and their peaks as data. Raises StoreError."""
-    return source.ask(
+    return source.query(
         "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "  # noqa: S608
         f"FROM ({summaries.processes(_spans(span))}) "
         "ORDER BY gpu_memory_max_mib DESC NULLS LAST, node, gpu_index, pid",

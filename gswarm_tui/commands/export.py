@@ -101,7 +101,7 @@ def _has_samples(source: QuerySource, span: Period) -> bool:
     WHERE recording_id = ? AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT) LIMIT 1
     """
     asked = span.recording_id, micros(span.started_at), micros(span.until)
-    return bool(source.ask(query, *asked).rows())
+    return bool(source.query(query, *asked).rows())
 
 
 def _usual_name(source: QuerySource, chosen: Sequence[Period], name: str, kind: str) -> str:

@@ -67,7 +67,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             title=title,
             theme=theme,
             metric=settings.metric,
-            open_queries=lambda: RecordingQueries(source.aside()),
+            open_queries=lambda: RecordingQueries(source.second_source()),
             history=QueryHistory(history_path()),
         )
         asyncio.run(app.run_async())

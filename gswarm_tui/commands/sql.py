@@ -83,7 +83,7 @@ class _Asking:
 
     def _begun(self, statement: str, values: Sequence[object]) -> Result:
         try:
-            return self.source.ask(statement, *values)
+            return self.source.query(statement, *values)
         except QueryError:
             raise
         except StoreError:
@@ -91,7 +91,7 @@ class _Asking:
                 raise
         self.source.close()
         self.source = open_source(self.source.path, self._environ)
-        return self.source.ask(statement, *values)
+        return self.source.query(statement, *values)
 
     def close(self) -> None:
         """Let go of it."""

@@ -29,7 +29,7 @@ class RunningSource:
         self._lines: set[Line] = set()
         self._lock = threading.Lock()
 
-    def ask(self, sql: str, *values: object) -> Result:
+    def query(self, sql: str, *values: object) -> Result:
         """The answer to one statement that reads. Raises QueryError, StoreError."""
         try:
             return self._ask(sql, values)

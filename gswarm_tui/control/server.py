@@ -187,7 +187,7 @@ class ControlServer:
         self._queries += 1
         gone = asyncio.create_task(self._interrupt_when_gone(reader, queries))
         try:
-            answer = await self._in_thread(lambda: queries.ask(sql, *values))
+            answer = await self._in_thread(lambda: queries.query(sql, *values))
             await self._send(writer, {"names": list(answer.names), "types": list(answer.types)})
             while messages := await self._in_thread(lambda: _next(answer)):
                 for message in messages:

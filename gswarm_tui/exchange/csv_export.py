@@ -57,12 +57,12 @@ def write_csv(
         def told(share: float, done: int = done) -> None:
             tell((done + share) / len(spans))
 
-        per_second = source.ask(
+        per_second = source.query(
             f"SELECT count(*) FROM gpus JOIN nodes USING (node_id) WHERE recording_id = {span.recording_id}"  # noqa: S608
         ).rows()[0][0]
         for since, until in windows(micros(span.started_at), micros(span.until), 1_000_000, per_second, told):
             query = _query(span, joined, columns, since, until, events=table == "events")
-            for batch in source.ask(query).batches:
+            for batch in source.query(query).batches:
                 out.writelines(row[0] for row in batch)
                 rows += len(batch)
     return rows

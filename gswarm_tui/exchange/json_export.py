@@ -142,8 +142,8 @@ def write_json(source: QuerySource, span: Period, out: TextIO, tell: Callable[[f
     """Writes a session frame by frame; ``tell`` hears which share is done. Raises StoreError, OSError."""
     begin, end = micros(span.started_at), micros(span.until)
     places = _PLACES.format(recording=span.recording_id)
-    recording = source.ask(_RECORDING, span.recording_id).dicts()[0]
-    devices = source.ask(_DEVICES.format(places=places, since=begin, until=end)).dicts()
+    recording = source.query(_RECORDING, span.recording_id).dicts()[0]
+    devices = source.query(_DEVICES.format(places=places, since=begin, until=end)).dicts()
     layout = _layout(devices)
     out.write("{\n")
     head = _head(span, recording, devices, layout.names)
@@ -172,7 +172,7 @@ def write_json(source: QuerySource, span: Period, out: TextIO, tell: Callable[[f
 
 
 def _rows(source: QuerySource, query: str) -> Iterator[tuple[Any, ...]]:
-    for batch in source.ask(query).batches:
+    for batch in source.query(query).batches:
         yield from batch
 
 

@@ -76,7 +76,7 @@ ORDER BY e.ts
 def load_annotations(source: QuerySource, span: Period) -> tuple[list[PlotMark], list[Incident]]:
     """The marks and the troubles of a span, in the order of time. Raises StoreError."""
     marks, troubles = [], []
-    for row in source.ask(_EVENTS, span.recording_id, span.started_at, span.until).dicts():
+    for row in source.query(_EVENTS, span.recording_id, span.started_at, span.until).dicts():
         at = _seconds(span, row["ts"])
         if row["kind"] == MARK:
             marks.append(PlotMark(at, row["message"], row["node"], numbers(row["detail"])))

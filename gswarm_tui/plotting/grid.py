@@ -108,7 +108,7 @@ class GridRows:
         self.row_of: dict[int, int] = {}
         self.all: list[Device] = []
         rows: dict[tuple[object, ...], int] = {}
-        for found in source.ask(_NODES if host else _GPUS, recording_id).dicts():
+        for found in source.query(_NODES if host else _GPUS, recording_id).dicts():
             key = (found["node"], found["gpu"], found["uuid"])
             if key not in rows:
                 rows[key] = len(self.all)
@@ -135,7 +135,7 @@ def load_grids(
     most: int = MOST_BINS,
 ) -> list[MetricGrid]:
     """A grid for each metric. Raises StoreError."""
-    [(interval_ms,)] = source.ask(
+    [(interval_ms,)] = source.query(
         "SELECT greatest(100, coalesce(interval_ms, 1000)) FROM recordings WHERE recording_id = ?",
         span.recording_id,
     ).rows()
@@ -143,7 +143,7 @@ def load_grids(
     values = np.full((len(metrics), len(devices.all), count), np.nan, dtype=np.float32)
     sql = _binned(metrics, host=devices.host, how=how, whole=round(span.seconds * 1e6), width=width)
     ids = sorted(devices.row_of)
-    answer = source.ask(sql, span.started_at, ids, span.started_at, span.until)
+    answer = source.query(sql, span.started_at, ids, span.started_at, span.until)
     for batch in answer.batches:
         for device, bins, *columns in batch:
             for at, column in enumerate(columns):

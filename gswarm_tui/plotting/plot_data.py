@@ -102,7 +102,7 @@ WHERE n.recording_id = ?
 
 
 def _nothing(source: QuerySource, span: Period, missing: Sequence[MetricChoice]) -> str:
-    [(frames,)] = source.ask(_FRAMES, span.recording_id, span.started_at, span.until).rows()
+    [(frames,)] = source.query(_FRAMES, span.recording_id, span.started_at, span.until).rows()
     if not frames:
         return f"{quote(span.name)} has no data: no node was measured in it."
     *first, last = (one.metric.short for one in missing)
@@ -116,7 +116,7 @@ def _nothing(source: QuerySource, span: Period, missing: Sequence[MetricChoice])
 
 def _devices(source: QuerySource, span: Period) -> str:
     """ "2 nodes, 16 × NVIDIA H100" """
-    [(nodes, gpus, models)] = source.ask(_DEVICES, span.recording_id).rows()
+    [(nodes, gpus, models)] = source.query(_DEVICES, span.recording_id).rows()
     names = [name for name in models or () if name]
     what = names[0] if len(names) == 1 else f"GPU{'s' * (gpus != 1)}"
     kinds = f" of {len(names)} kinds" if len(names) > 1 else ""

@@ -87,23 +87,23 @@ ORDER BY begin, node
 
 def load_report_data(source: QuerySource, span: Period) -> ReportData:
     """Everything of a span. Raises StoreError."""
-    recording = source.ask("FROM recordings WHERE recording_id = ?", span.recording_id).dicts()[0]
+    recording = source.query("FROM recordings WHERE recording_id = ?", span.recording_id).dicts()[0]
     within = (span.recording_id, span.started_at, span.until)
-    [(trouble_count, other_count)] = source.ask(_COUNTS, *within).rows()
-    [(mark_count,)] = source.ask(f"SELECT count(*) FROM ({_MARKS})", *within).rows()  # noqa: S608 (own names)
+    [(trouble_count, other_count)] = source.query(_COUNTS, *within).rows()
+    [(mark_count,)] = source.query(f"SELECT count(*) FROM ({_MARKS})", *within).rows()  # noqa: S608 (own names)
     troubles, others = (
-        source.ask(f"FROM ({_EVENTS}) WHERE {which} ORDER BY ts LIMIT {MOST_EVENTS}", *within).dicts()
+        source.query(f"FROM ({_EVENTS}) WHERE {which} ORDER BY ts LIMIT {MOST_EVENTS}", *within).dicts()
         for which in ("severity <> 'info'", "severity = 'info'")
     )
     begin, end = span.started_at, span.until
-    gaps = source.ask(
+    gaps = source.query(
         _GAPS,
         *(begin, span.recording_id, begin, end, begin, end, begin, end, span.recording_id),
         (recording["interval_ms"] or 1000) / 1000,
     ).rows()
     return ReportData(
         recording=recording,
-        nodes=source.ask(_NODES, span.recording_id).dicts(),
+        nodes=source.query(_NODES, span.recording_id).dicts(),
         summary=summarize(source, span),
         processes=processes(source, span),
         gaps=[Gap(*row) for row in gaps],
@@ -111,6 +111,6 @@ def load_report_data(source: QuerySource, span: Period) -> ReportData:
         trouble_count=trouble_count,
         others=others,
         other_count=other_count,
-        marks=source.ask(f"FROM ({_MARKS}) ORDER BY ts LIMIT {MOST_MARKS}", *within).dicts(),
+        marks=source.query(f"FROM ({_MARKS}) ORDER BY ts LIMIT {MOST_MARKS}", *within).dicts(),
         mark_count=mark_count,
     )

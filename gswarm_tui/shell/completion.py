@@ -36,7 +36,7 @@ class Known:
     @classmethod
     def of(cls, source: QuerySource) -> Known:
         """What a recording has. Raises StoreError."""
-        rows = source.ask(
+        rows = source.query(
             "SELECT table_name, list(column_name ORDER BY column_index) FROM duckdb_columns() "
             "WHERE NOT internal GROUP BY ALL ORDER BY 1"
         ).rows()

@@ -37,7 +37,10 @@ def source(done: tuple[Path, Scene]) -> Iterator[FileSource]:
 @pytest.fixture
 def app(done: tuple[Path, Scene], source: FileSource) -> GswarmApp:
     return GswarmApp(
-        done[1].hub, title="job 4711", timezone=UTC, open_queries=lambda: RecordingQueries(source.aside())
+        done[1].hub,
+        title="job 4711",
+        timezone=UTC,
+        open_queries=lambda: RecordingQueries(source.second_source()),
     )
 
 
@@ -128,7 +131,7 @@ async def test_a_session_without_samples_and_one_that_is_not_on_disk_say_so(tmp_
     recorded(path, made, nothing)
     made.hub.start_session("late")
     with closing(FileSource(path)) as source:
-        app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(source.aside()))
+        app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(source.second_source()))
         async with app.run_test(size=(100, 30)) as pilot:
             await pilot.press("S", "enter")
             await computed(app, pilot)

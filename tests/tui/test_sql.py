@@ -56,7 +56,7 @@ def app(source: FileSource) -> GswarmApp:
         scene(4, 8, 10).hub,
         title="job 4711",
         timezone=UTC,
-        open_queries=lambda: RecordingQueries(source.aside(), clock=lambda: 0.0),
+        open_queries=lambda: RecordingQueries(source.second_source(), clock=lambda: 0.0),
     )
 
 
@@ -199,7 +199,7 @@ async def test_what_was_asked_comes_back_in_another_run_and_from_the_prompt(
     def run() -> GswarmApp:
         return GswarmApp(
             scene(1, 1, 5).hub,
-            open_queries=lambda: RecordingQueries(source.aside()),
+            open_queries=lambda: RecordingQueries(source.second_source()),
             history=QueryHistory(kept),
         )
 

@@ -110,7 +110,7 @@ def the_socket(environ: Mapping[str, str]) -> Path:
 
 async def ask(head: Head, sql: str, *values: object) -> list[tuple[Any, ...]]:
     source = RunningSource(head, head.path or Path())
-    return await asyncio.to_thread(lambda: source.ask(sql, *values).rows())
+    return await asyncio.to_thread(lambda: source.query(sql, *values).rows())
 
 
 async def test_a_head_says_what_it_records(running: Running, environ: Mapping[str, str], path: Path) -> None:
@@ -140,9 +140,9 @@ async def test_values_come_through_as_they_are_in_a_file(
 ) -> None:
     given = (datetime(2027, 1, 15, 3), 0.1)  # noqa: DTZ001  # as the database has them
     assert running.recorder is not None
-    here = running.recorder.queries().ask(TYPED, *given)
+    here = running.recorder.queries().query(TYPED, *given)
     head = await asyncio.to_thread(the_head, environ)
-    there = await asyncio.to_thread(RunningSource(head, head.path or Path()).ask, TYPED, *given)
+    there = await asyncio.to_thread(RunningSource(head, head.path or Path()).query, TYPED, *given)
     assert (there.names, there.types) == (here.names, here.types)
     (row,), (expected,) = await asyncio.to_thread(there.rows), here.rows()
     assert math.isnan(row[3])
@@ -189,15 +189,15 @@ async def test_a_visitor_that_goes_takes_its_query_along(
     assert running.recorder is not None
     head = await asyncio.to_thread(the_head, environ)
     source = RunningSource(head, head.path or Path())
-    asking = asyncio.create_task(asyncio.to_thread(source.ask, "SELECT count(*) FROM range(1000000000000)"))
-    lending = running.recorder._lending
+    asking = asyncio.create_task(asyncio.to_thread(source.query, "SELECT count(*) FROM range(1000000000000)"))
+    pool = running.recorder._pool
     async with asyncio.timeout(30):
-        while not lending._out:
+        while not pool._running:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(source.interrupt)
         with pytest.raises(QueryError, match=r"^the query was cancelled$"):
             await asking
-        while lending._out:
+        while pool._running:
             await asyncio.sleep(0.01)
 
 
@@ -206,10 +206,10 @@ async def test_a_head_that_ends_tells_who_waits(running: Running, environ: Mappi
     head = await asyncio.to_thread(the_head, environ)
     asking = asyncio.create_task(ask(head, "SELECT count(*) FROM range(1000000000000)"))
     async with asyncio.timeout(30):
-        while not running.recorder._lending._out:
+        while not running.recorder._pool._running:
             await asyncio.sleep(0.01)
     await running.close()
-    with pytest.raises(QueryError, match="was closed before the query was answered"):
+    with pytest.raises(QueryError, match="was closed before the query ended"):
         await asking
     with pytest.raises(StoreError, match="ended before it had answered"):
         await ask(head, "SELECT 1")
@@ -420,7 +420,7 @@ async def test_commands_ask_the_head_while_it_records_and_the_file_afterwards(
 ) -> None:
     source = await asyncio.to_thread(open_source, path, environ)
     assert isinstance(source, RunningSource)
-    rows = await asyncio.to_thread(lambda: source.ask("SELECT count(*) FROM samples").rows())
+    rows = await asyncio.to_thread(lambda: source.query("SELECT count(*) FROM samples").rows())
     assert rows == [(6,)]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -429,7 +429,7 @@ async def test_commands_ask_the_head_while_it_records_and_the_file_afterwards(
     await running.close()
     finished = await asyncio.to_thread(open_source, path, environ)
     assert isinstance(finished, FileSource)
-    assert finished.ask("SELECT count(*) FROM samples").rows() == [(6,)]
+    assert finished.query("SELECT count(*) FROM samples").rows() == [(6,)]
     finished.close()
     with pytest.raises(UserError, match="there is no recording in"):
         which_file(None, environ)

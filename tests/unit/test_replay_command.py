@@ -116,7 +116,7 @@ def test_what_cannot_be_played_is_told_before_a_missing_terminal(path: Path, ses
 
 
 def test_a_file_that_is_not_there_is_told_before_a_missing_terminal(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no file"):
+    with pytest.raises(StoreError, match="doesn't exist"):
         run([str(tmp_path / "nope.duckdb")], {})
 
 

@@ -109,7 +109,7 @@ def test_what_is_wrong_is_one_sentence(
 
 def test_a_recording_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sql", COUNT, "--db", str(tmp_path / "none.duckdb")]) != 0
-    assert "there is no file" in capsys.readouterr().err
+    assert "doesn't exist" in capsys.readouterr().err
 
 
 def test_names_from_nodes_obey_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,7 +153,7 @@ class Typing:
         self.prompt = Prompt(
             self.source,
             lambda sql, form, values: self.answered.append(
-                (sql, form, list(self.source.ask(sql, *values).rows()))
+                (sql, form, list(self.source.query(sql, *values).rows()))
             ),
             OutputOptions(),
             QueryHistory(self.history),

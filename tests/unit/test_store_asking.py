@@ -73,7 +73,7 @@ ASKED = [
 def test_whatever_reads_is_answered(
     source: QuerySource, sql: str, rows: list[tuple[object, ...]] | None
 ) -> None:
-    found = source.ask(sql).rows()
+    found = source.query(sql).rows()
     assert found == rows if rows is not None else found
 
 
@@ -173,7 +173,7 @@ def test_nothing_else_is_carried_out(source: QuerySource, tmp_path: Path, attack
     before = snapshot(source)
     names = {"secret": secret, "there": there, "folder": tmp_path, "recording": source.path}
     with pytest.raises(QueryError) as caught:
-        source.ask(attack.format(**names)).rows()
+        source.query(attack.format(**names)).rows()
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not there.exists()
@@ -192,13 +192,13 @@ def snapshot(source: QuerySource) -> list[object]:
         "SELECT current_setting('enable_external_access'), current_setting('memory_limit'), "
         "current_setting('temp_directory')",
     )
-    return [source.ask(sql).rows() for sql in asked]
+    return [source.query(sql).rows() for sql in asked]
 
 
 def test_python_around_it_is_out_of_reach(source: QuerySource) -> None:
     mine = {"a": [1, 2]}
     with pytest.raises(QueryError, match="Table with name mine does not exist"):
-        source.ask("FROM mine")
+        source.query("FROM mine")
     assert mine
 
 
@@ -223,12 +223,12 @@ def test_what_is_wrong_is_said_in_a_sentence_that_keeps_the_hint(
     source: QuerySource, sql: str, said: str
 ) -> None:
     with pytest.raises(QueryError) as caught:
-        source.ask(sql)
+        source.query(sql)
     assert said in str(caught.value)
 
 
 def test_values_have_their_types(source: QuerySource) -> None:
-    answer = source.ask(
+    answer = source.query(
         "SELECT ?::INTEGER + 1 AS n, ?::TIMESTAMP AS t, 1.5::DECIMAL(4, 2) AS d", 2, "2027-01-15"
     )
     assert answer.names == ["n", "t", "d"]
@@ -237,23 +237,23 @@ def test_values_have_their_types(source: QuerySource) -> None:
 
 
 def test_times_with_a_zone_are_answered(source: QuerySource) -> None:
-    ((now,),) = source.ask("SELECT now()").rows()
+    ((now,),) = source.query("SELECT now()").rows()
     assert now.tzinfo is not None
 
 
 def test_a_query_is_cancelled_from_another_thread(source: QuerySource) -> None:
     threading.Timer(0.2, source.interrupt).start()
     with pytest.raises(QueryError, match=r"^the query was cancelled$"):
-        source.ask("SELECT count(*) FROM range(1000000000000)").rows()
-    assert source.ask("SELECT 1").rows() == [(1,)]
+        source.query("SELECT count(*) FROM range(1000000000000)").rows()
+    assert source.query("SELECT 1").rows() == [(1,)]
 
 
 def test_an_answer_that_nobody_takes_up_is_let_go(source: QuerySource) -> None:
     for _ in range(20):  # more than there may be at once
-        answer = source.ask("SELECT * FROM range(100000)")
+        answer = source.query("SELECT * FROM range(100000)")
         next(answer.batches)
         answer.close()
-    assert source.ask("SELECT 1").rows() == [(1,)]
+    assert source.query("SELECT 1").rows() == [(1,)]
 
 
 def test_more_than_fits_into_memory_is_sorted_out_of_a_file(
@@ -265,7 +265,7 @@ def test_more_than_fits_into_memory_is_sorted_out_of_a_file(
     path = tmp_path / "run.duckdb"
     record(path, EVENTS)
     source = FileSource(path)
-    answer = source.ask("SELECT i, md5(i::VARCHAR) AS m FROM range(3000000) t(i) ORDER BY m DESC, i")
+    answer = source.query("SELECT i, md5(i::VARCHAR) AS m FROM range(3000000) t(i) ORDER BY m DESC, i")
     assert next(answer.batches)[0][1].startswith("ffff")
     (scratch,) = [folder for folder in tmp_path.iterdir() if folder.is_dir()]
     assert list(scratch.iterdir())
@@ -296,5 +296,5 @@ def test_a_file_of_somebody_else_does_nothing_when_it_is_asked(tmp_path: Path) -
     connection.close()
     source = FileSource(path)
     with pytest.raises(QueryError, match="can only read the recording"):
-        source.ask("FROM samples")
+        source.query("FROM samples")
     source.close()

@@ -19,7 +19,7 @@ import pytest
 
 from gswarm_tui.store.errors import FileInUseError, StoreError, explain, in_use
 from gswarm_tui.store.querying.file_source import FileSource, open_for_reading
-from gswarm_tui.store.recording.database import log_of
+from gswarm_tui.store.recording.database import wal_path
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query, record
 
@@ -109,12 +109,12 @@ def test_a_killed_recorder_leaves_all_that_was_committed(path: Path) -> None:
 TIDIES = """
 import atexit
 import gswarm_tui.store.recording.recorder as module
-module._COMPACTING_S = 0.01
-compact = Recorder._compact
+module._REWRITE_TIMEOUT_S = 0.01
+rewrite = Recorder._rewrite
 def slow(self):
     self._database._connection.execute("SELECT sum(a.range * b.range % 7) FROM range({n}) a, range({n}) b")
-    compact(self)
-Recorder._compact = slow
+    rewrite(self)
+Recorder._rewrite = slow
 print(recorder.close(T0 + 60).closed, flush=True)
 atexit.register(print, "ends", flush=True)
 """
@@ -124,7 +124,7 @@ def test_a_head_that_ends_while_a_large_file_is_still_tidied_up_waits_for_it(pat
     with Writer(path, TIDIES.format(n=9_999)) as writer:
         assert [writer.line() for _ in range(3)] == ["committed", "False", "ends"]
         assert writer.process.wait() == 0
-    assert not log_of(path).exists()
+    assert not wal_path(path).exists()
     assert query(path, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
 
 
@@ -202,7 +202,7 @@ import resource, signal
 from gswarm_tui.store.recording import recorder as module
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-module._LEAST_LOG = module._MOST_LOG = 0
+module._MIN_WAL_BYTES = module._MAX_WAL_BYTES = 0
 resource.setrlimit(resource.RLIMIT_FSIZE, (recorder.status().file_bytes + 4096, hard))
 for i in range(3, 6):
     recorder.submit([arrived(i, [gpu_row(util_pct=i)])])
@@ -222,7 +222,7 @@ print(recorder.close(T0 + 99).error or "no error", flush=True)
     assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3, 4, 5, 6],)]
 
 
-def test_a_file_deleted_while_it_is_written_is_put_back_whole(path: Path) -> None:
+def test_recorder_reports_a_deleted_file(path: Path) -> None:
     then = """
 input()
 recorder.submit([arrived(3, [gpu_row(util_pct=3)])])
@@ -232,29 +232,14 @@ print(recorder.close(T0 + 99).error or "no error", flush=True)
         assert writer.line() == "committed"
         path.unlink()
         writer.say()
-        assert writer.line() == "no error"
-    assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3],)]
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
+        assert writer.line().startswith(
+            f"{path} was deleted or moved; move it back, or restart with another file; "
+        )
+    assert not path.exists()
 
 
-def test_what_a_head_wrote_anew_that_was_killed_before_it_took_its_place_is_kept(path: Path) -> None:
-    then = """
-input()
-print(recorder.close(T0 + 99).error or "no error", flush=True)
-"""
-    rescue, aside = (path.with_name(f"{path.name}.rescue{number}") for number in ("", "-2"))
-    with Writer(path, then) as writer:
-        assert writer.line() == "committed"
-        path.unlink()
-        rescue.write_bytes(b"the only copy")
-        log_of(rescue).write_bytes(b"and its log")
-        writer.say()
-        assert writer.line() == "no error"
-    assert {one.name for one in path.parent.iterdir()} == {path.name, aside.name, log_of(aside).name}
-    assert (aside.read_bytes(), log_of(aside).read_bytes()) == (b"the only copy", b"and its log")
-
-
-def test_a_file_replaced_while_it_is_written_is_not_touched(path: Path) -> None:
+@pytest.mark.parametrize("replaced", [True, False])
+def test_recorder_continues_when_its_moved_file_is_back(path: Path, replaced: bool) -> None:
     then = """
 input()
 recorder.submit([arrived(3, [gpu_row(util_pct=3)])])
@@ -264,42 +249,24 @@ print(status[-1].error, flush=True)
 input()
 print(recorder.close(T0 + 99).error or "no error", flush=True)
 """
-    mine = path.with_name("mine.txt")
+    elsewhere = path.with_name("elsewhere.duckdb")
     with Writer(path, then) as writer:
         assert writer.line() == "committed"
-        path.unlink()
-        path.write_text("mine")
+        path.rename(elsewhere)
+        if replaced:
+            path.write_text("mine")
         writer.say()
-        assert writer.line() == f"{path} was replaced by another file; move that one away"
-        path.rename(mine)
+        problem = (
+            "was replaced by another file; move the recording's file back"
+            if replaced
+            else "was deleted or moved; move it back, or restart with another file"
+        )
+        assert writer.line() == f"{path} {problem}"
+        assert not replaced or path.read_text() == "mine"
+        elsewhere.rename(path)
         writer.say()
         assert writer.line() == "no error"
-    assert mine.read_text() == "mine"
     assert query(path, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3],)]
-
-
-def test_a_recording_whose_place_stays_taken_ends_in_a_file_beside(path: Path) -> None:
-    then = """
-input()
-recorder.submit([arrived(3, [gpu_row(util_pct=3)])])
-while not status[-1].error:
-    time.sleep(0.01)
-told = recorder.close(T0 + 99)
-print(told.error or "no error", flush=True)
-print(told.path, flush=True)
-"""
-    beside = path.with_stem(f"{path.stem}-2")
-    with Writer(path, then) as writer:
-        assert writer.line() == "committed"
-        path.unlink()
-        path.write_text("mine")
-        writer.say()
-        assert writer.line() == "no error"
-        assert writer.line() == str(beside)
-    assert path.read_text() == "mine"
-    assert query(beside, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3],)]
-    assert query(beside, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
-    assert {file.name for file in path.parent.iterdir()} == {path.name, beside.name}
 
 
 def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
@@ -329,7 +296,10 @@ def test_a_recording_of_a_newer_version_is_left_alone(path: Path) -> None:
     record(path, [])
     with duckdb.connect(str(path)) as connection:
         connection.execute("UPDATE recordings SET schema_version = 99")
-    assert refusal(path) == f"{path} was made by a newer gswarm-tui; update, or name another file with --db"
+    assert (
+        refusal(path)
+        == f"{path} was made by a newer gswarm-tui; update gswarm-tui, or name another file with --db"
+    )
 
 
 def test_an_older_recording_gets_the_columns_it_lacks(path: Path) -> None:
@@ -343,8 +313,9 @@ def test_an_older_recording_gets_the_columns_it_lacks(path: Path) -> None:
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "nowhere"
-    assert refusal(folder / "run.duckdb") == (
-        f"there is no folder {folder}; make it, or name another file with --db"
+    sentence = f"the folder {folder} doesn't exist; create it, or name another file with --db"
+    assert refusal(folder / "run.duckdb") == sentence
+        f"the folder {folder} doesn't exist; create it, or name another file with --db"
     )
 
 
@@ -372,7 +343,7 @@ def test_a_device_without_space_is_said_to_be_full() -> None:
 
 
 def test_reading_a_file_that_is_not_there(path: Path) -> None:
-    with pytest.raises(StoreError, match=f"there is no file {path}"):
+    with pytest.raises(StoreError, match=f"the file {path} doesn't exist"):
         open_for_reading(path)
     assert not path.exists()
 
@@ -410,7 +381,7 @@ def test_a_file_of_which_only_a_part_was_copied_is_said_to_be_damaged(path: Path
     for part in (whole[:5000], whole[:20] + b"x" + whole[21:]):
         path.write_bytes(part)
         with pytest.raises(StoreError) as caught, closing(FileSource(path)) as source:
-            source.ask("FROM gpu_samples")
+            source.query("FROM gpu_samples")
         assert str(caught.value) == (
             f"{path} is damaged or incomplete; use another copy, or name another file with --db"
         )

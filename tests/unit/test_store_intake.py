@@ -43,7 +43,7 @@ def test_each_time_the_rows_are_what_was_given(database: Database) -> None:
 
 def test_texts_come_also_after_a_plan_is_made_anew_while_there_are_none(database: Database) -> None:
     database.write([events("a")])
-    database.rearrange(EVENTS, "true", "ts")  # another table for a while: statements are planned anew
+    database.reorder(EVENTS, "true", "ts")  # another table for a while: statements are planned anew
     database.write([events(None)])
     database.write([events("b")])
     assert details(database) == ["a", None, "b"]

@@ -63,12 +63,12 @@ def test_answers_are_whole_commits_while_frames_arrive_at_speed(path: Path) -> N
     def ask(recorder: Recorder) -> None:
         queries, before = recorder.queries(), -1
         while not stop.is_set():
-            answer = queries.ask("SELECT count(*), count(DISTINCT ts), max(ts) FROM samples").rows()
+            answer = queries.query("SELECT count(*), count(DISTINCT ts), max(ts) FROM samples").rows()
             ((rows, times, _),) = answer
             if rows != times * GPUS or rows < before:
                 problems.append(f"{answer} after {before} rows")
             before = rows
-            queries.ask("FROM session_summary").rows()
+            queries.query("FROM session_summary").rows()
 
     with recording(path) as (recorder, statuses):
         asking = [threading.Thread(target=ask, args=[recorder]) for _ in range(3)]
@@ -87,7 +87,7 @@ def test_answers_are_whole_commits_while_frames_arrive_at_speed(path: Path) -> N
                 thread.join()
         assert not problems
         assert not [status.error for status in statuses if status.error]
-        assert recorder.queries().ask("SELECT count(*) FROM samples").rows() == [(frames * GPUS,)]
+        assert recorder.queries().query("SELECT count(*) FROM samples").rows() == [(frames * GPUS,)]
     assert query(path, "SELECT count(*), sum(util_pct) FROM samples") == [
         (frames * GPUS, GPUS * sum(seq % 100 for seq in range(1, frames + 1)))
     ]
@@ -98,7 +98,7 @@ def test_a_query_without_end_is_ended_by_the_end_of_the_recording(path: Path) ->
 
     def ask() -> None:
         try:
-            queries.ask(LONG).rows()
+            queries.query(LONG).rows()
         except QueryError as error:
             said.append(str(error))
 
@@ -106,31 +106,14 @@ def test_a_query_without_end_is_ended_by_the_end_of_the_recording(path: Path) ->
         queries = recorder.queries()
         asking = threading.Thread(target=ask)
         asking.start()
-        until(lambda: recorder._lending._out, "the query didn't begin")
+        until(lambda: recorder._pool._running, "the query didn't begin")
         recorder.submit(frame(1))
         status = recorder.close(T0 + 100)
     asking.join()
-    assert said == [f"{path} was closed before the query was answered"]
+    assert said == [f"{path} was closed before the query ended"]
     assert status.closed
     assert status.error == ""
     assert query(path, "SELECT count(*) FROM samples") == [(GPUS,)]
-
-
-def test_a_file_put_back_ends_queries_and_then_answers_again(path: Path) -> None:
-    with recording(path) as (recorder, statuses):
-        recorder.submit(frame(1))
-        until(lambda: statuses and statuses[-1].committed, "nothing was committed")
-        queries = recorder.queries()
-        answer = queries.ask("SELECT * FROM range(10000000)")
-        next(answer.batches)
-        path.unlink()
-        recorder.submit(frame(2))
-        with pytest.raises(QueryError, match="was closed before the query was answered"):
-            answer.rows()
-        until(lambda: statuses[-1].committed == {("n1", "life1"): 2}, "the file wasn't put back")
-        assert queries.ask("SELECT count(*) FROM samples").rows() == [(2 * GPUS,)]
-    assert [status.error for status in statuses if status.error] == []
-    assert query(path, "SELECT count(*) FROM samples") == [(2 * GPUS,)]
 
 
 def test_a_query_that_took_the_memory_gives_it_up_for_a_commit(
@@ -139,17 +122,17 @@ def test_a_query_that_took_the_memory_gives_it_up_for_a_commit(
     insert, failures = BulkInsert.insert, [duckdb.OutOfMemoryException("full")]
 
     def full_once(self: BulkInsert, *what: object) -> None:
-        if failures and recorder._lending._out:
+        if failures and recorder._pool._running:
             raise failures.pop()
         insert(self, *what)  # type: ignore[arg-type]  # handed on
 
     monkeypatch.setattr(BulkInsert, "insert", full_once)
     with recording(path) as (recorder, statuses):
         until(lambda: statuses, "the node wasn't committed")
-        answer = recorder.queries().ask("SELECT * FROM range(10000000)")
+        answer = recorder.queries().query("SELECT * FROM range(10000000)")
         recorder.submit(frame(1))
         until(lambda: statuses and statuses[-1].committed, "nothing was committed")
-        with pytest.raises(QueryError, match=r"^the recorder needed the memory that the query had$"):
+        with pytest.raises(QueryError, match=r"^the recorder needed the memory that the query used$"):
             answer.rows()
         assert not failures
         assert [status.error for status in statuses if status.error] == []
@@ -177,7 +160,7 @@ def test_a_commit_without_memory_is_tried_once_more_as_a_query_may_just_have_end
 
 def test_memory_is_asked_for_only_while_queries_run(path: Path) -> None:
     with recording(path) as (recorder, statuses):
-        ((during,),) = recorder.queries().ask("SELECT current_setting('memory_limit')").rows()
+        ((during,),) = recorder.queries().query("SELECT current_setting('memory_limit')").rows()
         recorder.submit(frame(1))
         until(lambda: statuses and statuses[-1].committed, "nothing was committed")
         recorder._database.checkpoint()
@@ -194,35 +177,33 @@ def test_a_value_that_is_larger_than_may_be_ends_its_query_alone(path: Path, sql
     limit = resource.getrlimit(resource.RLIMIT_AS)
     with recording(path) as (recorder, statuses):
         with pytest.raises(QueryError, match="memory"):
-            recorder.queries().ask(sql).rows()
+            recorder.queries().query(sql).rows()
         assert resource.getrlimit(resource.RLIMIT_AS) == limit
         recorder.submit(frame(1))
         until(lambda: statuses and statuses[-1].committed, "nothing was committed")
-        assert recorder.queries().ask("SELECT count(*) FROM gpu_samples").rows() == [(GPUS,)]
+        assert recorder.queries().query("SELECT count(*) FROM gpu_samples").rows() == [(GPUS,)]
     assert [status.error for status in statuses if status.error] == []
 
 
 def test_a_query_has_its_time(path: Path) -> None:
-    database = Database(path, lending := CursorPool(path, "256MB", longest_s=0.2))
-    with pytest.raises(
-        QueryError, match=r"^the query took longer than 0.2 s, the most while this is recorded$"
-    ):
-        lending.lend().answer(LONG, ())
-    assert lending.lend().answer("SELECT 1", ()).rows() == [(1,)]
+    database = Database(path, pool := CursorPool(path, "256MB", timeout_s=0.2))
+    with pytest.raises(QueryError, match=r"^the query took longer than 0.2 s, the limit while recording$"):
+        pool.start_query().run(LONG, ())
+    assert pool.start_query().run("SELECT 1", ()).rows() == [(1,)]
     database.close()
     with pytest.raises(QueryError, match="isn't open now"):
-        lending.lend()
+        pool.start_query()
 
 
 def test_one_place_that_is_closed_leaves_the_others_alone(path: Path) -> None:
     with recording(path) as (recorder, _):
         closed, other = recorder.queries(), recorder.queries()
-        answer, lasting = closed.ask("SELECT * FROM range(100000)"), other.ask("SELECT * FROM range(100000)")
+        answer, lasting = (each.query("SELECT * FROM range(100000)") for each in (closed, other))
         closed.close()
         with pytest.raises(QueryError, match="cancelled"):
             answer.rows()
         with pytest.raises(QueryError, match="cancelled"):
-            closed.ask("SELECT 1")
+            closed.query("SELECT 1")
         assert len(lasting.rows()) == 100_000
 
 
@@ -230,7 +211,7 @@ def test_a_log_that_a_query_looks_at_is_emptied_later(path: Path) -> None:
     with recording(path) as (recorder, statuses):
         recorder.submit(frame(1))
         until(lambda: statuses and statuses[-1].committed, "nothing was committed")
-        answer = recorder.queries().ask("SELECT * FROM samples, range(100000)")
+        answer = recorder.queries().query("SELECT * FROM samples, range(100000)")
         next(answer.batches)
         recorder.submit(frame(2))
         until(lambda: statuses[-1].committed == {("n1", "life1"): 2}, "the next frame wasn't committed")

@@ -413,7 +413,7 @@ def test_close_gives_up_in_time_when_the_disk_hangs(path: Path) -> None:
         recorder.submit([introduced()])
         status = recorder.close(T0 + 1, timeout_s=0.1)
         assert not status.closed
-        assert status.error == f"{path} did not take the last frames within 0.1 s"
+        assert status.error == f"{path} could not be written within 0.1 s"
     finally:
         go_on.set()
         recorder.close(T0 + 1)
@@ -424,13 +424,13 @@ def test_what_was_written_is_not_said_to_be_missing_while_the_file_is_written_an
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def compactable(_database: Database) -> bool:
+    def should_rewrite(_database: Database) -> bool:
         begun.set()
         assert go_on.wait(30)
         return False
 
-    monkeypatch.setattr(Database, "compactable", compactable)
-    monkeypatch.setattr("gswarm_tui.store.recording.recorder._COMPACTING_S", 0)
+    monkeypatch.setattr(Database, "should_rewrite", should_rewrite)
+    monkeypatch.setattr("gswarm_tui.store.recording.recorder._REWRITE_TIMEOUT_S", 0)
     recorder = Recorder(path, INFO, lambda _status: None)
     recorder.open()
     recorder.submit([introduced()])

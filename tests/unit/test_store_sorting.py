@@ -21,10 +21,9 @@ from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.recording.database import (
     Database,
     RecordingInfo,
-    compact_of,
-    log_of,
-    rescue_of,
-    size_of,
+    file_size,
+    rewrite_path,
+    wal_path,
 )
 from gswarm_tui.store.recording.sorting import PACK, Sorter
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES
@@ -113,8 +112,8 @@ def test_a_gpu_that_lacks_rows_is_put_behind_the_others(database: Database) -> N
 
 
 def test_a_query_sees_every_row_once_while_rows_are_put_in_order(path: Path) -> None:
-    lending = CursorPool(path, "256MB")
-    database = Database(path, lending)
+    pool = CursorPool(path, "256MB")
+    database = Database(path, pool)
     try:
         database.begin_recording(INFO)
         sorter = Sorter(database)
@@ -124,10 +123,10 @@ def test_a_query_sees_every_row_once_while_rows_are_put_in_order(path: Path) -> 
         stop, asked = threading.Event(), threading.Event()
 
         def ask() -> None:
-            queries = RecorderSource(lending)
+            queries = RecorderSource(pool)
             while not stop.is_set():
                 seen.extend(
-                    queries.ask("SELECT count(*), count(DISTINCT (ts, gpu_id)) FROM gpu_samples").rows()
+                    queries.query("SELECT count(*), count(DISTINCT (ts, gpu_id)) FROM gpu_samples").rows()
                 )
                 asked.set()
 
@@ -188,7 +187,7 @@ def test_a_small_file_is_written_anew_with_the_same_rows_and_rights(path: Path, 
     path.chmod(0o640)
     os.setxattr(path, "user.given", b"mine")  # an access control list is one, too
     sorter.finish()
-    database.compact(60)
+    database.rewrite(60)
     database.close()
     assert path.stat().st_size < size
     assert path.stat().st_mode & 0o777 == 0o640
@@ -242,7 +241,7 @@ def test_a_file_with_something_in_its_log_stays_as_it_is(path: Path) -> None:
     database = Database(path)
     add(database, Sorter(database), 10_000, 1)
     before, inode = database.rows(ALL), path.stat().st_ino
-    database.compact(60)
+    database.rewrite(60)
     assert path.stat().st_ino == inode
     database.close()
     with duckdb.connect(str(path)) as file:
@@ -255,7 +254,7 @@ from tests.unit.test_store_sorting import *
 database = Database(Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.readline()
-database.compact(60)
+database.rewrite(60)
 database.close()
 print("closed", flush=True)
 """
@@ -266,11 +265,11 @@ def test_killed_while_it_is_written_anew_a_file_is_whole_and_what_is_left_goes(p
     fragmented(path)
     with duckdb.connect(str(path)) as file:
         before = file.execute(ALL).fetchall()
-    new = compact_of(path)
+    new = rewrite_path(path)
     moments: dict[str, Callable[[], bool]] = {
         "the file": new.exists,
-        "its log": log_of(new).exists,
-        "a megabyte": lambda: size_of(new) > 1_000_000,
+        "its log": wal_path(new).exists,
+        "a megabyte": lambda: file_size(new) > 1_000_000,
         "the end": lambda: False,
     }
     command = [sys.executable, "-c", _COMPACTOR, str(path)]
@@ -297,19 +296,19 @@ def test_a_file_that_would_take_too_long_to_write_anew_stays_as_it_is(path: Path
     add(database, sorter, 0, 6_000, gpus=64)
     database.checkpoint()
     before, inode = database.rows(ALL), path.stat().st_ino
-    database.compact(0)
+    database.rewrite(0)
     assert database.rows(ALL) == before
     assert path.stat().st_ino == inode
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_of_what_a_killed_head_left_beside_its_file_only_a_rescue_stays(path: Path) -> None:
+def test_opening_a_file_removes_what_a_killed_rewrite_left(path: Path) -> None:
     fragmented(path)
-    left = [compact_of(path), log_of(compact_of(path)), rescue_of(path)]
+    left = [rewrite_path(path), wal_path(rewrite_path(path))]
     for one in left:
         one.write_bytes(b"left")
     Database(path).close()
-    assert [one.exists() for one in left] == [False, False, True]
+    assert [one.exists() for one in left] == [False, False]
 
 
 def fragmented(path: Path) -> None:
@@ -335,7 +334,7 @@ def test_what_somebody_put_into_the_file_stays_when_it_is_closed(path: Path, sta
         file.execute(statement)
     database = Database(path)
     database.checkpoint()
-    database.compact(60)
+    database.rewrite(60)
     database.close()
     with duckdb.connect(str(path)) as file:
         table = "notes" if "notes" in statement else "gpu_samples"
@@ -348,7 +347,7 @@ def test_a_file_with_two_names_keeps_both(path: Path) -> None:
     other.hardlink_to(path)
     database = Database(path)
     database.checkpoint()
-    database.compact(60)
+    database.rewrite(60)
     database.close()
     assert path.samefile(other)
 
@@ -366,7 +365,7 @@ def test_a_file_that_takes_its_place_while_it_is_written_anew_is_not_touched(
         path.write_text("mine")
 
     monkeypatch.setattr(shutil, "copystat", while_it_is_written)
-    database.compact(60)
+    database.rewrite(60)
     database.close()
     assert path.read_text() == "mine"
     assert sorted(path.parent.iterdir()) == [moved, path]
@@ -380,10 +379,10 @@ def test_a_file_is_not_written_anew_where_others_could_lack_the_room_meanwhile(
     fragmented(path)
     database = Database(path)
     database.checkpoint()
-    assert database.compactable()
+    assert database.should_rewrite()
     usage = shutil.disk_usage(path.parent)._replace(free=2 * database.bytes())
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
-    assert not database.compactable()
+    assert not database.should_rewrite()
     database.close()
 
 
@@ -395,36 +394,36 @@ def test_a_file_of_somebody_else_stays_theirs(path: Path) -> None:
         os.chown(path, *owner)
         database = Database(path)
         database.checkpoint()
-        database.compact(60)
+        database.rewrite(60)
         database.close()
         assert (path.stat().st_uid, path.stat().st_gid) == owner
 
 
 def test_a_file_written_anew_is_whole_at_once_also_while_a_query_looks_at_all_databases(path: Path) -> None:
     fragmented(path)
-    lending = CursorPool(path, "256MB")
-    database = Database(path, lending)
+    pool = CursorPool(path, "256MB")
+    database = Database(path, pool)
     before = database.rows(ONCE)
     database.checkpoint()
     stop, asked = threading.Event(), threading.Event()
 
     def ask() -> None:
-        queries = RecorderSource(lending)
+        queries = RecorderSource(pool)
         with contextlib.suppress(QueryError):  # the last ends with the file
             while not stop.is_set():
                 asked.set()
                 looking = "SELECT count(*) FROM duckdb_tables(), range(300_000) r(i) WHERE hash(i) % 7 = 1"
-                list(queries.ask(looking).rows())
+                list(queries.query(looking).rows())
 
     asking = [threading.Thread(target=ask) for _ in range(3)]
     for one in asking:
         one.start()
     try:
         assert asked.wait(30)
-        database.compact(60)
+        database.rewrite(60)
         copied = shutil.copy(path, path.with_name("copied.duckdb"))
-        assert not compact_of(path).exists()
-        assert not log_of(compact_of(path)).exists()
+        assert not rewrite_path(path).exists()
+        assert not wal_path(rewrite_path(path)).exists()
     finally:
         stop.set()
         database.close()

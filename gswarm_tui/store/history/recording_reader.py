@@ -48,7 +48,7 @@ class ArraySource(Protocol):
 
     path: Path
 
-    def ask(self, sql: str, *values: object) -> Result:
+    def query(self, sql: str, *values: object) -> Result:
         """The answer to one statement that reads. Raises StoreError."""
 
     def arrays(self, sql: str, *values: object) -> Columns:
@@ -116,11 +116,11 @@ class RecordingReader:
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """The rows of a query. Raises StoreError."""
-        return self.source.ask(sql, *values).rows()
+        return self.source.query(sql, *values).rows()
 
     def dicts(self, sql: str, *values: object) -> list[dict[str, Any]]:
         """The rows of a query by column. Raises StoreError."""
-        return self.source.ask(sql, *values).dicts()
+        return self.source.query(sql, *values).dicts()
 
     def columns(self, table: str) -> tuple[str, ...]:
         """The metrics that the file has of a table, in the catalogue's order."""
@@ -328,9 +328,9 @@ class RecordingReader:
 def require_recording(source: ArraySource) -> None:
     """See that a file is a recording that can be read here. Raises StoreError where it isn't."""
     columns = "SELECT 1 FROM duckdb_columns() WHERE table_name = ? AND column_name = ?"
-    if not all(source.ask(columns, *column).rows() for column in _NEEDED):
+    if not all(source.query(columns, *column).rows() for column in _NEEDED):
         raise StoreError(f"{source.path} isn't a recording of gswarm-tui; name another file")
-    newest = source.ask("SELECT max(schema_version) FROM recordings").rows()[0][0]
+    newest = source.query("SELECT max(schema_version) FROM recordings").rows()[0][0]
     if newest is not None and newest > SCHEMA_VERSION:
         raise StoreError(f"{source.path} was made by a newer gswarm-tui; update this one")
 

@@ -1,4 +1,4 @@
-"""Opening a finished recording to read it."""
+"""Read-only access to a recording file that nobody writes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from gswarm_tui.store.querying.running_query import RunningQuery, SpillFolder
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+MEMORY = "2GB"
+THREADS = 4
+"""Login nodes are shared, and so are these limits; larger results spill to a temporary folder."""
+
 
 def open_for_reading(path: Path) -> duckdb.DuckDBPyConnection:
-    """A read-only connection to the file; it never fetches extensions. Raises StoreError."""
+    """Return a read-only connection to the file that never downloads extensions. Raises StoreError."""
     if not path.exists():
-        raise StoreError(f"there is no file {path}")
+        raise StoreError(f"the file {path} doesn't exist")
     try:
         return duckdb.connect(
             str(path),
@@ -30,10 +34,10 @@ def open_for_reading(path: Path) -> duckdb.DuckDBPyConnection:
 
 
 class ReadOnly:
-    """A recording file open for reading as a context; ``rows`` answers queries."""
+    """A recording file open for reading, as a context manager for gswarm-tui's own queries."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file. Raises StoreError."""
+        """Open the file. Raises StoreError."""
         self._path = path
         self._connection = open_for_reading(path)
 
@@ -44,80 +48,74 @@ class ReadOnly:
         self._connection.close()
 
     def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
-        """The rows of a query by column. Raises StoreError."""
+        """Return the rows of a query by column. Raises StoreError."""
         try:
-            found = self._connection.execute(sql, list(values))
-            names = [column[0] for column in found.description or ()]
-            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+            cursor = self._connection.execute(sql, list(values))
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         except duckdb.Error as error:
             raise StoreError(explain(error, self._path)) from error
 
 
-MEMORY = "2GB"
-THREADS = 4
-"""Login nodes are shared, and so are the 2 GB; what doesn't fit there goes to a temporary folder."""
-
-
 class FileSource:
-    """A file that nobody writes.
+    """A QuerySource on a finished file.
 
-    Whatever a query says, it reads this file and no other; sorting more than fits into memory uses up to half
-    of what is free where temporary files go.
+    Queries reach this file and no other; sorting more than fits into memory spills to the temporary folder.
     """
 
     running = False
 
     def __init__(self, path: Path) -> None:
-        """Opens the file. Raises StoreError."""
+        """Open the file. Raises StoreError."""
         self.path = path
         self._connection = open_for_reading(path)
-        self._asked: set[RunningQuery] = set()
-        self._scratch = SpillFolder()
-        limits = {"memory_limit": MEMORY, "threads": THREADS, **self._scratch.settings()}
+        self._queries: set[RunningQuery] = set()
+        self._spill_folder = SpillFolder()
+        limits = {"memory_limit": MEMORY, "threads": THREADS, **self._spill_folder.settings()}
         for name, value in (limits | {"enable_external_access": False, "lock_configuration": True}).items():
             self._connection.execute(f"SET {name} = ?", [value])
 
-    def ask(self, sql: str, *values: object) -> Result:
-        """The answer to one statement that reads. Raises QueryError, StoreError."""
-        return self._new().answer(sql, values)
+    def query(self, sql: str, *values: object) -> Result:
+        """Return the result of one statement that reads. Raises QueryError, StoreError."""
+        return self._start().run(sql, values)
 
     def arrays(self, sql: str, *values: object) -> dict[str, npt.NDArray[Any]]:
-        """The whole answer by column, NumPy masked where NULL. Raises QueryError, StoreError."""
-        return self._new().arrays(sql, values)
+        """Return the whole result by column, masked where NULL. Raises QueryError, StoreError."""
+        return self._start().arrays(sql, values)
 
-    def _new(self) -> RunningQuery:
+    def _start(self) -> RunningQuery:
         try:
-            asked = RunningQuery(self._connection.cursor(), self.path, self._asked.discard)
+            query = RunningQuery(self._connection.cursor(), self.path, self._queries.discard)
         except duckdb.Error as error:
             raise StoreError(explain(error, self.path)) from error
-        self._asked.add(asked)
-        return asked
+        self._queries.add(query)
+        return query
 
     def interrupt(self) -> None:
-        """Ends what isn't answered yet."""
-        for asked in list(self._asked):
-            asked.stop("the query was cancelled")
+        """Cancel running queries."""
+        for query in list(self._queries):
+            query.stop("the query was cancelled")
 
-    def aside(self) -> QuerySource:
-        """The same for another place that asks: interrupting or closing it leaves this one alone."""
-        return _Aside(self)
+    def second_source(self) -> QuerySource:
+        """Return a source on the same open file that is interrupted and closed on its own."""
+        return _SecondSource(self)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.interrupt()
         self._connection.close()
-        self._scratch.remove()
+        self._spill_folder.remove()
 
 
-class _Aside(FileSource):
-    """A connection of its own to what another one opened."""
+class _SecondSource(FileSource):
+    """Another connection to a file that a FileSource has opened."""
 
     def __init__(self, opened: FileSource) -> None:
         self.path = opened.path
         self._connection = opened._connection.cursor()
-        self._asked = set()
+        self._queries = set()
 
     def close(self) -> None:
-        """Let go of the connection; the file stays open."""
+        """Close the connection; the file stays open."""
         self.interrupt()
         self._connection.close()

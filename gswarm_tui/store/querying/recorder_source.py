@@ -1,7 +1,7 @@
-"""Queries on a file while the recorder writes it: cursors of its connection that only read.
+"""Read-only queries on a file while the recorder writes it, on cursors of the recorder's connection.
 
-Recording comes first: queries are few, bounded in time, and end where the recorder needs their memory or has
-to open its file anew.
+Recording comes first: queries are few, limited in time, and end when the recorder needs their memory or has
+to reopen its file.
 """
 
 from __future__ import annotations
@@ -15,46 +15,48 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from gswarm_tui.store.duckdb_internals import release_memory
 from gswarm_tui.store.querying.results import QueryError, Result
 from gswarm_tui.store.querying.running_query import RunningQuery, explain_query
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-AT_ONCE = 8
-LONGEST_S = 600.0
+MAX_QUERIES = 8
+TIMEOUT_S = 600.0
 THREADS = 2
-"""So many work while there is a query, else one: for what the recorder writes two take 0.4 more CPU."""
+"""Threads while a query runs, else one: with two, the recorder's own statements take 0.4 more CPU."""
 MEMORY = "1GB"
-HEADROOM = 3 * 1024**3
+ADDRESS_SPACE = 3 * 1024**3
 """What all queries together may allocate, DuckDB's own blocks included."""
 _CANCELLED = "the query was cancelled"
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class CursorPool:
-    """Cursors of the recorder's connection, lent to whoever asks while there is one.
+    """Cursors of the recorder's connection for queries; usable from any thread.
 
-    ``usual_memory`` is the connection's bound without queries, ``longest_s`` the time that a query may take
-    until its last row is fetched. All methods may be called from any thread.
+    ``usual_memory`` is the connection's memory limit without queries, ``timeout_s`` the time a query may take
+    until its last row is fetched.
     """
 
-    def __init__(self, path: Path, usual_memory: str, longest_s: float = LONGEST_S) -> None:
+    def __init__(self, path: Path, usual_memory: str, timeout_s: float = TIMEOUT_S) -> None:
         self.path = path
         self._usual_memory = usual_memory
-        self._longest_s = longest_s
+        self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._out: dict[RunningQuery, threading.Timer] = {}
-        self._room = threading.BoundedSemaphore(AT_ONCE)
-        self._ceiling = AddressSpaceLimit(HEADROOM)
+        self._running: dict[RunningQuery, threading.Timer] = {}
+        self._free = threading.BoundedSemaphore(MAX_QUERIES)
+        self._address_space = _AddressSpaceLimit(ADDRESS_SPACE)
 
-    def serve(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """From now on there is this connection; it is given over to be used here alone."""
+    def open(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Serve queries from this connection, which the pool owns from now on."""
         with self._lock:
             self._connection = connection
 
-    def withdraw(self, reason: str) -> None:
-        """The recorder is about to close: no more cursors, and all queries end."""
+    def close(self, reason: str) -> None:
+        """End all queries and close the connection."""
         with self._lock:
             connection, self._connection = self._connection, None
         self.stop(reason)
@@ -62,139 +64,133 @@ class CursorPool:
             connection.close()
 
     def stop(self, reason: str) -> bool:
-        """Ends all queries; whether there were any."""
+        """End all queries; return whether any ran."""
         with self._lock:
-            out = list(self._out)
-        for asked in out:
-            asked.stop(reason)
-        return bool(out)
+            running = list(self._running)
+        for query in running:
+            query.stop(reason)
+        return bool(running)
 
-    def lend(self) -> RunningQuery:
-        """Something to ask with. Raises QueryError where the file can't be asked now."""
-        if not self._room.acquire(timeout=10):
-            raise QueryError(f"{AT_ONCE} queries run on {self.path} already; ask again when one has ended")
+    def start_query(self) -> RunningQuery:
+        """Return a cursor for one query. Raises QueryError if the file can't be queried now."""
+        if not self._free.acquire(timeout=10):
+            raise QueryError(
+                f"{MAX_QUERIES} queries already run on {self.path}; try again when one has ended"
+            )
         try:
             with self._lock:
                 if self._connection is None:
-                    raise QueryError(f"{self.path} isn't open now; ask again in a moment")
-                if not self._out:
+                    raise QueryError(f"{self.path} isn't open now; try again in a moment")
+                if not self._running:
                     self._connection.execute(f"SET memory_limit = '{MEMORY}'")
                     self._connection.execute(f"SET threads = {THREADS}")
-                    self._ceiling.set()
+                    self._address_space.set()
                 cursor = self._connection.cursor()
                 cursor.execute("USE rec")
-                asked = RunningQuery(cursor, self.path, self._ended)
-                words = f"the query took longer than {self._longest_s:g} s, the most while this is recorded"
-                timer = threading.Timer(self._longest_s, asked.stop, [words])
+                query = RunningQuery(cursor, self.path, self._ended)
+                late = f"the query took longer than {self._timeout_s:g} s, the limit while recording"
+                timer = threading.Timer(self._timeout_s, query.stop, [late])
                 timer.daemon = True
                 timer.start()
-                self._out[asked] = timer
+                self._running[query] = timer
         except BaseException as error:
-            self._lift()
-            self._room.release()
+            self._restore_limits()
+            self._free.release()
             if isinstance(error, duckdb.Error):
-                raise QueryError(f"{self.path} can't be asked now: {explain_query(error)}") from error
+                raise QueryError(f"{self.path} can't be queried now: {explain_query(error)}") from error
             raise
-        return asked
+        return query
 
-    def settle(self) -> None:
-        """Give back the memory that queries needed, and all that is in the file, where none runs.
-
-        DuckDB queues each piece of memory to be given back some time, and remembers those that are gone
-        already until it looks through the queue. That it does only while it has more than it may.
-        """
+    def release_memory(self) -> None:
+        """Free the memory that queries needed and that caches the file, unless a query runs."""
         with self._lock:
-            if self._connection is not None and not self._out:
-                with suppress(duckdb.OutOfMemoryException):  # nobody can keep to so little
-                    self._connection.execute("SET memory_limit = '1KB'")
-                self._connection.execute(f"SET memory_limit = '{self._usual_memory}'")
+            if self._connection is not None and not self._running:
+                release_memory(self._connection, self._usual_memory)
 
-    def _ended(self, asked: RunningQuery) -> None:
+    def _ended(self, query: RunningQuery) -> None:
         with self._lock:
-            self._out.pop(asked).cancel()
-        self._lift()
-        self._room.release()
+            self._running.pop(query).cancel()
+        self._restore_limits()
+        self._free.release()
 
-    def _lift(self) -> None:
+    def _restore_limits(self) -> None:
         with self._lock:
-            if self._out:
+            if self._running:
                 return
-            self._ceiling.lift()
+            self._address_space.restore()
             if self._connection is not None:
                 with suppress(duckdb.Error):
                     self._connection.execute("SET threads = 1")
 
 
 class RecorderSource:
-    """A Source on a file that is being recorded in this process; one for each place that asks.
+    """A QuerySource on a file that this process records; each place that queries has its own.
 
-    It may be used by several threads; ``ask`` waits for the first rows, so not by one that draws.
+    Usable from several threads; ``query`` waits for the first rows, so don't call it from the event loop.
     """
 
     running = True
 
-    def __init__(self, lending: CursorPool) -> None:
-        self.path = lending.path
-        self._lending = lending
+    def __init__(self, pool: CursorPool) -> None:
+        self.path = pool.path
+        self._pool = pool
         self._lock = threading.Lock()
-        self._asked: list[RunningQuery] = []
+        self._queries: list[RunningQuery] = []
         self._closed = False
 
-    def ask(self, sql: str, *values: object) -> Result:
-        """The answer to one statement that reads. Raises QueryError, StoreError."""
-        return self._new().answer(sql, values)
+    def query(self, sql: str, *values: object) -> Result:
+        """Return the result of one statement that reads. Raises QueryError, StoreError."""
+        return self._start().run(sql, values)
 
     def arrays(self, sql: str, *values: object) -> dict[str, npt.NDArray[Any]]:
-        """The whole answer by column, NumPy masked where NULL. Raises QueryError, StoreError."""
-        return self._new().arrays(sql, values)
+        """Return the whole result by column, masked where NULL. Raises QueryError, StoreError."""
+        return self._start().arrays(sql, values)
 
-    def _new(self) -> RunningQuery:
-        asked = self._lending.lend()
+    def _start(self) -> RunningQuery:
+        query = self._pool.start_query()
         with self._lock:
-            self._asked = [one for one in self._asked if not one.closed] + [asked]
+            self._queries = [one for one in self._queries if not one.closed] + [query]
             if not self._closed:
-                return asked
-        asked.close()
+                return query
+        query.close()
         raise QueryError(_CANCELLED)
 
     def interrupt(self) -> None:
-        """Ends what was asked here and isn't answered yet, from any thread: QueryError is raised there."""
+        """Cancel the queries that run here, from any thread: they raise QueryError."""
         with self._lock:
-            asked, self._asked = self._asked, []
-        for one in asked:
-            if not one.closed:
-                one.stop(_CANCELLED)
+            queries, self._queries = self._queries, []
+        for query in queries:
+            if not query.closed:
+                query.stop(_CANCELLED)
 
     def close(self) -> None:
-        """Let go of it; what is unanswered ends, and nothing more is answered."""
+        """Cancel the queries that run here and refuse new ones."""
         self._closed = True
         self.interrupt()
 
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+class _AddressSpaceLimit:
+    """A limit on what the process maps beyond its present size, while queries run.
 
-
-class AddressSpaceLimit:
-    """Lets the process map so many bytes more than it has, while it is set; asking for more fails there."""
+    DuckDB's memory limit covers its own blocks. A list or the state of a quantile is allocated outside of
+    them; without this limit, a query on hundreds of millions of rows makes the kernel kill the recorder.
+    """
 
     def __init__(self, headroom: int) -> None:
         self._headroom = headroom
         self._before: tuple[int, int] | None = None
 
     def set(self) -> None:
-        """From now on; a lower limit that is there already stays."""
+        """Apply the limit; a lower one that is set already stays."""
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        most = _mapped() + self._headroom
-        if self._before is None and (soft == resource.RLIM_INFINITY or most < soft):
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE
+        limit = mapped + self._headroom
+        if self._before is None and (soft == resource.RLIM_INFINITY or limit < soft):
             self._before = soft, hard
-            resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
-    def lift(self) -> None:
-        """As it was before."""
+    def restore(self) -> None:
+        """Restore the limit as it was before ``set``."""
         before, self._before = self._before, None
         if before is not None:
             resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def _mapped() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE

@@ -1,6 +1,6 @@
-"""What answers are, and where they come from: a finished file, or the recorder that is writing one.
+"""Query results, and what can be queried: a finished file, or the recorder that writes one.
 
-Quick to import: who only hands answers on doesn't wait for the database.
+Imports quickly: who only passes results on doesn't load the database.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from gswarm_tui.store.errors import StoreError
 
 
 class QueryError(StoreError):
-    """The query is wrong, or asks for what isn't allowed; the message says why in DuckDB's words."""
+    """The query is wrong or not allowed; the message gives the reason in DuckDB's words."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A query's columns, DuckDB's names of their types, and its rows, which come in batches, once.
+    """A query's column names, DuckDB's names of their types, and its rows in batches, which can be read once.
 
-    Values are what DuckDB's Python client gives: times are ``datetime`` without a zone, in UTC. Who doesn't
-    take all rows calls ``close``.
+    Values are those of DuckDB's Python client; times are ``datetime`` in UTC without a time zone. Call
+    ``close`` unless all rows are read.
     """
 
     names: Sequence[str]
@@ -31,25 +31,25 @@ class Result:
     close: Callable[[], None] = lambda: None
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """All rows. Raises StoreError."""
+        """Return all rows. Raises StoreError."""
         return [row for batch in self.batches for row in batch]
 
     def dicts(self) -> list[dict[str, Any]]:
-        """All rows by column. Raises StoreError."""
+        """Return all rows by column. Raises StoreError."""
         return [dict(zip(self.names, row, strict=True)) for row in self.rows()]
 
 
 class QuerySource(Protocol):
-    """A recording file that only answers questions; ``running`` says whether it is being written."""
+    """A recording file that takes read-only queries; ``running`` is true while it is being written."""
 
     path: Path
     running: bool
 
-    def ask(self, sql: str, *values: object) -> Result:
-        """The answer to one statement that reads, with ``?`` for values. Raises QueryError, StoreError."""
+    def query(self, sql: str, *values: object) -> Result:
+        """Return the result of one statement, with ``?`` for values. Raises QueryError, StoreError."""
 
     def interrupt(self) -> None:
-        """Ends what isn't answered yet, from any thread: QueryError is raised where it is awaited."""
+        """Cancel running queries, from any thread: they raise QueryError."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""

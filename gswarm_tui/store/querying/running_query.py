@@ -1,9 +1,8 @@
-"""One statement that reads, carried out on a connection: what is allowed, its answer in batches, its end.
+"""One read-only query on a cursor: which statements may run, the result in batches, cancelling it.
 
-DuckDB is the first guard: connections that answer are read-only, or their transactions are, and they have no
-access to files and networks. What a statement is and which functions its FROM clauses call is checked before
-it runs, because DuckDB has functions that switch logging and profiling on, checkpoint, or take addresses in
-memory, and lets any query call them.
+DuckDB is the first guard: connections or transactions are read-only, without access to files and networks.
+The statement's kind and the functions in its FROM clauses are checked before it runs, because DuckDB lets
+any query call functions that switch on logging and profiling, checkpoint, or take addresses in memory.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ROWS_AT_ONCE = 2_048
-"""DuckDB's own batches have as many."""
+BATCH_ROWS = 2_048
+"""The size of DuckDB's own batches."""
 
-ACCEPTED_MOST = 200
-_ACCEPTED: set[str] = set()
-"""Statements that were seen to only read; looking costs more than many of them."""
+MAX_CHECKED = 200
+_CHECKED: set[str] = set()
+"""Statements that passed the check, which takes longer than many queries."""
 _TABLE_FUNCTIONS = {
     "duckdb_columns",
     "duckdb_constraints",
@@ -68,7 +67,7 @@ _ALLOWED = "only SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE, SHOW an
 
 
 def split(sql: str) -> list[str]:
-    """The statements of a text, one by one. Raises QueryError."""
+    """Split a text into its statements. Raises QueryError."""
     try:
         return [statement.query.strip() for statement in duckdb.extract_statements(sql)]
     except duckdb.Error as error:
@@ -76,9 +75,9 @@ def split(sql: str) -> list[str]:
 
 
 class RunningQuery:
-    """A statement under way on a cursor of its own, which ends with it.
+    """A query with a cursor of its own, which closes with it.
 
-    One thread fetches; any thread may ``stop`` it, and then it raises QueryError with that reason.
+    One thread fetches rows; any thread may ``stop`` the query, which then raises QueryError with the reason.
     """
 
     def __init__(
@@ -91,23 +90,23 @@ class RunningQuery:
         self._stopped = ""
         self.closed = False
 
-    def answer(self, sql: str, values: Sequence[object]) -> Result:
-        """Runs it until its first rows are there. Raises QueryError, StoreError."""
+    def run(self, sql: str, values: Sequence[object]) -> Result:
+        """Start the statement; return its result when it has rows. Raises QueryError, StoreError."""
         with self._checked():
-            self._patiently(lambda: self._run(sql, values))
+            self._interruptible(lambda: self._execute(sql, values))
             described = self._cursor.description or []
         names, types = [str(column[0]) for column in described], [str(column[1]) for column in described]
         return Result(names, types, self._batches(), self.close)
 
     def arrays(self, sql: str, values: Sequence[object]) -> dict[str, npt.NDArray[Any]]:
-        """Runs it to its end: the answer by column, masked where NULL. Raises QueryError, StoreError."""
+        """Return the whole result by column, masked where NULL. Raises QueryError, StoreError."""
         with self._checked():
-            self._patiently(lambda: self._run(sql, values))
-            found = dict(self._patiently(self._cursor.fetchnumpy))
+            self._interruptible(lambda: self._execute(sql, values))
+            arrays = dict(self._interruptible(self._cursor.fetchnumpy))
         self.close()
-        return found
+        return arrays
 
-    def _run(self, sql: str, values: Sequence[object]) -> None:
+    def _execute(self, sql: str, values: Sequence[object]) -> None:
         _check_read_only(self._cursor, sql)
         self._cursor.execute("BEGIN TRANSACTION READ ONLY")
         self._cursor.execute(sql, list(values))
@@ -116,15 +115,15 @@ class RunningQuery:
         rows = [()]
         while rows:
             with self._checked():
-                rows = [] if self.closed else self._patiently(lambda: self._cursor.fetchmany(ROWS_AT_ONCE))
+                rows = [] if self.closed else self._interruptible(lambda: self._cursor.fetchmany(BATCH_ROWS))
             if rows:
                 yield rows
         self.close()
 
-    def _patiently(self, call: Callable[[], T]) -> T:
-        """Calls it so that Ctrl-C ends it: DuckDB doesn't look for signals while it works or waits.
+    def _interruptible(self, call: Callable[[], T]) -> T:
+        """Call a function of DuckDB, which ignores signals, so that Ctrl-C interrupts the query.
 
-        The cursor must not be closed under a thread that uses it, so nothing is raised before that has ended.
+        KeyboardInterrupt is raised after the query has ended, because its cursor can't be closed before.
         """
         main = threading.current_thread() is threading.main_thread()
         if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -154,7 +153,7 @@ class RunningQuery:
 
     @contextlib.contextmanager
     def _checked(self) -> Iterator[None]:
-        """Use the cursor; errors are sentences, and end it."""
+        """Use the cursor; turn errors into sentences and close it."""
         try:
             with self._busy:
                 if self._stopped:
@@ -172,10 +171,10 @@ class RunningQuery:
             raise
 
     def stop(self, reason: str, wait_s: float = 5.0) -> None:
-        """Interrupts it, from any thread, and lets go of the cursor as soon as nobody uses it."""
+        """Interrupt the query, from any thread, and close the cursor as soon as no thread uses it."""
         self._stopped = self._stopped or reason
-        tries = max(1, round(wait_s / 0.05))
-        for _ in range(tries):  # an interrupt that comes between two steps of a query is forgotten
+        attempts = max(1, round(wait_s / 0.05))
+        for _ in range(attempts):  # DuckDB ignores an interrupt between two steps of a query
             if self.closed:
                 return
             with contextlib.suppress(duckdb.Error):
@@ -186,7 +185,7 @@ class RunningQuery:
                 return
 
     def close(self) -> None:
-        """Ends it, unless that was done."""
+        """Close the cursor, once."""
         with self._busy:
             if self.closed:
                 return
@@ -209,8 +208,8 @@ def explain_query(error: duckdb.Error) -> str:
 
 
 def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Lets nothing pass but queries whose functions only compute. Raises QueryError, duckdb.Error."""
-    if sql in _ACCEPTED:
+    """Allow only queries whose functions only compute. Raises QueryError, duckdb.Error."""
+    if sql in _CHECKED:
         return
     statements = duckdb.extract_statements(sql)
     if len(statements) != 1:
@@ -219,9 +218,7 @@ def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
     if kind == duckdb.StatementType.EXPLAIN:
         statement = _EXPLAIN.sub("", statement, count=1)
     elif kind == duckdb.StatementType.MULTI:
-        raise QueryError(
-            "PIVOT needs the values that become columns: PIVOT … ON column IN ('a', 'b') USING …"
-        )
+        raise QueryError("name the columns that PIVOT makes: PIVOT … ON column IN ('a', 'b') USING …")
     elif kind != duckdb.StatementType.SELECT:
         raise QueryError(f"{_ALLOWED}, not {_name(statement, kind)}")
     try:
@@ -233,32 +230,32 @@ def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
     for function in functions:
         if function not in _TABLE_FUNCTIONS:
             raise QueryError(f"queries can't use the function {function}")
-    if len(_ACCEPTED) >= ACCEPTED_MOST:
-        _ACCEPTED.clear()
-    _ACCEPTED.add(sql)
+    if len(_CHECKED) >= MAX_CHECKED:
+        _CHECKED.clear()
+    _CHECKED.add(sql)
 
 
 def _name(statement: str, kind: duckdb.StatementType) -> str:
-    """What a statement is called; DuckDB takes some for other kinds than their first word says."""
+    """Return a statement's name; DuckDB reports a wrong kind for some."""
     word = re.match(r"\s*(VACUUM|ANALYZE|(?:FORCE\s+)?CHECKPOINT)\b", statement, re.IGNORECASE)
     return word[1].upper() if word else kind.name.replace("_", " ")
 
 
 class SpillFolder:
-    """A folder among those for temporary files that DuckDB makes when it needs it; nobody guesses its name.
+    """A temporary folder with a random name, created by DuckDB when a query needs it.
 
-    It may take half of what is free there, at most ``most_bytes``.
+    It may fill half of the free space there, at most ``max_bytes``.
     """
 
-    def __init__(self, most_bytes: int = 1 << 40) -> None:
-        above = Path(tempfile.gettempdir())
-        self._path = above / f"gswarm-tui-{secrets.token_hex(8)}"
-        self._bytes = min(most_bytes, shutil.disk_usage(above).free // 2)
+    def __init__(self, max_bytes: int = 1 << 40) -> None:
+        parent = Path(tempfile.gettempdir())
+        self._path = parent / f"gswarm-tui-{secrets.token_hex(8)}"
+        self._bytes = min(max_bytes, shutil.disk_usage(parent).free // 2)
 
     def settings(self) -> dict[str, str | bool | int | float | list[str]]:
-        """What tells DuckDB so when it connects."""
+        """Return the settings with which DuckDB connects."""
         return {"temp_directory": str(self._path), "max_temp_directory_size": f"{self._bytes} bytes"}
 
     def remove(self) -> None:
-        """Remove what is left of it."""
+        """Remove the folder."""
         shutil.rmtree(self._path, ignore_errors=True)

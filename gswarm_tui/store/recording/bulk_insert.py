@@ -1,7 +1,7 @@
-"""Adding rows to tables again and again, by statements that are planned once.
+"""Inserts from arrays with statements that are planned once.
 
-To plan one costs two milliseconds, which is more than to insert a thousand rows. So the arrays that a
-statement reads stay where they are and are filled anew.
+Planning a statement costs two milliseconds, more than inserting a thousand rows. So the arrays that a
+statement reads stay in place and are refilled.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from gswarm_tui.store.recording.batch import Columns
 from gswarm_tui.store.sql.schema import ColumnSchema, TableSchema
 
 _SIZES = (64, 1_024, 4_096, 16_384)
-"""So many rows a statement takes; all of its arrays are looked at, and stay, so a few rows get small ones.
+"""Rows per statement. A statement reads its whole arrays, which stay in memory, so few rows get small arrays.
 
-More rows than the largest takes are several statements: arrays that don't fit into a processor's cache take
-longer than those need to begin.
+More rows than the largest size become several statements: larger arrays don't fit into a processor's cache.
 """
 
 
 class BulkInsert:
-    """Inserts rows, or replaces those of the same key, on one connection.
+    """Inserts rows, or replaces rows with the same key, on one connection.
 
-    A transaction that is rolled back takes what was planned in it with it: begin with another intake then.
+    A rollback drops the statements that were planned in the transaction: create another BulkInsert then.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -35,7 +34,7 @@ class BulkInsert:
         self._planned: dict[tuple[str, int], _Planned] = {}
 
     def insert(self, table: TableSchema, columns: Columns) -> None:
-        """Adds these rows; columns that aren't given are NULL. Raises duckdb.Error."""
+        """Insert rows; missing columns become NULL. Raises duckdb.Error."""
         rows = len(next(iter(columns.values())))
         for begin in range(0, rows, _SIZES[-1]):
             part = {name: values[begin : begin + _SIZES[-1]] for name, values in columns.items()}
@@ -50,14 +49,13 @@ class BulkInsert:
 
 
 class _Planned:
-    """One statement, and the arrays that it reads: a first row that never counts, then ``size`` rows."""
+    """A statement with the arrays that it reads: a first row that is never inserted, then ``size`` rows."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, table: TableSchema, size: int) -> None:
         self._connection = connection
         self._name = f"incoming_{table.name}_{size}"
         self._arrays = {column.name: _array(column, size + 1) for column in table.columns}
         self._counts = np.zeros(size + 1, dtype=np.bool_)
-        # DuckDB reads the arrays where they lie; only this connection sees them.
         register_arrays(connection, self._name, self._arrays | {"counts": self._counts})
         self._statement: duckdb.Statement | str
         if table.key:
@@ -67,7 +65,7 @@ class _Planned:
             self._statement = f"EXECUTE {self._name}"
 
     def insert(self, columns: Columns, rows: int) -> None:
-        """Runs it with these rows."""
+        """Run the statement with these rows."""
         self._counts[1 : rows + 1] = True
         try:
             for name, array in self._arrays.items():
@@ -77,7 +75,7 @@ class _Planned:
             self._counts[:] = False
             for array in self._arrays.values():
                 if array.dtype == object:
-                    array[1:] = None  # texts are to be held no longer
+                    array[1:] = None  # don't keep texts in memory
 
 
 def _insert(table: TableSchema, source: str) -> str:
@@ -86,9 +84,9 @@ def _insert(table: TableSchema, source: str) -> str:
 
 
 def _merge(table: TableSchema, source: str) -> str:
-    """What replaces rows by their keys, of which the source must have none twice.
+    """Return a statement that replaces rows by key; the source must not hold a key twice.
 
-    INSERT OR REPLACE sees to that itself, and needs 2 MB to do so.
+    INSERT OR REPLACE would need 2 MB more, because it removes duplicates itself.
     """
     names = [column.name for column in table.columns]
     alike = " AND ".join(f"{table.name}.{name} = new.{name}" for name in table.key)
@@ -107,7 +105,7 @@ def _rows(table: TableSchema, source: str) -> str:
 
 
 def _array(column: ColumnSchema, size: int) -> npt.NDArray[Any]:
-    """What holds a column's values. The first tells DuckDB that objects are texts, where others are None."""
+    """Return the array for a column; the first value of an object array tells DuckDB that it holds texts."""
     match column.type:
         case "TIMESTAMP":
             return np.zeros(size, dtype="datetime64[us]")
@@ -125,7 +123,7 @@ def _fitting(values: npt.NDArray[Any], array: npt.NDArray[Any]) -> npt.NDArray[A
     if array.dtype != np.float32:
         return values
     kept = rounded(values)
-    if kept.dtype != np.float32:  # what is too large is no answer
+    if kept.dtype != np.float32:  # too large for the column: not measured
         with np.errstate(over="ignore"):
             kept = kept.astype(np.float32)
         kept[np.isinf(kept)] = np.nan
@@ -139,10 +137,14 @@ def _null(array: npt.NDArray[Any]) -> Any:
 
 
 def rounded(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Whole numbers; below 100 with one digit after the point, below 10 with two."""
+    """Round to whole numbers, below 100 to one digit after the point, below 10 to two.
+
+    NVML's power is good to 5 %, and a rate no better than its interval: further digits are noise, which
+    doesn't compress and would be most of the file.
+    """
     size = np.abs(values)
     steps = np.where(size < 100, np.where(size < 10, 100, 10), 1).astype(values.dtype)
-    # NaN stands for NULL; what is too large for its column becomes NULL there.
+    # NaN stands for NULL; numbers too large for their column become NULL there.
     with np.errstate(over="ignore"):
         kept: npt.NDArray[Any] = np.rint(values * steps) / steps
     return kept

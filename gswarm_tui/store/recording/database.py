@@ -1,8 +1,7 @@
-"""The DuckDB file itself: opening it, its schema, writing one transaction.
+"""The DuckDB file of a recording: its schema, transactions, and the rewrite that shrinks it at the end.
 
-Facts this rests on, measured with DuckDB 2.0: a failed commit leaves nothing behind; a failed checkpoint
-invalidates the attached file until it is attached again; a deleted file can still be copied from the
-connection that has it open.
+Measured with DuckDB 2.0: a failed commit leaves nothing behind; a failed checkpoint makes the attached file
+unusable until it is attached again. Why files are rewritten: docs/decisions/005-recording-file-rewrite.md.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import shutil
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,45 +40,47 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 MEMORY = "256MB"
-"""DuckDB keeps what it has written up to this; a login node's users have to share theirs."""
+"""DuckDB caches what it has written up to this limit; users of a login node share its memory."""
+_MAX_SPILL_BYTES = 4 * 1024**3
+_MAX_WAL_BYTES = 256 * 1024 * 1024
+"""A larger write-ahead log stops queries that keep it from being checkpointed."""
 
-_MOST_LOG = 256 * 1024 * 1024
-"""So large may the write-ahead log become before queries end that keep it from being emptied."""
-
-_MOST_COMPACTED = 128 * 1024 * 1024
-"""So much is written anew in three or four seconds."""
-_ROOM = 4
-"""So many times the file's size has to be free for that, of which it takes at most two."""
-_BLOCK = 256 * 1024
-_MOST_HOLES = 8
-"""A smaller file has no more than so many blocks to lose."""
-
-_MOST_SPILT = 4 * 1024**3
+_MAX_REWRITE_BYTES = 128 * 1024 * 1024
+"""A file of this size is rewritten in three or four seconds."""
+_FREE_SPACE_FACTOR = 4
+"""A rewrite needs this many times the file's size free on its disk, and uses at most half of that."""
+_MIN_REWRITE_BYTES = 8 * 256 * 1024
+"""A smaller file has no more than eight blocks to lose."""
 
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
-    "threads": 1,  # queries get more while there are any
-    "async_threads": 1,  # for files that are far away
+    "threads": 1,  # the pool raises this while queries run
+    "async_threads": 1,  # only remote files would need more
     "memory_limit": MEMORY,
-    # The recorder checkpoints between commits: a checkpoint that fails in a commit takes that with it.
+    # The recorder checkpoints between commits: a failed checkpoint inside a commit would fail the commit too.
     "wal_autocheckpoint": "1TB",
 }
+_ALL_COLUMNS = (
+    "SELECT schema_name, table_name, column_name FROM duckdb_columns() "
+    "WHERE database_name = 'rec' AND NOT internal "
+    "AND table_oid IN (SELECT table_oid FROM duckdb_tables() WHERE database_name = 'rec')"
+)
 
 
 class _BusyError(StoreError):
-    """A query stands in the way."""
+    """A running query blocks a checkpoint."""
 
 
 class DataRefusedError(Exception):
-    """The database is well but doesn't take these values."""
+    """DuckDB refuses these values; the database itself is fine."""
 
 
 @dataclass(frozen=True)
 class RecordingInfo:
-    """What is known about a recording when it begins; ``started_at`` is Unix time in seconds.
+    """The facts about a recording at its start; ``started_at`` is Unix time in seconds.
 
-    ``uid`` names it to the agents, ``options`` is a JSON object that says how its nodes are reached.
+    ``uid`` identifies the recording to the agents, ``options`` is a JSON object with the way to its nodes.
     """
 
     started_at: float
@@ -96,60 +96,64 @@ class RecordingInfo:
 
 
 class Database:
-    """A recording file held open for writing, by one thread at a time; ``lending`` lets others read it."""
+    """A recording file open for writing, used by one thread at a time; ``pool`` lets queries read it."""
 
-    def __init__(self, path: Path, lending: CursorPool | None = None) -> None:
-        """Opens the file, or makes it with the schema. Raises StoreError."""
+    def __init__(self, path: Path, pool: CursorPool | None = None) -> None:
+        """Open the file, or create it with the schema. Raises StoreError."""
         self.path = path
-        self._lending = lending
-        # Only queries need it; the recording may be on the same disk.
-        self._scratch = SpillFolder(_MOST_SPILT)
+        self._pool = pool
+        self._spill_folder = SpillFolder(_MAX_SPILL_BYTES)  # for queries; the recording may be on this disk
         self._connection = self._connect()
-        self._writing = self._connect_for_writing()
-        self._inode = inode_of(path)
+        self._writer = self._connect_writer()
+        self._inode = _inode(path)
         self._broken = False
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         path = self.path
         if not path.parent.is_dir():
-            raise StoreError(f"there is no folder {path.parent}; make it, or name another file with --db")
-        if path.is_fifo():  # DuckDB would wait for its other end for ever
+            raise StoreError(
+                f"the folder {path.parent} doesn't exist; create it, or name another file with --db"
+            )
+        if path.is_fifo():  # DuckDB would wait for a writer forever
             raise StoreError(f"{path} is a pipe; name another file with --db")
-        connection = duckdb.connect(":memory:", config=_SETTINGS | self._scratch.settings())
+        connection = duckdb.connect(":memory:", config=_SETTINGS | self._spill_folder.settings())
         try:
-            # An existing file keeps its version: DuckDB refuses to attach one with a lower.
+            # An existing file keeps its version: DuckDB refuses to attach it with a lower one.
             options = "" if path.exists() else f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
             connection.execute(f"ATTACH {literal(str(path))} AS rec {options}")
             connection.execute("USE rec")
-            with contextlib.suppress(OSError):
-                remove(
-                    compact_of(path)
-                )  # only who has the file open makes it, so it is of one who was killed
-            prepare(connection, path)
-            _shut_in(connection, path)
+            with contextlib.suppress(OSError):  # only a killed recorder of this file leaves a rewrite behind
+                _remove(rewrite_path(path))
+            _update_schema(connection, path)
+            # No statement may reach other files or the network, except for the rewrite.
+            files = [
+                f"{rewrite_path(path)}{suffix}" for suffix in ("", ".wal", ".wal.checkpoint", ".wal.recovery")
+            ]
+            connection.execute("SET allowed_paths = ?", [files])
+            connection.execute("SET enable_external_access = false")
         except duckdb.Error as error:
             connection.close()
             raise open_error(error, path) from error
         except StoreError:
             connection.close()
             raise
-        if self._lending is not None:
-            self._lending.serve(connection.cursor())
+        if self._pool is not None:
+            self._pool.open(connection.cursor())
         return connection
 
-    def _connect_for_writing(self) -> duckdb.DuckDBPyConnection:
-        """A connection for the intake alone, whose plans leave nothing to optimize.
+    def _connect_writer(self) -> duckdb.DuckDBPyConnection:
+        """Return the connection for inserts, without the optimizer.
 
-        Those that replace rows are made anew each time, and the optimizer takes most of that.
+        Statements that replace rows are planned each time; the optimizer would take most of that time.
         """
         connection = self._connection.cursor()
         connection.execute("USE rec")
         connection.execute("PRAGMA disable_optimizer")
-        self._intake = BulkInsert(connection)
+        self._bulk_insert = BulkInsert(connection)
         return connection
 
     def begin_recording(self, info: RecordingInfo) -> int:
-        """Adds a recording and returns its number. Raises StoreError."""
+        """Add a recording and return its number. Raises StoreError."""
         recording_id = self.next_free("recording_id", "recordings")
         values = asdict(info) | {"schema_version": SCHEMA_VERSION}
         values["started_at"] = micros(info.started_at)
@@ -157,32 +161,32 @@ class Database:
         marks = ", ".join("make_timestamp(?)" if name == "started_at" else "?" for name in values)
         self._execute(
             f"INSERT INTO recordings (recording_id, {names}) VALUES (?, {marks})",  # noqa: S608 (own names)
-            [recording_id, *(_clean(value) for value in values.values())],
+            [recording_id, *(_valid_text(value) for value in values.values())],
         )
         return recording_id
 
     def next_free(self, column: str, table: str) -> int:
-        """The lowest number above all that are in the column. Raises StoreError."""
+        """Return the number after the highest in the column. Raises StoreError."""
         return int(self._execute(f"SELECT coalesce(max({column}), 0) + 1 FROM {table}")[0][0])  # noqa: S608
 
     def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
-        """The rows of a query by column. Raises StoreError."""
-        found = self._execute(sql, list(values))
+        """Return the rows of a query by column. Raises StoreError."""
+        rows = self._execute(sql, list(values))
         names = [column[0] for column in self._connection.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in found]
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def end_recording(self, recording_id: int, ended_at: float) -> None:
-        """Notes when the recording ended. Raises StoreError."""
+        """Store when the recording ended. Raises StoreError."""
         self._execute(
             "UPDATE recordings SET ended_at = make_timestamp(?) WHERE recording_id = ?",
             [micros(ended_at), recording_id],
         )
 
     def write(self, tables: Iterable[tuple[TableSchema, Columns]]) -> None:
-        """Writes all in one transaction or nothing. Raises StoreError, DataRefusedError."""
+        """Write everything in one transaction, or nothing. Raises StoreError, DataRefusedError."""
+        self._check_in_place()
         if self._broken:
             self._reopen()
-        self._check_in_place()
         try:
             self._write_all(tables)
         except (duckdb.IntegrityError, duckdb.DataError, duckdb.ProgrammingError) as error:
@@ -195,48 +199,50 @@ class Database:
             raise
 
     def _write_all(self, tables: Iterable[tuple[TableSchema, Columns]]) -> None:
-        once_more = True
+        retry = True
         while True:
             try:
-                self._writing.execute("BEGIN")
+                self._writer.execute("BEGIN")
                 for table, columns in tables:
-                    self._intake.insert(table, columns)
-                self._writing.execute("COMMIT")
+                    self._bulk_insert.insert(table, columns)
+                self._writer.execute("COMMIT")
                 return
             except duckdb.OutOfMemoryException:
-                stopped = self._lending is not None and self._lending.stop(
-                    "the recorder needed the memory that the query had"
+                stopped = self._pool is not None and self._pool.stop(
+                    "the recorder needed the memory that the query used"
                 )
-                if not stopped and not once_more:
+                if not stopped and not retry:
                     raise
-                once_more = stopped  # one that ends by itself just now has given its memory back, too
+                retry = stopped  # a query that has just ended by itself has freed its memory, too
                 self._roll_back()
 
     def _roll_back(self) -> None:
         with contextlib.suppress(duckdb.Error):
-            self._writing.execute("ROLLBACK")
-        self._intake = BulkInsert(self._writing)
+            self._writer.execute("ROLLBACK")
+        self._bulk_insert = BulkInsert(self._writer)
 
     def checkpoint(self) -> None:
-        """Moves the write-ahead log into the file; later if a query looks at it. Raises StoreError."""
-        if self._lending is not None and self.wal_bytes() > _MOST_LOG:
-            self._lending.stop("the recorder had to bring what it wrote into the file")
+        """Move the write-ahead log into the file; later if a query still reads from it. Raises StoreError."""
+        if self._pool is not None and self.wal_bytes() > _MAX_WAL_BYTES:
+            self._pool.stop("the recorder had to write its log into the file")
         with contextlib.suppress(_BusyError):
             self._execute("CHECKPOINT rec")
-            if self._lending is not None:
-                self._lending.settle()
+            if self._pool is not None:
+                self._pool.release_memory()
 
-    def rearrange(self, table: TableSchema, where: str, order: str) -> None:
-        """Puts the rows of a condition back in another order, in one transaction. Raises StoreError."""
+    def reorder(self, table: TableSchema, where: str, order: str) -> None:
+        """Store the rows of a condition in another order, in one transaction. Raises StoreError."""
         execute = self._connection.execute
         try:
             chosen = f"FROM {table.name} WHERE {where}"
-            execute(f"CREATE OR REPLACE TEMP TABLE arranged AS {chosen} ORDER BY {order}")
+            execute(f"CREATE OR REPLACE TEMP TABLE reordered AS {chosen} ORDER BY {order}")
             execute("BEGIN")
-            taken = execute(f"DELETE {chosen}").fetchall()
-            put = execute(f"INSERT INTO {table.name} FROM temp.arranged").fetchall()
-            if taken != put:
-                raise StoreError(f"{self.path}: {taken[0][0]} rows were to be put in order, not {put[0][0]}")
+            deleted = execute(f"DELETE {chosen}").fetchall()
+            inserted = execute(f"INSERT INTO {table.name} FROM temp.reordered").fetchall()
+            if deleted != inserted:
+                raise StoreError(
+                    f"{self.path}: sorting changed {deleted[0][0]} rows into {inserted[0][0]} and was undone"
+                )
             execute("COMMIT")
         except (duckdb.Error, StoreError) as error:
             with contextlib.suppress(duckdb.Error):
@@ -244,84 +250,78 @@ class Database:
             raise StoreError(explain(error, self.path)) from error
         finally:
             with contextlib.suppress(duckdb.Error):
-                execute("DROP TABLE IF EXISTS temp.arranged")
+                execute("DROP TABLE IF EXISTS temp.reordered")
 
-    def compactable(self) -> bool:
-        """Whether the file is worth writing anew, and small enough, and may be. Raises StoreError.
+    def should_rewrite(self) -> bool:
+        """Return whether a rewrite pays off and is allowed. Raises StoreError.
 
-        Not while something waits in its write-ahead log, where another name leads to the file, it is somebody
-        else's, more was put into it than comes from here, or its disk is nearly full.
+        Not while its write-ahead log has content, for links, for files of other users, for files with other
+        tables or columns than ours, or when the disk is nearly full.
         """
-        if self.wal_bytes() or self.path.is_symlink() or inode_of(self.path) != self._inode:
+        if self.wal_bytes() or self.path.is_symlink() or _inode(self.path) != self._inode:
             return False
-        if not _MOST_HOLES * _BLOCK < self.bytes() <= _MOST_COMPACTED:
+        if not _MIN_REWRITE_BYTES < self.bytes() <= _MAX_REWRITE_BYTES:
             return False
-        if shutil.disk_usage(self.path.parent).free < _ROOM * self.bytes():
+        if shutil.disk_usage(self.path.parent).free < _FREE_SPACE_FACTOR * self.bytes():
             return False
-        found = self.path.stat()
-        return found.st_nlink == 1 and found.st_uid == os.geteuid() and not self._holds_more()
+        stat = self.path.stat()
+        if stat.st_nlink != 1 or stat.st_uid != os.geteuid():
+            return False
+        own = {("main", table.name, column.name) for table in TABLES for column in table.columns}
+        return set(self._execute(_ALL_COLUMNS)) == own
 
-    def compact(self, within_s: float) -> None:
-        """Writes the file anew without holes if it is ``compactable``, unless that takes too long.
+    def rewrite(self, timeout_s: float) -> None:
+        """Replace the file with a copy without free blocks if ``should_rewrite``, within ``timeout_s``.
 
-        It is to be closed right after. Raises StoreError.
+        The database must be closed afterwards. Raises StoreError.
         """
-        if not self.compactable():
+        if not self.should_rewrite():
             return
         done = threading.Event()
 
-        def hurry() -> None:
-            # A statement that has yet to begin isn't interrupted.
-            pause = within_s
+        def interrupt_when_late() -> None:
+            # Interrupting has no effect before a statement begins, so repeat it.
+            pause = timeout_s
             while not done.wait(pause):
                 self._connection.interrupt()
                 pause = 0.1
 
-        hurrying = threading.Thread(target=hurry, name="compacting", daemon=True)
-        hurrying.start()
+        watchdog = threading.Thread(target=interrupt_when_late, name="rewrite-timeout", daemon=True)
+        watchdog.start()
         try:
-            found, compact = self.path.stat(), compact_of(self.path)
-            with anew(self._connection, compact):
-                os.chown(compact, -1, found.st_gid)
-                shutil.copystat(self.path, compact)  # who else may read it, also by access control lists
+            stat, copy = self.path.stat(), rewrite_path(self.path)
+            with _new_file(self._connection, copy):
+                os.chown(copy, -1, stat.st_gid)
+                shutil.copystat(self.path, copy)  # permissions, access control lists included
                 self._connection.execute("SET threads = 2")
-                self._connection.execute("COPY FROM DATABASE rec TO anew")
-            if inode_of(self.path) not in (None, self._inode):
-                remove(compact)
-                raise OSError("another file has its place")
-            compact.rename(self.path)
-            self._inode = inode_of(self.path)
+                self._connection.execute("COPY FROM DATABASE rec TO copy")
+            if _inode(self.path) != self._inode:
+                _remove(copy)
+                raise OSError("it was deleted, moved or replaced")
+            copy.rename(self.path)
+            self._inode = _inode(self.path)
         except (duckdb.Error, OSError) as error:
-            _LOG.info("%s was not compacted: %s", self.path, error)
+            _LOG.info("%s was not rewritten: %s", self.path, error)
         finally:
             done.set()
-            hurrying.join()
-
-    def _holds_more(self) -> bool:
-        """Whether there are tables or columns in the file that aren't from here. Raises StoreError."""
-        own = {("main", table.name, column.name) for table in TABLES for column in table.columns}
-        return set(self._execute(COLUMNS)) != own
+            watchdog.join()
 
     def close(self) -> None:
-        """Lets go of the file; queries end."""
-        if self._lending is not None:
-            self._lending.withdraw(f"{self.path} was closed before the query was answered")
+        """Close the file; running queries end."""
+        if self._pool is not None:
+            self._pool.close(f"{self.path} was closed before the query ended")
         with contextlib.suppress(duckdb.Error):
-            self._writing.close()
+            self._writer.close()
             self._connection.close()
-        self._scratch.remove()
+        self._spill_folder.remove()
 
     def bytes(self) -> int:
-        """Size of the file with its write-ahead log."""
-        return size_of(self.path) + self.wal_bytes()
+        """Return the size of the file with its write-ahead log."""
+        return file_size(self.path) + self.wal_bytes()
 
     def wal_bytes(self) -> int:
-        """Size of the write-ahead log."""
-        return size_of(self._wal)
-
-    @property
-    def _wal(self) -> Path:
-        return log_of(self.path)
+        """Return the size of the write-ahead log."""
+        return file_size(wal_path(self.path))
 
     def _execute(self, sql: str, values: list[Any] | None = None) -> list[tuple[Any, ...]]:
         try:
@@ -336,156 +336,101 @@ class Database:
         return StoreError(explain(error, self.path))
 
     def _reopen(self) -> None:
-        if inode_of(self.path) != self._inode:
-            raise StoreError(f"{self.path} is gone; put it back, or end and record into another file")
         self.close()
         self._connection = self._connect()
-        self._writing = self._connect_for_writing()
+        self._writer = self._connect_writer()
         self._broken = False
 
     def _check_in_place(self) -> None:
-        """Sees that the path still leads to the file being written. Raises StoreError."""
-        inode = inode_of(self.path)
+        """Raise StoreError unless the path still leads to the file that was opened."""
+        inode = _inode(self.path)
         if inode is None:
-            self._put_back()
-        elif inode != self._inode:
-            raise StoreError(f"{self.path} was replaced by another file; move that one away")
-
-    def step_aside(self) -> None:
-        """Where another file has its place, goes on as a new one beside that. Raises StoreError."""
-        if inode_of(self.path) not in (None, self._inode):
-            numbered = (self.path.with_stem(f"{self.path.stem}-{number}") for number in count(2))
-            free = next(path for path in numbered if not path.exists())
-            self._put_back(free)
-
-    def _put_back(self, to: Path | None = None) -> None:
-        """A deleted file is still whole in this connection: writes it anew. Raises StoreError."""
-        try:
-            rescue = rescue_of(self.path)
-            set_aside(rescue)  # of a head that was killed in this moment, it is the only copy
-            with anew(self._connection, rescue):
-                self._connection.execute("COPY FROM DATABASE rec TO anew")
-            rescue.rename(to or self.path)
-        except (duckdb.Error, OSError) as error:
-            raise StoreError(explain(error, self.path)) from error
-        self.close()
-        with contextlib.suppress(OSError):
-            self._wal.unlink()  # it belongs to the deleted file
-        self.path = to or self.path
-        self._inode, self._broken = inode_of(self.path), True
-        self._reopen()
+            raise StoreError(f"{self.path} was deleted or moved; move it back, or restart with another file")
+        if inode != self._inode:
+            raise StoreError(f"{self.path} was replaced by another file; move the recording's file back")
 
 
-def _shut_in(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """From here on no statement reaches any file but the attached one and those beside it, and no network."""
-    suffixes = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
-    files = [f"{new}{suffix}" for new in (rescue_of(path), compact_of(path)) for suffix in suffixes]
-    connection.execute("SET allowed_paths = ?", [files])
-    connection.execute("SET enable_external_access = false")
-
-
-def _clean(value: Any) -> Any:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
-COLUMNS = (
-    "SELECT schema_name, table_name, column_name FROM duckdb_columns() "
-    "WHERE database_name = 'rec' AND NOT internal "
-    "AND table_oid IN (SELECT table_oid FROM duckdb_tables() WHERE database_name = 'rec')"
-)
-"""Every column of every table of the file."""
-
-
-def prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Sees that the attached database ``rec`` has all tables, columns and views. Raises StoreError."""
+def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Create or complete tables, columns and views of the attached database ``rec``. Raises StoreError."""
     existing: dict[str, set[str]] = {}
-    for _schema, table, column in connection.execute(COLUMNS).fetchall():
+    for _schema, table, column in connection.execute(_ALL_COLUMNS).fetchall():
         existing.setdefault(table, set()).add(column)
     connection.execute("BEGIN")
     if not existing:
         statements = create_statements()
-    elif {table.name for table in TABLES} <= existing.keys() and _is_ours(existing):
+    elif {table.name for table in TABLES} <= existing.keys() and _is_recording(existing):
         newest = connection.execute("SELECT max(schema_version) FROM recordings").fetchall()[0][0]
         if newest is not None and newest > SCHEMA_VERSION:
-            raise StoreError(f"{path} was made by a newer gswarm-tui; update, or name another file with --db")
+            raise StoreError(
+                f"{path} was made by a newer gswarm-tui; update gswarm-tui, or name another file with --db"
+            )
         statements = upgrade_statements(existing)
     else:
         tables = ", ".join(sorted(existing)[:3])
         raise StoreError(
             f"{path} is another program's database (with tables {tables}); name another file with --db"
         )
-    for statement in statements:
-        connection.execute(statement)
-    for statement in view_statements():
+    for statement in (*statements, *view_statements()):
         connection.execute(statement)
     connection.execute("COMMIT")
 
 
-def _is_ours(existing: dict[str, set[str]]) -> bool:
+def _is_recording(existing: dict[str, set[str]]) -> bool:
     return all(key.name in existing[t.name] for t in TABLES for key in t.columns[:2]) and (
         RECORDINGS["schema_version"].name in existing[RECORDINGS.name]
     )
 
 
 @contextlib.contextmanager
-def anew(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[None]:
-    """A new file at the path, as the database ``anew``; removed where the block fails.
+def _new_file(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[None]:
+    """Attach a new file as the database ``copy`` and detach it complete; remove it if the block fails.
 
-    Raises OSError where it isn't whole at the end.
+    Raises OSError if its write-ahead log isn't empty at the end.
     """
-    options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
-    log = log_of(path)
-    remove(path)  # left by a crash, or links that somebody made
+    _remove(path)  # left by a crash, or a link that somebody made
     try:
-        connection.execute(f"ATTACH {literal(str(path))} AS anew {options}")
+        connection.execute(
+            f"ATTACH {literal(str(path))} AS copy (STORAGE_VERSION {literal(STORAGE_VERSION)})"
+        )
         yield
-        # DETACH would leave that to the last query that looks at it.
-        connection.execute("CHECKPOINT anew")
-        connection.execute("DETACH anew")
-        if size_of(log):
-            raise OSError(f"{path} isn't whole without its write-ahead log")
+        # DETACH alone would leave the checkpoint to the last query that reads the file.
+        connection.execute("CHECKPOINT copy")
+        connection.execute("DETACH copy")
+        if file_size(wal_path(path)):
+            raise OSError(f"{path} isn't complete without its write-ahead log")
     except BaseException:
         with contextlib.suppress(duckdb.Error):
-            connection.execute("DETACH anew")
+            connection.execute("DETACH copy")
         with contextlib.suppress(OSError):
-            remove(path)
+            _remove(path)
         raise
 
 
-def rescue_of(path: Path) -> Path:
-    """Where a file that was deleted is written anew: nothing else may be left of it."""
-    return path.with_name(path.name + ".rescue")
-
-
-def compact_of(path: Path) -> Path:
-    """Where a file is written anew that is in its place: nobody needs this if that isn't finished."""
+def rewrite_path(path: Path) -> Path:
+    """Return the path of the copy that a rewrite makes."""
     return path.with_name(path.name + ".compact")
 
 
-def set_aside(path: Path) -> None:
-    """Gives a file that is there, and its write-ahead log, a free name with a number. Raises OSError."""
-    if path.is_symlink() or not size_of(path):
-        return
-    numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
-    free = next(one for one in numbered if not one.exists() and not log_of(one).exists())
-    path.rename(free)
-    if log_of(path).exists():
-        log_of(path).rename(log_of(free))
-
-
-def remove(path: Path) -> None:
-    """Removes a file and its write-ahead log, where they are. Raises OSError."""
-    for part in (path, log_of(path)):
-        part.unlink(missing_ok=True)
-
-
-def log_of(path: Path) -> Path:
-    """DuckDB's write-ahead log of a file."""
+def wal_path(path: Path) -> Path:
+    """Return the path of a file's write-ahead log."""
     return path.with_name(path.name + ".wal")
 
 
-def inode_of(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another of the same name, None where there is none."""
+def file_size(path: Path) -> int:
+    """Return the size of a file in bytes, 0 if it doesn't exist."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _remove(path: Path) -> None:
+    for file in (path, wal_path(path)):
+        file.unlink(missing_ok=True)
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    """Return the device and inode of a file, None if it doesn't exist."""
     try:
         stat = path.stat()
     except OSError:
@@ -493,9 +438,5 @@ def inode_of(path: Path) -> tuple[int, int] | None:
     return stat.st_dev, stat.st_ino
 
 
-def size_of(path: Path) -> int:
-    """Bytes of a file, 0 where there is none."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def _valid_text(value: Any) -> Any:
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Where a recording goes when the user names no file."""
+"""The default name of a recording file, and checks of existing files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 def default_paths(folder: Path, now: datetime, job_id: str | None = None) -> Iterator[Path]:
-    """Files in ``folder`` named after the Slurm job, else after the local time ``now`` to the minute.
+    """Yield paths in ``folder`` named after the Slurm job, else after the local time ``now`` to the minute.
 
-    An existing file of that name gets one more recording, so nothing is overwritten; the numbered names
-    after the first are for as long as another program records into that.
+    An existing file gets one more recording, so nothing is overwritten. The numbered names are for the case
+    that another program records into the first.
     """
     name = f"gswarm-job{job_id}" if job_id else f"gswarm-{now:%Y%m%d-%H%M}"
     yield folder / f"{name}.duckdb"
@@ -23,7 +23,7 @@ def default_paths(folder: Path, now: datetime, job_id: str | None = None) -> Ite
 
 
 def is_database(path: Path) -> bool:
-    """Whether a file begins as DuckDB's do."""
+    """Return whether a file starts like a DuckDB file."""
     try:
         with path.open("rb") as file:
             return file.read(12)[8:] == b"DUCK"
@@ -32,7 +32,7 @@ def is_database(path: Path) -> bool:
 
 
 def is_own(path: Path) -> bool:
-    """Whether only this user can have written the file and its write-ahead log, as far as they exist."""
+    """Return whether nobody else can write the file and its write-ahead log, if they exist."""
     for each in (path, path.with_name(path.name + ".wal")):
         try:
             found = each.stat()

@@ -1,8 +1,7 @@
-"""The recorder: a thread that writes every event to the database and never makes anyone wait.
+"""The recorder: a thread that writes every event to the database and never blocks the event loop.
 
-All that waits goes into one transaction for the whole fleet. What can't be written now is kept, up to a
-limit, and tried again; what was committed is never lost. Beyond the limit, frames of agents that keep them
-are refused until they can be taken again.
+All waiting events go into one transaction for the whole fleet. Events that can't be written now wait in
+memory and are retried. Beyond a limit the recorder refuses frames; agents keep them and send them again.
 """
 
 from __future__ import annotations
@@ -35,25 +34,25 @@ from gswarm_tui.store.recording.resume import Interrupted, Resumed, interrupted,
 from gswarm_tui.store.recording.sorting import Sorter
 
 _LOG = logging.getLogger(__name__)
-_LEAST_LOG = 2 * 1024 * 1024
-_MOST_LOG = 16 * 1024 * 1024
-_COMMITS_A_CHECKPOINT = 20
-"""With fewer, a large fleet's log would be brought into the file every few seconds."""
-_LOOK_S = 0.5
-_COMPACTING_S = 4.0
+_MIN_WAL_BYTES = 2 * 1024 * 1024
+_MAX_WAL_BYTES = 16 * 1024 * 1024
+_COMMITS_PER_CHECKPOINT = 20
+"""With fewer, a large fleet would checkpoint every few seconds."""
+_SIGNAL_CHECK_S = 0.5
+_REWRITE_TIMEOUT_S = 4.0
 
 
 class Recorder:
-    """Records events into one file; ``on_status`` is called from the writer's thread after each commit.
+    """Writes events into one file; the writer's thread calls ``on_status`` after each commit.
 
-    ``what`` describes a recording that begins, or is the number of one in the file that goes on. After
-    ``open``, ``uid`` is its name to the agents, ``resumed`` is what is known of one that goes on, and
-    ``interrupted`` are others that have no end.
-    ``commit_every_s`` is the least time between two commits, ``retry_every_s`` the pause after a failed one,
-    ``keep_bytes`` about how much memory may wait while nothing can be written. Then newer frames are refused
-    if agents keep what isn't committed (``lasting``), and their nodes are in the status when they can come
-    again; otherwise the oldest frames go.
-    ``allocation`` holds, for each node of which it is known, the device minors of the job's GPUs.
+    ``what`` describes a new recording, or is the number of an interrupted one in the file to resume. After
+    ``open``, ``uid`` identifies the recording to the agents, ``resumed`` is the state of a resumed recording,
+    and ``interrupted`` lists the file's other recordings without an end.
+    ``commit_every_s`` is the least time between two commits, ``retry_every_s`` the pause after a failed one.
+    ``keep_bytes`` is about how much memory may wait for a disk that can't be written. Beyond that, the
+    recorder refuses newer frames if agents keep what isn't committed (``lasting``), and the status lists
+    their nodes once they may send again; otherwise it drops the oldest frames.
+    ``allocation`` maps nodes to the device minors of the job's GPUs, where known.
     """
 
     def __init__(
@@ -83,8 +82,8 @@ class Recorder:
         self._changed = threading.Condition()
         self._waiting: deque[Event] = deque()
         self._waiting_bytes = 0
-        self._in_hand = 0
-        self._dropped = self._dropped_told = 0
+        self._being_written = 0
+        self._dropped = self._dropped_reported = 0
         self._dropped_at = 0.0
         self._ended_at: float | None = None
         self._closing = False
@@ -98,11 +97,11 @@ class Recorder:
         self._committed: dict[tuple[str, str], int] = {}
         self._error = ""
         self._closed = False
-        self._lending = CursorPool(self.path, MEMORY)
+        self._pool = CursorPool(self.path, MEMORY)
 
     def open(self) -> None:
-        """Opens or makes the file, adds a recording to it or goes on with one. Raises StoreError."""
-        database = Database(self.path, self._lending)
+        """Open or create the file and begin or resume a recording. Raises StoreError."""
+        database = Database(self.path, self._pool)
         try:
             unended = interrupted(database)
             what = self._what
@@ -130,15 +129,15 @@ class Recorder:
 
     @property
     def recording_id(self) -> int:
-        """The number of the recording in the file, once that is open."""
+        """The number of the recording in the file, after ``open``."""
         return self._ledger.recording_id
 
     def queries(self) -> RecorderSource:
-        """What answers questions about the file meanwhile; one for each place that asks."""
-        return RecorderSource(self._lending)
+        """Return a source for queries on the file while it is recorded, one for each place that queries."""
+        return RecorderSource(self._pool)
 
     def submit(self, events: Sequence[Event]) -> None:
-        """Takes events to be written soon; returns at once."""
+        """Queue events to be written soon; return at once."""
         if not events:
             return
         with self._changed:
@@ -150,13 +149,13 @@ class Recorder:
                 size = sum(map(weight, events))
             self._waiting.extend(events)
             self._waiting_bytes += size
-            self._bound()
+            self._drop_oldest()
             self._changed.notify()
 
     def _without_refused(self, events: Sequence[Event]) -> list[Event]:
-        """The events that there is room for; of a node that there wasn't, no frame until it is met anew.
+        """Return the events that fit into memory; once a frame is refused, its node waits for its next hello.
 
-        What comes after a hello begins behind the last committed frame, so nothing is passed over.
+        An agent then sends everything after the last committed frame, so no frame is skipped.
         """
         taken, room = [], self._keep_bytes - self._waiting_bytes
         for event in events:
@@ -173,10 +172,10 @@ class Recorder:
         return taken
 
     def close(self, ended_at: float | None, timeout_s: float = 10.0) -> RecorderStatus:
-        """Writes what waits, ends open sessions and the recording, and lets go of the file.
+        """Write waiting events, end open sessions and the recording, and close the file.
 
-        Without ``ended_at`` the recording can go on another time. Writing takes at most about ``timeout_s``,
-        compacting what was written some seconds more; the status says what could not be written.
+        Without ``ended_at`` the recording can be resumed later. Writing takes at most about ``timeout_s``,
+        rewriting the file some seconds more; the status reports what could not be written.
         """
         with self._changed:
             self._ended_at = ended_at
@@ -184,24 +183,24 @@ class Recorder:
             self._changed.notify()
         if self._thread is not None:
             if self._saved.wait(timeout_s):
-                self._thread.join(2 * _COMPACTING_S)
+                self._thread.join(2 * _REWRITE_TIMEOUT_S)
             else:
-                self._error = f"{self.path} did not take the last frames within {timeout_s:g} s"
+                self._error = f"{self.path} could not be written within {timeout_s:g} s"
             if self._thread.is_alive():
-                atexit.register(_outlast, self._thread)
+                atexit.register(_wait_at_exit, self._thread)
         return self.status()
 
     def status(self) -> RecorderStatus:
-        """What was done so far."""
+        """Return the state of the recorder."""
         with self._changed:
-            waiting = len(self._waiting) + self._in_hand
+            waiting = len(self._waiting) + self._being_written
             behind = tuple(sorted(self._behind))
             room = self._waiting_bytes < self._keep_bytes // 2
         error = self._error
         if error and behind:
-            error += f"; newer frames of {len(behind):,} nodes wait there"
+            error += f"; {len(behind):,} nodes keep their newer frames"
         if error and self._dropped:
-            error += f"; {self._dropped:,} of the oldest frames had to be dropped"
+            error += f"; {self._dropped:,} of the oldest frames were dropped"
         if error and waiting and self._closed:
             error += f"; {waiting:,} events could not be saved"
         return RecorderStatus(
@@ -226,14 +225,14 @@ class Recorder:
         self._finish(self._ended_at)
 
     def _drain(self) -> None:
-        """One transaction with all that waits; if that fails it waits again."""
+        """Write all waiting events in one transaction; after a failure they wait again."""
         with self._changed:
-            if untold := self._dropped - self._dropped_told:
-                words = f"{untold} frames were dropped: too many waited to be written"
+            if unreported := self._dropped - self._dropped_reported:
+                words = f"{unreported} frames were dropped: too many waited for the disk"
                 self._waiting.appendleft(EventLogged(self._dropped_at, "dropped", ERROR, words))
-                self._dropped_told = self._dropped
+                self._dropped_reported = self._dropped
             parts: deque[list[Event]] = deque([list(self._waiting)])
-            self._in_hand, self._waiting_bytes = len(self._waiting), 0
+            self._being_written, self._waiting_bytes = len(self._waiting), 0
             self._waiting.clear()
         try:
             while parts:
@@ -245,15 +244,15 @@ class Recorder:
             with self._changed:
                 self._waiting.extendleft(reversed(left))
                 self._waiting_bytes += sum(map(weight, left))
-                self._bound()
+                self._drop_oldest()
         finally:
-            self._in_hand = 0
-        self._tell()
+            self._being_written = 0
+        self._report()
         if not self._error:
             self._tidy()
 
     def _write(self, parts: deque[list[Event]]) -> None:
-        """Commits the first part; one that the database would never take is halved. Raises StoreError."""
+        """Commit the first part; halve a part that the database refuses. Raises StoreError."""
         events = parts[0]
         try:
             batch = Batch(self._ledger, events)
@@ -278,29 +277,22 @@ class Recorder:
         self._committed |= batch.committed()
 
     def _tidy(self) -> None:
-        """Brings the log into the file while it is small, and old rows in order.
-
-        DuckDB has all rows of the log in memory: one that grew with the file would make memory grow.
-        """
+        """Sort old rows, and checkpoint before the write-ahead log, held in memory by DuckDB, grows."""
         try:
             self._sorter.work()
         except StoreError as error:
-            _LOG.info("rows stay in the order in which they came: %s", error)
-        log = self._database.wal_bytes()
+            _LOG.info("rows stay unsorted: %s", error)
+        wal_bytes = self._database.wal_bytes()
         try:
-            if log > _MOST_LOG or (log > _LEAST_LOG and self._commits >= _COMMITS_A_CHECKPOINT):
+            many_commits = wal_bytes > _MIN_WAL_BYTES and self._commits >= _COMMITS_PER_CHECKPOINT
+            if wal_bytes > _MAX_WAL_BYTES or many_commits:
                 self._commits = 0
                 self._database.checkpoint()
         except StoreError as error:
             self._error = str(error)
-            self._tell()
+            self._report()
 
     def _finish(self, ended_at: float | None) -> None:
-        try:
-            self._database.step_aside()
-        except StoreError as error:
-            _LOG.warning("%s", error)
-        self.path = self._database.path
         self._drain()
         try:
             if not self._error and ended_at is not None:
@@ -315,28 +307,27 @@ class Recorder:
             self._error = str(error)
         self._saved.set()
         if not self._error:
-            self._compact()
+            self._rewrite()
         self._database.close()
         self._closed = True
-        self._tell()
+        self._report()
 
-    def _compact(self) -> None:
+    def _rewrite(self) -> None:
         try:
-            if self._database.compactable():
+            if self._database.should_rewrite():
                 self._sorter.finish()
-                self._database.compact(_COMPACTING_S)
+                self._database.rewrite(_REWRITE_TIMEOUT_S)
         except StoreError as error:
-            _LOG.info("%s stays as it is: %s", self.path, error)
+            _LOG.info("%s was not rewritten: %s", self.path, error)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         try:
             self._on_status(self.status())
         except Exception:
-            # Whoever listens may be gone or wrong; the recording goes on.
-            _LOG.exception("the recorder's status could not be told")
+            _LOG.exception("the callback for the recorder's status failed")  # recording goes on
 
-    def _bound(self) -> None:
-        """Drops the oldest frames while more waits than may; everything else is small and stays."""
+    def _drop_oldest(self) -> None:
+        """Drop the oldest frames beyond the memory limit; other events are small and stay."""
         if self._lasting or self._waiting_bytes <= self._keep_bytes:
             return
         target = self._keep_bytes * 9 // 10
@@ -352,10 +343,10 @@ class Recorder:
         self._waiting.extendleft(reversed(kept))
 
 
-def _outlast(thread: threading.Thread) -> None:
-    """Wait for it, as Python's end would break DuckDB off and abort the process; ctrl+c ends this at once."""
+def _wait_at_exit(thread: threading.Thread) -> None:
+    """Wait for the thread at exit, where Python would abort inside DuckDB; Ctrl-C exits at once."""
     try:
-        while thread.is_alive():  # a signal just before a wait is seen after it only
-            thread.join(_LOOK_S)
+        while thread.is_alive():  # a signal that comes just before join is handled after it
+            thread.join(_SIGNAL_CHECK_S)
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)

@@ -1,8 +1,8 @@
-"""Which rows of a running recording are put together by GPU, so that they compress.
+"""Sorting the samples of a running recording by GPU, so that they compress.
 
-Rows come tick by tick, and neighbours are of different GPUs. DuckDB packs 2,048 values at a time, so rows
-are put in order once each GPU has that many: then energy grows by little, clocks and throttling hardly
-change, and times lie one interval apart. With fewer rows of each, sorting saves next to nothing.
+Rows arrive tick by tick, so neighbouring rows belong to different GPUs. DuckDB compresses 2,048 values at a
+time, so rows are sorted once each GPU has that many; sorting fewer saves next to nothing. Figures are in
+docs/decisions/005-recording-file-rewrite.md.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ import numpy.typing as npt
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, TableSchema
 
 PACK = 2_048
-"""Rows that DuckDB packs together; 60 such are one of its row groups."""
+"""Rows that DuckDB compresses together; 60 packs are one of its row groups."""
 KEYS = ((GPU_SAMPLES, "gpu_id"), (HOST_SAMPLES, "node_id"), (PROCESS_SAMPLES, "gpu_id"))
-"""What the rows of each table belong to."""
+"""The column by which each table is sorted."""
 
-_AT_ONCE = 120
-_MOST = 1_024
-_LAST_STEPS = 6
+_KEYS_PER_STEP = 120
+_MAX_KEYS = 1_024
+_MAX_STEPS_AT_CLOSE = 6
 _SETTLED_US = 30_000_000
 
 
-class File(Protocol):
-    """What is needed of an open file here."""
+class SortableFile(Protocol):
+    """The part of an open recording file that sorting uses."""
 
     def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
-        """The rows of a query by column. Raises StoreError."""
+        """Return the rows of a query by column. Raises StoreError."""
 
-    def rearrange(self, table: TableSchema, where: str, order: str) -> None:
-        """Puts the rows of a condition back in another order, in one transaction. Raises StoreError."""
+    def reorder(self, table: TableSchema, where: str, order: str) -> None:
+        """Store the rows of a condition in another order, in one transaction. Raises StoreError."""
 
     def checkpoint(self) -> None:
-        """Moves the write-ahead log into the file. Raises StoreError."""
+        """Move the write-ahead log into the file. Raises StoreError."""
 
 
 @dataclass
 class _Unsorted:
-    """Rows of one table from a time (Unix microseconds) on; ``enough`` of them are worth a look."""
+    """Unsorted rows of a table since a time (Unix microseconds); at ``enough`` rows sorting may pay off."""
 
     table: TableSchema
     key: str
@@ -54,19 +54,19 @@ class _Unsorted:
 
 
 class Sorter:
-    """Puts a recording's rows in order while it goes on, some at a time.
+    """Sorts a recording's rows in small steps while it is written.
 
-    Rows that come later than half a minute stay where they are, as do those of more than 1,024 GPUs: sorting
-    2,048 of each would take more memory and time than a recorder should.
+    Rows that arrive more than half a minute late stay unsorted, and so do those of more than 1,024 GPUs:
+    sorting 2,048 rows of each would take too much memory and time for a recorder.
     """
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: SortableFile) -> None:
         self._file = file
         self._unsorted = {table.name: _Unsorted(table, key) for table, key in KEYS}
         self._steps: deque[tuple[TableSchema, str, str]] = deque()
 
     def added(self, tables: Iterable[tuple[TableSchema, Mapping[str, npt.NDArray[Any]]]]) -> None:
-        """These rows were committed."""
+        """Count rows that were committed."""
         for table, columns in tables:
             unsorted = self._unsorted.get(table.name)
             if unsorted is not None:
@@ -75,36 +75,36 @@ class Sorter:
                     unsorted.since = int(columns["ts"].min().astype("int64"))
 
     def work(self) -> None:
-        """Puts at most 245,760 rows in order, where so many are due. Raises StoreError."""
+        """Sort at most 245,760 rows, if enough are unsorted. Raises StoreError."""
         if not self._steps:
             for unsorted in self._unsorted.values():
                 if unsorted.rows >= unsorted.enough:
                     self._look(unsorted)
         if self._steps:
-            self._file.rearrange(*self._steps.popleft())
+            self._file.reorder(*self._steps.popleft())
             if not self._steps:
                 self._file.checkpoint()
 
     def finish(self) -> None:
-        """Puts in order what is left at the end, at most 1.5 million rows of it. Raises StoreError."""
+        """Sort the remaining rows before the file closes, at most 1.5 million. Raises StoreError."""
         for unsorted in self._unsorted.values():
             found = self._counts(unsorted, math.inf)
-            if len(found) <= _MOST:
+            if len(found) <= _MAX_KEYS:
                 self._plan(unsorted, list(found), f"ts >= make_timestamp({unsorted.since})")
-        for step in islice(self._steps, _LAST_STEPS):
-            self._file.rearrange(*step)
+        for step in islice(self._steps, _MAX_STEPS_AT_CLOSE):
+            self._file.reorder(*step)
         self._steps.clear()
         self._file.checkpoint()
 
     def _plan(self, unsorted: _Unsorted, keys: Sequence[int], within: str) -> None:
-        for first in range(0, len(keys), _AT_ONCE):
-            chosen = f"{unsorted.key} IN ({_listed(keys[first : first + _AT_ONCE])}) AND {within}"
+        for first in range(0, len(keys), _KEYS_PER_STEP):
+            chosen = f"{unsorted.key} IN ({_listed(keys[first : first + _KEYS_PER_STEP])}) AND {within}"
             self._steps.append((unsorted.table, chosen, f"{unsorted.key}, ts, rowid"))
 
     def _look(self, unsorted: _Unsorted) -> None:
         table = unsorted.table.name
         found = self._counts(unsorted, math.inf)
-        if len(found) > _MOST:
+        if len(found) > _MAX_KEYS:
             unsorted.enough = math.inf
             return
         unsorted.rows = sum(found.values())
@@ -120,7 +120,7 @@ class Sorter:
             return
         ready = self._counts(unsorted, until)
         within = f"ts >= make_timestamp({unsorted.since}) AND ts < make_timestamp({until})"
-        # Who lacks rows comes last: behind those the others would no longer lie as they are packed.
+        # GPUs with fewer rows come last: after them, packs would mix rows of several GPUs.
         self._plan(unsorted, [one for one, count in ready.items() if count == PACK], within)
         self._plan(unsorted, [one for one, count in ready.items() if count != PACK], within)
         unsorted.since = until
@@ -128,7 +128,7 @@ class Sorter:
         unsorted.enough = PACK * len(found)
 
     def _edge(self, unsorted: _Unsorted, key: int) -> tuple[int, int | None]:
-        """When a key's pack ends and its next row follows; a node may say one time for more than a pack."""
+        """Return when a key's pack ends and the next row follows; many rows may have the same time."""
         its_rows = f"FROM {unsorted.table.name} WHERE {unsorted.key} = $1 AND ts"
         (edge,) = self._file.rows(
             f"SELECT epoch_us(last) AS last, epoch_us((SELECT min(ts) {its_rows} > last)) AS following "  # noqa: S608

@@ -99,9 +99,9 @@ def write_dataset(
     if source.running:
 
         def copy(query: str, file: Path) -> None:
-            write_parquet(source.ask(query), file)
+            write_parquet(source.query(query), file)
 
-        return _Writing(lambda query: source.ask(query).rows(), copy, folder, slices).write(tell)
+        return _Writing(lambda query: source.query(query).rows(), copy, folder, slices).write(tell)
     source.close()
     return _copy_file(source.path, folder, slices, tell)
 
