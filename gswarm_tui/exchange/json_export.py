@@ -147,7 +147,7 @@ def write_json(source: QuerySource, span: Period, out: TextIO, tell: Callable[[f
     layout = _layout(devices)
     out.write("{\n")
     head = _head(span, recording, devices, layout.names)
-    events = source.ask(_INTERVALS, span.recording_id, begin, end).dicts()
+    events = source.query(_INTERVALS, span.recording_id, begin, end).dicts()
     head["events"] = [
         {
             "time": _iso(event["ts"]),

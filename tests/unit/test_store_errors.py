@@ -315,8 +315,6 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "nowhere"
     sentence = f"the folder {folder} doesn't exist; create it, or name another file with --db"
     assert refusal(folder / "run.duckdb") == sentence
-        f"the folder {folder} doesn't exist; create it, or name another file with --db"
-    )
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
