@@ -1,6 +1,7 @@
 """How an agent gets to run on a node that has nothing but a shell and some Python 3.9 or later.
 
-``command`` is what runs there; ``Greeting`` is the head's half of what is said until the agent speaks.
+``Bootstrap.command`` runs there; ``Greeting`` is the head's half of the exchange until the agent speaks.
+The choices here are explained in docs/decisions/001-zero-install-agent.md.
 """
 
 from __future__ import annotations
@@ -15,42 +16,51 @@ from dataclasses import dataclass
 
 from gswarm_agent.wire import MAGIC, MAX_NOISE
 from gswarm_tui.launch.base import Channel, LaunchError, Retry, clean, each, last_line
-from gswarm_tui.launch.bundle import Bundle, own_bundle, own_folders, own_python
+from gswarm_tui.launch.bundle import Bundle, own_bundle, own_python
 
 GREETING_S = 120.0
 _PYTHON_REMEDY = "load one with --setup 'module load python', or name one with --agent-python"
 
-# What the shell runs. It must hold no single quote, backslash pair, exclamation mark or line break, so that
-# it means the same inside single quotes of every login shell: sh, bash, zsh, csh and fish.
-# Arguments: the Pythons to try, after "=" in base64 if they hold unusual characters; the first stage in hex,
-# which Python decodes before another program would have started; then the first stage's own. The setup isn't
-# among them, because every user of a node sees all arguments: it is asked for.
-_SETUP = (
-    "exec 3>&1 1>&2; echo GSWARM-SETUP >&3; IFS= read -r setup; "
-    "failed() { s=$?; echo GSWARM-FAIL setup $s >&3; exit $s; }; trap failed EXIT; "
-    'eval "$(printf %s "$setup" | base64 -d)" </dev/null; s=$?; set +eu; [ $s = 0 ] || exit $s; '
-    "trap - EXIT; exec 1>&3 3>&-; "
-)
-_RUN = (
-    'case $1 in =*) pythons=$(printf %s "${1#=}" | base64 -d);; *) pythons=$1;; esac; shift; '
-    "set -f; IFS=:; "
-    'for python in $pythons; do command -v "$python" >/dev/null 2>&1 || continue; '
-    's=0; "$python" -IS -c "import sys; exec(bytes.fromhex(sys.argv.pop(1)))  # gswarm-agent" "$@" || s=$?; '
-    "case $s in 64|126|127) ;; *) exit $s;; esac; done; "
-    "echo GSWARM-FAIL python; exit 3"
-)
+# These scripts hold no single quote, exclamation mark, backslash or line break (lines are joined), so that
+# they mean the same inside single quotes of every login shell: sh, bash, zsh, csh and fish. The setup is no
+# argument, because every user of a node sees all arguments: the script requests it on standard output.
+_SETUP = """
+exec 3>&1 1>&2; echo GSWARM-SETUP >&3; IFS= read -r setup;
+failed() { s=$?; echo GSWARM-FAIL setup $s >&3; exit $s; }; trap failed EXIT;
+eval "$(printf %s "$setup" | base64 -d)" </dev/null; s=$?; set +eu; [ $s = 0 ] || exit $s;
+trap - EXIT; exec 1>&3 3>&-;
+"""
+# Arguments: the bundle's id, then those of run.sh in the bundle. The bundle is looked for in the user's
+# cache, then below /tmp, and requested if no complete copy is there. A new copy is unpacked beside it and
+# renamed, because nodes may share the folder.
+_RUN = """
+id=$1; shift; umask 077; uid=$(id -u);
+private() { case $(stat -c %A:%u "$1") in d????-??-?:$uid) ;; *) return 1;; esac; };
+complete() ( cd "$1" && case $(sha256sum MANIFEST) in $id*) sha256sum -c MANIFEST;; *) false;; esac ) >&2;
+find_bundle() { bundle=$1/agent-$id; [ -d "$1" ] || mkdir -p "$1"; private "$1" || return 1;
+complete "$bundle" && return; new=$(mktemp -d "$1/new.XXXXXX") || return 1;
+echo GSWARM-NEED $id; IFS= read -r size;
+head -c "$size" | tar -xzmof - -C "$new" || { rm -rf "$new"; return 1; };
+complete "$new" || { rm -rf "$new"; echo GSWARM-FAIL payload; exit 3; };
+mv -T "$new" "$bundle" || complete "$bundle" || { mv -T "$bundle" "$new.old"; mv -T "$new" "$bundle"; };
+rm -rf "$new" "$new.old"; complete "$bundle"; } 2>/dev/null;
+case $XDG_CACHE_HOME in /*) cache=$XDG_CACHE_HOME;; *) cache=$HOME/.cache;; esac;
+cache=$cache/gswarm-tui; tmp=/tmp/gswarm-tui-$uid;
+find_bundle "$cache" || find_bundle "$tmp" || { echo GSWARM-FAIL cache "$cache or $tmp"; exit 3; };
+exec sh "$bundle/gswarm_agent/run.sh" "$@"
+"""
 _OTHER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 8, -1))
 _USUAL = re.compile(r"[\w./:+-]+", re.ASCII)
 _PLAIN_PATH = re.compile(r"/[\w./+-]{1,80}", re.ASCII)
-_SAID = re.compile(rb"GSWARM-(SETUP|NEED|OLD|FAIL|AT)(?: ([^\n]*))?\n")
+_LINE = re.compile(rb"GSWARM-(SETUP|NEED|OLD|FAIL|AT)(?: ([^\n]*))?\n")
 
 
 @dataclass(frozen=True)
 class Serving:
-    """What an agent is for: the recording with this uid; with an empty one it ends with its connection.
+    """What an agent is started for: the recording with this uid; without one it ends with its connection.
 
-    ``linger_s`` and ``spool_mib`` are how long it goes on alone and what it keeps on disk meanwhile, None for
-    its own defaults. With ``only_left`` it measures nothing, and gives what earlier ones left.
+    ``linger_s`` and ``spool_mib`` are how long it continues without a head and how much it keeps on disk,
+    None for its own defaults. With ``only_left`` it measures nothing: it delivers earlier agents' frames.
     """
 
     recording: str = ""
@@ -58,8 +68,8 @@ class Serving:
     spool_mib: int | None = None
     only_left: bool = False
 
-    def words(self, node: str) -> tuple[str, ...]:
-        """The arguments that start the agent of a node."""
+    def arguments(self, node: str) -> tuple[str, ...]:
+        """Return the arguments that start the agent of a node."""
         if not self.recording:
             return ("stream",)
         linger = () if self.linger_s is None else ("--linger", str(self.linger_s))
@@ -67,51 +77,46 @@ class Serving:
         only_left = ("--only-left",) if self.only_left else ()
         return ("attach", "--recording", self.recording, "--node", node, *linger, *spool, *only_left)
 
-    def end(self, node: str) -> tuple[str, ...]:
-        """The arguments that tell how the agent of a node ended."""
+    def end_arguments(self, node: str) -> tuple[str, ...]:
+        """Return the arguments that print how the agent of a node ended."""
         return "ended", "--recording", self.recording, "--node", node
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """What the user asks of the agent's start: shell commands to run first, a Python; and what it is for."""
+    """How to start agents: shell commands to run first, a Python to use, and what the agent is for."""
 
     setup: str = ""
     agent_python: str = ""
     serving: Serving = Serving()
 
     def command(self, *arguments: str) -> list[str]:
-        """The argument list that finds or fetches the agent on a node and runs it there."""
+        """Return the argument list that finds or fetches the agent on a node and runs it there."""
         return [*self._program, *arguments]
 
     def command_line(self, *arguments: str) -> str:
-        """The same for a login shell of any kind: each word in single quotes."""
+        """Return the same for a login shell of any kind: each argument in single quotes."""
         return f"exec {self._quoted} {_quote(arguments)}"
 
     @functools.cached_property
     def _program(self) -> list[str]:
-        """What is the same on all nodes."""
-        bundle = own_bundle()
-        script = ["bash", "-l", "-c", _SETUP + _RUN] if self.setup else ["sh", "-c", _RUN]
-        stage = bundle.files["gswarm_agent/stage0.py"]
+        """The part that all nodes share."""
+        shell = ["bash", "-l", "-c", _joined(_SETUP + _RUN)] if self.setup else ["sh", "-c", _joined(_RUN)]
         pythons = [self.agent_python] if self.agent_python else [own_python(), "python3", *_OTHER_PYTHONS]
-        named = ":".join(filter(None, pythons))
-        if not _USUAL.fullmatch(named):
-            named = "=" + base64.b64encode(os.fsencode(named)).decode()
-        # Who names a Python may want another than the head's environment.
-        folders = "" if self.agent_python else os.fsencode("\0".join(own_folders())).hex()
-        told = (bundle.bundle_id, bundle.package_id, folders)
-        return [*script, "gswarm-agent", named, stage.hex(), *told]
+        names = ":".join(filter(None, pythons))
+        if not _USUAL.fullmatch(names):
+            names = "=" + base64.b64encode(os.fsencode(names)).decode()
+        return [*shell, "gswarm-agent", own_bundle().bundle_id, names]
 
     @functools.cached_property
     def _quoted(self) -> str:
         return _quote(self._program)
 
     def explain(self, kind: str, text: str, stderr: bytes, old_version: str) -> LaunchError:
-        """The error behind a ``GSWARM-FAIL``."""
-        said = last_line(stderr)
+        """Return the error for a ``GSWARM-FAIL``."""
+        message = last_line(stderr)
         if kind == "setup":
-            reason = f"the setup failed with exit status {text}" + (f": {said}" if said else "")
+            reason = f"the setup failed with exit status {text}" + (f": {message}" if message else "")
             return LaunchError(clean(reason), "correct --setup", Retry.SLOWLY)
         if kind == "python":
             if self.agent_python:
@@ -123,30 +128,34 @@ class Bootstrap:
                 reason = f"its python3 is {old_version}, and 3.9 or later is needed"
             return LaunchError(clean(reason), _PYTHON_REMEDY, Retry.SLOWLY)
         if kind == "cache":
-            remedy = "make room in, or set XDG_CACHE_HOME to, a folder that can be written there"
-            return LaunchError(clean(f"there is no place for the agent: {text}"), remedy, Retry.SLOWLY)
+            remedy = "free some space there, or set XDG_CACHE_HOME to a writable folder of yours on the node"
+            return LaunchError(clean(f"the agent can't be unpacked in {text}"), remedy, Retry.SLOWLY)
         if kind == "noise":
             return LaunchError(clean(f"no agent answered, only other output: {text}"))
-        return LaunchError(clean(f"the agent arrived damaged: {text}"))
+        return LaunchError("the agent arrived damaged")
 
 
-def _quote(words: Iterable[str]) -> str:
-    return " ".join(f"'{word}'" for word in words)
+def _joined(script: str) -> str:
+    return " ".join(script.split("\n")).strip()
+
+
+def _quote(arguments: Iterable[str]) -> str:
+    return " ".join(f"'{argument}'" for argument in arguments)
 
 
 class Greeting:
-    """What a node says before its agent speaks, without I/O. Setup and bundle are given to it once each.
+    """The exchange with a node before its agent speaks, without I/O.
 
-    ``top`` is where it has the folders of recordings, empty where it doesn't say so.
+    The node gets the setup once, and the bundle at most twice: for its cache, and for /tmp if that fails.
+    ``top`` is the node's folder of recordings, empty if it doesn't report one.
     """
 
     def __init__(self, bundle: Bundle, setup: str = "") -> None:
-        self._answers: dict[bytes, Callable[[], bytes]] = {
-            b"SETUP": lambda: base64.b64encode(setup.encode()) + b"\n",
-            b"NEED": lambda: bundle.payload,  # packed only if some node lacks it
-        }
+        self._bundle = bundle
+        self._setup = setup
+        self._replies_left = {b"SETUP": 1, b"NEED": 2}
         self._buffer = b""
-        self._heard = 0
+        self._received = 0
         self.noise = b""
         self.old_version = ""
         self.top = ""
@@ -154,39 +163,47 @@ class Greeting:
         self.wire: bytes | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """Take in bytes; returns what to answer.
+        """Take in bytes; return the reply.
 
         Sets ``wire``, the bytes from the magic on, when the agent speaks, or ``failure``, a kind and a text.
         """
         self._buffer += data
-        self._heard += len(data)
-        answer = b""
+        self._received += len(data)
+        reply = b""
         while self.wire is None and self.failure is None:
             at = self._buffer.find(MAGIC)
-            said = _SAID.search(self._buffer, 0, at if at >= 0 else len(self._buffer))
-            if said is None:
+            line = _LINE.search(self._buffer, 0, at if at >= 0 else len(self._buffer))
+            if line is None:
                 if at >= 0:
                     self.noise, self.wire = self.noise + self._buffer[:at], self._buffer[at:]
                 break
-            self.noise += self._buffer[: said.start()]
-            self._buffer = self._buffer[said.end() :]
-            what, text = said[1], (said[2] or b"").decode("utf-8", "replace")
-            if what in (b"SETUP", b"NEED"):
-                answer += self._answers.pop(what, bytes)()
-            elif what == b"OLD":
+            self.noise += self._buffer[: line.start()]
+            self._buffer = self._buffer[line.end() :]
+            word, text = line[1], (line[2] or b"").decode("utf-8", "replace")
+            if word in self._replies_left:
+                reply += self._reply(word)
+            elif word == b"OLD":
                 self.old_version = self.old_version or clean(text, 20)
-            elif what == b"AT":
+            elif word == b"AT":
                 self.top = text if _PLAIN_PATH.fullmatch(text) else ""
             else:
                 kind, _, rest = text.partition(" ")
                 self.failure = kind, rest
-        if self.wire is None and self._heard > MAX_NOISE:
+        if self.wire is None and self._received > MAX_NOISE:
             self.failure = self.failure or ("noise", last_line(self.noise + self._buffer))
-        return answer
+        return reply
+
+    def _reply(self, word: bytes) -> bytes:
+        if not self._replies_left[word]:
+            return b""
+        self._replies_left[word] -= 1
+        if word == b"SETUP":
+            return base64.b64encode(self._setup.encode()) + b"\n"
+        return self._bundle.payload  # packed only if some node lacks it
 
 
 class GreetedChannel:
-    """A channel whose agent speaks already; see ``Channel``. ``top`` is as of ``Greeting``."""
+    """A channel whose agent speaks already; see ``Channel``. ``top`` is that of ``Greeting``."""
 
     def __init__(self, channel: Channel, first: bytes, top: str = "") -> None:
         self._channel = channel
@@ -198,12 +215,12 @@ class GreetedChannel:
         self.close = channel.close
 
     async def read(self) -> bytes:
-        """What came with the greeting, then what follows."""
+        """Return the bytes that came with the greeting, then those that follow."""
         first, self._first = self._first, b""
         return first or await self._channel.read()
 
     async def each(self, take: Callable[[bytes], bool]) -> bool:
-        """The same, as it comes."""
+        """Hand over the same bytes as they come."""
         first, self._first = self._first, b""
         return (first != b"" and take(first)) or await each(self._channel, take)
 
@@ -220,8 +237,8 @@ async def greet(channel: Channel, bootstrap: Bootstrap) -> GreetedChannel:
                 data = await channel.read()
                 if not data:
                     raise LaunchError(await channel.explain_end())
-                if answer := greeting.feed(data):
-                    channel.write(answer)
+                if reply := greeting.feed(data):
+                    channel.write(reply)
                 if greeting.failure is not None:
                     await channel.explain_end()
                     kind, text = greeting.failure

@@ -1,7 +1,7 @@
-"""The bundle: the agent and the two modules that it needs, as files named by what is in them.
+"""The bundle: the agent and the two modules that it needs, as files that a node caches by their hash.
 
-A manifest has one line a file, ``SHA256 SIZE PATH``; the bundle's id is the manifest's own SHA-256, so a
-node that has the id can tell by itself whether its copy is whole.
+The manifest is what ``sha256sum`` prints for all files; the bundle's id is the manifest's own hash. So a node
+can check its copy with ``sha256sum --check``.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import io
 import stat
 import sys
-import zlib
+import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 _PACKAGE = "gswarm_agent/"
 # The compiled half of msgpack fits one Python only; it falls back to these.
 _MSGPACK = ("__init__.py", "exceptions.py", "ext.py", "fallback.py")
+_ID_LENGTH = 16
 
 
 @dataclass(frozen=True)
@@ -29,59 +31,47 @@ class Bundle:
 
     @functools.cached_property
     def manifest(self) -> bytes:
-        """One line a file, by path."""
-        return _manifest(self.files)
+        """One line for each file, by path: its SHA-256, two spaces, its path."""
+        hashes = ((hashlib.sha256(self.files[name]).hexdigest(), name) for name in sorted(self.files))
+        return "".join(f"{digest}  {name}\n" for digest, name in hashes).encode()
 
     @functools.cached_property
     def bundle_id(self) -> str:
-        """The SHA-256 of the manifest, in hex."""
-        return hashlib.sha256(self.manifest).hexdigest()
-
-    @functools.cached_property
-    def package_id(self) -> str:
-        """The same for the agent's own files, which an installed agent can be compared with."""
-        own = {name: data for name, data in self.files.items() if name.startswith(_PACKAGE)}
-        return hashlib.sha256(_manifest(own)).hexdigest()
+        """The beginning of the manifest's SHA-256, in hex."""
+        return hashlib.sha256(self.manifest).hexdigest()[:_ID_LENGTH]
 
     @functools.cached_property
     def payload(self) -> bytes:
-        """What a node in need of it is sent: eight bytes of length, then manifest and files, packed."""
-        contents = b"".join(self.files[name] for name in sorted(self.files))
-        packed = zlib.compress(self.manifest + b"\0" + contents)
-        return len(packed).to_bytes(8, "big") + packed
-
-
-def _manifest(files: Mapping[str, bytes]) -> bytes:
-    lines = (f"{hashlib.sha256(files[n]).hexdigest()} {len(files[n])} {n}\n" for n in sorted(files))
-    return "".join(lines).encode()
+        """The answer to a node that lacks the bundle: a line with a length, then a tar.gz of that length."""
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz", format=tarfile.USTAR_FORMAT) as tar:
+            for name, data in (*sorted(self.files.items()), ("MANIFEST", self.manifest)):
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(data), 0o600
+                tar.addfile(entry, io.BytesIO(data))
+        return b"%d\n" % len(packed.getvalue()) + packed.getvalue()
 
 
 @functools.cache
 def own_bundle() -> Bundle:
-    """The bundle of the agent that this head belongs to, from the files it is running from."""
+    """Return the bundle of the agent that belongs to this head."""
     agent = _folder_of("gswarm_agent")
     msgpack = _folder_of("msgpack")
     files = {_PACKAGE + path.relative_to(agent).as_posix(): path.read_bytes() for path in agent.rglob("*.py")}
+    files[_PACKAGE + "run.sh"] = (agent / "run.sh").read_bytes()
     files |= {f"msgpack/{name}": (msgpack / name).read_bytes() for name in _MSGPACK}
     files["pynvml.py"] = (_folder_of("pynvml") / "pynvml.py").read_bytes()
     return Bundle(files)
 
 
-@functools.cache
-def own_folders() -> tuple[str, ...]:
-    """The folders from which this head imports what is in its bundle; none if others' may be there."""
-    tops = (_folder_of("gswarm_agent").parent, _folder_of("msgpack").parent, _folder_of("pynvml"))
-    return () if any(map(is_open_to_all, tops)) else tuple(dict.fromkeys(map(str, tops)))
-
-
 def own_python() -> str:
-    """The Python that this head runs in; empty if others' may be there."""
+    """Return the Python that runs this head; empty if another user may own that path on a node."""
     return "" if is_open_to_all(Path(sys.executable)) else sys.executable
 
 
 @functools.cache
 def is_open_to_all(path: Path) -> bool:
-    """Whether any user may have made the same path on another machine, as in ``/tmp``."""
+    """Return whether any user may create this path on another machine, as in ``/tmp``."""
     above = [parent for parent in path.absolute().parents if parent.exists()]
     return any(parent.stat().st_mode & stat.S_IWOTH for parent in above)
 

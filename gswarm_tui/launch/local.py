@@ -16,7 +16,7 @@ class LocalLauncher:
 
     async def open(self, node: str, *words: str) -> ProcessChannel:
         """Start the agent; see ``Asking`` for ``words``."""
-        return await ProcessChannel.start(agent_command(*(words or self._serving.words(node))))
+        return await ProcessChannel.start(agent_command(*(words or self._serving.arguments(node))))
 
     async def close(self) -> None:
         """Nothing is shared."""

@@ -33,7 +33,7 @@ class SrunLauncher:
         All of a step ends with its tasks, so the one that starts the agent has to stay.
         """
         if not words:
-            words = self._bootstrap.serving.words(node)
+            words = self._bootstrap.serving.arguments(node)
             words = (*words, "--hold") if "attach" in words else words
         return [
             "srun",

@@ -580,7 +580,7 @@ def test_what_joins_an_agent_loads_nothing_that_takes_longer_than_python_itself(
     script = (
         "import sys\n"
         f"sys.path.insert(0, {str(Path(gswarm_agent.__file__).parents[1])!r})\n"
-        "import gswarm_agent.stage0, gswarm_agent.__main__, gswarm_agent.attach\n"
+        "import gswarm_agent.__main__, gswarm_agent.attach\n"
         f"print(sorted({slow!r} & set(sys.modules)))"
     )
     done = subprocess.run(

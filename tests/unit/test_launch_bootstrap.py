@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.wire import MAGIC, MAX_NOISE
+from gswarm_agent.wire import MAGIC, MAX_NOISE, Start, Stop, encode
 from gswarm_tui.launch.base import LaunchError, Retry, check_name, clean, last_line
 from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, Greeting, greet
 from gswarm_tui.launch.bundle import own_bundle
 from gswarm_tui.launch.process import ProcessChannel
+from tests.unit.agent_node import Node
 
 SHELLS = [path for name in ("sh", "bash", "zsh", "tcsh", "fish") if (path := shutil.which(name)) is not None]
+TOOLS = ["base64", "gzip", "head", "id", "mkdir", "mktemp", "mv", "rm", "sh", "sha256sum", "stat", "tar"]
 AWKWARD = 'it\'s "a" $HOME `id` \\n ! * ; & | < > ( ) é\n# end'
 
 
@@ -60,6 +62,13 @@ def stand_in(path: Path, script: str) -> Path:
     return path
 
 
+def link_tools(folder: Path) -> None:
+    """Fill a folder with every program that the bootstrap needs, and no Python."""
+    folder.mkdir(exist_ok=True)
+    for name in TOOLS:
+        (folder / name).symlink_to(str(shutil.which(name)))
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 async def test_any_login_shell_will_do(shell: str) -> None:
     await speaks(shell, Bootstrap(agent_python="python3"))
@@ -78,18 +87,10 @@ async def test_any_login_shell_will_do_for_a_setup_of_any_text(shell: str, home:
     assert (home / "said").read_text() == AWKWARD + "\n"
 
 
-async def test_an_environment_whose_name_is_no_text_is_used_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared = tmp_path / os.fsdecode(b"m\xfcller's \xc3\xa9")
-    for name, data in own_bundle().files.items():
-        (shared / name).parent.mkdir(parents=True, exist_ok=True)
-        (shared / name).write_bytes(data)
-    monkeypatch.setattr("gswarm_tui.launch.bootstrap.own_folders", lambda: (str(shared),))
-    python = stand_in(shared / "python", f'exec {sys.executable} "$@"')
-    monkeypatch.setattr("gswarm_tui.launch.bootstrap.own_python", lambda: str(python))
-    await speaks("sh", Bootstrap())
-    assert not (tmp_path / "home/.cache").exists()
+async def test_a_python_whose_path_is_no_text_is_used(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"m\xfcller's \xc3\xa9")
+    python = stand_in(folder / "python", f'exec {sys.executable} "$@"')
+    await speaks("sh", Bootstrap(agent_python=str(python)))
 
 
 async def test_a_setup_is_on_no_command_line(home: Path) -> None:
@@ -99,6 +100,31 @@ async def test_a_setup_is_on_no_command_line(home: Path) -> None:
     assert b"GSWARM-SETUP" in seen, "its own shell was looked at"
     assert b"zq7zq7" not in seen
     assert base64.b64encode(setup.encode()) not in seen
+
+
+async def test_ps_shows_plain_command_lines(home: Path, node: Node) -> None:
+    bootstrap = Bootstrap(agent_python=sys.executable)
+    options = ("--recording", "rec", "--node", "n1", "--folder", str(node.folder), "--simulate", "{}")
+    process = await ProcessChannel.start(["sh", "-c", bootstrap.command_line("attach", *options)])
+    channel = await greet(process, bootstrap)
+    try:
+        channel.write(MAGIC + encode(Start(1000, 1)))
+        server = node.pid
+        folder = f"{home}/.cache/gswarm-tui/agent-{own_bundle().bundle_id}/gswarm_agent"
+        agent = [sys.executable, "-IS", f"{folder}/run.py", "attach", *options]
+        assert command_line_of(server) == agent
+        assert command_line_of(process.pid) == [
+            "sh", f"{folder}/run.sh", sys.executable, "attach", *options,
+        ]  # fmt: skip
+        (relay,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert command_line_of(int(relay)) == agent
+    finally:
+        channel.write(encode(Stop()))
+        await channel.close()
+
+
+def command_line_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
 
 
 async def test_a_setup_runs_in_a_login_shell_and_changes_what_python3_is(
@@ -137,9 +163,7 @@ async def test_a_setup_that_leaves_no_channel_ends_without_an_agent() -> None:
 
 
 async def test_a_node_without_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("sh", "base64"):
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+    link_tools(tmp_path / "bin")
     monkeypatch.setattr(sys, "executable", "/not/there/python3")
     shell = str(shutil.which("sh"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -159,9 +183,7 @@ async def test_a_python_too_old_is_passed_over_for_a_newer_one(
 
 
 async def test_only_pythons_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("sh", "base64"):
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+    link_tools(tmp_path / "bin")
     stand_in(tmp_path / "bin/python3", "echo GSWARM-OLD 3.6.8; exit 64")
     monkeypatch.setattr(sys, "executable", "/not/there/python3")
     shell = str(shutil.which("sh"))
@@ -258,10 +280,10 @@ def test_endless_noise_is_given_up(noise: bytes) -> None:
     assert greeting.failure[0] == "noise"
 
 
-def test_a_node_that_asks_again_and_again_is_answered_once() -> None:
+def test_a_node_gets_the_setup_once_and_the_bundle_twice_however_often_it_requests_them() -> None:
     greeting = Greeting(own_bundle(), "true")
-    said = greeting.feed((NEED + b"GSWARM-SETUP\n") * 500)
-    assert said == own_bundle().payload + base64.b64encode(b"true") + b"\n"
+    reply = greeting.feed((NEED + b"GSWARM-SETUP\n") * 500)
+    assert reply == own_bundle().payload + base64.b64encode(b"true") + b"\n" + own_bundle().payload
 
 
 @given(st.text(), st.integers(2, 50))

@@ -17,7 +17,6 @@ from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.wire import MAGIC, Decoder, Message, Start, Stop, encode
 from gswarm_tui.launch.base import Channel, LaunchError, Retry
 from gswarm_tui.launch.bootstrap import Bootstrap
-from gswarm_tui.launch.bundle import own_folders
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.asyncssh_internals import read_options
 from gswarm_tui.launch.ssh.attempt import Attempt, _load_key_pairs
@@ -98,12 +97,6 @@ async def test_agent_is_sent_once_to_a_bare_node(server: Server, home: Path) -> 
     assert isinstance(frame, Frame)
     assert sent
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.py")} == sent
-
-
-async def test_agent_is_not_sent_where_the_heads_environment_exists(server: Server, home: Path) -> None:
-    async with launcher(server) as ssh:
-        assert await first_frame(ssh)
-    assert (home / "cache").exists() == (not own_folders())  # there are none in a checkout below /tmp
 
 
 async def test_eight_nodes_connect_at_once(server: Server) -> None:

@@ -76,7 +76,7 @@ class SshLauncher:
     async def open(self, node: str, *words: str) -> GreetedChannel:
         """Connect to a node and start the agent, or run another command of it, ``words``."""
         connection = await self._reach(node)
-        return await self._run(connection, node, words or self._bootstrap.serving.words(node))
+        return await self._run(connection, node, words or self._bootstrap.serving.arguments(node))
 
     async def join(self, node: str, lives: Collection[str]) -> GreetedChannel:
         """Connect to a node and join its running agent by its socket; start an agent if that fails."""
@@ -86,7 +86,7 @@ class SshLauncher:
         except BaseException:
             connection.abort()
             raise
-        return joined or await self._run(connection, node, self._bootstrap.serving.words(node))
+        return joined or await self._run(connection, node, self._bootstrap.serving.arguments(node))
 
     async def _reach(self, node: str) -> asyncssh.SSHClientConnection:
         check_name(node)
@@ -122,7 +122,7 @@ class SshLauncher:
 
     async def _explain_end(self, connection: asyncssh.SSHClientConnection, node: str) -> str:
         try:
-            command = await self._run(connection, node, self._bootstrap.serving.end(node))
+            command = await self._run(connection, node, self._bootstrap.serving.end_arguments(node))
             return await command.explain_end()
         except LaunchError as error:
             return error.reason
