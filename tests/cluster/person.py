@@ -26,7 +26,7 @@ _TERMINAL = "GSWARM_TEST_TERMINAL"
 _STATUS = re.compile(r"^status (\d+)", re.MULTILINE)
 _GRANTED = re.compile(r"Granted job allocation (\d+)\n(?:.*\n)*?\S.*[#$]$", re.MULTILINE)
 _CLOCK = re.compile(r"rec (\d+):(\d+):(\d+)")
-_AGENT = "^[^ ]+ -IS -c import sys.*# gswarm-agent"  # the program text that a node's Python is started with
+_AGENT = "^[^ ]+ -IS [^ ]+/gswarm_agent/run.py "
 
 
 def user_env(cluster: Cluster) -> dict[str, str]:
