@@ -10,7 +10,9 @@ from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.timeline import KINDS, MARK, JumpTarget, ReplayTimeline, SessionRange
 from gswarm_tui.store.history.fleet_builder import FleetBuilder
-from gswarm_tui.store.history.recording_reader import ArraySource, RecordingReader, micros
+from gswarm_tui.store.history.frames import read_events
+from gswarm_tui.store.history.recording_reader import ArraySource, RecordingReader
+from gswarm_tui.store.sql.schema import micros
 
 
 class RecordedSource:
@@ -42,7 +44,7 @@ class RecordedSource:
     def events(self, since: float, until: float) -> list[Event]:
         """Return the events after ``since`` up to and including ``until``, in order. Raises StoreError."""
         self._reload_nodes()
-        return self.recording.events(since, until)
+        return read_events(self.recording, since, until)
 
     def fleet(self, at: float) -> Fleet:
         """Return a new fleet as it was at a time, with the last minutes of history. Raises StoreError."""
@@ -51,7 +53,7 @@ class RecordedSource:
 
     def histories(self, at: float) -> dict[str, NodeHistory]:
         """Return the whole history of its nodes by name, where ``fleet`` returned less. Raises StoreError."""
-        return self._builder.rings(at)
+        return self._builder.histories(at)
 
     def timeline(self) -> ReplayTimeline:
         """Return its sessions, warnings, errors and marks. Raises StoreError."""
@@ -69,7 +71,7 @@ class RecordedSource:
         ]
 
     def _landmarks(self) -> list[EventLogged]:
-        found = self.recording.turns()
+        found = self.recording.notable_events()
         if self._live is not None:
             known = {(micros(one.at), one.message) for one in found}
             marks = [one for one in list(self._live.event_log) if one.kind == MARK]
@@ -78,7 +80,7 @@ class RecordedSource:
 
     def _reload_nodes(self) -> None:
         if self.running:
-            self.recording.learn()
+            self.recording.refresh()
 
 
 def jump_targets(events: Iterable[EventLogged]) -> Iterable[JumpTarget]:

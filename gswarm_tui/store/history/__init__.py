@@ -1,1 +1,1 @@
-"""A recording read back: the fleet at a past time and the events since."""
+"""Reading a recording back: its events, and the fleet at a past time."""

@@ -1,4 +1,4 @@
-"""Energy that a recording's GPUs had used at a time, from their counters at a few times."""
+"""Energy used by a recording's GPUs up to a time, from a few values of their counters."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gswarm_tui.fleet.thresholds import NEIGHBOURS
 from gswarm_tui.store.history.recording_reader import RecordedMachine, RecordingReader, seconds, stamp
 from gswarm_tui.store.sql.summaries import LONGEST_INTERVAL_S
 
-Answered = Mapping[int, tuple[float, datetime]]
-"""What GPUs' counters said (mJ), and when."""
+CounterValues = Mapping[int, tuple[float, datetime]]
+"""GPUs' counter values (mJ) with their times."""
 
 BLOCK_S = 600
-"""Counters are looked through for falls in pieces of so long."""
+"""The length of the pieces in which restarts of counters are searched."""
 
 
 class _Step(NamedTuple):
-    """What a GPU used more from one reading to another than its counter grew: what that fell by.
+    """Energy that a GPU used between two samples beyond the growth of its counter.
 
-    Where the reading before is of another machine of the node, one of an earlier boot or with other GPUs, it
-    is what the counter grew, less what one that is back has of that.
+    Within a machine, the amount by which the counter fell. From one machine of a node to the next (another
+    boot or other GPUs), the counter's growth, less the part that a machine which is back counts itself.
     """
 
     last_gpu: int
@@ -34,48 +34,48 @@ class _Step(NamedTuple):
 
 
 class EnergyMeter:
-    """Joules of the job's GPUs: from the first reading of each to the last one, and what steps are more."""
+    """Energy of the job's GPUs in joules: the growth of each counter, corrected by steps."""
 
-    def __init__(self, playback: RecordingReader) -> None:
-        self._playback = playback
-        self._at_first: Answered = {}
-        self._learned: set[tuple[int, int]] = set()
-        self._looked = stamp(0)
+    def __init__(self, reader: RecordingReader) -> None:
+        self._reader = reader
+        self._at_first: CounterValues = {}
+        self._known_runs: set[tuple[int, int]] = set()
+        self._searched_until = stamp(0)
         self._steps: set[_Step] = set()
 
     def mine(self) -> set[int]:
-        """The job's GPUs."""
-        return {gpu for machine in self._playback.machines.values() for gpu in _granted(machine)}
+        """Return the ids of the job's GPUs."""
+        return {gpu for machine in self._reader.machines.values() for gpu in _granted(machine)}
 
     def used(self, newest: Mapping[int, int]) -> float:
-        """Joules used from the first samples on, up to a time of each node (µs). Raises StoreError."""
-        machines = self._playback.machines.values()
+        """Return joules used from the first samples to a time of each node (µs). Raises StoreError."""
+        machines = self._reader.machines.values()
         firsts = {machine.node_id: stamp(machine.lives[0].first_us) for machine in machines}
-        if len(self._at_first) < len(self._playback.places):
-            self._at_first = self._answers(firsts, "min")
+        if len(self._at_first) < len(self._reader.gpu_positions):
+            self._at_first = self._values(firsts, "min")
         return self._growth(self._at_first, {node: stamp(us) for node, us in newest.items()})
 
-    def last_told(self, newest: Mapping[int, int]) -> dict[GpuKey, tuple[float, float]]:
-        """What each GPU's counter said last (mJ), and when, up to a time of each node (µs)."""
-        told = self._answers({node: stamp(us) for node, us in newest.items()}, "max")
-        gpus = [pair for node in newest for pair in _gpus(self._playback.machines[node]) if pair[1] in told]
+    def last_values(self, newest: Mapping[int, int]) -> dict[GpuKey, tuple[float, float]]:
+        """Return each counter's last value (mJ) and its time, up to a time of each node (µs)."""
+        told = self._values({node: stamp(us) for node, us in newest.items()}, "max")
+        gpus = [pair for node in newest for pair in _gpus(self._reader.machines[node]) if pair[1] in told]
         gpus.sort(key=lambda pair: told[pair[1]][1])
         return {key: (told[gpu][0], seconds(told[gpu][1])) for key, gpu in gpus}
 
     def between(self, start_us: int, until_us: int) -> float:
-        """Joules in a session: from its first readings, or from those that these follow, to its last ones.
+        """Return the joules of a session, from its first samples, or their direct predecessors, to its last.
 
         Raises StoreError.
         """
         longest_us = round(LONGEST_INTERVAL_S * 1e6)
         lasts = dict(
-            self._playback.rows(
+            self._reader.rows(
                 "SELECT node_id, max(ts) FROM host_samples WHERE ts >= ? AND ts < ? GROUP BY node_id",
                 stamp(start_us - longest_us),
                 stamp(start_us),
             )
         )
-        inside = self._playback.rows(
+        inside = self._reader.rows(
             "SELECT node_id, min(ts), arg_min(coalesce(interval_ms, 0), ts), max(ts) FROM host_samples "
             "WHERE ts >= ? AND ts < ? GROUP BY node_id",
             stamp(start_us),
@@ -87,16 +87,16 @@ class EnergyMeter:
             for node, first, interval_ms, _ in inside
             if node in lasts and first - lasts[node] < NEIGHBOURS * timedelta(milliseconds=interval_ms)
         }
-        at_first = self._answers_at(firsts)
-        entered = {gpu: told for gpu, told in self._answers_at(before).items() if gpu in at_first}
-        begun = {**self._answers(firsts, "min"), **entered}
+        at_first = self._values_at(firsts)
+        entered = {gpu: told for gpu, told in self._values_at(before).items() if gpu in at_first}
+        begun = {**self._values(firsts, "min"), **entered}
         return self._growth(begun, {node: last for node, *_, last in inside})
 
-    def _growth(self, begun: Answered, until: Mapping[int, datetime]) -> float:
-        """Joules from these answers to those at a later time of each node."""
-        self._learn_falls(max(until.values(), default=self._looked))
-        self._learn_machines()
-        mine, ended = self.mine(), self._answers(until, "max")
+    def _growth(self, begun: CounterValues, until: Mapping[int, datetime]) -> float:
+        """Return joules from these counter values to those at a later time of each node."""
+        self._find_restarts(max(until.values(), default=self._searched_until))
+        self._add_machine_steps()
+        mine, ended = self.mine(), self._values(until, "max")
         grown = {gpu: mj - begun[gpu][0] for gpu, (mj, _) in ended.items() if gpu in begun and gpu in mine}
         for step in self._steps:
             if step.gpu in grown and step.last_gpu in begun:
@@ -104,14 +104,14 @@ class EnergyMeter:
                 grown[step.gpu] += step.more_mj if inside else 0.0
         return sum(mj for mj in grown.values() if mj > 0) / 1000
 
-    def _learn_falls(self, until: datetime) -> None:
-        """Look for counters that began anew: where a block's first isn't its least, or its last its most.
+    def _find_restarts(self, until: datetime) -> None:
+        """Find counters that restarted: a block's first value isn't its lowest, or its last not its highest.
 
-        One that begins anew twice in a block is seen if it had counted more before than after the first time.
+        Two restarts within a block are found if the counter was higher before the first than after it.
         """
-        if until <= self._looked:
+        if until <= self._searched_until:
             return
-        for gpu, last_at, at, fell in self._playback.rows(
+        for gpu, last_at, at, fell in self._reader.rows(
             """
             WITH blocks AS (
               SELECT gpu_id, min(ts) AS first_ts, max(ts) AS last_ts, min(energy_mj) AS low,
@@ -138,37 +138,37 @@ class EnergyMeter:
             FROM readings
             WHERE energy_mj < before_mj
             """,
-            max(stamp(0), self._looked - timedelta(seconds=2 * BLOCK_S)),
+            max(stamp(0), self._searched_until - timedelta(seconds=2 * BLOCK_S)),
             until,
             BLOCK_S * 1_000_000,
         ):
             self._steps.add(_Step(gpu, last_at, gpu, at, fell))
-        self._looked = until
+        self._searched_until = until
 
-    def _learn_machines(self) -> None:
-        """Look at the runs of agents that are new here, of each node that was several machines."""
+    def _add_machine_steps(self) -> None:
+        """Add the steps of new agent runs, for nodes that were several machines."""
         machines: dict[str, list[RecordedMachine]] = {}
-        for machine in self._playback.machines.values():
+        for machine in self._reader.machines.values():
             machines.setdefault(machine.name, []).append(machine)
         several = [of_node for of_node in machines.values() if len(of_node) > 1]
         runs = [
             sorted((life.first_us, one.node_id) for one in of_node for life in one.lives)
             for of_node in several
         ]
-        new = [[run for run in of_node[1:] if run not in self._learned] for of_node in runs]
+        new = [[run for run in of_node[1:] if run not in self._known_runs] for of_node in runs]
         for together in zip_longest(*new):
             begun = [run for run in together if run is not None]
-            self._learned |= set(begun)
-            self._learn_begun({node: stamp(us) for us, node in begun}, machines)
+            self._known_runs |= set(begun)
+            self._add_steps_to({node: stamp(us) for us, node in begun}, machines)
 
-    def _learn_begun(
+    def _add_steps_to(
         self, firsts: Mapping[int, datetime], machines: Mapping[str, Sequence[RecordedMachine]]
     ) -> None:
-        """The steps to the first frames of runs from the last frames of other machines."""
-        known = self._playback.machines
+        """Add the steps from the last frames of other machines to the first frames of these runs."""
+        known = self._reader.machines
         alike = {one.node_id: at for node, at in firsts.items() for one in machines[known[node].name]}
         lasts = dict(
-            self._playback.rows(
+            self._reader.rows(
                 "SELECT h.node_id, max(h.ts) FROM host_samples h JOIN (SELECT unnest(?::INTEGER[]) "
                 "AS node_id, unnest(?::TIMESTAMP[]) AS first) f USING (node_id) "
                 "WHERE h.ts < f.first GROUP BY h.node_id",
@@ -176,7 +176,7 @@ class EnergyMeter:
                 list(alike.values()),
             )
         )
-        before, after = self._answers(lasts, "max"), self._answers(firsts, "min")
+        before, after = self._values(lasts, "max"), self._values(firsts, "min")
         of_all = [pair for node in lasts for pair in _gpus(known[node]) if pair[1] in before]
         newest: dict[GpuKey, int] = dict(sorted(of_all, key=lambda pair: before[pair[1]][1]))
         for node in firsts:
@@ -190,17 +190,17 @@ class EnergyMeter:
                 if gpu in before and (has := now_mj - before[gpu][0]) > 0:
                     self._steps.add(_Step(gpu, before[gpu][1], gpu, at, -has))
 
-    def _answers(self, times: Mapping[int, datetime], nearest: str) -> Answered:
-        """What the counter of each GPU said at its node's time.
+    def _values(self, times: Mapping[int, datetime], nearest: str) -> CounterValues:
+        """Return the counter value of each GPU at its node's time.
 
-        Of a GPU that didn't answer then, it is the last before it (``nearest`` "max"), or the next after it.
+        If it wasn't measured then: the last value before (``nearest`` "max"), or the next after it.
         """
-        found = self._answers_at(times)
-        places = self._playback.places
+        found = self._values_at(times)
+        places = self._reader.gpu_positions
         silent = {gpu: times[node] for gpu, (node, _) in places.items() if node in times and gpu not in found}
         if silent:
             side, furthest = ("<=", max) if nearest == "max" else (">=", min)
-            rows = self._playback.rows(
+            rows = self._reader.rows(
                 f"SELECT gpu_id, arg_{nearest}(energy_mj, ts)::DOUBLE, {nearest}(ts) "  # noqa: S608 (own names)
                 "FROM gpu_samples JOIN (SELECT unnest(?::INTEGER[]) AS gpu_id, "
                 "unnest(?::TIMESTAMP[]) AS bound) USING (gpu_id) "
@@ -212,22 +212,22 @@ class EnergyMeter:
             found |= {gpu: (mj, ts) for gpu, mj, ts in rows}
         return found
 
-    def _answers_at(self, times: Mapping[int, datetime]) -> dict[int, tuple[float, datetime]]:
-        """What the counters said of the GPUs that answered at their node's time."""
+    def _values_at(self, times: Mapping[int, datetime]) -> dict[int, tuple[float, datetime]]:
+        """Return the counter values that were measured exactly at their node's time."""
         found = {}
-        for gpu, ts, mj in self._playback.rows(
+        for gpu, ts, mj in self._reader.rows(
             "SELECT gpu_id, ts, energy_mj::DOUBLE FROM gpu_samples "
             "WHERE energy_mj IS NOT NULL AND ts IN (SELECT unnest(?::TIMESTAMP[]))",
             sorted(set(times.values())),
         ):
-            place = self._playback.places.get(gpu)
+            place = self._reader.gpu_positions.get(gpu)
             if place is not None and times.get(place[0]) == ts:
                 found[gpu] = mj, ts
         return found
 
 
 def _gpus(machine: RecordedMachine) -> Iterable[tuple[GpuKey, int]]:
-    """What each GPU is known by on all machines of the node, and its number on this."""
+    """Return the key of each GPU on all machines of its node, and its id on this machine."""
     pairs = zip(machine.hello.gpus, machine.gpu_ids, strict=True)
     return [((machine.name, gpu.index, gpu.uuid), gpu_id) for gpu, gpu_id in pairs]
 

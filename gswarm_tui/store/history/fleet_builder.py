@@ -1,7 +1,7 @@
-"""The fleet as it was at a time of a recording: built anew, from a few queries that are bounded in time.
+"""Building the fleet as it was at a time of a recording, with a few queries that are limited in time.
 
-Rows lie in the file in the order of their times, so DuckDB reads only the row groups of the stretch that a
-filter on ``ts`` names.
+Rows lie in the file in the order of their times, so DuckDB reads only the row groups that a filter on ``ts``
+selects.
 """
 
 from __future__ import annotations
@@ -25,34 +25,36 @@ from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.store.history.energy import EnergyMeter
-from gswarm_tui.store.history.frames import Places, TableSlice, looked_at, looks_of, owners
+from gswarm_tui.store.history.frames import locate_gpus, process_times, processes_by_time, read_frames
 from gswarm_tui.store.history.recording_reader import (
+    Places,
     RecordedMachine,
     RecordingReader,
-    in_force,
+    TableSlice,
+    interval_at,
     introduction,
-    link_of,
-    micros,
+    link_change,
     stamp,
 )
+from gswarm_tui.store.sql.schema import micros
 
 BLOCK_US = 3_600_000_000
 NOTHING = (0.0, 0.0, 0.0, 0.0)
 RECENT_S = 300.0
-"""So much history a fleet has at once: what the first screen shows of it."""
+"""The history that ``fleet`` loads: as much as the first screen shows."""
 PIECE_ROWS = 100_000
-"""About so many samples of GPUs are read at once: what is read takes memory beside what it becomes."""
+"""About this many GPU samples are read at once, to limit the memory beside the history."""
 TOGETHER_US = 1_000_000
-"""Times in so short a stretch are asked for at once."""
+"""Times within this range are read with one query."""
 PROCESSES_S = 10.0
-"""Processes that were seen this long before a time, and not since, are still shown at it."""
+"""Processes that were listed last within this time are still shown."""
 
 
 @dataclass(frozen=True)
 class _Newest:
-    """A node's newest frame at a time, its interval or 0, and what was counted until then.
+    """A node's newest frame at a time, its interval or 0, and the counts until then.
 
-    ``ends`` are the newest frames of all machines that it was.
+    ``ends`` are the times of the newest frames of all machines that the node was.
     """
 
     machine: RecordedMachine
@@ -64,17 +66,17 @@ class _Newest:
 
 
 class FleetBuilder:
-    """Builds the fleet at any time of a recording; remembers what doesn't depend on the time."""
+    """Builds the fleet at any time of a recording; caches results that don't depend on the time."""
 
-    def __init__(self, playback: RecordingReader) -> None:
-        self._playback = playback
-        self._meter = EnergyMeter(playback)
+    def __init__(self, reader: RecordingReader) -> None:
+        self._reader = reader
+        self._meter = EnergyMeter(reader)
         self._ended: dict[str, Session] = {}
         self._hours: dict[int, list[float]] = {}
 
     def fleet(self, at: float) -> Fleet:
-        """The fleet as it was: nodes, links, sessions, happenings, the last minutes. Raises StoreError."""
-        play, now_us = self._playback, micros(at)
+        """Return the fleet with nodes, links, sessions, events and the last minutes. Raises StoreError."""
+        reader, now_us = self._reader, micros(at)
         newest = self._newest(now_us)
         fleet = self._introduced(newest, now_us)
         self._link(fleet, now_us)
@@ -86,15 +88,15 @@ class FleetBuilder:
             node = fleet.nodes[found.machine.name]
             node.frames, node.missed_ticks = found.frames, found.missed
         ends = {node: us for one in newest.values() for node, us in one.ends.items()}
-        fleet.restore_energy(self._meter.used(ends), self._meter.last_told(ends))
+        fleet.restore_energy(self._meter.used(ends), self._meter.last_values(ends))
         for session in self._sessions(now_us):
             fleet.sessions.restore(session)
-        for happened in play.happened(0, now_us):
+        for happened in reader.logged_events(0, now_us):
             fleet.apply(happened)
         return fleet
 
-    def rings(self, at: float) -> dict[str, NodeHistory]:
-        """All of the history that nodes had then, by name, where ``fleet`` gives less. Raises StoreError."""
+    def histories(self, at: float) -> dict[str, NodeHistory]:
+        """Return the whole history of nodes whose ``fleet`` has less, by name. Raises StoreError."""
         now_us = micros(at)
         newest = self._newest(now_us)
         fleet = self._introduced(newest, now_us)
@@ -102,7 +104,7 @@ class FleetBuilder:
             name: (found, found.us)
             for name, found in newest.items()
             if (ring := fleet.nodes[name].gpu_history) is not None
-            and ring.capacity * self._playback.interval_s > RECENT_S
+            and ring.capacity * self._reader.interval_s > RECENT_S
         }
         self._fill(fleet, longer, now_us, np.inf)
         return {
@@ -112,39 +114,39 @@ class FleetBuilder:
         }
 
     def _introduced(self, newest: Mapping[str, _Newest], now_us: int) -> Fleet:
-        """A fleet that has met these machines, and knows nothing else."""
-        play = self._playback
-        intervals = play.intervals(now_us)
-        fleet = Fleet(play.names, allocation=play.allocation, derive_events=False)
+        """Return a fleet that has been introduced to these machines and knows nothing else."""
+        reader = self._reader
+        intervals = reader.intervals(now_us)
+        fleet = Fleet(reader.names, allocation=reader.allocation, derive_events=False)
         for found in newest.values():
             life = found.machine.life_at(found.us)
-            for event in introduction(found.machine, life, in_force(intervals, life.first_us)):
+            for event in introduction(found.machine, life, interval_at(intervals, life.first_us)):
                 fleet.apply(event)
-        fleet.apply(IntervalChanged(now_us / 1e6, in_force(intervals, now_us)))
+        fleet.apply(IntervalChanged(now_us / 1e6, interval_at(intervals, now_us)))
         return fleet
 
     def _newest(self, now_us: int) -> dict[str, _Newest]:
-        """The newest frame of each node that had sent one."""
+        """Return the newest frame of each node that had sent one."""
         found: dict[str, _Newest] = {}
-        for node_id, us, interval_ms, frames, missed in self._playback.rows(
+        for node_id, us, interval_ms, count, missed in self._reader.rows(
             "SELECT node_id, epoch_us(max(ts)), arg_max(coalesce(interval_ms, 0), ts), count(*), "
             "sum(missed)::BIGINT FROM host_samples "
             "WHERE ts <= ? GROUP BY node_id ORDER BY max(ts)",
             stamp(now_us),
         ):
-            machine = self._playback.machines.get(node_id)
+            machine = self._reader.machines.get(node_id)
             if machine is not None and machine.lives:
                 before = found.get(machine.name)
                 already, passed, ends = (before.frames, before.missed, before.ends) if before else (0, 0, {})
-                counted = frames + already, (missed or 0) + passed
+                counted = count + already, (missed or 0) + passed
                 found[machine.name] = _Newest(machine, us, interval_ms, *counted, {**ends, node_id: us})
         return found
 
     def _link(self, fleet: Fleet, now_us: int) -> None:
-        """Where each link stood; one that nothing is told of was live if frames came over it."""
+        """Set the phase of each link; a link without events was live if it carried frames."""
         changes: dict[str, list[LinkChanged]] = {}
-        for happened in self._playback.linked(now_us):
-            if (changed := link_of(happened)) is not None and changed.node in fleet.nodes:
+        for happened in self._reader.link_events(now_us):
+            if (changed := link_change(happened)) is not None and changed.node in fleet.nodes:
                 changes.setdefault(changed.node, []).append(changed)
         for node in fleet.nodes.values():
             known = changes.get(node.name, [])
@@ -158,32 +160,32 @@ class FleetBuilder:
     def _fill(
         self, fleet: Fleet, until: Mapping[str, tuple[_Newest, int]], now_us: int, longest_s: float
     ) -> None:
-        """Give nodes their history up to a time of each: for each piece one query for GPUs, one for hosts."""
+        """Load the history of nodes up to a time of each, with two queries for each piece."""
         nodes = [(fleet.nodes[name], found.machine, us) for name, (found, us) in until.items()]
         rings = [node.gpu_history.capacity for node, *_ in nodes if node.gpu_history is not None]
         if not rings:
             return
-        low_us = now_us - round(min(max(rings) * self._playback.interval_s, longest_s) * 1e6)
+        low_us = now_us - round(min(max(rings) * self._reader.interval_s, longest_s) * 1e6)
         ticks = max(1, PIECE_ROWS // max(1, sum(len(node.facts) for node, *_ in nodes)))
-        piece_us = round(ticks * self._playback.interval_s * 1e6)
-        filling = HistoryLoader(self._playback, nodes)
+        piece_us = round(ticks * self._reader.interval_s * 1e6)
+        filling = HistoryLoader(self._reader, nodes)
         for begin_us in range(low_us, now_us, piece_us):
             filling.add(begin_us, min(begin_us + piece_us, now_us))
         filling.end()
 
     def _last_frames(self, newest: Mapping[str, _Newest], now_us: int) -> list[FrameArrived]:
-        """Each node's newest frame, with the processes that were seen last."""
-        play, wanted = self._playback, {(found.machine.name, found.us) for found in newest.values()}
-        recent = now_us - round(max(PROCESSES_S, 3 * play.interval_s) * 1e6)
-        looked = {times[-1] for times in looked_at(play, recent, now_us).values()}
+        """Return each node's newest frame, with the processes that were listed last."""
+        reader, wanted = self._reader, {(found.machine.name, found.us) for found in newest.values()}
+        recent = now_us - round(max(PROCESSES_S, 3 * reader.interval_s) * 1e6)
+        looked = {times[-1] for times in process_times(reader, recent, now_us).values()}
         processes: dict[str, Processes] = {}
-        for low, high in _stretches(looked):
-            looks = looks_of(play, low, high)
-            processes |= {play.machines[node_id].name: looks[node_id, us] for node_id, us in sorted(looks)}
+        for low, high in _time_ranges(looked):
+            looks = processes_by_time(reader, low, high)
+            processes |= {reader.machines[node_id].name: looks[node_id, us] for node_id, us in sorted(looks)}
         frames = [
             frame
-            for low, high in _stretches({us for _, us in wanted})
-            for frame in play.frames(low, high)
+            for low, high in _time_ranges({us for _, us in wanted})
+            for frame in read_frames(reader, low, high)
             if (frame.node, round(frame.ts * 1e6)) in wanted
         ]
         return [
@@ -196,9 +198,9 @@ class FleetBuilder:
     # Sessions
 
     def _sessions(self, now_us: int) -> list[Session]:
-        """The sessions that had begun, with what had been measured in them."""
+        """Return the sessions that had begun, with their sums until then."""
         sessions = []
-        for row in self._playback.sessions():
+        for row in self._reader.sessions():
             if row["start_us"] > now_us:
                 continue
             name, over = str(row["session_id"]), row["end_us"] is not None and row["end_us"] <= now_us
@@ -214,7 +216,7 @@ class FleetBuilder:
     def _measured(self, row: Mapping[str, Any], until_us: int) -> Session:
         between = stamp(row["start_us"]), stamp(until_us)
         sums = self._sums(row["start_us"], until_us)
-        covered = self._playback.rows(
+        covered = self._reader.rows(
             "SELECT node_id, sum(least(interval_ms / 1000, epoch(ts - ?::TIMESTAMP)))::DOUBLE "
             "FROM host_samples WHERE ts >= ? AND ts < ? GROUP BY node_id",
             between[0],
@@ -222,7 +224,7 @@ class FleetBuilder:
         )
         covered_s: dict[str, float] = {}
         for node_id, seconds in covered:
-            if (machine := self._playback.machines.get(node_id)) is not None:
+            if (machine := self._reader.machines.get(node_id)) is not None:
                 covered_s[machine.name] = covered_s.get(machine.name, 0.0) + (seconds or 0.0)
         return Session(
             session_id=str(row["session_id"]),
@@ -238,7 +240,7 @@ class FleetBuilder:
         )
 
     def _sums(self, start_us: int, until_us: int) -> list[float]:
-        """Sum and count of utilisation, then of power, of the job's GPUs; whole hours are remembered."""
+        """Return sum and count of utilisation and of power of the job's GPUs; whole hours are cached."""
         first, last = -(-start_us // BLOCK_US), until_us // BLOCK_US
         if first >= last:
             return self._sum(start_us, until_us)
@@ -260,9 +262,9 @@ class FleetBuilder:
         }
 
     def _summed(self, by: str, low: int, high: int) -> list[tuple[Any, ...]]:
-        others = sorted(self._playback.places.keys() - self._meter.mine())
+        others = sorted(self._reader.gpu_positions.keys() - self._meter.mine())
         without = "AND gpu_id NOT IN (SELECT unnest(?::INTEGER[]))" if others else ""
-        return self._playback.rows(
+        return self._reader.rows(
             f"SELECT {by} AS block, coalesce(sum(util_pct), 0)::DOUBLE, count(util_pct), "  # noqa: S608 (own names)
             "coalesce(sum(power_w), 0)::DOUBLE, count(power_w) "
             f"FROM gpu_samples WHERE ts >= ? AND ts < ? {without} GROUP BY block",
@@ -273,31 +275,31 @@ class FleetBuilder:
 
 
 def _before(frame: FrameArrived, found: _Newest) -> tuple[str, str, int, int]:
-    """What was there before a newest frame, as a fleet resumes it."""
+    """Return the state just before a frame, as ``Fleet.resume`` takes it."""
     return frame.node, frame.life, frame.frame.seq - 1, frame.frame.ts_ns - found.interval_ms * 1_000_000
 
 
-def _stretches(times: Iterable[int]) -> list[tuple[int, int]]:
-    """Short stretches that hold all of these times (microseconds)."""
-    stretches: list[tuple[int, int]] = []
+def _time_ranges(times: Iterable[int]) -> list[tuple[int, int]]:
+    """Return short time ranges that hold all of these times (microseconds)."""
+    ranges: list[tuple[int, int]] = []
     for us in sorted(times):
-        if stretches and us - stretches[-1][0] <= TOGETHER_US:
-            stretches[-1] = stretches[-1][0], us
+        if ranges and us - ranges[-1][0] <= TOGETHER_US:
+            ranges[-1] = ranges[-1][0], us
         else:
-            stretches.append((us - 1, us))
-    return stretches
+            ranges.append((us - 1, us))
+    return ranges
 
 
 _INTERVAL_S = "coalesce(interval_ms / 1000, 'nan'::DOUBLE)::FLOAT AS interval_s"
 
 
 class HistoryLoader:
-    """Gives nodes their history, each of one machine and up to a time (Unix microseconds)."""
+    """Loads the history of nodes, each of one machine and up to a time (Unix microseconds)."""
 
     def __init__(
-        self, play: RecordingReader, nodes: Sequence[tuple[NodeState, RecordedMachine, int]]
+        self, reader: RecordingReader, nodes: Sequence[tuple[NodeState, RecordedMachine, int]]
     ) -> None:
-        self._play = play
+        self._reader = reader
         self._nodes = [node for node, *_ in nodes]
         self._until_us = np.array([us for *_, us in nodes])
         self._place = np.full(max(machine.node_id for _, machine, _ in nodes) + 1, -1)
@@ -307,18 +309,20 @@ class HistoryLoader:
         self._newest_at = np.full(self._first_gpu[-1], np.inf)
 
     def add(self, low: int, high: int) -> None:
-        """Add what was measured after ``low`` up to ``high`` (microseconds), in order. Raises StoreError."""
-        hosts = self._play.stretch("host_samples", f"node_id AS id, {_INTERVAL_S}", low, high)
+        """Add the samples after ``low`` up to ``high`` (microseconds), in order. Raises StoreError."""
+        hosts = self._reader.table_slice("host_samples", f"node_id AS id, {_INTERVAL_S}", low, high)
         node = self._known(hosts.ids)
         rows = np.flatnonzero((node >= 0) & (hosts.us <= self._until_us[node]))
         rows = rows[np.lexsort((hosts.us[rows], node[rows]))]
-        node, us, interval_s = node[rows], hosts.us[rows], hosts.told("interval_s")[rows]
+        node, us, interval_s = node[rows], hosts.us[rows], hosts.keys("interval_s")[rows]
         fill_hosts = partial(_fill_hosts, hosts, rows)
         self._fill(node, us, interval_s, _host_history, fill_hosts)
-        gpus = self._play.stretch("gpu_samples", "gpu_id AS id", low, high)
-        owner, position = owners(self._play, gpus.ids)
+        gpus = self._reader.table_slice("gpu_samples", "gpu_id AS id", low, high)
+        owner, position = locate_gpus(self._reader, gpus.ids)
         gpu_node = self._known(owner)
-        reading = _found((us - low) * len(self._nodes) + node, (gpus.us - low) * len(self._nodes) + gpu_node)
+        reading = _index_of(
+            (us - low) * len(self._nodes) + node, (gpus.us - low) * len(self._nodes) + gpu_node
+        )
         taken = np.flatnonzero((reading >= 0) & (gpu_node >= 0))
         taken = taken[np.argsort(gpus.us[taken], kind="stable")]
         gpu, position, reading = (
@@ -344,7 +348,7 @@ class HistoryLoader:
         self._fill(node, us, interval_s, _gpu_history, fill)
 
     def end(self) -> None:
-        """All is there."""
+        """Set the energy counters after all samples were added."""
         for node, (first, last) in zip(self._nodes, pairwise(self._first_gpu.tolist()), strict=True):
             if node.gpu_history is not None and len(node.gpu_history):
                 node.energy_base = self._bases[first:last].copy()
@@ -353,7 +357,7 @@ class HistoryLoader:
                 )
 
     def _known(self, ids: Places) -> Places:
-        """The places of nodes among those to be filled, negative for others."""
+        """Return the positions of nodes among those to be loaded, negative for others."""
         inside = (ids >= 0) & (ids < len(self._place))
         return np.where(inside, self._place[np.where(inside, ids, 0)], -1)
 
@@ -365,7 +369,7 @@ class HistoryLoader:
         history: Callable[[NodeState], History | None],
         fill: Callable[[npt.NDArray[np.float32], Places], None],
     ) -> None:
-        """Fill the grids where these readings belong, which are in the order of nodes and times."""
+        """Fill the history with samples that are in the order of nodes and times."""
         parts: dict[HistoryBlock, list[tuple[Places, Places, int]]] = {}
         for at in _runs(node):
             if (ring := history(self._nodes[node[at[0]]])) is not None:
@@ -394,14 +398,14 @@ def _fill_hosts(hosts: TableSlice, rows: Places, table: npt.NDArray[np.float32],
 
 
 def _runs(numbers: Places) -> Iterator[Places]:
-    """The places of equal numbers that follow each other."""
+    """Return the indices of each run of equal numbers."""
     starts = np.flatnonzero(np.diff(numbers, prepend=-1))
     for first, end in pairwise([*starts.tolist(), len(numbers)]):
         yield np.arange(first, end)
 
 
-def _found(keys: Places, wanted: Places) -> Places:
-    """Where each of the wanted is among the keys, -1 where it isn't."""
+def _index_of(keys: Places, wanted: Places) -> Places:
+    """Return the index of each wanted number among the keys, -1 if missing."""
     if not len(keys):
         return np.full(len(wanted), -1)
     order = np.argsort(keys)
@@ -410,7 +414,7 @@ def _found(keys: Places, wanted: Places) -> Places:
 
 
 def _begin(bases: npt.NDArray[np.float64], places: Places, numbers: npt.NDArray[Any]) -> None:
-    """Note the first number of each GPU that has none yet (NaN)."""
+    """Set the first number of each GPU that has none yet (NaN)."""
     new = np.flatnonzero(np.isfinite(numbers) & np.isnan(bases[places]))
     seen, where = np.unique(places[new], return_index=True)
     bases[seen] = numbers[new][where]

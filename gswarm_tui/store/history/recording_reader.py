@@ -1,83 +1,167 @@
-"""A recording read back as the events that it was made of.
+"""A recording read back: its machines, sessions, logged events and rows of samples.
 
-What the database doesn't keep: when frames arrived, the nodes' own clocks, looks at processes that found
-none, attempts to connect between a loss and the next connection, and later hellos of the same agent.
+The database doesn't store when frames arrived, the nodes' own clocks, empty process lists, attempts to
+reconnect, and repeated hellos of an agent.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from gswarm_agent.block import Block, BlockLayout
 from gswarm_agent.frame import WARNING, GpuFacts, Hello, HostFacts, tables
 from gswarm_agent.metrics import EXACT_COLUMNS, GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
+from gswarm_tui.fleet.blocks import packed
 from gswarm_tui.fleet.events import (
     INTERVAL_CHANGED,
     Event,
     EventLogged,
-    FrameArrived,
-    IntervalChanged,
     LinkChanged,
     LinkMeasured,
     NodeIntroduced,
     Phase,
-    SessionStarted,
-    SessionStopped,
     new_interval_ms,
 )
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.history.frames import Columns, TableSlice, frames, nan_for_null
 from gswarm_tui.store.querying.results import Result
-from gswarm_tui.store.sql.schema import SCHEMA_VERSION
+from gswarm_tui.store.sql.schema import SCHEMA_VERSION, micros
 
-TURNS_MOST = 50_000
+MAX_EVENTS = 50_000
 _UNKNOWN_LIFE = {"life": "", "last_ts": 1 << 62, "clock_offset_s": None}
-"""Of a node whose links aren't told of: one agent, for ever."""
+"""A node without rows in ``links`` had one agent run without an end."""
 _NEEDED = (("recordings", "options"), ("host_samples", "seq"), ("links", "last_ts"))
-"""Columns that a recording has, in this and every later version."""
+"""Columns that recordings of this and every later version have."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - DuckDB's times have no zone
 
 
 class ArraySource(Protocol):
-    """What is needed of a recording file here."""
+    """A recording file that can be queried by row and by column."""
 
     path: Path
 
     def query(self, sql: str, *values: object) -> Result:
-        """The answer to one statement that reads. Raises StoreError."""
+        """Return the result of one statement that reads. Raises StoreError."""
 
     def arrays(self, sql: str, *values: object) -> Columns:
-        """The same by column. Raises StoreError."""
+        """Return the result by column. Raises StoreError."""
 
 
 def stamp(us: int) -> datetime:
-    """Unix microseconds as the database writes them."""
+    """Return Unix microseconds as a time of the database."""
     return _EPOCH + timedelta(microseconds=us)
 
 
 def seconds(at: datetime) -> float:
-    """Unix seconds of a time of the database."""
+    """Return a time of the database as Unix seconds."""
     return (at - _EPOCH) / timedelta(seconds=1)
 
 
-def micros(at: float) -> int:
-    """Unix seconds as whole microseconds."""
-    return round(at * 1e6)
+@dataclass(frozen=True)
+class Life:
+    """An agent's run on a machine, with the times of its first and last frame (Unix microseconds)."""
+
+    name: str
+    first_us: int
+    last_us: int
+
+
+@dataclass(frozen=True)
+class RecordedMachine:
+    """A node as it was at one boot with its GPUs; ``hello`` lacks the life, ``lives`` are in order."""
+
+    node_id: int
+    name: str
+    hello: Hello
+    gpu_ids: tuple[int, ...]
+    granted: frozenset[int] | None
+    offset_s: float
+    round_trip_s: float | None
+    lives: tuple[Life, ...]
+
+    def life_at(self, us: int) -> Life:
+        """Return the agent's run that a frame of this time belongs to."""
+        return next((life for life in self.lives if us <= life.last_us), self.lives[-1])
+
+    def hello_of(self, life: Life) -> Hello:
+        """Return the hello of that run."""
+        return replace(self.hello, life=life.name)
+
+
+Columns = Mapping[str, npt.NDArray[Any]]
+Places = npt.NDArray[np.intp]
+
+
+class TableSlice:
+    """Rows of one table with times (Unix microseconds), ids, and numbers that are NaN where NULL."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.us = columns["us"]
+        self.ids = columns["id"]
+        self._columns = columns
+
+    def split(self, owners: Places) -> dict[int, Places]:
+        """Return the rows of each owner, in order of time."""
+        order = np.lexsort((self.us, owners))
+        starts = np.flatnonzero(np.diff(owners[order], prepend=-2))
+        parts = np.split(order, starts[1:]) if len(starts) else []
+        return {int(owners[part[0]]): part for part in parts}
+
+    def keys(self, name: str) -> npt.NDArray[Any]:
+        """Return a key column, masked where NULL."""
+        return self._columns[name]
+
+    def numbers(self, column: str, rows: Places) -> npt.NDArray[Any] | None:
+        """Return a column's numbers in these rows, None if the file lacks the column."""
+        found = self._columns.get(column)
+        return None if found is None else found[rows]
+
+    def blocks(self, layout: BlockLayout, counts: Places, block: Places, position: Places) -> list[Block]:
+        """Return blocks of ``counts`` rows; ``block`` and ``position`` say where each row of the slice goes.
+
+        Rows with a negative block are left out; positions that no row goes to were not measured.
+        """
+        taken = np.flatnonzero(block >= 0)
+        block, position = block[taken], position[taken]
+        most = int(counts.max(initial=0))
+        held = []
+        for places, kind in ((layout.singles, "<f4"), (layout.doubles, "<f8")):
+            part = np.full((len(places), len(counts), most), np.nan, dtype=kind)
+            for at, place in enumerate(places):
+                if (numbers := self.numbers(layout.columns[place], taken)) is not None:
+                    part[at, block, position] = numbers
+            held.append(part)
+        made: list[Block | None] = [None] * len(counts)
+        for count in np.unique(counts).tolist():
+            alike = np.flatnonzero(counts == count)
+            singles, doubles = (part[:, alike, :count] for part in held)
+            for at, one in zip(alike.tolist(), packed(layout, singles, doubles), strict=True):
+                made[at] = one
+        return [one for one in made if one is not None]
+
+
+def nan_for_null(metric: str) -> str:
+    """Return a column as SQL with NaN instead of NULL, in the precision of frames."""
+    kind = "DOUBLE" if metric in EXACT_COLUMNS else "FLOAT"
+    return f"coalesce({metric}::{kind}, 'nan'::{kind}) AS {metric}"
 
 
 class RecordingReader:
-    """One recording of a file. Times are Unix seconds; ``end`` is that of its newest frame, or its own.
+    """Reads one recording of a file. Times are Unix seconds; ``end`` is that of its newest frame, or its own.
 
-    ``names`` are its nodes in the order in which they are to be shown, where the file may not know them all.
+    ``names`` are its nodes in the order of the screen, if the file may not have all of them yet.
     """
 
     def __init__(self, source: ArraySource, recording_id: int, names: Sequence[str] = ()) -> None:
-        """Reads what doesn't change with time. Raises StoreError."""
+        """Read what doesn't change while it is recorded. Raises StoreError."""
         self.source = source
         self.recording_id = recording_id
         row = self.dicts(
@@ -87,11 +171,11 @@ class RecordingReader:
         )
         if not row:
             raise StoreError(f"{source.path} has no recording {recording_id}")
-        self._asked_for = tuple(names) or _nodes_of(row[0]["options"])
+        self._started_with = tuple(names) or _nodes_of(row[0]["options"])
         self.job: str = row[0]["slurm_job_id"] or ""
         self.interval_s: float = (row[0]["interval_ms"] or 1000) / 1000
         self._columns = {
-            table: self._kept(table, columns)
+            table: self._existing_columns(table, columns)
             for table, columns in (
                 ("gpu_samples", GPU_COLUMNS),
                 ("host_samples", HOST_COLUMNS),
@@ -104,8 +188,8 @@ class RecordingReader:
         )
         self.machines: dict[int, RecordedMachine] = {}
         self._node_names: dict[int, str] = {}
-        self.places: dict[int, tuple[int, int]] = {}
-        self.learn()
+        self.gpu_positions: dict[int, tuple[int, int]] = {}
+        self.refresh()
         last = self.rows(
             "SELECT epoch_us(max(ts)) FROM host_samples WHERE node_id IN "
             "(SELECT node_id FROM nodes WHERE recording_id = ?)",
@@ -115,36 +199,36 @@ class RecordingReader:
         self.end: float = max(row[0]["start_us"], last or 0, row[0]["end_us"] or 0) / 1e6
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """The rows of a query. Raises StoreError."""
+        """Return the rows of a query. Raises StoreError."""
         return self.source.query(sql, *values).rows()
 
     def dicts(self, sql: str, *values: object) -> list[dict[str, Any]]:
-        """The rows of a query by column. Raises StoreError."""
+        """Return the rows of a query by column. Raises StoreError."""
         return self.source.query(sql, *values).dicts()
 
     def columns(self, table: str) -> tuple[str, ...]:
-        """The metrics that the file has of a table, in the catalogue's order."""
+        """Return the metrics that the file has of a table, in the catalogue's order."""
         return self._columns[table]
 
     @property
     def names(self) -> list[str]:
-        """The nodes, in the order in which they were asked for."""
-        return list(dict.fromkeys([*self._asked_for, *self._node_names.values()]))
+        """The nodes, in the order in which the recording was started with them."""
+        return list(dict.fromkeys([*self._started_with, *self._node_names.values()]))
 
     @property
     def allocation(self) -> Mapping[str, frozenset[int]]:
-        """The GPUs that Slurm granted to the job, of the nodes where that is known."""
+        """The GPUs that Slurm granted to the job, by node, where known."""
         return {m.name: m.granted for m in self.machines.values() if m.granted is not None}
 
-    def _kept(self, table: str, wanted: Sequence[str]) -> tuple[str, ...]:
+    def _existing_columns(self, table: str, wanted: Sequence[str]) -> tuple[str, ...]:
         found = self.rows("SELECT column_name FROM duckdb_columns() WHERE table_name = ?", table)
         kept = {name for (name,) in found}
         return tuple(name for name in wanted if name in kept)
 
-    # Who was there
+    # Machines
 
-    def learn(self) -> None:
-        """Take in machines and agents that are new in the file. Raises StoreError."""
+    def refresh(self) -> None:
+        """Read machines and agent runs that are new in the file. Raises StoreError."""
         nodes = self.dicts("SELECT * FROM nodes WHERE recording_id = ? ORDER BY node_id", self.recording_id)
         self._node_names = {row["node_id"]: row["node"] for row in nodes}
         mine = "(SELECT node_id FROM nodes WHERE recording_id = ?)"
@@ -161,21 +245,21 @@ class RecordingReader:
             self.recording_id,
         ):
             links.setdefault(link["node_id"], []).append(link)
-        new = {row["node_id"]: row for row in nodes if self._has_more(row["node_id"], links)}
+        new = {row["node_id"]: row for row in nodes if self._has_new_runs(row["node_id"], links)}
         lives = self._lives({node_id: links.get(node_id) or [_UNKNOWN_LIFE] for node_id in new})
         for node_id, row in new.items():
             if lives[node_id]:
                 machine = self._machine(row, gpus.get(node_id, []), links.get(node_id, []), lives[node_id])
                 self.machines[node_id] = machine
-                self.places |= {gpu: (node_id, place) for place, gpu in enumerate(machine.gpu_ids)}
+                self.gpu_positions |= {gpu: (node_id, place) for place, gpu in enumerate(machine.gpu_ids)}
 
-    def _has_more(self, node_id: int, links: Mapping[int, Sequence[object]]) -> bool:
-        """Whether an agent was heard there that isn't known."""
+    def _has_new_runs(self, node_id: int, links: Mapping[int, Sequence[object]]) -> bool:
+        """Return whether the machine has an agent run that isn't known yet."""
         known = self.machines.get(node_id)
         return known is None or len(known.lives) != max(1, len(links.get(node_id, ())))
 
     def _lives(self, links: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[int, list[Life]]:
-        """When each machine's agents measured; one question for the first of all, one for the second …"""
+        """Return the agent runs of each machine; one query reads the first runs of all, one the second …"""
         lives: dict[int, list[Life]] = {node_id: [] for node_id in links}
         after = dict.fromkeys(links, 0)
         while after:
@@ -217,7 +301,7 @@ class RecordingReader:
         )
 
     def has_frames(self, start: float, end: float) -> bool:
-        """Whether anything was measured from a time up to, without, another. Raises StoreError."""
+        """Return whether frames exist from ``start`` to before ``end``. Raises StoreError."""
         found = self.rows(
             "SELECT 1 FROM host_samples WHERE ts >= ? AND ts < ? AND node_id IN "
             "(SELECT node_id FROM nodes WHERE recording_id = ?) LIMIT 1",
@@ -227,94 +311,57 @@ class RecordingReader:
         )
         return bool(found)
 
-    # What happened
-
-    def events(self, since: float, until: float) -> list[Event]:
-        """What happened after ``since``, up to and with ``until``, in order. Raises StoreError."""
-        low, high = micros(since), micros(until)
-        found: list[Event] = []
-        intervals = self.intervals(high)
-        for machine in self.machines.values():
-            for life in machine.lives:
-                if low < life.first_us <= high:
-                    found += introduction(machine, life, in_force(intervals, life.first_us))
-        found += self.turned(low, high)
-        found += self.frames(low, high)
-        return sorted(found, key=lambda event: event.at)
-
-    def turned(self, low: int, high: int) -> Iterator[Event]:
-        """Links, sessions and happenings after ``low`` up to ``high`` (microseconds). Raises StoreError."""
-        for happened in self.happened(low, high):
-            if (changed := link_of(happened)) is not None:
-                yield changed
-            interval_ms = new_interval_ms(happened.detail) if happened.kind == INTERVAL_CHANGED else None
-            if interval_ms is not None:
-                yield IntervalChanged(happened.at, interval_ms)
-            yield happened
-        for session in self.sessions():
-            started, ended = session["start_us"], session["end_us"]
-            name = str(session["session_id"])
-            if low < started <= high:
-                at = started / 1e6
-                yield SessionStarted(name, at, session["name"], at, session["note"] or "")
-            if ended is not None and low < ended <= high:
-                yield SessionStopped(name, ended / 1e6, ended / 1e6)
+    # Events
 
     def sessions(self) -> list[dict[str, Any]]:
-        """The recording's sessions; times in Unix microseconds. Raises StoreError."""
+        """Return the recording's sessions; times in Unix microseconds. Raises StoreError."""
         return self.dicts(
             "SELECT session_id, name, note, epoch_us(started_at) AS start_us, epoch_us(ended_at) AS end_us "
             "FROM sessions WHERE recording_id = ? ORDER BY session_id",
             self.recording_id,
         )
 
-    def happened(self, low: int, high: int, most: int = EVENTS_KEPT) -> list[EventLogged]:
-        """The latest happenings after ``low`` up to ``high``, oldest first. Raises StoreError."""
-        return self._happened("ts > ? AND ts <= ?", most, stamp(low), stamp(high))
+    def logged_events(self, low: int, high: int, most: int = EVENTS_KEPT) -> list[EventLogged]:
+        """Return the latest logged events after ``low`` up to ``high``, oldest first. Raises StoreError."""
+        return self._events("ts > ? AND ts <= ?", most, stamp(low), stamp(high))
 
-    def linked(self, until: int) -> list[EventLogged]:
-        """What links did up to a time (microseconds), oldest first. Raises StoreError."""
-        return self._happened("kind IN ('link_live', 'link_lost') AND ts <= ?", TURNS_MOST, stamp(until))
+    def link_events(self, until: int) -> list[EventLogged]:
+        """Return the events of links up to a time (microseconds), oldest first. Raises StoreError."""
+        return self._events("kind IN ('link_live', 'link_lost') AND ts <= ?", MAX_EVENTS, stamp(until))
 
     def intervals(self, until: int) -> list[tuple[int, int]]:
         """Return the intervals up to a time as (microseconds, ms), oldest first. Raises StoreError."""
-        changes = self._happened(f"kind = '{INTERVAL_CHANGED}' AND ts <= ?", TURNS_MOST, stamp(until))
+        changes = self._events(f"kind = '{INTERVAL_CHANGED}' AND ts <= ?", MAX_EVENTS, stamp(until))
         intervals = ((micros(one.at), new_interval_ms(one.detail)) for one in changes)
         first = 0, round(self.interval_s * 1000)
         return [first, *((us, interval_ms) for us, interval_ms in intervals if interval_ms is not None)]
 
-    def turns(self) -> list[EventLogged]:
-        """What is worth going to: warnings, errors, marks. Raises StoreError."""
-        return self._happened("severity <> 'info' OR kind = 'mark'", TURNS_MOST)
+    def notable_events(self) -> list[EventLogged]:
+        """Return warnings, errors and marks. Raises StoreError."""
+        return self._events("severity <> 'info' OR kind = 'mark'", MAX_EVENTS)
 
-    def _happened(self, where: str, most: int, *values: object) -> list[EventLogged]:
+    def _events(self, where: str, most: int, *values: object) -> list[EventLogged]:
         rows = self.rows(
             "SELECT epoch_us(ts), node_id, gpu_id, kind, severity, message, detail "  # noqa: S608 (own names)
             f"FROM events WHERE recording_id = ? AND ({where}) ORDER BY ts DESC, rowid DESC LIMIT {most}",
             self.recording_id,
             *values,
         )
-        return [self._told(row) for row in reversed(rows)]
+        return [self._event(row) for row in reversed(rows)]
 
-    def _told(self, row: tuple[Any, ...]) -> EventLogged:
+    def _event(self, row: tuple[Any, ...]) -> EventLogged:
         us, node_id, gpu_id, kind, severity, message, detail = row
         gpu = None
-        if gpu_id in self.places:
-            machine, place = self.places[gpu_id]
+        if gpu_id in self.gpu_positions:
+            machine, place = self.gpu_positions[gpu_id]
             gpu = self.machines[machine].hello.gpus[place].index
         node = self._node_names.get(node_id)
         return EventLogged(us / 1e6, kind, severity or WARNING, message or "", node, gpu, detail)
 
-    # Frames
+    def table_slice(self, table: str, keys: str, low: int, high: int) -> TableSlice:
+        """Return the rows of a table after ``low`` up to ``high`` (microseconds). Raises StoreError.
 
-    def frames(self, low: int, high: int) -> list[FrameArrived]:
-        """The frames read after ``low`` up to ``high`` (microseconds), in order. Raises StoreError."""
-        return frames(self, low, high)
-
-    def stretch(self, table: str, keys: str, low: int, high: int) -> TableSlice:
-        """The rows of a table after ``low`` up to ``high`` (microseconds). Raises StoreError.
-
-        ``keys`` are what they are told by, with the ``id`` of a GPU or machine.
+        ``keys`` are further columns as SQL, among them the ``id`` of a GPU or machine.
         """
         columns = ", ".join(("epoch_us(ts) AS us", keys, *map(nan_for_null, self._columns[table])))
         found = self.source.arrays(
@@ -326,28 +373,28 @@ class RecordingReader:
 
 
 def require_recording(source: ArraySource) -> None:
-    """See that a file is a recording that can be read here. Raises StoreError where it isn't."""
+    """Raise StoreError unless a file is a recording that this version can read."""
     columns = "SELECT 1 FROM duckdb_columns() WHERE table_name = ? AND column_name = ?"
     if not all(source.query(columns, *column).rows() for column in _NEEDED):
         raise StoreError(f"{source.path} isn't a recording of gswarm-tui; name another file")
     newest = source.query("SELECT max(schema_version) FROM recordings").rows()[0][0]
     if newest is not None and newest > SCHEMA_VERSION:
-        raise StoreError(f"{source.path} was made by a newer gswarm-tui; update this one")
+        raise StoreError(f"{source.path} was made by a newer gswarm-tui; update gswarm-tui")
 
 
 def _nodes_of(options: str | None) -> tuple[str, ...]:
-    """The nodes that a recording was asked for."""
+    """Return the nodes that the recording was started with."""
     found = json.loads(options or "{}").get("nodes") or ()
     return tuple(name for name in found if isinstance(name, str))
 
 
-def in_force(intervals: Sequence[tuple[int, int]], us: int) -> int:
+def interval_at(intervals: Sequence[tuple[int, int]], us: int) -> int:
     """Return the interval [ms] at a time (microseconds) from ``RecordingReader.intervals``."""
     return next(interval_ms for since, interval_ms in reversed(intervals) if since <= us)
 
 
-def link_of(happened: EventLogged) -> LinkChanged | None:
-    """The phase that a link went to when this happened, None if it is about something else."""
+def link_change(happened: EventLogged) -> LinkChanged | None:
+    """Return the link's change of phase that an event logs, None for other events."""
     if happened.node is None:
         return None
     if happened.kind == "link_live":
@@ -355,37 +402,6 @@ def link_of(happened: EventLogged) -> LinkChanged | None:
     if happened.kind == "link_lost":
         return LinkChanged(happened.node, happened.at, Phase.LOST, happened.message, happened.detail or "")
     return None
-
-
-@dataclass(frozen=True)
-class Life:
-    """An agent's run on a machine, and when its first and last frame were read (Unix microseconds)."""
-
-    name: str
-    first_us: int
-    last_us: int
-
-
-@dataclass(frozen=True)
-class RecordedMachine:
-    """A node as it was at one boot with its GPUs; ``hello`` lacks the life, ``lives`` are in order."""
-
-    node_id: int
-    name: str
-    hello: Hello
-    gpu_ids: tuple[int, ...]
-    granted: frozenset[int] | None
-    offset_s: float
-    round_trip_s: float | None
-    lives: tuple[Life, ...]
-
-    def life_at(self, us: int) -> Life:
-        """The agent's run that a frame of that time belongs to."""
-        return next((life for life in self.lives if us <= life.last_us), self.lives[-1])
-
-    def hello_of(self, life: Life) -> Hello:
-        """What that run's agent said of itself."""
-        return replace(self.hello, life=life.name)
 
 
 def introduction(machine: RecordedMachine, life: Life, interval_ms: int) -> list[Event]:
@@ -405,7 +421,7 @@ def hello_of(
     interval_s: float,
     columns: Mapping[str, tuple[str, ...]],
 ) -> Hello:
-    """What an agent on this machine says of it, from rows of ``nodes`` and ``gpus``; without a life."""
+    """Return the hello of an agent from rows of ``nodes`` and ``gpus``, without a life."""
     return Hello(
         agent_version=row["agent_version"] or "",
         life="",

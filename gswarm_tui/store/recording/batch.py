@@ -45,6 +45,7 @@ from gswarm_tui.store.sql.schema import (
     PROCESS_SAMPLES,
     SESSIONS,
     TableSchema,
+    micros,
 )
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -153,11 +154,6 @@ def array(table: TableSchema, name: str, values: Iterable[Any]) -> npt.NDArray[A
 _GPU_KEYS = KeyColumns(("ts", "interval_ms"), ("gpu_id",), if_measured=True)
 _HOST_KEYS = KeyColumns(("ts", "node_id", "seq", "interval_ms", "late_ms", "missed"))
 _PROCESS_KEYS = KeyColumns(("ts",), ("gpu_id", "pid", "rank", "local_rank", "user_name", "command"))
-
-
-def micros(seconds: float) -> int:
-    """Unix seconds as the microseconds that are stored."""
-    return round(seconds * 1e6)
 
 
 class Batch:

@@ -20,7 +20,7 @@ import duckdb
 
 from gswarm_tui.store.errors import StoreError, explain, open_error
 from gswarm_tui.store.querying.running_query import SpillFolder
-from gswarm_tui.store.recording.batch import Columns, micros
+from gswarm_tui.store.recording.batch import Columns
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
 from gswarm_tui.store.sql.schema import (
     RECORDINGS,
@@ -30,6 +30,7 @@ from gswarm_tui.store.sql.schema import (
     TableSchema,
     create_statements,
     literal,
+    micros,
     upgrade_statements,
 )
 from gswarm_tui.store.sql.views import view_statements

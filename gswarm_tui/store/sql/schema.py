@@ -230,6 +230,11 @@ LINKS = TableSchema(
 TABLES = (RECORDINGS, NODES, GPUS, GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, SESSIONS, EVENTS, LINKS)
 
 
+def micros(seconds: float) -> int:
+    """Return Unix seconds as the microseconds that are stored."""
+    return round(seconds * 1e6)
+
+
 def literal(text: str) -> str:
     """The text as a SQL string."""
     return "'" + text.replace("'", "''") + "'"
