@@ -11,9 +11,9 @@ from pathlib import Path
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, printable, quote
-from gswarm_tui.control import notes
-from gswarm_tui.control.client import RunningSource
-from gswarm_tui.control.heads import heads
+from gswarm_tui.control import registry
+from gswarm_tui.control.client import running_heads
+from gswarm_tui.control.source import RunningSource
 from gswarm_tui.options.arguments import parse
 from gswarm_tui.run import build
 from gswarm_tui.store.errors import FileInUseError
@@ -57,7 +57,7 @@ def which_file(db: Path | None, environ: Mapping[str, str]) -> Path:
     here = [path for path in folder.glob(f"*{SUFFIX}") if path.is_file()]
     if here:
         return max(here, key=lambda path: path.stat().st_mtime_ns).relative_to(folder)
-    if running := [head.path for head in heads(environ) if head.path is not None]:
+    if running := [head.path for head in running_heads(environ) if head.path is not None]:
         return running[0]
     raise UserError(f"there is no recording in {folder}; name one with --db, or go to its folder.")
 
@@ -70,14 +70,14 @@ def open_source(db: Path | None, environ: Mapping[str, str]) -> QuerySource:
     path = which_file(db, environ)
     deadline = time.monotonic() + _PATIENCE_S
     while True:
-        for head in heads(environ):
+        for head in running_heads(environ):
             if head.records(path):
                 return RunningSource(head, path)
         try:
             return FileSource(path)
         except FileInUseError:
             if time.monotonic() > deadline:
-                if said := notes.elsewhere(path):
+                if said := registry.describe_remote_writer(path):
                     raise FileInUseError(said) from None
                 raise
         time.sleep(0.1)

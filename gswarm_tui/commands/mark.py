@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gswarm_agent.mark import Marked, MarkError, Value, checked, send, values_of
 from gswarm_tui.common.errors import UserError, quote
-from gswarm_tui.control.heads import Head, heads, mark
+from gswarm_tui.control.client import Head, running_heads, send_mark
 from gswarm_tui.options.arguments import CommandParser
 
 
@@ -56,7 +56,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _heads(environ: Mapping[str, str], recording: str, db: Path | None) -> list[Head]:
     """The running heads here whose recordings are meant. Raises UserError where there is none for ``db``."""
-    found = [one for one in heads(environ) if one.path is not None and one.uid.startswith(recording)]
+    found = [one for one in running_heads(environ) if one.path is not None and one.uid.startswith(recording)]
     if db is None:
         return found
     if chosen := [one for one in found if one.records(db)]:
@@ -77,7 +77,7 @@ def _mark(name: str, values: Mapping[str, Value], recording: str, meant: Sequenc
         if head.uid in marked.recordings:
             continue
         try:
-            mark(head, name, values)
+            send_mark(head, name, values)
         except MarkError as error:
             marked.problems.append(str(error))
         else:

@@ -1,1 +1,1 @@
-"""How other commands of the same user talk to a running head: a private socket, for questions and marks."""
+"""The private socket on which a running head runs queries and takes marks for its user's commands."""

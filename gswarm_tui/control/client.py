@@ -1,91 +1,144 @@
-"""A recording that is being written, as a source of answers: its head is asked over the private socket."""
+"""Client of the running heads of this user on this machine: their status, and marks for them.
+
+Imports no database, because training loops set marks.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gswarm_tui.control.heads import Head, Line, gone, reach
-from gswarm_tui.control.messages import MessageError
-from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.results import QueryError, Result
+from gswarm_agent.mark import MarkError
+from gswarm_agent.requests import connect, is_own
+from gswarm_tui.control import registry
+from gswarm_tui.control.messages import (
+    LENGTH,
+    MAX_REPLY,
+    MAX_REQUEST,
+    VERSION,
+    MessageError,
+    decode,
+    encode,
+    message_length,
+)
+
+TIMEOUT_S = 5.0
 
 
-class _UnansweredError(StoreError):
-    """The connection ended, with no word of why."""
+@dataclass(frozen=True)
+class Head:
+    """A running gswarm-tui of this user on this machine; ``path`` is its recording, None without one.
+
+    ``uid`` is the recording's id, ``started_at`` is Unix time in seconds, ``nodes`` are those watched. Its
+    private folder is ``name`` in ``parent_folder``.
+    """
+
+    pid: int
+    path: Path | None
+    uid: str
+    started_at: float
+    nodes: tuple[str, ...]
+    parent_folder: str
+    name: str
+
+    def records(self, path: Path) -> bool:
+        """Return whether the head records into this file, also under another name."""
+        with contextlib.suppress(OSError):
+            return self.path is not None and (self.path == path.absolute() or self.path.samefile(path))
+        return False
 
 
-class RunningSource:
-    """A recording that is being written, which its head answers for: a connection for each query."""
+def running_heads(environ: Mapping[str, str]) -> list[Head]:
+    """Return the running heads that answer in time, the newest first."""
+    heads = []
+    for folder in registry.running_folders(registry.parent_folders(environ)):
+        with contextlib.suppress(OSError, MessageError, KeyError, TypeError, ValueError):
+            with contextlib.closing(Connection(connect(folder), TIMEOUT_S)) as connection:
+                status = connection.request({"want": "status"})
+            path = None if status["path"] is None else Path(status["path"])
+            heads.append(
+                Head(
+                    status["pid"],
+                    path,
+                    status["uid"],
+                    status["started_at"],
+                    tuple(status["nodes"]),
+                    folder.top,
+                    folder.name,
+                )
+            )
+    return sorted(heads, key=lambda head: -head.started_at)
 
-    running = True
 
-    def __init__(self, head: Head, path: Path) -> None:
-        """``head`` writes the file at ``path``. Nothing is connected yet."""
-        self.path = path
-        self._head = head
-        self._lines: set[Line] = set()
-        self._lock = threading.Lock()
+def describe_missing_reply(head: Head) -> str:
+    """Explain why a head sent no reply: it ended, or it closed the connection."""
+    subject = f"the gswarm-tui that records {head.path or 'nothing'}"
+    try:
+        connect_to(head, TIMEOUT_S).close()
+    except OSError:
+        return f"{subject} ended before it replied; run the command again"
+    return f"{subject} closed the connection without a reply; run the command again"
 
-    def query(self, sql: str, *values: object) -> Result:
-        """The answer to one statement that reads. Raises QueryError, StoreError."""
-        try:
-            return self._ask(sql, values)
-        except _UnansweredError:  # it changes nothing to ask that again
-            return self._ask(sql, values)
 
-    def _ask(self, sql: str, values: tuple[object, ...]) -> Result:
-        try:
-            line = reach(self._head, None)
-        except OSError:
-            raise StoreError(gone(self._head)) from None
-        with self._lock:
-            self._lines.add(line)
+def send_mark(head: Head, name: str, values: Mapping[str, int | float | str]) -> None:
+    """Set a mark in a head's recording, now. Raises MarkError."""
+    try:
+        with contextlib.closing(connect_to(head, TIMEOUT_S)) as connection:
+            reply = connection.request({"want": "mark", "name": name, "values": dict(values)})
+    except (OSError, MessageError):
+        raise MarkError(describe_missing_reply(head)) from None
+    if "error" in reply:
+        raise MarkError(str(reply["error"]))
 
-        def close() -> None:
-            line.close()
-            with self._lock:
-                self._lines.discard(line)
 
-        try:
-            said = self._said(line, lambda: line.ask({"want": "query", "sql": sql, "values": list(values)}))
-        except BaseException:
-            close()
-            raise
-        return Result(said["names"], said["types"], self._batches(line, close), close)
+def connect_to(head: Head, timeout_s: float | None) -> Connection:
+    """Connect to a head. Raises OSError if it has ended."""
+    for folder in registry.running_folders((head.parent_folder,)):
+        if folder.name == head.name:
+            with contextlib.suppress(OSError):
+                return Connection(connect(folder), timeout_s)
+    raise ConnectionRefusedError("it has ended")
 
-    def _batches(self, line: Line, close: Callable[[], None]) -> Iterator[list[tuple[Any, ...]]]:
-        try:
-            while "end" not in (said := self._said(line, line.read)):
-                yield [tuple(row) for row in said["rows"]]
-        finally:
-            close()
 
-    def _said(self, line: Line, say: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What comes next. Raises QueryError, StoreError."""
-        try:
-            said = say()
-        except (OSError, MessageError):
-            if line.cancelled:
-                raise QueryError("the query was cancelled") from None
-            raise _UnansweredError(gone(self._head)) from None
-        _raise_error(said)
-        return said
+class Connection:
+    """A connection to a head, for one request."""
 
-    def interrupt(self) -> None:
-        """Ends what isn't answered yet, from any thread: QueryError is raised where it is awaited."""
-        with self._lock:
-            lines = list(self._lines)
-        for line in lines:
-            line.cancel()
+    def __init__(self, connection: socket.socket, timeout_s: float | None) -> None:
+        """Raises OSError if the other end is another user's."""
+        self._connection = connection
+        self.cancelled = False
+        if not is_own(connection):
+            connection.close()
+            raise OSError("it belongs to another user")
+        connection.settimeout(timeout_s)
+
+    def request(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a request and return the first reply. Raises OSError, MessageError."""
+        self._connection.sendall(encode(message | {"version": VERSION}, MAX_REQUEST))
+        return self.read()
+
+    def read(self) -> dict[str, Any]:
+        """Return the next reply. Raises OSError, MessageError."""
+        return decode(self._receive(message_length(self._receive(LENGTH.size), MAX_REPLY)))
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            if not (piece := self._connection.recv(min(size - len(data), 1 << 20))):
+                raise ConnectionResetError("it has ended")
+            data += piece
+        return bytes(data)
+
+    def cancel(self) -> None:
+        """Close the connection while another thread reads."""
+        self.cancelled = True
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of it; what isn't answered yet ends."""
-        self.interrupt()
-
-
-def _raise_error(said: Mapping[str, Any]) -> None:
-    if "error" in said:
-        raise (QueryError if said.get("kind") == "query" else StoreError)(str(said["error"]))
+        """Close the connection."""
+        self._connection.close()

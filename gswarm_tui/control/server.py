@@ -1,4 +1,4 @@
-"""The running head's end of its socket: answers queries on its recording, takes marks, says what it is."""
+"""Server on a running head's socket: runs queries on its recording, takes marks, reports its status."""
 
 from __future__ import annotations
 
@@ -15,65 +15,72 @@ from typing import Any, Protocol, TypeVar
 from gswarm_agent import __version__
 from gswarm_agent.mark import MarkError, checked
 from gswarm_agent.requests import is_own
-from gswarm_tui.control import notes, places
-from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, VERSION, MessageError, decode, encode, length
+from gswarm_tui.control import registry
+from gswarm_tui.control.messages import (
+    LENGTH,
+    MAX_REQUEST,
+    VERSION,
+    MessageError,
+    decode,
+    encode,
+    message_length,
+)
 from gswarm_tui.hub import Hub
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
 
-PATIENCE_S = 10.0
-"""Within this a visitor has to say what it wants."""
-MOST_QUERIES = 16
-"""Those that run and those that wait until they may."""
+REQUEST_TIMEOUT_S = 10.0
+MAX_QUERIES = 16
+"""Running and queued ones."""
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 
-class PatienceError(Exception):
-    """A visitor that came and asked for nothing."""
+class RequestTimeoutError(Exception):
+    """Raised when a client connects and sends no request."""
 
 
-class Recording(Protocol):
-    """What is needed of a recorder here."""
+class QueryableRecorder(Protocol):
+    """The part of a recorder that the server needs."""
 
     path: Path
     uid: str
 
     def queries(self) -> QuerySource:
-        """Something to ask, for one visitor."""
+        """Return a query source for one client."""
 
 
 class ControlServer:
-    """Listens while a head runs; ``recording`` is None where it records nothing."""
+    """Server on a head's socket; ``recording`` is None without a recording."""
 
-    def __init__(self, hub: Hub, recording: Recording | None, environ: Mapping[str, str]) -> None:
+    def __init__(self, hub: Hub, recording: QueryableRecorder | None, environ: Mapping[str, str]) -> None:
         self._hub = hub
         self._recording = recording
-        self._folder, self._lock = places.make(places.tops(environ))
-        self._note = None if recording is None else notes.leave(recording.path)
+        self._folder, self._lock = registry.register(registry.parent_folders(environ))
+        self._note = None if recording is None else registry.leave_note(recording.path)
         self._server: asyncio.Server | None = None
-        self._visits: set[asyncio.Task[None]] = set()
+        self._clients: set[asyncio.Task[None]] = set()
         self._queries = 0
-        # Its own threads: those that everyone shares are few, and closing the recording needs one. A query
-        # needs one that works on it and one that ends it.
-        self._threads = ThreadPoolExecutor(2 * MOST_QUERIES, "query")
+        # Not asyncio's shared threads: they are few, and closing the recording needs one. A query needs one
+        # thread to run and one to cancel it.
+        self._threads = ThreadPoolExecutor(2 * MAX_QUERIES, "query")
 
     async def start(self) -> None:
-        """Begin to listen. Raises OSError."""
+        """Start listening. Raises OSError."""
         listening = socket.socket(socket.AF_UNIX)
         listening.setblocking(False)
         listening.bind(self._folder.address())
-        self._server = await asyncio.start_unix_server(self._met, sock=listening, limit=1 << 16)
+        self._server = await asyncio.start_unix_server(self._accept, sock=listening, limit=1 << 16)
 
     async def close(self) -> None:
-        """End all visits and remove the socket."""
+        """Disconnect all clients and remove the socket."""
         if self._server is not None:
             self._server.close()
-        for visit in self._visits:
-            visit.cancel()
-        if self._visits:
-            await asyncio.wait(self._visits, timeout=PATIENCE_S)
+        for client in self._clients:
+            client.cancel()
+        if self._clients:
+            await asyncio.wait(self._clients, timeout=REQUEST_TIMEOUT_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._note is not None:
             self._note.unlink(missing_ok=True)
@@ -81,33 +88,31 @@ class ControlServer:
         self._folder.close()
         os.close(self._lock)
 
-    async def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if (visit := asyncio.current_task()) is None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (client := asyncio.current_task()) is None:
             return
-        self._visits.add(visit)
+        self._clients.add(client)
         try:
             if is_own(writer.get_extra_info("socket")):
-                await self._visit(reader, writer)
+                await self._serve(reader, writer)
         except (OSError, asyncio.IncompleteReadError):
-            _LOG.debug("a visitor left", exc_info=True)
+            _LOG.debug("a client left", exc_info=True)
         except asyncio.CancelledError:
-            self._refuse(writer, "the running gswarm-tui ended before it had answered; ask again")
-        except (MessageError, PatienceError) as error:
+            self._refuse(writer, "the running gswarm-tui ended before it replied; run the command again")
+        except (MessageError, RequestTimeoutError) as error:
             self._refuse(writer, f"the running gswarm-tui closed the connection: {error}")
         except Exception as error:
-            _LOG.exception("a visit failed")
-            self._refuse(writer, f"the running gswarm-tui failed to answer ({type(error).__name__})")
+            _LOG.exception("a request failed")
+            self._refuse(writer, f"the running gswarm-tui failed to reply ({type(error).__name__})")
         finally:
-            self._visits.discard(visit)
+            self._clients.discard(client)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
-    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await self._request(reader)
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await self._read_request(reader)
         try:
             if request.get("want") != "status" and request.get("version") != VERSION:
-                raise QueryError(
-                    f"the running gswarm-tui is version {__version__}, another than this command"
-                )
+                raise QueryError(f"the running gswarm-tui has another version, {__version__}")
             match request.get("want"):
                 case "query":
                     await self._query(request, reader, writer)
@@ -116,37 +121,37 @@ class ControlServer:
                 case "status":
                     await self._send(writer, self._status())
                 case _:
-                    raise QueryError("the running gswarm-tui doesn't know what is wanted")
+                    raise QueryError("the running gswarm-tui doesn't know this request")
         except (QueryError, StoreError, MarkError) as error:
             kind = "query" if isinstance(error, (QueryError, MarkError)) else "store"
             await self._send(writer, {"error": str(error), "kind": kind})
 
     @staticmethod
-    async def _request(reader: asyncio.StreamReader) -> dict[str, Any]:
-        """What is wanted. Raises MessageError, asyncio.IncompleteReadError, PatienceError."""
+    async def _read_request(reader: asyncio.StreamReader) -> dict[str, Any]:
+        """Read a client's request. Raises MessageError, asyncio.IncompleteReadError, RequestTimeoutError."""
 
         async def read() -> dict[str, Any]:
-            head = await reader.readexactly(LENGTH.size)
-            return decode(await reader.readexactly(length(head, MAX_REQUEST)))
+            prefix = await reader.readexactly(LENGTH.size)
+            return decode(await reader.readexactly(message_length(prefix, MAX_REQUEST)))
 
         reading = asyncio.create_task(read())
         try:
-            # In two parts: where this process or the machine stalls, the first may be over before the visitor
-            # could ask, or before what it asked was read.
+            # In two waits: if this process or the machine stalls, the first may time out before the client
+            # could send its request, or before it was read.
             for _ in range(2):
-                await asyncio.wait((reading,), timeout=PATIENCE_S / 2)
+                await asyncio.wait((reading,), timeout=REQUEST_TIMEOUT_S / 2)
             if not reading.done():
-                raise PatienceError(f"nothing was asked within {PATIENCE_S:g} s")
+                raise RequestTimeoutError(f"no request came within {REQUEST_TIMEOUT_S:g} s")
             return reading.result()
         finally:
             reading.cancel()
 
     @staticmethod
-    def _refuse(writer: asyncio.StreamWriter, why: str) -> None:
-        """The last words to a visitor, which needn't be listening."""
-        _LOG.warning("%s", why)
+    def _refuse(writer: asyncio.StreamWriter, reason: str) -> None:
+        """Log a refusal and send it, whether or not the client still reads."""
+        _LOG.warning("%s", reason)
         with contextlib.suppress(OSError, RuntimeError):
-            writer.write(encode({"error": why, "kind": "store"}))
+            writer.write(encode({"error": reason, "kind": "store"}))
 
     async def _send(self, writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
         writer.write(encode(message))
@@ -164,7 +169,7 @@ class ControlServer:
         }
 
     def _mark(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Sets a mark now. Raises MarkError."""
+        """Set a mark now. Raises MarkError."""
         name, detail = checked(request.get("name"), request.get("values"))
         self._hub.mark(name, detail)
         return {"recorded": self._recording is not None}
@@ -172,24 +177,22 @@ class ControlServer:
     async def _query(
         self, request: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Sends the columns, the rows in batches, and an end. Raises QueryError, StoreError."""
+        """Send the columns, the rows in batches, and an end. Raises QueryError, StoreError."""
         sql, values = request.get("sql"), request.get("values")
         if self._recording is None:
-            raise QueryError("this gswarm-tui records nothing, so there is nothing to ask")
+            raise QueryError("this gswarm-tui records nothing, so it can't run queries")
         if not isinstance(sql, str) or not isinstance(values, list):
-            raise QueryError("a query is SQL and values")
-        if self._queries >= MOST_QUERIES:
-            _LOG.warning("a query was refused: %d run or wait already", self._queries)
-            raise QueryError(
-                f"{self._queries} queries run or wait already; ask again when one of them has ended"
-            )
-        queries = self._recording.queries()
+            raise QueryError("a query needs SQL and values")
+        if self._queries >= MAX_QUERIES:
+            _LOG.warning("a query was refused: %d are running or queued", self._queries)
+            raise QueryError(f"{self._queries} queries are running or queued; try again when one has ended")
+        source = self._recording.queries()
         self._queries += 1
-        gone = asyncio.create_task(self._interrupt_when_gone(reader, queries))
+        gone = asyncio.create_task(self._cancel_when_gone(reader, source))
         try:
-            answer = await self._in_thread(lambda: queries.query(sql, *values))
-            await self._send(writer, {"names": list(answer.names), "types": list(answer.types)})
-            while messages := await self._in_thread(lambda: _next(answer)):
+            result = await self._in_thread(lambda: source.query(sql, *values))
+            await self._send(writer, {"names": list(result.names), "types": list(result.types)})
+            while messages := await self._in_thread(lambda: _next(result)):
                 for message in messages:
                     writer.write(message)
                     await writer.drain()
@@ -197,23 +200,23 @@ class ControlServer:
         finally:
             gone.cancel()
             try:
-                await self._in_thread(queries.close)
+                await self._in_thread(source.close)
             finally:
                 self._queries -= 1
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    async def _interrupt_when_gone(self, reader: asyncio.StreamReader, queries: QuerySource) -> None:
-        """A visitor that says more, or nothing any more, has gone."""
+    async def _cancel_when_gone(self, reader: asyncio.StreamReader, source: QuerySource) -> None:
+        """Cancel the query when the client sends more or closes the connection."""
         with contextlib.suppress(OSError):
             await reader.read(1)
-        await self._in_thread(queries.close)
+        await self._in_thread(source.close)
 
 
-def _next(answer: Result) -> list[bytes]:
-    """The next rows as messages; none at the end. Raises QueryError, StoreError."""
-    rows = next(answer.batches, None)
+def _next(result: Result) -> list[bytes]:
+    """Return the next rows as messages; none at the end. Raises QueryError, StoreError."""
+    rows = next(result.batches, None)
     return [] if rows is None else list(_messages(rows))
 
 
@@ -222,6 +225,6 @@ def _messages(rows: Sequence[tuple[Any, ...]]) -> list[bytes]:
         return [encode({"rows": rows})]
     except MessageError as error:
         if len(rows) == 1:
-            raise QueryError(f"a row of the answer is too long: {error}") from None
+            raise QueryError(f"a row of the result is too long: {error}") from None
         middle = len(rows) // 2
         return _messages(rows[:middle]) + _messages(rows[middle:])

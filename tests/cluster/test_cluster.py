@@ -10,7 +10,7 @@ import sys
 import asyncssh
 import pytest
 
-from gswarm_tui.control.places import SHARED
+from gswarm_tui.control.registry import SHARED
 from tests.cluster.cluster import Cluster
 from tests.cluster.kinds import REPOSITORY
 from tests.cluster.person import wait_granted

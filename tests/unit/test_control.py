@@ -1,4 +1,4 @@
-"""The private socket of a running head: who is answered, with what, and what is left when it ends."""
+"""The socket of a running head: queries, marks, refusals, and cleaning up."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from gswarm_agent.mark import MarkError
 from gswarm_tui.commands.finding import open_source, which_file
 from gswarm_tui.commands.sql import _Asking
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.control import notes, places
-from gswarm_tui.control.client import RunningSource
-from gswarm_tui.control.heads import Head, heads, mark
-from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, MessageError, decode, encode, length
+from gswarm_tui.control import registry
+from gswarm_tui.control.client import Head, running_heads, send_mark
+from gswarm_tui.control.messages import LENGTH, MAX_REQUEST, MessageError, decode, encode, message_length
 from gswarm_tui.control.server import ControlServer
+from gswarm_tui.control.source import RunningSource
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
@@ -45,8 +45,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
-    """Where nobody else's heads are."""
-    monkeypatch.setattr(places, "SHARED", str(tmp_path / "shared"))
+    """An environment whose registry is empty."""
+    monkeypatch.setattr(registry, "SHARED", str(tmp_path / "shared"))
     (tmp_path / "run").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path)}
@@ -57,7 +57,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "live.duckdb"
 
 
-class Running:
+class RunningHead:
     """A head without a screen: hub, recorder and its socket."""
 
     def __init__(self, path: Path | None, environ: Mapping[str, str], uid: str = "") -> None:
@@ -86,9 +86,9 @@ class Running:
 
 
 @pytest.fixture
-async def running(path: Path, environ: Mapping[str, str]) -> AsyncIterator[Running]:
+async def running(path: Path, environ: Mapping[str, str]) -> AsyncIterator[RunningHead]:
     """A head that recorded three frames."""
-    running = Running(path, environ)
+    running = RunningHead(path, environ)
     await running.control.start()
     assert running.recorder is not None
     running.recorder.submit([introduced(gpus=2)])
@@ -98,8 +98,8 @@ async def running(path: Path, environ: Mapping[str, str]) -> AsyncIterator[Runni
     await running.close()
 
 
-def the_head(environ: Mapping[str, str]) -> Head:
-    (head,) = heads(environ)
+def only_head(environ: Mapping[str, str]) -> Head:
+    (head,) = running_heads(environ)
     return head
 
 
@@ -108,13 +108,15 @@ def the_socket(environ: Mapping[str, str]) -> Path:
     return address
 
 
-async def ask(head: Head, sql: str, *values: object) -> list[tuple[Any, ...]]:
+async def run_query(head: Head, sql: str, *values: object) -> list[tuple[Any, ...]]:
     source = RunningSource(head, head.path or Path())
     return await asyncio.to_thread(lambda: source.query(sql, *values).rows())
 
 
-async def test_a_head_says_what_it_records(running: Running, environ: Mapping[str, str], path: Path) -> None:
-    head = await asyncio.to_thread(the_head, environ)
+async def test_head_reports_its_recording(
+    running: RunningHead, environ: Mapping[str, str], path: Path
+) -> None:
+    head = await asyncio.to_thread(only_head, environ)
     assert (head.pid, head.path, head.nodes) == (os.getpid(), path, ("n1",))
     link = path.with_name("link.duckdb")
     link.symlink_to(path)
@@ -135,59 +137,59 @@ SELECT 1::TINYINT, 170141183460469231731687303715884105727::HUGEINT, 1.5::FLOAT,
 """
 
 
-async def test_values_come_through_as_they_are_in_a_file(
-    running: Running, environ: Mapping[str, str], tmp_path: Path
+async def test_values_keep_their_types(
+    running: RunningHead, environ: Mapping[str, str], tmp_path: Path
 ) -> None:
     given = (datetime(2027, 1, 15, 3), 0.1)  # noqa: DTZ001  # as the database has them
     assert running.recorder is not None
-    here = running.recorder.queries().query(TYPED, *given)
-    head = await asyncio.to_thread(the_head, environ)
-    there = await asyncio.to_thread(RunningSource(head, head.path or Path()).query, TYPED, *given)
-    assert (there.names, there.types) == (here.names, here.types)
-    (row,), (expected,) = await asyncio.to_thread(there.rows), here.rows()
+    expected_result = running.recorder.queries().query(TYPED, *given)
+    head = await asyncio.to_thread(only_head, environ)
+    result = await asyncio.to_thread(RunningSource(head, head.path or Path()).query, TYPED, *given)
+    assert (result.names, result.types) == (expected_result.names, expected_result.types)
+    (row,), (expected,) = await asyncio.to_thread(result.rows), expected_result.rows()
     assert math.isnan(row[3])
     assert math.isnan(expected[3])
     assert [type(value) for value in row] == [type(value) for value in expected]
     assert row[:3] + row[4:] == expected[:3] + expected[4:]
 
 
-async def test_long_answers_come_in_batches_and_whole(running: Running, environ: Mapping[str, str]) -> None:
-    head = await asyncio.to_thread(the_head, environ)
-    rows = await ask(head, "SELECT i, repeat('x', 100) FROM range(50000) t(i)")
+async def test_long_result_arrives_complete(running: RunningHead, environ: Mapping[str, str]) -> None:
+    head = await asyncio.to_thread(only_head, environ)
+    rows = await run_query(head, "SELECT i, repeat('x', 100) FROM range(50000) t(i)")
     assert [row[0] for row in rows] == list(range(50_000))
 
 
-async def test_wide_rows_go_in_smaller_messages(
-    running: Running, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+async def test_wide_rows_are_split_into_smaller_messages(
+    running: RunningHead, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gswarm_tui.control.messages.MAX_REPLY", 100_000)
     monkeypatch.setattr(encode, "__defaults__", (100_000,))
-    head = await asyncio.to_thread(the_head, environ)
-    assert len(await ask(head, "SELECT repeat('x', 5000) FROM range(500)")) == 500
-    with pytest.raises(QueryError, match="a row of the answer is too long"):
-        await ask(head, "SELECT repeat('x', 200000)")
+    head = await asyncio.to_thread(only_head, environ)
+    assert len(await run_query(head, "SELECT repeat('x', 5000) FROM range(500)")) == 500
+    with pytest.raises(QueryError, match="a row of the result is too long"):
+        await run_query(head, "SELECT repeat('x', 200000)")
 
 
-async def test_what_is_wrong_with_a_query_comes_back(running: Running, environ: Mapping[str, str]) -> None:
-    head = await asyncio.to_thread(the_head, environ)
+async def test_query_error_reaches_the_client(running: RunningHead, environ: Mapping[str, str]) -> None:
+    head = await asyncio.to_thread(only_head, environ)
     with pytest.raises(QueryError, match='Did you mean "sessions"'):
-        await ask(head, "FROM sesions")
+        await run_query(head, "FROM sesions")
     for statement, name in (
         ("DELETE FROM sessions", "DELETE"),
         ("vacuum", "VACUUM"),
         ("checkpoint", "CHECKPOINT"),
     ):
         with pytest.raises(QueryError, match=f"can be used here, not {name}"):
-            await ask(head, statement)
+            await run_query(head, statement)
     with pytest.raises(QueryError, match=r"^EXPLAIN works only for queries that read$"):
-        await ask(head, "EXPLAIN ANALYZE DELETE FROM sessions")
+        await run_query(head, "EXPLAIN ANALYZE DELETE FROM sessions")
 
 
-async def test_a_visitor_that_goes_takes_its_query_along(
-    running: Running, environ: Mapping[str, str]
+async def test_query_is_cancelled_when_its_client_leaves(
+    running: RunningHead, environ: Mapping[str, str]
 ) -> None:
     assert running.recorder is not None
-    head = await asyncio.to_thread(the_head, environ)
+    head = await asyncio.to_thread(only_head, environ)
     source = RunningSource(head, head.path or Path())
     asking = asyncio.create_task(asyncio.to_thread(source.query, "SELECT count(*) FROM range(1000000000000)"))
     pool = running.recorder._pool
@@ -201,34 +203,36 @@ async def test_a_visitor_that_goes_takes_its_query_along(
             await asyncio.sleep(0.01)
 
 
-async def test_a_head_that_ends_tells_who_waits(running: Running, environ: Mapping[str, str]) -> None:
+async def test_ending_head_reports_to_waiting_clients(
+    running: RunningHead, environ: Mapping[str, str]
+) -> None:
     assert running.recorder is not None
-    head = await asyncio.to_thread(the_head, environ)
-    asking = asyncio.create_task(ask(head, "SELECT count(*) FROM range(1000000000000)"))
+    head = await asyncio.to_thread(only_head, environ)
+    asking = asyncio.create_task(run_query(head, "SELECT count(*) FROM range(1000000000000)"))
     async with asyncio.timeout(30):
         while not running.recorder._pool._running:
             await asyncio.sleep(0.01)
     await running.close()
     with pytest.raises(QueryError, match="was closed before the query ended"):
         await asking
-    with pytest.raises(StoreError, match="ended before it had answered"):
-        await ask(head, "SELECT 1")
+    with pytest.raises(StoreError, match="ended before it replied"):
+        await run_query(head, "SELECT 1")
 
 
-@pytest.mark.parametrize("asked", ["meanwhile", "afterwards"])
-async def test_what_is_asked_when_the_head_stalled_is_answered(
-    running: Running, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, asked: str
+@pytest.mark.parametrize("sent", ["meanwhile", "afterwards"])
+async def test_request_during_a_stall_is_answered(
+    running: RunningHead, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, sent: str
 ) -> None:
-    monkeypatch.setattr("gswarm_tui.control.server.PATIENCE_S", 0.2)
+    monkeypatch.setattr("gswarm_tui.control.server.REQUEST_TIMEOUT_S", 0.2)
     reader, writer = await asyncio.open_unix_connection(str(the_socket(environ)))
     async with asyncio.timeout(30):
-        while not running.control._visits:
+        while not running.control._clients:
             await asyncio.sleep(0)
         await asyncio.sleep(0)
-        if asked == "meanwhile":
+        if sent == "meanwhile":
             writer.write(encode({"want": "status"}))
-        time.sleep(0.5)  # the stall: longer than the patience
-        if asked == "afterwards":
+        time.sleep(0.5)  # the stall: longer than the timeout
+        if sent == "afterwards":
             for _ in range(4):
                 await asyncio.sleep(0)
             writer.write(encode({"want": "status"}))
@@ -237,37 +241,37 @@ async def test_what_is_asked_when_the_head_stalled_is_answered(
     assert decode(answer[LENGTH.size :])["pid"] == os.getpid()
 
 
-async def test_who_asks_for_nothing_is_told_why_the_connection_ends(
-    running: Running,
+async def test_client_without_a_request_is_disconnected_with_a_reason(
+    running: RunningHead,
     environ: Mapping[str, str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("gswarm_tui.control.server.PATIENCE_S", 0.1)
+    monkeypatch.setattr("gswarm_tui.control.server.REQUEST_TIMEOUT_S", 0.1)
     reader, writer = await asyncio.open_unix_connection(str(the_socket(environ)))
     async with asyncio.timeout(30):
         answer = await reader.read()
     writer.close()
-    said = "the running gswarm-tui closed the connection: nothing was asked within 0.1 s"
-    assert decode(answer[LENGTH.size :])["error"] == said
-    assert said in caplog.text
+    reason = "the running gswarm-tui closed the connection: no request came within 0.1 s"
+    assert decode(answer[LENGTH.size :])["error"] == reason
+    assert reason in caplog.text
 
 
-async def test_too_many_queries_at_once_are_refused_with_a_reason(
-    running: Running,
+async def test_too_many_queries_are_refused(
+    running: RunningHead,
     environ: Mapping[str, str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("gswarm_tui.control.server.MOST_QUERIES", 0)
-    head = await asyncio.to_thread(the_head, environ)
-    with pytest.raises(QueryError, match="0 queries run or wait already; ask again when one"):
-        await ask(head, "SELECT 1")
+    monkeypatch.setattr("gswarm_tui.control.server.MAX_QUERIES", 0)
+    head = await asyncio.to_thread(only_head, environ)
+    with pytest.raises(QueryError, match="0 queries are running or queued; try again when one"):
+        await run_query(head, "SELECT 1")
     assert "a query was refused" in caplog.text
 
 
-async def test_a_failure_inside_is_told_and_not_taken_for_an_end(
-    running: Running, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+async def test_internal_error_is_reported(
+    running: RunningHead, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert running.recorder is not None
 
@@ -275,41 +279,41 @@ async def test_a_failure_inside_is_told_and_not_taken_for_an_end(
         raise MemoryError
 
     monkeypatch.setattr(running.recorder, "queries", failing)
-    head = await asyncio.to_thread(the_head, environ)
-    with pytest.raises(StoreError, match=r"^the running gswarm-tui failed to answer \(MemoryError\)$"):
-        await ask(head, "SELECT 1")
+    head = await asyncio.to_thread(only_head, environ)
+    with pytest.raises(StoreError, match=r"^the running gswarm-tui failed to reply \(MemoryError\)$"):
+        await run_query(head, "SELECT 1")
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_connection_that_breaks_is_tried_once_more(
-    running: Running, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, times: int
+async def test_broken_connection_is_retried_once(
+    running: RunningHead, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    head = await asyncio.to_thread(the_head, environ)
-    asked, query_ = 0, running.control._query
+    head = await asyncio.to_thread(only_head, environ)
+    requests, query_ = 0, running.control._query
 
-    async def breaking(*visit: Any) -> None:
-        nonlocal asked
-        asked += 1
-        if asked <= times:
+    async def breaking(*arguments: Any) -> None:
+        nonlocal requests
+        requests += 1
+        if requests <= times:
             raise ConnectionResetError
-        await query_(*visit)
+        await query_(*arguments)
 
     monkeypatch.setattr(running.control, "_query", breaking)
     if times == 1:
-        assert await ask(head, "SELECT 1") == [(1,)]
+        assert await run_query(head, "SELECT 1") == [(1,)]
     else:
-        with pytest.raises(StoreError, match="closed the connection without an answer; ask again"):
-            await ask(head, "SELECT 1")
-    assert asked == 2
+        with pytest.raises(StoreError, match="closed the connection without a reply; run the command again"):
+            await run_query(head, "SELECT 1")
+    assert requests == 2
 
 
-async def test_a_mark_is_on_the_screen_and_in_the_file(
-    running: Running, environ: Mapping[str, str], path: Path
+async def test_mark_reaches_the_screen_and_the_recording(
+    running: RunningHead, environ: Mapping[str, str], path: Path
 ) -> None:
-    head = await asyncio.to_thread(the_head, environ)
-    await asyncio.to_thread(mark, head, "epoch 3", {"loss": 1.25, "app": "bert"})
-    happened = [event for event in running.hub._waiting if isinstance(event, EventLogged)]
-    assert [(event.kind, event.message, event.at) for event in happened] == [("mark", "epoch 3", T0 + 60)]
+    head = await asyncio.to_thread(only_head, environ)
+    await asyncio.to_thread(send_mark, head, "epoch 3", {"loss": 1.25, "app": "bert"})
+    events = [event for event in running.hub._waiting if isinstance(event, EventLogged)]
+    assert [(event.kind, event.message, event.at) for event in events] == [("mark", "epoch 3", T0 + 60)]
     running.hub.flush()
     await running.close()
     assert query(path, "SELECT message, detail->>'loss' FROM events WHERE kind = 'mark'") == [
@@ -317,28 +321,28 @@ async def test_a_mark_is_on_the_screen_and_in_the_file(
     ]
 
 
-async def test_a_mark_that_is_none_is_refused(running: Running, environ: Mapping[str, str]) -> None:
-    head = await asyncio.to_thread(the_head, environ)
+async def test_invalid_mark_is_refused(running: RunningHead, environ: Mapping[str, str]) -> None:
+    head = await asyncio.to_thread(only_head, environ)
     with pytest.raises(MarkError, match="a mark needs a name"):
-        await asyncio.to_thread(mark, head, " ", {})
+        await asyncio.to_thread(send_mark, head, " ", {})
 
 
-async def test_a_head_that_records_nothing_takes_marks_and_says_so_to_queries(
+async def test_head_without_a_recording_takes_marks_and_refuses_queries(
     environ: Mapping[str, str],
 ) -> None:
-    running = Running(None, environ)
+    running = RunningHead(None, environ)
     await running.control.start()
-    head = await asyncio.to_thread(the_head, environ)
+    head = await asyncio.to_thread(only_head, environ)
     assert head.path is None
-    with pytest.raises(QueryError, match="records nothing, so there is nothing to ask"):
-        await ask(head, "SELECT 1")
-    await asyncio.to_thread(mark, head, "here", {})
+    with pytest.raises(QueryError, match="records nothing, so it can't run queries"):
+        await run_query(head, "SELECT 1")
+    await asyncio.to_thread(send_mark, head, "here", {})
     assert [event.message for event in running.hub._waiting if isinstance(event, EventLogged)] == ["here"]
     await running.close()
 
 
 @pytest.mark.parametrize(
-    "said",
+    "request_bytes",
     [
         b"",
         b"GET / HTTP/1.1\r\n\r\n",
@@ -351,42 +355,44 @@ async def test_a_head_that_records_nothing_takes_marks_and_says_so_to_queries(
         encode({"want": "mark", "name": ["x"], "values": {}, "version": 1}),
     ],
 )
-async def test_nonsense_is_no_harm(running: Running, environ: Mapping[str, str], said: bytes) -> None:
+async def test_invalid_request_is_refused(
+    running: RunningHead, environ: Mapping[str, str], request_bytes: bytes
+) -> None:
     reader, writer = await asyncio.open_unix_connection(str(the_socket(environ)))
-    writer.write(said)
+    writer.write(request_bytes)
     writer.write_eof()
     async with asyncio.timeout(30):
         answer = await reader.read()
     writer.close()
     assert not answer or "error" in decode(answer[LENGTH.size :])
-    assert await ask(await asyncio.to_thread(the_head, environ), "SELECT 1") == [(1,)]
+    assert await run_query(await asyncio.to_thread(only_head, environ), "SELECT 1") == [(1,)]
 
 
-async def test_another_user_is_not_listened_to(
-    running: Running, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+async def test_other_users_are_ignored(
+    running: RunningHead, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gswarm_tui.control.server.is_own", lambda _connection: False)
-    assert await asyncio.to_thread(heads, environ) == []
+    assert await asyncio.to_thread(running_heads, environ) == []
     monkeypatch.undo()
-    monkeypatch.setattr("gswarm_tui.control.heads.is_own", lambda _connection: False)
-    assert await asyncio.to_thread(heads, environ) == []
+    monkeypatch.setattr("gswarm_tui.control.client.is_own", lambda _connection: False)
+    assert await asyncio.to_thread(running_heads, environ) == []
 
 
-async def test_others_can_not_enter_the_folder(running: Running, environ: Mapping[str, str]) -> None:
+async def test_folder_is_closed_to_other_users(running: RunningHead, environ: Mapping[str, str]) -> None:
     top = Path(environ["XDG_RUNTIME_DIR"]) / "gswarm-tui"
     modes = {path.name: path.stat().st_mode & 0o777 for path in (top, *top.iterdir())}
     assert set(modes.values()) == {0o700}
     top.chmod(0o755)
-    assert await asyncio.to_thread(heads, environ) == []
+    assert await asyncio.to_thread(running_heads, environ) == []
     top.chmod(0o700)
 
 
-async def test_what_a_killed_head_left_is_removed_by_the_next(environ: Mapping[str, str], path: Path) -> None:
+async def test_next_head_removes_the_folder_of_a_killed_one(environ: Mapping[str, str], path: Path) -> None:
     code = (
-        "import sys, os, asyncio; from pathlib import Path; from tests.unit.test_control import Running\n"
+        "import sys, os, asyncio; from pathlib import Path; from tests.unit.test_control import RunningHead\n"
         "async def main():\n"
-        "    places = {'XDG_RUNTIME_DIR': sys.argv[2]}\n"
-        "    await Running(Path(sys.argv[1]), places).control.start()\n"
+        "    environ = {'XDG_RUNTIME_DIR': sys.argv[2]}\n"
+        "    await RunningHead(Path(sys.argv[1]), environ).control.start()\n"
         "    print('listens', flush=True); await asyncio.sleep(60)\n"
         "asyncio.run(main())"
     )
@@ -399,24 +405,28 @@ async def test_what_a_killed_head_left_is_removed_by_the_next(environ: Mapping[s
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "listens\n"
-        assert [head.pid for head in await asyncio.to_thread(heads, environ)] == [process.pid]
+        assert [head.pid for head in await asyncio.to_thread(running_heads, environ)] == [process.pid]
         top = Path(environ["XDG_RUNTIME_DIR"]) / "gswarm-tui"
         process.send_signal(signal.SIGKILL)
         process.wait()
     finally:
         process.kill()
         process.communicate()
-    assert await asyncio.to_thread(heads, environ) == []
+    assert await asyncio.to_thread(running_heads, environ) == []
     assert [folder.name for folder in top.iterdir()] == [str(process.pid)]
-    running = Running(path, environ)
+    running = RunningHead(path, environ)
     await running.control.start()
     assert [folder.name for folder in top.iterdir()] == [str(os.getpid())]
     await running.close()
     assert list(top.iterdir()) == []
 
 
-async def test_commands_ask_the_head_while_it_records_and_the_file_afterwards(
-    running: Running, environ: Mapping[str, str], path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_commands_query_the_head_while_it_records_and_the_file_afterwards(
+    running: RunningHead,
+    environ: Mapping[str, str],
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     source = await asyncio.to_thread(open_source, path, environ)
     assert isinstance(source, RunningSource)
@@ -436,7 +446,7 @@ async def test_commands_ask_the_head_while_it_records_and_the_file_afterwards(
 
 
 async def test_a_prompt_goes_on_with_the_file_when_the_recording_ends(
-    running: Running, environ: Mapping[str, str], path: Path, capsys: pytest.CaptureFixture[str]
+    running: RunningHead, environ: Mapping[str, str], path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asking = _Asking(await asyncio.to_thread(open_source, path, environ), environ)
     for _ in range(2):
@@ -447,8 +457,8 @@ async def test_a_prompt_goes_on_with_the_file_when_the_recording_ends(
     asking.close()
 
 
-async def test_a_file_that_somebody_else_holds_names_the_process(
-    running: Running, environ: Mapping[str, str], path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_file_in_use_names_the_process(
+    running: RunningHead, environ: Mapping[str, str], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gswarm_tui.commands.finding._PATIENCE_S", 0.0)
     code = "from gswarm_tui.commands.finding import open_source; from pathlib import Path; import sys\n"
@@ -462,33 +472,33 @@ async def test_a_file_that_somebody_else_holds_names_the_process(
         cwd=ROOT,
         env={"PATH": os.environ["PATH"], "HOME": environ["HOME"]},
     )
-    said, _ = await process.communicate()
-    assert said.decode().startswith(f"{FileInUseError.__name__} {path} is in use by ")
-    assert f"process {os.getpid()};" in said.decode()
+    output, _ = await process.communicate()
+    assert output.decode().startswith(f"{FileInUseError.__name__} {path} is in use by ")
+    assert f"process {os.getpid()};" in output.decode()
 
 
-async def test_a_file_that_another_machine_records_names_it(
+async def test_file_recorded_on_another_machine_names_it(
     environ: Mapping[str, str], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "login2")
-    running = Running(path, environ)
-    assert notes.elsewhere(path) == ""
+    running = RunningHead(path, environ)
+    assert registry.describe_remote_writer(path) == ""
     monkeypatch.setattr("socket.gethostname", lambda: "login1")
-    assert notes.elsewhere(path) == (
+    assert registry.describe_remote_writer(path) == (
         f"{path} is being recorded by gswarm-tui on login2, process {os.getpid()}; "
-        "run this command there, or when that has ended"
+        "run this command there, or after that process has ended"
     )
-    assert notes.elsewhere(path.with_name("other.duckdb")) == ""
+    assert registry.describe_remote_writer(path.with_name("other.duckdb")) == ""
     await running.close()
-    assert notes.elsewhere(path) == ""
+    assert registry.describe_remote_writer(path) == ""
 
 
-def test_notes_of_what_was_killed_are_removed_by_the_next(environ: Mapping[str, str], path: Path) -> None:
-    first = notes.leave(path)
+def test_next_head_removes_notes_of_killed_ones(environ: Mapping[str, str], path: Path) -> None:
+    first = registry.leave_note(path)
     assert first is not None
     left = first.with_name(first.name.replace(str(os.getpid()), "4194305"))  # more than a pid can be
     first.rename(left)
-    assert notes.leave(path) == first
+    assert registry.leave_note(path) == first
     assert not left.exists()
     assert first.stat().st_mode & 0o777 == 0o600
 
@@ -517,13 +527,13 @@ VALUES = st.recursive(
 
 
 @given(rows=st.lists(VALUES, max_size=5))
-def test_every_value_comes_back_as_it_went(rows: list[Any]) -> None:
+def test_messages_round_trip(rows: list[Any]) -> None:
     packed = encode({"rows": rows})
-    assert length(packed[: LENGTH.size], len(packed)) == len(packed) - LENGTH.size
+    assert message_length(packed[: LENGTH.size], len(packed)) == len(packed) - LENGTH.size
     assert repr(decode(packed[LENGTH.size :])["rows"]) == repr(rows)
 
 
 @given(data=st.binary(max_size=60))
-def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
+def test_any_bytes_decode_or_raise_message_error(data: bytes) -> None:
     with contextlib.suppress(MessageError):
         assert isinstance(decode(data), dict)

@@ -16,10 +16,10 @@ from gswarm_agent import folder
 from gswarm_agent.frame import Frame
 from gswarm_tui.commands import mark
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.control import places
+from gswarm_tui.control import registry
 from tests.unit.agent_node import Node
 from tests.unit.store_recording import query
-from tests.unit.test_control import Running
+from tests.unit.test_control import RunningHead
 from tests.unit.test_marks import hear_marks
 
 UID = "0f1e2d3c-0000-4000-8000-000000000001"
@@ -28,7 +28,7 @@ UID = "0f1e2d3c-0000-4000-8000-000000000001"
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
     """A machine with nobody else's heads and agents."""
-    monkeypatch.setattr(places, "SHARED", str(tmp_path / "shared"))
+    monkeypatch.setattr(registry, "SHARED", str(tmp_path / "shared"))
     monkeypatch.setattr(folder, "PARENTS", (str(tmp_path / "var"),))
     for name in ("run", "var"):
         (tmp_path / name).mkdir(mode=0o700)
@@ -43,8 +43,8 @@ def watched(node: Node, environ: Mapping[str, str]) -> Node:
 
 
 @asynccontextmanager
-async def head(path: Path, environ: Mapping[str, str], uid: str) -> AsyncIterator[Running]:
-    running = Running(path, environ, uid)
+async def head(path: Path, environ: Mapping[str, str], uid: str) -> AsyncIterator[RunningHead]:
+    running = RunningHead(path, environ, uid)
     await running.control.start()
     try:
         yield running

@@ -1,0 +1,88 @@
+"""Registry of this user's running heads.
+
+On one machine, each head has a private folder with its socket and its lock. For other machines that share the
+home folder, it leaves a note that names its machine and recording.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders
+from gswarm_tui.common.paths import runtime_folder, state_folder
+
+SHARED = f"/tmp/gswarm-tui-heads-{os.geteuid()}"  # noqa: S108  # created with mode 0700
+
+
+def parent_folders(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the folders that hold the heads' folders, the preferred one first."""
+    folder = runtime_folder(environ)
+    return (SHARED,) if folder is None else (str(folder), SHARED)
+
+
+def register(parents: Sequence[str]) -> tuple[Folder, int]:
+    """Create this process's folder and lock it. Raises OSError."""
+    _remove_stale(parents)
+    try:
+        folder = Folder.find(parents, str(os.getpid()))
+    except FolderError as error:
+        raise OSError(str(error)) from None
+    if (lock := folder.lock()) is None:
+        folder.close()
+        raise OSError(f"another process uses {folder.path}")
+    return folder, lock
+
+
+def _remove_stale(parents: Sequence[str]) -> None:
+    """Remove the folders of killed heads."""
+    for folder in folders(parents):
+        with suppress(OSError):
+            lock = folder.lock() if LOCK in folder.names() else None
+            if lock is not None:
+                folder.remove()
+                os.close(lock)
+
+
+def running_folders(parents: Sequence[str]) -> Iterator[Folder]:
+    """Yield the folders that have a socket; each is closed before the next."""
+    for folder in folders(parents):
+        if SOCKET in folder.names():
+            yield folder
+
+
+def _notes_folder() -> Path:
+    return state_folder() / "recording"
+
+
+def leave_note(path: Path) -> Path | None:
+    """Note that this process records into a file; return the note, to be removed at the end."""
+    folder, host = _notes_folder(), socket.gethostname()
+    note = folder / f"{host}-{os.getpid()}.json"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in folder.glob(f"{host}-*.json"):
+            pid = old.stem.removeprefix(f"{host}-")
+            if not Path(f"/proc/{pid}").exists():
+                old.unlink(missing_ok=True)
+        note.touch(0o600)
+        note.write_text(json.dumps({"path": str(path), "host": host, "pid": os.getpid()}))
+        return note
+    return None
+
+
+def describe_remote_writer(path: Path) -> str:
+    """Describe the head on another machine that records into a file; empty if none is known."""
+    for note in _notes_folder().glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            writer = json.loads(note.read_text())
+            if writer["path"] == str(path.absolute()) and writer["host"] != socket.gethostname():
+                return (
+                    f"{path} is being recorded by gswarm-tui on {writer['host']}, process {writer['pid']}; "
+                    f"run this command there, or after that process has ended"
+                )
+    return ""
