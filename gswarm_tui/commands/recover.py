@@ -54,4 +54,4 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
     from gswarm_tui.run.watch import run_app
 
-    return run_app(*chosen.recall(settings), ["recover", *words], chosen)
+    return run_app(*chosen.restore(settings), ["recover", *words], chosen)

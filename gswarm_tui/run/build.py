@@ -1,4 +1,7 @@
-"""The parts of a run that options choose: launcher, recorder, links. Imports wait until a part is needed."""
+"""Builds the parts of a run from its options: hub, recorder, launcher, links, player, control server.
+
+Imports wait until a part is needed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from gswarm_agent.redact import redact
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.saved_options import remember
+from gswarm_tui.run.saved_options import save_options
 
 if TYPE_CHECKING:
     from gswarm_tui.control.server import ControlServer
@@ -29,11 +32,11 @@ if TYPE_CHECKING:
     from gswarm_tui.store.recording.recorder import Recorder
 
 ON_DISK_S = 2.0
-"""Frames that are older are on disk, as long as nothing goes wrong; how near to now one can look back."""
+"""Older frames are on disk unless writing fails; looking back ends this long before now."""
 
 
-def make_hub(options: Options, plan: Plan) -> Hub:
-    """A hub for the plan's nodes, on the head's own clock."""
+def build_hub(options: Options, plan: Plan) -> Hub:
+    """Build a hub for the plan's nodes, on the head's own clock."""
     from gswarm_tui.fleet.state import Fleet
     from gswarm_tui.hub import Hub
     from gswarm_tui.link.clock import steady_wall_clock
@@ -41,8 +44,8 @@ def make_hub(options: Options, plan: Plan) -> Hub:
     return Hub(Fleet(plan.nodes, options.interval_ms, plan.allocation), clock=steady_wall_clock())
 
 
-def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> Recorder:
-    """An open recorder of a new recording. Raises StoreError, UserError."""
+def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str) -> Recorder:
+    """Open a recorder for a new recording. Raises StoreError, UserError."""
     from gswarm_tui.store.errors import FileInUseError
     from gswarm_tui.store.recording.database import RecordingInfo
     from gswarm_tui.store.recording.files import default_paths, is_own
@@ -58,11 +61,11 @@ def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str
         slurm_job_id=job.label if job else None,
         slurm_cluster=job.cluster if job else None,
         uid=uid,
-        options=remember(options, plan),
+        options=save_options(options, plan),
     )
     label = job.label if job else None
     paths = default_paths(Path() if options.db else working_folder(), datetime.now().astimezone(), label)
-    names = filter(is_own, paths)  # in a shared folder another user may have put one there
+    names = filter(is_own, paths)  # in a shared folder another user may own one of them
     path = options.db or next(names)
     while True:
         try:
@@ -74,23 +77,23 @@ def begin(hub: Hub, options: Options, plan: Plan, words: Sequence[str], uid: str
 
 
 def working_folder() -> Path:
-    """The folder that this runs in. Raises UserError."""
+    """Return the current folder. Raises UserError if it was deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise UserError("the current folder was deleted; go to another first.") from None
+        raise UserError("the current folder was deleted; change to another one.") from None
 
 
 def user_name() -> str:
-    """Who records; a user without a name, as in some containers, by number."""
+    """Return the user's name, or number where it has no name, as in some containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
 
 
-def go_on(hub: Hub, options: Options, plan: Plan, path: Path, recording_id: int) -> Recorder:
-    """An open recorder of an interrupted recording, and the hub as that left it. Raises StoreError."""
+def resume_recording(hub: Hub, options: Options, plan: Plan, path: Path, recording_id: int) -> Recorder:
+    """Open a recorder for an interrupted recording and restore the hub's state. Raises StoreError."""
     recorder = _open(hub, options, plan, path, recording_id)
     if (resumed := recorder.resumed) is not None:
         hub.started_at = resumed.started_at
@@ -98,14 +101,14 @@ def go_on(hub: Hub, options: Options, plan: Plan, path: Path, recording_id: int)
             hub.fleet.sessions.restore(session)
         hub.fleet.restore_energy(resumed.energy_j, resumed.counters)
         hub.fleet.restore_sequences((life.node, life.life, life.seq, life.ts_ns) for life in resumed.lives)
-        for life in resumed.lives if lasting(options) else ():
+        for life in resumed.lives if keeps_agents(options) else ():
             if life.ts_ns and life.node not in resumed.accounted:
                 hub.fleet.note_interrupted_run(life.node, life.life, life.last_at)
     return recorder
 
 
-def lasting(options: Options) -> bool:
-    """Whether agents that serve a recording outlive their links and keep what isn't on disk."""
+def keeps_agents(options: Options) -> bool:
+    """Return whether agents outlive their links and keep frames that aren't on disk yet."""
     return options.record and options.demo is None
 
 
@@ -120,17 +123,17 @@ def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInf
         if not loop.is_closed():
             loop.call_soon_threadsafe(hub.recorded, status)
 
-    recorder = Recorder(path, what, told, allocation=plan.allocation, lasting=lasting(options))
+    recorder = Recorder(path, what, told, allocation=plan.allocation, lasting=keeps_agents(options))
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)
     return recorder
 
 
-def make_launcher(options: Options, plan: Plan, recording: str, *, only_left: bool = False) -> Launcher:
-    """What starts the agents, which serve the recording with this uid; without one they end with links.
+def build_launcher(options: Options, plan: Plan, recording: str, *, only_left: bool = False) -> Launcher:
+    """Build what starts the agents of the recording with this uid; without one, agents end with their links.
 
-    With ``only_left`` no agent begins to measure: what ended ones left is given.
+    With ``only_left`` no agent samples: each sends only the frames that earlier agents left.
     """
     if options.demo is not None:
         from gswarm_tui.launch.simulated import SimulatedLauncher
@@ -155,7 +158,7 @@ def make_launcher(options: Options, plan: Plan, recording: str, *, only_left: bo
 
 
 def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder | None) -> None:
-    """A link for each node of the fleet, which knows what is on disk of its node."""
+    """Add a link for each node of the fleet, with the frames that are on disk already."""
     from gswarm_tui.link.link import Clocks, Link
 
     clocks, interval_ms = Clocks(wall=hub.now), options.interval_ms
@@ -170,8 +173,10 @@ def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder
                 hub.links[life.node].resume(life.life, life.seq, life.offset_s, life.round_trip_s, last)
 
 
-async def listen(hub: Hub, recorder: Recorder | None, environ: Mapping[str, str]) -> ControlServer | None:
-    """What other commands reach this one by; None where there is no private folder, which is told."""
+async def start_control_server(
+    hub: Hub, recorder: Recorder | None, environ: Mapping[str, str]
+) -> ControlServer | None:
+    """Start the socket for sql and mark; None, with an event, if no private folder can be made."""
     from gswarm_agent.frame import WARNING
     from gswarm_tui.control.server import ControlServer
     from gswarm_tui.fleet.events import EventLogged
@@ -180,18 +185,18 @@ async def listen(hub: Hub, recorder: Recorder | None, environ: Mapping[str, str]
         control = ControlServer(hub, recorder, environ)
         await control.start()
     except OSError as error:
-        words = f"gswarm-tui sql and mark can't reach this recording: {error}"
-        hub.publish(EventLogged(hub.now(), "notice", WARNING, words))
+        message = f"gswarm-tui sql and mark can't reach this recording: {error}"
+        hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
         return None
     return control
 
 
-def look_back(hub: Hub, recorder: Recorder) -> Player:
-    """A player of what is on disk of a recording that goes on, at its newest. Raises UnreadableError."""
+def build_player(hub: Hub, recorder: Recorder) -> Player:
+    """Build a player of the running recording, at its newest frame on disk. Raises UnreadableError."""
     from gswarm_tui.common.errors import RecordingUnreadableError
     from gswarm_tui.playback.player import Player
     from gswarm_tui.playback.playhead import Playhead
-    from gswarm_tui.playback.recorded_source import RecordedSource  # 0.8 MB, for those who look back
+    from gswarm_tui.playback.recorded_source import RecordedSource
     from gswarm_tui.store.errors import StoreError
 
     def until() -> float:
@@ -206,7 +211,7 @@ def look_back(hub: Hub, recorder: Recorder) -> Player:
 
 
 def choose_theme(options: Options, environ: Mapping[str, str]) -> str:
-    """The theme asked for, else the one that suits the terminal."""
+    """Return the chosen theme, or the one that suits the terminal."""
     from gswarm_tui.tui.drawing.themes import theme_for
 
     return options.theme or theme_for(environ)

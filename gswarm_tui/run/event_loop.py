@@ -1,4 +1,4 @@
-"""The turns of the event loop: where events come thick, one turn serves those of many nodes."""
+"""Event loop that handles frames of many nodes in one wake-up."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 RATE = 100.0
-"""So many waits a second go on; each beyond them begins up to 1 / RATE later."""
+"""Waits per second without delay; each further one starts up to 1 / RATE later."""
 BURST = 32.0
-"""So many come at once without delay: a key, a person's command, all of a handshake."""
+"""Waits in a row without delay: a key press, a command, a whole handshake."""
 
 T = TypeVar("T")
 
 
-class Gathering(selectors.DefaultSelector):
-    """A selector that looks for events ``RATE`` times a second at most, on average.
+class BatchingSelector(selectors.DefaultSelector):
+    """Event loop selector that batches wake-ups when many links are busy: ``RATE`` per second on average.
 
-    A thousand nodes read their GPUs at the same moment, and their frames come one by one: to fall asleep and
-    wake up for each costs as much as to take it in. An event waits 10 ms for others at most, and none where
-    fewer than ``BURST`` came just before.
+    A thousand nodes send their frames one by one at the same moment, and a wake-up for each costs as much
+    as the frame itself. An event is delayed by 10 ms at most, and not at all after fewer than ``BURST``
+    others. docs/decisions/007-event-loop-batching.md has the figures.
     """
 
     def __init__(
@@ -31,10 +31,10 @@ class Gathering(selectors.DefaultSelector):
         self._clock = clock
         self._sleep = sleep
         self._left = BURST
-        self._looked_at = clock()
+        self._waited_at = clock()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready, after ``timeout`` seconds at the latest; None waits without end."""
+        """Return the ready events within ``timeout`` seconds; None waits without end."""
         if timeout is None or timeout > 0:
             pause = self._pause()
             if pause > 0:
@@ -45,14 +45,14 @@ class Gathering(selectors.DefaultSelector):
         return super().select(timeout)
 
     def _pause(self) -> float:
-        """Seconds that this wait has to begin later."""
+        """Return by how many seconds this wait starts later."""
         now = self._clock()
-        self._left = max(-1.0, min(BURST, self._left + (now - self._looked_at) * RATE) - 1)
-        self._looked_at = now
+        self._left = max(-1.0, min(BURST, self._left + (now - self._waited_at) * RATE) - 1)
+        self._waited_at = now
         return -self._left / RATE
 
 
 def run(main: Coroutine[object, object, T]) -> T:
-    """Run ``main`` as ``asyncio.run`` does, in a loop that gathers events."""
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(Gathering())) as runner:
+    """Run ``main`` like ``asyncio.run``, in a loop that batches events."""
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(BatchingSelector())) as runner:
         return runner.run(main)

@@ -1,4 +1,4 @@
-"""From the first link to the closed recording: the order in which a run ends, whatever ended it."""
+"""Lifetime of a run, from the first link to the closed recording, whatever ends it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gswarm_tui.fleet.events import WAITING, EventLogged, RecorderStatus
 from gswarm_tui.hub import Hub
 
 FIRST_PAINT_S = 2.0
-"""How long links wait for the screen at most: what starts agents would hold up what people look at."""
+"""Links wait this long for the first paint, since starting agents would delay it."""
 SCREEN_ENDS_S = 5.0
 LINKS_END_S = 15.0
 SOON_S = 1.5
@@ -28,25 +28,25 @@ LAST_RESORT_S = 40
 _LOG = logging.getLogger(__name__)
 
 
-class Closable(Protocol):
-    """What is needed of a launcher here."""
+class ClosableLauncher(Protocol):
+    """Launcher, as far as its end matters."""
 
     async def close(self) -> None:
-        """Let go of what is shared."""
+        """Close shared connections."""
 
 
-class Recording(Protocol):
-    """What is needed of a recorder here."""
+class ClosableRecorder(Protocol):
+    """Recorder, as far as its end matters."""
 
     def close(self, ended_at: float | None) -> RecorderStatus:
-        """Write what waits and close the file; may take seconds. Without an end it can be gone on with."""
+        """Write waiting rows and close the file; may take seconds. Without ``ended_at`` it can be resumed."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a run ended: ``problem`` says what went wrong, if anything; ``status`` is the recording's.
+class RunResult:
+    """Result of a run: ``problem`` is empty if nothing failed, ``status`` is the recorder's.
 
-    ``holding`` are nodes that may keep frames which couldn't be fetched; the recording has no end then.
+    ``holding`` are nodes that may keep frames which couldn't be fetched; the recording then stays open.
     """
 
     problem: str
@@ -57,19 +57,18 @@ class Ended:
 class Lifetime:
     """Runs hub and screen together and ends them in order: sessions, agents, recording.
 
-    SIGTERM, SIGINT and SIGHUP (the terminal was closed, or salloc's job ended) end a run like a quit does.
-    Then nothing may be written to a terminal that is gone, and nothing may hang: as a last resort an alarm
-    ends the process.
+    SIGTERM, SIGINT and SIGHUP (a closed terminal, or the end of salloc's job) end a run like quitting.
+    Nothing is written to a terminal that is gone, and an alarm ends a process that hangs.
 
-    ``lasting`` says that agents outlive their links and keep what isn't on disk; ``waiting`` is told nodes
-    whose last frames take a while.
+    ``lasting``: agents outlive their links and keep frames that aren't on disk. ``waiting`` is called with
+    the nodes whose last frames take long.
     """
 
     def __init__(
         self,
         hub: Hub,
-        launcher: Closable,
-        recording: Recording | None,
+        launcher: ClosableLauncher,
+        recorder: ClosableRecorder | None,
         request_quit: Callable[[str], None],
         *,
         lasting: bool = False,
@@ -77,47 +76,47 @@ class Lifetime:
     ) -> None:
         self._hub = hub
         self._launcher = launcher
-        self._recording = recording
+        self._recorder = recorder
         self._request_quit = request_quit
         self._lasting = lasting
         self._waiting = waiting
-        self._asked = asyncio.Event()
+        self._end_requested = asyncio.Event()
 
-    async def run(self, screen: Coroutine[Any, Any, object], painted: asyncio.Event) -> Ended:
-        """Start the links when the screen has ``painted``; when it ends or a signal comes, end all of it."""
+    async def run(self, screen: Coroutine[Any, Any, object], painted: asyncio.Event) -> RunResult:
+        """Start the links after the first paint; end everything when the screen ends or a signal comes."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            loop.add_signal_handler(number, self._asked_to_end, number)
+            loop.add_signal_handler(number, self._on_signal, number)
         feeding = asyncio.create_task(self._feed(painted), name="hub")
         showing = asyncio.create_task(screen, name="screen")
-        asking = asyncio.create_task(self._asked.wait(), name="signals")
-        await asyncio.wait({feeding, showing, asking}, return_when=asyncio.FIRST_COMPLETED)
+        signals = asyncio.create_task(self._end_requested.wait(), name="signals")
+        await asyncio.wait({feeding, showing, signals}, return_when=asyncio.FIRST_COMPLETED)
         problem = ""
         if feeding.done():
-            problem = "gswarm-tui failed inside and ended the recording; the log tells more"
+            problem = "internal error: the recording was ended; see the log"
             _LOG.error("the hub failed", exc_info=feeding.exception())
         if not showing.done():
             self._request_quit("ended")
             await asyncio.wait({showing}, timeout=SCREEN_ENDS_S)
-        ended = await self._close(problem or _failure(showing), feeding, showing, asking)
+        ended = await self._close(problem or _failure(showing), feeding, showing, signals)
         signal.alarm(0)
         return ended
 
     async def _feed(self, painted: asyncio.Event) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(painted.wait(), FIRST_PAINT_S)
-        spare_searches()
+        delay_garbage_collection()
         await self._hub.run()
 
-    def _asked_to_end(self, number: signal.Signals) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         signal.alarm(LAST_RESORT_S)
         if number == signal.SIGHUP and _terminal_is_gone():
             nowhere = os.open(os.devnull, os.O_RDWR)
             for descriptor in (1, 2):
                 os.dup2(nowhere, descriptor)
-        self._asked.set()
+        self._end_requested.set()
 
-    async def _close(self, problem: str, *tasks: asyncio.Task[Any]) -> Ended:
+    async def _close(self, problem: str, *tasks: asyncio.Task[Any]) -> RunResult:
         self._hub.stop_all_sessions()
         await self._stop_links()
         for task in tasks:
@@ -125,15 +124,15 @@ class Lifetime:
         await asyncio.wait(tasks, timeout=SCREEN_ENDS_S)
         self._hub.flush()
         await self._launcher.close()
-        if self._recording is None:
-            return Ended(problem, None)
+        if self._recorder is None:
+            return RunResult(problem, None)
         holding = tuple(self._hub.holding()) if self._lasting else ()
-        at, words = self._hub.now(), "it may hold frames that couldn't be fetched"
+        at, message = self._hub.now(), "it may hold frames that couldn't be fetched"
         for node in holding:
-            self._hub.publish(EventLogged(at, WAITING, WARNING, words, node))
+            self._hub.publish(EventLogged(at, WAITING, WARNING, message, node))
         self._hub.flush()
-        status = await asyncio.to_thread(self._recording.close, None if holding else self._hub.now())
-        return Ended(problem, status, holding)
+        status = await asyncio.to_thread(self._recorder.close, None if holding else self._hub.now())
+        return RunResult(problem, status, holding)
 
     async def _stop_links(self) -> None:
         stopping = asyncio.create_task(self._hub.stop_links(), name="stopping")
@@ -146,21 +145,20 @@ class Lifetime:
             stopping.cancel()
 
 
-def spare_searches() -> None:
-    """Search for garbage, but seldom, and never in what is there by now; to be called before the first link.
+def delay_garbage_collection() -> None:
+    """Collect cyclic garbage seldom, and never among the objects that exist now.
 
-    Frames hold no circles and go without a search; yet each tick of a large fleet would make for many of
-    them, which cost an eighth of the head's CPU and hold up the screen. Lines that Textual painted and
-    connections of asyncssh that ended are circles: so they lie about for a minute or a few.
+    Frames hold no cycles, yet each tick of a large fleet would trigger collections, an eighth of the head's
+    CPU. Textual's painted lines and ended asyncssh connections are cycles and wait a few minutes.
     """
     gc.freeze()
     gc.enable()
-    atexit.register(gc.unfreeze)  # else DuckDB complains at the end of what it still has
+    atexit.register(gc.unfreeze)  # DuckDB reports leaks of frozen objects at exit
     gc.set_threshold(30_000, 5, 5)
 
 
 def _terminal_is_gone() -> bool:
-    """Whether standard output was hung up; one that is still there has to be put in order again."""
+    """Return whether standard output was hung up; an open terminal has to be restored."""
     try:
         termios.tcgetattr(1)
     except termios.error:
@@ -169,8 +167,8 @@ def _terminal_is_gone() -> bool:
 
 
 def _failure(task: asyncio.Task[Any]) -> str:
-    """What the screen's task failed with, if it did; its traceback goes to the log."""
+    """Return the failure of the screen's task, or an empty text; its traceback goes to the log."""
     if not task.done() or task.cancelled() or (error := task.exception()) is None:
         return ""
     _LOG.error("the screen failed", exc_info=error)
-    return f"the screen failed: {error}; the log tells more"
+    return f"the screen failed: {error}; see the log"

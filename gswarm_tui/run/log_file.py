@@ -10,7 +10,7 @@ from gswarm_tui.common.paths import state_folder
 
 
 class _PlainLines(logging.Formatter):
-    """A record's lines with nothing in them that a terminal would obey."""
+    """Formatter that spells out control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(map(printable, super().format(record).split("\n")))

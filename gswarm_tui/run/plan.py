@@ -1,4 +1,4 @@
-"""Which nodes to watch: options, environment and Slurm brought together."""
+"""Plan of a run: its nodes, job and GPUs, from options, environment and Slurm."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from gswarm_tui.slurm.jobs import Job, NoAnswerError, SlurmError, allocation
 
 
 class JobSource(Protocol):
-    """What is needed of Slurm; `gswarm_tui.slurm.jobs.Slurm` is the real one."""
+    """Source of jobs; `gswarm_tui.slurm.jobs.Slurm` is the real one."""
 
     def job(self, job_id: str) -> Job:
-        """A running job of the calling user."""
+        """Return a running job of the user."""
 
     def running_jobs(self) -> Sequence[str]:
-        """The calling user's running jobs."""
+        """Return the user's running jobs."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be watched.
+    """Nodes to monitor.
 
-    ``job`` is the Slurm job that the nodes belong to, None without one. ``allocation`` holds, for each of
-    ``nodes`` of which it is known, the device minors of the job's GPUs; None where nothing is known.
-    ``notice`` is a sentence about what couldn't be found out, for the events pane.
+    ``job`` is the Slurm job of the nodes, None without one. ``allocation`` has the device minors of the job's
+    GPUs by node, as far as known. ``notice`` is a sentence for the events screen about what is unknown.
     """
 
     nodes: tuple[str, ...]
@@ -40,10 +39,10 @@ class Plan:
 
 
 def resolve_nodes(options: Options, environ: Mapping[str, str], slurm: JobSource) -> Plan:
-    """The nodes that ``options`` mean in this environment.
+    """Resolve the nodes from ``options`` and this environment.
 
     Raises:
-        UserError: none are named, they can't be read, or Slurm can't answer for the job.
+        UserError: no node or an invalid host list is named, or Slurm doesn't know the job.
     """
     if options.demo:
         from gswarm_tui.launch.simulated import simulated_names
@@ -58,41 +57,37 @@ def resolve_nodes(options: Options, environ: Mapping[str, str], slurm: JobSource
     in_job = _names_in(job, nodes)
     if options.job and (strangers := [node for node in nodes if node not in in_job]):
         raise UserError(
-            f"job {job.label} doesn't have {hosts.fold(strangers)}; its nodes are {hosts.fold(job.nodes)}."
+            f"job {job.label} has no node {hosts.fold(strangers)}; its nodes are {hosts.fold(job.nodes)}."
         )
-    if not in_job:  # the shell's own job has nothing to do with the nodes that were named
+    if not in_job:  # the shell's own job has other nodes
         return Plan(nodes)
     known = {node: job.gpus[name] for node, name in in_job.items() if name in job.gpus}
     return Plan(nodes, job, known or None, notice)
 
 
 def require_terminal(stdin: TextIO, stdout: TextIO) -> None:
-    """Make sure that there is a terminal to draw on.
-
-    Raises:
-        UserError: standard input or output isn't one.
-    """
+    """Raise UserError unless standard input and output are a terminal."""
     for name, stream in (("input", stdin), ("output", stdout)):
         if not stream.isatty():
-            raise UserError(f"this draws on a terminal, and standard {name} isn't one; run it without pipes.")
+            raise UserError(f"the screen needs a terminal, but standard {name} isn't one; remove the pipe.")
 
 
 def _job(options: Options, environ: Mapping[str, str], slurm: JobSource) -> tuple[Job | None, str]:
-    """The job asked for or the one that this shell is in, and what couldn't be learned about it."""
+    """Return the named job or this shell's own, and a notice if Slurm knows too little of it."""
     if options.job:
         try:
             return slurm.job(options.job), ""
         except NoAnswerError as error:
-            remedy = "run this on a machine of the cluster, or name nodes with --nodes"
+            remedy = "run this on a node of the cluster, or name nodes with --nodes"
             raise UserError(f"--job {options.job}: {str(error).rstrip('.')}; {remedy}.") from None
     surrounding = allocation(environ)
     if surrounding is None:
         return None, ""
     try:
-        told = slurm.job(surrounding.label)
+        job = slurm.job(surrounding.label)
     except SlurmError as error:
-        return surrounding, f"Which GPUs belong to job {surrounding.label} isn't known: {error}"
-    return dataclasses.replace(told, nodes=surrounding.nodes or told.nodes), ""
+        return surrounding, f"The GPUs of job {surrounding.label} are unknown: {error}"
+    return dataclasses.replace(job, nodes=surrounding.nodes or job.nodes), ""
 
 
 def _nodes(options: Options, job: Job | None, slurm: JobSource) -> tuple[str, ...]:
@@ -100,20 +95,20 @@ def _nodes(options: Options, job: Job | None, slurm: JobSource) -> tuple[str, ..
         return (socket.gethostname(),)
     if options.nodes is not None:
         if not (nodes := hosts.expand(options.nodes)):
-            raise UserError("--nodes is there but names no node; is this shell inside salloc?")
+            raise UserError("--nodes names no node; is this shell inside salloc?")
         return nodes
     if job is not None and job.nodes:
         return job.nodes
     running = slurm.running_jobs()
-    yours = f" (running now: {', '.join(running[:5])})" if running else ""
+    examples = f" (running now: {', '.join(running[:5])})" if running else ""
     raise UserError(
-        f"no nodes are named: give --nodes gpu[01-04], or --job ID{yours}, or start inside salloc; "
-        "--demo shows simulated ones."
+        f"no nodes: use --nodes gpu[01-04] or --job ID{examples}, or start inside salloc; "
+        "--demo simulates nodes."
     )
 
 
 def _names_in(job: Job, nodes: Iterable[str]) -> dict[str, str]:
-    """What the job calls those of ``nodes`` that it has: people add a domain or leave it out."""
+    """Map nodes to the job's names for them, with or without a domain; others are left out."""
     by_short = {_short(name): name for name in job.nodes} | {name: name for name in job.nodes}
     found = ((node, by_short.get(node) or by_short.get(_short(node))) for node in nodes)
     return {node: name for node, name in found if name}

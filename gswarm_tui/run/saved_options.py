@@ -1,4 +1,4 @@
-"""What a recording has to remember of its command line, so that it can go on after its head was killed."""
+"""Options saved in a recording, from which it is resumed after its head was killed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gswarm_tui.slurm.jobs import Job
 _TEXTS = ("user", "jump", "setup", "agent_python")
 
 
-def remember(options: Options, plan: Plan) -> str:
-    """The nodes and how they are reached, as a JSON object."""
+def save_options(options: Options, plan: Plan) -> str:
+    """Return the nodes and the options to reach them as a JSON object."""
     job, allocation = plan.job, plan.allocation
     return json.dumps(
         {name: getattr(options, name) for name in ("launcher", *_TEXTS)}
@@ -36,18 +36,18 @@ def remember(options: Options, plan: Plan) -> str:
     )
 
 
-def recall(remembered: Mapping[str, Any], options: Options) -> tuple[Options, Plan]:
-    """``options`` with all that ``remember`` kept, and the plan of then.
+def restore_options(saved: Mapping[str, Any], options: Options) -> tuple[Options, Plan]:
+    """Return ``options`` with all saved ones in their place, and the saved plan.
 
     Raises:
-        UserError: nothing of use was kept, as by an older version, or a secret would be needed that wasn't.
+        UserError: an older version saved none, or a secret is missing, which is never saved.
     """
     try:
-        user, jump, setup, agent_python = (_text(remembered[name]) for name in _TEXTS)
-        config, demo, job = (remembered[name] for name in ("ssh_config", "demo", "job"))
-        allocation = remembered["allocation"]
+        user, jump, setup, agent_python = (_text(saved[name]) for name in _TEXTS)
+        config, demo, job = (saved[name] for name in ("ssh_config", "demo", "job"))
+        allocation = saved["allocation"]
         options = options._replace(
-            launcher=launcher(remembered["launcher"]),
+            launcher=launcher(saved["launcher"]),
             user=user,
             jump=jump,
             setup=_setup(setup, options.setup),
@@ -55,31 +55,31 @@ def recall(remembered: Mapping[str, Any], options: Options) -> tuple[Options, Pl
             nodes=None,
             job=None,
             ssh_config=None if config is None else Path(config),
-            interval_ms=int(remembered["interval_ms"]),
-            linger_s=_number(remembered.get("linger_s")),
-            spool_mib=_number(remembered.get("spool_mib")),
+            interval_ms=int(saved["interval_ms"]),
+            linger_s=_number(saved.get("linger_s")),
+            spool_mib=_number(saved.get("spool_mib")),
             demo=None if demo is None else DemoSize(*map(int, demo)),
             record=True,
         )
-        nodes = tuple(map(str, remembered["nodes"]))
+        nodes = tuple(map(str, saved["nodes"]))
         plan = Plan(
             nodes,
             None if job is None else Job(str(job[0]), str(job[1]), nodes, cluster=_text(job[2])),
             None if allocation is None else {n: frozenset(map(int, m)) for n, m in allocation.items()},
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-        raise UserError("this recording doesn't say how its nodes are reached, so it can't go on.") from None
+        raise UserError("this recording has no valid saved options, so its nodes can't be reached.") from None
     return options, plan
 
 
 def _setup(kept: str | None, given: str | None) -> str | None:
-    """The setup of then; one with a secret, which isn't kept, is taken from the settings of now."""
+    """Return the saved setup; one with a hidden secret is taken from today's settings."""
     if kept is None or HIDDEN not in kept:
         return kept
     if given is None or redact([given])[0] != kept:
         raise UserError(
-            f"this recording's --setup has a secret that wasn't kept, {quote(kept)}; "
-            "give it again as GSWARM_TUI_SETUP or in the config file."
+            f"this recording's --setup has a secret that wasn't saved, {quote(kept)}; "
+            "set it again as GSWARM_TUI_SETUP or in the config file."
         )
     return given
 

@@ -24,7 +24,7 @@ from gswarm_tui.launch.base import Channel, Launcher, allow_many_files
 from gswarm_tui.link.clock import steady_wall_clock
 from gswarm_tui.link.link import Clocks, Link
 from gswarm_tui.run import event_loop
-from gswarm_tui.run.lifetime import spare_searches
+from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.bench.nodes import ToNodes
@@ -100,7 +100,7 @@ async def _record(journal: Path, where: Path, interval_ms: int, path: Path, name
         hub.links[name] = Link(name, launcher, interval_ms, hub.publish, of_nodes=len(names), clocks=clocks)
     asked = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, asked.set)
-    spare_searches()
+    delay_garbage_collection()
     running = asyncio.create_task(hub.run())
     await asked.wait()
     await hub.stop_links()

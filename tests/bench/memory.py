@@ -22,7 +22,7 @@ from gswarm_tui.fleet.events import FrameArrived, LinkChanged, NodeIntroduced, P
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.simulated import simulated_names
-from gswarm_tui.run.lifetime import spare_searches
+from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.bench.figures import Figure, Form, number
@@ -127,7 +127,7 @@ def _watch(path: Path, nodes: int, seed: int, seconds: int, tell_every: int) -> 
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)
-    spare_searches()
+    delay_garbage_collection()
     fleet = list(_fleet(names, seed))
     for node in fleet:
         for event in node.begin(began):

@@ -20,7 +20,7 @@ from gswarm_tui.launch.base import Channel
 from gswarm_tui.launch.simulated import SimulatedLauncher, simulated_names
 from gswarm_tui.link.link import Link
 from gswarm_tui.run import event_loop
-from gswarm_tui.run.lifetime import spare_searches
+from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.bench.alone import alone
@@ -33,7 +33,7 @@ TOGETHER = 16
 
 def run(form: Form) -> Iterator[Figure]:
     """As fast as it goes, then a large fleet at its own pace."""
-    spare_searches()
+    delay_garbage_collection()
     nodes, frames = form.count(128, 4), form.count(400, 10)
     floods = [
         event_loop.run(_flood(form.folder / f"flood-{turn}.duckdb", nodes, frames, form.seed))

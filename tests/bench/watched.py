@@ -189,7 +189,7 @@ def main(journal: Path, nodes: Path, lives_s: float, seed: str, words: Sequence[
         patches.enter_context(patch.object(hub, "recorded", told))
 
     with ExitStack() as patches:
-        patches.enter_context(patch.object(build, "make_launcher", launcher))
+        patches.enter_context(patch.object(build, "build_launcher", launcher))
         patches.enter_context(patch.object(build, "add_links", add_links))
         return cli.main(words)
 

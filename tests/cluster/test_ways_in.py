@@ -220,8 +220,8 @@ def test_what_cannot_be_done_is_one_sentence(terminal: Terminal, job: str, tmp_p
     notes.write_text("not a database")
     assert told(terminal, "") == (
         2,
-        f"gswarm-tui: no nodes are named: give --nodes gpu[01-04], or --job ID (running now: {job}), "
-        "or start inside salloc; --demo shows simulated ones.",
+        f"gswarm-tui: no nodes: use --nodes gpu[01-04] or --job ID (running now: {job}), "
+        "or start inside salloc; --demo simulates nodes.",
     )
     assert told(terminal, "--job 4711") == (2, "gswarm-tui: Slurm knows no job 4711 (any more).")
     assert told(terminal, "--nodes 'gpu[01-'") == (
@@ -282,7 +282,7 @@ def test_a_recording_on_a_read_only_file_system(cluster: Cluster, terminal: Term
         status, said = told(terminal, f"--nodes gpu01 --db {db}")
         sentence = "can't be written because you have no write permission; name another file with --db"
         assert (status, said) == (1, f"gswarm-tui: {db} {sentence}")
-        assert told(terminal, f"recover --db {db}") == (0, "there is nothing to recover")
+        assert told(terminal, f"recover --db {db}") == (0, "nothing to recover")
         assert db.read_bytes() == before
         assert ask(db, "SELECT count(*) > 0 FROM host_samples") == [(True,)]
     finally:

@@ -13,19 +13,19 @@ from gswarm_tui.fleet.events import RecorderStatus, SessionStarted
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.run.build import user_name, working_folder
-from gswarm_tui.run.lifetime import Ended
-from gswarm_tui.run.watch import _say_goodbye
+from gswarm_tui.run.lifetime import RunResult
+from gswarm_tui.run.watch import _print_result
 
 LOG = Path("/state/gswarm-tui.log")
 
 
 def said(
-    capsys: pytest.CaptureFixture[str], ended: Ended, return_code: int = 0
+    capsys: pytest.CaptureFixture[str], ended: RunResult, return_code: int = 0
 ) -> tuple[int, list[str], list[str]]:
     """The exit status, and the lines on standard output and standard error."""
     hub = Hub(Fleet(["gpu01"]))
     hub.publish(SessionStarted("id-1", 1.0, "train", 1.0))
-    status = _say_goodbye(hub, ended, return_code, LOG, "ab12cd34-0000")
+    status = _print_result(hub, ended, return_code, LOG, "ab12cd34-0000")
     captured = capsys.readouterr()
     return status, captured.out.splitlines(), captured.err.splitlines()
 
@@ -36,34 +36,34 @@ def recorded(error: str = "") -> RecorderStatus:
 
 def test_where_the_recording_is(capsys: pytest.CaptureFixture[str]) -> None:
     line = "/data/run.duckdb: 12,345 rows in 6.7 MB, 1 session"
-    assert said(capsys, Ended("", recorded())) == (0, [line], [])
-    assert said(capsys, Ended("", None)) == (0, [], [])
+    assert said(capsys, RunResult("", recorded())) == (0, [line], [])
+    assert said(capsys, RunResult("", None)) == (0, [], [])
 
 
 def test_who_waits_for_a_file_that_is_put_in_order_hears_what_for(capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, err = said(capsys, Ended("", replace(recorded(), closed=False)))
+    status, _, err = said(capsys, RunResult("", replace(recorded(), closed=False)))
     assert (status, err) == (
         0,
-        ["gswarm-tui: all of it is saved; its file is still being put in order, which ctrl+c ends"],
+        ["gswarm-tui: everything is saved; the file is still being sorted, ctrl+c stops that"],
     )
 
 
 def test_what_went_wrong_is_a_sentence_and_a_status(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = said(capsys, Ended("", recorded("/data/run.duckdb is gone")))
+    status, out, err = said(capsys, RunResult("", recorded("/data/run.duckdb is gone")))
     assert (status, len(out)) == (1, 1)
-    assert err == [f"gswarm-tui: the recording isn't complete: /data/run.duckdb is gone (log: {LOG})"]
-    assert said(capsys, Ended("the hub failed", None)) == (
+    assert err == [f"gswarm-tui: the recording is incomplete: /data/run.duckdb is gone (log: {LOG})"]
+    assert said(capsys, RunResult("the hub failed", None)) == (
         1,
         [],
         [f"gswarm-tui: the hub failed (log: {LOG})"],
     )
-    status, _, [line] = said(capsys, Ended("", None), return_code=1)
+    status, _, [line] = said(capsys, RunResult("", None), return_code=1)
     assert status == 1
     assert line.startswith("gswarm-tui: the screen failed; ")
 
 
 def test_what_could_not_be_fetched_is_named_with_the_way_to_it(capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, [line] = said(capsys, Ended("", recorded(), ("gpu01", "gpu02")))
+    status, _, [line] = said(capsys, RunResult("", recorded(), ("gpu01", "gpu02")))
     assert status == 1
     assert line == (
         "gswarm-tui: gpu[01-02] may hold frames that couldn't be fetched; "
@@ -74,7 +74,7 @@ def test_what_could_not_be_fetched_is_named_with_the_way_to_it(capsys: pytest.Ca
 def test_a_deleted_folder_and_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    with pytest.raises(UserError, match=r"^the current folder was deleted; go to another first\.$"):
+    with pytest.raises(UserError, match=r"^the current folder was deleted; change to another one\.$"):
         working_folder()
 
     def nobody() -> str:

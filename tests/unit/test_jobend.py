@@ -11,7 +11,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.run.job_end import EVERY_S, GRACE_S, SOONEST_S, follow
+from gswarm_tui.run.job_end import GRACE_S, POLL_S, POLL_SOONEST_S, follow
 from gswarm_tui.slurm.jobs import Job, JobEnd, SlurmError
 from tests.unit.test_hub import Link
 from tests.unit.test_link import BEGIN, FRAME, SECOND_NS, FakeAgent, running_link, settle
@@ -57,13 +57,13 @@ async def test_a_job_that_is_extended_or_cancelled_is_told() -> None:
     running, extended = JobEnd(1_000, running=True), JobEnd(5_000, running=True)
     ends, pauses = await told(JOB, running, extended, JobEnd(200, running=False))
     assert ends == [1_000, 5_000, 200]
-    assert pauses[:2] == [EVERY_S, EVERY_S]
+    assert pauses[:2] == [POLL_S, POLL_S]
 
 
 async def test_the_nearer_the_end_the_sooner_it_is_asked_again() -> None:
     job = Job("4711", "4711", ("n1",), ends_at=100.0)
     _, pauses = await told(job, *(JobEnd(100, running=False) for _ in range(5)))
-    assert pauses == [50, 25, 12.5, SOONEST_S, SOONEST_S]
+    assert pauses == [50, 25, 12.5, POLL_SOONEST_S, POLL_SOONEST_S]
 
 
 async def test_a_job_that_runs_on_after_its_limit_keeps_its_agents() -> None:
@@ -82,7 +82,7 @@ async def test_a_job_without_a_limit_never_ends() -> None:
     job = Job("4711", "4711", ("n1",))
     ends, pauses = await told(job, JobEnd(math.inf, running=True), JobEnd(math.inf, running=True))
     assert ends == [math.inf]
-    assert pauses == [EVERY_S, EVERY_S]
+    assert pauses == [POLL_S, POLL_S]
 
 
 async def test_the_agent_is_told_at_once_and_on_each_connection() -> None:

@@ -13,7 +13,7 @@ from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus, Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.run import lifetime
-from gswarm_tui.run.lifetime import Lifetime, spare_searches
+from gswarm_tui.run.lifetime import Lifetime, delay_garbage_collection
 from tests.unit.store_recording import arrived, introduced
 
 
@@ -95,7 +95,7 @@ class Launcher:
         self.closed = True
 
 
-async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.Ended, Recording, list[str]]:
+async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.RunResult, Recording, list[str]]:
     hub = Hub(Fleet(["n1"]), clock=lambda: 100.0)
     recording, launcher, waited_for = Recording(hub), Launcher(), list[str]()
     hub.sinks.append(recording)
@@ -173,7 +173,7 @@ class Circle:
 
 def test_what_only_a_search_finds_does_not_pile_up_while_it_lives_through_searches() -> None:
     gc.disable()  # as it is until the first look is painted
-    spare_searches()
+    delay_garbage_collection()
     in_use: deque[Circle] = deque(maxlen=1_000)
     most = 0
     for _ in range(400_000):

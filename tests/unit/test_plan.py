@@ -83,14 +83,14 @@ def test_an_allocation_that_slurm_tells_nothing_about_is_watched_all_the_same() 
     assert found.nodes == ("gpu01", "gpu02")
     assert found.job == Job("4711", "4711", ("gpu01", "gpu02"))
     assert found.allocation is None
-    assert found.notice == ("Which GPUs belong to job 4711 isn't known: Slurm knows no job 4711 (any more).")
+    assert found.notice == ("The GPUs of job 4711 are unknown: Slurm knows no job 4711 (any more).")
 
 
 def test_a_job_is_watched_from_anywhere_and_narrowed_by_nodes() -> None:
     assert plan("--job 4711", {}, Jobs(JOB)) == Plan(("gpu01", "gpu02"), JOB, GPUS)
     assert plan("--job 4711 --nodes gpu02", {}, Jobs(JOB)) == Plan(("gpu02",), JOB, {"gpu02": GPUS["gpu02"]})
     assert refusal("--job 4711 --nodes gpu[02-04]", {}, Jobs(JOB)) == (
-        "job 4711 doesn't have gpu[03-04]; its nodes are gpu[01-02]."
+        "job 4711 has no node gpu[03-04]; its nodes are gpu[01-02]."
     )
     assert refusal("--job 12", INSIDE, Jobs(JOB)) == "Slurm knows no job 12 (any more)."
 
@@ -118,13 +118,10 @@ def test_srun_needs_a_job() -> None:
 
 
 def test_with_no_nodes_the_ways_to_name_them_are_told() -> None:
-    said = (
-        "no nodes are named: give --nodes gpu[01-04], or --job ID{}, or start inside salloc; "
-        "--demo shows simulated ones."
-    )
+    said = "no nodes: use --nodes gpu[01-04] or --job ID{}, or start inside salloc; --demo simulates nodes."
     assert refusal("") == said.format("")
     assert refusal("", {}, Jobs(JOB)) == said.format(" (running now: 4711)")
-    assert refusal("--nodes") == "--nodes is there but names no node; is this shell inside salloc?"
+    assert refusal("--nodes") == "--nodes names no node; is this shell inside salloc?"
 
 
 class Terminal(io.StringIO):

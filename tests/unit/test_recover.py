@@ -30,7 +30,7 @@ from gswarm_tui.options.arguments import UsageError, parse
 from gswarm_tui.run import interrupted
 from gswarm_tui.run.finish import finish
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.saved_options import recall, remember
+from gswarm_tui.run.saved_options import restore_options, save_options
 from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.heads import PATIENCE_S, agents_of, eventually, head, nothing_left, rows
@@ -224,7 +224,7 @@ def test_what_happened_after_the_last_sample_is_within_the_recording(path: Path,
     }
     recorder = Recorder(
         path,
-        replace(INFO, uid="e4d0", options=remember(SETTINGS, Plan(("no/host",)))),
+        replace(INFO, uid="e4d0", options=save_options(SETTINGS, Plan(("no/host",)))),
         lambda _status: None,
     )
     recorder.open()
@@ -236,53 +236,53 @@ def test_what_happened_after_the_last_sample_is_within_the_recording(path: Path,
     assert beyond_the_end(path) == []
 
 
-AWAY = "no/host: it couldn't be asked: 'no/host' is no host name\n"
+AWAY = "no/host: unreachable: 'no/host' is no host name\n"
 
 
 def test_a_recording_stays_open_for_a_node_out_of_reach_until_it_is_abandoned(path: Path) -> None:
-    leave(path, "abd2-0", remember(SETTINGS, Plan(("no/host",))), "no/host")
+    leave(path, "abd2-0", save_options(SETTINGS, Plan(("no/host",))), "no/host")
     unended = "SELECT count(*) FROM recordings WHERE ended_at IS NULL"
     for _ in range(2):
         status, said = finished(path, "abd2-0")
         assert (status, said) == (
             1,
-            f"{path}: recording abd2-0 stays open; 0 frames came from its nodes\n{AWAY}"
+            f"{path}: recording abd2-0 stays open; 0 frames fetched from its nodes\n{AWAY}"
             f"`gswarm-tui recover abd2-0 --finish --db {path}` tries again; "
-            "with --abandon it closes without no/host\n",
+            "--abandon closes the recording without no/host\n",
         )
         assert query(path, unended) == [(1,)]
     status, said = finished(path, "abd2-0", "--abandon")
     assert (status, said) == (
         0,
-        f"{path}: recording abd2-0 is closed; 0 frames came from its nodes\n{AWAY}",
+        f"{path}: recording abd2-0 is closed; 0 frames fetched from its nodes\n{AWAY}",
     )
     assert query(path, unended) == [(0,)]
     told = query(path, "SELECT kind, node, message FROM events JOIN nodes USING (node_id) ORDER BY events.ts")
-    reason = "it couldn't be asked: 'no/host' is no host name"
+    reason = "unreachable: 'no/host' is no host name"
     waiting = ("waiting", "no/host", f"it may hold frames that couldn't be fetched: {reason}")
-    abandoned = f"the recording was closed without what it may hold: {reason}"
+    abandoned = f"the recording was closed without frames that it may hold: {reason}"
     assert told == [waiting, waiting, ("abandoned", "no/host", abandoned)]
 
 
 def test_a_node_that_never_answered_keeps_no_recording_open(path: Path) -> None:
-    leave(path, "abd2-0", remember(SETTINGS, Plan(("no/host",))))
+    leave(path, "abd2-0", save_options(SETTINGS, Plan(("no/host",))))
     assert finished(path, "abd2-0") == (
         0,
-        f"{path}: recording abd2-0 is closed; 0 frames came from its nodes\n"
-        f"{AWAY[:-1]}, and it never answered while this was recorded\n",
+        f"{path}: recording abd2-0 is closed; 0 frames fetched from its nodes\n"
+        f"{AWAY[:-1]}; it never answered during the recording\n",
     )
     again = finished(path, "abd2-0")
-    assert again == (2, f'gswarm-tui: recording "abd2-0" in {path} is closed: it needs no recovery.\n')
+    assert again == (2, f'gswarm-tui: recording "abd2-0" in {path} is closed and needs no recovery.\n')
 
 
 def test_what_waits_on_each_of_several_nodes_is_no_sum() -> None:
     assert (
-        interrupted.words(NodeStatus(7, (FramesWaiting("a", 27, 0.0, 1.0),)), 2)
-        == "27 frames wait on each, and their agents still measure"
+        interrupted.describe(NodeStatus(7, (FramesWaiting("a", 27, 0.0, 1.0),)), 2)
+        == "27 frames wait on each, and their agents are still sampling"
     )
     assert (
-        interrupted.words(NodeStatus(7, (FramesWaiting("a", 1, 0.0, 1.0),)))
-        == "1 frame waits, and its agent still measures"
+        interrupted.describe(NodeStatus(7, (FramesWaiting("a", 1, 0.0, 1.0),)))
+        == "1 frame waits, and its agent is still sampling"
     )
 
 
@@ -296,7 +296,7 @@ def test_a_recording_is_found_by_the_beginning_of_its_id_or_its_number(tmp_path:
     assert [one.interrupted.uid for one in found] == ["abc1-0", "abd2-0"]
     assert len(unreadable) == 1
     assert interrupted.choose(found, unreadable, "abd").path.name == "gswarm-b.duckdb"
-    with pytest.raises(UserError, match="2 interrupted recordings begin with"):
+    with pytest.raises(UserError, match="2 interrupted recordings match"):
         interrupted.choose(found, unreadable, "ab")
     with pytest.raises(UserError, match="no interrupted recording here has the ID"):
         interrupted.choose(found, unreadable, "x")
@@ -322,19 +322,19 @@ async def test_a_recording_of_an_older_version_can_be_closed(tmp_path: Path) -> 
 
 async def test_the_list_says_what_cannot_go_on_and_why(tmp_path: Path) -> None:
     leave(tmp_path / "gswarm-a.duckdb", "")
-    leave(tmp_path / "gswarm-b.duckdb", "abd2-0", remember(SETTINGS, Plan(("no/host",))))
+    leave(tmp_path / "gswarm-b.duckdb", "abd2-0", save_options(SETTINGS, Plan(("no/host",))))
     out = StringIO()
     assert await interrupted.show(*interrupted.find(tmp_path, None), SETTINGS, out) == 0
-    assert "this recording doesn't say how its nodes are reached" in out.getvalue()
-    assert "no/host: couldn't be asked" in out.getvalue()
+    assert "this recording has no valid saved options" in out.getvalue()
+    assert "no/host: unreachable" in out.getvalue()
     out = StringIO()
     await interrupted.show([], [], SETTINGS, out)
-    assert out.getvalue() == "there is nothing to recover\n"
+    assert out.getvalue() == "nothing to recover\n"
     out = StringIO()
     await interrupted.show([], ["run.duckdb is in use"], SETTINGS, out)
     assert out.getvalue().splitlines() == [
-        "not looked at: run.duckdb is in use",
-        "apart from that, there is nothing to recover",
+        "skipped: run.duckdb is in use",
+        "otherwise nothing to recover",
     ]
 
 
@@ -342,7 +342,7 @@ async def test_the_list_says_what_cannot_go_on_and_why(tmp_path: Path) -> None:
 async def test_a_recording_that_others_may_have_written_is_not_believed(tmp_path: Path) -> None:
     theirs, open_to_all, wal = (tmp_path / f"gswarm-{name}.duckdb" for name in "abc")
     for path in (theirs, open_to_all, wal):
-        leave(path, "ab-0", remember(SETTINGS, Plan(("no/host",))))
+        leave(path, "ab-0", save_options(SETTINGS, Plan(("no/host",))))
     os.chown(theirs, 65534, 65534)
     open_to_all.chmod(0o666)
     log = wal.with_name(wal.name + ".wal")
@@ -351,7 +351,7 @@ async def test_a_recording_that_others_may_have_written_is_not_believed(tmp_path
     found, unreadable = interrupted.find(tmp_path, None)
     assert found == []
     assert [
-        f"others may have written {path};" in reason
+        f"{path}: others may have written it;" in reason
         for path, reason in zip((theirs, open_to_all, wal), unreadable, strict=True)
     ] == [True] * 3
     assert len(interrupted.find(tmp_path, theirs)[0]) == 1, "who names it trusts it"
@@ -359,7 +359,11 @@ async def test_a_recording_that_others_may_have_written_is_not_believed(tmp_path
 
 async def test_the_list_obeys_no_file_name_and_no_node(tmp_path: Path) -> None:
     (tmp_path / "gswarm\x1b[2J\n\u202e.duckdb").write_text("no database")
-    leave(tmp_path / "gswarm-b.duckdb", "abd2-0", remember(SETTINGS, Plan(("evil\x1b]0;x\x07\n[1-", "@all"))))
+    leave(
+        tmp_path / "gswarm-b.duckdb",
+        "abd2-0",
+        save_options(SETTINGS, Plan(("evil\x1b]0;x\x07\n[1-", "@all"))),
+    )
     out = StringIO()
     await interrupted.show(*interrupted.find(tmp_path, None), SETTINGS, out)
     assert all(line.isprintable() for line in out.getvalue().splitlines())
@@ -369,11 +373,11 @@ async def test_the_list_obeys_no_file_name_and_no_node(tmp_path: Path) -> None:
 def test_a_secret_in_a_setup_is_not_kept_but_asked_for_again() -> None:
     setup = "module load cuda; export HF_TOKEN=abc"
     options = SETTINGS._replace(setup=setup)
-    kept = remember(options, Plan(("a",)))
+    kept = save_options(options, Plan(("a",)))
     assert "abc" not in kept
     with pytest.raises(UserError, match="GSWARM_TUI_SETUP"):
-        recall(json.loads(kept), SETTINGS)
-    assert recall(json.loads(kept), options)[0].setup == setup
+        restore_options(json.loads(kept), SETTINGS)
+    assert restore_options(json.loads(kept), options)[0].setup == setup
 
 
 def test_a_command_line_is_remembered_and_recalled() -> None:
@@ -382,17 +386,17 @@ def test_a_command_line_is_remembered_and_recalled() -> None:
     options = parse(words.split(), {})
     job = Job("4711", "4711_3", ("gpu01", "gpu02"), cluster="tiny")
     plan = Plan(("gpu01", "gpu02"), job, {"gpu01": frozenset({0, 3})})
-    again, planned = recall(json.loads(remember(options, plan)), SETTINGS)
+    again, planned = restore_options(json.loads(save_options(options, plan)), SETTINGS)
     assert again == options._replace(nodes=None)
     assert planned == plan
 
 
 @pytest.mark.parametrize(
-    "kept", [{}, {"launcher": "rsh"}, json.loads(remember(SETTINGS, Plan(("a",)))) | {"demo": 3}]
+    "kept", [{}, {"launcher": "rsh"}, json.loads(save_options(SETTINGS, Plan(("a",)))) | {"demo": 3}]
 )
 def test_what_makes_no_sense_is_not_recalled(kept: dict[str, object]) -> None:
-    with pytest.raises(UserError, match="can't go on"):
-        recall(kept, SETTINGS)
+    with pytest.raises(UserError, match="its nodes can't be reached"):
+        restore_options(kept, SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 
 from gswarm_tui.run import event_loop
-from gswarm_tui.run.event_loop import BURST, RATE, Gathering
+from gswarm_tui.run.event_loop import BURST, RATE, BatchingSelector
 
 
 class Hours:
@@ -36,16 +36,16 @@ def hours() -> Hours:
 
 
 @pytest.fixture
-def ready(hours: Hours) -> Iterator[Gathering]:
+def ready(hours: Hours) -> Iterator[BatchingSelector]:
     """A selector with something that is always ready."""
     ours, theirs = socket.socketpair()
-    with ours, theirs, closing(Gathering(hours, hours.sleep)) as selector:
+    with ours, theirs, closing(BatchingSelector(hours, hours.sleep)) as selector:
         selector.register(ours, selectors.EVENT_WRITE)
         yield selector
 
 
 def test_events_one_by_one_are_waited_for_a_hundred_times_a_second_on_average(
-    hours: Hours, ready: Gathering
+    hours: Hours, ready: BatchingSelector
 ) -> None:
     looks = 1000
     for _ in range(looks):
@@ -55,7 +55,7 @@ def test_events_one_by_one_are_waited_for_a_hundred_times_a_second_on_average(
     assert max(hours.slept) <= 1 / RATE
 
 
-def test_a_command_and_its_answers_wait_for_nobody(hours: Hours, ready: Gathering) -> None:
+def test_a_command_and_its_answers_wait_for_nobody(hours: Hours, ready: BatchingSelector) -> None:
     for _ in range(3):
         for _ in range(int(BURST)):
             ready.select(None)
@@ -63,13 +63,13 @@ def test_a_command_and_its_answers_wait_for_nobody(hours: Hours, ready: Gatherin
     assert not hours.slept
 
 
-def test_a_loop_with_work_to_do_only_looks_by(hours: Hours, ready: Gathering) -> None:
+def test_a_loop_with_work_to_do_only_looks_by(hours: Hours, ready: BatchingSelector) -> None:
     for _ in range(1000):
         ready.select(0)
     assert not hours.slept
 
 
-def test_nobody_is_woken_later_than_asked_for(hours: Hours, ready: Gathering) -> None:
+def test_nobody_is_woken_later_than_asked_for(hours: Hours, ready: BatchingSelector) -> None:
     for _ in range(1000):
         ready.select(0.001)
     assert max(hours.slept) <= 0.001
