@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -22,6 +23,12 @@ hypothesis.settings.load_profile("short")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--no-skips``: what couldn't be tested is a failure, as in CI."""
     parser.addoption("--no-skips", action="store_true", help="fail when any test is skipped")
+    parser.addoption(
+        "--unit-budget",
+        type=float,
+        metavar="SECONDS",
+        help="fail when the tests of tests/unit take longer in total",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,10 +50,28 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Carry ``--no-skips`` out."""
+    """Fail the run for skipped tests or a slow tests/unit, where an option asks for it."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if session.config.getoption("--no-skips") and reporter is not None and reporter.stats.get("skipped"):
+    if reporter is None:  # a worker of pytest-xdist
+        return
+    if session.config.getoption("--no-skips") and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    budget = session.config.getoption("--unit-budget")
+    if budget is not None and _seconds_of_unit_tests(reporter.stats) > budget:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how long tests/unit took, with ``--unit-budget``."""
+    budget = terminalreporter.config.getoption("--unit-budget")
+    if budget is not None:
+        seconds = _seconds_of_unit_tests(terminalreporter.stats)
+        terminalreporter.write_line(f"tests/unit took {seconds:.0f} s in total; the budget is {budget:g} s")
+
+
+def _seconds_of_unit_tests(stats: dict[str, list[Any]]) -> float:
+    reports = (report for reports in stats.values() for report in reports)
+    return sum(float(r.duration) for r in reports if getattr(r, "nodeid", "").startswith("tests/unit/"))
 
 
 @pytest.fixture(autouse=True)
