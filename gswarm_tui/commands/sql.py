@@ -1,9 +1,9 @@
-"""``gswarm-tui sql``: questions to a recording, finished or running, in DuckDB's SQL."""
+"""``gswarm-tui sql``: queries on a recording, finished or running, in DuckDB's SQL."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gswarm_tui.commands.finding import open_source
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.printing import formats
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.errors import StoreError
@@ -26,107 +26,123 @@ _MOST_SQL = 1024 * 1024
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Answer what is asked, or what is typed. Raises UserError, StoreError."""
+    """Run the queries, or open the SQL screen. Raises UserError, StoreError."""
     parser = CommandParser(
         "sql",
         '["SELECT ..." | -f FILE | -] [options]',
-        "Ask a recording, also one that is being written, in DuckDB's SQL. Without a\n"
-        "query you are asked for one, with history and completion. Nothing that is\n"
-        "asked changes a recording.",
+        "Query a recording with DuckDB's SQL, also while it is written. Without a query,\n"
+        "the SQL screen opens, with history and completion. Queries can't change a\n"
+        "recording.",
     )
-    parser.add_argument(
-        "query", nargs="?", metavar="QUERY", help="statements; - reads them from standard input"
-    )
-    parser.add_argument("--file", "-f", metavar="FILE", help="read them from a file")
+    parser.add_argument("query", nargs="?", metavar="QUERY", help="statements; - reads standard input")
+    parser.add_argument("--file", "-f", metavar="FILE", help="read statements from a file")
     formats.add_options(parser)
-    asked = parser.read(words)
-    form = formats.parse_output_options(asked)
-    typed = asked.query is None and asked.file is None and sys.stdin.isatty()
-    if typed and not sys.stdout.isatty():
-        raise UserError("sql needs a query here: standard output is no terminal to type one in.")
-    if typed and form.out is not None:
-        raise UserError("-o takes one answer; give its query as well.")
-    statements = [] if typed else split(_text(asked.query, asked.file))
-    if not typed and not statements:
-        raise UserError("there is no statement in what was asked.")
-    if form.out is not None and len(statements) > 1:
-        raise UserError(f"-o takes one answer, and these are {len(statements)} statements.")
-    with closing(_Asking(open_source(asked.db, environ), environ)) as asking:
-        if typed:
-            _converse(asking, form)
+    arguments = parser.read(words)
+    output = formats.parse_output_options(arguments)
+    interactive = arguments.query is None and arguments.file is None and sys.stdin.isatty()
+    if interactive and not sys.stdout.isatty():
+        raise UserError("sql needs a query: standard output is not a terminal, so no screen can open.")
+    if interactive and output.out is not None:
+        raise UserError("-o writes the result of a query; give the query as well.")
+    statements = [] if interactive else split(_text(arguments.query, arguments.file))
+    if not interactive and not statements:
+        raise UserError("the query is empty.")
+    if output.out is not None and len(statements) > 1:
+        raise UserError(f"-o writes one result, and these are {len(statements)} statements.")
+    with closing(_RecordingSource(open_source(arguments.db, environ), environ)) as source:
+        if interactive:
+            return _open_screen(source, environ)
         for number, statement in enumerate(statements):
             if number:
                 print()
-            asking.answer(statement, form)
+            _print_result(source, statement, output)
     return 0
 
 
-class _Asking:
-    """Asks a recording, also when that ends meanwhile: then its file."""
+class _RecordingSource:
+    """A recording to query; when its head ends in between, the file is opened in its place."""
 
     def __init__(self, source: QuerySource, environ: Mapping[str, str]) -> None:
-        self.source = source
+        self._source = source
         self._environ = environ
+        self.path = source.path
+        self.running = source.running
 
-    def answer(self, statement: str, form: OutputOptions, values: Iterable[object] = ()) -> None:
-        """Prints or writes an answer. Raises UserError, StoreError."""
-        with Progress(f"asking {printable(self.source.path.name)}") as progress:
-            answer = self._begun(statement, list(values))
-            try:
-                if form.out is None:
-                    first = next(answer.batches, [])
-                    progress.hide()
-                    answer = Result(answer.names, answer.types, chain([first], answer.batches), answer.close)
-                formats.write(answer, form, unlike=self.source.path)
-            finally:
-                answer.close()
-
-    def _begun(self, statement: str, values: Sequence[object]) -> Result:
+    def query(self, sql: str, *values: object) -> Result:
+        """Run a statement. Raises QueryError, StoreError."""
         try:
-            return self.source.query(statement, *values)
+            return self._source.query(sql, *values)
         except QueryError:
             raise
         except StoreError:
-            if not self.source.running:
+            if not self._source.running:
                 raise
-        self.source.close()
-        self.source = open_source(self.source.path, self._environ)
-        return self.source.query(statement, *values)
+        self._source.close()
+        self._source = open_source(self.path, self._environ)
+        self.running = self._source.running
+        return self._source.query(sql, *values)
+
+    def interrupt(self) -> None:
+        """Cancel the running query, from any thread."""
+        self._source.interrupt()
 
     def close(self) -> None:
-        """Let go of it."""
-        self.source.close()
+        """Close the recording."""
+        self._source.close()
 
 
-def _converse(asking: _Asking, form: OutputOptions) -> None:
-    """Answer what is typed at a prompt. Raises StoreError."""
+def _print_result(source: QuerySource, statement: str, output: OutputOptions) -> None:
+    """Print or write the result of a statement. Raises UserError, StoreError."""
+    with Progress(f"querying {printable(source.path.name)}") as progress:
+        result = source.query(statement)
+        try:
+            if output.out is None:
+                first = next(result.batches, [])
+                progress.hide()
+                result = Result(result.names, result.types, chain([first], result.batches), result.close)
+            formats.write(result, output, unlike=source.path)
+        finally:
+            result.close()
+
+
+def _open_screen(source: QuerySource, environ: Mapping[str, str]) -> int:
+    """Show the SQL screen until the user quits. Raises UserError."""
+    import asyncio
+
+    from gswarm_tui.analysis.queries import RecordingQueries
     from gswarm_tui.common.query_history import QueryHistory, history_path
-    from gswarm_tui.shell.prompt import Prompt
+    from gswarm_tui.run import build
+    from gswarm_tui.tui.sql_app import SqlApp
 
-    told = "being recorded" if asking.source.running else "finished"
-    print(f"{printable(asking.source.path.name)} ({told}). A query ends with a semicolon; .help tells more.")
-    Prompt(asking.source, asking.answer, form, QueryHistory(history_path())).run()
+    app = SqlApp(
+        lambda: RecordingQueries(source),
+        running=source.running,
+        theme=build.choose_theme(parse([], environ), environ),
+        history=QueryHistory(history_path()),
+    )
+    asyncio.run(app.run_async())
+    return app.return_code or 0
 
 
 def _text(query: str | None, file: str | None) -> str:
-    """The SQL that the person gave. Raises UserError."""
+    """Return the SQL to run. Raises UserError."""
     if query is not None and file is not None:
-        raise UserError("sql takes a query or a file with one, not both.")
-    where = "standard input"
+        raise UserError("sql takes a query or a file, not both.")
+    name = "standard input"
     try:
         if file is not None and file != "-":
             path = Path(file).expanduser()
-            where = printable(str(path))
-            with path.open(encoding="utf-8") as found:
-                text = found.read(_MOST_SQL + 1)
+            name = printable(str(path))
+            with path.open(encoding="utf-8") as opened:
+                text = opened.read(_MOST_SQL + 1)
         elif query in (None, "-"):
             text = sys.stdin.read(_MOST_SQL + 1)
         else:
             text = str(query)
     except OSError as error:
-        raise UserError(f"{where} can't be read: {error.strerror or error}.") from None
+        raise UserError(f"{name} can't be read: {error.strerror or error}.") from None
     except UnicodeDecodeError:
-        raise UserError(f"{where} isn't text.") from None
+        raise UserError(f"{name} isn't text.") from None
     if len(text) > _MOST_SQL:
-        raise UserError(f"{where} is longer than a million characters, the most for a query.")
+        raise UserError(f"{name} is longer than a million characters, the limit for queries.")
     return text

@@ -1,6 +1,6 @@
-"""What was asked in SQL before, of any recording: the prompt's and the app's, in one file for its user alone.
+"""History of SQL queries of all recordings, in a file that only its user can read.
 
-Its form is that of prompt_toolkit's history: a comment with the time, then each line of a query after a plus.
+Each query is a comment with the time, then its lines, each after a plus sign.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def history_path() -> Path | None:
 
 
 class QueryHistory:
-    """The queries in a file; where it can't be read or written, or there is none, nothing is kept."""
+    """Queries in a file; without a path, or where the file can't be used, the history stays empty."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def read(self) -> list[str]:
-        """The newest queries, oldest first."""
+        """Return the newest queries, oldest first."""
         if self._path is None:
             return []
         try:
@@ -48,7 +48,7 @@ class QueryHistory:
         return ["\n".join(query) for query in queries if query]
 
     def add(self, sql: str) -> None:
-        """Put a query behind the others."""
+        """Append a query."""
         if self._path is None:
             return
         lines = "".join(f"+{line}\n" for line in sql.split("\n"))

@@ -1,8 +1,9 @@
-"""The SQL place: a recording is asked on the screen, and what it answers is seen."""
+"""The SQL screen, in the app and alone as ``gswarm-tui sql`` opens it."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC
@@ -10,19 +11,20 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from prompt_toolkit.input import create_pipe_input
-from prompt_toolkit.output import DummyOutput
 from textual.pilot import Pilot
 
 from gswarm_tui.analysis.queries import RecordingQueries, RecordingQueryError
 from gswarm_tui.common.query_history import QueryHistory
-from gswarm_tui.printing.formats import OutputOptions
-from gswarm_tui.shell.prompt import Prompt
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.tui.app import GswarmApp
+from gswarm_tui.tui.sql_app import SqlApp
+from gswarm_tui.tui.viewer import Viewer
+from gswarm_tui.tui.widgets.completion import COLUMNS_QUERY, SqlCompleter
 from gswarm_tui.tui.widgets.editor import Editor
+from gswarm_tui.tui.widgets.table import TableView
 from tests.recorded import begin, recorded
+from tests.terminal import InTerminal
 from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.scene import Scene, scene
 
@@ -60,16 +62,16 @@ def app(source: FileSource) -> GswarmApp:
     )
 
 
-async def settle(app: GswarmApp, pilot: Pilot[str]) -> None:
-    """Wait until nothing is being asked."""
+async def settle(app: Viewer, pilot: Pilot[str]) -> None:
+    """Wait until no query runs."""
     async with asyncio.timeout(30):
         await pilot.pause()
-        while "asking …" in screen_text(app):
+        while "running …" in screen_text(app):
             await pilot.pause(0.01)
     await pilot.pause()
 
 
-async def ask(app: GswarmApp, pilot: Pilot[str], sql: str) -> None:
+async def run_query(app: Viewer, pilot: Pilot[str], sql: str) -> None:
     app.screen.query_one(Editor).text = sql
     await pilot.press("ctrl+r")
     await settle(app, pilot)
@@ -83,16 +85,16 @@ ORDER BY util_mean_pct, session_id, node, gpu_index LIMIT 40;"""
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_an_answer_looks_as_kept(
+async def test_result_matches_picture(
     app: GswarmApp, size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
 ) -> None:
     async with app.run_test(size=size) as pilot:
         await pilot.press("Q")
-        await ask(app, pilot, WORST)
+        await run_query(app, pilot, WORST)
         matches_picture(app, f"sql-{size[0]}x{size[1]}")
 
 
-async def test_letters_are_text_while_one_types_and_keys_in_the_answer(app: GswarmApp) -> None:
+async def test_letters_type_in_the_editor_and_act_in_the_result(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q", *"SeQq? :/1", "space")
         await pilot.pause()
@@ -104,7 +106,7 @@ async def test_letters_are_text_while_one_types_and_keys_in_the_answer(app: Gswa
         assert "follows the newest" in screen_text(app)
 
 
-async def test_enter_asks_after_a_semicolon_and_begins_a_line_before(app: GswarmApp) -> None:
+async def test_enter_runs_the_query_after_a_semicolon(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q", *"SELECT 6 * 7", "enter", *"AS answer;", "enter")
         await settle(app, pilot)
@@ -113,21 +115,21 @@ async def test_enter_asks_after_a_semicolon_and_begins_a_line_before(app: Gswarm
         assert "1 row in" in screen_text(app)
 
 
-async def test_a_wrong_query_is_told_in_one_line_and_the_last_answer_stays(app: GswarmApp) -> None:
+async def test_error_of_a_query_keeps_the_last_result(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")
-        await ask(app, pilot, "SELECT 'kept' AS word")
-        await ask(app, pilot, "SELECT utl_pct FROM samples")
+        await run_query(app, pilot, "SELECT 'kept' AS word")
+        await run_query(app, pilot, "SELECT utl_pct FROM samples")
         assert "utl_pct" in line_with(app, "╳")
         assert "kept" in screen_text(app)
-        await ask(app, pilot, "DROP TABLE samples")
+        await run_query(app, pilot, "DROP TABLE samples")
         assert "can be used here, not DROP" in " ".join(screen_text(app).split())
-        await ask(app, pilot, "SELECT 'better' AS word")
+        await run_query(app, pilot, "SELECT 'better' AS word")
         assert "╳" not in screen_text(app)
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
-async def test_escape_ends_a_query_first_and_then_leaves(app: GswarmApp, key: str) -> None:
+async def test_escape_cancels_the_query_then_goes_back(app: GswarmApp, key: str) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")
         app.screen.query_one(
@@ -135,7 +137,7 @@ async def test_escape_ends_a_query_first_and_then_leaves(app: GswarmApp, key: st
         ).text = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
         await pilot.press("ctrl+r")
         await pilot.pause()
-        assert "asking … esc cancels" in screen_text(app)
+        assert "running … esc cancels" in screen_text(app)
         await pilot.press(key)
         await settle(app, pilot)
         assert "the query was cancelled" in screen_text(app)
@@ -144,7 +146,7 @@ async def test_escape_ends_a_query_first_and_then_leaves(app: GswarmApp, key: st
         assert "nodes 4/4" in screen_text(app)
 
 
-async def test_leaving_ends_what_is_asked(app: GswarmApp) -> None:
+async def test_leaving_the_screen_cancels_its_query(app: GswarmApp) -> None:
     opened: list[RecordingQueries] = []
     made = app.open_queries
     assert made is not None
@@ -175,11 +177,11 @@ def _closed(queries: RecordingQueries) -> bool:
     return False
 
 
-async def test_what_was_asked_comes_back_with_the_arrows_and_after_leaving(app: GswarmApp) -> None:
+async def test_arrows_recall_queries_also_after_leaving(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")
         for number in (1, 2, 3):
-            await ask(app, pilot, f"SELECT {number}")
+            await run_query(app, pilot, f"SELECT {number}")
         await pilot.press("escape", "Q")
         await pilot.pause()
         editor = app.screen.query_one(Editor)
@@ -193,9 +195,7 @@ async def test_what_was_asked_comes_back_with_the_arrows_and_after_leaving(app: 
         assert seen == [f"SELECT {n}" if n else "" for n in (3, 2, 1, 1, 2, 3, 0)]
 
 
-async def test_what_was_asked_comes_back_in_another_run_and_from_the_prompt(
-    source: FileSource, tmp_path: Path
-) -> None:
+async def test_arrows_recall_queries_of_earlier_runs(source: FileSource, tmp_path: Path) -> None:
     def run() -> GswarmApp:
         return GswarmApp(
             scene(1, 1, 5).hub,
@@ -204,15 +204,10 @@ async def test_what_was_asked_comes_back_in_another_run_and_from_the_prompt(
         )
 
     kept = tmp_path / "state" / "sql-history"
-    with create_pipe_input() as keys:
-        keys.send_text("SELECT 'ä',\r2;\r\x04")
-        prompt = Prompt(
-            source, lambda *_: None, OutputOptions(), QueryHistory(kept), read=keys, write=DummyOutput()
-        )
-        await asyncio.to_thread(prompt.run)
+    QueryHistory(kept).add("SELECT 'ä',\n2;")
     async with (first := run()).run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")
-        await ask(first, pilot, "SELECT 1")
+        await run_query(first, pilot, "SELECT 1")
     assert kept.stat().st_mode & 0o777 == 0o600
     async with (second := run()).run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")
@@ -226,13 +221,13 @@ async def test_what_was_asked_comes_back_in_another_run_and_from_the_prompt(
     assert seen == ["SELECT 1", "SELECT 'ä',\n2;", "SELECT 'ä',\n2;"]
 
 
-async def test_text_of_the_file_is_shown_harmless_and_null_as_not_measured(app: GswarmApp) -> None:
+async def test_text_of_the_recording_cannot_steer_the_terminal(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")
         hostile = (
             "SELECT NULL AS nothing, '[red]x[/red]' || chr(27) || '[2J' || chr(8238) AS \"[b]name\", 3 AS n"
         )
-        await ask(app, pilot, hostile)
+        await run_query(app, pilot, hostile)
         assert "[red]x[/red]\\x1b[2J\\u202e" in screen_text(app)
         assert "[b]name" in screen_text(app)
         assert line_with(app, "[red]x[/red]\\").split()[0] == "–"
@@ -242,25 +237,25 @@ async def test_text_of_the_file_is_shown_harmless_and_null_as_not_measured(app: 
         assert "[red]x[/red]\\x1b[2J\\u202e" in line_with(app, "│ [b]name")
 
 
-async def test_of_very_many_rows_the_first_are_shown_and_it_says_so(app: GswarmApp) -> None:
+async def test_large_result_shows_its_first_rows(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q")
-        await ask(app, pilot, "FROM range(7000)")
+        await run_query(app, pilot, "FROM range(7000)")
         assert "the first 5,000 of 7,000 rows" in screen_text(app)
-        await ask(app, pilot, "FROM range(1000000)")
+        await run_query(app, pilot, "FROM range(1000000)")
         assert "the first 5,000 of more than 100,000 rows" in screen_text(app)
         await pilot.press("tab", "G")
         await pilot.pause()
         assert "4999" in line_with(app, "▸")
-        await ask(app, pilot, "SELECT 1 WHERE false")
+        await run_query(app, pilot, "SELECT 1 WHERE false")
         assert "0 rows" in screen_text(app)
         assert "no rows" in screen_text(app)
 
 
-async def test_wide_answers_move_sideways(app: GswarmApp) -> None:
+async def test_wide_result_scrolls_sideways(app: GswarmApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("Q")
-        await ask(
+        await run_query(
             app,
             pilot,
             "SELECT repeat('x', 200) AS long , " + " , ".join(f"{n} AS column_{n}" for n in range(20)),
@@ -271,27 +266,27 @@ async def test_wide_answers_move_sideways(app: GswarmApp) -> None:
         assert "column_19" in line_with(app, "‹")
 
 
-async def test_a_recipe_is_chosen_and_asked(app: GswarmApp) -> None:
+async def test_enter_on_a_recipe_runs_it(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("Q")
         await pilot.pause()
         assert all(recipe.title[:60] in screen_text(app) for recipe in RECIPES)
-        await ask(app, pilot, "SELECT 1")
+        await run_query(app, pilot, "SELECT 1")
         await pilot.press("ctrl+o", "down", "enter")
         await settle(app, pilot)
         assert app.screen.query_one(Editor).text == RECIPES[1].sql
         assert "2 rows in" in screen_text(app)
 
 
-async def test_where_nothing_is_recorded_it_says_so() -> None:
+async def test_without_a_recording_the_screen_explains_why() -> None:
     app = app_on(scene(1, 1, 5))
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.press("Q", *"SELECT 1;", "enter", "ctrl+r")
         await pilot.pause()
-        assert "nothing is recorded, so there is nothing to ask" in screen_text(app)
+        assert "Nothing is recorded. Start gswarm-tui without --no-record" in screen_text(app)
 
 
-async def test_a_recording_that_goes_on_is_asked_while_it_is_written(tmp_path: Path) -> None:
+async def test_running_recording_can_be_queried(tmp_path: Path) -> None:
     made = Scene(2, 2)
     recorder = begin(tmp_path / "run.duckdb", made)
     app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(recorder.queries()))
@@ -302,10 +297,100 @@ async def test_a_recording_that_goes_on_is_asked_while_it_is_written(tmp_path: P
                 while (status := recorder.status()).waiting or not status.committed:
                     await pilot.pause(0.01)
             await pilot.press("Q")
-            await ask(app, pilot, "SELECT count(*) AS samples FROM samples")
+            await run_query(app, pilot, "SELECT count(*) AS samples FROM samples")
             assert "1 row in" in screen_text(app)
             await pilot.press("tab")
             await pilot.pause()
             assert line_with(app, "▸").split()[-1] == "20"
     finally:
         await asyncio.to_thread(recorder.close, made.time)
+
+
+@pytest.fixture(scope="module")
+def completer(path: Path) -> SqlCompleter:
+    with closing(FileSource(path)) as opened:
+        return SqlCompleter((str(table), str(column)) for table, column in opened.query(COLUMNS_QUERY).rows())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT * FROM sess", ["session_bubbles", "session_coverage", "session_samples", "sessions"]),
+        ("SELECT u FROM gpus WHERE uu", ["uuid"]),
+        ("SELECT e.started FROM sessions e WHERE e.sta", ["started_at", "status"]),
+        ("sel", ["select"]),
+        ("SEL", ["SELECT"]),
+        ("SELECT quantile_c", ["quantile_cont"]),
+        ("SELECT 'x' zzz", []),
+        ("SELECT ", []),
+        ("SELECT 1;", []),
+        ("FROM ", ["gpus", "samples", "sessions"]),
+    ],
+)
+def test_completion_offers_what_can_come_next(
+    completer: SqlCompleter, text: str, expected: list[str]
+) -> None:
+    matches = completer.matches(text, text)
+    assert [match for match in matches if match in expected] == expected
+    assert bool(matches) == bool(expected)
+    assert len(matches) == len(set(matches))
+
+
+async def test_tab_completes_and_switches_the_focus_elsewhere(app: GswarmApp) -> None:
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.press("Q")
+        editor = app.screen.query_one(Editor)
+        async with asyncio.timeout(30):
+            while not editor.completer.matches("FROM ", "FROM "):
+                await pilot.pause(0.01)
+        await pilot.press(*"FROM session_co")
+        await pilot.pause()
+        assert "tab session_coverage" in screen_text(app)
+        await pilot.press("tab")
+        await pilot.pause()
+        assert editor.text == "FROM session_coverage"
+        await pilot.press("space", *"where s", "tab")
+        first = editor.text
+        await pilot.press("tab")
+        assert first != editor.text
+        assert all(text.startswith("FROM session_coverage where s") for text in (first, editor.text))
+        editor.write("SELECT 1;")
+        await pilot.press("tab")
+        await pilot.pause()
+        assert app.screen.query_one(TableView).has_focus
+
+
+async def test_sql_app_queries_a_recording_and_quits(source: FileSource) -> None:
+    app = SqlApp(
+        lambda: RecordingQueries(source.second_source()),
+        running=False,
+        theme="dark",
+        history=QueryHistory(None),
+    )
+    async with app.run_test(size=(120, 30)) as pilot:
+        await pilot.pause()
+        assert "finished" in line_with(app, " SQL")
+        await pilot.press(*"SELECT count(*) AS sessions FROM sessions;", "enter")
+        await settle(app, pilot)
+        assert "1 row in" in screen_text(app)
+        await pilot.press("escape")
+        async with asyncio.timeout(30):
+            while "Press ^q to quit" not in screen_text(app):
+                await pilot.pause(0.01)
+        await pilot.press("tab", "S", "colon")
+        await pilot.pause()
+        assert "Show example queries" in screen_text(app)
+        assert "Show sessions" not in screen_text(app)
+        await pilot.press("escape", "q")
+    assert app.return_value == "quit"
+
+
+def test_sql_command_opens_the_screen_in_a_terminal(path: Path) -> None:
+    command = [sys.executable, "-m", "gswarm_tui", "sql", "--db", str(path)]
+    with InTerminal(command, size=(100, 30)) as running:
+        running.wait_for("finished")
+        running.press("SELECT name FROM sessions WHERE note = 'lr 3e-4';\r")
+        running.wait_for("1 row in")
+        assert "full_training" in running.screen()
+        running.press("\x11")
+        assert running.process.wait(60) == 0, running.screen()

@@ -88,7 +88,6 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.store",
     },
     "gswarm_tui.printing": {"gswarm_tui.common", "gswarm_tui.store"},
-    "gswarm_tui.shell": {"gswarm_tui.common", "gswarm_tui.printing", "gswarm_tui.store"},
     "gswarm_tui.plotting": {
         "gswarm_tui.analysis",
         "gswarm_tui.common",
@@ -153,7 +152,6 @@ HOMES: dict[str, set[str]] = {
     "ClusterShell": {"gswarm_tui.slurm.hosts"},
     "msgpack": {"gswarm_agent.wire", "gswarm_agent.wire_payload", "gswarm_tui.control"},
     "platformdirs": {"gswarm_tui.common.paths"},
-    "prompt_toolkit": {"gswarm_tui.shell"},
     "pynvml": {"gswarm_agent.probes"},
 }
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from gswarm_agent.folder import SOCKET
 from gswarm_agent.mark import MarkError
 from gswarm_tui.commands.finding import open_source, which_file
-from gswarm_tui.commands.sql import _Asking
+from gswarm_tui.commands.sql import _RecordingSource
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import Head, running_heads, send_mark
@@ -33,7 +33,6 @@ from gswarm_tui.control.source import RunningSource
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.printing.formats import OutputOptions
 from gswarm_tui.store.errors import FileInUseError, StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QueryError
@@ -445,16 +444,18 @@ async def test_commands_query_the_head_while_it_records_and_the_file_afterwards(
         which_file(None, environ)
 
 
-async def test_a_prompt_goes_on_with_the_file_when_the_recording_ends(
-    running: RunningHead, environ: Mapping[str, str], path: Path, capsys: pytest.CaptureFixture[str]
+async def test_queries_continue_on_the_file_when_the_recording_ends(
+    running: RunningHead, environ: Mapping[str, str], path: Path
 ) -> None:
-    asking = _Asking(await asyncio.to_thread(open_source, path, environ), environ)
+    source = _RecordingSource(await asyncio.to_thread(open_source, path, environ), environ)
+    states = []
     for _ in range(2):
-        await asyncio.to_thread(asking.answer, "SELECT count(*) AS n FROM samples", OutputOptions("csv"))
-        assert capsys.readouterr().out == "n\n6\n"
+        rows = await asyncio.to_thread(lambda: source.query("SELECT count(*) FROM samples").rows())
+        assert rows == [(6,)]
+        states.append(source.running)
         await running.close()
-    assert isinstance(asking.source, FileSource)
-    asking.close()
+    assert states == [True, False]
+    source.close()
 
 
 async def test_file_in_use_names_the_process(

@@ -8,24 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 import pytest
-from prompt_toolkit.completion import CompleteEvent
-from prompt_toolkit.document import Document
-from prompt_toolkit.input import PipeInput, create_pipe_input
-from prompt_toolkit.output import DummyOutput
 
 from gswarm_tui.cli import main
-from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.fleet.events import SessionStarted
-from gswarm_tui.printing.formats import OutputOptions
-from gswarm_tui.shell.completion import Known, SqlCompleter
-from gswarm_tui.shell.prompt import Prompt
-from gswarm_tui.store.querying.file_source import FileSource
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
 ROOT = Path(__file__).parents[2]
@@ -88,11 +77,11 @@ def test_a_parquet_file_is_written(path: Path, capsys: pytest.CaptureFixture[str
             1,
             'Referenced column "nothing" was not found because the FROM clause is',
         ),
-        ([""], 2, "there is no statement in what was asked.\n"),
-        (["SELECT 1", "-f", "x.sql"], 2, "sql takes a query or a file with one, not both.\n"),
+        ([""], 2, "the query is empty.\n"),
+        (["SELECT 1", "-f", "x.sql"], 2, "sql takes a query or a file, not both.\n"),
         (["-f", "/nowhere.sql"], 2, "/nowhere.sql can't be read: No such file or directory.\n"),
         (["-f", sys.executable], 2, "isn't text.\n"),
-        (["SELECT 1; SELECT 2", "-o", "x.csv"], 2, "-o takes one answer, and these are 2 statements.\n"),
+        (["SELECT 1; SELECT 2", "-o", "x.csv"], 2, "-o writes one result, and these are 2 statements.\n"),
         (["SELECT 1", "FROM x"], 2, 'gswarm-tui sql can\'t use "FROM x"'),
         (["SELECT 1", "--fromat", "csv"], 2, "perhaps --format is meant.\n"),
     ],
@@ -139,126 +128,3 @@ def test_ctrl_c_ends_a_query_at_once(path: Path) -> None:
         process.communicate()
     assert process.returncode == 130
     assert error == b""
-
-
-class Typing:
-    """A person at the prompt: what is typed, and what was answered."""
-
-    def __init__(self, path: Path, keys: PipeInput) -> None:
-        self.out = io.StringIO()
-        self.keys = keys
-        self.history = path.with_name("state") / "sql-history"
-        self.source = FileSource(path)
-        self.answered: list[tuple[str, OutputOptions, list[object]]] = []
-        self.prompt = Prompt(
-            self.source,
-            lambda sql, form, values: self.answered.append(
-                (sql, form, list(self.source.query(sql, *values).rows()))
-            ),
-            OutputOptions(),
-            QueryHistory(self.history),
-            read=keys,
-            write=DummyOutput(),
-            out=self.out,
-        )
-
-    def type(self, text: str) -> None:
-        """Types text and Ctrl-D, and waits until the prompt has ended."""
-        self.keys.send_text(text + "\x04")
-        self.prompt.run()
-
-
-@contextmanager
-def at_the_prompt(path: Path) -> Iterator[Typing]:
-    with create_pipe_input() as keys:
-        typing = Typing(path, keys)
-        try:
-            yield typing
-        finally:
-            typing.source.close()
-
-
-def test_statements_of_many_lines_end_with_their_semicolon(path: Path) -> None:
-    with at_the_prompt(path) as typing:
-        typing.type("SELECT count(*)\rFROM samples;\rSELECT 1; SELECT 2;\r")
-    assert [rows for _, _, rows in typing.answered] == [[(6,)], [(1,)], [(2,)]]
-
-
-def test_what_was_asked_is_kept_for_its_user_alone(path: Path) -> None:
-    with at_the_prompt(path) as typing:
-        typing.type("SELECT 1;\r")
-    assert "+SELECT 1;" in typing.history.read_text()
-    assert typing.history.stat().st_mode & 0o777 == 0o600
-    with at_the_prompt(path) as typing:
-        typing.type("\x1b[A\r")
-    assert [sql for sql, _, _ in typing.answered] == ["SELECT 1;"]
-
-
-def test_a_mistake_is_told_and_the_prompt_goes_on(path: Path) -> None:
-    with at_the_prompt(path) as typing:
-        typing.type("FROM sesions;\rSELECT 1;\r")
-    assert 'Did you mean "sessions"?' in typing.out.getvalue()
-    assert [rows for _, _, rows in typing.answered] == [[(1,)]]
-
-
-@pytest.mark.parametrize("way", ["\\q\r", ".quit\r", ".exit\r", "quit\r", "exit;\r", ""])
-def test_there_are_ways_out(path: Path, way: str) -> None:
-    with at_the_prompt(path) as typing:
-        typing.type(way)
-    assert typing.answered == []
-
-
-def test_ctrl_c_throws_away_what_is_typed(path: Path) -> None:
-    with at_the_prompt(path) as typing:
-        typing.type("SELECT nonsense\x03SELECT 1;\r")
-    assert [sql for sql, _, _ in typing.answered] == ["SELECT 1;"]
-
-
-def test_commands_tell_what_there_is(path: Path) -> None:
-    with at_the_prompt(path) as typing:
-        typing.type(".help\r.tables\r.columns gpus\r.columns gpsu\r.nonsense\r")
-        typing.type(".format csv\r.all\r.format x\rSELECT 1;\r")
-    said = typing.out.getvalue()
-    assert ".tables" in said
-    assert 'there is no table "gpsu"; perhaps gpus is meant' in said
-    assert 'there is no command ".nonsense"' in said
-    assert ".format takes one of table, csv, json, markdown" in said
-    (_, _, tables), (_, _, columns), (_, form, _) = typing.answered
-    assert ("samples", "gpu_samples with the names of node and GPU") in tables
-    assert ("gpu_id", "INTEGER") in [row[:2] for row in columns if isinstance(row, tuple)]
-    assert form == OutputOptions("csv", every=True)
-
-
-def completions(path: Path, text: str, *, asked: bool = True) -> list[str]:
-    source = FileSource(path)
-    try:
-        completer = SqlCompleter(Known.of(source), [".help", ".tables", "\\q"])
-    finally:
-        source.close()
-    event = CompleteEvent(completion_requested=asked)
-    return [found.text for found in completer.get_completions(Document(text), event)]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("SELECT * FROM sess", ["session_bubbles", "session_coverage", "session_samples", "sessions"]),
-        ("SELECT u FROM gpus WHERE uu", ["uuid"]),
-        ("SELECT e.started FROM sessions e WHERE e.sta", ["started_at", "status"]),
-        ("sel", ["select"]),
-        ("SEL", ["SELECT"]),
-        ("SELECT quantile_c", ["quantile_cont"]),
-        (".t", [".tables"]),
-        ("SELECT 'x' zzz", []),
-    ],
-)
-def test_what_can_come_next_is_completed(path: Path, text: str, expected: list[str]) -> None:
-    found = completions(path, text)
-    assert [each for each in found if each in expected] == expected
-    assert bool(found) == bool(expected)
-
-
-def test_tables_are_offered_where_one_has_to_come(path: Path) -> None:
-    assert "samples" in completions(path, "FROM ")
-    assert "SELECT" not in completions(path, "FROM ")
-    assert completions(path, "SELECT ", asked=False) == []

@@ -1,4 +1,4 @@
-"""The recording in SQL: what is asked above, its answer below."""
+"""SQL screen: a query above, its result below. Text of a recording is never markup."""
 
 from __future__ import annotations
 
@@ -14,50 +14,31 @@ from gswarm_tui.common.quantities import plural
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.printing.cells import NOTHING, is_number, writer
 from gswarm_tui.store.sql.recipes import RECIPES
-from gswarm_tui.tui.actions import SQL, bindings_of
+from gswarm_tui.tui.actions import QUERY, SQL, bindings_of
 from gswarm_tui.tui.drawing.spans import Line, Span, measure
-from gswarm_tui.tui.drawing.text import clean, width
+from gswarm_tui.tui.drawing.text import clean, clip, width
 from gswarm_tui.tui.screens.analysis_tables import wrapped
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.dialogs import DetailsDialog
 from gswarm_tui.tui.screens.titles import title_line
+from gswarm_tui.tui.widgets.completion import COLUMNS_QUERY, SqlCompleter
 from gswarm_tui.tui.widgets.editor import Editor
 from gswarm_tui.tui.widgets.lines import Bar
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 HISTORY_KEPT = 200
-
-
-@dataclass
-class SqlState:
-    """What was asked, oldest first, also at the prompt and in other runs; what the place showed when left."""
-
-    kept: QueryHistory
-    asked: list[str] = field(default_factory=list)
-    draft: str = ""
-    answer: ResultTable | None = None
-    problem: str = ""
-
-    def open(self) -> None:
-        """Learn what was asked before this run."""
-        self.asked = self.asked or self.kept.read()[-HISTORY_KEPT:]
-
-    def remember(self, sql: str) -> None:
-        """Put a query behind those that were asked before."""
-        if self.asked[-1:] != [sql]:
-            self.asked = [*self.asked, sql][-HISTORY_KEPT:]
-            self.kept.add(sql)
-
-
 WIDEST = 40
-"""Cells of a text column; a row is shown whole on Enter."""
+"""Cells of a text column; Enter shows a row whole."""
 SAMPLED = 1_000
-"""So many values decide how many digits the numbers of a column have."""
+"""Values of a column that decide how many digits its numbers have."""
+PLACEHOLDER = "SELECT …;   Tab completes names, FROM duckdb_views() lists the views"
+NOT_RECORDED = "Nothing is recorded. Start gswarm-tui without --no-record to query it."
+_RECIPES = (TableColumn("recipes", 40, left=True, grows=True),)
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """Columns and rows as a table shows them, and how many rows there are, None if nobody counted."""
+    """A query's result as a table; ``total`` counts its rows, None for too many to count."""
 
     columns: tuple[TableColumn, ...]
     rows: list[Row]
@@ -65,10 +46,10 @@ class ResultTable:
     seconds: float
 
 
-def result_table(found: ResultPage) -> ResultTable:
-    """Make text of an answer; for large ones this takes a while."""
-    texts = [_column(kind, [row[at] for row in found.rows]) for at, kind in enumerate(found.types)]
-    last = len(found.names) - 1
+def result_table(page: ResultPage) -> ResultTable:
+    """Format a result; takes a while for large ones."""
+    texts = [_column(kind, [row[at] for row in page.rows]) for at, kind in enumerate(page.types)]
+    last = len(page.names) - 1
     columns = tuple(
         TableColumn(
             clean(name),
@@ -77,14 +58,14 @@ def result_table(found: ResultPage) -> ResultTable:
             left=not is_number(kind),
             grows=at == last and not is_number(kind),
         )
-        for at, (name, kind) in enumerate(zip(found.names, found.types, strict=True))
+        for at, (name, kind) in enumerate(zip(page.names, page.types, strict=True))
     )
-    return ResultTable(columns, list(zip(*texts, strict=True)), found.total, found.seconds)
+    return ResultTable(columns, list(zip(*texts, strict=True)), page.total, page.seconds)
 
 
 def _column(kind: str, values: Sequence[Any]) -> list[Span]:
-    shown = writer(kind, values[:SAMPLED])
-    return [Span(NOTHING, "dim") if value is None else Span(shown(value)) for value in values]
+    formatted = writer(kind, values[:SAMPLED])
+    return [Span(NOTHING, "dim") if value is None else Span(formatted(value)) for value in values]
 
 
 def _cells(name: str, spans: Sequence[Span], *, number: bool) -> int:
@@ -92,12 +73,29 @@ def _cells(name: str, spans: Sequence[Span], *, number: bool) -> int:
     return widest if number else min(widest, max(WIDEST, width(clean(name))))
 
 
-UNRECORDED = "nothing is recorded, so there is nothing to ask; without --no-record there is"
-_RECIPES = (TableColumn("recipes", 40, left=True, grows=True),)
+@dataclass
+class SqlState:
+    """What the SQL screen keeps while it is closed: earlier queries (oldest first), draft and last result."""
+
+    history: QueryHistory
+    queries: list[str] = field(default_factory=list)
+    draft: str = ""
+    result: ResultTable | None = None
+    problem: str = ""
+
+    def load_history(self) -> None:
+        """Read the queries of earlier runs."""
+        self.queries = self.queries or self.history.read()[-HISTORY_KEPT:]
+
+    def remember(self, sql: str) -> None:
+        """Append a query to the history."""
+        if self.queries[-1:] != [sql]:
+            self.queries = [*self.queries, sql][-HISTORY_KEPT:]
+            self.history.add(sql)
 
 
 class SqlScreen(ViewerScreen):
-    """Asks the recording, in a thread; whatever happens there, the screen goes on."""
+    """Runs queries on the recording in a thread."""
 
     SCREEN = SQL
     BINDINGS = bindings_of(SCREEN)
@@ -105,194 +103,207 @@ class SqlScreen(ViewerScreen):
 
     def __init__(self, state: SqlState) -> None:
         super().__init__()
-        self.notebook = state
+        self.state = state
         self._queries: RecordingQueries | None = None
-        self._asking = False
-        self._recipes = True
+        self._one_query = asyncio.Lock()
+        self._query_running = False
+        self._recipes_shown = True
         self._recalled: int | None = None
 
     def compose(self) -> ComposeResult:
-        """The title, the query, a line about its answer, the answer."""
+        """Title, editor, status line, result."""
         yield Bar(id="title")
-        yield Editor(
-            self.notebook.draft,
-            placeholder="SELECT …;   DuckDB's SQL; FROM duckdb_views() lists what there is",
-            highlight_cursor_line=False,
-        )
-        yield Bar(id="said")
+        yield Editor(self.state.draft, SqlCompleter(()), PLACEHOLDER)
+        yield Bar(id="status")
         yield TableView(())
         yield from self.compose_footer()
 
     @property
     def typing(self) -> bool:
-        """Whether the query is being typed."""
+        """Whether the editor has the focus."""
         return isinstance(self.focused, Editor)
 
     def on_mount(self) -> None:
-        """Get something to ask, and show what was here before."""
-        self.notebook.open()
+        """Connect to the recording and show the last result."""
+        self.state.load_history()
         if self.viewer.open_queries is not None:
             self._queries = self.viewer.open_queries()
+            self.run_worker(self._load_names(self._queries), group="names")
         editor = self.query_one(Editor)
         editor.move_cursor(editor.document.end)
-        self._show_answer() if self.notebook.answer else self._show_recipes()
+        self._show_result() if self.state.result else self._show_recipes()
 
     def on_unmount(self) -> None:
-        """Leave nothing behind that asks; ending it may take a moment."""
+        """Close the connection; cancelling its query may take a moment."""
         if self._queries is not None:
             asyncio.get_running_loop().run_in_executor(None, self._queries.close)
 
-    # What is shown
+    async def _load_names(self, queries: RecordingQueries) -> None:
+        """Load the names of tables and columns for completion."""
+        try:
+            async with self._one_query:
+                page = await asyncio.to_thread(queries.query, COLUMNS_QUERY)
+        except RecordingQueryError:  # completion still offers keywords and functions
+            return
+        if self.is_attached:
+            columns = ((str(table), str(column)) for table, column in page.rows)
+            self.query_one(Editor).completer = SqlCompleter(columns)
+
+    # View
 
     def draw(self) -> None:
-        """Keep the title and what is said as wide as the screen; the recording isn't asked again."""
-        words = "nothing is recorded" if self._queries is None else clean(self._queries.file)
-        left = [Span(" SQL", "title"), Span(f"  {words}", "dim")]
+        """Fit title and status line into the width; no query runs again."""
+        text = "nothing is recorded" if self._queries is None else clean(self._queries.file)
+        left = [Span(" SQL", "title"), Span(f"  {text}", "dim")]
         self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
-        self.query_one("#said", Bar).show(*self._said())
+        self.query_one("#status", Bar).show(*self._status_lines())
 
-    def _said(self) -> list[Line]:
-        """How the question stands, within a rule; what went wrong above it, on as many lines as it needs."""
-        words = self._words()
-        wrong = wrapped(f"╳ {self.notebook.problem}", self.size.width, "error") if not words else []
-        rule = [Span("─ ", "faint"), *words, Span(" ", "faint")] if words else []
-        return [*wrong, [*rule, Span("─" * max(0, self.size.width - measure(rule)), "faint")]]
+    def _status_lines(self) -> list[Line]:
+        """Return the status inside a rule; an error above it, on as many lines as it needs."""
+        status = self._status()
+        error = wrapped(f"╳ {self.state.problem}", self.size.width, "error") if not status else []
+        rule = [Span("─ ", "faint"), *status, Span(" ", "faint")] if status else []
+        return [*error, [*rule, Span("─" * max(0, self.size.width - measure(rule)), "faint")]]
 
-    def _words(self) -> Line:
-        answer = self.notebook.answer
-        if self._asking:
-            return [Span("asking … ", "accent"), Span("esc", "key"), Span(" cancels", "dim")]
+    def _status(self) -> Line:
+        result = self.state.result
+        if self._query_running:
+            return [Span("running … ", "accent"), Span("esc", "key"), Span(" cancels", "dim")]
         if self._queries is None:
-            return [Span(UNRECORDED, "warning")]
-        if self.notebook.problem:
+            return [Span(NOT_RECORDED, "warning")]
+        if self.typing and (matches := self.query_one(Editor).matches):
+            names = clip("  ".join(matches), max(10, self.size.width - 8))
+            return [Span("tab", "key"), Span(f" {names}", "dim")]
+        if self.state.problem:
             return []
-        if self._recipes or answer is None:
+        if self._recipes_shown or result is None:
             return [
                 Span("⏎", "key"),
-                Span(" after a semicolon runs it, ", "dim"),
+                Span(" after ; or ", "dim"),
                 Span("^r", "key"),
-                Span(" at once; times are UTC", "dim"),
+                Span(" runs the query; times are UTC", "dim"),
             ]
-        shown = len(answer.rows)
-        took = f" in {answer.seconds:.2f} s"
-        if answer.total == shown:
-            return [Span(plural(shown, "row")), Span(took, "dim")]
-        total = f"{answer.total:,}" if answer.total is not None else f"more than {MOST_COUNTED:,}"
+        shown = len(result.rows)
+        seconds = f" in {result.seconds:.2f} s"
+        if result.total == shown:
+            return [Span(plural(shown, "row")), Span(seconds, "dim")]
+        total = f"{result.total:,}" if result.total is not None else f"more than {MOST_COUNTED:,}"
         return [
             Span(f"the first {shown:,} of {total} rows"),
-            Span(f"{took}; WHERE, GROUP BY and LIMIT bring fewer", "dim"),
+            Span(f"{seconds}; narrow it with WHERE, GROUP BY or LIMIT", "dim"),
         ]
 
-    def _show_answer(self) -> None:
-        answer = self.notebook.answer
-        if answer is None:
+    def _show_result(self) -> None:
+        result = self.state.result
+        if result is None:
             return
-        self._recipes = False
+        self._recipes_shown = False
         table = self.query_one(TableView)
-        table.empty = "no rows" if answer.columns else ""
-        table.show_columns(answer.columns, answer.rows)
+        table.empty = "no rows" if result.columns else ""
+        table.show_columns(result.columns, result.rows)
         self.update_view()
 
     def _show_recipes(self) -> None:
-        self._recipes = True
+        self._recipes_shown = True
         rows = [(Span(recipe.title),) for recipe in RECIPES]
         self.query_one(TableView).show_columns(_RECIPES, rows)
         self.update_view()
 
-    # Asking
+    # Queries
 
     def on_editor_submitted(self) -> None:
-        """Enter after a semicolon."""
+        """Run the query."""
         self.action_ask()
 
-    def action_ask(self) -> None:
-        """Ask what is typed."""
-        sql = self.query_one(Editor).text.strip()
-        if self._queries is None or self._asking or not sql:
-            return
-        self.notebook.remember(sql)
-        self._recalled, self._asking = None, True
-        self.run_worker(self._ask(self._queries, sql), group="asking")
+    def on_editor_matches_changed(self) -> None:
+        """Show the completions."""
         self.update_view()
 
-    async def _ask(self, queries: RecordingQueries, sql: str) -> None:
+    def action_ask(self) -> None:
+        """Run the query in the editor."""
+        sql = self.query_one(Editor).text.strip()
+        if self._queries is None or self._query_running or not sql:
+            return
+        self.state.remember(sql)
+        self._recalled, self._query_running = None, True
+        self.run_worker(self._run_query(self._queries, sql), group="query")
+        self.update_view()
+
+    async def _run_query(self, queries: RecordingQueries, sql: str) -> None:
         try:
-            self.notebook.answer = await asyncio.to_thread(_answer, queries, sql)
-            self.notebook.problem = ""
+            async with self._one_query:
+                self.state.result = await asyncio.to_thread(lambda: result_table(queries.query(sql)))
+            self.state.problem = ""
         except RecordingQueryError as error:
-            self.notebook.problem = str(error)
+            self.state.problem = str(error)
         finally:
-            self._asking = False
+            self._query_running = False
         if self.is_attached:
-            self._show_answer()
+            self._show_result()
             self.update_view()
 
     def action_back(self) -> None:
-        """End what is asked; where nothing is, go back."""
-        if self._asking and self._queries is not None:
+        """Cancel the running query, else hide the recipes, else go back."""
+        if self._query_running and self._queries is not None:
             asyncio.get_running_loop().run_in_executor(None, self._queries.stop)
-        elif self._recipes and self.notebook.answer is not None:
-            self._show_answer()
+        elif self._recipes_shown and self.state.result is not None:
+            self._show_result()
+        elif self.viewer.mode == QUERY:
+            self.viewer.show_notice("Press ^q to quit")
         else:
             super().action_back()
 
-    # What was asked before
+    # History
 
     def on_text_area_changed(self, event: Editor.Changed) -> None:
-        """Keep what is typed for when one comes back."""
-        self.notebook.draft = event.text_area.text
+        """Keep the draft for when the screen opens again."""
+        self.state.draft = event.text_area.text
 
     def on_editor_recalled(self, event: Editor.Recalled) -> None:
-        """Go back or forth in what was asked; after the newest comes an empty query."""
-        asked, editor = self.notebook.asked, self.query_one(Editor)
-        at = (len(asked) if self._recalled is None else self._recalled) + event.by
-        if 0 <= at < len(asked):
+        """Show another query of the history; an empty one follows the newest."""
+        queries, editor = self.state.queries, self.query_one(Editor)
+        at = (len(queries) if self._recalled is None else self._recalled) + event.by
+        if 0 <= at < len(queries):
             self._recalled = at
-            editor.write(asked[at])
-        elif at >= len(asked) and self._recalled is not None:
+            editor.write(queries[at])
+        elif at >= len(queries) and self._recalled is not None:
             self._recalled = None
             editor.write("")
 
-    # The answer
+    # Result
 
     def action_recipes(self) -> None:
-        """Show the recipes to choose from."""
+        """Show example queries."""
         self._show_recipes()
         self.query_one(TableView).focus()
 
     def action_step_focus(self) -> None:
-        """Go from the query to the answer, or back."""
+        """Switch between editor and result."""
         self.query_one(TableView if self.typing else Editor).focus()
 
     def on_descendant_focus(self) -> None:
-        """Other keys hold now."""
+        """Update the footer: other keys apply."""
         self.update_view()
 
     def action_move(self, where: str) -> None:
-        """Move in the answer."""
+        """Move in the result."""
         self.query_one(TableView).move(where)
 
     def action_open(self) -> None:
-        """Take the recipe under the cursor, or show the row whole."""
+        """Run the example under the cursor, or show the row whole."""
         self.query_one(TableView).choose()
 
     def on_table_view_chosen(self, event: TableView.Chosen) -> None:
-        """Take a recipe and ask it, or show a row whole."""
-        if self._recipes:
+        """Run an example, or show a row whole."""
+        if self._recipes_shown:
             self.query_one(Editor).write(RECIPES[event.row].sql)
             self.action_ask()
-        elif (answer := self.notebook.answer) is not None and event.row < len(answer.rows):
-            row = answer.rows[event.row]
-            names = [column.heading for column in answer.columns]
-            self.app.push_screen(
-                DetailsDialog(f"row {event.row + 1:,}", list(zip(names, (s.text for s in row), strict=True)))
-            )
+        elif (result := self.state.result) is not None and event.row < len(result.rows):
+            names = [column.heading for column in result.columns]
+            texts = (span.text for span in result.rows[event.row])
+            row = list(zip(names, texts, strict=True))
+            self.app.push_screen(DetailsDialog(f"row {event.row + 1:,}", row))
 
     def on_resize(self) -> None:
         """Fit into the new size."""
         self.update_after_layout()
-
-
-def _answer(queries: RecordingQueries, sql: str) -> ResultTable:
-    found: ResultPage = queries.query(sql)
-    return result_table(found)

@@ -1,4 +1,4 @@
-"""Where SQL is typed: lines that grow with the text, and what was asked before on ↑ and ↓."""
+"""SQL editor: grows with its text, completes names, and recalls earlier queries with ↑ and ↓."""
 
 from __future__ import annotations
 
@@ -7,28 +7,24 @@ from typing import ClassVar
 
 from rich.style import Style
 from rich.text import Text
-from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.widgets import TextArea
 
 from gswarm_tui.tui.drawing.themes import palette
+from gswarm_tui.tui.textual_internals.text_area import HookedTextArea
+from gswarm_tui.tui.widgets.completion import KEYWORDS, SqlCompleter
 
-_WORDS = (
-    "all and any as asc between by case cast cross describe desc distinct else end except exists "
-    "explain false filter first from full group having ilike in inner intersect interval is join last "
-    "lateral left like limit not null nulls offset on or order over partition pivot qualify right "
-    "select semi show similar summarize table then true union unnest unpivot using values when where "
-    "window with within"
-)
 _TOKENS = re.compile(
-    r"(?P<dim>--.*|'(?:[^']|'')*'?)|(?P<name>\"[^\"]*\"?)|\b(?P<key>" + "|".join(_WORDS.split()) + r")\b",
+    r"(?P<dim>--.*|'(?:[^']|'')*'?)|(?P<name>\"[^\"]*\"?)|\b(?P<key>" + "|".join(KEYWORDS) + r")\b",
     re.IGNORECASE,
 )
 
 
-class Editor(TextArea):
-    """Takes SQL. Enter after a semicolon at the end submits it, anywhere else it begins a line."""
+class Editor(HookedTextArea):
+    """Editor for SQL. Enter after a semicolon at the end submits the query, elsewhere it starts a line.
+
+    Tab completes the word before the cursor from ``matches``, and tries the next one when pressed again.
+    """
 
     DEFAULT_CSS = """
     Editor, Editor:focus { border: none; height: auto; max-height: 40%; min-height: 3; padding: 0 1;
@@ -38,45 +34,80 @@ class Editor(TextArea):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "screen.back", show=False)]
 
     class Submitted(Message):
-        """What is typed is to be asked."""
+        """Run the query."""
+
+    class MatchesChanged(Message):
+        """Other completions are possible."""
 
     class Recalled(Message):
-        """What was asked before is wanted, with ``by`` 1 what was asked after it."""
+        """Show the previous query of the history, with ``by`` 1 the next one."""
 
         def __init__(self, by: int) -> None:
             super().__init__()
             self.by = by
 
+    def __init__(self, text: str, completer: SqlCompleter, placeholder: str) -> None:
+        self.completer = completer
+        self.matches: list[str] = []
+        self._tried: tuple[str, tuple[int, int], list[str]] | None = None
+        super().__init__(text, placeholder=placeholder, highlight_cursor_line=False)
+
     def write(self, text: str) -> None:
-        """Put a text in the place of the present one, the cursor at its end."""
+        """Replace the text and put the cursor at its end."""
         self.text = text
         self.move_cursor(self.document.end)
 
-    async def _on_key(self, event: events.Key) -> None:
-        ended = self.cursor_location == self.document.end and self.text.rstrip().endswith(";")
-        if event.key == "enter" and ended:
-            event.stop()
-            event.prevent_default()
+    def take_key(self, key: str) -> bool:
+        """Submit with Enter, complete with Tab."""
+        if key == "enter" and self.cursor_location == self.document.end and self.text.rstrip().endswith(";"):
             self.post_message(self.Submitted())
+            return True
+        return key == "tab" and self._complete()
+
+    def update_suggestion(self) -> None:
+        """Find the completions of the word before the cursor (a hook of Textual's)."""
+        line, column = self.cursor_location
+        text = self.document.get_line(line)
+        at_end_of_word = not (text[column : column + 1].isalnum() or text[column : column + 1] == "_")
+        before = self.get_text_range((0, 0), (line, column))
+        matches = self.completer.matches(before, self.text) if at_end_of_word else []
+        if matches != self.matches:
+            self.matches = matches
+            self.post_message(self.MatchesChanged())
+
+    def _complete(self) -> bool:
+        """Complete the word, or replace the last completion by the next; whether there was one."""
+        line, column = self.cursor_location
+        if self._tried is not None and self._tried[:2] == (self.text, (line, column)):
+            matches = self._tried[2]
         else:
-            await super()._on_key(event)
+            matches = self.matches
+        if not matches:
+            return False
+        start = column
+        text = self.document.get_line(line)
+        while start and (text[start - 1].isalnum() or text[start - 1] == "_"):
+            start -= 1
+        self.replace(matches[0], (line, start), (line, column))
+        self._tried = self.text, self.cursor_location, [*matches[1:], matches[0]]
+        return True
 
     def action_cursor_up(self, select: bool = False) -> None:
-        """Go a line up; from the first, to what was asked before."""
+        """Move up; from the first line, recall the previous query."""
         if self.cursor_location[0] == 0 and not select:
             self.post_message(self.Recalled(-1))
         else:
             super().action_cursor_up(select)
 
     def action_cursor_down(self, select: bool = False) -> None:
-        """Go a line down; from the last, to what was asked after it."""
+        """Move down; from the last line, recall the next query."""
         if self.cursor_location[0] == self.document.end[0] and not select:
             self.post_message(self.Recalled(1))
         else:
             super().action_cursor_down(select)
 
     def get_line(self, line_index: int) -> Text:
-        """A line with its keywords and texts told apart."""
+        """Return a line with its keywords, strings and comments coloured."""
         line = super().get_line(line_index)
         colours = palette(self.app.theme)
         for token in _TOKENS.finditer(line.plain):

@@ -1,1 +1,0 @@
-"""Asking a recording line by line in a terminal: history, completion, commands."""

@@ -1,0 +1,55 @@
+"""``gswarm-tui sql`` without a query: the SQL screen alone, on one recording."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gswarm_tui.common.query_history import QueryHistory
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.tui.actions import QUERY
+from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.viewer import Viewer
+
+if TYPE_CHECKING:
+    from gswarm_tui.analysis.queries import RecordingQueries
+
+
+class RecordingFeed:
+    """Feed without nodes: only the state of the recording is shown."""
+
+    started_at = 0.0
+
+    def __init__(self, *, running: bool) -> None:
+        self.fleet = Fleet(())
+        self._running = running
+
+    def now(self) -> float:
+        """Return the head's clock."""
+        return time.time()
+
+    def state(self) -> list[Span]:
+        """Return whether the recording is being written."""
+        return [Span("● ", "error"), Span("recording")] if self._running else [Span("○ "), Span("finished")]
+
+
+class SqlApp(Viewer):
+    """App that shows only the SQL screen; ``running`` recordings are queried through their head."""
+
+    def __init__(
+        self,
+        open_queries: Callable[[], RecordingQueries],
+        *,
+        running: bool,
+        theme: str,
+        history: QueryHistory,
+    ) -> None:
+        super().__init__(
+            RecordingFeed(running=running), QUERY, theme=theme, open_queries=open_queries, history=history
+        )
+
+    def get_default_screen(self) -> ViewerScreen:
+        """Start with the SQL screen."""
+        return self.sql_screen()
