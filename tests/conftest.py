@@ -11,6 +11,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.agent_pythons import VERSIONS, agent_pythons
 from tests.cluster.standin import NoCompiler, build
 
 # How long an example takes says nothing on a busy machine. The long form is for an hour of one's own:
@@ -29,6 +30,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="fail when the tests of tests/unit take longer in total",
     )
+
+
+def pytest_report_header() -> str:
+    """Name the interpreters that the agent's tests run under, and those that aren't installed."""
+    tested = ", ".join(f"{version} ({path})" for version, path in agent_pythons().items())
+    missing = ", ".join(version for version in VERSIONS if version not in agent_pythons())
+    return f"agent tested with Python {tested}; not installed: {missing or 'none'}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Repeat it at the end if those tests ran, because a quiet run has no header."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    if any("test_agent_pythons.py" in report.nodeid for report in reports):
+        terminalreporter.write_line(pytest_report_header())
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.launch.bundle import own_bundle
+from tests.agent_pythons import agent_pythons
 
 ROOT = Path(__file__).parents[2]
 AGENT = ROOT / "agent"
@@ -247,16 +247,6 @@ def test_what_only_asks_a_recording_loads_neither_arrays_nor_an_event_loop() -> 
     assert loaded(words, {"asyncio", "numpy"}) == "[]"
 
 
-def pythons() -> list[str]:
-    """This Python, and the oldest that the agent has to run on where it is installed."""
-    found = [sys.executable]
-    for version in ("3.9", "3.10"):
-        path = shutil.which(f"python{version}")
-        if path and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:
-            found.append(path)
-    return found
-
-
 @pytest.fixture(scope="module")
 def travelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds what a node is sent, and nothing else."""
@@ -268,7 +258,7 @@ def travelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("python", pythons())
+@pytest.mark.parametrize("python", agent_pythons().values())
 def test_the_agent_needs_only_what_travels_with_it(python: str, travelled: Path) -> None:
     names = list(AGENT_MODULES)
     script = (
