@@ -20,7 +20,7 @@ _BYE_S = 2.0
 _CHUNK = 65536
 
 
-class Connection:
+class AgentConnection:
     """One head, or a short request for the status or with a mark.
 
     A head may pass a pipe along with its first bytes: everything for it is written to that pipe then.
@@ -39,7 +39,7 @@ class Connection:
         self._request = b""
 
     @classmethod
-    def of_socket(cls, delivery: Delivery, peer: socket.socket) -> Connection:
+    def of_socket(cls, delivery: Delivery, peer: socket.socket) -> AgentConnection:
         """Return a connection over a socket, which closes with it."""
         peer.setblocking(False)
         return cls(delivery, peer.fileno(), peer.fileno(), peer)

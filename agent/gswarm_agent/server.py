@@ -23,7 +23,7 @@ import time
 from collections import deque
 
 from gswarm_agent import __version__
-from gswarm_agent.connection import Connection
+from gswarm_agent.connection import AgentConnection
 from gswarm_agent.delivery import Delivery
 from gswarm_agent.folder import SOCKET, Folder, NoFolder, remove_forgotten
 from gswarm_agent.frame import Frame, GpuFacts, Hello, HostFacts
@@ -140,8 +140,8 @@ class Server:
         self._spilled = False
         self._hello: Optional[Hello] = None
         self._listening: Optional[Tuple[Folder, socket.socket]] = None
-        self._connections: List[Connection] = []
-        self._head: Optional[Connection] = None
+        self._connections: List[AgentConnection] = []
+        self._head: Optional[AgentConnection] = None
         self._ends_by = 0.0
         self._job_ends = math.inf
         self._rest_s = _TICK_S
@@ -213,7 +213,7 @@ class Server:
     def connect(self, reading: int, writing: int) -> None:
         """Serve a head on two descriptors, which may be the same."""
         os.set_blocking(writing, False)
-        connection = Connection(Delivery(self._spool, self.watch.wall_ns), reading, writing, None)
+        connection = AgentConnection(Delivery(self._spool, self.watch.wall_ns), reading, writing, None)
         self._add(connection)
         self._send(connection)
 
@@ -342,9 +342,9 @@ class Server:
         if not is_own(peer):
             peer.close()
             return
-        self._add(Connection.of_socket(Delivery(self._spool, self.watch.wall_ns), peer))
+        self._add(AgentConnection.of_socket(Delivery(self._spool, self.watch.wall_ns), peer))
 
-    def _add(self, connection: Connection) -> None:
+    def _add(self, connection: AgentConnection) -> None:
         self._connections.append(connection)
         self._selector.register(connection.reading, selectors.EVENT_READ, lambda: self._receive(connection))
 
@@ -352,7 +352,7 @@ class Server:
         for number in signals.take():
             self._end(f"{ENDED_BY}{signal.Signals(number).name}", SIGNAL_S)
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive(self, connection: AgentConnection) -> None:
         try:
             data = connection.receive()
         except BlockingIOError:
@@ -388,7 +388,7 @@ class Server:
             return json.dumps({"error": str(error)})
         return "{}"
 
-    def _handle(self, connection: Connection, message: Message) -> None:
+    def _handle(self, connection: AgentConnection, message: Message) -> None:
         if isinstance(message, Start) and not connection.delivery.started:
             if self._head is not None and self._head is not connection:
                 self._head.end(TAKEN_OVER)
@@ -419,7 +419,7 @@ class Server:
                 self._sampler.set_interval(interval_ms)
             self._interval_ms = interval_ms
 
-    def _send(self, connection: Connection) -> None:
+    def _send(self, connection: AgentConnection) -> None:
         try:
             unsent = connection.send()
         except OSError:
@@ -430,7 +430,7 @@ class Server:
         elif unsent != connection.has_unsent:
             connection.wait_for_room(self._selector, unsent)
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: AgentConnection) -> None:
         if connection in self._connections:
             self._connections.remove(connection)
             connection.close(self._selector)

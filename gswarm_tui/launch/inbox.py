@@ -13,7 +13,7 @@ MOST_HELD = 256 * 1024
 """So many bytes."""
 
 
-class Source(Protocol):
+class PausableSource(Protocol):
     """Where bytes come from: a transport of asyncio, or a channel of asyncssh."""
 
     def pause_reading(self) -> None:
@@ -30,7 +30,7 @@ class Inbox:
     """
 
     def __init__(self) -> None:
-        self.source: Source | None = None
+        self.source: PausableSource | None = None
         self._held: list[bytes] = []
         self._size = 0
         self._paused = False

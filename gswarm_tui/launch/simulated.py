@@ -76,7 +76,7 @@ class _Host:
             except OSError as error:
                 ours.close()
                 raise LaunchError(f"the simulation ended: {error.strerror}") from None
-        _, channel = await asyncio.get_running_loop().create_connection(SocketChannel, sock=ours)
+        _, channel = await asyncio.get_running_loop().create_connection(SimulatedChannel, sock=ours)
         return channel
 
     async def _start(self) -> socket.socket:
@@ -101,7 +101,7 @@ class _Host:
             self._process = None
 
 
-class SocketChannel(Inbox, asyncio.Protocol):
+class SimulatedChannel(Inbox, asyncio.Protocol):
     """Talks with a simulated node over a socket; see ``Channel``."""
 
     def __init__(self) -> None:

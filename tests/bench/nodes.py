@@ -31,7 +31,7 @@ from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.spool import Spool
 from gswarm_agent.wire import Ack, SetInterval, Start, Stop
 from gswarm_tui.launch.base import LaunchError, allow_many_files
-from gswarm_tui.launch.simulated import SocketChannel, simulated_names
+from gswarm_tui.launch.simulated import SimulatedChannel, simulated_names
 from tests.bench.processes import cpu_s
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class ToNodes:
         try:
             lives_s = None if math.isinf(self._lives_s) else self._rng.expovariate(1 / self._lives_s)
             _, channel = await asyncio.get_running_loop().create_unix_connection(
-                lambda: Channel(lives_s), str(self._folder / node)
+                lambda: CutChannel(lives_s), str(self._folder / node)
             )
         except OSError as error:
             raise LaunchError(f"the bench's nodes are gone: {error.strerror}") from None
@@ -263,7 +263,7 @@ class ToNodes:
         """The nodes go on."""
 
 
-class Channel(SocketChannel):
+class CutChannel(SimulatedChannel):
     """A connection that ends after a while; see ``gswarm_tui.launch.base.Channel``."""
 
     def __init__(self, lives_s: float | None) -> None:

@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 @dataclass
-class Server:
+class SshServer:
     """A running server and what a client needs for it; ``config`` calls it gpu01 and every other gpu name."""
 
     folder: Path
@@ -77,13 +77,13 @@ class Server:
 
 
 @contextmanager
-def running(folder: Path, port: int = 0, **settings: str) -> Iterator[Server]:
+def running(folder: Path, port: int = 0, **settings: str) -> Iterator[SshServer]:
     """Run sshd with more ``settings``; ended, with its children, when the block is left."""
     assert SSHD is not None
     if Path("/run").exists():  # as root, sshd wants its empty folder, which a package's service makes
         with suppress(PermissionError):
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    server = Server(folder, port=port or free_port())
+    server = SshServer(folder, port=port or free_port())
     new_key(folder / "host")
     new_key(server.user_key)
     (folder / "authorized_keys").write_text(public(server.user_key) + "\n")

@@ -32,7 +32,7 @@ STEPS = st.lists(
 )
 
 
-class Head:
+class StandInHead:
     """A head that knows what it has on disk, and the connection that it has now."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def test_all_comes_in_order_or_is_told_to_be_lost_however_connections_and_lives_
 ) -> None:
     with TemporaryDirectory() as place:
         folder = Folder(f"{place}/top", "rec@n1", create=True)
-        head, measured = Head(), dict[str, int]()
+        head, measured = StandInHead(), dict[str, int]()
 
         def new_life() -> Spool:
             spool = Spool(folder, 2_000)

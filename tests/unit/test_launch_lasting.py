@@ -28,7 +28,7 @@ from gswarm_tui.launch.srun import SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh import launcher as ssh_launcher
 from gswarm_tui.launch.waiting import ask_status
-from tests.unit.sshd import SSHD, Server, running
+from tests.unit.sshd import SSHD, SshServer, running
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def recording() -> Iterator[str]:
 
 
 @pytest.fixture
-async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SshServer]:
     if SSHD is None:
         pytest.skip("no sshd on this machine")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -82,7 +82,7 @@ class Listener:
                     elif isinstance(message, Frame):
                         self.frames.append(message.seq)
 
-    async def cut(self, server: Server) -> None:
+    async def cut(self, server: SshServer) -> None:
         """Its connection breaks off on the node's side, and what had come before is read."""
         for pid in server.sessions():
             os.kill(pid, signal.SIGKILL)
@@ -119,7 +119,7 @@ async def goes_on(launcher: Asking, recording: str, cut: Listener) -> None:
     await again.stop()
 
 
-async def test_an_agent_outlives_the_connection_that_started_it(server: Server, recording: str) -> None:
+async def test_an_agent_outlives_the_connection_that_started_it(server: SshServer, recording: str) -> None:
     launcher = SshLauncher(SshSettings(config=server.config()), Bootstrap(serving=Serving(recording)))
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame, 3)
@@ -128,12 +128,12 @@ async def test_an_agent_outlives_the_connection_that_started_it(server: Server, 
     await launcher.close()
 
 
-def ssh(server: Server, recording: str, jump: str = "") -> SshLauncher:
+def ssh(server: SshServer, recording: str, jump: str = "") -> SshLauncher:
     settings = SshSettings(config=server.config(), jump=jump)
     return SshLauncher(settings, Bootstrap(serving=Serving(recording)))
 
 
-def run_for(server: Server) -> set[str]:
+def run_for(server: SshServer) -> set[str]:
     """What runs for the server's connections, apart from the server itself."""
     found: set[str] = set()
     waiting = server.sessions()
@@ -146,7 +146,7 @@ def run_for(server: Server) -> set[str]:
     return found
 
 
-async def test_an_agent_that_serves_is_joined_without_a_process(server: Server, recording: str) -> None:
+async def test_an_agent_that_serves_is_joined_without_a_process(server: SshServer, recording: str) -> None:
     launcher = ssh(server, recording)
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame, 3)
@@ -167,7 +167,7 @@ async def test_an_agent_that_serves_is_joined_without_a_process(server: Server, 
 
 
 async def test_an_agent_behind_a_jump_host_is_joined_without_a_process(
-    server: Server, recording: str
+    server: SshServer, recording: str
 ) -> None:
     launcher = ssh(server, recording, jump="gpujump")
     again = await rejoined(launcher)
@@ -176,7 +176,7 @@ async def test_an_agent_behind_a_jump_host_is_joined_without_a_process(
     await launcher.close()
 
 
-async def test_the_newest_head_takes_over_also_without_a_process(server: Server, recording: str) -> None:
+async def test_the_newest_head_takes_over_also_without_a_process(server: SshServer, recording: str) -> None:
     launcher = ssh(server, recording)
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame)
@@ -193,7 +193,7 @@ async def test_the_newest_head_takes_over_also_without_a_process(server: Server,
 
 
 async def test_a_server_that_forbids_it_is_asked_twice_and_then_seldom(
-    tmp_path: Path, server: Server, recording: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ssh_launcher, "RETRY_EVERY", 4)
     (tmp_path / "strict").mkdir()
@@ -215,7 +215,7 @@ async def test_a_server_that_forbids_it_is_asked_twice_and_then_seldom(
 
 
 async def test_an_agent_is_found_where_its_node_says_that_it_is(
-    server: Server, recording: str, monkeypatch: pytest.MonkeyPatch
+    server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = ssh(server, recording)
     monkeypatch.setattr(joining, "tops", lambda given="": (given or "/var/tmp/gswarm-tui-of-somebody-else",))
@@ -234,7 +234,7 @@ async def test_an_agent_is_found_where_its_node_says_that_it_is(
         await each.close()
 
 
-async def test_where_nobody_serves_any_more_an_agent_is_started(server: Server, recording: str) -> None:
+async def test_where_nobody_serves_any_more_an_agent_is_started(server: SshServer, recording: str) -> None:
     launcher = ssh(server, recording)
     listener = await Listener.on(launcher, "gpu01", ["0123456789abcdef"])
     await listener.hear(Frame)
@@ -242,7 +242,7 @@ async def test_where_nobody_serves_any_more_an_agent_is_started(server: Server, 
     await launcher.close()
 
 
-async def test_of_an_agent_that_is_killed_its_node_tells_as_much(server: Server, recording: str) -> None:
+async def test_of_an_agent_that_is_killed_its_node_tells_as_much(server: SshServer, recording: str) -> None:
     launcher = ssh(server, recording)
     again = await rejoined(launcher)
     ((pid, log),) = [(entry["pid"], folder_of(recording) / "log") for entry in status(recording)]
@@ -260,7 +260,7 @@ async def test_of_an_agent_that_is_killed_its_node_tells_as_much(server: Server,
     await launcher.close()
 
 
-async def test_a_joined_agent_outlives_its_connection_too(server: Server, recording: str) -> None:
+async def test_a_joined_agent_outlives_its_connection_too(server: SshServer, recording: str) -> None:
     launcher = ssh(server, recording)
     again = await rejoined(launcher)
     await again.cut(server)
@@ -321,7 +321,7 @@ def impostor(recording: str, says: bytes, leaves: bool) -> Iterator[tuple[str, l
     ],
 )
 async def test_somebody_else_is_told_nothing_and_not_believed(
-    server: Server, recording: str, monkeypatch: pytest.MonkeyPatch, says: bytes, leaves: bool
+    server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch, says: bytes, leaves: bool
 ) -> None:
     launcher = ssh(server, recording)
     first = await Listener.on(launcher, "gpu01")
@@ -341,7 +341,7 @@ async def test_somebody_else_is_told_nothing_and_not_believed(
 
 @pytest.mark.parametrize("end", ["its connection breaks off", "its head gives up"])
 async def test_who_waits_for_an_answer_that_never_comes_leaves_no_connection(
-    server: Server, recording: str, monkeypatch: pytest.MonkeyPatch, end: str
+    server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     launcher = ssh(server, recording)
     with impostor(recording, b"", leaves=False) as (top, heard):

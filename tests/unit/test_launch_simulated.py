@@ -24,7 +24,7 @@ from gswarm_tui.link.link import Link
 PATIENCE_S = 60.0
 
 
-class Head:
+class LinkedHead:
     """Links to some nodes, and what they published."""
 
     def __init__(self, launcher: Launcher, nodes: list[str]) -> None:
@@ -47,8 +47,8 @@ class Head:
 
 
 @asynccontextmanager
-async def head(launcher: Launcher, *nodes: str) -> AsyncIterator[Head]:
-    head = Head(launcher, list(nodes))
+async def head(launcher: Launcher, *nodes: str) -> AsyncIterator[LinkedHead]:
+    head = LinkedHead(launcher, list(nodes))
     running = [asyncio.create_task(link.run()) for link in head.links.values()]
     try:
         yield head
@@ -130,7 +130,7 @@ async def test_an_ended_agent_says_by_what() -> None:
 async def test_a_new_interval_reaches_nodes_that_share_a_process() -> None:
     names = simulated_names(MOST_PROCESSES + 1)
     launcher = SimulatedLauncher(len(names), gpus=1)
-    links = Head(launcher, names)
+    links = LinkedHead(launcher, names)
     for link in links.links.values():
         link.set_interval(60_000)
     running = [asyncio.create_task(link.run()) for link in links.links.values()]

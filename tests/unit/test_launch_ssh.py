@@ -20,7 +20,7 @@ from gswarm_tui.launch.bootstrap import Bootstrap
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.asyncssh_internals import read_options
 from gswarm_tui.launch.ssh.attempt import Attempt, _load_key_pairs
-from tests.unit.sshd import SSHD, Server, new_key, public, running
+from tests.unit.sshd import SSHD, SshServer, new_key, public, running
 
 INVALID_NODE_NAMES = ["-oProxyCommand=x", "a b", "a;b", "$(id)", "", "gpu01\n", "a/b", "gpu'01", "x" * 300]
 
@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def server(tmp_path: Path, home: Path) -> Iterator[Server]:
+def server(tmp_path: Path, home: Path) -> Iterator[SshServer]:
     """A server and a client that trust each other."""
     if SSHD is None:
         pytest.skip("no sshd on this machine")
@@ -47,7 +47,7 @@ def server(tmp_path: Path, home: Path) -> Iterator[Server]:
 
 @asynccontextmanager
 async def launcher(
-    server: Server, *config: str, bootstrap: Bootstrap | None = None, **settings: str
+    server: SshServer, *config: str, bootstrap: Bootstrap | None = None, **settings: str
 ) -> AsyncIterator[SshLauncher]:
     launcher = SshLauncher(SshSettings(config=server.config(*config), **settings), bootstrap)
     try:
@@ -85,7 +85,7 @@ async def first_frame(launcher: SshLauncher, node: str = "gpu01") -> list[Messag
         await channel.close()
 
 
-async def test_agent_is_sent_once_to_a_bare_node(server: Server, home: Path) -> None:
+async def test_agent_is_sent_once_to_a_bare_node(server: SshServer, home: Path) -> None:
     bootstrap = Bootstrap(agent_python="python3")
     async with launcher(server, bootstrap=bootstrap) as ssh:
         hello, frame = await first_frame(ssh)
@@ -99,14 +99,14 @@ async def test_agent_is_sent_once_to_a_bare_node(server: Server, home: Path) -> 
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.py")} == sent
 
 
-async def test_eight_nodes_connect_at_once(server: Server) -> None:
+async def test_eight_nodes_connect_at_once(server: SshServer) -> None:
     async with launcher(server) as ssh:
         received = await asyncio.gather(*(first_frame(ssh, f"gpu{n:02d}") for n in range(8)))
     lives = {hello.life for hello, *_ in received if isinstance(hello, Hello)}
     assert len(lives) == 8
 
 
-async def test_unknown_host_key_is_refused_with_a_remedy(server: Server) -> None:
+async def test_unknown_host_key_is_refused_with_a_remedy(server: SshServer) -> None:
     server.known_hosts.write_text("")
     async with launcher(server) as ssh:
         error = await refused(ssh)
@@ -115,7 +115,7 @@ async def test_unknown_host_key_is_refused_with_a_remedy(server: Server) -> None
     assert error.retry is Retry.SLOWLY
 
 
-async def test_host_key_accepted_later_is_found(server: Server) -> None:
+async def test_host_key_accepted_later_is_found(server: SshServer) -> None:
     server.known_hosts.write_text("")
     async with launcher(server) as ssh:
         await refused(ssh)
@@ -123,7 +123,7 @@ async def test_host_key_accepted_later_is_found(server: Server) -> None:
         assert await first_frame(ssh)
 
 
-async def test_changed_host_key_is_refused(server: Server, tmp_path: Path) -> None:
+async def test_changed_host_key_is_refused(server: SshServer, tmp_path: Path) -> None:
     new_key(tmp_path / "other")
     server.trust(public(tmp_path / "other"))
     async with launcher(server) as ssh:
@@ -132,7 +132,7 @@ async def test_changed_host_key_is_refused(server: Server, tmp_path: Path) -> No
     assert "ssh-keygen -R gpu01" in error.remedy
 
 
-async def test_host_key_of_another_type_is_refused(server: Server, tmp_path: Path) -> None:
+async def test_host_key_of_another_type_is_refused(server: SshServer, tmp_path: Path) -> None:
     new_key(tmp_path / "other", kind="ecdsa")
     server.trust(public(tmp_path / "other"))
     async with launcher(server) as ssh:
@@ -140,7 +140,7 @@ async def test_host_key_of_another_type_is_refused(server: Server, tmp_path: Pat
     assert error.reason == f"its host key is not the one in {server.known_hosts}"
 
 
-async def test_revoked_host_key_is_refused(server: Server) -> None:
+async def test_revoked_host_key_is_refused(server: SshServer) -> None:
     server.known_hosts.write_text(
         f"{server.known_hosts.read_text()}@revoked * {public(server.folder / 'host')}\n"
     )
@@ -148,20 +148,20 @@ async def test_revoked_host_key_is_refused(server: Server) -> None:
         assert (await refused(ssh)).reason == f"its host key is revoked in {server.known_hosts}"
 
 
-async def test_invalid_known_hosts_lines_are_skipped(server: Server) -> None:
+async def test_invalid_known_hosts_lines_are_skipped(server: SshServer) -> None:
     server.known_hosts.write_text(f"nonsense\n@what is this\n{server.known_hosts.read_text()}|1|x|y z\n")
     async with launcher(server) as ssh:
         assert await first_frame(ssh)
 
 
-async def test_host_key_is_refused_without_a_known_hosts_file(server: Server) -> None:
+async def test_host_key_is_refused_without_a_known_hosts_file(server: SshServer) -> None:
     async with launcher(server) as ssh:
         config = Path(server.config())
         config.write_text(config.read_text().replace(str(server.known_hosts), "none"))
         assert "its host key is not in" in (await refused(ssh)).reason
 
 
-async def test_refused_user_key_is_reported(server: Server) -> None:
+async def test_refused_user_key_is_reported(server: SshServer) -> None:
     (server.folder / "authorized_keys").write_text("")
     async with launcher(server) as ssh:
         error = await refused(ssh)
@@ -178,7 +178,7 @@ def test_long_banner_is_truncated() -> None:
 
 
 async def test_ssh_agent_is_never_forwarded(
-    server: Server, home: Path, monkeypatch: pytest.MonkeyPatch
+    server: SshServer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "agent"))
     setup = f'echo "agent:$SSH_AUTH_SOCK" > {home}/seen'
@@ -204,7 +204,7 @@ async def test_refusal_quotes_the_banner(tmp_path: Path, home: Path) -> None:
     assert "Access denied by [31mpam_slurm_adopt" in error.reason
 
 
-async def test_encrypted_key_without_an_agent_is_reported(server: Server) -> None:
+async def test_encrypted_key_without_an_agent_is_reported(server: SshServer) -> None:
     new_key(server.user_key, passphrase="secret")
     async with launcher(server) as ssh:
         error = await refused(ssh)
@@ -212,19 +212,19 @@ async def test_encrypted_key_without_an_agent_is_reported(server: Server) -> Non
     assert error.remedy == "run `ssh-add` first"
 
 
-async def test_missing_identity_file_is_skipped(server: Server) -> None:
+async def test_missing_identity_file_is_skipped(server: SshServer) -> None:
     async with launcher(server, "  IdentityFile /nowhere/id_gone") as ssh:
         assert await first_frame(ssh)
 
 
-async def test_unresolvable_name_is_reported(server: Server) -> None:
+async def test_unresolvable_name_is_reported(server: SshServer) -> None:
     async with launcher(server) as ssh:
         error = await refused(ssh, "nowhere.invalid")
     assert error.reason == "its name does not resolve"
 
 
 async def test_refused_connection_is_reported(tmp_path: Path, home: Path) -> None:
-    nothing = Server(tmp_path)
+    nothing = SshServer(tmp_path)
     new_key(nothing.user_key)
     async with launcher(nothing) as ssh:
         error = await refused(ssh)
@@ -237,14 +237,14 @@ async def test_silent_server_times_out(tmp_path: Path, home: Path) -> None:
         await reader.read()
         writer.close()
 
-    silent = Server(tmp_path)
+    silent = SshServer(tmp_path)
     new_key(silent.user_key)
     listening = await asyncio.start_server(ignore, "127.0.0.1", silent.port)
     async with listening, launcher(silent, "  ConnectTimeout 1") as ssh:
         assert (await refused(ssh)).reason == "it did not answer in time"
 
 
-async def test_configuration_error_names_its_line(server: Server) -> None:
+async def test_configuration_error_names_its_line(server: SshServer) -> None:
     async with launcher(server, "  Port many") as ssh:
         error = await refused(ssh)
     assert "ssh_config line 9" in error.reason
@@ -257,14 +257,14 @@ async def test_invalid_node_name_is_refused(name: str) -> None:
     assert error.retry is Retry.NEVER
 
 
-async def test_missing_agent_python_is_reported(server: Server) -> None:
+async def test_missing_agent_python_is_reported(server: SshServer) -> None:
     async with launcher(server, bootstrap=Bootstrap(agent_python="/opt/no python")) as ssh:
         error = await refused(ssh)
     assert error.reason == "the Python /opt/no python can't be run"
     assert error.remedy == "correct --agent-python"
 
 
-async def test_failed_setup_reports_its_last_line(server: Server) -> None:
+async def test_failed_setup_reports_its_last_line(server: SshServer) -> None:
     setup = "echo loading; echo 'no module cuda/99 \x1b[1m' >&2; exit 4"
     async with launcher(server, bootstrap=Bootstrap(setup=setup)) as ssh:
         error = await refused(ssh)
@@ -272,7 +272,7 @@ async def test_failed_setup_reports_its_last_line(server: Server) -> None:
     assert error.remedy == "correct --setup"
 
 
-async def test_setup_may_print_and_its_exports_reach_the_agent(server: Server, home: Path) -> None:
+async def test_setup_may_print_and_its_exports_reach_the_agent(server: SshServer, home: Path) -> None:
     setup = f"echo $'GSWARM-\\0 noise'; cat; export XDG_CACHE_HOME='{home}/it'\"'\"'s mine'"
     bootstrap = Bootstrap(setup=setup, agent_python="python3")
     async with launcher(server, bootstrap=bootstrap) as ssh:
@@ -280,7 +280,7 @@ async def test_setup_may_print_and_its_exports_reach_the_agent(server: Server, h
     assert (home / "it's mine/gswarm-tui").is_dir()
 
 
-async def test_forced_command_is_reported(server: Server) -> None:
+async def test_forced_command_is_reported(server: SshServer) -> None:
     async with launcher(server) as ssh:
         key = public(server.user_key)
         (server.folder / "authorized_keys").write_text(f'command="echo not available >&2; exit 1" {key}\n')
@@ -288,7 +288,7 @@ async def test_forced_command_is_reported(server: Server) -> None:
     assert error.reason == "the agent ended with exit status 1: not available"
 
 
-async def test_nodes_share_one_jump_host_connection(server: Server) -> None:
+async def test_nodes_share_one_jump_host_connection(server: SshServer) -> None:
     async with launcher(server, jump="gpujump") as ssh:
         received = await asyncio.gather(*(first_frame(ssh, f"gpu{n:02d}") for n in range(3)))
     assert len(received) == 3
@@ -296,26 +296,26 @@ async def test_nodes_share_one_jump_host_connection(server: Server) -> None:
     assert logins == 4
 
 
-async def test_jump_host_comes_from_the_configuration(server: Server) -> None:
+async def test_jump_host_comes_from_the_configuration(server: SshServer) -> None:
     async with launcher(server, "Host gpu*", "  ProxyJump gpujump") as ssh:
         assert await first_frame(ssh)
     assert (server.folder / "sshd.log").read_text().count("Accepted publickey") == 2
 
 
-async def test_jump_host_failure_names_the_jump_host(server: Server) -> None:
+async def test_jump_host_failure_names_the_jump_host(server: SshServer) -> None:
     async with launcher(server, jump=f"{os.getpid()}@nowhere.invalid:2222") as ssh:
         error = await refused(ssh)
     assert error.reason == "the jump host nowhere.invalid can't be used: its name does not resolve"
 
 
-async def test_invalid_jump_host_name_is_refused(server: Server) -> None:
+async def test_invalid_jump_host_name_is_refused(server: SshServer) -> None:
     async with launcher(server, jump="-oProxyCommand=x") as ssh:
         error = await refused(ssh)
     assert "is no host name" in error.reason
     assert error.remedy == "correct --jump"
 
 
-async def test_killed_connection_is_reported(server: Server) -> None:
+async def test_killed_connection_is_reported(server: SshServer) -> None:
     async with launcher(server) as ssh:
         channel = await ssh.open("gpu01")
         try:
@@ -346,19 +346,19 @@ async def ssh_agent(folder: Path, key: Path) -> AsyncIterator[Path]:
         agent.wait()
 
 
-def use_agent(server: Server, socket: Path) -> None:
+def use_agent(server: SshServer, socket: Path) -> None:
     config = Path(server.config())
     config.write_text(config.read_text().replace("IdentityAgent none", f"IdentityAgent {socket}"))
 
 
-async def test_key_from_the_ssh_agent_is_used(server: Server, tmp_path: Path) -> None:
+async def test_key_from_the_ssh_agent_is_used(server: SshServer, tmp_path: Path) -> None:
     async with ssh_agent(tmp_path, server.user_key) as socket, launcher(server) as ssh:
         use_agent(server, socket)
         server.user_key.unlink()
         assert await first_frame(ssh)
 
 
-async def test_encrypted_key_held_by_the_agent_is_not_blamed(server: Server, tmp_path: Path) -> None:
+async def test_encrypted_key_held_by_the_agent_is_not_blamed(server: SshServer, tmp_path: Path) -> None:
     async with ssh_agent(tmp_path, server.user_key) as socket, launcher(server) as ssh:
         use_agent(server, socket)
         subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", str(server.user_key)], check=True)
@@ -379,7 +379,7 @@ class NoSessions(asyncssh.SSHServer):
 
 
 async def test_server_without_sessions_is_reported(tmp_path: Path, home: Path) -> None:
-    server = Server(tmp_path)
+    server = SshServer(tmp_path)
     new_key(server.user_key)
     new_key(tmp_path / "host")
     server.trust()

@@ -88,7 +88,7 @@ class Recording:
         return RecorderStatus("run.duckdb", 1, 1, 0, {}, closed=True)
 
 
-class Launcher:
+class StandInLauncher:
     closed = False
 
     async def close(self) -> None:
@@ -97,7 +97,7 @@ class Launcher:
 
 async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.RunResult, Recording, list[str]]:
     hub = Hub(Fleet(["n1"]), clock=lambda: 100.0)
-    recording, launcher, waited_for = Recording(hub), Launcher(), list[str]()
+    recording, launcher, waited_for = Recording(hub), StandInLauncher(), list[str]()
     hub.sinks.append(recording)
     hub.links["n1"] = Node(hub, answers)
     hub.publish(introduced("n1"))
@@ -143,7 +143,7 @@ async def began(painted: asyncio.Event, *, paints: bool) -> tuple[bool, bool]:
         async with asyncio.timeout(10):
             await node.began.wait()
 
-    problem = (await Lifetime(hub, Launcher(), None, lambda _how: None).run(screen(), painted)).problem
+    problem = (await Lifetime(hub, StandInLauncher(), None, lambda _how: None).run(screen(), painted)).problem
     return before[0], node.began.is_set() and not problem
 
 
