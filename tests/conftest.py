@@ -39,13 +39,6 @@ def pytest_report_header() -> str:
     return f"agent tested with Python {tested}; not installed: {missing or 'none'}"
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Repeat it at the end if those tests ran, because a quiet run has no header."""
-    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
-    if any("test_agent_pythons.py" in report.nodeid for report in reports):
-        terminalreporter.write_line(pytest_report_header())
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """The marks that tests carry."""
     config.addinivalue_line("markers", "root(act): needs what only root can do")
@@ -77,7 +70,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how long tests/unit took, with ``--unit-budget``."""
+    """Print the agent's interpreters if its tests ran, and with ``--unit-budget`` the time of tests/unit."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    if any("test_agent_pythons.py" in report.nodeid for report in reports):
+        terminalreporter.write_line(pytest_report_header())  # a quiet run has no header
     budget = terminalreporter.config.getoption("--unit-budget")
     if budget is not None:
         seconds = _seconds_of_unit_tests(terminalreporter.stats)

@@ -248,7 +248,7 @@ class ToNodes:
     def __init__(self, folder: Path, lives_s: float = math.inf, rng: random.Random | None = None) -> None:
         self._folder, self._lives_s, self._rng = folder, lives_s, rng or random.Random()
 
-    async def open(self, node: str) -> Channel:
+    async def open(self, node: str) -> CutChannel:
         """A connection that will break, unless links live for ever."""
         try:
             lives_s = None if math.isinf(self._lives_s) else self._rng.expovariate(1 / self._lives_s)
