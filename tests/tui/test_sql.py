@@ -367,7 +367,7 @@ async def test_sql_app_queries_a_recording_and_quits(source: FileSource) -> None
         theme="dark",
         history=QueryHistory(None),
     )
-    async with app.run_test(size=(120, 30)) as pilot:
+    async with app.run_test(size=(120, 30), notifications=True) as pilot:
         await pilot.pause()
         assert "finished" in line_with(app, " SQL")
         await pilot.press(*"SELECT count(*) AS sessions FROM sessions;", "enter")

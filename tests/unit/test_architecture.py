@@ -198,6 +198,51 @@ def test_a_module_knows_only_what_its_room_may_know(name: str) -> None:
             assert within(name, HOMES.get(top, set())), f"{name} imports {used}"
 
 
+def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Return the strongly connected components with several members, each sorted."""
+
+    def reachable(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            for used in arrows.get(waiting.pop(), ()):
+                if used not in seen:
+                    seen.add(used)
+                    waiting.append(used)
+        return seen
+
+    reached = {name: reachable(name) for name in arrows}
+    components = {
+        frozenset({name, *(other for other in reached[name] if name in reached.get(other, ()))})
+        for name in arrows
+    }
+    return sorted(sorted(component) for component in components if len(component) > 1)
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == [["a", "b", "c"]]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    used = {name: {each for each in imported(path) if each in MODULES} for name, path in MODULES.items()}
+    assert circles({name: each - {name} for name, each in used.items()}) == []
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    packages = {name for name, path in MODULES.items() if path.name == "__init__.py"}
+    with_rooms = {package.rpartition(".")[0] for package in packages}
+
+    def room(name: str) -> str:
+        """Return a module's package; a module beside packages is a room of its own."""
+        package = name if name in packages else name.rpartition(".")[0]
+        return name if package in with_rooms else package
+
+    arrows: dict[str, set[str]] = {room(name): set() for name in MODULES}
+    for name, path in MODULES.items():
+        arrows[room(name)] |= {room(used) for used in imported(path) if used in MODULES} - {room(name)}
+    assert circles(arrows) == []
+
+
 def test_what_all_speak_is_known_in_one_order() -> None:
     own = {
         name: {used for used in imported(MODULES[f"gswarm_agent.{name}"]) if used in MODULES}
