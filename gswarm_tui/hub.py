@@ -1,4 +1,4 @@
-"""The hub: the only consumer of links. Events go to the fleet in order, and to the sinks once a tick."""
+"""The hub, the only consumer of links: applies events to the fleet and hands them to the sinks."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.state import Fleet
 
-FLUSH_LONGEST_S = 1.0
-FLUSH_ENDING_S = 0.1
-FLUSH_FIRST_S, FIRST_S = 0.25, 3.0
-"""What comes at first is waited for, and shown sooner; of many nodes at once that would hold up others."""
+MAX_FLUSH_INTERVAL_S = 1.0
+STOP_FLUSH_INTERVAL_S = 0.1
+START_FLUSH_INTERVAL_S, START_S = 0.25, 3.0
+"""At the start, a person waits for the first frames. With many nodes, more flushes would delay links."""
 FEW_NODES = 128
 FLUSH_PHASE = 0.4
-"""Agents read at whole multiples of the interval; so much of one later their frames are here, also many."""
-TURNS = 3
-"""A node that goes on sending hears at every third commit what is on disk, because to tell it costs half as
-much as its frame does. At a commit a second that is well before an agent writes to its own disk."""
-SLOW_S = 1.2
-"""Where commits are further apart, nodes hear of each, else they would write to their disks meanwhile."""
+"""Agents sample at whole multiples of the interval; after this part of one, all frames have arrived."""
+ACK_EVERY_COMMITS = 3
+"""For a node that goes on sending: an acknowledgement costs half as much as a frame. With a commit a second,
+it arrives well before the agent would write frames to its own disk."""
+SLOW_COMMIT_S = 1.2
+"""After commits further apart, each is acknowledged to all nodes, before agents write to their disks."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Somewhere that events go, in order; must not block."""
+    """Consumer of events in order; must not block."""
 
     def submit(self, events: Sequence[Event]) -> None:
-        """Take these over."""
+        """Add events; the list belongs to the sink afterwards."""
 
 
 class NodeLink(Protocol):
-    """What the hub needs of a link."""
+    """The part of a link that the hub needs."""
 
     node: str
 
@@ -60,51 +60,51 @@ class NodeLink(Protocol):
         """Keep the node connected until stopped."""
 
     async def stop(self) -> None:
-        """Let the agent end, and disconnect."""
+        """Stop the agent and disconnect."""
 
     def acknowledge(self, life: str, seq: int) -> None:
-        """Tell the agent that its frames up to this one are on disk."""
+        """Acknowledge a life's frames up to ``seq``: they are on disk."""
 
     def resume(
         self, life: str, seq: int, offset_s: float, round_trip_s: float, last: tuple[int, float] | None = None
     ) -> None:
-        """A recording goes on, which has a life's frames up to this one.
+        """Resume a recording that has a life's frames up to ``seq``.
 
-        ``offset_s`` is what that life's clock is ahead of the head's, as measured in ``round_trip_s``;
-        ``last`` is when that frame was read by the node's clock [ns], and by the head's [Unix seconds].
+        ``offset_s`` is the node's clock minus the head's, measured with ``round_trip_s``; ``last`` is the
+        time of that frame by the node's clock [ns] and by the head's [Unix seconds].
         """
 
     def may_hold_frames(self) -> bool:
-        """Whether an agent was heard that wasn't seen to end with all of its frames on disk."""
+        """Return whether the node may hold frames that aren't on disk here."""
 
     def is_paused(self) -> bool:
-        """Whether no more is read of the node until more of it is acknowledged."""
+        """Return whether reading waits for acknowledgements."""
 
     def reconnect(self) -> None:
-        """Connect anew, so that what isn't on disk comes again."""
+        """Reconnect, so that the agent sends unacknowledged frames again."""
 
     def set_interval(self, interval_ms: int) -> None:
-        """Sample at another interval from now on."""
+        """Change the sampling interval."""
 
     def set_job_end(self, at: float) -> None:
-        """The node's job ends then."""
+        """Set when the node's job ends."""
 
 
-def next_flush(now: float, interval_s: float, first_until: float = -math.inf) -> float:
-    """When to flush after a flush at ``now``, Unix seconds: once an interval, at least once a second.
+def next_flush(now: float, interval_s: float, start_until: float = -math.inf) -> float:
+    """Return when to flush after a flush at ``now``, Unix seconds: once an interval, at least once a second.
 
-    By deadlines: were the time that a tick takes added, some second would have none. One that is less than a
-    tenth of an interval ahead has just been. Up to ``first_until`` it is four times a second.
+    Deadlines don't drift with the time that a flush takes. One less than a tenth of an interval ahead counts
+    as reached. Until ``start_until``, flushes come four times a second.
     """
-    every = min(FLUSH_LONGEST_S, interval_s)
+    every = min(MAX_FLUSH_INTERVAL_S, interval_s)
     due = every * (math.floor(now / every - FLUSH_PHASE + 1.1) + FLUSH_PHASE)
-    return min(due, now + FLUSH_FIRST_S) if now < first_until else due
+    return min(due, now + START_FLUSH_INTERVAL_S) if now < start_until else due
 
 
 class Hub:
-    """Joins links, fleet and sinks on one event loop, and carries out what people ask for.
+    """Joins links, fleet and sinks on one event loop, and carries out the user's commands.
 
-    ``flushed`` are called after each tick with nothing: screens look at ``fleet`` then.
+    The callbacks in ``flushed`` are called after each flush; screens read ``fleet`` then.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class Hub:
         self.flushed: list[Callable[[], None]] = []
         self._clock = clock
         self._new_id = new_id
-        self._waiting: list[Event] = []
+        self._queued: list[Event] = []
         self._frames: list[FrameArrived] = []
         self._frames_of: set[str] = set()
         self._acknowledged: dict[tuple[str, str], int] = {}
-        self._owed: dict[str, dict[str, int]] = {}
+        self._unacknowledged: dict[str, dict[str, int]] = {}
         self._commits, self._committed_at = 0, self.started_at
         self._reconnecting: set[str] = set()
 
@@ -135,75 +135,75 @@ class Hub:
         return self._clock()
 
     def publish(self, event: Event) -> None:
-        """Take in one event from a link or a person.
+        """Apply one event from a link or a person, and queue it for the sinks.
 
-        The fleet knows of frames from the next flush, or the next event of another kind about the same node
-        or none: while a thousand links come up, frames aren't taken one by one.
+        Frames are applied together, at the next flush or before the next event of another kind that is about
+        the same node or about none: this keeps the start of a thousand links quick.
         """
         if isinstance(event, FrameArrived):
             self._frames.append(event)
             self._frames_of.add(event.node)
-            self._waiting.append(event)
+            self._queued.append(event)
             return
-        if isinstance(event, LinkMeasured):  # which says nothing of frames, and comes often
+        if isinstance(event, LinkMeasured):  # frequent, and independent of frames
             pass
         elif (
             not isinstance(event, LinkChanged | NodeIntroduced | FramesLost) or event.node in self._frames_of
         ):
-            self._take_frames()
+            self._apply_frames()
         if isinstance(event, NodeIntroduced):
             self._reconnecting.discard(event.node)
-        elif isinstance(event, LinkChanged):  # when it connects anew, it asks for what comes after that
+        elif isinstance(event, LinkChanged):  # a reconnect resumes after the last acknowledged frame
             self._acknowledge([event.node])
-        told = self.fleet.apply(event)
-        self._waiting.append(event)
-        self._waiting.extend(t for t in told if t is not event)
+        derived = self.fleet.apply(event)
+        self._queued.append(event)
+        self._queued.extend(other for other in derived if other is not event)
 
-    def _take_frames(self) -> None:
+    def _apply_frames(self) -> None:
         if self._frames:
             frames, self._frames = self._frames, []
             self._frames_of.clear()
-            self._waiting.extend(self.fleet.apply_frames(frames))
+            self._queued.extend(self.fleet.apply_frames(frames))
 
     def flush(self) -> None:
-        """Hand everything since the last flush to the sinks, then tell the screens."""
-        self._take_frames()
-        self._waiting.extend(self.fleet.tick(self.now()))
-        events, self._waiting = self._waiting, []
+        """Hand all events since the last flush to the sinks, then call ``flushed``."""
+        self._apply_frames()
+        self._queued.extend(self.fleet.tick(self.now()))
+        events, self._queued = self._queued, []
         if events:
             for sink in self.sinks:
                 sink.submit(events)
         frames = [event for event in events if isinstance(event, FrameArrived)]
         if self.recorder is None:
-            self._on_disk({(e.node, e.life): e.frame.seq for e in frames})
-        self._acknowledge(self._owed.keys() - {e.node for e in frames})
+            self._add_committed({(e.node, e.life): e.frame.seq for e in frames})
+        self._acknowledge(self._unacknowledged.keys() - {e.node for e in frames})
         for callback in self.flushed:
             callback()
 
     def recorded(self, status: RecorderStatus) -> None:
-        """The recorder committed: nodes hear it in turns, and one that fell silent from the next flush."""
+        """Note a commit of the recorder, and acknowledge its frames to the nodes by turns."""
         self.recorder = status
-        self._on_disk(status.committed)
+        self._add_committed(status.committed)
         for node in status.behind:
             if node in self.links and node not in self._reconnecting:
                 self._reconnecting.add(node)
                 self.links[node].reconnect()
 
-    def _on_disk(self, frames: Mapping[tuple[str, str], int]) -> None:
-        """Lives' frames up to these are on disk: nodes hear it in turns, at once where that is too late."""
+    def _add_committed(self, frames: Mapping[tuple[str, str], int]) -> None:
+        """Acknowledge committed frames by turns, or to all nodes after a slow commit."""
         for (node, life), seq in frames.items():
             if self._acknowledged.get((node, life)) != seq and node in self.links:
-                self._owed.setdefault(node, {})[life] = seq
+                self._unacknowledged.setdefault(node, {})[life] = seq
         before, self._committed_at = self._committed_at, self.now()
         self._commits += 1
-        slow = self._committed_at - before > SLOW_S
-        turn = slice(None) if slow else slice(self._commits % TURNS, None, TURNS)
-        held_up = [node for node in self._owed if self.links[node].is_paused()]
-        self._acknowledge([*held_up, *list(self.links)[turn]])
+        slow = self._committed_at - before > SLOW_COMMIT_S
+        turn = slice(None) if slow else slice(self._commits % ACK_EVERY_COMMITS, None, ACK_EVERY_COMMITS)
+        paused = [node for node in self._unacknowledged if self.links[node].is_paused()]
+        self._acknowledge([*paused, *list(self.links)[turn]])
 
     def _acknowledge(self, nodes: Iterable[str]) -> None:
         for node in nodes:
-            for life, seq in self._owed.pop(node, {}).items():
+            for life, seq in self._unacknowledged.pop(node, {}).items():
                 self._acknowledged[node, life] = seq
                 self.links[node].acknowledge(life, seq)
 
@@ -211,53 +211,53 @@ class Hub:
         """Run all links and flush once an interval (at least once a second) until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for link in self.links.values():
-                tasks.create_task(self._keep(link), name=f"link {link.node}")
-            first_until = self.now() + FIRST_S if len(self.links) <= FEW_NODES else -math.inf
+                tasks.create_task(self._run_link(link), name=f"link {link.node}")
+            start_until = self.now() + START_S if len(self.links) <= FEW_NODES else -math.inf
             while True:
                 now = self.now()
-                await asyncio.sleep(next_flush(now, self.fleet.interval_s, first_until) - now)
+                await asyncio.sleep(next_flush(now, self.fleet.interval_s, start_until) - now)
                 self.flush()
 
-    async def _keep(self, link: NodeLink) -> None:
-        """Run one link; a fault of ours in it costs that node and no other."""
+    async def _run_link(self, link: NodeLink) -> None:
+        """Run one link; an internal error loses only its node."""
         try:
             await link.run()
         except Exception as error:
             _LOG.exception("the link to %s failed", link.node)
-            reason = f"gswarm-tui failed inside: {type(error).__name__}: {error}"
-            self.publish(LinkChanged(link.node, self.now(), Phase.LOST, reason, "the log tells more"))
+            reason = f"internal error of gswarm-tui: {type(error).__name__}: {error}"
+            self.publish(LinkChanged(link.node, self.now(), Phase.LOST, reason, "see the log"))
 
     async def stop_links(self) -> None:
-        """Ask every agent for its last frames and end all links; frames go on to the sinks meanwhile."""
+        """Stop all links after their agents' last frames, which still reach the sinks."""
         stopping = asyncio.gather(*(link.stop() for link in self.links.values()))
         try:
             while not stopping.done():
-                await asyncio.wait({stopping}, timeout=FLUSH_ENDING_S)
+                await asyncio.wait({stopping}, timeout=STOP_FLUSH_INTERVAL_S)
                 self.flush()
         finally:
             stopping.cancel()
 
-    def holding(self) -> list[str]:
-        """The nodes that may hold frames which aren't on disk here."""
+    def nodes_with_frames(self) -> list[str]:
+        """Return the nodes that may hold frames that aren't on disk here."""
         return [name for name, link in self.links.items() if link.may_hold_frames()]
 
     def set_interval(self, interval_ms: int) -> None:
-        """Sample every node at another interval from now on."""
+        """Change the sampling interval of all nodes."""
         self.publish(IntervalChanged(self.now(), interval_ms))
         for link in self.links.values():
             link.set_interval(interval_ms)
 
     def set_job_end(self, at: float) -> None:
-        """The nodes' job ends at this Unix time, infinite for never."""
+        """Set when the nodes' job ends: Unix time, infinite for never."""
         for link in self.links.values():
             link.set_job_end(at)
 
     def start_session(self, name: str, *, started_at: float | None = None, note: str = "") -> str:
-        """Begin a session now, or at a time in the past; answers its id."""
+        """Start a session now or backdated; return its id."""
         at = self.now()
         session_id = self._new_id()
-        begins = at if started_at is None else min(started_at, at)
-        self.publish(SessionStarted(session_id, at, name, begins, note))
+        start = at if started_at is None else min(started_at, at)
+        self.publish(SessionStarted(session_id, at, name, start, note))
         return session_id
 
     def stop_session(self, session_id: str) -> None:
@@ -270,13 +270,13 @@ class Hub:
         self.publish(SessionChanged(session_id, self.now(), name, note))
 
     def mark(self, name: str, detail: str, *, at: float | None = None) -> EventLogged:
-        """Mark this moment, or one in the past; ``detail`` has values as a JSON object. Answers the mark."""
+        """Set a mark now or in the past; ``detail`` is a JSON object of values. Return the mark."""
         now = self.now()
-        made = EventLogged(now if at is None else min(at, now), "mark", INFO, name, detail=detail)
-        self.publish(made)
-        return made
+        mark = EventLogged(now if at is None else min(at, now), "mark", INFO, name, detail=detail)
+        self.publish(mark)
+        return mark
 
     def stop_all_sessions(self) -> None:
-        """End every running session, as before the recording closes."""
+        """End every running session."""
         for session in self.fleet.sessions.running:
             self.stop_session(session.session_id)

@@ -126,7 +126,7 @@ class Lifetime:
         await self._launcher.close()
         if self._recorder is None:
             return RunResult(problem, None)
-        holding = tuple(self._hub.holding()) if self._lasting else ()
+        holding = tuple(self._hub.nodes_with_frames()) if self._lasting else ()
         at, message = self._hub.now(), "it may hold frames that couldn't be fetched"
         for node in holding:
             self._hub.publish(EventLogged(at, WAITING, WARNING, message, node))
@@ -138,7 +138,7 @@ class Lifetime:
         stopping = asyncio.create_task(self._hub.stop_links(), name="stopping")
         await asyncio.wait({stopping}, timeout=SOON_S)
         if not stopping.done():
-            self._waiting(self._hub.holding())
+            self._waiting(self._hub.nodes_with_frames())
             await asyncio.wait({stopping}, timeout=LINKS_END_S - SOON_S)
         if not stopping.done():
             _LOG.warning("not all agents ended in %s s", LINKS_END_S)

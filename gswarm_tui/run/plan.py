@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.slurm import hosts
-from gswarm_tui.slurm.jobs import Job, NoAnswerError, SlurmError, allocation
+from gswarm_tui.slurm.jobs import Job, SlurmCommandError, SlurmError, allocation
 
 
 class JobSource(Protocol):
@@ -77,7 +77,7 @@ def _job(options: Options, environ: Mapping[str, str], slurm: JobSource) -> tupl
     if options.job:
         try:
             return slurm.job(options.job), ""
-        except NoAnswerError as error:
+        except SlurmCommandError as error:
             remedy = "run this on a node of the cluster, or name nodes with --nodes"
             raise UserError(f"--job {options.job}: {str(error).rstrip('.')}; {remedy}.") from None
     surrounding = allocation(environ)

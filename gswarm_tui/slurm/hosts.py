@@ -1,7 +1,7 @@
-"""Node names: host lists as Slurm and people write them, expanded and folded.
+"""Host lists as Slurm writes them: expands them into node names and folds names into lists.
 
-ClusterShell does the expanding. What goes in is checked first, because its own language is wider than a
-host list (groups, wildcards, set operators), and because names end up on other programs' command lines.
+ClusterShell expands. Input is checked first, because ClusterShell's syntax is wider (groups, wildcards, set
+operators), and because names become arguments of other programs.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from gswarm_tui.common.errors import UserError, quote
 
 MAX_NODES = 100_000
 _LONGEST_RANGE = 10**9
-"""What ClusterShell can count from the first to the last, whatever the step."""
+"""The longest range that ClusterShell expands, whatever its step."""
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?:/([0-9]{1,18}))?)?")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
-_STRANGE = re.compile(r"[^A-Za-z0-9_.-]")
-# RFC 1035 labels, and the underscore that clusters use in spite of it.
+_INVALID_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")
+# RFC 1035 labels, plus the underscore that clusters use.
 _NAME = re.compile(r"(?=.{1,253}\Z)(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*")
 
 
 class HostListError(UserError):
-    """A host list that can't be read; names the part and what is wrong with it."""
+    """Raised for an invalid host list; the message names the offending part."""
 
 
-class _UnreadableError(ValueError):
-    """Why one part can't be read."""
+class _InvalidPartError(ValueError):
+    """Raised for an invalid part, with the reason."""
 
 
 def expand(words: Iterable[str], source: str = "--nodes") -> tuple[str, ...]:
-    """All node names of ``words``, each once, in the order given; within a range in natural order.
+    """Expand host lists into node names, each once, in the order given.
 
-    Takes what ``scontrol show hostnames`` prints and what people paste: names, commas, white space,
-    ``gpu[01-04,07]``, IPv6 addresses, and any mixture. ``source`` is where the words come from, for errors.
+    Accepts the output of ``scontrol show hostnames`` and any mixture of names, commas, white space,
+    ``gpu[01-04,07]`` and IPv6 addresses. ``source`` names the input in errors.
 
     Raises:
         HostListError: a part isn't a host list, a name isn't a host name, or there are more than MAX_NODES.
@@ -45,18 +45,18 @@ def expand(words: Iterable[str], source: str = "--nodes") -> tuple[str, ...]:
         try:
             names.update(dict.fromkeys(_expand_part(part)))
             if len(names) > MAX_NODES:
-                raise _UnreadableError(f"that makes more than {MAX_NODES:,} nodes")
-        except _UnreadableError as error:
-            raise HostListError(f"{source}: can't read {quote(part)}: {error}.") from None
+                raise _InvalidPartError(f"the list has more than {MAX_NODES:,} nodes")
+        except _InvalidPartError as error:
+            raise HostListError(f"{source}: {quote(part)} is invalid: {error}.") from None
     return tuple(names)
 
 
 def fold(names: Iterable[str]) -> str:
-    """The host list of ``names``, such as ``gpu[01-04,07]``; ``expand`` of it gives the same names."""
+    """Fold names into a host list such as ``gpu[01-04,07]``; ``expand`` returns the same names."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     hosts: list[str] = []
-    others: list[str] = []  # addresses, and whatever a file says that isn't of this program
+    others: list[str] = []  # addresses, and names in files of other programs
     for name in names:
         (hosts if _NAME.fullmatch(name) else others).append(name)
     folded = str(NodeSet.fromlist(hosts, resolver=RESOLVER_NOGROUP))
@@ -64,7 +64,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """``text`` cut at the commas outside brackets."""
+    """Split ``text`` at the commas outside brackets."""
     start = depth = 0
     for position, character in enumerate(text):
         if character in "[]":
@@ -79,51 +79,53 @@ def _expand_part(part: str) -> tuple[str, ...]:
     if _is_ipv6(part):
         return (part,)
     if part.startswith("-"):
-        raise _UnreadableError("a node name can't begin with a dash")
+        raise _InvalidPartError("a node name can't start with a dash")
     plain = _BRACKETS.sub("", part)
     if "[" in plain or "]" in plain:
-        raise _UnreadableError("missing bracket")
-    if strange := _STRANGE.search(plain):
-        raise _UnreadableError(f"{quote(strange[0])} has no place in a node name")
+        raise _InvalidPartError("a bracket is missing")
+    if character := _INVALID_CHARACTER.search(plain):
+        raise _InvalidPartError(f"a node name can't contain {quote(character[0])}")
     names = _expand_ranges(part) if "[" in part else (part,)
     for name in names:
         if not _NAME.fullmatch(name):
-            raise _UnreadableError("that isn't a host name")
+            raise _InvalidPartError("it isn't a host name")
     return names
 
 
 def _expand_ranges(part: str) -> tuple[str, ...]:
-    """``part`` expanded by ClusterShell, once its ranges are known to be plain and of a bearable size."""
+    """Expand ``part`` with ClusterShell after checking its ranges and their size."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetParseError
 
     count = math.prod(sum(map(_count, inside.split(","))) for inside in _BRACKETS.findall(part))
     if count > MAX_NODES:
-        raise _UnreadableError(f"that makes {count:,} nodes, and {MAX_NODES:,} are the most")
+        raise _InvalidPartError(f"it has {count:,} nodes; the limit is {MAX_NODES:,}")
     try:
         return tuple(NodeSet(part, resolver=RESOLVER_NOGROUP))
     except NodeSetParseError as error:  # bad range: "padding length mismatch : "8-012""
-        why = str(error).removeprefix('bad range: "').partition(":")[0].strip()
-        raise _UnreadableError(why) from None
+        reason = str(error).removeprefix('bad range: "').partition(":")[0].strip()
+        raise _InvalidPartError(reason) from None
 
 
 def _count(item: str) -> int:
-    """How many names a range makes: 5, 1-8 or 0-14/2."""
+    """Return how many names a range has: 5, 1-8 or 0-14/2."""
     match = _RANGE.fullmatch(item)
     if match is None:
-        raise _UnreadableError(f'"{item}" isn\'t a range such as 01-04')
+        raise _InvalidPartError(f'"{item}" isn\'t a range such as 01-04')
     first = int(match[1])
     last = int(match[2] or first)
     step = int(match[3] or 1)
     if last < first or step == 0:
-        raise _UnreadableError(f"the range {quote(item)} is empty")
+        raise _InvalidPartError(f"the range {quote(item)} is empty")
     count = (last - first) // step + 1
     if last - first >= _LONGEST_RANGE and count <= MAX_NODES:
-        raise _UnreadableError(f"the range {quote(item)} is too long")
+        raise _InvalidPartError(f"the range {quote(item)} is too long")
     return count
 
 
 def _is_ipv6(text: str) -> bool:
-    if ":" not in text or "%" in text:  # a scope may hold any character, and means nothing on other machines
+    if (
+        ":" not in text or "%" in text
+    ):  # a scope may contain any character, and has no meaning on other machines
         return False
     import ipaddress
 

@@ -1,4 +1,4 @@
-"""Slurm, asked through its own commands: which nodes a job has, and which of their GPUs."""
+"""A job's nodes, GPUs and times, queried with Slurm's own commands."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.slurm.hosts import expand
 
 _TIMEOUT_S = 5.0
-_QUICK_TIMEOUT_S = 3.0
-_NOW = ("RUNNING", "COMPLETING")
-_BEFORE = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
+_SQUEUE_TIMEOUT_S = 3.0
+_RUNNING = ("RUNNING", "COMPLETING")
+_NOT_STARTED = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
 
-# `scontrol show job` writes a block a job, and in it the fields that matter at fixed places of their
-# lines. Text that people chose (names, comments, commands) can't be taken for a field when lines and
-# their beginnings are respected.
+# `scontrol show job` prints one block for each job, with these fields at fixed places of their lines. Anchors
+# keep free text (names, comments, commands) from being taken for a field.
 _ID = re.compile(r"JobId=(\d+) (?:ArrayJobId=(\d+) ArrayTaskId=(\S+) |HetJobId=(\d+) HetJobOffset=(\d+) )?")
 _NAME = re.compile(r"\A.*?\bJobName=(.*)")
 _USER = re.compile(r"^ +UserId=(.*?)\((\d+)\) GroupId=", re.MULTILINE)
@@ -35,22 +34,22 @@ _GPU_GRES = re.compile(r"(?:\A|,)gpu(?::[^,()]*)?(?:\((IDX):([0-9]+(?:[,-][0-9]+
 
 
 class SlurmError(UserError):
-    """Slurm couldn't be asked, or a job has no nodes to watch. What Slurm said can't disturb a terminal."""
+    """Raised when Slurm fails or a job has no nodes to watch; its message is safe to print."""
 
     def __init__(self, text: str) -> None:
         super().__init__(printable(text))
 
 
-class NoAnswerError(SlurmError):
-    """Slurm couldn't be asked, or its command failed."""
+class SlurmCommandError(SlurmError):
+    """Raised when a Slurm command is missing, fails or times out."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A running job. Times are Unix seconds, None where Slurm doesn't say.
+    """A running job. Times are Unix seconds, None if Slurm doesn't report them.
 
-    ``job_id`` is the plain number that ``srun --jobid`` takes, ``label`` what people call it (``4711_3`` for
-    an array task). ``gpus`` holds the device minors of the job's GPUs on each node where Slurm tracks them.
+    ``job_id`` is the number for ``srun --jobid``, ``label`` the usual name (``4711_3`` for an array task).
+    ``gpus`` holds the device minors of the job's GPUs on each node where Slurm tracks them.
     """
 
     job_id: str
@@ -65,7 +64,7 @@ class Job:
 
 @dataclass(frozen=True)
 class JobRecord:
-    """One block of ``scontrol show job -d``, whatever the job's state."""
+    """One block of ``scontrol show job -d``; the job may be in any state."""
 
     job: Job
     array_task: bool
@@ -77,61 +76,61 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """When a job ends or has ended, in Unix seconds, infinite where it has no limit; whether it runs now."""
+    """When a job ends or has ended (Unix seconds, infinite without a limit), and whether it runs."""
 
     at: float
     running: bool
 
 
 class Slurm:
-    """The commands of the Slurm that this machine belongs to."""
+    """Queries the Slurm cluster of this machine with ``scontrol`` and ``squeue``."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = dict(os.environ if environ is None else environ)
         self._environ["SLURM_TIME_FORMAT"] = "standard"
 
     def job(self, job_id: str) -> Job:
-        """The running job ``job_id`` of the calling user; a heterogeneous job is taken together.
+        """Return the calling user's running job ``job_id``; the components of a heterogeneous job as one.
 
         Raises:
-            SlurmError: there is no scontrol or no such job, it isn't running, or it is somebody else's.
+            SlurmError: scontrol or the job is missing, it isn't running, or it is another user's.
         """
         records = parse_jobs(self._run(_TIMEOUT_S, "scontrol", "show", "job", "-d", job_id))
         if not records:
-            raise SlurmError(f"Slurm knows no job {job_id} (any more).")
+            raise SlurmError(f"Slurm has no job {job_id}.")
         first = records[0]
         if first.uid != os.getuid():
             raise SlurmError(
-                f"job {job_id} belongs to {first.user}; if you may log in to its nodes, name them "
+                f"job {job_id} belongs to {first.user}; if you can log in to its nodes, name them "
                 "with --nodes."
             )
         running = [record for record in records if record.state == "RUNNING"]
         if not running:
-            waiting = (record for record in records if record.state in _BEFORE)
+            waiting = (record for record in records if record.state in _NOT_STARTED)
             raise SlurmError(_not_running(job_id, next(waiting, first)))
         if len(running) > 1 and first.array_task:
             raise SlurmError(
                 f"{len(running)} tasks of job array {job_id} are running; name one, such as --job "
                 f"{running[0].job.label}."
             )
-        return _together([record.job for record in running], self._cluster())
+        return _combine([record.job for record in running], self._cluster())
 
     def end_of(self, job_id: str) -> JobEnd | None:
-        """When a job ends or ended; None while it waits to run. Raises SlurmError."""
+        """Return when a job ends or ended; None before it starts. Raises SlurmError."""
         records = parse_jobs(self._run(_TIMEOUT_S, "scontrol", "show", "job", "-d", job_id))
-        if not records or any(record.state in _BEFORE for record in records):
+        if not records or any(record.state in _NOT_STARTED for record in records):
             return None
         times = [record.job.ends_at for record in records]
         return JobEnd(
             at=max(math.inf if at is None else at for at in times),
-            running=any(record.state in _NOW for record in records),
+            running=any(record.state in _RUNNING for record in records),
         )
 
     def running_jobs(self) -> tuple[str, ...]:
-        """The calling user's running jobs, the newest first; none where Slurm doesn't answer at once."""
+        """Return the calling user's running jobs, the newest first; none if Slurm is slow or missing."""
         try:
             listed = self._run(
-                _QUICK_TIMEOUT_S,
+                _SQUEUE_TIMEOUT_S,
                 "squeue",
                 "--me",
                 "--states=RUNNING",
@@ -148,12 +147,12 @@ class Slurm:
             return name
         try:
             match = _CLUSTER.search(self._run(_TIMEOUT_S, "scontrol", "show", "config"))
-        except SlurmError:  # a job is worth watching without its cluster's name
+        except SlurmError:  # the cluster's name is optional
             return None
         return match[1] if match else None
 
     def _run(self, timeout: float, *command: str) -> str:
-        """The standard output of ``command``."""
+        """Run a command and return its standard output."""
         try:
             done = subprocess.run(
                 command,
@@ -166,22 +165,22 @@ class Slurm:
                 check=False,
             )
         except FileNotFoundError:
-            raise NoAnswerError(f"there is no {command[0]} on your PATH, so Slurm can't be asked.") from None
+            raise SlurmCommandError(f"{command[0]} isn't on your PATH, so Slurm can't be queried.") from None
         except subprocess.TimeoutExpired:
-            raise NoAnswerError(f"Slurm didn't answer {command[0]} within {timeout:.0f} s.") from None
+            raise SlurmCommandError(f"{command[0]} got no reply from Slurm within {timeout:.0f} s.") from None
         except OSError as error:
-            raise NoAnswerError(f"{command[0]} can't be run: {error.strerror}.") from None
+            raise SlurmCommandError(f"{command[0]} can't be run: {error.strerror}.") from None
         if done.returncode != 0:
             if "Invalid job id" in done.stderr or done.stdout.rstrip().endswith("not found"):
-                raise SlurmError(f"Slurm knows no job {command[-1]} (any more).")
-            said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
-            said = said.removeprefix(f"{command[0]}: ").rstrip(".")
-            raise NoAnswerError(f"{' '.join(command[:3])} failed: {said}.")
+                raise SlurmError(f"Slurm has no job {command[-1]}.")
+            message = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
+            message = message.removeprefix(f"{command[0]}: ").rstrip(".")
+            raise SlurmCommandError(f"{' '.join(command[:3])} failed: {message}.")
         return done.stdout
 
 
 def allocation(environ: Mapping[str, str]) -> Job | None:
-    """The job that this shell is in, as far as its environment tells; None outside of any."""
+    """Return the job of this shell from its environment; None outside a job."""
     job_id = environ.get("SLURM_JOB_ID")
     if not job_id:
         return None
@@ -199,7 +198,7 @@ def allocation(environ: Mapping[str, str]) -> Job | None:
 
 
 def parse_jobs(text: str) -> list[JobRecord]:
-    """The jobs in the output of ``scontrol show job -d``."""
+    """Parse the output of ``scontrol show job -d``."""
     blocks = (block.strip("\n") for block in re.split(r"\n\s*\n", text))
     return [record for block in blocks if (record := _parse_job(block))]
 
@@ -231,29 +230,29 @@ def _parse_job(block: str) -> JobRecord | None:
 
 
 def parse_gpus(block: str) -> dict[str, frozenset[int]]:
-    """The device minors of the allocated GPUs of each node, from the ``Nodes=... GRES=`` lines of a job.
+    """Parse each node's allocated GPUs, as device minors, from a job's ``Nodes=... GRES=`` lines.
 
-    A node whose GPUs are only counted is left out. Where no node has a GPU at all the result is empty:
-    then the cluster doesn't hand out GPUs one by one.
+    A node whose GPUs are only counted is left out. Without any GPU the result is empty: the cluster doesn't
+    allocate single GPUs.
     """
-    found: dict[str, frozenset[int]] = {}
+    gpus: dict[str, frozenset[int]] = {}
     for node_list, gres in _NODE_GRES.findall(block):
         items = _GPU_GRES.findall(gres)
         if all(kind == "IDX" for kind, _ in items):
             minors = frozenset(minor for _, indices in items for minor in _indices(indices))
             for node in expand([node_list], "the nodes of the job"):
-                found[node] = found.get(node, frozenset()) | minors
-    return found if any(found.values()) else {}
+                gpus[node] = gpus.get(node, frozenset()) | minors
+    return gpus if any(gpus.values()) else {}
 
 
 def _indices(text: str) -> list[int]:
-    """The numbers of ``0-2,5``."""
+    """Expand ``0-2,5`` into numbers."""
     bounds = (item.partition("-") for item in text.split(","))
     return [number for first, _, last in bounds for number in range(int(first), int(last or first) + 1)]
 
 
-def _together(jobs: list[Job], cluster: str | None) -> Job:
-    """The components of one job as one."""
+def _combine(jobs: list[Job], cluster: str | None) -> Job:
+    """Combine the components of a heterogeneous job."""
     first = jobs[0]
     gpus: dict[str, frozenset[int]] = {}
     for job in jobs:
@@ -274,13 +273,13 @@ def _together(jobs: list[Job], cluster: str | None) -> Job:
 def _not_running(job_id: str, record: JobRecord) -> str:
     state = record.state.lower().replace("_", " ")
     reason = f" ({record.reason})" if record.reason not in {"None", "(null)", ""} else ""
-    if record.state in _BEFORE:
-        return f"job {job_id} is {state}{reason}; come back when it runs."
-    return f"job {job_id} isn't running any more, it is {state}{reason}."
+    if record.state in _NOT_STARTED:
+        return f"job {job_id} is {state}{reason}; try again when it runs."
+    return f"job {job_id} is no longer running: it is {state}{reason}."
 
 
 def _unix_time(text: str) -> float | None:
-    """Unix seconds of Slurm's local time, None for Unknown and its like."""
+    """Convert Slurm's local time to Unix seconds; None for Unknown and N/A."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:

@@ -16,7 +16,7 @@ from gswarm_agent.attach import connect, peer_pid
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import Frame
 from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
-from gswarm_tui.hub import TURNS
+from gswarm_tui.hub import ACK_EVERY_COMMITS
 from tests.bench.figures import Figure, Form
 from tests.bench.processes import cpu_s, peak_mib
 from tests.bench.standin import stand_in
@@ -180,7 +180,7 @@ class Attached:
                         self._changed.notify_all()
                     if due := time.monotonic() - committed >= COMMIT_EVERY_S:
                         committed, commits = time.monotonic(), commits + 1
-                    if self._leaving or (due and commits % TURNS == 0):
+                    if self._leaving or (due and commits % ACK_EVERY_COMMITS == 0):
                         self._write(encode(Ack(self._life, message.seq)))
                 else:
                     self._life = getattr(message, "life", self._life)

@@ -223,10 +223,10 @@ def test_what_cannot_be_done_is_one_sentence(terminal: Terminal, job: str, tmp_p
         f"gswarm-tui: no nodes: use --nodes gpu[01-04] or --job ID (running now: {job}), "
         "or start inside salloc; --demo simulates nodes.",
     )
-    assert told(terminal, "--job 4711") == (2, "gswarm-tui: Slurm knows no job 4711 (any more).")
+    assert told(terminal, "--job 4711") == (2, "gswarm-tui: Slurm has no job 4711.")
     assert told(terminal, "--nodes 'gpu[01-'") == (
         2,
-        'gswarm-tui: --nodes: can\'t read "gpu[01-": missing bracket.',
+        'gswarm-tui: --nodes: "gpu[01-" is invalid: a bracket is missing.',
     )
     assert told(terminal, f"--nodes gpu01 --db {notes}") == (
         1,
@@ -241,7 +241,7 @@ def test_a_job_that_is_not_mine_or_over(cluster: Cluster, terminal: Terminal) ->
     ).stdout.strip()
     assert told(terminal, f"--job {theirs}") == (
         2,
-        f"gswarm-tui: job {theirs} belongs to nobody; if you may log in to its nodes, "
+        f"gswarm-tui: job {theirs} belongs to nobody; if you can log in to its nodes, "
         "name them with --nodes.",
     )
     cluster.run(["scancel", theirs])
@@ -249,7 +249,7 @@ def test_a_job_that_is_not_mine_or_over(cluster: Cluster, terminal: Terminal) ->
     assert over is not None
     assert told(terminal, f"--job {over[1]}") == (
         2,
-        f"gswarm-tui: job {over[1]} isn't running any more, it is completed.",
+        f"gswarm-tui: job {over[1]} is no longer running: it is completed.",
     )
 
 

@@ -311,7 +311,7 @@ async def test_mark_reaches_the_screen_and_the_recording(
 ) -> None:
     head = await asyncio.to_thread(only_head, environ)
     await asyncio.to_thread(send_mark, head, "epoch 3", {"loss": 1.25, "app": "bert"})
-    events = [event for event in running.hub._waiting if isinstance(event, EventLogged)]
+    events = [event for event in running.hub._queued if isinstance(event, EventLogged)]
     assert [(event.kind, event.message, event.at) for event in events] == [("mark", "epoch 3", T0 + 60)]
     running.hub.flush()
     await running.close()
@@ -336,7 +336,7 @@ async def test_head_without_a_recording_takes_marks_and_refuses_queries(
     with pytest.raises(QueryError, match="records nothing, so it can't run queries"):
         await run_query(head, "SELECT 1")
     await asyncio.to_thread(send_mark, head, "here", {})
-    assert [event.message for event in running.hub._waiting if isinstance(event, EventLogged)] == ["here"]
+    assert [event.message for event in running.hub._queued if isinstance(event, EventLogged)] == ["here"]
     await running.close()
 
 

@@ -40,21 +40,21 @@ def test_what_people_write(words: list[str], expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("a,gpu[1-", """--nodes: can't read "gpu[1-": missing bracket."""),
-        ("gpu1]", """--nodes: can't read "gpu1]": missing bracket."""),
-        ("n[9-1]", """--nodes: can't read "n[9-1]": the range "9-1" is empty."""),
-        ("n[1-3/0]", """--nodes: can't read "n[1-3/0]": the range "1-3/0" is empty."""),
-        ("n[a-b]", """--nodes: can't read "n[a-b]": "a-b" isn't a range such as 01-04."""),
-        ("n[8-012]", """--nodes: can't read "n[8-012]": padding length mismatch."""),
+        ("a,gpu[1-", """--nodes: "gpu[1-" is invalid: a bracket is missing."""),
+        ("gpu1]", """--nodes: "gpu1]" is invalid: a bracket is missing."""),
+        ("n[9-1]", """--nodes: "n[9-1]" is invalid: the range "9-1" is empty."""),
+        ("n[1-3/0]", """--nodes: "n[1-3/0]" is invalid: the range "1-3/0" is empty."""),
+        ("n[a-b]", """--nodes: "n[a-b]" is invalid: "a-b" isn't a range such as 01-04."""),
+        ("n[8-012]", """--nodes: "n[8-012]" is invalid: padding length mismatch."""),
         (
             "-oProxyCommand=id",
-            """--nodes: can't read "-oProxyCommand=id": a node name can't begin with a dash.""",
+            """--nodes: "-oProxyCommand=id" is invalid: a node name can't start with a dash.""",
         ),
-        ("b,$(id)", """--nodes: can't read "$(id)": "$" has no place in a node name."""),
-        ("a\x1bc", """--nodes: can't read "a\\x1bc": "\\x1b" has no place in a node name."""),
-        ("two..dots", """--nodes: can't read "two..dots": that isn't a host name."""),
-        ("x" * 64, """--nodes: can't read "%s…": that isn't a host name.""" % ("x" * 59)),
-        ("fe80::1%eth0", """--nodes: can't read "fe80::1%eth0": ":" has no place in a node name."""),
+        ("b,$(id)", """--nodes: "$(id)" is invalid: a node name can't contain "$"."""),
+        ("a\x1bc", """--nodes: "a\\x1bc" is invalid: a node name can't contain "\\x1b"."""),
+        ("two..dots", """--nodes: "two..dots" is invalid: it isn't a host name."""),
+        ("x" * 64, """--nodes: "%s…" is invalid: it isn't a host name.""" % ("x" * 59)),
+        ("fe80::1%eth0", """--nodes: "fe80::1%eth0" is invalid: a node name can't contain ":"."""),
     ],
 )
 def test_the_part_that_cannot_be_read_is_named(word: str, sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""The hub: everything reaches the sinks once and in order, and commits are acknowledged to their nodes."""
+"""The hub hands every event to the sinks once and in order, and acknowledges commits to their nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gswarm_tui.hub import FEW_NODES, Hub, next_flush
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced
 
 
-class Kept:
+class ListSink:
     def __init__(self) -> None:
         self.events: list[Event] = []
 
@@ -38,13 +38,13 @@ class Kept:
         self.events.extend(events)
 
 
-class Link:
+class FakeLink:
     def __init__(self, node: str) -> None:
         self.node = node
         self.acknowledged: list[tuple[str, int]] = []
         self.intervals: list[int] = []
         self.reconnects = 0
-        self.held_up = False
+        self.paused = False
 
     async def run(self) -> None:
         return
@@ -67,7 +67,7 @@ class Link:
         return self.node == "n2"
 
     def is_paused(self) -> bool:
-        return self.held_up
+        return self.paused
 
     def set_interval(self, interval_ms: int) -> None:
         self.intervals.append(interval_ms)
@@ -76,31 +76,31 @@ class Link:
         self.job_end = at
 
 
-def hub(*nodes: str) -> tuple[Hub, Kept]:
-    kept = Kept()
+def hub(*nodes: str) -> tuple[Hub, ListSink]:
+    sink = ListSink()
     ids = iter(["s1", "s2"])
     made = Hub(Fleet(nodes), clock=lambda: 100.0, new_id=lambda: next(ids))
-    made.sinks.append(kept)
-    return made, kept
+    made.sinks.append(sink)
+    return made, sink
 
 
-def test_a_sink_gets_events_and_what_they_led_to_in_order_and_once() -> None:
-    made, kept = hub("n1")
+def test_sink_gets_events_and_derived_events_once_and_in_order() -> None:
+    made, sink = hub("n1")
     lost = LinkChanged("n1", 99.0, Phase.LOST, "refused", "look")
     mark = EventLogged(99.5, "mark", "info", "epoch 3")
     made.publish(lost)
     made.publish(mark)
     made.flush()
     made.flush()
-    assert kept.events == [
+    assert sink.events == [
         lost,
         EventLogged(99.0, "link_lost", "error", "refused", "n1", detail="look"),
         mark,
     ]
 
 
-def test_frames_of_a_tick_reach_the_fleet_at_once_and_before_what_came_after_them() -> None:
-    made, kept = hub("n1")
+def test_frames_of_a_tick_are_applied_together_and_in_order() -> None:
+    made, sink = hub("n1")
     node = made.fleet.nodes["n1"]
     frames = [arrived(seq, [gpu_row(util_pct=seq), None]) for seq in (1, 2, 3, 4)]
     before: list[Event] = [introduced(), *frames[:2], LinkMeasured("n1", T0, 0.0, 0.1)]
@@ -112,24 +112,24 @@ def test_frames_of_a_tick_reach_the_fleet_at_once_and_before_what_came_after_the
     made.publish(frames[3])
     made.flush()
     assert (node.frames, node.gpus[0, 0]) == (3, 4)
-    written = [event for event in kept.events if not isinstance(event, LinkMeasured)]
+    written = [event for event in sink.events if not isinstance(event, LinkMeasured)]
     assert written[1:4] == [*frames[:2], lost]
     assert [event.kind for event in written if isinstance(event, EventLogged)] == ["link_lost", "gap"]
 
 
-def test_a_node_of_which_no_more_is_read_hears_of_each_commit() -> None:
+def test_paused_node_gets_every_acknowledgement() -> None:
     made, _ = hub("n1", "n2", "n3")
-    made.links.update(links := {name: Link(name) for name in ("n1", "n2", "n3")})
-    links["n2"].held_up = True
+    made.links.update(links := {name: FakeLink(name) for name in ("n1", "n2", "n3")})
+    links["n2"].paused = True
     for seq in (1, 2, 3):
         made.recorded(RecorderStatus("f", 1, 1, 0, {(name, "life"): seq for name in links}))
     assert links["n2"].acknowledged == [("life", 1), ("life", 2), ("life", 3)]
     assert len(links["n1"].acknowledged) == 1
 
 
-def test_a_commit_is_acknowledged_once_to_the_node_it_holds() -> None:
+def test_commit_is_acknowledged_once_to_its_node() -> None:
     made, _ = hub("n1", "n2")
-    links = {name: Link(name) for name in ("n1", "n2")}
+    links = {name: FakeLink(name) for name in ("n1", "n2")}
     made.links.update(links)
     status = RecorderStatus("f", 1, 1, 0, {("n1", "life"): 7})
     for _ in range(4):
@@ -140,45 +140,45 @@ def test_a_commit_is_acknowledged_once_to_the_node_it_holds() -> None:
 
 
 def commit(made: Hub, seq: int) -> dict[str, int]:
-    """Frames of these nodes come and are committed: what each of them hears."""
-    links = {name: link for name, link in made.links.items() if isinstance(link, Link)}
+    """Publish and commit a frame of each node; return the acknowledgements by node."""
+    links = {name: link for name, link in made.links.items() if isinstance(link, FakeLink)}
     for name in links:
         made.publish(FrameArrived(name, 1.0, 1.0, "life", TABLES.frame(seq, 1, 0.0, 0, gpus=(), host=None)))
     made.flush()
     made.recorded(RecorderStatus("f", 1, 1, 0, dict.fromkeys(((name, "life") for name in links), seq)))
-    heard = {name: link.acknowledged[-1][1] for name, link in links.items() if link.acknowledged}
+    acknowledged = {name: link.acknowledged[-1][1] for name, link in links.items() if link.acknowledged}
     for link in links.values():
         link.acknowledged.clear()
-    return heard
+    return acknowledged
 
 
-def test_nodes_that_go_on_sending_have_their_turn_at_every_third_commit() -> None:
+def test_sending_nodes_are_acknowledged_at_every_third_commit() -> None:
     made, _ = hub(*"abcdef")
     made.recorder = RecorderStatus("f", 0, 0, 1, {})
-    made.links.update({name: Link(name) for name in "abcdef"})
+    made.links.update({name: FakeLink(name) for name in "abcdef"})
     turns = [commit(made, seq) for seq in (1, 2, 3, 4)]
     assert turns == [{"b": 1, "e": 1}, {"c": 2, "f": 2}, {"a": 3, "d": 3}, {"b": 4, "e": 4}]
 
 
-def test_where_commits_take_long_all_nodes_hear_of_each() -> None:
-    """An agent writes to its disk what isn't acknowledged after five seconds."""
+def test_slow_commits_are_acknowledged_to_all_nodes() -> None:
+    """An agent writes frames to its disk that aren't acknowledged after five seconds."""
     now = 0.0
     made = Hub(Fleet("abc"), clock=lambda: now)
     made.recorder = RecorderStatus("f", 0, 0, 1, {})
-    made.links.update({name: Link(name) for name in "abc"})
+    made.links.update({name: FakeLink(name) for name in "abc"})
     for seq in (1, 2):
         now += 2
         assert commit(made, seq) == dict.fromkeys("abc", seq)
 
 
 @pytest.mark.parametrize("commit_takes", [0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4])
-def test_an_agent_hears_what_is_on_disk_before_it_would_write_it_to_its_own(commit_takes: float) -> None:
-    """However long commits take: they begin with what was flushed, half a second after the one before."""
+def test_acknowledgement_arrives_before_the_agent_would_spill(commit_takes: float) -> None:
+    """A commit takes what was flushed and starts half a second after the one before."""
     now = 0.0
-    made, kept = Hub(Fleet("abc"), clock=lambda: now), Kept()
+    made, sink = Hub(Fleet("abc"), clock=lambda: now), ListSink()
     made.recorder = RecorderStatus("f", 0, 0, 1, {})
-    made.links.update(links := {name: Link(name) for name in "abc"})
-    made.sinks.append(kept)
+    made.links.update(links := {name: FakeLink(name) for name in "abc"})
+    made.sinks.append(sink)
     flushes, begins, ends, writing = next_flush(0.0, 1.0), 0.0, math.inf, 0
     longest = dict.fromkeys("abc", 0.0)
     for tick in range(600):
@@ -193,9 +193,9 @@ def test_an_agent_hears_what_is_on_disk_before_it_would_write_it_to_its_own(comm
         if now >= ends:
             made.recorded(RecorderStatus("f", 1, 1, 0, {(name, "life"): writing for name in "abc"}))
             begins, ends = now + 0.5, math.inf
-        if now >= begins and kept.events:
-            writing = max(event.frame.seq for event in kept.events if isinstance(event, FrameArrived))
-            kept.events.clear()
+        if now >= begins and sink.events:
+            writing = max(event.frame.seq for event in sink.events if isinstance(event, FrameArrived))
+            sink.events.clear()
             begins, ends = math.inf, now + commit_takes
         for name, link in links.items():
             known = link.acknowledged[-1][1] if link.acknowledged else 0
@@ -203,10 +203,10 @@ def test_an_agent_hears_what_is_on_disk_before_it_would_write_it_to_its_own(comm
     assert max(longest.values()) < SPILL_S
 
 
-def test_a_node_that_fell_silent_hears_it_at_the_next_look() -> None:
+def test_silent_node_is_acknowledged_at_the_next_flush() -> None:
     made, _ = hub("a", "b")
     made.recorder = RecorderStatus("f", 0, 0, 1, {})
-    made.links["a"], made.links["b"] = link, other = Link("a"), Link("b")
+    made.links["a"], made.links["b"] = link, other = FakeLink("a"), FakeLink("b")
     assert commit(made, 1) == {"b": 1}
     for name in "ab":
         made.publish(FrameArrived(name, 2.0, 2.0, "life", TABLES.frame(2, 2, 0.0, 0, gpus=(), host=None)))
@@ -216,19 +216,19 @@ def test_a_node_that_fell_silent_hears_it_at_the_next_look() -> None:
     assert (link.acknowledged, other.acknowledged) == ([("life", 1)], [])
 
 
-def test_a_node_that_connects_anew_asks_for_what_is_not_on_disk() -> None:
+def test_lost_node_is_acknowledged_before_its_reconnect() -> None:
     made, _ = hub(*"abc")
     made.recorder = RecorderStatus("f", 0, 0, 1, {})
-    links = {name: Link(name) for name in "abc"}
+    links = {name: FakeLink(name) for name in "abc"}
     made.links.update(links)
     commit(made, 1)
     made.publish(LinkChanged("c", 2.0, Phase.LOST, "cut"))
     assert links["c"].acknowledged == [("life", 1)]
 
 
-def test_without_a_recorder_what_was_shown_is_acknowledged() -> None:
+def test_flushed_frames_are_acknowledged_without_a_recorder() -> None:
     made, _ = hub("n1")
-    made.links["n1"] = link = Link("n1")
+    made.links["n1"] = link = FakeLink("n1")
     for seq in (1, 2):
         made.publish(FrameArrived("n1", 1.0, 1.0, "life", TABLES.frame(seq, 1, 0.0, 0, gpus=(), host=None)))
     assert link.acknowledged == []
@@ -237,9 +237,9 @@ def test_without_a_recorder_what_was_shown_is_acknowledged() -> None:
     assert link.acknowledged == [("life", 2)]
 
 
-def test_with_a_recorder_nothing_is_acknowledged_before_the_commit() -> None:
+def test_frames_are_not_acknowledged_before_the_commit() -> None:
     made, _ = hub("n1")
-    made.links["n1"] = link = Link("n1")
+    made.links["n1"] = link = FakeLink("n1")
     made.recorder = RecorderStatus("f", 0, 0, 1, {})
     made.publish(FrameArrived("n1", 1.0, 1.0, "life", TABLES.frame(1, 1, 0.0, 0, gpus=(), host=None)))
     made.flush()
@@ -249,15 +249,15 @@ def test_with_a_recorder_nothing_is_acknowledged_before_the_commit() -> None:
     assert link.acknowledged == [("life", 1)]
 
 
-def test_nodes_that_may_hold_frames_are_named() -> None:
+def test_nodes_with_frames_are_listed() -> None:
     made, _ = hub("n1", "n2")
-    made.links.update({name: Link(name) for name in ("n1", "n2")})
-    assert made.holding() == ["n2"]
+    made.links.update({name: FakeLink(name) for name in ("n1", "n2")})
+    assert made.nodes_with_frames() == ["n2"]
 
 
-def test_a_node_whose_frames_were_refused_is_met_anew_once() -> None:
+def test_node_whose_frames_were_refused_reconnects_once() -> None:
     made, _ = hub("n1", "n2")
-    links = {name: Link(name) for name in ("n1", "n2")}
+    links = {name: FakeLink(name) for name in ("n1", "n2")}
     made.links.update(links)
     status = RecorderStatus("f", 1, 1, 0, {}, behind=("n1",))
     made.recorded(status)
@@ -268,14 +268,14 @@ def test_a_node_whose_frames_were_refused_is_met_anew_once() -> None:
     assert links["n1"].reconnects == 2
 
 
-def test_sessions_are_events_and_end_when_all_are_stopped() -> None:
-    made, kept = hub()
+def test_sessions_are_events_and_stop_all_ends_them() -> None:
+    made, sink = hub()
     first = made.start_session("train", started_at=40.0)
     second = made.start_session("later", started_at=500.0, note="tomorrow")
     made.change_session(first, name="full train")
     made.stop_all_sessions()
     made.flush()
-    assert [e for e in kept.events if not isinstance(e, EventLogged)] == [
+    assert [e for e in sink.events if not isinstance(e, EventLogged)] == [
         SessionStarted(first, 100.0, "train", 40.0),
         SessionStarted(second, 100.0, "later", 100.0, "tomorrow"),
         SessionChanged(first, 100.0, "full train", None),
@@ -285,16 +285,16 @@ def test_sessions_are_events_and_end_when_all_are_stopped() -> None:
     assert made.fleet.sessions.running == []
 
 
-def test_another_interval_reaches_every_node_and_the_measure_of_staleness() -> None:
-    made, kept = hub("n1")
-    link = Link("n1")
+def test_new_interval_reaches_every_node_and_its_stale_timeout() -> None:
+    made, sink = hub("n1")
+    link = FakeLink("n1")
     made.links["n1"] = link
     made.set_interval(10_000)
     made.flush()
     assert link.intervals == [10_000]
     assert made.fleet.nodes["n1"].stale_after_s == 30.0
     assert made.fleet.interval_ms == 10_000
-    changed, happened = kept.events
+    changed, happened = sink.events
     assert changed == IntervalChanged(100.0, 10_000)
     assert isinstance(happened, EventLogged)
     assert happened.message == "sampling interval changed from 1 s to 10 s"
@@ -302,16 +302,16 @@ def test_another_interval_reaches_every_node_and_the_measure_of_staleness() -> N
 
 
 def test_the_interval_that_is_set_already_makes_no_event_row() -> None:
-    made, kept = hub("n1")
+    made, sink = hub("n1")
     made.set_interval(1000)
     made.flush()
-    assert kept.events == [IntervalChanged(100.0, 1000)]
+    assert sink.events == [IntervalChanged(100.0, 1000)]
 
 
 @pytest.mark.parametrize(
     ("now", "interval_s", "due"),
     [
-        (100.0, 1.0, 100.4),  # what was read at 100 is here by then
+        (100.0, 1.0, 100.4),  # frames sampled at 100 have arrived by then
         (100.4, 1.0, 101.4),
         (100.39, 1.0, 101.4),  # a timer that was early
         (100.45, 1.0, 101.4),
@@ -322,17 +322,17 @@ def test_the_interval_that_is_set_already_makes_no_event_row() -> None:
         (100.7, 0.5, 101.2),
     ],
 )
-def test_it_flushes_when_what_was_read_is_here(now: float, interval_s: float, due: float) -> None:
+def test_flush_comes_after_the_frames(now: float, interval_s: float, due: float) -> None:
     assert next_flush(now, interval_s) == pytest.approx(due)
 
 
 @pytest.mark.parametrize(("nodes", "sooner"), [(FEW_NODES, True), (FEW_NODES + 1, False)])
-async def test_what_comes_at_first_from_few_nodes_is_flushed_sooner(
+async def test_first_frames_of_few_nodes_are_flushed_sooner(
     monkeypatch: pytest.MonkeyPatch, nodes: int, sooner: bool
 ) -> None:
     now, flushed = 100.45, []
     made = Hub(Fleet(["a"]), clock=lambda: now)
-    made.links.update((name, Link(name)) for name in map(str, range(nodes)))
+    made.links.update((name, FakeLink(name)) for name in map(str, range(nodes)))
 
     async def sleep(seconds: float) -> None:
         nonlocal now

@@ -13,7 +13,7 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.run.job_end import GRACE_S, POLL_S, POLL_SOONEST_S, follow
 from gswarm_tui.slurm.jobs import Job, JobEnd, SlurmError
-from tests.unit.test_hub import Link
+from tests.unit.test_hub import FakeLink
 from tests.unit.test_link import BEGIN, FRAME, SECOND_NS, FakeAgent, running_link, settle
 
 JOB = Job("4711", "4711", ("n1",), ends_at=1_000.0)
@@ -39,7 +39,7 @@ async def told(job: Job, *answers: JobEnd | UserError | None) -> tuple[list[floa
     """What the links are told, and how long is waited before each further question."""
     now, ends, pauses = [0.0], list[float](), list[float]()
 
-    class Recording(Link):
+    class RecordingLink(FakeLink):
         def set_job_end(self, at: float) -> None:
             ends.append(at)
 
@@ -48,7 +48,7 @@ async def told(job: Job, *answers: JobEnd | UserError | None) -> tuple[list[floa
         now[0] += seconds
 
     hub = Hub(Fleet(["n1"]), clock=lambda: now[0])
-    hub.links["n1"] = Recording("n1")
+    hub.links["n1"] = RecordingLink("n1")
     await asyncio.gather(follow(hub, Scontrol(*answers), job, sleep), return_exceptions=True)
     return ends, pauses
 

@@ -29,7 +29,7 @@ class Jobs:
         try:
             return self.jobs[job_id]
         except KeyError:
-            raise SlurmError(f"Slurm knows no job {job_id} (any more).") from None
+            raise SlurmError(f"Slurm has no job {job_id}.") from None
 
     def running_jobs(self) -> tuple[str, ...]:
         return tuple(self.jobs)
@@ -56,7 +56,7 @@ def test_a_job_without_slurm_is_told_with_ways_out(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         resolve_nodes(parse(["--job", "5"], {}), {}, nowhere)
     assert str(caught.value) == (
-        "--job 5: there is no scontrol on your PATH, so Slurm can't be asked; run this on a machine of the "
+        "--job 5: scontrol isn't on your PATH, so Slurm can't be queried; run this on a machine of the "
         "cluster, or name nodes with --nodes."
     )
 
@@ -83,7 +83,7 @@ def test_an_allocation_that_slurm_tells_nothing_about_is_watched_all_the_same() 
     assert found.nodes == ("gpu01", "gpu02")
     assert found.job == Job("4711", "4711", ("gpu01", "gpu02"))
     assert found.allocation is None
-    assert found.notice == ("The GPUs of job 4711 are unknown: Slurm knows no job 4711 (any more).")
+    assert found.notice == ("The GPUs of job 4711 are unknown: Slurm has no job 4711.")
 
 
 def test_a_job_is_watched_from_anywhere_and_narrowed_by_nodes() -> None:
@@ -92,7 +92,7 @@ def test_a_job_is_watched_from_anywhere_and_narrowed_by_nodes() -> None:
     assert refusal("--job 4711 --nodes gpu[02-04]", {}, Jobs(JOB)) == (
         "job 4711 has no node gpu[03-04]; its nodes are gpu[01-02]."
     )
-    assert refusal("--job 12", INSIDE, Jobs(JOB)) == "Slurm knows no job 12 (any more)."
+    assert refusal("--job 12", INSIDE, Jobs(JOB)) == "Slurm has no job 12."
 
 
 def test_a_job_without_gpus_of_its_own_says_nothing_about_gpus() -> None:

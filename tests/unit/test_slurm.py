@@ -129,14 +129,14 @@ def test_inside_a_job_the_cluster_is_already_known(programs: Programs) -> None:
 @pytest.mark.parametrize(
     ("state", "reason", "sentence"),
     [
-        ("PENDING", "Resources", "job 4711 is pending (Resources); come back when it runs."),
-        ("CONFIGURING", "None", "job 4711 is configuring; come back when it runs."),
-        ("COMPLETED", "None", "job 4711 isn't running any more, it is completed."),
-        ("FAILED", "NonZeroExitCode", "job 4711 isn't running any more, it is failed (NonZeroExitCode)."),
+        ("PENDING", "Resources", "job 4711 is pending (Resources); try again when it runs."),
+        ("CONFIGURING", "None", "job 4711 is configuring; try again when it runs."),
+        ("COMPLETED", "None", "job 4711 is no longer running: it is completed."),
+        ("FAILED", "NonZeroExitCode", "job 4711 is no longer running: it is failed (NonZeroExitCode)."),
         (
             "OUT_OF_MEMORY",
             "OutOfMemory",
-            "job 4711 isn't running any more, it is out of memory (OutOfMemory).",
+            "job 4711 is no longer running: it is out of memory (OutOfMemory).",
         ),
     ],
 )
@@ -150,20 +150,20 @@ def test_a_job_that_does_not_run_is_told_with_its_state(
 def test_a_job_of_somebody_else_is_refused_with_a_way_out(programs: Programs) -> None:
     programs.scontrol({"4711": block(uid=os.getuid() + 1)})
     assert refusal(programs.slurm(), "4711") == (
-        "job 4711 belongs to ada; if you may log in to its nodes, name them with --nodes."
+        "job 4711 belongs to ada; if you can log in to its nodes, name them with --nodes."
     )
 
 
 def test_a_job_that_does_not_exist_is_told(programs: Programs) -> None:
     programs.scontrol({})
-    assert refusal(programs.slurm(), "99") == "Slurm knows no job 99 (any more)."
+    assert refusal(programs.slurm(), "99") == "Slurm has no job 99."
     programs.add("scontrol", "echo 'Job 2_9 not found'; exit 1")
-    assert refusal(programs.slurm(), "2_9") == "Slurm knows no job 2_9 (any more)."
+    assert refusal(programs.slurm(), "2_9") == "Slurm has no job 2_9."
 
 
 def test_slurm_that_does_not_answer_is_told(programs: Programs) -> None:
     assert refusal(Slurm({"PATH": str(programs.folder)}), "1") == (
-        "there is no scontrol on your PATH, so Slurm can't be asked."
+        "scontrol isn't on your PATH, so Slurm can't be queried."
     )
     programs.add("scontrol", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     assert refusal(programs.slurm(), "1") == (
@@ -185,7 +185,7 @@ def test_an_array_is_watched_by_task(programs: Programs) -> None:
     )
     slurm = programs.slurm()
     assert refusal(slurm, "2") == "2 tasks of job array 2 are running; name one, such as --job 2_1."
-    assert refusal(slurm, "4") == "job 4 is pending; come back when it runs."
+    assert refusal(slurm, "4") == "job 4 is pending; try again when it runs."
     for asked in ("2_1", "3"):  # named, or the only one that runs
         job = slurm.job(asked)
         assert (job.job_id, job.label, job.nodes, job.gpus) == ("7", "2_1", ("gpu03",), {})
