@@ -192,8 +192,8 @@ def dotted(text: re.Match[str]) -> str:
 def plot(recording: Path) -> None:
     """Draw the plot of a session."""
     with closing(FileSource(recording)) as source:
-        span = periods.find_period(source, "full_training")
-        material = load_plot_data(source, span, choose_metrics(), ["loss"])
+        period = periods.find_period(source, "full_training")
+        material = load_plot_data(source, period, choose_metrics(), ["loss"])
     (FOLDER / "plot.png").write_bytes(draw(material, UTC, "png", dpi=160))
 
 
@@ -204,8 +204,8 @@ def report(recording: Path) -> None:
         print("no Chromium here: the report's picture is as it was")
         return
     with closing(FileSource(recording)) as source:
-        span = periods.find_period(source, "full_training")
-        page = build_report(source, span, span.until, UTC, __version__)
+        period = periods.find_period(source, "full_training")
+        page = build_report(source, period, period.until, UTC, __version__)
     path = recording.with_name("report.html")
     path.write_text(page.html(), encoding="utf-8")
     words = ["--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--window-size=1080,1000"]

@@ -1,1 +1,1 @@
-"""What a recording says afterwards: summaries, comparisons, plots, reports, exports."""
+"""Analysis of recordings: periods, summaries and comparisons."""

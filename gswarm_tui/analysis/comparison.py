@@ -1,4 +1,4 @@
-"""Runs side by side: how much faster, how well the added GPUs were used, and what differs most."""
+"""Comparison of runs: speed-up, efficiency, the largest difference, and the table of figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gswarm_tui.store.sql.views import MARK_VALUES, MARKS
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A session to compare: how it is called, its file, its summary, and the final values of its marks."""
+    """A session to compare: its label, file, summary, and the final values of its marks."""
 
     label: str
     file: str
@@ -28,64 +28,64 @@ class ComparedRun:
 
     @property
     def seconds(self) -> float:
-        """How long it took, or has taken so far."""
-        return self.summary.span.seconds
+        """Its duration, so far if it runs."""
+        return self.summary.period.seconds
 
     @property
     def balance(self) -> float | None:
-        """How evenly the GPUs were used: the mean of their mean utilisations over the highest; 1 is even.
+        """Load balance of the GPUs: the mean of their mean utilisations over the highest; 1 is even.
 
-        It is POP's load balance (average over maximum) with utilisation for useful computation.
+        This is POP's load balance (average over maximum), with utilisation for useful computation.
         """
         means = [gpu.util_mean_pct for gpu in self.summary.gpus if gpu.util_mean_pct is not None]
         return sum(means) / len(means) / max(means) if means and max(means) > 0 else None
 
     @property
     def throttled(self) -> float | None:
-        """The share of the measured time that was spent throttled."""
+        """Share of the measured time that was throttled."""
         return part_of(throttled_s(self.whole), self.whole.measured_s)
 
 
 def speed_up(first_s: float, then_s: float) -> float | None:
-    """How many times as fast the other is, None without a duration."""
+    """Return how many times as fast the second run is, None without a duration."""
     return first_s / then_s if then_s > 0 else None
 
 
 def efficiency(first_s: float, first_gpus: int, then_s: float, then_gpus: int) -> float | None:
-    """Scaling efficiency T1 / (n · Tn), where n is how many times the first's GPUs the other has.
+    """Return the scaling efficiency T1 / (n · Tn); n is the ratio of the GPUs of the second and first run.
 
-    It is for the same work done by both. None without a duration.
+    It assumes the same work in both. None without a duration.
     """
     cost = then_s * then_gpus
     return first_s * first_gpus / cost if cost > 0 else None
 
 
-def final_mark_values(source: QuerySource, span: Period) -> dict[str, float]:
-    """The newest number of each name that marks of the span carry. Raises StoreError."""
-    found = source.query(
+def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:
+    """Return the newest value of each name in a period's marks. Raises StoreError."""
+    result = source.query(
         f"WITH marks AS ({MARKS}) SELECT key, arg_max(value, ts) FROM ({MARK_VALUES}) "  # noqa: S608
         "WHERE recording_id = ? AND ts >= ?::TIMESTAMP AND ts < ?::TIMESTAMP AND value IS NOT NULL "
         "GROUP BY key ORDER BY key",
-        span.recording_id,
-        span.started_at,
-        span.until,
+        period.recording_id,
+        period.started_at,
+        period.until,
     )
-    return dict(found.rows())
+    return dict(result.rows())
 
 
-_RELATIVE = 0.08
-"""Runs of the same on other GPUs of one kind take 8 % more or less on average (Sinha et al., SC 2022)."""
-_POINTS = 0.05
-"""GPUs whose means are spread by no more than 5 % count as balanced (ClusterCockpit, Omnistat)."""
-_TELLING = 2.0
-"""A difference is worth telling from twice of what is usual."""
+_USUAL_RATIO = 0.08
+"""Usual relative difference: runs of the same work on other GPUs differ by 8 % (Sinha et al., SC 2022)."""
+_USUAL_SHARE = 0.05
+"""Usual difference of shares: GPUs within 5 % count as balanced (ClusterCockpit, Omnistat)."""
+_NOTABLE = 2.0
+"""Differences from twice the usual are reported."""
 
 
 @dataclass(frozen=True)
 class _Quantity:
-    """Something that runs differ in; ``of_gpu`` gives it for one GPU, whose spread is usual, too.
+    """A figure to compare; ``of_gpu`` returns it for one GPU, as the spread over GPUs counts as usual, too.
 
-    What ``adds_up`` grows as long as a run goes on.
+    A figure that ``adds_up`` grows while a run goes on.
     """
 
     name: str
@@ -125,25 +125,25 @@ _QUANTITIES = (
 
 
 def largest_difference(runs: Sequence[ComparedRun]) -> str:
-    """A sentence on what differs most from the first run, measured by what is usual.
+    """Return a sentence on the largest difference from the first run, relative to the usual difference.
 
-    Usual is the spread over the GPUs of one run, and at least what runs of the same work differ by anyway.
+    Usual is the spread over the GPUs of one run, and at least the known difference of runs of the same work.
     """
-    found = [
+    candidates = [
         (times, quantity, run)
         for run in runs[1:]
         for quantity in _QUANTITIES
         if not (quantity.adds_up and (run.summary.running or runs[0].summary.running))
         and (times := _times_usual(quantity, runs[0], run)) is not None
-        and times >= _TELLING
+        and times >= _NOTABLE
     ]
-    if not found:
-        return "Nothing differs more than runs of the same work usually do."
-    times, quantity, run = max(found, key=lambda one: one[0])
+    if not candidates:
+        return "No figure differs more than between runs of the same work."
+    times, quantity, run = max(candidates, key=lambda one: one[0])
     first = runs[0]
     return (
-        f"What differs most is {quantity.name}: {quantity.shown(quantity.of(run))} in {run.label}, "
-        f"{quantity.shown(quantity.of(first))} in {first.label}; that is {times:.0f} times what is usual "
+        f"Largest difference: {quantity.name}, {quantity.shown(quantity.of(run))} in {run.label}, "
+        f"{quantity.shown(quantity.of(first))} in {first.label}; {times:.0f} times the usual difference "
         "between runs of the same work."
     )
 
@@ -153,13 +153,13 @@ def _times_usual(quantity: _Quantity, first: ComparedRun, then: ComparedRun) -> 
     if a is None or b is None:
         return None
     if not quantity.relative:
-        return abs(b - a) / max(_POINTS, _spread(quantity, first, then))
+        return abs(b - a) / max(_USUAL_SHARE, _spread(quantity, first, then))
     middle = (a + b) / 2
-    return abs(b - a) / max(_RELATIVE * middle, _spread(quantity, first, then)) if middle > 0 else None
+    return abs(b - a) / max(_USUAL_RATIO * middle, _spread(quantity, first, then)) if middle > 0 else None
 
 
 def _spread(quantity: _Quantity, *runs: ComparedRun) -> float:
-    """The standard deviation over the GPUs of a run, of several their quadratic mean; 0 where not known."""
+    """Return the standard deviation over a run's GPUs, of several runs the quadratic mean; 0 if unknown."""
     if (of_gpu := quantity.of_gpu) is None:
         return 0.0
     each = [[v for gpu in run.summary.gpus if (v := of_gpu(gpu)) is not None] for run in runs]
@@ -167,7 +167,7 @@ def _spread(quantity: _Quantity, *runs: ComparedRun) -> float:
 
 
 def _variance(values: Sequence[float]) -> float:
-    """Of all there is; ``statistics`` would bring half a MiB of fractions and decimals for it."""
+    """Return the population variance; the module ``statistics`` would load half a MiB."""
     middle = math.fsum(values) / len(values)
     return math.fsum((value - middle) ** 2 for value in values) / len(values)
 
@@ -176,12 +176,12 @@ _Row = tuple[str, Callable[[ComparedRun], str]]
 
 
 def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) -> TextTable:
-    """A row a figure, a column a run; rows that say nothing are left out."""
+    """Return a table with a row for each figure and a column for each run, without empty rows."""
     first = runs[0]
     several_files = len({run.file for run in runs}) > 1
     rows: list[_Row] = [
         ("file", lambda run: run.file if several_files else DASH),
-        ("began", lambda run: f"{local_time(run.summary.span.started_at, zone):%Y-%m-%d %H:%M:%S}"),
+        ("began", lambda run: f"{local_time(run.summary.period.started_at, zone):%Y-%m-%d %H:%M:%S}"),
         ("nodes", lambda run: str(len(run.summary.nodes))),
         ("GPUs", lambda run: str(run.whole.gpus)),
         ("duration", lambda run: duration_text(run.seconds) + (" so far" if run.summary.running else "")),
@@ -206,20 +206,20 @@ def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) ->
 
 
 def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
-    """What a reader of the table must know: same work, runs that go on, nodes that don't cover theirs."""
-    if _over(runs[0]):
-        yield "Speed-up and efficiency, T1 / (n · Tn), are for runs that do the same work."
+    """Yield notes on the table: same work, running and partial runs."""
+    if _all_ended(runs[0]):
+        yield "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work."
     running = [run.label for run in runs if run.summary.running]
     if len(running) == 1:
-        yield f"{running[0]} still runs: its figures are as of now, and its work can't be compared yet."
+        yield f"{running[0]} is still running: its figures are as of now, and speed-up needs its end."
     elif running:
         names = _listed(running)
-        yield f"{names} still run: their figures are as of now, and their work can't be compared yet."
-    endless = [r.label for r in runs if r.summary.span.ended_at is None and not r.summary.running]
-    if len(endless) == 1:
-        yield f"{endless[0]} has no end: it is taken up to its last sample."
-    elif endless:
-        yield f"{_listed(endless)} have no end: each is taken up to its last sample."
+        yield f"{names} are still running: their figures are as of now, and speed-up needs their ends."
+    without_end = [r.label for r in runs if r.summary.period.ended_at is None and not r.summary.running]
+    if len(without_end) == 1:
+        yield f"{without_end[0]} has no end: its figures go up to its last sample."
+    elif without_end:
+        yield f"{_listed(without_end)} have no end: their figures go up to the last sample of each."
     for run in runs:
         if run.summary.partial:
             all_of_them = len(run.summary.covered)
@@ -228,25 +228,25 @@ def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
 
 
 def _listed(labels: Sequence[str]) -> str:
-    """Names in a sentence: "a, b and c"."""
+    """Join names for a sentence: "a, b and c"."""
     return f"{', '.join(labels[:-1])} and {labels[-1]}"
 
 
-def _over(*runs: ComparedRun) -> bool:
-    """Whether none of them still runs: only then may they have done the same work."""
+def _all_ended(*runs: ComparedRun) -> bool:
+    """Return whether no run is still running, without which they can't have done the same work."""
     return not any(run.summary.running for run in runs)
 
 
 def _speed_up(first: ComparedRun, run: ComparedRun) -> float | None:
-    return speed_up(first.seconds, run.seconds) if _over(first, run) else None
+    return speed_up(first.seconds, run.seconds) if _all_ended(first, run) else None
 
 
 def _energy_ratio(first: ComparedRun, run: ComparedRun) -> float | None:
-    return part_of(run.whole.energy_j, first.whole.energy_j) if _over(first, run) else None
+    return part_of(run.whole.energy_j, first.whole.energy_j) if _all_ended(first, run) else None
 
 
 def _efficiency(first: ComparedRun, run: ComparedRun) -> float | None:
-    if not _over(first, run):
+    if not _all_ended(first, run):
         return None
     return efficiency(first.seconds, first.whole.gpus, run.seconds, run.whole.gpus)
 
@@ -268,7 +268,7 @@ def _value(value: float | None) -> str:
 
 
 def _shared_marks(runs: Sequence[ComparedRun]) -> list[str]:
-    """Names of values that at least two runs have."""
+    """Return the names of values that at least two runs have."""
     names = sorted({name for run in runs for name in run.marks})
     return [name for name in names if sum(name in run.marks for run in runs) > 1]
 
@@ -276,10 +276,10 @@ def _shared_marks(runs: Sequence[ComparedRun]) -> list[str]:
 _COLUMNS: dict[str, tuple[str, Callable[[ComparedRun, ComparedRun], Any]]] = {
     "run": ("VARCHAR", lambda run, _: run.label),
     "file": ("VARCHAR", lambda run, _: run.file),
-    "recording_id": ("INTEGER", lambda run, _: run.summary.span.recording_id),
-    "session_id": ("INTEGER", lambda run, _: run.summary.span.session_id),
-    "started_at": ("TIMESTAMP", lambda run, _: run.summary.span.started_at),
-    "ended_at": ("TIMESTAMP", lambda run, _: run.summary.span.ended_at),
+    "recording_id": ("INTEGER", lambda run, _: run.summary.period.recording_id),
+    "session_id": ("INTEGER", lambda run, _: run.summary.period.session_id),
+    "started_at": ("TIMESTAMP", lambda run, _: run.summary.period.started_at),
+    "ended_at": ("TIMESTAMP", lambda run, _: run.summary.period.ended_at),
     "duration_s": ("DOUBLE", lambda run, _: run.seconds),
     "nodes": ("INTEGER", lambda run, _: len(run.summary.nodes)),
     "complete_nodes": ("INTEGER", lambda run, _: len(run.summary.covered) - len(run.summary.partial)),
@@ -305,7 +305,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[ComparedRun, ComparedRun], Any]]] = {
 
 
 def comparison_result(runs: Sequence[ComparedRun]) -> Result:
-    """A row a run as data: times in UTC, units in the names, then a column a mark's final value."""
+    """Return the comparison as data: a row for each run, and a column for each mark's final value."""
     names = sorted({name for run in runs for name in run.marks})
     rows = [
         tuple(value(run, runs[0]) for _, value in _COLUMNS.values()) + tuple(map(run.marks.get, names))

@@ -1,4 +1,4 @@
-"""Spans: sessions, or whole recordings, that analyses are made of, found by the words that name them."""
+"""Periods to analyse: sessions or whole recordings, and how to find them by name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gswarm_tui.store.querying.results import QueryError, QuerySource
 
 @dataclass(frozen=True)
 class Period:
-    """A session, or with ``session_id`` None a whole recording. Times are UTC without a zone.
+    """A session, or with ``session_id`` None a whole recording. Times are naive UTC.
 
-    ``ended_at`` is None while it runs. ``until`` is its end, or the newest sample's time without one.
-    ``namesakes`` are the ids of older sessions with the name that it was chosen by.
+    ``ended_at`` is None while it runs. ``until`` is its end; without one, the newest sample's time.
+    ``namesakes`` are the ids of older sessions of the same name.
     """
 
     recording_id: int
@@ -31,7 +31,7 @@ class Period:
 
     @property
     def seconds(self) -> float:
-        """How long it took, or has taken so far."""
+        """Its duration, so far if it runs."""
         return max(0.0, (self.until - self.started_at).total_seconds())
 
 
@@ -65,39 +65,39 @@ ORDER BY r.recording_id
 
 
 def load_sessions(source: QuerySource) -> list[Period]:
-    """All sessions of a file, oldest first. Raises UserError, StoreError."""
-    return _found(source, _SESSIONS)
+    """Return all sessions of a file, oldest first. Raises UserError, StoreError."""
+    return _load(source, _SESSIONS)
 
 
 def load_recordings(source: QuerySource) -> list[Period]:
-    """All recordings of a file as spans. Raises UserError, StoreError."""
-    return _found(source, _RECORDINGS)
+    """Return all recordings of a file. Raises UserError, StoreError."""
+    return _load(source, _RECORDINGS)
 
 
 def find_period(source: QuerySource, wanted: str = "") -> Period:
-    """The session of this name or number; without a word the newest, or the newest recording if it has none.
+    """Find a session by name or number; without one, the newest session, else the newest recording.
 
-    Of sessions with the same name the newest is meant. ``recording N`` is a whole recording.
+    Of sessions with the same name, returns the newest. ``recording N`` is a whole recording.
 
     Raises:
-        UserError: there is none.
+        UserError: nothing matches.
         StoreError: the file can't be read.
     """
-    found, whole = load_sessions(source), load_recordings(source)
+    sessions, recordings = load_sessions(source), load_recordings(source)
     if not wanted:
-        if latest := (found or whole)[-1:]:
+        if latest := (sessions or recordings)[-1:]:
             return latest[0]
         raise UserError(f"{source.path} holds no recording.")
-    if named := [one for one in found if one.name == wanted]:
+    if named := [one for one in sessions if one.name == wanted]:
         older = tuple(one.session_id for one in named[:-1] if one.session_id is not None)
         return replace(named[-1], namesakes=older)
-    numbered = [one for one in found if str(one.session_id) == wanted]
-    if chosen := (numbered or [one for one in whole if one.name == wanted])[-1:]:
+    numbered = [one for one in sessions if str(one.session_id) == wanted]
+    if chosen := (numbered or [one for one in recordings if one.name == wanted])[-1:]:
         return chosen[0]
-    raise UserError(_unknown(source, wanted, found))
+    raise UserError(_unknown(source, wanted, sessions))
 
 
-def _found(source: QuerySource, sql: str) -> list[Period]:
+def _load(source: QuerySource, sql: str) -> list[Period]:
     try:
         return [Period(**row) for row in source.query(sql).dicts()]
     except QueryError as error:
@@ -108,11 +108,11 @@ def _found(source: QuerySource, sql: str) -> list[Period]:
         raise UserError(words) from error
 
 
-def _unknown(source: QuerySource, wanted: str, found: Sequence[Period]) -> str:
-    if not found:
+def _unknown(source: QuerySource, wanted: str, sessions: Sequence[Period]) -> str:
+    if not sessions:
         return (
-            f"{source.path} has no session {quote(wanted)}: it has none at all; "
-            'a whole recording is named as "recording 1".'
+            f"{source.path} has no session {quote(wanted)}, nor any other; "
+            'a whole recording is "recording 1".'
         )
-    hint = nearest(wanted, [one.name for one in found]) or "; gswarm-tui sessions lists them"
+    hint = nearest(wanted, [one.name for one in sessions]) or "; gswarm-tui sessions lists them"
     return f"{source.path} has no session {quote(wanted)}{hint}."

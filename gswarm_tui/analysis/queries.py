@@ -1,4 +1,4 @@
-"""What a person asks a recording from a screen: SQL, what a session came to, sessions side by side."""
+"""Queries of the screens on a recording: SQL, details of a session, comparison of sessions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QuerySource
 
-MOST_ROWS = 5_000
-"""Rows of an answer that are kept; more can't be read on a screen."""
-MOST_COUNTED = 100_000
-"""As many rows are fetched to tell how many there are."""
-MOST_EVENTS = 2_000
+MAX_ROWS = 5_000
+"""Rows of a result that are kept; nobody reads more on a screen."""
+MAX_COUNTED = 100_000
+"""Rows that are counted; larger results show "more than"."""
+MAX_EVENTS = 2_000
 
-_SAME_S = 1e-3
-"""Sessions are found by when they began, which the database has in microseconds."""
+_SAME_START_S = 1e-3
+"""Tolerance in seconds when a session is found by its start."""
 
 _EVENTS = """
 SELECT e.ts, e.kind, e.severity, n.node, g.gpu_index AS gpu, coalesce(e.message, '') AS message, e.detail
@@ -36,14 +36,14 @@ ORDER BY e.ts LIMIT ?
 
 
 class RecordingQueryError(Exception):
-    """Why there is no answer, in one sentence."""
+    """Raised for a failed query; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class ResultPage:
-    """An answer's first rows, and how many there are: None for more than were counted.
+    """First rows of a result and their total, None for more than ``MAX_COUNTED``.
 
-    Values are what DuckDB's Python client gives; ``seconds`` is how long it took.
+    Values are those of DuckDB's Python client; ``seconds`` is the time of the query.
     """
 
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ class ResultPage:
 
 @dataclass(frozen=True)
 class SessionKey:
-    """A session by its name and when it began (Unix seconds), which tell it from all others."""
+    """Key of a session: its name and start (Unix seconds)."""
 
     name: str
     started_at: float
@@ -63,7 +63,7 @@ class SessionKey:
 
 @dataclass(frozen=True)
 class SessionDetails:
-    """All that is known of a session; ``events`` has the first ones, marks among them."""
+    """Summary, processes and first events (with marks) of a session."""
 
     summary: Summary
     processes: list[ProcessPeaks]
@@ -71,9 +71,9 @@ class SessionDetails:
 
 
 class RecordingQueries:
-    """Asks a source, which it is given for itself, one thing at a time.
+    """Queries on a source of its own, one at a time.
 
-    All that answers takes a while and belongs into a thread; ``stop`` and ``close`` may come from another.
+    Queries block, so call them in a thread; ``stop`` and ``close`` may be called from another.
     """
 
     def __init__(self, source: QuerySource, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,57 +82,61 @@ class RecordingQueries:
         self._clock = clock
 
     def query(self, sql: str) -> ResultPage:
-        """The answer to one statement that reads. Raises DeskError."""
+        """Run one read-only statement. Raises RecordingQueryError."""
         begun = self._clock()
-        with _told():
-            answer = self._source.query(sql)
+        with _converted_errors():
+            result = self._source.query(sql)
             rows: list[tuple[Any, ...]] = []
             count = 0
             try:
-                for batch in answer.batches:
-                    rows += batch[: MOST_ROWS - len(rows)]
+                for batch in result.batches:
+                    rows += batch[: MAX_ROWS - len(rows)]
                     count += len(batch)
-                    if count > MOST_COUNTED:
+                    if count > MAX_COUNTED:
                         break
             finally:
-                answer.close()
-        total = None if count > MOST_COUNTED else count
-        return ResultPage(tuple(answer.names), tuple(answer.types), rows, total, self._clock() - begun)
+                result.close()
+        total = None if count > MAX_COUNTED else count
+        return ResultPage(tuple(result.names), tuple(result.types), rows, total, self._clock() - begun)
 
     def details(self, session: SessionKey) -> SessionDetails:
-        """What a session came to, as far as it is on disk. Raises DeskError."""
-        with _told():
-            span = self._span(session)
+        """Return the details of a session, as far as it is on disk. Raises RecordingQueryError."""
+        with _converted_errors():
+            period = self._find(session)
             return SessionDetails(
-                summarize(self._source, span), processes(self._source, span), list(self._events(span))
+                summarize(self._source, period), processes(self._source, period), list(self._events(period))
             )
 
-    def runs(self, sessions: Sequence[SessionKey]) -> list[comparison.ComparedRun]:
-        """Sessions to compare, by names that differ. Raises DeskError."""
-        with _told():
-            found = [self._span(session) for session in sessions]
-            names = Counter(span.name for span in found)
+    def compared_runs(self, sessions: Sequence[SessionKey]) -> list[comparison.ComparedRun]:
+        """Return sessions to compare, with distinct labels. Raises RecordingQueryError."""
+        with _converted_errors():
+            found = [self._find(session) for session in sessions]
+            names = Counter(period.name for period in found)
             return [
-                self._run(span, span.name if names[span.name] == 1 else f"{span.name} #{span.session_id}")
-                for span in found
+                self._run(
+                    period, period.name if names[period.name] == 1 else f"{period.name} #{period.session_id}"
+                )
+                for period in found
             ]
 
-    def _run(self, span: Period, label: str) -> comparison.ComparedRun:
-        summary = summarize(self._source, span)
+    def _run(self, period: Period, label: str) -> comparison.ComparedRun:
+        summary = summarize(self._source, period)
         if summary.whole is None:
-            raise RecordingQueryError(f"{span.name} holds no sample of a GPU, so there is nothing to compare")
-        marks = comparison.final_mark_values(self._source, span)
+            raise RecordingQueryError(f"{period.name} has no GPU samples to compare")
+        marks = comparison.final_mark_values(self._source, period)
         return comparison.ComparedRun(label, str(self._source.path), summary, summary.whole, marks)
 
-    def _span(self, session: SessionKey) -> Period:
-        begun = [one for one in periods.load_sessions(self._source) if _apart(one, session) <= _SAME_S]
-        named = [one for one in begun if one.name == session.name]
-        if not begun:
-            raise RecordingQueryError(f"{session.name} isn't on disk yet; it will be in a moment")
-        return (named or begun)[-1]
+    def _find(self, session: SessionKey) -> Period:
+        candidates = [
+            one for one in periods.load_sessions(self._source) if _apart(one, session) <= _SAME_START_S
+        ]
+        named = [one for one in candidates if one.name == session.name]
+        if not candidates:
+            raise RecordingQueryError(f"{session.name} isn't on disk yet; try again in a moment")
+        return (named or candidates)[-1]
 
-    def _events(self, span: Period) -> Iterator[EventLogged]:
-        found = self._source.query(_EVENTS, span.recording_id, span.started_at, span.until, MOST_EVENTS)
+    def _events(self, period: Period) -> Iterator[EventLogged]:
+        found = self._source.query(_EVENTS, period.recording_id, period.started_at, period.until, MAX_EVENTS)
         for row in found.dicts():
             yield EventLogged(
                 _unix(row["ts"]),
@@ -145,16 +149,16 @@ class RecordingQueries:
             )
 
     def stop(self) -> None:
-        """End what is being asked: there DeskError is raised."""
+        """Interrupt the running query, which raises RecordingQueryError."""
         self._source.interrupt()
 
     def close(self) -> None:
-        """Let go of the source; what is being asked ends."""
+        """Close the source and interrupt the running query."""
         self._source.close()
 
 
-def _apart(span: Period, session: SessionKey) -> float:
-    return abs(_unix(span.started_at) - session.started_at)
+def _apart(period: Period, session: SessionKey) -> float:
+    return abs(_unix(period.started_at) - session.started_at)
 
 
 def _unix(moment: datetime) -> float:
@@ -162,8 +166,8 @@ def _unix(moment: datetime) -> float:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """What goes wrong becomes one sentence."""
+def _converted_errors() -> Iterator[None]:
+    """Raise RecordingQueryError for errors of the store."""
     try:
         yield
     except (StoreError, UserError) as error:

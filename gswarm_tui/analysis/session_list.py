@@ -1,4 +1,4 @@
-"""The sessions of a file, or its recordings, with what each came to."""
+"""List of the sessions or recordings of a file, with their figures."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from gswarm_tui.store.querying.results import QuerySource, Result
 
 @dataclass(frozen=True)
 class ListedPeriod:
-    """A span with its figures: ``whole`` is None where no GPU was sampled.
+    """A period with its figures: ``whole`` is None if no GPU was sampled.
 
-    Of ``nodes`` nodes, ``complete`` cover all of it. ``status`` is empty where it has no end and isn't being
-    recorded.
+    Of ``nodes`` nodes, ``complete`` cover all of it. ``status`` is empty if it has no end and isn't running.
     """
 
-    span: Period
+    period: Period
     status: str
     whole: Figures | None
     nodes: int
@@ -30,36 +29,36 @@ class ListedPeriod:
 
 
 def list_periods(
-    source: QuerySource, spans: Sequence[Period], done: Callable[[float], None]
+    source: QuerySource, periods: Sequence[Period], report: Callable[[float], None]
 ) -> list[ListedPeriod]:
-    """Sum up each span, one after the other, so that memory stays bounded. Raises StoreError.
+    """Summarize each period in turn, so that memory stays bounded. Raises StoreError.
 
-    ``done`` is told the share that is done, from 0 to 1.
+    ``report`` gets the share done, from 0 to 1.
     """
     found: list[ListedPeriod] = []
-    for span in spans:
-        done(len(found) / len(spans))
-        summary = summarize(source, span)
+    for period in periods:
+        report(len(found) / len(periods))
+        summary = summarize(source, period)
         covered = len(summary.covered)
-        status = span.status if span.ended_at is not None or summary.running else ""
-        found.append(ListedPeriod(span, status, summary.whole, covered, covered - len(summary.partial)))
+        status = period.status if period.ended_at is not None or summary.running else ""
+        found.append(ListedPeriod(period, status, summary.whole, covered, covered - len(summary.partial)))
     return found
 
 
 def period_table(found: Sequence[ListedPeriod], zone: tzinfo | None = None) -> TextTable:
-    """A row a span, for people: times in a zone (None is the machine's own)."""
+    """Return the list as a table, with times in a zone (None: local)."""
     rows = [
         (
-            "" if one.span.session_id is None else str(one.span.session_id),
-            one.span.name,
-            f"{local_time(one.span.started_at, zone):%Y-%m-%d %H:%M}",
-            duration_text(one.span.seconds),
+            "" if one.period.session_id is None else str(one.period.session_id),
+            one.period.name,
+            f"{local_time(one.period.started_at, zone):%Y-%m-%d %H:%M}",
+            duration_text(one.period.seconds),
             one.status or "no end",
             str(one.whole.gpus) if one.whole else DASH,
             percent(one.whole.util_mean_pct if one.whole else None),
             energy(one.whole.energy_j if one.whole else None),
             share(one.whole.coverage if one.whole else None),
-            one.span.note,
+            one.period.note,
         )
         for one in found
     ]
@@ -68,9 +67,9 @@ def period_table(found: Sequence[ListedPeriod], zone: tzinfo | None = None) -> T
 
 
 def partial_note(found: Sequence[ListedPeriod]) -> str:
-    """Which spans not all nodes cover; empty where there is none."""
+    """Return a note on the periods that not all nodes cover, or nothing."""
     parts = [
-        f"{one.span.name} ({one.complete:,} of {one.nodes:,} nodes)"
+        f"{one.period.name} ({one.complete:,} of {one.nodes:,} nodes)"
         for one in found
         if one.complete < one.nodes
     ]
@@ -97,7 +96,7 @@ _COLUMNS = {
 
 
 def period_result(found: Sequence[ListedPeriod]) -> Result:
-    """The same as data: times in UTC, units in the names, ended_at NULL while a session runs."""
+    """Return the list as data: times in UTC, ended_at NULL while a session runs."""
     return Result(tuple(_COLUMNS), tuple(_COLUMNS.values()), _batches(found))
 
 
@@ -106,9 +105,16 @@ def _batches(found: Sequence[ListedPeriod]) -> Iterator[list[tuple[Any, ...]]]:
 
 
 def _values(one: ListedPeriod) -> Iterator[Any]:
-    span = one.span
-    yield from (span.session_id, span.name, span.recording_id, span.started_at, span.ended_at, span.seconds)
+    period = one.period
+    yield from (
+        period.session_id,
+        period.name,
+        period.recording_id,
+        period.started_at,
+        period.ended_at,
+        period.seconds,
+    )
     yield from (one.status or None, one.nodes, one.complete)
     for name in ("gpus", "util_mean_pct", "energy_j", "energy_kwh", "coverage"):
         yield getattr(one.whole, name) if one.whole else None
-    yield span.note
+    yield period.note

@@ -1,4 +1,4 @@
-"""What a session, or a whole recording, came to: by GPU, by node and in all, and each process's peaks."""
+"""Summary of a period: figures by GPU, by node and in all, and the peaks of each process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Figures:
-    """One GPU, the GPUs of one node, or all: ``scope`` is gpu, node or all. None where nothing was measured.
+    """Figures of one GPU, of a node's GPUs, or of all: ``scope`` is gpu, node or all. None is unmeasured.
 
-    Means and quantiles are over all samples of single GPUs, maxima of the single GPU that had the highest;
-    times are summed over GPUs. Coverage is the share of the GPUs' time that samples stand for. A bubble is a
-    phase of idle samples between two busy ones of a GPU; ``bubble_share`` is of the measured time between the
-    first and the last busy sample. The host's maxima are None for a GPU.
+    Means and quantiles are over all samples of single GPUs, maxima are of the GPU with the highest value;
+    times are summed over GPUs. Coverage is the share of the GPUs' time that samples cover. A bubble is an
+    idle phase between two busy samples of a GPU; ``bubble_share`` is of the measured time between the first
+    and the last busy sample. The host's maxima are None for a GPU.
     """
 
     scope: str
@@ -59,12 +59,12 @@ class Figures:
 
     @property
     def measured_s(self) -> float | None:
-        """The time that samples with a utilisation stand for."""
+        """Seconds that samples with a utilisation cover."""
         return None if self.busy_s is None or self.idle_s is None else self.busy_s + self.idle_s
 
     @property
     def label(self) -> str:
-        """ "all", "gpu03" or "gpu03:5" """
+        """Its name: "all", "gpu03" or "gpu03:5"."""
         if self.node is None:
             return "all"
         return self.node if self.gpu_index is None else f"{self.node}:{self.gpu_index}"
@@ -72,7 +72,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class ProcessPeaks:
-    """A process on one GPU and its peaks; times are UTC without a zone."""
+    """A process on one GPU and its peaks; times are naive UTC."""
 
     node: str
     gpu_index: int
@@ -92,7 +92,7 @@ class ProcessPeaks:
 
 @dataclass(frozen=True)
 class NodeCoverage:
-    """How much of the span the frames of a node stand for; ``complete`` if nothing of note is missing."""
+    """Coverage of a period by a node's frames; ``complete`` if no significant part is missing."""
 
     node: str
     frames: int
@@ -103,9 +103,9 @@ class NodeCoverage:
 
 @dataclass(frozen=True)
 class Summary:
-    """``whole`` is None where no GPU was sampled in the span; ``running`` if it is being recorded."""
+    """Figures of a period; ``whole`` is None if no GPU was sampled, ``running`` while it is recorded."""
 
-    span: Period
+    period: Period
     running: bool
     whole: Figures | None
     nodes: tuple[Figures, ...]
@@ -114,58 +114,60 @@ class Summary:
 
     @property
     def partial(self) -> tuple[str, ...]:
-        """The nodes that don't cover all of the span."""
+        """The nodes that don't cover the whole period."""
         return tuple(one.node for one in self.covered if not one.complete)
 
 
-def summarize(source: QuerySource, span: Period) -> Summary:
-    """Sum up a span. Raises StoreError."""
-    asked = _spans(span)
-    rows = [_made(Figures, row) for row in source.query(summaries.summary(asked)).dicts()]
+def summarize(source: QuerySource, period: Period) -> Summary:
+    """Summarize a period. Raises StoreError."""
+    sql_periods = _spans(period)
+    rows = [_from_row(Figures, row) for row in source.query(summaries.summary(sql_periods)).dicts()]
     by_scope: dict[str, list[Figures]] = {"all": [], "node": [], "gpu": []}
     for row in sorted(rows, key=_place):
         by_scope[row.scope].append(row)
-    covered = source.query(summaries.coverage(asked)).dicts()
+    covered = source.query(summaries.coverage(sql_periods)).dicts()
     return Summary(
-        span,
-        span.ended_at is None and source.running,
+        period,
+        period.ended_at is None and source.running,
         next(iter(by_scope["all"]), None),
         tuple(by_scope["node"]),
         tuple(by_scope["gpu"]),
-        tuple(sorted((_made(NodeCoverage, row) for row in covered), key=lambda one: natural_key(one.node))),
+        tuple(
+            sorted((_from_row(NodeCoverage, row) for row in covered), key=lambda one: natural_key(one.node))
+        ),
     )
 
 
-def processes(source: QuerySource, span: Period) -> list[ProcessPeaks]:
-    """The processes on the GPUs of a span, those with the most GPU memory first. Raises StoreError."""
-    rows = source.query(summaries.processes(_spans(span))).dicts()
+def processes(source: QuerySource, period: Period) -> list[ProcessPeaks]:
+    """Return the processes on a period's GPUs, most GPU memory first. Raises StoreError."""
+    rows = source.query(summaries.processes(_spans(period))).dicts()
     return sorted(
-        (_made(ProcessPeaks, row) for row in rows),
+        (_from_row(ProcessPeaks, row) for row in rows),
         key=lambda one: (-(one.gpu_memory_max_mib or 0), natural_key(one.node), one.gpu_index, one.pid),
     )
 
 
-def figures_result(source: QuerySource, span: Period, scope: str = "") -> Result:
-    """All figures of a span as data, or those of one scope: gpu, node or all. Raises StoreError."""
+def figures_result(source: QuerySource, period: Period, scope: str = "") -> Result:
+    """Return the figures of a period as data, all or of one scope (gpu, node, all). Raises StoreError."""
     return source.query(
         "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "  # noqa: S608
-        f"FROM ({summaries.summary(_spans(span))}) WHERE scope = ? OR ? = '' "
+        f"FROM ({summaries.summary(_spans(period))}) WHERE scope = ? OR ? = '' "
         "ORDER BY scope, node, gpu_index",
-        span.name,
-        span.recording_id,
+        period.name,
+        period.recording_id,
         scope,
         scope,
     )
 
 
-def processes_result(source: QuerySource, span: Period) -> Result:
-    """The processes of a span and their peaks as data. Raises StoreError."""
+def processes_result(source: QuerySource, period: Period) -> Result:
+    """Return the processes of a period and their peaks as data. Raises StoreError."""
     return source.query(
         "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "  # noqa: S608
-        f"FROM ({summaries.processes(_spans(span))}) "
+        f"FROM ({summaries.processes(_spans(period))}) "
         "ORDER BY gpu_memory_max_mib DESC NULLS LAST, node, gpu_index, pid",
-        span.name,
-        span.recording_id,
+        period.name,
+        period.recording_id,
     )
 
 
@@ -173,11 +175,11 @@ def _place(one: Figures) -> tuple[Any, ...]:
     return natural_key(one.node or ""), -1 if one.gpu_index is None else one.gpu_index
 
 
-def _spans(span: Period) -> Spans:
-    return one_span(span.recording_id, span.started_at, span.until)
+def _spans(period: Period) -> Spans:
+    return one_span(period.recording_id, period.started_at, period.until)
 
 
-def _made(kind: type[T], row: Mapping[str, Any]) -> T:
-    """A dataclass of the row's columns that it has."""
+def _from_row(kind: type[T], row: Mapping[str, Any]) -> T:
+    """Build a dataclass from the columns of a row that are its fields."""
     columns: Any = kind
     return kind(**{field.name: row[field.name] for field in fields(columns)})

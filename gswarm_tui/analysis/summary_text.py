@@ -1,4 +1,4 @@
-"""A summary in words: lines about the whole, tables of nodes and GPUs, and the GPUs that stand out."""
+"""Text of a summary: lines about the whole, tables of nodes and GPUs, and outliers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LabelledLine = tuple[str, str]
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows of texts under their names; columns in ``right`` are numbers."""
+    """A table of text; columns in ``right`` are numbers."""
 
     names: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -23,26 +23,26 @@ class TextTable:
 
 
 def heading(summary: Summary, zone: tzinfo | None = None) -> str:
-    """When and how long it was and of how much, in a zone's time (None is the machine's own)."""
-    span = summary.span
-    began, until = local_time(span.started_at, zone), local_time(span.until, zone)
+    """Return the heading: times in a zone (None: local), duration, nodes, GPUs and job."""
+    period = summary.period
+    began, until = local_time(period.started_at, zone), local_time(period.until, zone)
     end = f"{until:%H:%M:%S}" if began.date() == until.date() else f"{until:%Y-%m-%d %H:%M:%S}"
-    parts = [f"{began:%Y-%m-%d %H:%M:%S} to {end}", duration_text(span.seconds)]
-    if span.ended_at is None:
+    parts = [f"{began:%Y-%m-%d %H:%M:%S} to {end}", duration_text(period.seconds)]
+    if period.ended_at is None:
         parts.append("still running" if summary.running else "no end")
     parts += [plural(len(summary.nodes), "node"), plural(len(summary.gpus), "GPU")]
-    if span.job:
-        parts.append(f"job {span.job}")
+    if period.job:
+        parts.append(f"job {period.job}")
     return " · ".join(parts)
 
 
 def local_time(at: datetime, zone: tzinfo | None = None) -> datetime:
-    """A time of the database in a zone (None is the machine's own)."""
+    """Convert a time of the database to a zone (None: local)."""
     return at.replace(tzinfo=UTC).astimezone(zone)
 
 
 def duration_text(seconds: float | None) -> str:
-    """A length of time: "0.4 s", "22 s", "00:12:31", "2 d 03:04:05"."""
+    """Format a duration: "0.4 s", "22 s", "00:12:31", "2 d 03:04:05"."""
     if seconds is None:
         return DASH
     if seconds < 9.95:
@@ -51,7 +51,7 @@ def duration_text(seconds: float | None) -> str:
 
 
 def share(part: float | None) -> str:
-    """A share of 1 in percent; "100 %" and "0 %" only where that is so: "99.9 %", "0.1 %"."""
+    """Format a share of 1 in percent; rounds to "100 %" and "0 %" only if exact: "99.9 %", "0.1 %"."""
     if part is None:
         return DASH
     hundredfold = 100 * part
@@ -63,17 +63,17 @@ def share(part: float | None) -> str:
 
 
 def part_of(some: float | None, whole: float | None) -> float | None:
-    """The share, None where either isn't known."""
+    """Return the share, None if either is unknown."""
     return some / whole if some is not None and whole else None
 
 
 def throttled_s(one: Figures) -> float | None:
-    """The time spent throttled for the reason that took most, None where none was measured."""
+    """Return the time throttled for the longest reason, None if unmeasured."""
     return max((s for _, s in _causes(one) if s is not None), default=None)
 
 
 def summary_lines(summary: Summary) -> list[LabelledLine]:
-    """The whole span in some lines, a label and words each; none without a sample."""
+    """Return lines about the whole period, a label and text each; none without samples."""
     one = summary.whole
     if one is None:
         return []
@@ -87,7 +87,7 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
         ("GPU memory", _memory(one, summary)),
         ("temperature", f"max {_maximum(summary, 'temp_max_c', _celsius)}"),
         ("hosts", _hosts(one)),
-        ("coverage", f"{share(one.coverage)} of the GPUs' time, {one.samples:,} samples"),
+        ("coverage", f"{share(one.coverage)} of the GPU time, {one.samples:,} samples"),
     ]
     return lines + [("", words) for words in _partial(summary)]
 
@@ -108,11 +108,11 @@ def _busy(one: Figures) -> str:
 
 def _bubbles(one: Figures, summary: Summary) -> str:
     if not one.bubbles:
-        return DASH if one.bubbles is None else "none: no GPU idled between two busy phases"
+        return DASH if one.bubbles is None else "none: no GPU was idle between busy phases"
     longest = _maximum(summary, "bubble_longest_s", duration_text)
     return (
-        f"{share(one.bubble_share)} between busy phases: {one.bubbles:,}, "
-        f"together {duration_text(one.bubble_s)}, longest {longest}"
+        f"{share(one.bubble_share)} of the time between busy phases: {plural(one.bubbles, 'bubble')}, "
+        f"total {duration_text(one.bubble_s)}, longest {longest}"
     )
 
 
@@ -128,10 +128,10 @@ def _throttled(one: Figures) -> str:
     known = [(cause, s) for cause, s in _causes(one) if s is not None]
     if not known:
         return DASH
-    told = [
+    parts = [
         f"{cause} {duration_text(s)} ({share(part_of(s, one.measured_s))})" for cause, s in known if s > 0
     ]
-    return ", ".join(told) or "never"
+    return ", ".join(parts) or "never"
 
 
 def _energy(one: Figures) -> str:
@@ -142,12 +142,12 @@ def _energy(one: Figures) -> str:
 
 def _memory(one: Figures, summary: Summary) -> str:
     used = used_of(one.mem_used_max_mib, one.mem_total_mib).replace("/", " of ")
-    return f"at most {used}{_holder(summary, 'mem_used_max_mib')}"
+    return f"max {used}{_holder(summary, 'mem_used_max_mib')}"
 
 
 def _hosts(one: Figures) -> str:
     used = used_of(one.host_memory_max_mib, one.host_memory_total_mib).replace("/", " of ")
-    return f"CPU at most {percent(one.host_cpu_max_pct)}, memory at most {used}"
+    return f"max CPU {percent(one.host_cpu_max_pct)}, max memory {used}"
 
 
 def _celsius(value: float | None) -> str:
@@ -159,7 +159,7 @@ def _maximum(summary: Summary, name: str, shown: Callable[[float | None], str]) 
 
 
 def _holder(summary: Summary, name: str) -> str:
-    """Which GPU had the most of it, in brackets; nothing where several had, or there is one only."""
+    """Return the GPU with the maximum, in brackets; nothing if several have it or it is the only GPU."""
     most = getattr(summary.whole, name)
     holders = [gpu.label for gpu in summary.gpus if getattr(gpu, name) == most]
     return f" ({holders[0]})" if most is not None and len(holders) == 1 < len(summary.gpus) else ""
@@ -195,7 +195,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 
 
 def figures_table(figures: Sequence[Figures]) -> TextTable:
-    """A row a node or GPU; what matters least comes last, where narrow terminals leave it out."""
+    """Return a table with a row for each node or GPU; narrow terminals hide the last columns."""
     first = "node" if figures[0].gpu_index is None else "GPU"
     rows = [(one.label, *(shown(one) for _, shown in _COLUMNS)) for one in figures]
     return TextTable((first, *(name for name, _ in _COLUMNS)), rows, frozenset(range(1, len(_COLUMNS) + 1)))
@@ -206,7 +206,7 @@ def _number(value: float | None) -> str:
 
 
 def process_table(processes: Iterable[ProcessPeaks]) -> TextTable:
-    """A row a process and GPU."""
+    """Return a table with a row for each process and GPU."""
     rows = [
         (
             f"{one.node}:{one.gpu_index}",
@@ -239,13 +239,13 @@ _EXTREMES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float],
 
 
 def outliers(figures: Sequence[Figures], count: int = 3) -> list[LabelledLine]:
-    """The GPUs at the ends, some for each figure that isn't the same everywhere."""
+    """Return the GPUs at the extremes of each figure that differs between GPUs."""
     lines = []
     for label, value_of, shown in _EXTREMES:
         known = [(value, one.label) for one in figures if (value := value_of(one)) is not None]
-        ends = sorted(known, key=lambda pair: -pair[0])[:count]
-        if known and shown(ends[0][0]) != shown(min(known)[0]):
-            lines.append((label, ", ".join(f"{name} {shown(value)}" for value, name in ends)))
+        extremes = sorted(known, key=lambda pair: -pair[0])[:count]
+        if known and shown(extremes[0][0]) != shown(min(known)[0]):
+            lines.append((label, ", ".join(f"{name} {shown(value)}" for value, name in extremes)))
     return lines
 
 

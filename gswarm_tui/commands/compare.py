@@ -20,7 +20,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print a comparison. Raises UserError, StoreError."""
     from gswarm_tui.printing import formats
     from gswarm_tui.printing.progress import Progress
-    from gswarm_tui.printing.table import show, width_of
+    from gswarm_tui.printing.table import hidden_columns, show, width_of
 
     parser = CommandParser(
         "compare",
@@ -41,7 +41,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     found = []
     with Progress("summing up the runs") as progress:
         for number, word in enumerate(asked.runs):
-            progress.tell(number / len(asked.runs))
+            progress.report(number / len(asked.runs))
             found.append(_run(reference(word), asked.db, environ))
     runs = _told_apart(found)
     if form.format != "table":
@@ -51,7 +51,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         table = comparison.comparison_table(runs)
         left_out = show(table.names, table.rows, out, right=table.right)
         if left_out:
-            out.write(f"for want of width without {', '.join(left_out)}\n")
+            out.write(hidden_columns(left_out, out))
         out.write("\n")
         for remark in (*comparison.comparison_notes(runs), comparison.largest_difference(runs)):
             out.write(textwrap.fill(printable(remark), width_of(out) or 120) + "\n")
@@ -60,15 +60,15 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _run(named: Reference, db: Path | None, environ: Mapping[str, str]) -> comparison.ComparedRun:
     with closing(open_source(named.file or db, environ)) as source:
-        span = session_named(source, named.name)
-        summary = summarize(source, span)
+        period = session_named(source, named.name)
+        summary = summarize(source, period)
         if summary.whole is None:
             raise UserError(
-                f"{span.name} of {printable(str(source.path))} holds no sample of a GPU, "
+                f"{period.name} of {printable(str(source.path))} holds no sample of a GPU, "
                 "so there is nothing to compare."
             )
-        marks = comparison.final_mark_values(source, span)
-        return comparison.ComparedRun(span.name, str(source.path), summary, summary.whole, marks)
+        marks = comparison.final_mark_values(source, period)
+        return comparison.ComparedRun(period.name, str(source.path), summary, summary.whole, marks)
 
 
 def _told_apart(runs: Sequence[comparison.ComparedRun]) -> list[comparison.ComparedRun]:

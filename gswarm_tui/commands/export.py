@@ -38,7 +38,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             raise UserError(f"{source.path} holds no recording.")
         kind = _format(asked)
         _check(asked, kind)
-        if not (sampled := [span for span in chosen if _has_samples(source, span)]):
+        if not (sampled := [period for period in chosen if _has_samples(source, period)]):
             what = f"{quote(chosen[0].name)} in {source.path}" if named.name else str(source.path)
             raise UserError(f"{what} holds no samples, so there is nothing to export.")
         if asked.output == _STDOUT:
@@ -51,7 +51,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             with new_file(target, force=asked.force, unlike=source.path) as out:
                 told = _text(source, sampled, asked.table, kind, out)
     print(printable(f"{target}: {told}, {_size(target)}"))
-    if running := [span.name for span in sampled if span.ended_at is None]:
+    if running := [period.name for period in sampled if period.ended_at is None]:
         print(
             printable(f"gswarm-tui: {', '.join(running)} hadn't ended; this is how far it is."),
             file=sys.stderr,
@@ -95,12 +95,12 @@ def _check(asked: Namespace, kind: str) -> None:
         raise UserError("Parquet is written to a folder, not to standard output; name one with -o.")
 
 
-def _has_samples(source: QuerySource, span: Period) -> bool:
+def _has_samples(source: QuerySource, period: Period) -> bool:
     query = """
     SELECT 1 FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
     WHERE recording_id = ? AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT) LIMIT 1
     """
-    asked = span.recording_id, micros(span.started_at), micros(span.until)
+    asked = period.recording_id, micros(period.started_at), micros(period.until)
     return bool(source.query(query, *asked).rows())
 
 
@@ -117,20 +117,22 @@ def _text(source: QuerySource, chosen: Sequence[Period], table: str | None, kind
         )
     with Progress(f"writing {kind.upper()}") as progress:
         if kind == "csv":
-            return f"{csv_export.write_csv(source, list(chosen), table or 'gpu', out, progress.tell):,} rows"
-        written = json_export.write_json(source, chosen[0], out, progress.tell)
+            return (
+                f"{csv_export.write_csv(source, list(chosen), table or 'gpu', out, progress.report):,} rows"
+            )
+        written = json_export.write_json(source, chosen[0], out, progress.report)
     return f"{written.samples:,} samples of {_gpus(written.gpus)}"
 
 
 def _parquet(source: QuerySource, chosen: Sequence[Period], folder: Path, force: bool) -> str:
     slices = [
-        Slice(span.recording_id)
-        if span.session_id is None
-        else Slice(span.recording_id, span.session_id, span.started_at, span.until)
-        for span in chosen
+        Slice(period.recording_id)
+        if period.session_id is None
+        else Slice(period.recording_id, period.session_id, period.started_at, period.until)
+        for period in chosen
     ]
     with new_folder(folder, force=force) as part, Progress("writing Parquet") as progress:
-        samples = write_dataset(source, part, slices, progress.tell)
+        samples = write_dataset(source, part, slices, progress.report)
     return f"{samples:,} GPU samples"
 
 

@@ -88,13 +88,13 @@ def session_named(source: QuerySource, name: str) -> Period:
 
     Raises UserError, StoreError.
     """
-    span = periods.find_period(source, name)
-    if older := span.namesakes:
+    period = periods.find_period(source, name)
+    if older := period.namesakes:
         numbers = ", ".join(map(str, older))
         other = "the other" if len(older) == 1 else "another"
         print(
-            f"gswarm-tui: {len(older) + 1} sessions are named {printable(span.name)}; this is the newest, "
-            f"number {span.session_id}. Name {other} by its number: {numbers}.",
+            f"gswarm-tui: {len(older) + 1} sessions are named {printable(period.name)}; this is the newest, "
+            f"number {period.session_id}. Name {other} by its number: {numbers}.",
             file=sys.stderr,
         )
-    return span
+    return period

@@ -34,9 +34,9 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     db = asked.db or Path(path.resolve().stem + SUFFIX)
     with Progress(f"reading {printable(str(path))}") as progress, importing(db) as target:
         if path.is_dir():
-            counted = ImportCounts(target.add_dataset(path, progress.tell), 0, "")
+            counted = ImportCounts(target.add_dataset(path, progress.report), 0, "")
         else:
-            counted = JsonImport(target, path, Units(asked.units), _memory(asked)).read(progress.tell)
+            counted = JsonImport(target, path, Units(asked.units), _memory(asked)).read(progress.report)
     gpus = f" of {counted.gpus} GPU{'' if counted.gpus == 1 else 's'}" if counted.gpus else ""
     print(printable(f"{db}: {counted.samples:,} samples{gpus} from {path}"))
     if counted.notice:

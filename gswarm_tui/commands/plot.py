@@ -51,14 +51,14 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     chosen = bool(asked.metric or asked.heatmap or asked.curve)
     values = [name for words in asked.value for part in words.split(",") if (name := part.strip())]
     with closing(open_source(asked.db or named.file, environ)) as source:
-        span = session_named(source, named.name)
+        period = session_named(source, named.name)
         how = MAX if asked.max else MEAN
-        with Progress(f"reading {printable(span.name)}"):
-            material = load_plot_data(source, span, choices, values, how, all_of_them=chosen)
-    for path in files or [Path(f"{file_name(span.name)}.pdf")]:
+        with Progress(f"reading {printable(period.name)}"):
+            material = load_plot_data(source, period, choices, values, how, all_of_them=chosen)
+    for path in files or [Path(f"{file_name(period.name)}.pdf")]:
         with atomic_file(path, unlike=source.path) as part, Progress(f"drawing {printable(path.name)}"):
             part.write_bytes(draw(material, None, path.suffix[1:].lower()))
         print(path)
     if material.running:
-        print(f"gswarm-tui: {span.name} still runs; this is how far it is.", file=sys.stderr)
+        print(f"gswarm-tui: {period.name} still runs; this is how far it is.", file=sys.stderr)
     return 0

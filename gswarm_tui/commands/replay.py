@@ -103,17 +103,17 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str]:
 
     require_recording(source)
     if session:
-        span = session_named(source, session)
+        period = session_named(source, session)
     elif whole := periods.load_recordings(source):
-        span = whole[-1]
+        period = whole[-1]
     else:
         raise UserError(f"{source.path} holds no recording.")
-    replay = RecordedSource(source, span.recording_id)
+    replay = RecordedSource(source, period.recording_id)
     recording = replay.recording
-    start, end = _unix(span.started_at), _unix(span.until)
+    start, end = _unix(period.started_at), _unix(period.until)
     if not recording.has_frames(start, end):
-        raise UserError(f"{span.name} in {source.path} holds no samples, so there is nothing to play.")
-    margin = max(MARGIN_LEAST_S, MARGIN_SHARE * (end - start)) if span.session_id is not None else 0.0
+        raise UserError(f"{period.name} in {source.path} holds no samples, so there is nothing to play.")
+    margin = max(MARGIN_LEAST_S, MARGIN_SHARE * (end - start)) if period.session_id is not None else 0.0
     playhead = Playhead(
         max(recording.start, start - margin), min(recording.end, end + margin), start, time.monotonic
     )

@@ -35,13 +35,13 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.reporting.report import build_report
 
     with closing(open_source(asked.db or named.file, environ)) as source:
-        span = session_named(source, named.name)
-        with Progress(f"reading and drawing {printable(span.name)}"):
-            report = build_report(source, span, datetime.now(UTC).replace(tzinfo=None), None, __version__)
-    path = out or Path(f"{file_name(span.name)}.html")
+        period = session_named(source, named.name)
+        with Progress(f"reading and drawing {printable(period.name)}"):
+            report = build_report(source, period, datetime.now(UTC).replace(tzinfo=None), None, __version__)
+    path = out or Path(f"{file_name(period.name)}.html")
     with atomic_file(path, unlike=source.path) as part:
         part.write_text(report.html(), encoding="utf-8")
     print(path)
     if report.running:
-        print(f"gswarm-tui: {span.name} still runs; this is how far it is.", file=sys.stderr)
+        print(f"gswarm-tui: {period.name} still runs; this is how far it is.", file=sys.stderr)
     return 0

@@ -24,7 +24,7 @@ from gswarm_tui.options.arguments import CommandParser
 
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
 _FEW_NODES, _FEW_GPUS = 24, 16
-"""As many are shown without being asked for; of more GPUs those at the ends."""
+"""Largest numbers that are listed by default; of more GPUs only the outliers."""
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -52,37 +52,37 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UserError(f"--by: {quote(asked.by)} isn't a way to list{hint}.")
     named = reference(" ".join(asked.session))
     with closing(open_source(asked.db or named.file, environ)) as source:
-        span = session_named(source, named.name)
-        doing = f"summing up {printable(span.name)}"
+        period = session_named(source, named.name)
+        doing = f"summing up {printable(period.name)}"
         if form.format != "table":
             with Progress(doing):
                 answer = (
-                    processes_result(source, span)
+                    processes_result(source, period)
                     if asked.by == PROCESS
-                    else figures_result(source, span, asked.by or "")
+                    else figures_result(source, period, asked.by or "")
                 )
             formats.write(answer, form, unlike=source.path)
             return 0
         with Progress(doing):
-            summary = summarize(source, span)
-            listed = processes(source, span) if asked.by == PROCESS else []
+            summary = summarize(source, period)
+            listed = processes(source, period) if asked.by == PROCESS else []
         if summary.whole is None:
-            raise UserError(_nothing(source.path, span))
+            raise UserError(_nothing(source.path, period))
         with formats.text_out(form, unlike=source.path) as out:
-            out.write(f"{printable(span.name)} · {printable(str(source.path))}\n")
+            out.write(f"{printable(period.name)} · {printable(str(source.path))}\n")
             _show(summary, listed, asked.by, out, form.every)
     return 0
 
 
-def _nothing(path: Path, span: Period) -> str:
-    hint = "no node had answered yet" if span.ended_at is None else "gswarm-tui sessions lists others"
-    return f"{span.name} of {printable(str(path))} holds no sample of a GPU: {hint}."
+def _nothing(path: Path, period: Period) -> str:
+    hint = "no node had answered yet" if period.ended_at is None else "gswarm-tui sessions lists others"
+    return f"{period.name} of {printable(str(path))} holds no sample of a GPU: {hint}."
 
 
 def _show(summary: Summary, listed: list[ProcessPeaks], by: str | None, out: TextIO, every: bool) -> None:
     out.write(summary_text.heading(summary) + "\n")
-    if summary.span.note:
-        out.write(f"{printable(summary.span.note)}\n")
+    if summary.period.note:
+        out.write(f"{printable(summary.period.note)}\n")
     out.write("\n")
     _lines(summary_text.summary_lines(summary), out)
     if by == PROCESS:
@@ -92,7 +92,7 @@ def _show(summary: Summary, listed: list[ProcessPeaks], by: str | None, out: Tex
     if by == GPU or (by is None and len(summary.gpus) <= _FEW_GPUS):
         _table(summary_text.figures_table(summary.gpus), out, every)
     elif by is None:
-        out.write("\nGPUs at the ends\n")
+        out.write("\nOutliers\n")
         _lines(summary_text.outliers(summary.gpus), out)
 
 
@@ -110,7 +110,7 @@ def _lines(lines: Sequence[summary_text.LabelledLine], out: TextIO) -> None:
 
 def _table(table: summary_text.TextTable, out: TextIO, every: bool) -> None:
     from gswarm_tui.printing.formats import rows_that_fit
-    from gswarm_tui.printing.table import show
+    from gswarm_tui.printing.table import hidden_columns, show
 
     rows = table.rows if every or not out.isatty() else table.rows[: rows_that_fit()]
     out.write("\n")
@@ -118,4 +118,4 @@ def _table(table: summary_text.TextTable, out: TextIO, every: bool) -> None:
     if more := len(table.rows) - len(rows):
         out.write(f"… {more:,} more; --all shows them\n")
     if left_out:
-        out.write(f"for want of width without {', '.join(left_out)}\n")
+        out.write(hidden_columns(left_out, out))

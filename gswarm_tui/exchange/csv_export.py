@@ -1,7 +1,7 @@
-"""A recording's samples as one table in CSV: a row for each thing and time, units in the names.
+"""Export of samples to one CSV table: a row for each GPU, host or process and time, units in the names.
 
-Text is UTF-8, lines end with a line feed, quotes are doubled, what wasn't measured is empty. Times are
-ISO 8601 in UTC with microseconds.
+Text is UTF-8, lines end with a line feed, quotes are doubled, unmeasured values are empty. Times are ISO 8601
+in UTC with microseconds.
 """
 
 from __future__ import annotations
@@ -43,25 +43,27 @@ _TEXTS = frozenset(
 
 
 def write_csv(
-    source: QuerySource, spans: list[Period], table: str, out: TextIO, tell: Callable[[float], None]
+    source: QuerySource, spans: list[Period], table: str, out: TextIO, report: Callable[[float], None]
 ) -> int:
-    """Writes a table of ``TABLES``; how many rows it has. Raises StoreError, OSError.
+    """Write one of the ``TABLES`` and return the number of rows. Raises StoreError, OSError.
 
-    ``session`` is the session that was asked for, empty for a whole recording.
+    The column ``session`` is empty for a whole recording.
     """
     joined, columns = _TABLES[table]
     out.write(",".join(("recording", "session", "time", "node", *columns)) + "\n")
     rows = 0
-    for done, span in enumerate(spans):
+    for done, period in enumerate(spans):
 
-        def told(share: float, done: int = done) -> None:
-            tell((done + share) / len(spans))
+        def report_part(share: float, done: int = done) -> None:
+            report((done + share) / len(spans))
 
         per_second = source.query(
-            f"SELECT count(*) FROM gpus JOIN nodes USING (node_id) WHERE recording_id = {span.recording_id}"  # noqa: S608
+            f"SELECT count(*) FROM gpus JOIN nodes USING (node_id) WHERE recording_id = {period.recording_id}"  # noqa: S608
         ).rows()[0][0]
-        for since, until in windows(micros(span.started_at), micros(span.until), 1_000_000, per_second, told):
-            query = _query(span, joined, columns, since, until, events=table == "events")
+        for since, until in windows(
+            micros(period.started_at), micros(period.until), 1_000_000, per_second, report_part
+        ):
+            query = _query(period, joined, columns, since, until, events=table == "events")
             for batch in source.query(query).batches:
                 out.writelines(row[0] for row in batch)
                 rows += len(batch)
@@ -69,12 +71,12 @@ def write_csv(
 
 
 def _query(
-    span: Period, joined: str, columns: dict[str, str], since: int, until: int, *, events: bool
+    period: Period, joined: str, columns: dict[str, str], since: int, until: int, *, events: bool
 ) -> str:
-    """A window's rows, each as one text with its line feed: DuckDB writes them many times quicker."""
-    session = span.name if span.session_id is not None else ""
+    """Return the query for a window's rows, each one text: DuckDB builds lines many times faster."""
+    session = period.name if period.session_id is not None else ""
     parts = [
-        literal(f"{span.recording_id}"),
+        literal(f"{period.recording_id}"),
         _quoted(literal(session)),
         "strftime(s.ts, '%Y-%m-%dT%H:%M:%S.%fZ')",
         _quoted("n.node"),
@@ -84,12 +86,12 @@ def _query(
     recording = "s.recording_id" if events else "n.recording_id"
     order = "s.ts" if events else "s.ts, n.node_id" + (", g.gpu_index" if "gpu_index" in columns else "")
     return (
-        f"SELECT {line} || chr(10) FROM {joined} WHERE {recording} = {span.recording_id} "  # noqa: S608 (own)
+        f"SELECT {line} || chr(10) FROM {joined} WHERE {recording} = {period.recording_id} "  # noqa: S608 (own)
         f"AND s.ts >= make_timestamp({since}) AND s.ts < make_timestamp({until}) ORDER BY {order}"
     )
 
 
 def _quoted(sql: str) -> str:
-    """A text as CSV has it: in quotes where it has to be."""
+    """Return SQL that quotes a text for CSV if needed."""
     escaped = f"""'"' || replace({sql}, '"', '""') || '"'"""
     return f"""CASE WHEN regexp_matches({sql}, '[",\\n\\r]') THEN {escaped} ELSE {sql} END"""

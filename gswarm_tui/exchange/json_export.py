@@ -1,4 +1,4 @@
-"""A session in the JSON that gswarm-profiler documents, for the scripts of its users.
+"""Export of a session to the JSON format that gswarm-profiler documents, for its users' scripts.
 
 Fields and units follow the README of gswarm-profiler, "Output Format": ``session_name``, ``start_time``,
 ``end_time``, ``summary_by_device`` and ``frames``, each with ``frame_id``, ``time``, and arrays in the same
@@ -13,8 +13,9 @@ a field that is left out as zeros. So every frame has all GPUs of the session in
 wasn't measured is the text "NaN", which ``float`` reads and JSON allows, and a field that was never measured
 is left out.
 
-Added are ``gpu_bandwidth_rx`` and ``gpu_bandwidth_tx``, and what an import needs: ``made_by``, ``recording``,
-``session`` and ``devices``. Times are UTC and say so. One GB is 10**9 bytes.
+Added are ``gpu_bandwidth_rx`` and ``gpu_bandwidth_tx``, and members that an import needs: ``made_by``,
+``recording``, ``session``, ``devices`` and ``events`` (changes of the sampling interval). Times are in UTC
+with their zone. One GB is 10**9 bytes.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any, TextIO
 from gswarm_agent import __version__
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.exchange.time_windows import micros, windows
+from gswarm_tui.fleet.events import new_interval_ms
 from gswarm_tui.store.querying.results import QuerySource
 
 MADE_BY = "gswarm-tui"
@@ -43,9 +45,9 @@ FIELDS = (
     "gpu_bandwidth_tx",
 )
 ALWAYS = FIELDS[:2]
-"""Fields that are there even where nothing was measured: readers don't expect them to be left out."""
+"""Fields that are written even if nothing was measured: readers expect them."""
 
-# One place for each name of a GPU: a node that rebooted has new rows for the same GPUs.
+# One place for each GPU name: a node that rebooted has new rows for the same GPUs.
 _PLACES = """
 SELECT dense_rank() OVER (ORDER BY first_node, node, gpu_index, name) - 1 AS place, *
 FROM (SELECT g.*, n.node, n.simulated, min(node_id) OVER (PARTITION BY n.node) AS first_node
@@ -68,8 +70,8 @@ GROUP BY place
 ORDER BY place
 """
 
-# Deadlines lie on whole multiples of the interval, so a frame is what lies nearest to one of them. A GPU that
-# was read twice there, at a shorter interval, makes another frame.
+# Deadlines are multiples of the interval; a frame holds the samples nearest to one of them. A GPU's second
+# sample there, at a shorter interval, makes another frame.
 _FRAMES = """
 WITH places AS ({places}), near AS (
   SELECT ts, place, util_pct, round(100.0 * mem_used_mib / nullif(memory_total_mib, 0), 4) AS memory,
@@ -98,7 +100,7 @@ _RECORDING = (
     "tool_version FROM recordings WHERE recording_id = ?"
 )
 
-_INTERVALS = """
+_INTERVAL_CHANGES = """
 SELECT ts, kind, message, detail FROM events
 WHERE recording_id = ? AND kind = 'interval_changed'
   AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT)
@@ -108,7 +110,7 @@ ORDER BY ts
 
 @dataclass(frozen=True)
 class ExportCounts:
-    """How much an export holds."""
+    """Numbers of exported samples and GPUs."""
 
     samples: int
     gpus: int
@@ -116,14 +118,14 @@ class ExportCounts:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where each GPU stands in a frame's arrays, and which fields a frame has."""
+    """Position of each GPU in a frame's arrays, and the fields of a frame."""
 
     names: list[str]
     columns: dict[int, int]
     fields: list[tuple[int, str]]
 
     def frame(self, number: int, row: tuple[Any, ...]) -> dict[str, Any]:
-        """One frame of a row of ``_FRAMES``."""
+        """Return the frame of a row of ``_FRAMES``."""
         at, places, *values = row
         whole = len(places) == len(self.names)
         made: dict[str, Any] = {"frame_id": number, "time": _iso(at), "gpu_id": self.names}
@@ -138,16 +140,19 @@ class _Layout:
         return made
 
 
-def write_json(source: QuerySource, span: Period, out: TextIO, tell: Callable[[float], None]) -> ExportCounts:
-    """Writes a session frame by frame; ``tell`` hears which share is done. Raises StoreError, OSError."""
-    begin, end = micros(span.started_at), micros(span.until)
-    places = _PLACES.format(recording=span.recording_id)
-    recording = source.query(_RECORDING, span.recording_id).dicts()[0]
+def write_json(
+    source: QuerySource, period: Period, out: TextIO, report: Callable[[float], None]
+) -> ExportCounts:
+    """Write a session frame by frame; ``report`` gets the share done. Raises StoreError, OSError."""
+    begin, end = micros(period.started_at), micros(period.until)
+    places = _PLACES.format(recording=period.recording_id)
+    recording = source.query(_RECORDING, period.recording_id).dicts()[0]
     devices = source.query(_DEVICES.format(places=places, since=begin, until=end)).dicts()
     layout = _layout(devices)
     out.write("{\n")
-    head = _head(span, recording, devices, layout.names)
-    events = source.query(_INTERVALS, span.recording_id, begin, end).dicts()
+    recording["interval_ms"] = _interval_ms(source, period, recording["interval_ms"])
+    head = _head(period, recording, devices, layout.names)
+    events = source.query(_INTERVAL_CHANGES, period.recording_id, begin, end).dicts()
     head["events"] = [
         {
             "time": _iso(event["ts"]),
@@ -161,7 +166,7 @@ def write_json(source: QuerySource, span: Period, out: TextIO, tell: Callable[[f
     out.write(' "frames": [')
     interval = (recording["interval_ms"] or 1000) * 1000
     number = 0
-    for since, until in windows(begin, end, interval, len(devices), tell):
+    for since, until in windows(begin, end, interval, len(devices), report):
         query = _FRAMES.format(places=places, interval=interval, since=since, until=until)
         for row in _rows(source, query):
             number += 1
@@ -191,18 +196,18 @@ def _layout(devices: list[dict[str, Any]]) -> _Layout:
 
 
 def _head(
-    span: Period, recording: dict[str, Any], devices: list[dict[str, Any]], names: list[str]
+    period: Period, recording: dict[str, Any], devices: list[dict[str, Any]], names: list[str]
 ) -> dict[str, Any]:
-    """All that comes before the frames."""
+    """Return the members that precede the frames."""
     facts = ("node", "gpu_index", "name", "uuid", "memory_total_mib", "simulated")
     summary = ("avg_gpu_util", "avg_gpu_memory")
     return {
-        "session_name": span.name,
-        "start_time": _iso(span.started_at),
-        "end_time": _iso(span.until),
+        "session_name": period.name,
+        "start_time": _iso(period.started_at),
+        "end_time": _iso(period.until),
         "made_by": f"{MADE_BY} {__version__}",
         "recording": {key: _iso(v) if isinstance(v, datetime) else v for key, v in recording.items()},
-        "session": {"status": span.status, "note": span.note} if span.session_id is not None else None,
+        "session": {"status": period.status, "note": period.note} if period.session_id is not None else None,
         "devices": {
             name: {fact: device[fact] for fact in facts} for name, device in zip(names, devices, strict=True)
         },
@@ -211,6 +216,12 @@ def _head(
             for name, device in zip(names, devices, strict=True)
         },
     }
+
+
+def _interval_ms(source: QuerySource, period: Period, first_ms: int | None) -> int | None:
+    """Return the sampling interval at the start of a period, for a recording that began with ``first_ms``."""
+    changes = source.query(_INTERVAL_CHANGES, period.recording_id, 0, micros(period.started_at)).dicts()
+    return (new_interval_ms(changes[-1]["detail"]) if changes else None) or first_ms
 
 
 def _parsed(detail: str | None) -> Any:

@@ -1,14 +1,15 @@
-"""A JSON file of gswarm-profiler, or one that was exported, as a recording.
+"""Import of a JSON file of gswarm-profiler, or of a JSON export, as a recording with one session.
 
-It becomes one recording with one session. A frame is a sample of each of its GPUs, and of each of their nodes
-one without values: that the node was seen. ``gpu_memory`` is a share, so it needs the memory of the GPUs,
-which exports tell and gswarm-profiler doesn't.
+A frame becomes a sample of each of its GPUs, and a host sample without values of each of their nodes.
+``gpu_memory`` is a share, so it needs the memory of the GPUs, which exports contain and files of
+gswarm-profiler don't.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gswarm_agent.frame import INFO
 from gswarm_tui.common.errors import quote
 from gswarm_tui.exchange.json_export import MADE_BY
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.exchange.profiler_values import Units, Values, WrongValueError, moment, read_frame
+from gswarm_tui.fleet.events import INTERVAL_CHANGED, new_interval_ms
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.sql.schema import (
+    EVENTS,
     GPU_SAMPLES,
     GPUS,
     HOST_SAMPLES,
@@ -34,7 +38,7 @@ from gswarm_tui.store.sql.schema import (
 from gswarm_tui.store.transfer.importing import Importing, mark
 
 USUAL_INTERVAL_MS = 1000
-"""gswarm-profiler's head takes a frame a second, whatever was asked for."""
+"""Default interval: gswarm-profiler takes a frame a second, whatever its options."""
 
 ROWS_AT_ONCE = 50_000
 
@@ -47,23 +51,33 @@ _RECORDING_TEXTS = ("host", "user_name", "slurm_job_id", "slurm_cluster", "comma
 
 @dataclass(frozen=True)
 class ImportCounts:
-    """What was imported; ``notice`` is a sentence about what couldn't be, or empty."""
+    """Numbers of imported samples and GPUs; ``notice`` says what couldn't be imported, or is empty."""
 
     samples: int
     gpus: int
     notice: str
 
 
-class _Seen:
-    """When each of some things was sampled last, to tell for how long a sample stands."""
+@dataclass(frozen=True)
+class _IntervalChange:
+    """A change of the sampling interval, with the event's message and detail."""
+
+    us: int
+    interval_ms: int
+    message: str
+    detail: str
+
+
+class _LastSamples:
+    """Time of each device's latest sample, to compute the intervals of samples."""
 
     def __init__(self) -> None:
         self._last_us = np.zeros(0, np.int64)
 
     def intervals(self, places: Places, us: int, usual_ms: int) -> Values:
-        """The time since each one's sample before in ms; NaN after a start or a gap. Notes this one's time.
+        """Return the time since each device's sample before in ms, NaN after a start or a gap.
 
-        What is about the usual interval is the usual one: a frame has one time for all its GPUs.
+        A time close to the usual interval becomes it: a frame has one time for all its GPUs.
         """
         if places.size and places.max() >= self._last_us.size:
             self._last_us = np.append(self._last_us, np.zeros(places.max() + 1, np.int64))
@@ -77,32 +91,32 @@ class _Seen:
 
 @dataclass
 class _Rows:
-    """Rows that wait to be added to a table, as pieces of columns."""
+    """Rows to be added to a table, as pieces of columns."""
 
     table: TableSchema
     pieces: dict[str, list[Any]] = field(default_factory=dict)
     count: int = 0
 
     def add(self, count: int, **columns: Any) -> None:
-        """More rows: arrays, or one value for all of them. All have the same columns."""
+        """Collect rows: arrays, or one value for all rows; always of the same columns."""
         self.count += count
         for name, values in columns.items():
             self.pieces.setdefault(name, []).append(np.broadcast_to(values, count))
 
     def flush(self, target: Importing) -> None:
-        """Adds them. Raises StoreError."""
+        """Add the rows to the file. Raises StoreError."""
         if self.count:
             target.add(self.table, {name: np.concatenate(pieces) for name, pieces in self.pieces.items()})
         self.pieces, self.count = {}, 0
 
 
 class JsonImport:
-    """Reads one file into a recording file in the middle of an import."""
+    """Importer of one JSON file into a recording file."""
 
     def __init__(
         self, target: Importing, path: Path, units: Units = Units.AUTO, total_mib: int | None = None
     ) -> None:
-        """``total_mib`` is the memory of each GPU where the file doesn't tell it."""
+        """``total_mib`` is the memory of each GPU where the file doesn't contain it."""
         self._target = target
         self._path = path
         self._units = units
@@ -114,15 +128,16 @@ class JsonImport:
         self._node_of = np.zeros(0, np.int64)
         self._total_of = np.zeros(0)
         self._named: tuple[list[str], Places] = ([], np.zeros(0, np.int64))
-        self._gpu_seen, self._node_seen = _Seen(), _Seen()
+        self._gpu_seen, self._node_seen = _LastSamples(), _LastSamples()
         self._gpu_rows, self._host_rows = _Rows(GPU_SAMPLES), _Rows(HOST_SAMPLES)
-        self._usual_ms = USUAL_INTERVAL_MS
+        self._first_ms = self._usual_ms = USUAL_INTERVAL_MS
+        self._interval_changes: list[_IntervalChange] = []
         self._samples = 0
         self._began_us, self._ended_us = 0, 0
         self._memory_lost = False
 
-    def read(self, tell: Callable[[float], None]) -> ImportCounts:
-        """Adds the whole file; ``tell`` hears which share is done. Raises StoreError."""
+    def read(self, report: Callable[[float], None]) -> ImportCounts:
+        """Import the whole file; ``report`` gets the share done. Raises StoreError."""
         try:
             size = max(1, self._path.stat().st_size)
             with self._path.open("rb") as raw:
@@ -131,7 +146,7 @@ class JsonImport:
                     for name, value in stream.members("frames"):
                         if name == "frames":
                             self._frame(value)
-                            tell(min(1.0, raw.tell() / size))
+                            report(min(1.0, raw.tell() / size))
                         else:
                             self._member(name, value)
                     self._finish()
@@ -141,27 +156,41 @@ class JsonImport:
             raise StoreError(f"{self._path} can't be read: {error.strerror}") from error
         lost = self._memory_lost and self._total_mib is None
         notice = (
-            "gpu_memory was left out: it is a share, and the file doesn't tell the GPUs' memory; "
-            "--gpu-memory-mib tells it."
+            "gpu_memory was skipped: it is a share, and the file doesn't contain the GPUs' memory size; "
+            "set it with --gpu-memory-mib."
         )
         return ImportCounts(self._samples, len(self._gpus), notice if lost else "")
 
     def _member(self, name: str, value: Any) -> None:
-        if name in {"session_name", "start_time", "end_time", "made_by", "recording", "session", "devices"}:
+        if name in {
+            "session_name",
+            "start_time",
+            "end_time",
+            "made_by",
+            "recording",
+            "session",
+            "devices",
+            "events",
+        }:
             self._members[name] = value
         if name == "made_by" and str(value).startswith(MADE_BY + " "):
             self._units = Units.DOCUMENTED
         if name == "recording":
             interval = _whole(_object(value, name).get("interval_ms"), "interval_ms", 10**6)
-            self._usual_ms = interval or USUAL_INTERVAL_MS
+            self._first_ms = self._usual_ms = interval or USUAL_INTERVAL_MS
+        if name == "events":
+            self._interval_changes = sorted(_interval_changes(value), key=lambda change: change.us)
 
     def _frame(self, frame: Any) -> None:
         read = read_frame(frame, self._units)
         self._began_us = min(read.us, self._began_us or read.us)
         self._ended_us = max(read.us, self._ended_us)
-        places, answered = self._places(read.gpus), read.answered
-        places = places[answered]
-        shares, totals = read.memory_pct[answered], self._total_of[places]
+        for change in self._interval_changes:
+            if change.us < read.us:
+                self._usual_ms = change.interval_ms
+        places, measured = self._places(read.gpus), read.measured
+        places = places[measured]
+        shares, totals = read.memory_pct[measured], self._total_of[places]
         self._memory_lost |= bool((np.isnan(totals) & ~np.isnan(shares)).any())
         self._samples += places.size
         self._gpu_rows.add(
@@ -169,12 +198,12 @@ class JsonImport:
             ts=np.int64(read.us),
             gpu_id=self._first_gpu + places,
             interval_ms=self._gpu_seen.intervals(places, read.us, self._usual_ms),
-            util_pct=np.round(read.util_pct[answered]),
+            util_pct=np.round(read.util_pct[measured]),
             mem_used_mib=np.round(shares / 100 * totals),
-            pcie_rx_mb_s=read.pcie_rx_mb_s[answered],
-            pcie_tx_mb_s=read.pcie_tx_mb_s[answered],
-            nvlink_rx_mb_s=read.nvlink_rx_mb_s[answered],
-            nvlink_tx_mb_s=read.nvlink_tx_mb_s[answered],
+            pcie_rx_mb_s=read.pcie_rx_mb_s[measured],
+            pcie_tx_mb_s=read.pcie_tx_mb_s[measured],
+            nvlink_rx_mb_s=read.nvlink_rx_mb_s[measured],
+            nvlink_tx_mb_s=read.nvlink_tx_mb_s[measured],
         )
         nodes = np.unique(self._node_of[places])
         self._host_rows.add(
@@ -187,17 +216,17 @@ class JsonImport:
             self._flush()
 
     def _places(self, gpus: list[str]) -> Places:
-        """Where GPUs stand in the order in which they were seen first."""
+        """Return the numbers of GPUs in order of their first appearance."""
         if gpus != self._named[0]:
             for gpu in gpus:
                 if gpu not in self._gpus:
-                    self._note(gpu)
+                    self._add_gpu(gpu)
             order = {gpu: place for place, gpu in enumerate(self._gpus)}
             self._named = gpus, np.array([order[gpu] for gpu in gpus], np.int64)
         return self._named[1]
 
-    def _note(self, gpu: str) -> None:
-        """Notes a GPU that is seen for the first time, and its node."""
+    def _add_gpu(self, gpu: str) -> None:
+        """Register a new GPU and its node."""
         facts = _object(_object(self._members.get("devices"), "devices").get(gpu), f"devices of {quote(gpu)}")
         parts = _GPU_ID.fullmatch(gpu)
         if parts is None and not facts:
@@ -228,7 +257,7 @@ class JsonImport:
 
     def _finish(self) -> None:
         if not self._samples:
-            raise WrongValueError("it has no frames with values of GPUs: not a file of gswarm-profiler")
+            raise WrongValueError("no frame has values of GPUs: this isn't a file of gswarm-profiler")
         self._flush()
         members = self._members
         began = moment(members["start_time"]) if members.get("start_time") else self._began_us
@@ -240,27 +269,37 @@ class JsonImport:
             self._add(NODES, node_id=number, recording_id=recording_id, node=name, hostname=name, **facts)
         for number, facts in enumerate(self._gpus.values(), self._first_gpu):
             self._add(GPUS, gpu_id=number, **facts)
+        for change in self._interval_changes:
+            self._add(
+                EVENTS,
+                ts=change.us,
+                recording_id=recording_id,
+                kind=INTERVAL_CHANGED,
+                severity=INFO,
+                message=change.message,
+                detail=change.detail,
+            )
         if "session" not in members or members["session"] is not None:
             self._add_session(recording_id, began, ended)
 
     def _add_recording(self, recording_id: int, began: int, ended: int) -> None:
-        told = _object(self._members.get("recording"), "recording")
-        texts = {name: _text(told.get(name), name) for name in _RECORDING_TEXTS}
-        if not told:
+        facts = _object(self._members.get("recording"), "recording")
+        texts = {name: _text(facts.get(name), name) for name in _RECORDING_TEXTS}
+        if not facts:
             texts["command"] = "gswarm-profiler"
         self._add(
             RECORDINGS,
             recording_id=recording_id,
-            started_at=moment(told["started_at"]) if told.get("started_at") else began,
-            ended_at=moment(told["ended_at"]) if told.get("ended_at") else ended,
-            interval_ms=self._usual_ms,
+            started_at=moment(facts["started_at"]) if facts.get("started_at") else began,
+            ended_at=moment(facts["ended_at"]) if facts.get("ended_at") else ended,
+            interval_ms=self._first_ms,
             schema_version=SCHEMA_VERSION,
             options=mark(self._path.name),
             **texts,
         )
 
     def _add_session(self, recording_id: int, began: int, ended: int) -> None:
-        told = _object(self._members.get("session"), "session")
+        facts = _object(self._members.get("session"), "session")
         self._add(
             SESSIONS,
             session_id=self._target.next_free("session_id"),
@@ -268,16 +307,29 @@ class JsonImport:
             name=_text(self._members.get("session_name"), "session_name") or self._path.stem,
             started_at=began,
             ended_at=ended,
-            status=_ended(_text(told.get("status"), "status")),
-            note=_text(told.get("note"), "note") or "",
+            status=_ended(_text(facts.get("status"), "status")),
+            note=_text(facts.get("note"), "note") or "",
         )
 
     def _add(self, table: TableSchema, **row: Any) -> None:
         self._target.add(table, {name: [value] for name, value in row.items()})
 
 
+def _interval_changes(events: Any) -> Iterator[_IntervalChange]:
+    if not isinstance(events, list):
+        raise WrongValueError("events should be an array")
+    for event in (_object(event, "an event") for event in events):
+        if event.get("kind") != INTERVAL_CHANGED:
+            continue
+        detail = json.dumps(_object(event.get("detail"), "detail"))
+        if (interval_ms := new_interval_ms(detail)) is None:
+            raise WrongValueError("an interval_changed event needs a valid new_ms in its detail")
+        message = _text(event.get("message"), "message") or ""
+        yield _IntervalChange(moment(event.get("time")), interval_ms, message, detail)
+
+
 def _ended(status: str | None) -> str:
-    """How a session ended: one that still ran when it was exported ends with the export."""
+    """Return a session's status: one that was running when it was exported ends with the export."""
     return "ended" if status == "running" else status or "stopped"
 
 
@@ -290,7 +342,7 @@ def _object(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def _text(value: Any, name: str) -> str | None:
-    """A text of one printable line."""
+    """Return a text as one printable line."""
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:

@@ -1,9 +1,9 @@
-"""Values in the JSON of gswarm-profiler, as its documentation has them or as its program writes them.
+"""Values in the JSON of gswarm-profiler, as documented or as its program writes them.
 
 Its documentation has percent as 0–100 and bandwidth in GB/s. Its program (``collect_gpu_metrics`` and
-``collect_and_store_frame`` of 0.4) writes texts: shares as 0–1, PCIe in KiB/s as nvitop gives it, with what
-the GPU sent in ``dram_bandwidth_rx`` and what it received in ``dram_bandwidth_tx``. So numbers are taken as
-documented and texts as written, unless a text has a unit or a person knows better.
+``collect_and_store_frame`` of 0.4) writes texts: shares as 0–1, PCIe in KiB/s as nvitop gives it, with bytes
+sent by the GPU in ``dram_bandwidth_rx`` and received in ``dram_bandwidth_tx``. So numbers are read as
+documented and texts as written, unless a text has a unit or ``--units`` decides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Values = npt.NDArray[np.float64]
 
 
 class Units(StrEnum):
-    """How values without a unit are meant; ``AUTO`` takes texts as written and numbers as documented."""
+    """Units of values without one; ``AUTO`` reads texts as written by the program, numbers as documented."""
 
     AUTO = "auto"
     DOCUMENTED = "documented"
@@ -37,11 +37,11 @@ class Units(StrEnum):
 
 
 class WrongValueError(ValueError):
-    """A value that can't be; the message says why."""
+    """Raised for an invalid value; the message says why."""
 
 
 _TEXT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(%|[kKMG]?i?B/s)?\s*", re.ASCII)
-_NOTHING = frozenset({"", "nan", "n/a", "none", "null", "-"})
+_UNMEASURED = frozenset({"", "nan", "n/a", "none", "null", "-"})
 _FACTORS = {
     "B/s": 1e-6,
     "kB/s": 1e-3,
@@ -56,16 +56,16 @@ _MOST_MB_S = 1e8
 
 
 def share(value: Any, units: Units) -> float | None:
-    """A share in percent, None where nothing was measured. Raises WrongValueError."""
+    """Parse a share into percent, None where unmeasured. Raises WrongValueError."""
     number, unit, as_written = _read(value, units)
     if number is None:
         return None
     percent = number * 100 if as_written and not unit else number
     if unit not in {"", "%"}:
-        raise WrongValueError(f"{unit} is no unit of a share")
+        raise WrongValueError(f"{unit} isn't a unit of a share")
     if not 0 <= percent <= 100:
         why = (
-            " as a share from 0 to 1; --units documented takes it as percent"
+            " as a share from 0 to 1; --units documented reads it as percent"
             if as_written and not unit
             else ""
         )
@@ -74,12 +74,12 @@ def share(value: Any, units: Units) -> float | None:
 
 
 def traffic(value: Any, units: Units) -> float | None:
-    """Bytes per time in MB/s, None where nothing was measured. Raises WrongValueError."""
+    """Parse a bandwidth into MB/s, None where unmeasured. Raises WrongValueError."""
     number, unit, as_written = _read(value, units)
     if number is None:
         return None
     if unit == "%":
-        raise WrongValueError("% is no unit of a bandwidth")
+        raise WrongValueError("% isn't a unit of a bandwidth")
     factor = _FACTORS[unit or ("KiB/s" if as_written else "GB/s")]
     if not 0 <= number * factor <= _MOST_MB_S:
         raise WrongValueError(f"{number:g} is out of range")
@@ -87,29 +87,29 @@ def traffic(value: Any, units: Units) -> float | None:
 
 
 def as_written(value: Any, units: Units) -> bool:
-    """Whether a value is as the program writes it, so that rx stands for tx, too."""
+    """Return whether a value is as the program writes it, which also swaps rx and tx."""
     return units is Units.WRITTEN or (units is Units.AUTO and isinstance(value, str))
 
 
 def _read(value: Any, units: Units) -> tuple[float | None, str, bool]:
-    """The number, its unit if it has one, and whether it is meant as the program writes it."""
+    """Return the number, its unit if it has one, and whether it is as the program writes it."""
     if value is None:
         return None, "", False
     if isinstance(value, str):
-        if value.strip().lower() in _NOTHING:
+        if value.strip().lower() in _UNMEASURED:
             return None, "", False
-        if (found := _TEXT.fullmatch(value[:100])) is None:
-            raise WrongValueError(f"{quote(value)} is no number")
-        number, unit = float(found[1]), found[2] or ""
+        if (match := _TEXT.fullmatch(value[:100])) is None:
+            raise WrongValueError(f"{quote(value)} isn't a number")
+        number, unit = float(match[1]), match[2] or ""
         if unit and unit != "%" and unit not in _FACTORS:
-            raise WrongValueError(f"{unit} is no known unit")
+            raise WrongValueError(f"{unit} isn't a known unit")
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             number, unit = float(value), ""
         except OverflowError:
             raise WrongValueError("it is too large") from None
     else:
-        raise WrongValueError("it is no number")
+        raise WrongValueError("it isn't a number")
     if math.isnan(number):
         return None, "", False
     return number, unit, as_written(value, units)
@@ -117,9 +117,9 @@ def _read(value: Any, units: Units) -> tuple[float | None, str, bool]:
 
 @dataclass(frozen=True)
 class ProfilerFrame:
-    """A frame: its time in Unix microseconds, its GPUs, and arrays with a value for each.
+    """A frame of gswarm-profiler: its time in Unix microseconds, its GPUs, and arrays with a value for each.
 
-    Shares are in percent, bandwidth is in MB/s, NaN stands where nothing was measured.
+    Shares are in percent, bandwidths in MB/s; NaN is unmeasured.
     """
 
     us: int
@@ -132,18 +132,18 @@ class ProfilerFrame:
     nvlink_tx_mb_s: Values
 
     @property
-    def answered(self) -> npt.NDArray[np.bool_]:
-        """Of which GPUs the frame says more than the name."""
+    def measured(self) -> npt.NDArray[np.bool_]:
+        """Whether the frame has any value of each GPU."""
         columns = (self.util_pct, self.memory_pct, self.pcie_rx_mb_s, self.pcie_tx_mb_s)
         missing = np.isnan(np.array([*columns, self.nvlink_rx_mb_s, self.nvlink_tx_mb_s]))
-        answered: npt.NDArray[np.bool_] = np.logical_not(missing.all(axis=0))
-        return answered
+        measured: npt.NDArray[np.bool_] = np.logical_not(missing.all(axis=0))
+        return measured
 
 
 def read_frame(frame: Any, units: Units) -> ProfilerFrame:
-    """What a frame says. Raises WrongValueError.
+    """Parse a frame. Raises WrongValueError.
 
-    An array of pairs in ``gpu_bandwidth`` is left: the program writes what NVLink could carry there.
+    Ignores an array of pairs in ``gpu_bandwidth``: the program writes the capacity of NVLink there.
     """
     if not isinstance(frame, dict):
         raise WrongValueError("a frame should be an object")
@@ -151,7 +151,7 @@ def read_frame(frame: Any, units: Units) -> ProfilerFrame:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise WrongValueError("a frame's gpu_id should be an array of texts")
     if len(set(names)) != len(names):
-        raise WrongValueError("a frame's gpu_id has a GPU twice")
+        raise WrongValueError("a frame's gpu_id lists a GPU twice")
 
     def column(field: str, kind: _Kind) -> Values:
         values = frame.get(field)
@@ -181,7 +181,7 @@ def read_frame(frame: Any, units: Units) -> ProfilerFrame:
 
 @dataclass(frozen=True)
 class _Kind:
-    """Shares or traffic: how one value is read, and what whole arrays of plain ones are multiplied by."""
+    """Shares or bandwidths: the parser of one value, and the factors for whole arrays of plain ones."""
 
     read: Callable[[Any, Units], float | None]
     documented: float
@@ -194,7 +194,7 @@ _TRAFFIC = _Kind(traffic, _FACTORS["GB/s"], _FACTORS["KiB/s"], _MOST_MB_S)
 
 
 def _column(values: list[Any], kind: _Kind, units: Units) -> Values:
-    """A frame's values of one field: plain ones at once, others one by one. Raises WrongValueError."""
+    """Parse a frame's values of one field, plain ones at once. Raises WrongValueError."""
     if len(types := set(map(type, values))) == 1 and types <= {int, float, str}:
         with contextlib.suppress(ValueError, OverflowError):
             numbers = np.array(values).astype(np.float64)
@@ -206,16 +206,16 @@ def _column(values: list[Any], kind: _Kind, units: Units) -> Values:
 
 
 def moment(text: Any) -> int:
-    """A time in ISO 8601 as Unix microseconds; without a zone it is this machine's, as the program writes it.
+    """Parse an ISO 8601 time into Unix microseconds; without a zone it is local, as the program writes it.
 
     Raises WrongValueError.
     """
     if not isinstance(text, str):
-        raise WrongValueError("a time should be a text as in 2026-01-31T12:00:00")
+        raise WrongValueError("a time should be a text such as 2026-01-31T12:00:00")
     try:
         at = datetime.fromisoformat(text[:60]).astimezone(UTC)
     except (ValueError, OverflowError, OSError):
-        raise WrongValueError(f"{quote(text)} is no time as in 2026-01-31T12:00:00") from None
+        raise WrongValueError(f"{quote(text)} isn't a time such as 2026-01-31T12:00:00") from None
     if not FIRST_YEAR <= at.year < LAST_YEAR:
         raise WrongValueError(f"{quote(text)} is out of range")
     return micros(at)

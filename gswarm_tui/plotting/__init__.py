@@ -1,8 +1,8 @@
-"""A session as a picture: what it shows, asked of a recording, and how it is drawn. Matplotlib's home."""
+"""Plots of sessions: their data from a recording, and their drawing. The only home of matplotlib."""
 
 from __future__ import annotations
 
 import logging
 
-# Where a home folder can't be written, matplotlib says so and goes on in a temporary one: nobody has to know.
+# Hide matplotlib's warning that it uses a temporary folder if the home folder is read-only.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)

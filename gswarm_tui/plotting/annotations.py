@@ -1,4 +1,4 @@
-"""What happened in a span beside the samples: marks with their values, events, other sessions."""
+"""Annotations of a period: marks with their values, warnings and errors, other sessions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARK = "mark"
 
 @dataclass(frozen=True)
 class PlotMark:
-    """Something that the job or a person marked, ``at`` seconds after the span's begin."""
+    """A mark, ``at`` seconds after the period's start."""
 
     at: float
     label: str
@@ -29,7 +29,7 @@ class PlotMark:
 
 @dataclass(frozen=True)
 class Incident:
-    """An event worth a tick, ``at`` seconds after the span's begin; ``gpu`` None if it is about the node."""
+    """A warning or error, ``at`` seconds after the period's start; ``gpu`` is None for the whole node."""
 
     at: float
     kind: str
@@ -41,7 +41,7 @@ class Incident:
 
 @dataclass(frozen=True)
 class OverlappingSession:
-    """Another session, from and until seconds after the span's begin, cut to the span."""
+    """Another session, in seconds after the period's start, cut to the period."""
 
     name: str
     begin: float
@@ -59,7 +59,7 @@ KINDS = {
     "gpu_lost": "GPU lost",
     "throttle": "throttled",
 }
-"""Kinds of events that plots show, and what they are called there; errors of other kinds are "error"."""
+"""Labels of the kinds of events that plots show; errors of other kinds are "error"."""
 
 _EVENTS = f"""
 SELECT e.ts, e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu,
@@ -73,44 +73,44 @@ ORDER BY e.ts
 """  # noqa: S608 (own names)
 
 
-def load_annotations(source: QuerySource, span: Period) -> tuple[list[PlotMark], list[Incident]]:
-    """The marks and the troubles of a span, in the order of time. Raises StoreError."""
-    marks, troubles = [], []
-    for row in source.query(_EVENTS, span.recording_id, span.started_at, span.until).dicts():
-        at = _seconds(span, row["ts"])
+def load_annotations(source: QuerySource, period: Period) -> tuple[list[PlotMark], list[Incident]]:
+    """Return the marks and the incidents of a period, in order of time. Raises StoreError."""
+    marks, incidents = [], []
+    for row in source.query(_EVENTS, period.recording_id, period.started_at, period.until).dicts():
+        at = _seconds(period, row["ts"])
         if row["kind"] == MARK:
             marks.append(PlotMark(at, row["message"], row["node"], numbers(row["detail"])))
         elif row["kind"] in KINDS or row["severity"] not in (INFO, WARNING):
-            troubles.append(
+            incidents.append(
                 Incident(at, row["kind"], row["severity"], row["node"], row["gpu"], row["message"])
             )
-    return marks, troubles
+    return marks, incidents
 
 
-def kind_label(trouble: Incident) -> str:
-    """What a kind of event is called in a plot's key."""
-    return KINDS.get(trouble.kind, ERROR)
+def kind_label(incident: Incident) -> str:
+    """Return the label of an incident's kind."""
+    return KINDS.get(incident.kind, ERROR)
 
 
-def overlapping_sessions(source: QuerySource, span: Period) -> list[OverlappingSession]:
-    """The other sessions of the same recording that overlap the span, by their begin. Raises StoreError."""
+def overlapping_sessions(source: QuerySource, period: Period) -> list[OverlappingSession]:
+    """Return the other sessions that overlap the period, by their start. Raises StoreError."""
     found = [
         OverlappingSession(
             one.name,
-            max(0.0, _seconds(span, one.started_at)),
-            min(span.seconds, _seconds(span, one.until)),
+            max(0.0, _seconds(period, one.started_at)),
+            min(period.seconds, _seconds(period, one.until)),
         )
         for one in periods.load_sessions(source)
-        if one.recording_id == span.recording_id
-        and one.session_id != span.session_id
-        and one.started_at < span.until
-        and one.until > span.started_at
+        if one.recording_id == period.recording_id
+        and one.session_id != period.session_id
+        and one.started_at < period.until
+        and one.until > period.started_at
     ]
     return sorted(found, key=lambda one: (one.begin, -one.end))
 
 
 def numbers(detail: object) -> dict[str, float]:
-    """The numeric values of a mark, from its detail: a JSON object, or nothing of use."""
+    """Return the numeric values of a mark from its detail, a JSON object or other text."""
     try:
         found = json.loads(detail) if isinstance(detail, str) else None
     except ValueError:
@@ -125,21 +125,21 @@ def numbers(detail: object) -> dict[str, float]:
 
 
 def value_names(marks: Iterable[PlotMark]) -> list[str]:
-    """The names of all values, in the order in which they came first."""
+    """Return the names of all values in order of appearance."""
     return list(dict.fromkeys(name for mark in marks for name in mark.values))
 
 
-def require_values(wanted: Sequence[str], marks: Sequence[PlotMark], span: Period) -> None:
-    """Raises UserError for a name that no mark has a value for."""
+def require_values(wanted: Sequence[str], marks: Sequence[PlotMark], period: Period) -> None:
+    """Raise UserError for a name without a value in any mark."""
     known = value_names(marks)
     for name in wanted:
         if name in known:
             continue
         if not known:
-            raise UserError(f"no mark of {quote(span.name)} has a value, so there is no {quote(name)}.")
+            raise UserError(f"no mark of {quote(period.name)} has a value, so there is no {quote(name)}.")
         hint = nearest(name, known) or f"; there are {', '.join(known)}"
-        raise UserError(f"no mark of {quote(span.name)} has a value {quote(name)}{hint}.")
+        raise UserError(f"no mark of {quote(period.name)} has a value {quote(name)}{hint}.")
 
 
-def _seconds(span: Period, at: datetime) -> float:
-    return (at - span.started_at).total_seconds()
+def _seconds(period: Period, at: datetime) -> float:
+    return (at - period.started_at).total_seconds()

@@ -1,4 +1,4 @@
-"""The layout of a plot on its page. Lengths are in inches, times in seconds from the span's begin."""
+"""Layout and drawing of a plot. Lengths are in inches, times in seconds from the period's start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, moment, sh
 
 DPI = 220
 SUFFIXES = (".pdf", ".png", ".svg")
-"""What a plot can be written as."""
+"""File suffixes of plots."""
 
 _METADATA: dict[str, dict[str, str | None]] = {
     "pdf": {"Creator": "gswarm-tui", "CreationDate": None},
@@ -39,7 +39,7 @@ _NAME_LETTER = style.SMALL * 0.6 / 72
 
 @dataclass(frozen=True)
 class _Block:
-    """A panel: its height and what is above it, a title or a little room."""
+    """A panel: its height and the space above it for a title."""
 
     kind: str
     at: int
@@ -47,24 +47,24 @@ class _Block:
     above: float
 
 
-def draw(material: PlotData, zone: tzinfo | None, kind: str, *, headed: bool = True, dpi: int = DPI) -> bytes:
-    """A plot as a file of this kind: pdf, png or svg. ``zone`` None is this machine's."""
+def draw(data: PlotData, zone: tzinfo | None, kind: str, *, headed: bool = True, dpi: int = DPI) -> bytes:
+    """Return a plot as a file of a kind: pdf, png or svg. ``zone`` None is local."""
     with style.plot_style():
-        return content(FigureBuilder(material, zone, headed=headed).draw(), kind, material.span.name, dpi)
+        return figure_bytes(FigureBuilder(data, zone, headed=headed).draw(), kind, data.period.name, dpi)
 
 
 class FigureBuilder:
-    """Draws one plot; ``headed`` puts its name, time and devices above and how to read it below."""
+    """Builder of one plot; ``headed`` adds a heading above and a reading hint below."""
 
-    def __init__(self, material: PlotData, zone: tzinfo | None, *, headed: bool = True) -> None:
-        self._material = material
+    def __init__(self, data: PlotData, zone: tzinfo | None, *, headed: bool = True) -> None:
+        self._data = data
         self._zone = zone
-        self._seconds = material.span.seconds
+        self._seconds = data.period.seconds
         self._headed = headed
         self._left = self._left_margin()
         self._inner = WIDTH - self._left - _RIGHT
         self._lanes = annotation_lanes.build_lanes(
-            material.others, material.marks, material.troubles, self._seconds, self._inner
+            data.others, data.marks, data.incidents, self._seconds, self._inner
         )
         self._blocks = self._layout()
         self._head = _HEAD if headed else 0.04
@@ -78,14 +78,14 @@ class FigureBuilder:
         )
 
     def _left_margin(self) -> float:
-        names = list(dict.fromkeys(device.node for grid in self._material.grids for device in grid.devices))
+        names = list(dict.fromkeys(device.node for grid in self._data.grids for device in grid.devices))
         longest = max(map(len, panels.short_names(names).values()), default=0)
         return min(1.5, max(0.72, 0.3 + longest * _NAME_LETTER))
 
     def _layout(self) -> list[_Block]:
         blocks = []
-        heatmaps = sum(choice.heatmap for choice in self._material.choices)
-        for at, (choice, grid) in enumerate(zip(self._material.choices, self._material.grids, strict=True)):
+        heatmaps = sum(choice.heatmap for choice in self._data.choices)
+        for at, (choice, grid) in enumerate(zip(self._data.choices, self._data.grids, strict=True)):
             if choice.curve:
                 blocks.append(_Block("curve", at, _CURVE, _TITLE))
             if choice.heatmap:
@@ -93,10 +93,10 @@ class FigureBuilder:
                 most = _HIGHEST / max(1, heatmaps) ** 0.5
                 height = max(_LOWEST, min(most, rows * _A_ROW), rows / _ROWS_AN_INCH)
                 blocks.append(_Block("heatmap", at, height, _CLOSE if choice.curve else _TITLE))
-        return blocks + [_Block("values", at, _VALUES, _TITLE) for at in range(len(self._material.values))]
+        return blocks + [_Block("values", at, _VALUES, _TITLE) for at in range(len(self._data.values))]
 
     def draw(self) -> Figure:
-        """The figure."""
+        """Return the figure."""
         figure = Figure(figsize=(WIDTH, self._height))
         top = self._head + _ELAPSED
         ruler = self._add(figure, top, 0.001)
@@ -116,7 +116,7 @@ class FigureBuilder:
         self._elapsed(ruler)
         self._lines(drawn)
         if self._headed:
-            self._words(figure)
+            self._heading(figure)
         return figure
 
     def _add(self, figure: Figure, top: float, height: float) -> Axes:
@@ -128,25 +128,25 @@ class FigureBuilder:
             height / self._height,
         )
         axes = figure.add_axes(rect)
-        axes.patch.set_visible(False)  # it would cut the line of a neighbour in half
+        axes.patch.set_visible(False)  # it would cover half of a neighbour's line
         axes.set_xlim(0, self._seconds)
         axes.set_xticks([])
         return axes
 
     def _panel(self, figure: Figure, axes: Axes, block: _Block, top: float) -> None:
-        material = self._material
+        data = self._data
         if block.kind == "values":
-            name = material.values[block.at]
-            panels.draw_values(axes, name, material.marks, style.VALUES[block.at % len(style.VALUES)])
+            name = data.values[block.at]
+            panels.draw_values(axes, name, data.marks, style.VALUES[block.at % len(style.VALUES)])
             self._title(axes, f"{panels.clipped(name, 60)} (from marks)", block.height)
             return
-        grid, choice = material.grids[block.at], material.choices[block.at]
+        grid, choice = data.grids[block.at], data.choices[block.at]
         ends = panels.scale(grid)
         if block.kind == "curve":
             panels.draw_curve(axes, grid, ends, "node" if grid.host else "GPU")
         else:
-            shown = grid.by_node(material.how) if grid.crowded else grid
-            panels.draw_heatmap(axes, shown, ends, material.troubles)
+            shown = grid.by_node(data.how) if grid.crowded else grid
+            panels.draw_heatmap(axes, shown, ends, data.incidents)
             bar = figure.add_axes(self._bar_rect(top, block.height))
             panels.draw_colour_bar(bar, grid, ends, tall=block.height > 0.6)
         if block.kind == "curve" or not choice.curve:
@@ -170,16 +170,16 @@ class FigureBuilder:
         )
 
     def _clock(self, last: Axes) -> None:
-        """The time of day below the last panel."""
-        span = self._material.span
-        ticks = clock_ticks(span.started_at, self._seconds, self._zone)
+        """Draw the time of day below the last panel."""
+        period = self._data.period
+        ticks = clock_ticks(period.started_at, self._seconds, self._zone)
         last.set_xticks([tick.at for tick in ticks], [tick.label for tick in ticks])
         last.set_xlabel(
-            f"local time, {zone_name(span.started_at, self._zone)}", fontsize=style.SMALL, labelpad=2
+            f"local time, {zone_name(period.started_at, self._zone)}", fontsize=style.SMALL, labelpad=2
         )
 
     def _elapsed(self, ruler: Axes) -> None:
-        """The time since the begin, above all panels."""
+        """Draw the elapsed time above all panels."""
         ticks = elapsed_ticks(self._seconds)
         ruler.set_yticks([])
         ruler.xaxis.tick_top()
@@ -199,9 +199,9 @@ class FigureBuilder:
         )
 
     def _lines(self, drawn: list[Axes]) -> None:
-        """Marks go through all panels, as long as these can be seen for them."""
-        marks = self._material.marks
-        if not marks or len(marks) > annotation_lanes.MOST_LINES:
+        """Draw the lines of marks through all panels, unless they are too many."""
+        marks = self._data.marks
+        if not marks or len(marks) > annotation_lanes.MAX_LINES:
             return
         for axes in drawn[1:]:  # the first holds their labels
             low, high = axes.get_ylim()
@@ -217,13 +217,13 @@ class FigureBuilder:
             )
             axes.set_ylim(low, high)
 
-    def _words(self, figure: Figure) -> None:
-        material, span = self._material, self._material.span
+    def _heading(self, figure: Figure) -> None:
+        data, period = self._data, self._data.period
         left, height = self._left / WIDTH, self._height
         figure.text(
             left,
             1 - 0.13 / height,
-            panels.clipped(span.name, 76),
+            panels.clipped(period.name, 76),
             fontsize=style.LARGE,
             fontweight="bold",
             va="top",
@@ -234,32 +234,32 @@ class FigureBuilder:
         figure.text(
             left,
             0.07 / height,
-            reading_hint(material),
+            reading_hint(data),
             fontsize=style.SMALL - 0.5,
             color=style.DIM,
             va="bottom",
         )
 
     def _subtitle(self) -> str:
-        span = self._material.span
-        end = moment(span.until, self._zone, like=span.started_at)
-        words = [f"{moment(span.started_at, self._zone)} – {end}", short_time(self._seconds)]
-        if span.ended_at is None:
-            words[1] += " so far" if self._material.running else ", interrupted"
-        if span.job:
-            words.append(f"job {span.job}")
-        return "  ·  ".join([*words, self._material.devices])
+        period = self._data.period
+        end = moment(period.until, self._zone, like=period.started_at)
+        words = [f"{moment(period.started_at, self._zone)} – {end}", short_time(self._seconds)]
+        if period.ended_at is None:
+            words[1] += " so far" if self._data.running else ", interrupted"
+        if period.job:
+            words.append(f"job {period.job}")
+        return "  ·  ".join([*words, self._data.devices])
 
 
-def reading_hint(material: PlotData) -> str:
-    """How the points of a plot are to be read, in a sentence; nothing where no metric is drawn."""
-    if not material.grids:
+def reading_hint(data: PlotData) -> str:
+    """Return a sentence on what a point of the plot shows; nothing without metrics."""
+    if not data.grids:
         return ""
-    width, what = material.grids[0].width_s, "highest value" if material.how == MAX else "mean"
+    width, what = data.grids[0].width_s, "highest value" if data.how == MAX else "mean"
     words = f"Each point is the {what} of {f'{width:.0f}' if width >= 10 else f'{width:.2g}'} s"
-    if any(grid.crowded for grid in material.grids):
+    if any(grid.crowded for grid in data.grids):
         words += f", a row the {what} of a node's GPUs"
-    if any(_has_gaps(grid) for grid in material.grids):
+    if any(_has_gaps(grid) for grid in data.grids):
         words += "; hatched where there is no data"
     return words + "."
 
@@ -269,15 +269,15 @@ def _has_gaps(grid: MetricGrid) -> bool:
 
 
 def require_suffix(path: Path) -> Path:
-    """The path, if its name ends as a plot's may. Raises UserError."""
+    """Return the path if its suffix is one of a plot. Raises UserError."""
     if path.suffix.lower() not in SUFFIXES:
-        what = f"ends in {quote(path.suffix)}" if path.suffix else "has no ending"
-        raise UserError(f"{path} {what}; a plot is a .pdf, .png or .svg.")
+        what = f"has the suffix {quote(path.suffix)}" if path.suffix else "has no suffix"
+        raise UserError(f"{path} {what}; name a .pdf, .png or .svg file.")
     return path
 
 
-def content(figure: Figure, kind: str, title: str, dpi: int = DPI) -> bytes:
-    """A figure as a file of this kind: pdf, png or svg; within ``look.style``."""
+def figure_bytes(figure: Figure, kind: str, title: str, dpi: int = DPI) -> bytes:
+    """Return a figure as a file of a kind (pdf, png, svg); call it within ``plot_style``."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=dpi, metadata=_METADATA[kind] | {"Title": title})
     return buffer.getvalue()

@@ -1,8 +1,8 @@
-"""Samples of many GPUs or nodes in bins of equal time, put there by the database.
+"""Samples of many GPUs or nodes in bins of equal time, computed by the database.
 
-A sample stands for the interval before it. Each bin holds the mean over what stands in it, weighted by how
-much of the bin that is, or the largest value; it is NaN where nothing was measured. Nothing depends on how
-bins and samples fall on each other, and no gap is made or closed by it, down to the width of a bin.
+A sample covers the interval before it. A bin holds the maximum of the samples in it, or their mean weighted
+by how much of the bin they cover, and NaN without any. So values don't depend on where samples fall in bins,
+and gaps longer than a bin stay.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gswarm_tui.store.querying.results import QuerySource
 
 Floats = npt.NDArray[np.float32]
 
-MOST_BINS, FEWEST_BINS, MOST_CELLS = 1500, 300, 1_500_000
-MOST_ROWS = 1024
+MAX_BINS, MIN_BINS, MAX_CELLS = 1500, 300, 1_500_000
+MAX_ROWS = 1024
 LONGEST_INTERVAL_S = 61
 
 
 @dataclass(frozen=True)
 class Device:
-    """A row of a grid: a GPU of a node, or with ``gpu`` None the node itself; ``facts`` are numbers of it."""
+    """A row of a grid: a GPU of a node, or with ``gpu`` None the node itself; ``facts`` are its limits."""
 
     node: str
     gpu: int | None
@@ -42,8 +42,8 @@ class Device:
 class MetricGrid:
     """One metric of all devices: ``values`` has a row for each device and a column for each bin.
 
-    Values are in the unit that the metric is shown in, float32, NaN where nothing was measured. Bins begin at
-    ``started_at`` and are ``width_s`` wide; the last one may end after the span.
+    Values are in the unit shown, NaN is unmeasured. Bins begin at ``started_at`` and are ``width_s`` wide;
+    the last one may end after the period.
     """
 
     metric: Metric
@@ -55,16 +55,16 @@ class MetricGrid:
 
     @property
     def measured(self) -> bool:
-        """Whether there is any value."""
+        """Whether it has any value."""
         return bool(np.isfinite(self.values).any())
 
     @property
     def crowded(self) -> bool:
-        """Whether it has more GPUs than can be seen as a row each."""
-        return not self.host and len(self.devices) > MOST_ROWS
+        """Whether it has too many GPUs for a visible row each."""
+        return not self.host and len(self.devices) > MAX_ROWS
 
     def by_node(self, how: str) -> MetricGrid:
-        """The same with a row for each node: the mean, or the largest, of its GPUs."""
+        """Return the grid with a row for each node: the mean or maximum of its GPUs."""
         starts = [
             row
             for row, device in enumerate(self.devices)
@@ -97,9 +97,9 @@ _FACTS = ("memory_total_mib", "power_limit_w", "sm_clock_max_mhz", "mem_clock_ma
 
 
 class GridRows:
-    """What rows there are, and which row each id of the database belongs to.
+    """Rows of a grid, and the row of each id in the database.
 
-    A GPU or node that came back under a new id, after a boot for one, goes on in its row.
+    A GPU or node with a new id, as after a reboot, keeps its row.
     """
 
     def __init__(self, source: QuerySource, recording_id: int, *, host: bool) -> None:
@@ -117,33 +117,33 @@ class GridRows:
             self.row_of[found["id"]] = rows[key]
 
 
-def bins_for(span: Period, rows: int, interval_ms: int, most: int = MOST_BINS) -> tuple[int, int]:
-    """How many bins, and how wide in µs: no finer than the samples, and not more than can be seen."""
-    whole = max(1, round(span.seconds * 1e6))
-    seen = min(most, max(FEWEST_BINS, MOST_CELLS // max(1, rows)))
+def bins_for(period: Period, rows: int, interval_ms: int, most: int = MAX_BINS) -> tuple[int, int]:
+    """Return the number of bins and their width in µs: no finer than the samples or the picture."""
+    whole = max(1, round(period.seconds * 1e6))
+    seen = min(most, max(MIN_BINS, MAX_CELLS // max(1, rows)))
     width = max(interval_ms * 1000, -(-whole // seen))
     return -(-whole // width), width
 
 
 def load_grids(
     source: QuerySource,
-    span: Period,
+    period: Period,
     devices: GridRows,
     metrics: Sequence[Metric],
     how: str,
     *,
-    most: int = MOST_BINS,
+    most: int = MAX_BINS,
 ) -> list[MetricGrid]:
-    """A grid for each metric. Raises StoreError."""
+    """Load a grid for each metric. Raises StoreError."""
     [(interval_ms,)] = source.query(
         "SELECT greatest(100, coalesce(interval_ms, 1000)) FROM recordings WHERE recording_id = ?",
-        span.recording_id,
+        period.recording_id,
     ).rows()
-    count, width = bins_for(span, len(devices.all), interval_ms, most)
+    count, width = bins_for(period, len(devices.all), interval_ms, most)
     values = np.full((len(metrics), len(devices.all), count), np.nan, dtype=np.float32)
-    sql = _binned(metrics, host=devices.host, how=how, whole=round(span.seconds * 1e6), width=width)
+    sql = _binned(metrics, host=devices.host, how=how, whole=round(period.seconds * 1e6), width=width)
     ids = sorted(devices.row_of)
-    answer = source.query(sql, span.started_at, ids, span.started_at, span.until)
+    answer = source.query(sql, period.started_at, ids, period.started_at, period.until)
     for batch in answer.batches:
         for device, bins, *columns in batch:
             for at, column in enumerate(columns):
@@ -151,7 +151,9 @@ def load_grids(
     made = []
     for metric, found in zip(metrics, values, strict=True):
         shown = found * np.float32(shown_unit(metric).factor)
-        made.append(MetricGrid(metric, devices.host, tuple(devices.all), span.started_at, width / 1e6, shown))
+        made.append(
+            MetricGrid(metric, devices.host, tuple(devices.all), period.started_at, width / 1e6, shown)
+        )
     return made
 
 
@@ -161,9 +163,9 @@ def _put(row: Floats, bins: list[int], column: list[Any]) -> None:
 
 
 def _binned(metrics: Sequence[Metric], *, host: bool, how: str, whole: int, width: int) -> str:
-    """One row a device: its bins with a value, and for each metric their values. Times are µs of the span.
+    """Return the query for a row for each device: its bins, and their values for each metric.
 
-    Its values are the span's begin, the ids, the begin again and the end.
+    Its parameters are the period's start, the ids, the start again and the end.
     """
     table, key = ("host_samples", "node_id") if host else ("gpu_samples", "gpu_id")
     names = ", ".join(m.name for m in metrics)
@@ -172,7 +174,7 @@ def _binned(metrics: Sequence[Metric], *, host: bool, how: str, whole: int, widt
     binned = ", ".join(f"{_in_bin(m, within, how)} AS {m.name}" for m in metrics)
     lists = ", ".join(f"list({m.name}::FLOAT ORDER BY bin)" for m in metrics)
     grown = ", ".join(f"{_grown(m)} AS {m.name}" for m in metrics)
-    # A sample after a start or a gap stands for no known time: a moment of it shows where nothing else does.
+    # A sample after a start or a gap covers an unknown time: it counts as a moment.
     return f"""
 WITH read AS (
   SELECT {key} AS id, epoch_us(ts) - epoch_us(?::TIMESTAMP) AS until,
@@ -195,7 +197,7 @@ SELECT id, list(bin ORDER BY bin), {lists} FROM grown GROUP BY id
 
 
 def _read(metric: Metric) -> str:
-    """A metric as it is put in bins: reasons as 0, 0.5 and 1."""
+    """Return SQL for a metric's value: throttle reasons become 0, 0.5 and 1."""
     if metric.unit == "bits":
         return (
             f"CASE WHEN {metric.name} & {HARMFUL} <> 0 THEN 1 "
@@ -205,14 +207,14 @@ def _read(metric: Metric) -> str:
 
 
 def _grown(metric: Metric) -> str:
-    """A counter as what it grew since the span began."""
+    """Return SQL for a counter's growth since the period began."""
     if metric.kind == COUNTER:
         return f"{metric.name} - min({metric.name}_low) OVER (PARTITION BY id)"
     return metric.name
 
 
 def _in_bin(metric: Metric, within: str, how: str) -> str:
-    """The value of a bin; of a counter also the lowest, under its name with _low."""
+    """Return SQL for the value of a bin; for a counter also its minimum, named with _low."""
     if metric.kind == COUNTER:
         return f"min({metric.name}) AS {metric.name}_low, max({metric.name})"
     if how == MAX or metric.unit == "bits":

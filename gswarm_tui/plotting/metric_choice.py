@@ -1,4 +1,4 @@
-"""Which metrics a plot shows, by the names that people give them."""
+"""Choice of the metrics in a plot by their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEAN, MAX = "mean", "max"
 
 @dataclass(frozen=True)
 class MetricChoice:
-    """What to draw: a metric of GPUs or (``host``) of nodes, as a heatmap, as a curve, or both."""
+    """A metric of GPUs or (``host``) of nodes to draw as a heatmap, a curve, or both."""
 
     metric: Metric
     host: bool
@@ -31,9 +31,9 @@ DEFAULT_CURVES = ("util", "power", "mem", "cpu")
 def choose_metrics(
     both: Iterable[str] = (), heatmaps: Iterable[str] = (), curves: Iterable[str] = ()
 ) -> tuple[MetricChoice, ...]:
-    """The metrics to draw, in the order in which they are named; without any name the usual ones.
+    """Return the metrics to draw, in the order named; without names, the defaults.
 
-    Each word may hold several names with commas between them. Raises UserError.
+    Each text may hold several names separated by commas. Raises UserError.
     """
     named = [_names(words) for words in (both, heatmaps, curves)]
     if not any(named):
@@ -44,8 +44,8 @@ def choose_metrics(
     for metric, _ in as_curve - (as_heatmap if named[0] else set()):
         if metric.unit == "bits":
             raise UserError(
-                f"{metric.short} is a set of reasons and makes no curve; --heatmap {metric.short} shows it, "
-                "and thrpower, thrtherm and thrbrake are shares of time."
+                f"{metric.short} is a set of reasons, not a curve; draw it with --heatmap {metric.short}, "
+                "or draw the shares of time thrpower, thrtherm and thrbrake."
             )
     return tuple(
         MetricChoice(*one, heatmap=one in as_heatmap, curve=one in as_curve and one[0].unit != "bits")
@@ -54,11 +54,11 @@ def choose_metrics(
 
 
 def metric_named(name: str) -> tuple[Metric, bool]:
-    """The metric of a short or whole name, and whether it is one of nodes. Raises UserError."""
+    """Return the metric of a short or full name, and whether it is one of nodes. Raises UserError."""
     if found := _KNOWN.get(name) or _FULL.get(name):
         return found
-    hint = nearest(name, [*_KNOWN, *_FULL]) or f"; there are {', '.join(_KNOWN)}"
-    raise UserError(f"there is no metric {quote(name)}{hint}.")
+    hint = nearest(name, [*_KNOWN, *_FULL]) or f"; choose from {', '.join(_KNOWN)}"
+    raise UserError(f"unknown metric {quote(name)}{hint}.")
 
 
 def _names(words: Iterable[str]) -> list[str]:
@@ -66,5 +66,5 @@ def _names(words: Iterable[str]) -> list[str]:
 
 
 def of_kind(choices: Sequence[MetricChoice], *, host: bool) -> tuple[Metric, ...]:
-    """The metrics of GPUs, or of nodes, among the choices."""
+    """Return the chosen metrics of GPUs or of nodes."""
     return tuple(choice.metric for choice in choices if choice.host is host)

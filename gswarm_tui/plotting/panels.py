@@ -1,4 +1,4 @@
-"""The panels of a plot: GPU × time as colours, curves over all GPUs, values of marks."""
+"""Panels of a plot: heatmaps of GPUs over time, curves over all GPUs, values of marks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from gswarm_tui.plotting.grid import Floats, MetricGrid
 Pixels = npt.NDArray[np.uint8]
 Doubles = npt.NDArray[np.float64]
 
-LONGEST_NAME = 18
-MOST_POINTS = 1500
+MAX_NAME = 18
+MAX_POINTS = 1500
 FEW = 8
-"""So many GPUs or nodes are drawn as a line each; of more, how they are spread."""
+"""Up to this many GPUs or nodes get a line each; more are drawn as bands."""
 _REASONS = {0.0: "free", 0.5: "capped", 1.0: "slowed"}
 _PIXELS = (1500, 600)
 
 
 def scale(grid: MetricGrid) -> tuple[float, float]:
-    """The ends of the scale of a metric, in the unit that it is shown in: fixed ones where there are any."""
+    """Return the ends of a metric's scale in the unit shown; fixed ones if known."""
     metric, factor = grid.metric, shown_unit(grid.metric).factor
     known = grid.values[np.isfinite(grid.values)]
     highest = float(known.max()) if known.size else 0.0
@@ -50,7 +50,7 @@ def scale(grid: MetricGrid) -> tuple[float, float]:
 
 
 def title(metric: Metric, *, host: bool) -> str:
-    """What a metric is called above its panel: "GPU util (%)", "CPU of nodes (%)"."""
+    """Return the title of a metric's panel: "GPU util (%)", "CPU of nodes (%)"."""
     unit = shown_unit(metric).name
     name = metric.label[0].upper() + metric.label[1:]
     grown = " since the start" if metric.kind == COUNTER else ""
@@ -58,11 +58,11 @@ def title(metric: Metric, *, host: bool) -> str:
 
 
 def draw_heatmap(
-    axes: Axes, grid: MetricGrid, ends: tuple[float, float], troubles: Sequence[Incident]
+    axes: Axes, grid: MetricGrid, ends: tuple[float, float], incidents: Sequence[Incident]
 ) -> None:
-    """A row for each device, from above in the order of the grid; hatched where there is no data."""
+    """Draw a row for each device in the order of the grid, hatched where data is missing."""
     rows, bins = grid.values.shape
-    span = bins * grid.width_s
+    period = bins * grid.width_s
     axes.add_patch(
         Rectangle(
             (0, 0),
@@ -79,7 +79,9 @@ def draw_heatmap(
     # Repeated cells stay sharp in viewers that smooth what they enlarge.
     across, down = max(1, _PIXELS[0] // bins), max(1, _PIXELS[1] // rows)
     picture = coloured(grid.values, ends).repeat(across, axis=1).repeat(down, axis=0)
-    axes.imshow(picture, extent=(0, span, rows, 0), aspect="auto", interpolation="none", zorder=1, gid="heat")
+    axes.imshow(
+        picture, extent=(0, period, rows, 0), aspect="auto", interpolation="none", zorder=1, gid="heat"
+    )
     axes.set_ylim(rows, 0)
     axes.set_yticks([])
     for spine in axes.spines.values():
@@ -87,7 +89,7 @@ def draw_heatmap(
     places = {(device.node, device.gpu): row + 0.5 for row, device in enumerate(grid.devices)}
     groups = _groups(grid)
     places |= {(node, None): (first + last) / 2 for node, first, last in groups}
-    serious = [t for t in troubles if t.severity == ERROR and (t.node, None) in places]
+    serious = [t for t in incidents if t.severity == ERROR and (t.node, None) in places]
     points = [(t.at, places.get((t.node, t.gpu), places[t.node, None])) for t in serious]
     axes.plot(
         [x for x, _ in points],
@@ -104,7 +106,7 @@ def draw_heatmap(
 
 
 def coloured(values: Floats, ends: tuple[float, float]) -> Pixels:
-    """Values as red, green, blue and alpha; nothing where nothing was measured."""
+    """Return values as RGBA colours, transparent where unmeasured."""
     low, high = ends
     share = np.clip((np.nan_to_num(values, nan=low) - low) / max(high - low, 1e-9), 0, 1)
     picture: Pixels = style.RAMP[np.round(share * (len(style.RAMP) - 1)).astype(np.intp)]
@@ -113,7 +115,7 @@ def coloured(values: Floats, ends: tuple[float, float]) -> Pixels:
 
 
 def _groups(grid: MetricGrid) -> list[tuple[str, int, int]]:
-    """Each node with its first row and the one after its last."""
+    """Return each node with its first row and the row after its last."""
     found: list[tuple[str, int, int]] = []
     for row, device in enumerate(grid.devices):
         if found and found[-1][0] == device.node:
@@ -124,7 +126,7 @@ def _groups(grid: MetricGrid) -> list[tuple[str, int, int]]:
 
 
 def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequence[int | None]) -> None:
-    """Nodes left of their rows, as many as there is room for, and lines between them."""
+    """Draw the names of as many nodes as fit left of their rows, and lines between nodes."""
     height_pt = axes.get_position().height * axes.figure.get_figheight() * 72  # type: ignore[union-attr]
     row_pt = height_pt / len(gpus)
     numbered = gpus[0] is not None and row_pt >= style.SMALL * 0.95
@@ -163,7 +165,7 @@ def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequenc
 
 
 def draw_colour_bar(axes: Axes, grid: MetricGrid, ends: tuple[float, float], *, tall: bool) -> None:
-    """What the colours mean; more of it where the bar is ``tall``."""
+    """Draw the colour bar, with more labels if it is ``tall``."""
     low, high = ends
     bar = style.RAMP[::-1, None, :].repeat(4, axis=1)
     axes.imshow(bar, extent=(0, 1, low, high), aspect="auto", interpolation="none", gid="heat")
@@ -181,9 +183,9 @@ def draw_colour_bar(axes: Axes, grid: MetricGrid, ends: tuple[float, float], *, 
 
 
 def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: str) -> None:
-    """The mean over all devices, with a line for each of a few, or with how many are spread.
+    """Draw the mean over all devices, with a line for each of a few, else with bands of the spread.
 
-    Of a counter, its sum over all.
+    For a counter, draw its sum.
     """
     values = grid.values[np.isfinite(grid.values).any(axis=1)]
     edges = np.arange(grid.values.shape[1] + 1) * grid.width_s
@@ -237,7 +239,7 @@ def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: st
 
 
 def frame(axes: Axes) -> None:
-    """A few round values on the left with light lines through the panel."""
+    """Draw some round values on the left with grid lines."""
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(axis="y")
@@ -245,7 +247,7 @@ def frame(axes: Axes) -> None:
 
 
 def _spread(values: Floats) -> Doubles:
-    """Lowest, 10th and 90th percentile, highest of each bin; NaN in bins without a value."""
+    """Return minimum, 10th and 90th percentile, and maximum of each bin; NaN in empty bins."""
     ordered = np.sort(values, axis=0)  # NaN comes last
     counts = np.isfinite(values).sum(axis=0)
     columns = np.arange(values.shape[1])
@@ -259,19 +261,19 @@ def _spread(values: Floats) -> Doubles:
 
 
 def _carried(values: Floats) -> Floats:
-    """Counters with their gaps filled by what they were before, and 0 before the first."""
+    """Return counters with gaps filled by the value before, and 0 before the first."""
     known = np.isfinite(values)
     last = np.maximum.accumulate(np.where(known, np.arange(values.shape[1]), 0), axis=1)
     return np.nan_to_num(np.take_along_axis(values, last, axis=1))
 
 
 def _stairs(edges: Doubles, values: Floats | Doubles) -> tuple[Doubles, Doubles]:
-    """Bins as a line that is level within each: its x and y."""
+    """Return x and y of a step line, level within each bin."""
     return np.repeat(edges, 2)[1:-1], np.repeat(values.astype(np.float64), 2)
 
 
 def _no_data(axes: Axes, edges: Doubles, missing: npt.NDArray[np.bool_]) -> None:
-    """Hatch the bins that no device has a value in."""
+    """Hatch the bins without any value."""
     steps = np.flatnonzero(np.diff(np.concatenate(([False], missing, [False]))))
     for first, last in steps.reshape(-1, 2):
         axes.axvspan(
@@ -286,15 +288,15 @@ def _no_data(axes: Axes, edges: Doubles, missing: npt.NDArray[np.bool_]) -> None
 
 
 def draw_values(axes: Axes, name: str, marks: Sequence[PlotMark], colour: str) -> None:
-    """What marks say of a value: a point each, with lines between."""
+    """Draw a value of marks as points joined by lines."""
     found = [(mark.at, mark.values[name]) for mark in marks if name in mark.values]
     axes.plot(
         [at for at, _ in found],
         [value for _, value in found],
         color=colour,
         marker="o",
-        markersize=2.6 if len(found) <= 60 else 1.2 if len(found) <= MOST_POINTS else 0,
-        linewidth=0.7 if len(found) <= MOST_POINTS else 0.3,
+        markersize=2.6 if len(found) <= 60 else 1.2 if len(found) <= MAX_POINTS else 0,
+        linewidth=0.7 if len(found) <= MAX_POINTS else 0.3,
         zorder=3,
         clip_on=False,
     )
@@ -303,16 +305,15 @@ def draw_values(axes: Axes, name: str, marks: Sequence[PlotMark], colour: str) -
 
 
 def short_names(nodes: Sequence[str]) -> dict[str, str]:
-    """Nodes as there is room for: without a domain if they differ without it, and with their ends."""
+    """Return short names of nodes: without the domain if they stay distinct, cut at the front."""
     hosts = {node: node.partition(".")[0] for node in nodes}
     if len(set(hosts.values())) < len(hosts) or any(host.isdigit() or not host for host in hosts.values()):
         hosts = {node: node for node in nodes}
     return {
-        node: host if len(host) <= LONGEST_NAME else "…" + host[1 - LONGEST_NAME :]
-        for node, host in hosts.items()
+        node: host if len(host) <= MAX_NAME else "…" + host[1 - MAX_NAME :] for node, host in hosts.items()
     }
 
 
 def clipped(text: str, most: int) -> str:
-    """A text that isn't longer than there is room for."""
+    """Cut a text to at most ``most`` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,4 +1,4 @@
-"""What a plot shows, asked of a recording."""
+"""Data of a plot, loaded from a recording."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from gswarm_tui.plotting.annotations import (
     overlapping_sessions,
     require_values,
 )
-from gswarm_tui.plotting.grid import MOST_BINS, GridRows, MetricGrid, load_grids
+from gswarm_tui.plotting.grid import MAX_BINS, GridRows, MetricGrid, load_grids
 from gswarm_tui.plotting.metric_choice import MEAN, MetricChoice, of_kind
 from gswarm_tui.store.querying.results import QuerySource
 
 
 @dataclass(frozen=True, eq=False)
 class PlotData:
-    """A span with a grid for each choice, and what happened in it.
+    """A period with a grid for each choice of a metric, and its annotations.
 
-    ``how`` says whether bins hold the mean or the largest value ("mean", "max"), ``values`` which values of
-    marks are drawn, ``devices`` what was measured: "2 nodes, 16 × NVIDIA H100". ``running`` is false for a
-    session without an end whose recording nobody writes: it was interrupted.
+    Bins hold the mean or the maximum (``how``: "mean", "max"). ``values`` are the names of mark values to
+    draw, ``devices`` describes the hardware: "2 nodes, 16 × NVIDIA H100". ``running`` is false for a session
+    without an end whose recording was interrupted.
     """
 
-    span: Period
+    period: Period
     running: bool
     how: str
     choices: tuple[MetricChoice, ...]
@@ -37,56 +37,57 @@ class PlotData:
     devices: str
     marks: tuple[PlotMark, ...]
     values: tuple[str, ...]
-    troubles: tuple[Incident, ...]
+    incidents: tuple[Incident, ...]
     others: tuple[OverlappingSession, ...]
 
 
 def load_plot_data(
     source: QuerySource,
-    span: Period,
+    period: Period,
     choices: Sequence[MetricChoice],
     values: Sequence[str] = (),
     how: str = MEAN,
     *,
     all_of_them: bool = True,
-    most_bins: int = MOST_BINS,
+    most_bins: int = MAX_BINS,
 ) -> PlotData:
-    """Ask a recording for all that the plot shows; ``all_of_them`` refuses choices that weren't measured.
+    """Load all data of a plot; with ``all_of_them``, unmeasured choices are an error.
 
     Raises:
         UserError: there is nothing to draw, or a metric or value was never measured.
         StoreError: the file can't be read.
     """
-    if span.seconds <= 0:
-        raise UserError(f"{quote(span.name)} has no data: it ended as it began.")
-    marks, troubles = load_annotations(source, span)
-    require_values(values, marks, span)
-    found: dict[tuple[str, bool], MetricGrid] = {}
+    if period.seconds <= 0:
+        raise UserError(f"{quote(period.name)} has no data: it ended when it began.")
+    marks, incidents = load_annotations(source, period)
+    require_values(values, marks, period)
+    grids_by_metric: dict[tuple[str, bool], MetricGrid] = {}
     for host in (False, True):
         if metrics := of_kind(choices, host=host):
-            devices = GridRows(source, span.recording_id, host=host)
+            devices = GridRows(source, period.recording_id, host=host)
             if devices.all:
-                for grid in load_grids(source, span, devices, metrics, how, most=most_bins):
-                    found[grid.metric.name, host] = grid
+                for grid in load_grids(source, period, devices, metrics, how, most=most_bins):
+                    grids_by_metric[grid.metric.name, host] = grid
     measured = [
         one
         for one in choices
-        if (one.metric.name, one.host) in found and found[one.metric.name, one.host].measured
+        if (one.metric.name, one.host) in grids_by_metric
+        and grids_by_metric[one.metric.name, one.host].measured
     ]
     missing = [one for one in choices if one not in measured]
     if not measured or (missing and all_of_them):
-        raise UserError(_nothing(source, span, missing))
+        raise UserError(_nothing(source, period, missing))
     return PlotData(
-        span=span,
-        running=source.running and span.ended_at is None,
+        period=period,
+        running=source.running and period.ended_at is None,
         how=how,
         choices=tuple(measured),
-        grids=tuple(found[one.metric.name, one.host] for one in measured),
-        devices=_devices(source, span),
+        grids=tuple(grids_by_metric[one.metric.name, one.host] for one in measured),
+        devices=_devices(source, period),
         marks=tuple(marks),
         values=tuple(dict.fromkeys(values)),
-        troubles=tuple(troubles),
-        others=tuple(overlapping_sessions(source, span)),
+        incidents=tuple(incidents),
+        others=tuple(overlapping_sessions(source, period)),
     )
 
 
@@ -101,22 +102,22 @@ WHERE n.recording_id = ?
 """
 
 
-def _nothing(source: QuerySource, span: Period, missing: Sequence[MetricChoice]) -> str:
-    [(frames,)] = source.query(_FRAMES, span.recording_id, span.started_at, span.until).rows()
+def _nothing(source: QuerySource, period: Period, missing: Sequence[MetricChoice]) -> str:
+    [(frames,)] = source.query(_FRAMES, period.recording_id, period.started_at, period.until).rows()
     if not frames:
-        return f"{quote(span.name)} has no data: no node was measured in it."
+        return f"{quote(period.name)} has no data: no node was measured in it."
     *first, last = (one.metric.short for one in missing)
     names = f"{', '.join(first)} and {last}" if first else last
     were = "was" if len(missing) == 1 else "were"
     return (
-        f"{names} {were} never measured in {quote(span.name)}; "
-        "the nodes' capabilities in the recording say why, if they know."
+        f"{names} {were} never measured in {quote(period.name)}; "
+        "the column capabilities of the table nodes may hold the reason."
     )
 
 
-def _devices(source: QuerySource, span: Period) -> str:
-    """ "2 nodes, 16 × NVIDIA H100" """
-    [(nodes, gpus, models)] = source.query(_DEVICES, span.recording_id).rows()
+def _devices(source: QuerySource, period: Period) -> str:
+    """Return a description such as "2 nodes, 16 × NVIDIA H100"."""
+    [(nodes, gpus, models)] = source.query(_DEVICES, period.recording_id).rows()
     names = [name for name in models or () if name]
     what = names[0] if len(names) == 1 else f"GPU{'s' * (gpus != 1)}"
     kinds = f" of {len(names)} kinds" if len(names) > 1 else ""

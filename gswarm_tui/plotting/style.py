@@ -1,4 +1,4 @@
-"""How plots look, whatever a person's own matplotlib is set to."""
+"""Style of the plots, independent of the user's matplotlib settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRID = LIGHT_COLOURS.surface
 GAP, GAP_LINES = "#dcd6d0", "#bdb4aa"
 SEVERITY = {"error": LIGHT_COLOURS.error, "warning": LIGHT_COLOURS.warning}
 VALUES = ("#36598c", "#b0561f", "#2f8f6b", "#8a4f9e")
-"""Lines of different values of marks: told apart by all kinds of colour vision, and by their labels."""
+"""Colours of mark values, distinct with any colour vision."""
 
 SMALL, USUAL, LARGE = 6.0, 7.0, 10.0
 """Sizes of text in points."""
@@ -30,7 +30,7 @@ _STEPS = 128
 RAMP: npt.NDArray[np.uint8] = np.array(
     [(*between(LIGHT_COLOURS.anchors, step / (_STEPS - 1)), 255) for step in range(_STEPS)], dtype=np.uint8
 )
-"""Red, green, blue and alpha of 128 steps from little to much: the ramp of the light screen."""
+"""RGBA colours from low to high: the ramp of the light theme."""
 
 _FONTS = ("Arial", "Liberation Sans", "DejaVu Sans")
 
@@ -70,10 +70,10 @@ _STYLE: Any = {
 
 @contextmanager
 def plot_style() -> Iterator[None]:
-    """Draw and save figures in this look; what was set before is as it was afterwards."""
+    """Apply the style while drawing and saving, then restore the settings."""
     there = {font.name for font in font_manager.fontManager.ttflist}
     with mpl.rc_context(), warnings.catch_warnings():
-        # A sign that no font here has is drawn as a box, which needs no words.
+        # A character without a glyph is drawn as a box.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
         mpl.rcParams.update(mpl.rcParamsDefault)
         mpl.rcParams.update(_STYLE)

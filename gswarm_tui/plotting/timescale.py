@@ -1,4 +1,4 @@
-"""Marks on a time axis: at round times of the local clock below, at round lengths of time above."""
+"""Ticks of the time axes: round local times below, round elapsed times above."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HOURS = tuple(3600 * hours for hours in (1, 2, 3, 6, 12, 24, 48, 7 * 24, 14 * 2
 
 @dataclass(frozen=True)
 class Tick:
-    """A place on the axis, in seconds from the span's begin, and its label."""
+    """A tick, in seconds from the period's start, and its label."""
 
     at: float
     label: str
@@ -22,9 +22,9 @@ def _step(seconds: float, most: int) -> int:
 
 
 def clock_ticks(started_at: datetime, seconds: float, zone: tzinfo | None, most: int = 8) -> list[Tick]:
-    """Round times of a zone's clock (None: this machine's) in a span that begins at a naive UTC time.
+    """Return round times of a zone (None: local) in a period that begins at a naive UTC time.
 
-    The date stands under the first tick of each day where the span has more than one, and under the first.
+    If the period spans several days, the first tick of each day also shows the date.
     """
     begin = started_at.replace(tzinfo=UTC)
     step = _step(seconds, most)
@@ -40,7 +40,7 @@ def clock_ticks(started_at: datetime, seconds: float, zone: tzinfo | None, most:
                 label = f"{local:%b} {local.day}" if step >= 86_400 else f"{label}\n{local:%b} {local.day}"
                 day = local.date()
             ticks.append(Tick(offset, label))
-        # Where clocks are set, steps of an hour and more fall between round times until they meet anew.
+        # After a change of daylight saving time, steps of hours miss round times: search hour by hour.
         at += timedelta(seconds=step if _is_round(local, step) or step < 3600 else 3600)
     return ticks
 
@@ -58,13 +58,13 @@ def _is_round(local: datetime, step: int) -> bool:
 
 
 def elapsed_ticks(seconds: float, most: int = 8) -> list[Tick]:
-    """Round lengths of time since the begin: "0", "30 s", "1:30 min", "2 h", "1 d 12 h"."""
+    """Return round elapsed times: "0", "30 s", "1:30 min", "2 h", "1 d 12 h"."""
     step = _step(seconds, most)
     return [Tick(at, short_time(at)) for at in range(0, int(seconds) + 1, step)]
 
 
 def short_time(seconds: float) -> str:
-    """A length of time in the largest unit that fits: "0", "45 s", "1:30 min", "2 h", "1 d 12 h"."""
+    """Format a duration in its largest unit: "0", "45 s", "1:30 min", "2 h", "1 d 12 h"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s" if whole else "0"
@@ -78,7 +78,7 @@ def short_time(seconds: float) -> str:
 
 
 def zone_name(at: datetime, zone: tzinfo | None) -> str:
-    """What the local time of a naive UTC time is called: "CET (UTC+1)", "UTC", "UTC+5:30"."""
+    """Return the name of a zone at a naive UTC time: "CET (UTC+1)", "UTC", "UTC+5:30"."""
     local = at.replace(tzinfo=UTC).astimezone(zone)
     minutes = round((local.utcoffset() or timedelta()).total_seconds() / 60)
     hours, rest = divmod(abs(minutes), 60)
@@ -90,7 +90,7 @@ def zone_name(at: datetime, zone: tzinfo | None) -> str:
 
 
 def moment(at: datetime, zone: tzinfo | None, like: datetime | None = None) -> str:
-    """A naive UTC time as local time: "2026-11-21 11:15:04"; without a date that ``like`` has, too."""
+    """Format a naive UTC time as local time, "2026-11-21 11:15:04"; without the date if ``like`` has it."""
     local = at.replace(tzinfo=UTC).astimezone(zone)
     same = like is not None and like.replace(tzinfo=UTC).astimezone(zone).date() == local.date()
     return f"{local:%H:%M:%S}" if same else f"{local:%Y-%m-%d %H:%M:%S}"

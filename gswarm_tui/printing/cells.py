@@ -1,4 +1,4 @@
-"""Values as text: for people in tables, exact in files, and never anything that a terminal would obey."""
+"""Values as text: readable in tables, exact in files, without control characters for the terminal."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _INTEGERS = frozenset(
 
 
 def is_number(kind: str) -> bool:
-    """Whether DuckDB's type of this name holds numbers."""
+    """Return whether a DuckDB type holds numbers."""
     return kind in _INTEGERS or kind in {"FLOAT", "DOUBLE"} or kind.startswith("DECIMAL")
 
 
 def exact(value: Any, kind: str = "") -> str:
-    """A value as DuckDB reads it back, NULL empty, single-precision numbers with the digits they need."""
+    """Format a value so that DuckDB reads it back; NULL is empty, FLOAT has the digits it needs."""
     match value:
         case None:
             return ""
@@ -53,7 +53,7 @@ def _within(value: Any) -> str:
 
 
 def shortest(value: float) -> float:
-    """The number with the fewest digits that is the same in single precision."""
+    """Return the number with the fewest digits that is equal in single precision."""
     if not math.isfinite(value):
         return value
     for digits in (7, 8):
@@ -63,7 +63,7 @@ def shortest(value: float) -> float:
 
 
 def plain(value: Any, kind: str = "") -> Any:
-    """A value as JSON has it: times and what else JSON lacks as text, numbers that are none as null."""
+    """Convert a value for JSON: times and other types as text, NaN and infinity as null."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -81,7 +81,7 @@ def plain(value: Any, kind: str = "") -> Any:
 
 
 def writer(kind: str, sample: Sequence[Any]) -> Callable[[Any], str]:
-    """How values of a column are shown to people, after a look at some of them: one length of fraction."""
+    """Return the formatter of a column; a sample of values decides the number of decimals."""
     if kind in {"FLOAT", "DOUBLE"} or kind.startswith("DECIMAL"):
         return _number(sample)
     if kind.startswith("TIMESTAMP"):

@@ -1,4 +1,4 @@
-"""Answers in the formats that people and programs want: table, CSV, JSON, Markdown, Parquet."""
+"""Output of results as a table, CSV, JSON, Markdown or Parquet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import json
 import shutil
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +35,9 @@ _COUNTED_ROWS = 1_000_000
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """How an answer is wanted: its format, its file (None: standard output), all of its rows or not.
+    """Output options of a result: its format, its file (None: standard output), all rows or not.
 
-    With ``force`` the file takes the place of one that is there.
+    With ``force`` an existing file is replaced.
     """
 
     format: str = "table"
@@ -48,73 +47,73 @@ class OutputOptions:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The flags that ``parse_output_options`` reads."""
+    """Add the flags that ``parse_output_options`` reads."""
     add = parser.add_argument
     add(
         "--format",
         metavar="|".join(FORMATS),
-        help="how it is written (default: by the file's suffix, else table)",
+        help="output format (default: from the file's suffix, else table)",
     )
-    add("--output", "-o", metavar="FILE", help="write to this file instead")
-    add("--force", action="store_true", help="replace a file that is there")
-    add("--all", action="store_true", dest="every", help="show all rows, however many, in a terminal too")
+    add("--output", "-o", metavar="FILE", help="write to this file")
+    add("--force", action="store_true", help="replace an existing file")
+    add("--all", action="store_true", dest="every", help="show all rows in a terminal")
 
 
-def parse_output_options(asked: argparse.Namespace) -> OutputOptions:
-    """What the flags say. Raises UserError."""
-    out = None if asked.output in (None, "-") else Path(asked.output).expanduser()
-    if (chosen := asked.format) is not None and chosen not in FORMATS:
+def parse_output_options(arguments: argparse.Namespace) -> OutputOptions:
+    """Return the options that the flags set. Raises UserError."""
+    out = None if arguments.output in (None, "-") else Path(arguments.output).expanduser()
+    if (chosen := arguments.format) is not None and chosen not in FORMATS:
         hint = nearest(chosen, FORMATS) or f"; it is one of {', '.join(FORMATS)}"
         raise UserError(f"--format: {quote(chosen)} isn't a format{hint}.")
     if chosen is None and out is not None:
         chosen = _SUFFIXES.get(out.suffix.lower())
         if chosen is None:
-            raise UserError(f"{printable(str(out))} doesn't tell its format; say it with --format.")
+            raise UserError(f"{printable(str(out))} has no known suffix; choose its format with --format.")
     if chosen == "parquet" and out is None:
-        raise UserError("Parquet is no text; name a file for it with -o.")
-    return OutputOptions(chosen or "table", out, asked.every, asked.force)
+        raise UserError("Parquet can't be printed; name a file with -o.")
+    return OutputOptions(chosen or "table", out, arguments.every, arguments.force)
 
 
-def write(answer: Result, form: OutputOptions, *, unlike: Path | None = None) -> None:
-    """Print an answer, or write its file, which appears whole or not at all.
+def write(result: Result, options: OutputOptions, *, unlike: Path | None = None) -> None:
+    """Print a result, or write it to its file, complete or not at all.
 
     ``unlike`` is the recording, which must not be overwritten. Raises UserError, StoreError.
     """
-    if form.out is None:
-        _WRITERS[form.format](answer, sys.stdout, form.every)
+    if options.out is None:
+        _WRITERS[options.format](result, sys.stdout, options.every)
         return
-    if form.out.is_file() and not form.force and not _same(form.out, unlike):
-        file = printable(str(form.out))
+    if options.out.is_file() and not options.force and not _same(options.out, unlike):
+        file = printable(str(options.out))
         raise UserError(f"{file} exists; name another file with -o, or replace it with --force.")
-    with atomic_file(form.out, unlike) as part:
-        if form.format == "parquet":
+    with atomic_file(options.out, unlike) as part:
+        if options.format == "parquet":
             from gswarm_tui.store.transfer.parquet import write_parquet
 
-            write_parquet(answer, part)
+            write_parquet(result, part)
         else:
             with part.open("w", encoding="utf-8", newline="") as out:
-                _WRITERS[form.format](answer, out, True)
+                _WRITERS[options.format](result, out, True)
 
 
 @contextlib.contextmanager
-def text_out(form: OutputOptions, unlike: Path | None = None) -> Iterator[TextIO]:
-    """Where text goes: standard output, or a file that appears whole. Raises UserError, StoreError."""
-    if form.out is None:
+def text_out(options: OutputOptions, unlike: Path | None = None) -> Iterator[TextIO]:
+    """Open standard output, or a file that appears when complete. Raises UserError, StoreError."""
+    if options.out is None:
         yield sys.stdout
         return
-    with atomic_file(form.out, unlike) as part, part.open("w", encoding="utf-8") as out:
+    with atomic_file(options.out, unlike) as part, part.open("w", encoding="utf-8") as out:
         yield out
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path, unlike: Path | None = None) -> Iterator[Path]:
-    """A file to write that takes the place of ``path`` once all went well. Raises UserError, StoreError."""
+    """Create a file that replaces ``path`` if all goes well. Raises UserError, StoreError."""
     if _same(path, unlike):
         raise UserError(f"{printable(str(path))} is the recording itself; name another file with -o.")
     if path.is_dir():
         raise UserError(f"{printable(str(path))} is a folder; name a file in it with -o.")
     try:
-        # A name that nobody can guess: where others may write, too, they could have made it a link.
+        # A random name: in a shared folder, others could have put a link at a predictable one.
         with tempfile.NamedTemporaryFile(
             prefix=f".{path.name}.", suffix=".part", dir=path.parent, delete=False
         ) as made:
@@ -132,83 +131,81 @@ def _same(path: Path, other: Path | None) -> bool:
     return other is not None and path.exists() and path.samefile(other)
 
 
-def _write_table(answer: Result, out: TextIO, every: bool) -> None:
-    from gswarm_tui.printing.table import show
+def _write_table(result: Result, out: TextIO, every: bool) -> None:
+    from gswarm_tui.printing.table import hidden_columns, show
 
     bound = None if every or not out.isatty() else rows_that_fit()
-    rows, right = shown(answer)
+    rows, right = shown(result)
     if bound is None:
-        left_out = show(answer.names, rows, out, right=right)
+        left_out = show(result.names, rows, out, right=right)
         more = 0
     else:
-        left_out = show(answer.names, itertools.islice(rows, bound), out, right=right)
+        left_out = show(result.names, itertools.islice(rows, bound), out, right=right)
         more = sum(1 for _ in itertools.islice(rows, _COUNTED_ROWS))
-        answer.close()
+        result.close()
     if more:
         many = f"{more:,} more row{'s' if more > 1 else ''}"
         out.write(f"… {'at least ' if more == _COUNTED_ROWS else ''}{many}; --all shows them\n")
     if left_out:
-        many = f"{len(left_out)} column{'s' if len(left_out) > 1 else ''}"
-        words = f"{many} left out for want of width: {', '.join(left_out)}"
-        out.write(textwrap.fill(words, shutil.get_terminal_size().columns, break_on_hyphens=False) + "\n")
+        out.write(hidden_columns(left_out, out))
 
 
 def rows_that_fit() -> int:
-    """How many rows of a table a terminal is to show: about two of its heights."""
+    """Return the number of rows to show in a terminal: about two screens."""
     return max(20, 2 * shutil.get_terminal_size().lines)
 
 
-def shown(answer: Result) -> tuple[Iterator[list[str]], frozenset[int]]:
-    """The rows as people read them, and which columns are numbers."""
-    batches = iter(answer.batches)
+def shown(result: Result) -> tuple[Iterator[list[str]], frozenset[int]]:
+    """Return the rows formatted for people, and the columns that are numbers."""
+    batches = iter(result.batches)
     first: list[tuple[Any, ...]] = []
     for batch in batches:
         first += batch
         if len(first) >= _LAYOUT_ROWS:
             break
-    columns: Sequence[Sequence[Any]] = list(zip(*first, strict=True)) or [() for _ in answer.names]
-    writers = [cells.writer(kind, column) for kind, column in zip(answer.types, columns, strict=True)]
+    columns: Sequence[Sequence[Any]] = list(zip(*first, strict=True)) or [() for _ in result.names]
+    writers = [cells.writer(kind, column) for kind, column in zip(result.types, columns, strict=True)]
     rows = itertools.chain(first, itertools.chain.from_iterable(batches))
     texts = ([write(value) for write, value in zip(writers, row, strict=True)] for row in rows)
-    return texts, frozenset(i for i, kind in enumerate(answer.types) if cells.is_number(kind))
+    return texts, frozenset(i for i, kind in enumerate(result.types) if cells.is_number(kind))
 
 
-def _write_csv(answer: Result, out: TextIO, _every: bool) -> None:
+def _write_csv(result: Result, out: TextIO, _every: bool) -> None:
     safe = printable if out.isatty() else str
-    out.write(",".join(safe(_quoted(name)) for name in answer.names) + "\n")
-    for batch in answer.batches:
+    out.write(",".join(safe(_quoted(name)) for name in result.names) + "\n")
+    for batch in result.batches:
         for row in batch:
             values = (
                 "" if value is None else _quoted(cells.exact(value, kind))
-                for value, kind in zip(row, answer.types, strict=True)
+                for value, kind in zip(row, result.types, strict=True)
             )
             out.write(safe(",".join(values)) + "\n")
 
 
 def _quoted(text: str) -> str:
-    """A field of CSV; an empty text is quoted, because nothing at all is NULL."""
+    """Quote a CSV field if needed; an empty text is quoted, as an empty field is NULL."""
     if text and not any(character in text for character in ',"\r\n'):
         return text
     return '"' + text.replace('"', '""') + '"'
 
 
-def _write_json(answer: Result, out: TextIO, _every: bool) -> None:
+def _write_json(result: Result, out: TextIO, _every: bool) -> None:
     before = "[\n"
-    for batch in answer.batches:
+    for batch in result.batches:
         for row in batch:
             values = {
                 name: cells.plain(value, kind)
-                for name, value, kind in zip(answer.names, row, answer.types, strict=True)
+                for name, value, kind in zip(result.names, row, result.types, strict=True)
             }
             out.write(before + json.dumps(values, ensure_ascii=out.isatty(), allow_nan=False))
             before = ",\n"
     out.write("[]\n" if before == "[\n" else "\n]\n")
 
 
-def _write_markdown(answer: Result, out: TextIO, _every: bool) -> None:
-    rows, right = shown(answer)
-    out.write(_piped([printable(name) for name in answer.names]))
-    out.write(_piped(["---:" if index in right else "---" for index in range(len(answer.names))]))
+def _write_markdown(result: Result, out: TextIO, _every: bool) -> None:
+    rows, right = shown(result)
+    out.write(_piped([printable(name) for name in result.names]))
+    out.write(_piped(["---:" if index in right else "---" for index in range(len(result.names))]))
     out.writelines(map(_piped, rows))
 
 

@@ -1,4 +1,4 @@
-"""A line on standard error for what takes longer than a second, where somebody sees it."""
+"""Progress line on standard error for work that takes longer than a second."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _ERASE = "\r\x1b[K"
 
 
 class Progress:
-    """``with Progress("reading run.duckdb") as progress``: shows the words with a share or the seconds.
+    """Progress line: ``with Progress("reading run.duckdb")`` shows the text with a share or the seconds.
 
-    Nothing is shown before ``after_s``, nor where ``out`` is no terminal.
+    Shows nothing before ``after_s``, or if ``out`` isn't a terminal.
     """
 
     def __init__(
         self,
-        words: str,
+        text: str,
         *,
         out: TextIO | None = None,
         after_s: float = AFTER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._words = words
+        self._words = text
         self._out = out if out is not None else sys.stderr
         self._after_s = after_s
         self._clock = clock
@@ -47,13 +47,13 @@ class Progress:
         self.hide()
 
     def hide(self) -> None:
-        """Take the line away for good, as when the answer is about to be printed."""
+        """Remove the line for good, before results are printed."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
 
-    def tell(self, share: float) -> None:
-        """So much is done, from 0 to 1; from any thread."""
+    def report(self, share: float) -> None:
+        """Set the share done, from 0 to 1; from any thread."""
         self._share = share
 
     def _run(self) -> None:
@@ -62,8 +62,8 @@ class Progress:
             return
         while not self._ended.wait(_EVERY_S):
             share = self._share
-            how_far = f"{self._clock() - began:.0f} s" if share is None else f"{share:.0%}"
-            self._out.write(f"{_ERASE}{self._words} … {how_far}")
+            done = f"{self._clock() - began:.0f} s" if share is None else f"{share:.0%}"
+            self._out.write(f"{_ERASE}{self._words} … {done}")
             self._out.flush()
         self._out.write(_ERASE)
         self._out.flush()

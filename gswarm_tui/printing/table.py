@@ -1,9 +1,10 @@
-"""Tables that fit the terminal: texts are cut short, and columns without room are left out and named."""
+"""Tables that fit the terminal: texts are cut short, and the last columns are hidden if needed."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TextIO
@@ -13,14 +14,14 @@ from rich.cells import cell_len, set_cell_size
 from gswarm_tui.common.errors import printable
 
 _GAP = "  "
-_LEAST_TEXT = 10
-"""A text is cut short to no fewer cells than this before a column is left out."""
+_MIN_TEXT_CELLS = 10
+"""Minimum cells of a cut text before a column is hidden."""
 _LAYOUT_ROWS = 5_000
-"""So many rows are looked at for the widths, and no more are held in memory."""
+"""Rows that are held in memory to compute the widths."""
 
 
 def width_of(out: TextIO) -> int | None:
-    """The cells of a line where ``out`` is a terminal; None elsewhere, where lines may be long."""
+    """Return the width of a terminal; None if ``out`` is none."""
     if not out.isatty():
         return None
     return shutil.get_terminal_size().columns
@@ -34,10 +35,9 @@ def show(
     right: frozenset[int] = frozenset(),
     width: int | None = None,
 ) -> list[str]:
-    """Print rows of texts under their names; columns in ``right`` are numbers, which are never cut.
+    """Print rows of text under their names; columns in ``right`` are numbers, which are never cut.
 
-    ``width`` is the room, by default that of the terminal. Returns the names of the columns left out for want
-    of room.
+    ``width`` is by default that of the terminal. Returns the names of the hidden columns.
     """
     room = width_of(out) if width is None else width
     coming = iter(rows)
@@ -58,13 +58,19 @@ def show(
     return [name for index, name in enumerate(heads) if index not in shown]
 
 
+def hidden_columns(names: Sequence[str], out: TextIO) -> str:
+    """Return the line that names the hidden columns."""
+    text = f"Hidden (terminal too narrow): {', '.join(names)}"
+    return textwrap.fill(text, width_of(out) or 120, break_on_hyphens=False) + "\n"
+
+
 def _clean(rows: Iterator[Sequence[str]]) -> Iterator[list[str]]:
     for row in rows:
         yield [printable(cell) for cell in row]
 
 
 def _fitted(natural: Sequence[int], right: frozenset[int], room: int) -> list[int]:
-    """The widths with texts cut short, the longest first, then without the last columns; 0 for those."""
+    """Return the widths: cut texts, the longest first, then hide the last columns (width 0)."""
     kept = len(natural)
     while True:
         widths = list(natural[:kept])
@@ -72,7 +78,7 @@ def _fitted(natural: Sequence[int], right: frozenset[int], room: int) -> list[in
         texts = [index for index in range(kept) if index not in right]
         while over > 0:
             longest = max(texts, key=lambda index: widths[index], default=None)
-            if longest is None or widths[longest] <= _LEAST_TEXT:
+            if longest is None or widths[longest] <= _MIN_TEXT_CELLS:
                 break
             widths[longest] -= 1
             over -= 1

@@ -1,1 +1,1 @@
-"""A session as one page to send on: plain HTML without scripts, which needs nothing from elsewhere."""
+"""Reports: one self-contained HTML page about a session, without scripts."""

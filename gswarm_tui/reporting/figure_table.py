@@ -1,4 +1,4 @@
-"""The tables of figures in a report, with their extremes marked, and how each figure is defined."""
+"""Tables of figures in a report, with marked extremes, and the definitions of the figures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.reporting.html import Html, HtmlCell, cell, table
 
 MOST_MARKED = 3
-"""An extreme that more rows share isn't marked."""
+"""An extreme shared by more rows isn't marked."""
 
 
 @dataclass(frozen=True)
 class FigureColumn:
-    """A column of the tables: its head, its value in the head's unit, and how many digits are written."""
+    """A column: its heading, its value in the heading's unit, and its decimals."""
 
     head: str
     value: Callable[[Figures], float | None]
@@ -42,9 +42,9 @@ COLUMNS = (
 DEFINITIONS = (
     (
         "Utilisation",
-        "NVML's: the share of time in which any kernel ran. 100 % can be a single multiprocessor.",
+        "NVML's: the share of time in which any kernel ran. One busy multiprocessor can give 100 %.",
     ),
-    ("Mean, median, p95", "over all samples of single GPUs in the session; a max is the highest of them."),
+    ("Mean, median, p95", "over all samples of single GPUs in the session; max is the highest sample."),
     (
         "Busy",
         f"the share of the measured time in which a GPU's utilisation was {BUSY_FROM_PCT:g} % or more.",
@@ -56,36 +56,36 @@ DEFINITIONS = (
     ),
     (
         "Energy",
-        "the growth of the GPUs' own energy counters in the session: the boards, not the whole nodes.",
+        "the growth of the GPUs' energy counters in the session: of the boards, not of whole nodes.",
     ),
     (
         "Throttled",
-        "GPU time in which clocks were held down, for the reason that took most: the power limit, heat, or a "
-        "brake from outside.",
+        "GPU time with reduced clocks, for the longest reason: the power limit, heat, or an external power "
+        "brake.",
     ),
-    ("Coverage", "the share of the session's GPU time that samples stand for."),
+    ("Coverage", "the share of the session's GPU time that samples cover."),
     (
         "Plots",
-        "a point is the mean of what was measured in its piece of time, weighted by how long each sample "
-        "stands for. Where nothing was measured, plots are hatched and curves are interrupted.",
+        "a point is the mean of the samples in its time, weighted by the time that each covers. Without "
+        "data, heatmaps are hatched and curves interrupted.",
     ),
 )
 
 
 def times(value: float | None, factor: float) -> float | None:
-    """The product, None where the value isn't known."""
+    """Return the product, None for an unknown value."""
     return None if value is None else value * factor
 
 
 def number(value: float | None, digits: int = 0, unit: str = "") -> str:
-    """A number with its thousands apart, and its unit."""
+    """Format a number with thousands separators and its unit."""
     if value is None:
         return DASH
     return f"{value:,.{digits}f}" + (f" {unit}" if unit else "")
 
 
 def figures_table(found: Sequence[Figures]) -> Html:
-    """A row for each GPU, or for each node, with the extremes of each column marked."""
+    """Return a table with a row for each GPU or node and marked extremes."""
     gpus = found[0].gpu_index is not None
     ends = [_ends(column, found) for column in COLUMNS]
     rows = [
@@ -101,7 +101,7 @@ def figures_table(found: Sequence[Figures]) -> Html:
 
 
 def _ends(column: FigureColumn, found: Sequence[Figures]) -> tuple[str, ...]:
-    """The lowest and the highest value as written, empty where too many share it or all are the same."""
+    """Return the lowest and highest value as text, empty if too many rows share it or all are equal."""
     values = sorted(value for one in found if (value := column.value(one)) is not None)
     written = [number(value, column.digits) for value in values]
     if len(written) < 3 or written[0] == written[-1]:

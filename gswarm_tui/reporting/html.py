@@ -1,4 +1,4 @@
-"""HTML that can't be broken by what is put in it: every text is escaped, unless it was made here."""
+"""Safe building of HTML: every text is escaped, unless it is ``Html``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _VOID = {"meta", "br", "hr"}
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is HTML, not to be escaped."""
 
     __slots__ = ()
 
 
 def tag(element: str, /, *parts: object, **attributes: str | None) -> Html:
-    """An element. Parts that aren't ``Html`` are escaped; ``class_`` is class, ``http_equiv`` http-equiv."""
+    """Build an element, escaping parts that aren't ``Html``; ``class_`` is class."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
         for key, value in attributes.items()
@@ -27,14 +27,14 @@ def tag(element: str, /, *parts: object, **attributes: str | None) -> Html:
 
 
 def join(parts: Iterable[object]) -> Html:
-    """Parts one after the other, escaped where they aren't ``Html``."""
+    """Join parts, escaping those that aren't ``Html``."""
     return Html("".join(part if isinstance(part, Html) else escape(str(part)) for part in parts))
 
 
 def table(
     heads: Iterable[str], rows: Iterable[Iterable[object]], *, right: frozenset[int] = frozenset()
 ) -> Html:
-    """A table in a frame that scrolls where it is too wide; columns in ``right`` are numbers."""
+    """Return a table that scrolls if it is too wide; columns in ``right`` are numbers."""
 
     def side(column: int) -> str | None:
         return "n" if column in right else None
@@ -54,11 +54,11 @@ def table(
 
 
 class HtmlCell(Html):
-    """A cell that is made already."""
+    """A complete table cell."""
 
     __slots__ = ()
 
 
 def cell(text: object, *classes: str, title: str | None = None) -> HtmlCell:
-    """A cell of its own looks."""
+    """Return a cell with classes and a tooltip."""
     return HtmlCell(tag("td", text, class_=" ".join(classes) or None, title=title))

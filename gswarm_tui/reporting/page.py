@@ -1,4 +1,4 @@
-"""The page of a report, from its facts and plots."""
+"""The HTML page of a report."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gswarm_tui.reporting.report_data import MOST_GAPS, MOST_PROCESSES, ReportDa
 from gswarm_tui.slurm import hosts
 
 OPEN_UP_TO = 64
-"""So many GPUs are listed at once; of more, the list has to be opened."""
+"""More GPUs than this are listed in a collapsed section."""
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True)
 class ReportPlot:
-    """A plot that is drawn already, with the sentence under it."""
+    """A drawn plot and its caption."""
 
     drawn: Html
     caption: str
@@ -35,9 +35,9 @@ class ReportPlot:
 
 @dataclass(frozen=True)
 class Report:
-    """What a page is made of. ``made_at`` is naive UTC, ``running`` whether the session goes on."""
+    """Content of a page. ``made_at`` is naive UTC; ``running`` while the session is recorded."""
 
-    span: Period
+    period: Period
     facts: ReportData
     plots: Sequence[ReportPlot]
     path: Path
@@ -47,14 +47,14 @@ class Report:
     tool_version: str
 
     def html(self) -> str:
-        """The whole page."""
+        """Return the whole page."""
         css = (resources.files("gswarm_tui.reporting") / "style.css").read_text(encoding="utf-8")
         head = tag(
             "head",
             tag("meta", charset="utf-8"),
             tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            tag("title", f"{self.span.name} · gswarm-tui"),
+            tag("title", f"{self.period.name} · gswarm-tui"),
             tag("style", Html(css)),
         )
         parts = [
@@ -73,23 +73,23 @@ class Report:
         return f"<!doctype html>\n{tag('html', head, tag('body', tag('main', *parts)), lang='en')}\n"
 
     def _header(self) -> Html:
-        span, recording = self.span, self.facts.recording
-        end = moment(span.until, self.zone, like=span.started_at)
-        when = f"{moment(span.started_at, self.zone)} – {end} {zone_name(span.started_at, self.zone)}"
-        parts = [tag("h1", span.name), tag("p", when, class_="dim")]
-        where = [f"job {span.job}"] if span.job else []
+        period, recording = self.period, self.facts.recording
+        end = moment(period.until, self.zone, like=period.started_at)
+        when = f"{moment(period.started_at, self.zone)} – {end} {zone_name(period.started_at, self.zone)}"
+        parts = [tag("h1", period.name), tag("p", when, class_="dim")]
+        where = [f"job {period.job}"] if period.job else []
         if recording["slurm_cluster"]:
             where.append(f"cluster {recording['slurm_cluster']}")
         where += [hosts.fold(self._nodes()), f"recorded by {recording['user_name'] or DASH}"]
         parts.append(tag("p", " · ".join(where), class_="dim"))
         if self.running:
-            words = f"Still running: this is how far it was at {moment(self.made_at, self.zone)}."
+            words = f"Still running; state at {moment(self.made_at, self.zone)}."
             parts.append(tag("p", words, class_="running"))
-        elif span.ended_at is None:
-            words = "It has no end: the recording was interrupted; gswarm-tui recover goes on with it."
+        elif period.ended_at is None:
+            words = "No end: the recording was interrupted. gswarm-tui recover completes it."
             parts.append(tag("p", words, class_="running"))
-        if span.note:
-            parts.append(tag("p", span.note, class_="note"))
+        if period.note:
+            parts.append(tag("p", period.note, class_="note"))
         return tag("header", *parts)
 
     def _nodes(self) -> list[str]:
@@ -97,11 +97,11 @@ class Report:
 
     def _tiles(self) -> Html:
         one, nodes = self.facts.summary.whole, plural(len(self._nodes()), "node")
-        tiles = [("Duration", short_time(self.span.seconds), "so far" if self.running else "")]
+        tiles = [("Duration", short_time(self.period.seconds), "so far" if self.running else "")]
         if one is None:
             tiles += [("GPUs", "0", f"measured on {nodes}")]
         else:
-            bubbles = f"{share(one.bubble_share)} bubbles in between" if one.bubble_share else ""
+            bubbles = f"{share(one.bubble_share)} bubbles" if one.bubble_share else ""
             throttled = throttled_s(one)
             tiles += [
                 ("GPUs", f"{one.gpus:,}", f"on {nodes}"),
@@ -161,9 +161,9 @@ class Report:
             ]
             for row in listed.rows
         ]
-        found = [tag("h2", "Processes and their peaks"), table(listed.names, rows, right=listed.right)]
+        found = [tag("h2", "Peaks of processes"), table(listed.names, rows, right=listed.right)]
         if (more := len(known) - MOST_PROCESSES) > 0:
-            found.append(tag("p", f"And {more} more with less GPU memory.", class_="dim"))
+            found.append(tag("p", f"{more} more processes with less GPU memory.", class_="dim"))
         return found
 
     def _coverage(self) -> list[Html]:
@@ -173,12 +173,12 @@ class Report:
         if summary.whole is None:
             found.append(tag("p", "No GPU was measured."))
         elif not partial:
-            found.append(tag("p", f"{plural(len(summary.covered), 'node')} measured throughout."))
+            found.append(tag("p", f"{plural(len(summary.covered), 'node')} covered throughout."))
         else:
             were = "was" if len(partial) == 1 else "were"
             words = (
-                f"{len(partial):,} of {plural(len(summary.covered), 'node')} {were} not measured throughout; "
-                f"{share(summary.whole.coverage)} of the GPU time was. Figures are of what was measured."
+                f"{len(partial):,} of {plural(len(summary.covered), 'node')} {were} not covered throughout; "
+                f"samples cover {share(summary.whole.coverage)} of the GPU time, and figures are about these."
             )
             rows = [
                 [one.node, share(one.coverage), number(one.covered_s, 0, "s"), f"{one.frames:,}"]
@@ -201,18 +201,18 @@ class Report:
                 table(["node", "no data from", "until", "for"], listed, right=frozenset({3})),
             ]
             if (more := len(self.facts.gaps) - MOST_GAPS) > 0:
-                found.append(tag("p", f"And {more} more.", class_="dim"))
+                found.append(tag("p", f"{more} more gaps.", class_="dim"))
         return found
 
     def _events(self) -> list[Html]:
         facts = self.facts
         found = [tag("h2", "Events")]
-        if facts.troubles:
-            found += self._listed(facts.troubles, facts.trouble_count)
+        if facts.incidents:
+            found += self._listed(facts.incidents, facts.trouble_count)
         else:
-            found.append(tag("p", "No warning and no error."))
+            found.append(tag("p", "No warnings or errors."))
         if facts.others:
-            words = f"{facts.other_count:,} that are only information"
+            words = plural(facts.other_count, "informational event")
             found.append(
                 tag("details", tag("summary", words), *self._listed(facts.others, facts.other_count))
             )
@@ -229,9 +229,9 @@ class Report:
             ]
             for row in events
         ]
-        found = [table(["time", "severity", "where", "kind", "what"], rows)]
+        found = [table(["time", "severity", "node", "kind", "message"], rows)]
         if count > len(rows):
-            words = f"The first {len(rows)} of {count:,}; the recording has all of them."
+            words = f"The first {len(rows)} of {count:,}; query the table events for the others."
             found.append(tag("p", words, class_="dim"))
         return found
 
@@ -243,15 +243,15 @@ class Report:
             [self._time(row["ts"]), cell(row["message"], "text"), row["node"], _values(row["detail"])]
             for row in marks
         ]
-        found = [tag("h2", "Marks"), table(["time", "mark", "from", "values"], rows)]
+        found = [tag("h2", "Marks"), table(["time", "mark", "node", "values"], rows)]
         if (more := self.facts.mark_count - len(marks)) > 0:
-            found.append(tag("p", f"And {more:,} more.", class_="dim"))
+            found.append(tag("p", f"{more:,} more marks.", class_="dim"))
         return found
 
     def _settings(self) -> list[Html]:
         recording = self.facts.recording
         facts: list[tuple[str, object]] = [
-            ("Recording", f"{self.path.name}, recording {self.span.recording_id}"),
+            ("Recording", f"{self.path.name}, recording {self.period.recording_id}"),
             ("Command", tag("code", recording["command"] or DASH)),
             ("Interval", f"{(recording['interval_ms'] or 0) / 1000:g} s at the start"),
             ("Recorded on", recording["host"] or DASH),
@@ -294,7 +294,7 @@ class Report:
         ]
 
     def _unmeasured(self) -> list[Html]:
-        """What nodes could not measure, and why."""
+        """List the metrics that nodes can't measure, with reasons."""
         groups: dict[str, list[str]] = {}
         for row in self.facts.nodes:
             for what, why in _object(row["capabilities"]).items():
@@ -302,7 +302,7 @@ class Report:
         if not groups:
             return []
         rows = [[cell(hosts.fold(names), "text"), cell(words, "text")] for words, names in groups.items()]
-        return [tag("h3", "Not measured"), table(["nodes", "what and why"], rows)]
+        return [tag("h3", "Not measured"), table(["nodes", "missing, and why"], rows)]
 
     def _definitions(self) -> list[Html]:
         listed = [part for name, words in DEFINITIONS for part in (tag("dt", name), tag("dd", words))]
@@ -310,11 +310,11 @@ class Report:
 
     def _footer(self) -> Html:
         made = f"Made by gswarm-tui {self.tool_version} at {moment(self.made_at, self.zone)}."
-        zone = f" All times are local times, {zone_name(self.span.started_at, self.zone)}."
+        zone = f" All times are local times, {zone_name(self.period.started_at, self.zone)}."
         return tag("footer", made + zone, class_="dim")
 
     def _time(self, at: datetime) -> str:
-        return moment(at, self.zone, like=self.span.started_at)
+        return moment(at, self.zone, like=self.period.started_at)
 
 
 def _length(begin: datetime, end: datetime) -> float:

@@ -1,4 +1,4 @@
-"""A report, made of a recording: asks, draws and puts the page together."""
+"""Building of a report: loads its data, draws its plots as inline SVG and assembles the page."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gswarm_tui.reporting.page import Report, ReportPlot
 from gswarm_tui.reporting.report_data import load_report_data
 from gswarm_tui.store.querying.results import QuerySource
 
-MOST_BINS = 600
-"""Enough for the width of a page, and few enough to send on."""
+MAX_BINS = 600
+"""Enough for the width of a page, and few enough for a small file."""
 MOST_VALUES = 4
 _MAPS = ("util",)
 _CURVES = ("util", "power", "mem", "temp", "nvtx", "pcierx")
@@ -27,43 +27,43 @@ _HOSTS = ("cpu", "hostmem", "netin")
 
 
 def build_report(
-    source: QuerySource, span: Period, made_at: datetime, zone: tzinfo | None, tool_version: str
+    source: QuerySource, period: Period, made_at: datetime, zone: tzinfo | None, tool_version: str
 ) -> Report:
-    """The report of a span.
+    """Build the report of a period.
 
     Raises:
-        UserError: it holds nothing to report.
+        UserError: the period has no data.
         StoreError: the file can't be read.
     """
     choices = [
         MetricChoice(*metric_named(name), heatmap=name in _MAPS, curve=True) for name in (*_CURVES, *_HOSTS)
     ]
-    material = load_plot_data(source, span, choices, all_of_them=False, most_bins=MOST_BINS)
+    data = load_plot_data(source, period, choices, all_of_them=False, most_bins=MAX_BINS)
     return Report(
-        span=span,
-        facts=load_report_data(source, span),
-        plots=_plots(material, zone),
+        period=period,
+        facts=load_report_data(source, period),
+        plots=_plots(data, zone),
         path=source.path,
-        running=material.running,
+        running=data.running,
         made_at=made_at,
         zone=zone,
         tool_version=tool_version,
     )
 
 
-def _plots(material: PlotData, zone: tzinfo | None) -> list[ReportPlot]:
-    util = _only(material, "util")
-    rest = _only(replace(material, others=(), troubles=()), *_CURVES[1:])
-    hosts = _only(replace(material, others=(), troubles=()), *_HOSTS)
-    values = tuple(value_names(material.marks)[:MOST_VALUES])
-    marked = replace(_only(replace(material, others=(), troubles=())), values=values)
-    above = " Above: other sessions, marks, and what happened."
-    told = bool(material.others or material.marks or material.troubles)
+def _plots(data: PlotData, zone: tzinfo | None) -> list[ReportPlot]:
+    util = _only(data, "util")
+    rest = _only(replace(data, others=(), incidents=()), *_CURVES[1:])
+    hosts = _only(replace(data, others=(), incidents=()), *_HOSTS)
+    values = tuple(value_names(data.marks)[:MOST_VALUES])
+    marked = replace(_only(replace(data, others=(), incidents=())), values=values)
+    above = " Above: other sessions, marks, warnings and errors."
+    annotated = bool(data.others or data.marks or data.incidents)
     captions = (
-        (util, "util", "GPU utilisation." + above * told),
-        (rest, "gpus", "What the GPUs drew, held and moved."),
-        (hosts, "nodes", "The nodes' own CPUs, memory and network."),
-        (marked, "marks", "Values that the job gave with its marks."),
+        (util, "util", "GPU utilisation." + above * annotated),
+        (rest, "gpus", "Power, memory and traffic of the GPUs."),
+        (hosts, "nodes", "CPUs, memory and network of the nodes."),
+        (marked, "marks", "Values of the job's marks."),
     )
     return [
         ReportPlot(inline(part, zone, name, caption), f"{caption} {reading_hint(part)}".strip())
@@ -72,15 +72,13 @@ def _plots(material: PlotData, zone: tzinfo | None) -> list[ReportPlot]:
     ]
 
 
-def _only(material: PlotData, *shorts: str) -> PlotData:
+def _only(data: PlotData, *shorts: str) -> PlotData:
     kept = [
         (choice, grid)
-        for choice, grid in zip(material.choices, material.grids, strict=True)
+        for choice, grid in zip(data.choices, data.grids, strict=True)
         if choice.metric.short in shorts
     ]
-    return replace(
-        material, choices=tuple(choice for choice, _ in kept), grids=tuple(grid for _, grid in kept)
-    )
+    return replace(data, choices=tuple(choice for choice, _ in kept), grids=tuple(grid for _, grid in kept))
 
 
 ROLES = {
@@ -97,12 +95,12 @@ ROLES = {
     style.SEVERITY["error"]: "error",
     style.SEVERITY["warning"]: "warning",
 }
-"""Colours of plots, and the page's variables in their place: these have other values in the dark."""
+"""CSS variables for the colours of plots, which the dark theme redefines."""
 
 
-def inline(material: PlotData, zone: tzinfo | None, name: str, label: str) -> Html:
-    """A plot without its headings as an element of a page; ``name`` is its own on the page."""
-    drawn = draw(material, zone, "svg", headed=False).decode()
+def inline(data: PlotData, zone: tzinfo | None, name: str, label: str) -> Html:
+    """Return a plot as an inline SVG element; ``name`` must be unique on the page."""
+    drawn = draw(data, zone, "svg", headed=False).decode()
     return Html(_fitted(drawn, name, label))
 
 
@@ -126,7 +124,7 @@ def _fitted(drawn: str, name: str, label: str) -> str:
         element = re.sub(r'fill="(#[0-9a-f]{6})"', r'style="fill: \1"', element)
         return re.sub(r"#[0-9a-f]{6}\b", lambda it: _variable(it[0]), element)
 
-    # Only what is in elements is changed, never a text: that may be somebody's name.
+    # Change tags only, never text.
     body = re.sub(r"<[^>]+>", fit, body)
     return f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}">{body}'
 

@@ -1,4 +1,4 @@
-"""What a report tells beside its plots, asked of a recording."""
+"""Data of a report beside its plots, loaded from a recording."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_EVENTS, MOST_GAPS, MOST_MARKS, MOST_PROCESSES = 200, 40, 200, 20
 
 @dataclass(frozen=True)
 class Gap:
-    """A time in which a node was not measured."""
+    """A time in which a node has no data."""
 
     node: str
     begin: datetime
@@ -27,9 +27,9 @@ class Gap:
 
 @dataclass(frozen=True)
 class ReportData:
-    """Rows by the names of their columns: the recording, its nodes, what went wrong, other events, marks.
+    """Rows by column name: the recording, its nodes, incidents, other events, marks.
 
-    Lists that are cut say in their count how many there are.
+    Counts are those of the uncut lists.
     """
 
     recording: Row
@@ -37,7 +37,7 @@ class ReportData:
     summary: Summary
     processes: list[ProcessPeaks]
     gaps: list[Gap]
-    troubles: list[Row]
+    incidents: list[Row]
     trouble_count: int
     others: list[Row]
     other_count: int
@@ -67,7 +67,7 @@ SELECT e.ts, coalesce(n.node, '') AS node, coalesce(e.message, '') AS message, e
 FROM events e LEFT JOIN nodes n USING (node_id)
 WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP AND e.kind = 'mark'
 """
-# A frame stands for the time since the one before it; between them, and at both ends, may be nothing.
+# A frame covers the time since the one before it; gaps lie between frames and at both ends.
 _GAPS = f"""
 WITH frames AS (
   SELECT n.node, h.ts, greatest(?::TIMESTAMP, h.ts - to_microseconds(coalesce(h.interval_ms, 0) * 1000)) AS b
@@ -85,29 +85,29 @@ ORDER BY begin, node
 """  # noqa: S608 (own names and numbers)
 
 
-def load_report_data(source: QuerySource, span: Period) -> ReportData:
-    """Everything of a span. Raises StoreError."""
-    recording = source.query("FROM recordings WHERE recording_id = ?", span.recording_id).dicts()[0]
-    within = (span.recording_id, span.started_at, span.until)
+def load_report_data(source: QuerySource, period: Period) -> ReportData:
+    """Load the data of a period. Raises StoreError."""
+    recording = source.query("FROM recordings WHERE recording_id = ?", period.recording_id).dicts()[0]
+    within = (period.recording_id, period.started_at, period.until)
     [(trouble_count, other_count)] = source.query(_COUNTS, *within).rows()
     [(mark_count,)] = source.query(f"SELECT count(*) FROM ({_MARKS})", *within).rows()  # noqa: S608 (own names)
-    troubles, others = (
+    incidents, others = (
         source.query(f"FROM ({_EVENTS}) WHERE {which} ORDER BY ts LIMIT {MOST_EVENTS}", *within).dicts()
         for which in ("severity <> 'info'", "severity = 'info'")
     )
-    begin, end = span.started_at, span.until
+    begin, end = period.started_at, period.until
     gaps = source.query(
         _GAPS,
-        *(begin, span.recording_id, begin, end, begin, end, begin, end, span.recording_id),
+        *(begin, period.recording_id, begin, end, begin, end, begin, end, period.recording_id),
         (recording["interval_ms"] or 1000) / 1000,
     ).rows()
     return ReportData(
         recording=recording,
-        nodes=source.query(_NODES, span.recording_id).dicts(),
-        summary=summarize(source, span),
-        processes=processes(source, span),
+        nodes=source.query(_NODES, period.recording_id).dicts(),
+        summary=summarize(source, period),
+        processes=processes(source, period),
         gaps=[Gap(*row) for row in gaps],
-        troubles=troubles,
+        incidents=incidents,
         trouble_count=trouble_count,
         others=others,
         other_count=other_count,

@@ -168,7 +168,7 @@ async def test_sessions_are_picked_and_compared_from_the_list(app: GswarmApp) ->
         await pilot.press("c")
         await computed(app, pilot)
         assert "warm_up beside full_training" in screen_text(app)
-        assert "What differs most is" in screen_text(app)
+        assert "Largest difference:" in screen_text(app)
         assert "1.00 ×" in line_with(app, "speed-up")
 
 

@@ -103,7 +103,12 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.slurm",
         "gswarm_tui.store",
     },
-    "gswarm_tui.exchange": {"gswarm_tui.analysis", "gswarm_tui.common", "gswarm_tui.store"},
+    "gswarm_tui.exchange": {
+        "gswarm_tui.analysis",
+        "gswarm_tui.common",
+        "gswarm_tui.fleet",
+        "gswarm_tui.store",
+    },
     "gswarm_tui.tui": {
         "gswarm_agent.mark",
         "gswarm_tui.analysis",

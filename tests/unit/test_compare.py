@@ -58,25 +58,25 @@ def run(label: str, *changes: dict[str, Any], seconds: float = 100, **of_all: An
     whole = replace(GPU, scope="all", **(usual | of_all))
     began = datetime(2026, 3, 2)  # noqa: DTZ001 (as the database has it)
     ended = began + timedelta(seconds=seconds)
-    span = Period(1, 1, label, began, ended, ended, "stopped", "", "")
-    return ComparedRun(label, "run.duckdb", Summary(span, False, whole, (), gpus, ()), whole, {})
+    period = Period(1, 1, label, began, ended, ended, "stopped", "", "")
+    return ComparedRun(label, "run.duckdb", Summary(period, False, whole, (), gpus, ()), whole, {})
 
 
 def test_runs_that_differ_by_little_do_not_differ() -> None:
     a = run("a")
     b = run("b", seconds=107, energy_j=63_000.0, util_mean_pct=87.0, bubble_share=0.08)
-    assert largest_difference([a, b]) == "Nothing differs more than runs of the same work usually do."
+    assert largest_difference([a, b]) == "No figure differs more than between runs of the same work."
 
 
 def test_what_differs_most_is_told_with_both_values() -> None:
     a = run("a")
     b = run("b", bubble_share=0.35, util_mean_pct=75.0)
     assert largest_difference([a, b]).startswith(
-        "What differs most is bubbles: 35 % in b, 5.0 % in a; that is 6 times"
+        "Largest difference: bubbles, 35 % in b, 5.0 % in a; 6 times"
     )
     c = run("c", seconds=300, energy_j=180_000.0, bubble_share=0.05)
     assert largest_difference([a, c]).startswith(
-        "What differs most is GPU time: 00:05:00 in c, 00:01:40 in a;"
+        "Largest difference: GPU time, 00:05:00 in c, 00:01:40 in a;"
     )
     assert "in c, 00:01:40" in largest_difference([a, run("d"), c])
 
@@ -84,7 +84,7 @@ def test_what_differs_most_is_told_with_both_values() -> None:
 def test_what_differs_between_the_gpus_of_a_run_is_no_difference_of_runs() -> None:
     spread = ({"power_mean_w": 300.0}, {"power_mean_w": 700.0})
     a, b = run("a", *spread, power_mean_w=500.0), run("b", *spread, power_mean_w=650.0)
-    assert largest_difference([a, b]).startswith("Nothing differs")
+    assert largest_difference([a, b]).startswith("No figure differs")
     even = ({"power_mean_w": 500.0}, {"power_mean_w": 500.0})
     a, b = run("a", *even, power_mean_w=500.0), run("b", *even, power_mean_w=650.0)
     assert "power: 650 W in b, 500 W in a" in largest_difference([a, b])
@@ -98,12 +98,12 @@ def test_a_run_that_goes_on_has_no_speed_up_yet() -> None:
         ("1.00 ×", "–"), ("100.0 %", "–"), ("1.00 ×", "–"),
     ]  # fmt: skip
     assert not {"speed-up", "efficiency", "energy ratio"} & {row[0] for row in comparison_table([b, a]).rows}
-    assert "b still runs: its figures are as of now, and its work can't be compared yet." in comparison_notes(
+    assert "b is still running: its figures are as of now, and speed-up needs its end." in comparison_notes(
         [a, b]
     )
     assert any("efficiency" in remark for remark in comparison_notes([a, b]))
     assert not any("efficiency" in remark for remark in comparison_notes([b, a])), "of rows that aren't there"
-    assert largest_difference([a, b]).startswith("Nothing differs")
+    assert largest_difference([a, b]).startswith("No figure differs")
     (row,) = [row for row in comparison_result([a, b]).dicts() if row["run"] == "b"]
     assert [row[name] for name in ("speed_up", "efficiency", "energy_ratio")] == [None] * 3
 
@@ -112,15 +112,15 @@ def test_what_is_so_of_several_runs_is_said_once() -> None:
     ended = [run(name) for name in "abc"]
     running = [replace(one, summary=replace(one.summary, running=True)) for one in ended]
     endless = [
-        replace(one, summary=replace(one.summary, span=replace(one.summary.span, ended_at=None)))
+        replace(one, summary=replace(one.summary, period=replace(one.summary.period, ended_at=None)))
         for one in ended
     ]
     assert list(comparison_notes(running)) == [
-        "a, b and c still run: their figures are as of now, and their work can't be compared yet."
+        "a, b and c are still running: their figures are as of now, and speed-up needs their ends."
     ]
     assert list(comparison_notes([endless[0], running[1], endless[2]]))[1:] == [
-        "b still runs: its figures are as of now, and its work can't be compared yet.",
-        "a and c have no end: each is taken up to its last sample.",
+        "b is still running: its figures are as of now, and speed-up needs its end.",
+        "a and c have no end: their figures go up to the last sample of each.",
     ]
 
 
@@ -129,7 +129,7 @@ def test_a_gpu_that_idles_unbalances_a_run() -> None:
     assert run("even", {}, {}).balance == 1.0
     assert run("uneven", {}, {}, {}, idle).balance == pytest.approx(0.75)
     assert run("idle", idle).balance is None
-    assert "balance: 75 % in b, 100 % in a" in largest_difference(
+    assert "balance, 75 % in b, 100 % in a" in largest_difference(
         [run("a", {}, {}, {}, {}), run("b", {}, {}, {}, idle)]
     )
 
@@ -171,8 +171,8 @@ def test_runs_of_different_files_stand_side_by_side(
     assert values["energy ratio 1.00 ×"] == ("1.23", "×")
     told = [" ".join(row) for row in rows]
     assert "loss 0.5 1" in told
-    assert "Speed-up and efficiency, T1 / (n · Tn), are for runs that do the same work." in told
-    assert any(line.startswith("What differs most is GPU time: 00:00:50 in two,") for line in told)
+    assert "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work." in told
+    assert any(line.startswith("Largest difference: GPU time, 00:00:50 in two,") for line in told)
 
 
 def test_a_comparison_is_data_too(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,9 +17,9 @@ from gswarm_agent.metrics import GPU_METRICS
 from gswarm_tui import cli
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.exchange.profiler_values import Units, WrongValueError, share, traffic
-from gswarm_tui.fleet.events import Event
+from gswarm_tui.fleet.events import Event, EventLogged
 from tests.unit.exchange_recording import STRANGE, run, session, tables
-from tests.unit.store_recording import T0, arrived, introduced, query, record
+from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +140,27 @@ def test_json_brings_back_what_it_holds() -> None:
     assert Path("b.json").read_text() == Path("a.json").read_text()
 
 
+def test_json_restores_changes_of_the_interval() -> None:
+    detail = '{"old_ms": 1000, "new_ms": 5000}'
+    events = [EventLogged(T0 + 10, "interval_changed", "info", "changed", detail=detail)]
+    frames = [arrived(at, [gpu_row(util_pct=at)] * 2, "n1") for at in (*range(1, 11), 15, 20, 25)]
+    record(
+        Path("run.duckdb"),
+        [introduced("n1"), *frames, *events, *session("both", 0, 26), *session("late", 12, 26)],
+    )
+    for name, kept in (("both", events), ("late", [])):
+        command("export", f"run.duckdb:{name}", "-o", f"{name}.json")
+        command("import", f"{name}.json")
+        changes = query(Path(f"{name}.duckdb"), "SELECT epoch(ts), kind, message, detail FROM events")
+        assert changes == [(one.at, one.kind, one.message, one.detail) for one in kept]
+        intervals = query(
+            Path(f"{name}.duckdb"), "SELECT ts, interval_ms FROM gpu_samples WHERE gpu_id = 1 ORDER BY ts"
+        )
+        assert [ms for _, ms in intervals[-2:]] == [5000, 5000]
+        command("export", f"{name}.duckdb:{name}", "-o", f"{name}-again.json")
+        assert Path(f"{name}-again.json").read_text() == Path(f"{name}.json").read_text()
+
+
 def test_a_whole_recording_comes_back_without_a_session() -> None:
     run(Path("run.duckdb"))
     command("export", "recording 1", "--db", "run.duckdb", "-o", "a.json")
@@ -190,7 +211,7 @@ def test_what_gswarm_profiler_writes_is_put_right(capsys: pytest.CaptureFixture[
         (1769860800250000, "node7", 1, name, None, 0, None, 0, 0, None, None),
         (1769860801250000, "node7", 0, name, 1000, 45, None, received, sent, None, None),
     ]
-    assert "gpu_memory was left out" in capsys.readouterr().out
+    assert "gpu_memory was skipped" in capsys.readouterr().out
     assert query(Path("old.duckdb"), "SELECT name, epoch(ended_at - started_at) FROM sessions") == [
         ("old", 3)
     ]
@@ -293,25 +314,25 @@ def frame(**changes: Any) -> str:
         ('{"a": 1} {', "line 1: there is more after the end"),
         (
             '{"something": "else"}',
-            "line 1: it has no frames with values of GPUs: not a file of gswarm-profiler",
+            "line 1: no frame has values of GPUs: this isn't a file of gswarm-profiler",
         ),
-        ('{"frames": []}', "it has no frames with values of GPUs"),
+        ('{"frames": []}', "no frame has values of GPUs"),
         ('{"frames": {"a": 1}}', "a frame's gpu_id should be an array of texts"),
         ('{"frames": [1]}', "a frame should be an object"),
         (frame(gpu_id=3), "a frame's gpu_id should be an array of texts"),
-        (frame(gpu_id=["n:0:X", "n:0:X"]), "a frame's gpu_id has a GPU twice"),
+        (frame(gpu_id=["n:0:X", "n:0:X"]), "a frame's gpu_id lists a GPU twice"),
         (frame(gpu_id=["a", "b"]), '"a" isn\'t hostname:index:name'),
         (frame(gpu_util=["0.1"]), "gpu_util should be an array with a value for each gpu_id"),
         (frame(gpu_util="0.1"), "gpu_util should be an array with a value for each gpu_id"),
-        (frame(gpu_util=["0.1", "\x1b[2Jhigh"]), 'gpu_util: "\\x1b[2Jhigh" is no number'),
+        (frame(gpu_util=["0.1", "\x1b[2Jhigh"]), 'gpu_util: "\\x1b[2Jhigh" isn\'t a number'),
         (
             frame(gpu_util=["0.1", "1.5"]),
             "gpu_util: 1.5 is out of range as a share from 0 to 1; --units documented",
         ),
         (frame(dram_bandwidth_rx=[1e9, 1]), "dram_bandwidth_rx: 1e+09 is out of range"),
-        (frame(time="yesterday"), '"yesterday" is no time as in 2026-01-31T12:00:00'),
+        (frame(time="yesterday"), '"yesterday" isn\'t a time such as 2026-01-31T12:00:00'),
         (frame(time=None), "a time should be a text"),
-        (frame(time="0001-01-01T00:00:00"), "is "),
+        (frame(time="0001-01-01T00:00:00"), '"0001-01-01T00:00:00" is'),
         ('{"devices": [], ' + frame()[1:], "devices should be an object"),
         ('{"session_name": {}, ' + frame()[1:], "session_name should be a text of at most 1000 characters"),
         ('{"recording": {"interval_ms": -5}, ' + frame()[1:], "interval_ms should be a whole number below"),

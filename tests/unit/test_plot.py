@@ -30,7 +30,7 @@ from gswarm_tui.analysis import periods
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from gswarm_tui.plotting import style
-from gswarm_tui.plotting.figure import FigureBuilder, content, draw
+from gswarm_tui.plotting.figure import FigureBuilder, draw, figure_bytes
 from gswarm_tui.plotting.grid import GridRows, MetricGrid, load_grids
 from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
 from gswarm_tui.plotting.panels import short_names
@@ -86,9 +86,9 @@ def material(path: Path, name: str = "", metric: str = "util", how: str = MEAN) 
 
 def grid(path: Path, metric: str, how: str = MEAN, *, most: int = 1500) -> MetricGrid:
     with closing(FileSource(path)) as source:
-        span = periods.find_period(source)
-        devices = GridRows(source, span.recording_id, host=False)
-        return load_grids(source, span, devices, [GPU_BY_SHORT[metric]], how, most=most)[0]
+        period = periods.find_period(source)
+        devices = GridRows(source, period.recording_id, host=False)
+        return load_grids(source, period, devices, [GPU_BY_SHORT[metric]], how, most=most)[0]
 
 
 def svg_texts(data: bytes) -> list[str]:
@@ -102,8 +102,8 @@ def drawn(what: PlotData, kind: str, zone: ZoneInfo = BERLIN) -> bytes:
 
 def test_a_plot_names_its_session_nodes_metrics_marks_and_times(training: Path) -> None:
     with closing(FileSource(training)) as source:
-        span = periods.find_period(source, "full_training")
-        made = load_plot_data(source, span, choose_metrics(), ["loss"])
+        period = periods.find_period(source, "full_training")
+        made = load_plot_data(source, period, choose_metrics(), ["loss"])
     texts = svg_texts(drawn(made, "svg"))
     assert "full_training" in texts
     assert {"warm_up", "evaluation", "epoch 1", "epoch 8", "loss (from marks)"} <= set(texts)
@@ -134,7 +134,7 @@ def test_no_data_looks_like_no_value(tmp_path: Path) -> None:
     made = material(small(tmp_path / "run.duckdb"))
     with style.plot_style():
         figure = FigureBuilder(made, BERLIN).draw()
-        picture = Image.open(BytesIO(content(figure, "png", "train"))).convert("RGB")
+        picture = Image.open(BytesIO(figure_bytes(figure, "png", "train"))).convert("RGB")
     (axes,) = (one for one in figure.axes if one.images and len(one.get_xlim()) and one.get_xlim()[1] == 60)
     box = axes.get_position()
 
@@ -183,16 +183,16 @@ def test_bins_hold_what_samples_stand_for(tmp_path: Path, seed: int, most: int) 
     path = uneven(tmp_path / "run.duckdb", seed)
     mean, highest = grid(path, "util", most=most), grid(path, "util", MAX, most=most)
     with closing(FileSource(path)) as source:
-        span = periods.find_period(source)
+        period = periods.find_period(source)
     samples = query(path, "SELECT gpu_id, ts, interval_ms, util_pct FROM gpu_samples")
     count = mean.values.shape[1]
     assert count <= most
     weights, sums, peaks = np.zeros((2, count)), np.zeros((2, count)), np.full((2, count), np.nan)
     ids = sorted({row[0] for row in samples})
     for gpu, ts, interval_ms, value in samples:
-        end = (ts - span.started_at).total_seconds()
+        end = (ts - period.started_at).total_seconds()
         begin = max(0.0, end - (interval_ms or 0.001) / 1000)
-        end = min(end, span.seconds)
+        end = min(end, period.seconds)
         for at in range(count):
             shared = min(end, (at + 1) * mean.width_s) - max(begin, at * mean.width_s)
             if shared > 5e-7:
@@ -303,7 +303,7 @@ def test_marks_and_troubles_of_other_times_stay_out(tmp_path: Path) -> None:
     )
     made = material(path)
     assert [(mark.at, mark.label, mark.values) for mark in made.marks] == [(30.0, "inside", {"loss": 1.5})]
-    assert made.troubles == ()
+    assert made.incidents == ()
 
 
 @pytest.mark.parametrize("zone", [UTC, BERLIN, ZoneInfo("Asia/Kolkata"), ZoneInfo("America/St_Johns")])
@@ -387,14 +387,14 @@ def test_without_a_name_the_file_is_called_after_the_session(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--metric", "utl"], 'there is no metric "utl"; perhaps util is meant.'),
-        (["--metric", "zzzz"], 'there is no metric "zzzz"; there are util, memutil, mem,'),
+        (["--metric", "utl"], 'unknown metric "utl"; perhaps util is meant.'),
+        (["--metric", "zzzz"], 'unknown metric "zzzz"; choose from util, memutil, mem,'),
         (["--metric", "power"], 'power was never measured in "train"'),
         (["--metric", "util,power,diskr"], 'power and diskr were never measured in "train"'),
-        (["--curve", "reasons"], "reasons is a set of reasons and makes no curve"),
+        (["--curve", "reasons"], "reasons is a set of reasons, not a curve"),
         (["--value", "loss"], 'no mark of "train" has a value, so there is no "loss".'),
-        (["-o", "x.gif"], 'x.gif ends in ".gif"; a plot is a .pdf, .png or .svg.'),
-        (["-o", "plot"], "plot has no ending; a plot is a .pdf, .png or .svg."),
+        (["-o", "x.gif"], 'x.gif has the suffix ".gif"; name a .pdf, .png or .svg file.'),
+        (["-o", "plot"], "plot has no suffix; name a .pdf, .png or .svg file."),
         (["-o", "/nowhere/x.pdf"], "/nowhere/x.pdf can't be written: No such file or directory."),
         (["evaluation"], 'has no session "evaluation"'),
     ],

@@ -131,7 +131,7 @@ def test_columns_without_room_are_left_out_and_named(in_terminal: InTerminal) ->
     columns = {f"column_{index}": "INTEGER" for index in range(8)}
     lines = in_terminal(answer(columns, range(8)))
     assert lines[0] == "column_0  column_1  column_2  column_3"
-    assert lines[3:] == ["4 columns left out for want of width:", "column_4, column_5, column_6, column_7"]
+    assert lines[3:] == ["Hidden (terminal too narrow): column_4,", "column_5, column_6, column_7"]
     assert max(map(len, lines)) <= 40
 
 
@@ -259,8 +259,8 @@ def test_the_format_is_said_or_guessed(words: tuple[str, ...], form: OutputOptio
     [
         (("--format", "cvs"), '--format: "cvs" isn\'t a format; perhaps csv is meant.'),
         (("--format", "xlsx"), "it is one of table, csv, json, markdown, parquet."),
-        (("-o", "x.dat"), "x.dat doesn't tell its format; say it with --format."),
-        (("--format", "parquet"), "Parquet is no text; name a file for it with -o."),
+        (("-o", "x.dat"), "x.dat has no known suffix; choose its format with --format."),
+        (("--format", "parquet"), "Parquet can't be printed; name a file with -o."),
     ],
 )
 def test_a_format_that_is_none_is_a_sentence(words: tuple[str, ...], said: str) -> None:
@@ -312,7 +312,7 @@ def test_progress_is_shown_to_people_and_taken_away() -> None:
     out = Terminal()
     with Progress("reading", out=out, after_s=0.0) as progress:
         until(out, "reading … 0 s")
-        progress.tell(0.42)
+        progress.report(0.42)
         until(out, "reading … 42%")
     assert out.getvalue().endswith("\r\x1b[K")
 

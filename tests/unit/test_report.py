@@ -176,7 +176,7 @@ def test_gaps_are_told_from_when_until_when(written: str) -> None:
     page = Page(written)
     (gap,) = page.table("node", "no data from")
     assert gap == {"node": "gpu06", "no data from": "15:04:10", "until": "15:04:51", "for": "41 s"}
-    assert "1 of 6 nodes was not measured throughout" in page.said("p")
+    assert "1 of 6 nodes was not covered throughout" in page.said("p")
 
 
 def hostile_events() -> Iterator[Event]:
@@ -232,7 +232,7 @@ def test_a_whole_recording_and_one_gpu_that_measures_little(tmp_path: Path) -> N
     page = Page(report(path))
     assert page.said("h1") == "recording 1"
     assert page.after("Energy") == page.after("Peak memory") == "–"
-    assert "No warning and no error." in page.said("p")
+    assert "No warnings or errors." in page.said("p")
 
 
 def test_the_command_writes_the_page(
@@ -270,7 +270,7 @@ def test_a_session_that_runs_says_so(tmp_path: Path) -> None:
 
     with closing(Running(path)) as source:
         fields: dict[str, Any] = vars(periods.find_period(source))
-        span = periods.Period(**{**fields, "ended_at": None})
-        page = Page(build_report(source, span, NOW, BERLIN, "0.1.0").html())
-    assert "Still running: this is how far it was at 2026-03-02 16:00:00." in page.said("p")
+        period = periods.Period(**{**fields, "ended_at": None})
+        page = Page(build_report(source, period, NOW, BERLIN, "0.1.0").html())
+    assert "Still running; state at 2026-03-02 16:00:00." in page.said("p")
     assert page.said("small").startswith("so far")

@@ -131,14 +131,14 @@ train · {recording.name}
 
 utilisation  mean 79 %, median 80 %, p95 90 %, max 90 %
 busy         94 % of the measured time: busy 30 s, idle 2 s
-bubbles      6.2 % between busy phases: 1, together 2 s, longest 2 s (n1:0)
+bubbles      6.2 % of the time between busy phases: 1 bubble, total 2 s, longest 2 s (n1:0)
 throttled    heat 10 s (31 %)
 power        mean 519 W a GPU, max 600 W (n1:0)
 energy       4.44 Wh (16,000 J)
-GPU memory   at most 39.1 of 79.6 GiB (n1:0)
+GPU memory   max 39.1 of 79.6 GiB (n1:0)
 temperature  max 88 °C (n1:1)
-hosts        CPU at most 60 %, memory at most 97.7 of 503 GiB
-coverage     100 % of the GPUs' time, 32 samples
+hosts        max CPU 60 %, max memory 97.7 of 503 GiB
+coverage     100 % of the GPU time, 32 samples
 
 """)
     names, _, *rows = [" ".join(line.split()) for line in shown.splitlines()[-4:]]
@@ -216,7 +216,7 @@ def test_many_gpus_do_not_scroll_by_unless_asked(tmp_path: Path, capsys: pytest.
     rows = [gpu_row(util_pct=50 + i, temp_c=40) for i in range(20)]
     record(path, [introduced(gpus=20), *(arrived(i, rows) for i in range(1, 6)), *session("train", 0, 6)])
     shown = said(capsys, "summary")
-    assert "GPUs at the ends" in shown
+    assert "Outliers" in shown
     assert "least utilised  n1:0 50 %, n1:1 51 %, n1:2 52 %" in shown
     assert "hottest" not in shown  # all are alike
     assert len(shown.splitlines()) < 24

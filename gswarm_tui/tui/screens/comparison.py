@@ -41,7 +41,7 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
 
     def compute(self, queries: RecordingQueries) -> list[ComparedRun]:
         """Sum up each of them."""
-        return queries.runs([named(session) for session in self._sessions])
+        return queries.compared_runs([named(session) for session in self._sessions])
 
     def still_recording(self, result: list[ComparedRun]) -> bool:
         """Whether any of them is still being recorded."""

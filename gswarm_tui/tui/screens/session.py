@@ -104,7 +104,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
     def _summary(self, dossier: SessionDetails, cells: int) -> list[Spans]:
         summary = dossier.summary
         lines = wrapped(summary_text.heading(summary, self.viewer.timezone), cells, "dim")
-        lines += wrapped(summary.span.note, cells) if summary.span.note else []
+        lines += wrapped(summary.period.note, cells) if summary.period.note else []
         lines += [(Span(""),), *labelled(summary_text.summary_lines(summary), cells)]
         ends = summary_text.outliers(summary.gpus)
         lines += [(Span(""),), *labelled(ends, cells)] if len(summary.gpus) > 2 and ends else []

@@ -9,7 +9,7 @@ from typing import Any
 
 from textual.app import ComposeResult
 
-from gswarm_tui.analysis.queries import MOST_COUNTED, RecordingQueries, RecordingQueryError, ResultPage
+from gswarm_tui.analysis.queries import MAX_COUNTED, RecordingQueries, RecordingQueryError, ResultPage
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.printing.cells import NOTHING, is_number, writer
@@ -187,7 +187,7 @@ class SqlScreen(ViewerScreen):
         seconds = f" in {result.seconds:.2f} s"
         if result.total == shown:
             return [Span(plural(shown, "row")), Span(seconds, "dim")]
-        total = f"{result.total:,}" if result.total is not None else f"more than {MOST_COUNTED:,}"
+        total = f"{result.total:,}" if result.total is not None else f"more than {MAX_COUNTED:,}"
         return [
             Span(f"the first {shown:,} of {total} rows"),
             Span(f"{seconds}; narrow it with WHERE, GROUP BY or LIMIT", "dim"),
