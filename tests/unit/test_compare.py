@@ -87,7 +87,7 @@ def test_what_differs_between_the_gpus_of_a_run_is_no_difference_of_runs() -> No
     assert largest_difference([a, b]).startswith("No figure differs")
     even = ({"power_mean_w": 500.0}, {"power_mean_w": 500.0})
     a, b = run("a", *even, power_mean_w=500.0), run("b", *even, power_mean_w=650.0)
-    assert "power: 650 W in b, 500 W in a" in largest_difference([a, b])
+    assert "power, 650 W in b, 500 W in a" in largest_difference([a, b])
 
 
 def test_a_run_that_goes_on_has_no_speed_up_yet() -> None:

@@ -413,7 +413,7 @@ def test_an_empty_session_and_a_silent_one(tmp_path: Path) -> None:
     frames = [arrived(seq, [gpu_row(util_pct=5), None]) for seq in range(1, 11)]
     events = [*session("empty", 5, 5), *session("later", 50, 60)]
     record(path, [introduced(), *frames, *events])
-    with pytest.raises(UserError, match=r'^"empty" has no data: it ended as it began\.$'):
+    with pytest.raises(UserError, match=r'^"empty" has no data: it ended when it began\.$'):
         material(path, "empty")
     with pytest.raises(UserError, match=r'^"later" has no data: no node was measured in it\.$'):
         material(path, "later")

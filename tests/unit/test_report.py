@@ -160,9 +160,9 @@ def test_it_tells_when_where_and_what_happened(written: str) -> None:
     assert "2026-03-02 15:00:10 – 15:10:" in page.said("p")
     assert "CET (UTC+1)" in page.said("p")
     assert "job 4711 · cluster tiny · gpu[01-06] · recorded by ada" in page.said("p")
-    events = page.table("severity", "where", "what")
-    assert ("error", "gpu06", "link lost") in {(row["severity"], row["where"], row["kind"]) for row in events}
-    assert any("XID 79" in row["what"] and row["where"] == "gpu01:2" for row in events)
+    events = page.table("severity", "node", "message")
+    assert ("error", "gpu06", "link lost") in {(row["severity"], row["node"], row["kind"]) for row in events}
+    assert any("XID 79" in row["message"] and row["node"] == "gpu01:2" for row in events)
     marks = page.table("mark", "values")
     assert [row["mark"] for row in marks] == [f"epoch {number}" for number in range(1, 9)]
     assert marks[0]["values"] == "loss 2.61, images_s 4100"
@@ -205,7 +205,7 @@ def test_names_from_anywhere_stay_text(tmp_path: Path) -> None:
     allowed |= {"svg", "g", "path", "use", "defs", "text", "tspan", "image", "rect", "pattern", "clippath"}
     assert {tag for tag, _ in page.elements} <= allowed
     assert page.said("h1") == HOSTILE
-    assert any(HOSTILE in row["what"] for row in page.table("severity", "what"))
+    assert any(HOSTILE in row["message"] for row in page.table("severity", "message"))
     assert page.table("command")[0]["command"] == HOSTILE
     assert page.table("mark")[0]["values"] == "<b>loss</b> 1, other <i>"
     assert HOSTILE in page.table("what and why")[0]["what and why"]
@@ -221,7 +221,7 @@ def test_of_many_marks_the_first_are_listed_and_all_counted(tmp_path: Path) -> N
     written = report(path)
     page = Page(written)
     assert [row["mark"] for row in page.table("mark", "values")] == [f"request {n}" for n in range(200)]
-    assert "And 2,300 more." in page.said("p")
+    assert "2,300 more marks." in page.said("p")
     assert len(written) < 1_000_000
 
 
