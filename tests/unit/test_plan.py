@@ -56,7 +56,7 @@ def test_a_job_without_slurm_is_told_with_ways_out(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         resolve_nodes(parse(["--job", "5"], {}), {}, nowhere)
     assert str(caught.value) == (
-        "--job 5: scontrol isn't on your PATH, so Slurm can't be queried; run this on a machine of the "
+        "--job 5: scontrol isn't on your PATH, so Slurm can't be queried; run this on a node of the "
         "cluster, or name nodes with --nodes."
     )
 
