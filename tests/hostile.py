@@ -1,4 +1,4 @@
-"""What a node may send that somebody has taken over: whatever the wire lets through, drawn by chance."""
+"""A compromised node: random messages of every kind that the wire lets through."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LIVES = ("one", "two", "three")
 
 
 class HostileNode:
-    """A stream of events of the node ``name``, as its link would publish them; ``now`` is the head's time."""
+    """Makes the events that the link of a compromised node would publish; ``now`` is the head's time."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
@@ -43,19 +43,19 @@ class HostileNode:
         self._later = 0
 
     def connection(self, now: float) -> Iterator[Event]:
-        """One connection: a hello of one of a few lives, frames, impossible clocks, perhaps an end."""
+        """Yield a connection's events: a hello of a random life, frames, impossible clocks, perhaps an end."""
         choose = self._rng.choice
-        said = self._hello(choose((*LIVES, f"life {now}")), choose((0, 1, 4, 9)))
-        frames = [encode(self._frame(said, now)) for _ in range(4)]
+        hello = self._hello(choose((*LIVES, f"life {now}")), choose((0, 1, 4, 9)))
+        frames = [encode(self._frame(hello, now)) for _ in range(4)]
         offset = choose((0.0, 0.0, 1e10, -1e10))
-        for message in Decoder().feed(MAGIC + encode(said) + b"".join(frames)):
+        for message in Decoder().feed(MAGIC + encode(hello) + b"".join(frames)):
             if isinstance(message, Hello):
-                said = message
+                hello = message
                 yield NodeIntroduced(self.name, now, message, choose((True, False, False)))
                 yield LinkChanged(self.name, now, Phase.LIVE)
                 yield LinkMeasured(self.name, now, offset, abs(offset))
             elif isinstance(message, Frame):
-                yield FrameArrived(self.name, now, message.ts_ns / 1e9 - offset, said.life, message)
+                yield FrameArrived(self.name, now, message.ts_ns / 1e9 - offset, hello.life, message)
         if choose((True, False)):
             yield LinkChanged(self.name, now, Phase.LOST, "the agent ended", "", choose((None, now + 60)))
 
@@ -107,16 +107,16 @@ class HostileNode:
             clock=ClockExchange(*self._rng.choices(WHOLE, k=3)),
         )
 
-    def _frame(self, said: Hello, now: float) -> Frame:
-        choose, gpus = self._rng.choice, range(len(said.gpus))
+    def _frame(self, hello: Hello, now: float) -> Frame:
+        choose, gpus = self._rng.choice, range(len(hello.gpus))
         self._later += choose((1, 1, 2**40))
-        return said.tables.frame(
+        return hello.tables.frame(
             seq=self._later,
             ts_ns=choose((*WHOLE, round(now * 1e9) + self._later)),
             late_ms=choose((0.0, -1.0, 3.4e38)),
             missed=choose(WHOLE),
-            gpus=tuple(choose((None, self._row(len(said.gpu_columns)))) for _ in gpus),
-            host=choose((None, self._row(len(said.host_columns)))),
+            gpus=tuple(choose((None, self._row(len(hello.gpu_columns)))) for _ in gpus),
+            host=choose((None, self._row(len(hello.host_columns)))),
             processes=tuple(
                 ProcessSample(
                     choose(gpus),
@@ -125,7 +125,7 @@ class HostileNode:
                     self._maybe_text(),
                     self._maybe(),
                     self._maybe(),
-                    self._row(len(said.process_columns)),
+                    self._row(len(hello.process_columns)),
                 )
                 for _ in (*gpus, *gpus)
             ),

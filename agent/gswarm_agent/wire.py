@@ -54,6 +54,7 @@ MAX_RATIO = 64
 _WINDOW_BITS, _LEVEL, _MEMORY = 13, 1, 7
 _EMPTY_BLOCK = b"\x00\x00\x00\xff\xff"
 
+# Heads compare these texts, also with those of older agents and in recordings: they must not change.
 TAKEN_OVER = "another head took over"
 JOB_ENDED = "the agent ended because the job ended"
 ENDED_BY = "the agent was ended by "

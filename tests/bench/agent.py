@@ -1,4 +1,4 @@
-"""What the agent costs its node: CPU, memory, lateness against the NVML stand-in, and bytes on the wire."""
+"""The agent's cost on its node: CPU, memory, lateness on the NVML stand-in, and bytes on the wire."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ GPUS = 8
 RECORDING, NODE = "bench", "node"
 DEADLINE_S = 30.0
 COMMIT_EVERY_S = 0.5
-"""How often the recorder commits at most."""
+"""The shortest time between two commits of the recorder."""
 PLAIN_MSGPACK = {"MSGPACK_PUREPYTHON": "1"}
 PCIE: dict[str, tuple[str, dict[str, Any]]] = {
     "narrow": ("PCIe counters have 32 bits", {"pcie_counts_wrap": 1}),
     "none": ("PCIe has no counters", {"answers": {197: Return.NOT_SUPPORTED, 198: Return.NOT_SUPPORTED}}),
 }
-"""GPUs whose PCIe traffic is looked at between the ticks: up to 18 times a second, or for 20 ms at a time."""
+"""GPUs whose PCIe traffic is read between ticks: up to 18 times a second, or for 20 ms at a time."""
 WORKER = "import sys; sys.stdin.read()"
 PEER = """
 import time, nvitop
@@ -52,10 +52,10 @@ print(100 * (time.process_time() - cpu) / (time.monotonic() - began))
 
 
 def run(form: Form) -> Iterator[Figure]:
-    """An agent of eight GPUs with a process on each, at 1 Hz and 10 Hz; beside it, nvitop for the GPUs alone.
+    """Measure an agent of eight GPUs and processes at 1 and 10 Hz, against nvitop for the GPUs alone.
 
-    The agent is the daemon that a head leaves on a node, reached by the relay that SSH starts there; both
-    run on msgpack without its compiled part, as it travels to nodes, and both count.
+    The agent is the daemon on a node, and SSH starts a relay to it; both count. Both use msgpack in pure
+    Python, as it is sent to nodes.
     """
     with _workers(GPUS) as pids:
         environ = {**stand_in(form.folder, GPUS, pids), **PLAIN_MSGPACK}
@@ -101,7 +101,7 @@ def _peer(environ: Mapping[str, str], hertz: int, seconds: float) -> float:
 
 @contextmanager
 def _workers(count: int) -> Iterator[list[int]]:
-    """Processes like the ranks of a job."""
+    """Run processes like the ranks of a job; yields their pids."""
     with ExitStack() as stack:
         workers = []
         for rank in range(count):
@@ -115,7 +115,7 @@ def _workers(count: int) -> Iterator[list[int]]:
 
 
 class Attached:
-    """A node's agent, reached through a relay; its frames are taken in and acknowledged as by a head."""
+    """A node's agent behind a relay, whose frames are received and acknowledged as by a head."""
 
     def __init__(self, environ: Mapping[str, str], folder: Path, interval_ms: int) -> None:
         self.frames: list[Frame] = []
@@ -151,13 +151,13 @@ class Attached:
         self._reader.join()
 
     def usage(self) -> tuple[float, float]:
-        """CPU seconds of the agent and of its relay so far."""
+        """Return the CPU seconds of the agent and of its relay so far."""
         return cpu_s(self.pid), cpu_s(self.relay.pid)
 
     def shares(self, ticks: int, hertz: int) -> tuple[float, float]:
-        """Percent of a core that the agent and its relay take over the next so many ticks.
+        """Return percent of a core that the agent and its relay use during a number of ticks.
 
-        By ticks, because an interval of time may hold a tick more or less.
+        Ticks, because an interval of time may hold one tick more or less.
         """
         self.wait_for(3)
         before = self.usage()
@@ -188,7 +188,7 @@ class Attached:
                 self.received += len(data)
 
     def wait_for(self, frames: int) -> None:
-        """Wait until so many frames came."""
+        """Wait until this many frames have arrived."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.frames) >= frames, DEADLINE_S + frames):
-                raise TimeoutError("the agent sends no frames")
+                raise TimeoutError("the agent sent too few frames")

@@ -1,4 +1,4 @@
-"""A process that asks the NVML stand-in through pynvml, so that each test has a library of its own."""
+"""A process that uses the NVML stand-in through pynvml, so that each test has its own library."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ for line in sys.stdin:
         globals()[name.strip()], answer = answer, None
     print(json.dumps(answer), flush=True)
 """
-"""Evaluates lines from a test: ``expression`` answers in JSON, ``name := expression`` keeps the value."""
+"""Evaluates lines from a test: ``expression`` prints JSON, ``name := expression`` keeps the value."""
 
 
 class Caller:
-    """A process that uses pynvml on the stand-in."""
+    """A pynvml process on the stand-in."""
 
     def __init__(self, library: Path, scenario: Path | None) -> None:
         self.process = subprocess.Popen(

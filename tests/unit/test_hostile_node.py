@@ -1,4 +1,4 @@
-"""A node that somebody has taken over can spoil its own samples and nothing else."""
+"""Tests that a compromised node can spoil its own samples and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, q
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_node_that_was_taken_over_spoils_nothing_of_another(tmp_path: Path, seed: int) -> None:
+def test_a_compromised_node_does_not_spoil_another_nodes_samples(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "gswarm-run.duckdb"
     node = HostileNode("evil", seed)
     hub = Hub(Fleet(("evil", "good")), clock=lambda: T0)
@@ -48,7 +48,7 @@ def named(life: int, gpus: int = MAX_GPUS) -> NodeIntroduced:
     return replace(said, hello=replace(said.hello, gpus=others))
 
 
-def test_a_node_that_names_other_gpus_each_time_costs_no_memory_and_no_other_nodes_energy() -> None:
+def test_a_node_that_keeps_changing_its_gpus_leaks_no_memory_and_keeps_other_nodes_energy() -> None:
     fleet = Fleet(("evil", "good"))
     fleet.apply(introduced("good"))
     fleet.apply(arrived(1, [gpu_row(energy_mj=1000), gpu_row(energy_mj=7000)], node="good"))

@@ -1,4 +1,4 @@
-"""The NVML stand-in says what its scenario says, to nvitop and pynvml as they are."""
+"""Tests that nvitop and pynvml read the values of a scenario from the NVML stand-in."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ links = nvitop.Device(1).nvlink_total_throughput(interval=0.02)
 print(json.dumps([one.name, one.gpu_utilization, one.power_usage, one.memory_used >> 20, one.temperature,
     links.tx, process.pid, process.gpu_memory() >> 20, process.gpu_sm_utilization()]))
 """
-    asked, shown = (
+    snapshot, screen = (
         subprocess.run(
             [sys.executable, *arguments],
             env=environment(standin_lib, path),
@@ -134,14 +134,14 @@ print(json.dumps([one.name, one.gpu_utilization, one.power_usage, one.memory_use
         ).stdout
         for arguments in (["-c", program], ["-m", "nvitop", "--once"])
     )
-    assert json.loads(asked) == ["NVIDIA H100 80GB HBM3", 93, 512_000, 2048, 30, 0, os.getpid(), 1024, 55]
-    assert "H100 80GB HBM3" in shown
-    assert "512W / 700W" in shown
-    assert "1g.10gb" in shown
-    assert str(os.getpid()) in shown
+    assert json.loads(snapshot) == ["NVIDIA H100 80GB HBM3", 93, 512_000, 2048, 30, 0, os.getpid(), 1024, 55]
+    assert "H100 80GB HBM3" in screen
+    assert "512W / 700W" in screen
+    assert "1g.10gb" in screen
+    assert str(os.getpid()) in screen
 
 
-def test_a_rewrite_shows_at_once(caller: Call, path: Path) -> None:
+def test_a_rewritten_scenario_is_visible_at_once(caller: Call, path: Path) -> None:
     node = Scenario.of("gpu01", 1)
     node.write(path)
     nvml = caller()
@@ -212,7 +212,7 @@ def test_pcie_counts_wrap_and_throughput_is_their_rate(caller: Call, path: Path)
     assert after - before >= 20_000_000
 
 
-def test_processes_and_their_samples(caller: Call, path: Path) -> None:
+def test_processes_and_their_utilisation_samples(caller: Call, path: Path) -> None:
     node = Scenario.of("gpu01", 1)
     node.gpus[0].processes = [
         GpuProcess(101, used_mib=11, sm_percent=30, memory_percent=5),
@@ -230,7 +230,7 @@ def test_processes_and_their_samples(caller: Call, path: Path) -> None:
     assert nvml(samples.format((time.time_ns() + 10**10) // 1000)) == "NVMLError_NotFound"
 
 
-def test_a_lost_gpu_leaves_the_others(caller: Call, path: Path) -> None:
+def test_a_lost_gpu_does_not_affect_the_others(caller: Call, path: Path) -> None:
     node = Scenario.of("gpu01", 3, power_mw=300_000)
     node.write(path)
     nvml = caller()
@@ -323,7 +323,7 @@ def test_mig_devices(caller: Call, path: Path) -> None:
     assert {call: nvml(call) for call in expected} == expected
 
 
-def test_gpm_needs_samples_apart(caller: Call, path: Path) -> None:
+def test_gpm_needs_two_samples_some_time_apart(caller: Call, path: Path) -> None:
     node = Scenario.of("gpu01", 2)
     node.gpus[1].gpm = {2: 87.5, 10: 41.25}
     node.write(path)
@@ -355,7 +355,7 @@ def test_a_host_without_a_scenario_has_no_driver(caller: Call, standin_dir: Path
         own.unlink()
 
 
-def test_functions_can_be_left_out(caller: Call, standin_lib: Path, path: Path, tmp_path: Path) -> None:
+def test_functions_can_be_omitted(caller: Call, standin_lib: Path, path: Path, tmp_path: Path) -> None:
     library = build(tmp_path / "lib", tmp_path, omit=["nvmlDeviceGetPowerUsage"])
     Scenario.of("gpu01", 1).write(path)
     nvml = caller(library)
@@ -365,7 +365,7 @@ def test_functions_can_be_left_out(caller: Call, standin_lib: Path, path: Path, 
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**12), st.integers(0, 10**12)), min_size=1, max_size=8))
-def test_counters_go_on_where_they_are(changes: list[tuple[int, int]]) -> None:
+def test_counters_continue_from_their_value_at_a_new_rate(changes: list[tuple[int, int]]) -> None:
     counter = Counter(((0, 5, 1),))
     anchor = 0
     for after_ns, rate in changes:

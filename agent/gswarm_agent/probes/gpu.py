@@ -202,7 +202,7 @@ class Gpu:
             error_code = _common_error(codes)
             if error_code is not None:
                 raise _LostError(reason_of(error_code))
-            if self._judge(codes, note=False):
+            if self._update_sources(codes, note=False):
                 break
         for source in self._sources:
             source.reset()
@@ -221,7 +221,7 @@ class Gpu:
                 if self._silent_ticks >= STRIKES:
                     raise _LostError(reason_of(error_code))
                 return None
-            self._judge(codes, note=True)
+            self._update_sources(codes, note=True)
         self._silent_ticks = 0
         if self.pcie_meter is not None and self.lacks_pcie_counters:
             values.update(zip(_PCIE_COLUMNS, self.pcie_meter() or (None, None)))
@@ -275,7 +275,7 @@ class Gpu:
             if call_codes[call] == SUCCESS:
                 values[name] = number if convert is None else convert(number)
 
-    def _judge(self, codes: Dict[GpuSource, int], note: bool) -> bool:
+    def _update_sources(self, codes: Dict[GpuSource, int], note: bool) -> bool:
         """Disable sources that will not answer; True when every source has answered or is disabled."""
         settled = True
         for source, code in codes.items():

@@ -1,6 +1,6 @@
 """A stand-in for NVIDIA's management library, for tests: nvitop and pynvml run on it unchanged.
 
-No driver is involved: every number that they see comes from a scenario file, so the truth is known.
+No driver is involved: every number comes from a scenario file, so tests know the true values.
 """
 
 from tests.cluster.standin.build import LIBRARY, NoCompiler, build

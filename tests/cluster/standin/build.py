@@ -1,4 +1,4 @@
-"""Compiles the stand-in into a shared library of NVML's name."""
+"""Compiles the NVML stand-in into a shared library named like NVIDIA's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOURCES = Path(__file__).parent
 
 
 class NoCompiler(RuntimeError):
-    """This machine has no C compiler under the name that ``CC`` gives, or ``cc``."""
+    """Raised if this machine has no C compiler named ``$CC``, or ``cc``."""
 
 
 def build(into: Path, scenarios: Path, *, omit: Iterable[str] = ()) -> Path:
@@ -23,7 +23,7 @@ def build(into: Path, scenarios: Path, *, omit: Iterable[str] = ()) -> Path:
     ``GSWARM_STANDIN_SCENARIO`` names.
 
     Args:
-        omit: functions that the library shall not have, as an older driver's would lack them.
+        omit: functions to leave out of the library, as in an older driver.
 
     Raises:
         NoCompiler: there is no C compiler.
@@ -33,7 +33,7 @@ def build(into: Path, scenarios: Path, *, omit: Iterable[str] = ()) -> Path:
     if compiler is None:
         raise NoCompiler("The NVML stand-in needs a C compiler: install gcc or clang, or set CC.")
     into.mkdir(parents=True, exist_ok=True)
-    # An exact name wins over the pattern, so what is omitted stays inside the library.
+    # An exact name wins over the pattern, so omitted functions are not exported.
     local = "".join(f"{name};" for name in omit)
     exports = into / "exports.map"
     exports.write_text(f"{{ global: nvml*; local: {local} *; }};\n")

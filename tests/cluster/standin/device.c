@@ -1,4 +1,4 @@
-/* Calls on one GPU that report what the scenario says: identity, memory, power, clocks, health, MIG. */
+/* Calls on one GPU that report levels of the scenario: identity, memory, power, clocks, health, MIG. */
 #include "standin.h"
 
 #include <stdio.h>
@@ -198,7 +198,7 @@ int nvmlDeviceGetPciInfo_v3(Handle device, PciInfo *info)
     memset(info, 0, sizeof *info);
     if (sscanf(gpu->pci_bus_id, "%x:%x:%x", &info->domain, &info->bus, &info->device) != 3)
         return NOT_SUPPORTED;
-    info->pci_device_id = 0x10DE; /* the vendor; the device in the upper half is not told */
+    info->pci_device_id = 0x10DE; /* the vendor; the device in the upper half is unknown */
     snprintf(info->bus_id_legacy, sizeof info->bus_id_legacy, "%04X:%02X:%02X.0", info->domain & 0xFFFF,
              info->bus & 0xFF, info->device & 0xFF);
     snprintf(info->bus_id, sizeof info->bus_id, "%s", gpu->pci_bus_id);
@@ -229,7 +229,7 @@ static int memory(const Target *target, MemoryV2 *memory)
     return OK;
 }
 
-/* The first version counts what the driver keeps for itself as used. */
+/* The first version counts the driver's reserve as used. */
 int nvmlDeviceGetMemoryInfo(Handle device, Memory *info)
 {
     AIM(device, GPU_OR_MIG);

@@ -1,4 +1,4 @@
-/* The stand-in's scenario: found by host name, read again whenever the file changes, handed out as copies. */
+/* The stand-in's scenario: found by host name, read again when the file changes, shared by running calls. */
 #define _GNU_SOURCE
 #include "standin.h"
 
@@ -31,7 +31,7 @@ static const struct {
 };
 
 enum { UNWATCHED_MS = 10 };
-/* The file is looked at no more often than this, so about once in a reading of all GPUs. The writer of a scenario waits
+/* The file is checked no more often than this, so about once for each tick of all GPUs. The writer of a scenario waits
  * several times as long before its new rates begin. */
 static const int64_t LOOK_EVERY_NS = 2000000;
 
@@ -83,7 +83,7 @@ int rule_for(const Rules *rules, const char *name, int fallback)
     return fallback;
 }
 
-/* ---- reading; each parser answers 1 where it understood the line */
+/* ---- parsing; each parser returns 1 if it understood the line */
 
 static int copy_text(char *into, size_t size, const char *text)
 {
@@ -234,7 +234,7 @@ static int read_scenario(FILE *file, const char *path, Scenario *into)
     return OK;
 }
 
-/* Where the scenario and the journal are; it stays so, and calls are to cost little. */
+/* The paths of the scenario and the journal, found once to keep calls cheap. */
 __attribute__((constructor)) static void find_paths(void)
 {
     char host[256] = "";
@@ -317,7 +317,7 @@ void await_change(int watch, int milliseconds)
         while (read(watch, seen_events, sizeof seen_events) > 0)
             ;
     pthread_mutex_lock(&lock);
-    looked_ns = 0; /* who waits wants to know at once */
+    looked_ns = 0; /* a waiting call wants the change at once */
     pthread_mutex_unlock(&lock);
 }
 
@@ -382,7 +382,7 @@ static int verdict_on(const Gpu *gpu, const Mig *mig, const char *function, int 
     return verdict == OK && mig != NULL && accepts != GPU_OR_MIG ? NOT_SUPPORTED : verdict;
 }
 
-/* Adds a line to the host's journal, where a test has begun one: who read GPU 0's power, and when. */
+/* Adds a line to the host's journal, if a test has created one: the pid that read GPU 0's power, and the time. */
 static void note_reading(int gpu, const char *function)
 {
     char line[64];

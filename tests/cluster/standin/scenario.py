@@ -1,8 +1,8 @@
-"""What the stand-in reports: nodes' GPUs as dataclasses, and the file that carries them to the library.
+"""Scenarios of the NVML stand-in: the GPUs of a node as dataclasses, and the file that the library reads.
 
-A *level* is reported as it is; ``None`` leaves it out, and calls that need it answer NOT_SUPPORTED. A
-*counter* grows at its rate; when a scenario is written again, counters go on from where they are. So the file
-alone defines every counter at every time, and :func:`read_counters` gives a test the exact truth.
+A *level* is reported as it is; ``None`` leaves it out, and calls that need it return NOT_SUPPORTED. A
+*counter* grows at its rate; when a scenario is rewritten, counters continue from their values. So the file
+alone defines every counter at every time, and :func:`read_counters` returns the exact values.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from enum import IntEnum
 from pathlib import Path
 
 LEAD_NS = 20_000_000
-"""New rates start this long after a rewrite begins: while one file replaces the other, both agree."""
+"""New rates start this long after a rewrite begins, so that both files agree while one replaces the other."""
 
 
 class Return(IntEnum):
-    """The nvmlReturn_t codes that faults are made of."""
+    """The nvmlReturn_t codes that scenarios use."""
 
     SUCCESS = 0
     UNINITIALIZED = 1
@@ -90,7 +90,7 @@ class MigDevice:
 class StandinGpu:
     """One GPU. Units are in the names; the defaults are an idle H100 SXM's.
 
-    From ``minor`` to ``nvlink_speed_mbps`` stand levels; what ends in ``_per_s`` is a counter's rate.
+    Fields from ``minor`` to ``nvlink_speed_mbps`` are levels; fields ending in ``_per_s`` are counters' rates.
     """
 
     uuid: str
@@ -112,7 +112,7 @@ class StandinGpu:
     decoder_percent: int | None = 0
     memory_total_mib: int | None = 81559
     memory_used_mib: int | None = 0
-    """What processes hold. nvmlDeviceGetMemoryInfo's first version adds ``memory_reserved_mib`` to it."""
+    """Memory of processes. nvmlDeviceGetMemoryInfo's first version adds ``memory_reserved_mib`` to it."""
     memory_reserved_mib: int | None = 570
     bar1_total_mib: int | None = 131072
     bar1_used_mib: int | None = 1
@@ -161,11 +161,11 @@ class StandinGpu:
     """1: the PCIe byte counts (fields 197 and 198) are 32 bits wide and wrap."""
     nvlink_links: int | None = 18
     nvlink_version: int | None = 4
-    """From 5 on, the byte counts of fields 202 and 204 are there too."""
+    """From 5 on, the byte counts of fields 202 and 204 are available too."""
     nvlink_speed_mbps: int | None = 26562
 
     energy_mj_per_s: int | None = None
-    """``None``: what ``power_mw`` says, so that energy is the power's integral."""
+    """``None`` for ``power_mw``, so that energy is the integral of power."""
     pcie_tx_bytes_per_s: int | None = 0
     pcie_rx_bytes_per_s: int | None = 0
     nvlink_tx_kib_per_s: int | None = 0
@@ -188,13 +188,13 @@ class StandinGpu:
     """Only ever appended to."""
 
     lost: bool = False
-    """Every call on the GPU answers GPU_IS_LOST; handles can still be had."""
+    """Every call on the GPU returns GPU_IS_LOST; handles are still available."""
     lost_from_start: bool = False
-    """As ``lost``, and no handle can be had either."""
+    """As ``lost``, and without a handle either."""
     answers: dict[str | int, int] = field(default_factory=dict)
-    """Faults: what a function (by its full C name, as ``nvmlDeviceGetFanSpeed``) or a field id answers."""
+    """Faults: the nvmlReturn_t of a function (by its C name, as ``nvmlDeviceGetFanSpeed``) or a field id."""
     delays_ms: dict[str, int] = field(default_factory=lambda: {"nvmlDeviceGetPcieThroughput": 20})
-    """How long a function takes. The PCIe throughput measures for 20 ms on real GPUs, too."""
+    """How long a function takes. PCIe throughput takes 20 ms on real GPUs, too."""
 
     def xid(self, number: int) -> None:
         """Append an XID event; the next write delivers it."""
@@ -225,7 +225,7 @@ class Counter:
         return value + rate * max(0, monotonic_ns - anchor) // 1_000_000_000
 
     def with_rate(self, rate: int, anchor_ns: int) -> Counter:
-        """Return the counter that goes on at another rate from a time after all its anchors."""
+        """Return the counter continued at another rate from a time after all its anchors."""
         if self.segments[-1][2] == rate:
             return self
         return Counter((*self.segments, (anchor_ns, self.at(anchor_ns), rate)))
@@ -233,7 +233,7 @@ class Counter:
 
 @dataclass
 class Scenario:
-    """What one node's library reports. GPUs stand in NVML's order (by PCI bus)."""
+    """Everything that one node's library reports. GPUs are in NVML's order (by PCI bus)."""
 
     gpus: list[StandinGpu] = field(default_factory=list)
     driver_version: str = "580.65.06"
@@ -245,7 +245,7 @@ class Scenario:
 
     @classmethod
     def of(cls, node: str, gpus: int, **levels: int | None) -> Scenario:
-        """Return a node of like GPUs, each with its own UUID, serial number, minor number and PCI bus.
+        """Return a node of equal GPUs, each with its own UUID, serial number, minor number and PCI bus.
 
         UUIDs come from the node's name and the index, so that the same node has the same GPUs again.
         """
@@ -255,8 +255,8 @@ class Scenario:
         """Replace the scenario file in one step and return when the new rates are in force.
 
         Returns:
-            The time (CLOCK_MONOTONIC, ns) from which counters grow at the new rates. Levels are new a little
-            earlier, and no later than this method's return.
+            The time (CLOCK_MONOTONIC, ns) from which counters grow at the new rates. New levels are in
+            force a little earlier, and at the latest when this method returns.
         """
         before = read_counters(path) if path.exists() else {}
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
@@ -278,7 +278,7 @@ class Scenario:
 
 
 def read_counters(path: Path) -> dict[str, dict[str, Counter]]:
-    """Return a scenario file's counters by GPU UUID and counter name: the truth that tests compare with."""
+    """Return a scenario file's counters by GPU UUID and counter name, for tests to compare with."""
     found: dict[str, dict[str, Counter]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         match line.split():

@@ -1,6 +1,6 @@
 /* A stand-in for NVIDIA's management library, for tests only: shared declarations.
  *
- * It is no driver and knows no GPU. It answers NVML's calls from a scenario file that a test writes
+ * It is no driver and knows no GPU. It implements NVML's calls from a scenario file that a test writes
  * (scenario.py) and may rewrite at any time. Levels and counters are named as in the scenario's Python
  * classes, with their units.
  */
@@ -88,7 +88,7 @@ typedef struct {
     int64_t total_mib, used_mib;
 } Mig;
 
-/* What a call (by function name) or a field value (by number) answers, or how long a call takes in ms. */
+/* The return code of a call (by function name) or field value (by id), or how long a call takes in ms. */
 typedef struct {
     int rules;
     struct {
@@ -109,7 +109,7 @@ typedef struct {
     Rules answers, delays;
 } Gpu;
 
-/* A scenario as it was read. Calls that run share it, and the last to let go of one that isn't current frees it. */
+/* A scenario as it was read. Running calls share it; the last one to release an outdated scenario frees it. */
 typedef struct {
     int holders;
     char driver_version[80], nvml_version[80];
@@ -133,10 +133,10 @@ typedef struct {
 
 enum { GPU_ONLY = 0, GPU_OR_MIG = 1 };
 
-/* Starts a call on a device: current scenario, its delay, its fault. What is not OK is the call's answer. */
+/* Starts a call on a device: current scenario, its delay, its fault. A code other than OK is the call's result. */
 int aim(Handle handle, const char *function, int accepts, Target *target);
 
-/* Starts a call without a device; system, where not NULL, gets the scenario, to be let go of. */
+/* Starts a call without a device; system, unless NULL, gets the scenario, which the caller releases. */
 int enter(const char *function, Scenario **system);
 
 void let_go(Scenario **scenario);
