@@ -43,7 +43,7 @@ class HostileNode:
         self._later = 0
 
     def connection(self, now: float) -> Iterator[Event]:
-        """Yield a connection's events: a hello of a random life, frames, impossible clocks, perhaps an end."""
+        """Yield one connection's events: a hello, frames, impossible clocks, perhaps an end."""
         choose = self._rng.choice
         hello = self._hello(choose((*LIVES, f"life {now}")), choose((0, 1, 4, 9)))
         frames = [encode(self._frame(hello, now)) for _ in range(4)]

@@ -14,6 +14,7 @@ import time
 
 from gswarm_agent.frame import TABLES, Frame
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
+from gswarm_agent.probes.workers import QuickEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Sampler:
     ) -> None:
         self._probe = probe
         self._watch = watch or SystemWatch()
-        self._wake = threading.Event()
+        self._wake = QuickEvent()
         self._wait = wait or self._wake.wait
         self._schedule = Schedule(interval_ms, self._watch.monotonic_ns())
         self._seq = 0

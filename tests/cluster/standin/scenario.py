@@ -90,7 +90,7 @@ class MigDevice:
 class StandinGpu:
     """One GPU. Units are in the names; the defaults are an idle H100 SXM's.
 
-    Fields from ``minor`` to ``nvlink_speed_mbps`` are levels; fields ending in ``_per_s`` are counters' rates.
+    Fields from ``minor`` to ``nvlink_speed_mbps`` are levels; those ending in ``_per_s`` are counters' rates.
     """
 
     uuid: str
