@@ -21,7 +21,7 @@ from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import ReadOnly
 from gswarm_tui.store.recording.files import is_own
-from gswarm_tui.store.recording.resume import Interrupted, closed, interrupted, is_ours
+from gswarm_tui.store.recording.resume import Interrupted, closed, interrupted, is_recording
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
             continue
         try:
             with ReadOnly(path) as file:
-                if db is not None and not is_ours(file):
+                if db is not None and not is_recording(file):
                     raise UserError(f"{path} isn't a recording of gswarm-tui; name one with --db.")
                 found += [InterruptedRun(path, one) for one in interrupted(file)]
         except StoreError as error:

@@ -1,1 +1,1 @@
-"""The recording in DuckDB: schema, recorder, reader."""
+"""Recordings in DuckDB: writing, querying, reading back, importing and exporting."""

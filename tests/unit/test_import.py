@@ -410,11 +410,11 @@ def spoil(sql: str, table: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "table", "sentence"),
     [
-        ("FROM {file} WHERE gpu_index = 0", "gpus", "rows are of what isn't in the export"),
+        ("FROM {file} WHERE gpu_index = 0", "gpus", "rows belong to something that isn't in the export"),
         (
             "SELECT * REPLACE (7 AS node_id) FROM {file}",
             "gpus",
-            "/gpus.parquet: 4 of 4 rows are of what isn't",
+            "/gpus.parquet: 4 of 4 rows belong to something that isn't",
         ),
         ("SELECT * REPLACE (1 AS node_id) FROM {file}", "nodes", "has a node_id twice"),
         ("SELECT * EXCLUDE gpu_id FROM {file}", "gpus", "has no column gpu_id"),
@@ -455,7 +455,7 @@ def test_files_of_other_kinds_get_a_sentence(capsys: pytest.CaptureFixture[str])
     Path("folder.duckdb").mkdir()
     for words, status, sentence in (
         (["run.parquet", "--db", "b.duckdb"], 1, "run.parquet can't be imported"),
-        (["empty"], 1, "empty is no export of gswarm-tui: it has no recordings.parquet"),
+        (["empty"], 1, "empty is not an export of gswarm-tui: it has no recordings.parquet"),
         (["bytes.json"], 1, "bytes.json, line 1: it isn't text in UTF-8"),
         (["nothing.json"], 2, "there is nothing at nothing.json"),
         (["x.csv"], 2, "CSV holds one table only; export as JSON or Parquet to import it"),

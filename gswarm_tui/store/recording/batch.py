@@ -1,4 +1,4 @@
-"""Events as columns for one transaction. Pure: no DuckDB, no clock.
+"""Events turned into columns for one transaction. Pure: no DuckDB, no clock.
 
 Only ``EventLogged`` becomes a row of ``events``: what a link, a frame or a session means to people is the
 fleet's to say, once, for the screen and the file alike.
@@ -137,12 +137,12 @@ def _joined(parts: Sequence[Columns]) -> Columns:
 
 
 def array(table: TableSchema, name: str, values: Iterable[Any]) -> npt.NDArray[Any]:
-    """Values of one column; NaN, NaT and None stand for NULL."""
+    """Return values of one column as an array; NaN, NaT and None stand for NULL."""
     match table[name].type:
         case "TIMESTAMP":
             return np.array(values, dtype="datetime64[us]")
         case "VARCHAR":
-            # Most are said again in every frame, so each is made clean once.
+            # Most texts repeat in every frame, so each is made valid once.
             clean = {v: v if v is None else v.encode("utf-8", "replace").decode() for v in set(values)}
             return np.array([clean[v] for v in values], dtype=object)
         case "BOOLEAN":
@@ -157,7 +157,7 @@ _PROCESS_KEYS = KeyColumns(("ts",), ("gpu_id", "pid", "rank", "local_rank", "use
 
 
 class Batch:
-    """The rows that a list of events becomes, and the ledger as it is once they are committed."""
+    """The rows made of a list of events, and the ledger after their commit."""
 
     def __init__(self, ledger: Ledger, events: Iterable[Event]) -> None:
         self.ledger = ledger.draft()
@@ -174,15 +174,15 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        """How many samples and events are added."""
+        """The number of samples and events."""
         return len(self._events) + sum(len(columns["ts"]) for _, columns in self._samples)
 
     def committed(self) -> dict[tuple[str, str], int]:
-        """The last frame of each (node, life) that is in it; those told as lost aren't to be told again."""
+        """Return the last sequence number of each (node, life), lost frames included."""
         return {key: life.last_seq for key, life in self._own.items() if life.last_seq}
 
     def columns(self) -> Iterator[tuple[TableSchema, Columns]]:
-        """What is to be written, table by table, as equally long arrays; NaN, NaT and None stand for NULL."""
+        """Return the rows table by table, as arrays of equal length; NaN, NaT and None stand for NULL."""
         things: tuple[tuple[TableSchema, Iterable[Row]], ...] = (
             (NODES, self._nodes.values()),
             (GPUS, self._gpus),
@@ -253,7 +253,7 @@ class Batch:
         self._sample(life, micros(event.ts), interval_ms, frame)
 
     def _lost(self, event: FramesLost) -> None:
-        self.ledger.know_life(self._node(event.node), event.life)
+        self.ledger.add_life(self._node(event.node), event.life)
         life = self._life(event.node, event.life)
         link, last = life.link, life.last_seq
         if event.seq > last:
@@ -264,10 +264,17 @@ class Batch:
         self._gpu_samples.add(frame.gpus, (ts, interval_ms), (node.gpu_ids,))
         host = ts, node.node_id, frame.seq, interval_ms, frame.late_ms, frame.missed
         self._host_samples.add(frame.host, host)
-        if (told := frame.processes) is not None:
-            gpu_ids = [node.gpu_ids[gpu] for gpu in told.gpus]
-            rows = gpu_ids, told.pids, told.ranks, told.local_ranks, told.users, told.commands
-            self._process_samples.add(told.numbers, (ts,), rows)
+        if (processes := frame.processes) is not None:
+            gpu_ids = [node.gpu_ids[gpu] for gpu in processes.gpus]
+            rows = (
+                gpu_ids,
+                processes.pids,
+                processes.ranks,
+                processes.local_ranks,
+                processes.users,
+                processes.commands,
+            )
+            self._process_samples.add(processes.numbers, (ts,), rows)
 
     def _session(self, event: SessionStarted | SessionChanged | SessionStopped) -> None:
         if isinstance(event, SessionStarted):
@@ -292,7 +299,7 @@ class Batch:
         self._sessions[row["session_id"]] = row
 
     def end_sessions(self, ended_at: float) -> None:
-        """Ends every session that still runs, at the recording's end."""
+        """End running sessions at the end of the recording."""
         for key, row in self.ledger.sessions.items():
             if row["ended_at"] is None:
                 ended = max(micros(ended_at), row["started_at"])

@@ -1,7 +1,7 @@
-"""What a recording knows so far: its nodes, GPUs, agents' lives and sessions. Pure, no DuckDB.
+"""The nodes, GPUs, agent runs and sessions of a recording so far. Pure, no DuckDB.
 
-Each thing is the row it has in the database. The recorder works on a draft while it prepares a transaction
-and keeps the draft when the transaction is committed.
+Each is stored as its row of the database. The recorder prepares a transaction on a draft and keeps the draft
+after the commit.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ MachineKey = tuple[str, str | None, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class KnownNode:
-    """One machine that answered, or has yet to answer, to a node's name. ``gpu_ids`` go with ``gpus``.
+    """A machine behind a node's name, which may not have answered yet; ``gpu_ids`` belong to ``gpus``.
 
-    ``life`` is the agent run that speaks for it now, None before the first; ``was_live`` tells whether the
-    link to it has ever been.
+    ``life`` is its present agent run, None before the first; ``was_live`` is true once its link was up.
     """
 
     row: Row
@@ -35,22 +34,22 @@ class KnownNode:
 
     @property
     def node_id(self) -> int:
-        """The node's number in the file."""
+        """The node's id in the file."""
         return int(self.row["node_id"])
 
     @property
     def key(self) -> MachineKey:
-        """What makes it the same machine: its name, its boot and its GPUs."""
+        """The identity of the machine: its name, boot and GPUs."""
         return self.row["node"], self.row["boot_id"], tuple(gpu.uuid for gpu in self.gpus)
 
     def gpu_id(self, index: int | None) -> int | None:
-        """The number of the GPU with this NVML index, None if there is none."""
+        """Return the id of the GPU with this NVML index, None if there is none."""
         return next((i for g, i in zip(self.gpus, self.gpu_ids, strict=True) if g.index == index), None)
 
 
 @dataclass
 class KnownLife:
-    """One agent run: the row that stands for it, and the GPUs that its frames are of."""
+    """An agent run: its row in ``links``, and the ids of the GPUs in its frames."""
 
     link: Row
     node_id: int
@@ -64,11 +63,10 @@ class KnownLife:
 
 @dataclass
 class Ledger:
-    """Machines, lives and sessions, and the next free numbers of the file.
+    """Machines, agent runs (lives) and sessions, and the next free ids of the file.
 
-    ``nodes`` has the machine that answers to each name now, ``lives`` are by name and life, ``sessions`` by
-    the id that the head gave them. ``allocation`` holds, for each node of which it is known, the device
-    minors of the job's GPUs.
+    ``nodes`` maps names to the present machine, ``lives`` is keyed by name and life, ``sessions`` by the
+    head's id. ``allocation`` maps nodes to the device minors of the job's GPUs, where known.
     """
 
     recording_id: int
@@ -82,7 +80,7 @@ class Ledger:
     sessions: dict[str, Row] = field(default_factory=dict)
 
     def draft(self) -> Ledger:
-        """A copy to work on; take lives out of it by ``own``."""
+        """Return a copy to change; change lives only through ``own``."""
         return replace(
             self,
             nodes=dict(self.nodes),
@@ -92,13 +90,13 @@ class Ledger:
         )
 
     def own(self, name: str, life: str) -> KnownLife:
-        """A life that may be changed: a copy put in its place. Raises LookupError before its hello."""
+        """Replace a life by a copy that may be changed. Raises LookupError before its hello."""
         known = self.lives[name, life]
         copy = self.lives[name, life] = KnownLife(dict(known.link), known.node_id, known.gpu_ids)
         return copy
 
     def node(self, name: str) -> tuple[KnownNode, bool]:
-        """The machine that answers to a name now, and whether it is new: it has yet to answer then."""
+        """Return the present machine of a node, and whether it was just added."""
         known = self.nodes.get(name)
         if known is not None:
             return known, False
@@ -106,15 +104,15 @@ class Ledger:
         return node, True
 
     def came_live(self, name: str) -> bool:
-        """The link to a node came up; whether it was up before."""
+        """Note that the link to a node came up; return whether it had been up before."""
         node, _ = self.node(name)
         self.nodes[name] = replace(node, was_live=True)
         return node.was_live
 
     def introduce(self, name: str, hello: Hello, former: bool) -> tuple[KnownNode, list[Row]]:
-        """The machine that said hello, and the rows of its GPUs if they are new.
+        """Take in an agent's hello; return its machine, and the rows of its GPUs if they are new.
 
-        A former life is of the machine that it ran on; the one that answers now stays what it was.
+        A former life belongs to the machine on which it ran; the node's present machine doesn't change.
         """
         now, _ = self.node(name)
         key = name, hello.host.boot_id, tuple(gpu.uuid for gpu in hello.gpus)
@@ -144,8 +142,8 @@ class Ledger:
         )
         return node, new_gpus
 
-    def know_life(self, node: KnownNode, life: str) -> None:
-        """A life of a machine is spoken of that may never have said hello."""
+    def add_life(self, node: KnownNode, life: str) -> None:
+        """Add a life that may never have sent a hello."""
         key = str(node.row["node"]), life
         if key not in self.lives:
             self.lives[key] = KnownLife(_link_row(node, life), node.node_id)

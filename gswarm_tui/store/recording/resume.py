@@ -1,6 +1,6 @@
-"""A recording that was interrupted, found in its file and taken up again.
+"""Finding interrupted recordings in a file and resuming them.
 
-It was interrupted if it has no end: its head was killed, or nodes couldn't be reached when it ended.
+A recording without an end was interrupted: its head was killed, or nodes weren't reachable when it ended.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from gswarm_tui.store.sql.summaries import energy, session_spans, whole
 MILLISECOND = 1e-3
 
 
-class Rows(Protocol):
-    """What is needed of an open file here."""
+class RowSource(Protocol):
+    """An open recording file that returns rows."""
 
     def rows(self, sql: str, *values: object) -> list[Row]:
-        """The rows of a query; timestamps are Unix microseconds. Raises StoreError."""
+        """Return the rows of a query; timestamps are Unix microseconds. Raises StoreError."""
 
 
 @dataclass(frozen=True)
 class Interrupted:
     """A recording without an end. Times are Unix seconds.
 
-    ``last_at`` is the latest at which it is known to have run: of a sample, mark, gap, session, or its start.
+    ``last_at`` is the last sign of it: a sample, mark, gap, session, or its start.
     ``uid`` is empty and ``options`` too where the recording is of a version that couldn't go on with one.
     ``answered`` are the nodes that ever did. ``awaited`` are those that it was left open for because they may
     hold frames; None where its head was killed, so that every node may. ``interval_ms`` is the last interval
@@ -63,7 +63,7 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class LifeOnDisk:
-    """What is on disk of an agent's life: its last frame, that frame's time on the node in ns, its clock.
+    """The state on disk of an agent run: its last frame, that frame's time on the node in ns, its clock.
 
     The round trip in which the clock's offset was measured is infinite where it wasn't. ``at`` is the time
     that the frame has in the recording, None where it is lost.
@@ -79,15 +79,15 @@ class LifeOnDisk:
 
     @property
     def last_at(self) -> float:
-        """The head's Unix time of its last frame."""
+        """The time of its last frame on the head's clock, in Unix seconds."""
         return self.ts_ns / 1e9 - self.offset_s
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """What the rest of the head has to know of a recording that goes on.
+    """The state of a resumed recording that the rest of the head needs.
 
-    ``accounted`` are the nodes whose last agent was seen to end and kept nothing, or was told as gone.
+    ``accounted`` are the nodes whose last agent ended and kept nothing, or was reported as gone.
     ``energy_j`` is what the job's GPUs had used, ``counters`` what each one's energy counter said last (mJ),
     and when.
     """
@@ -178,9 +178,9 @@ SELECT (SELECT count(*) FROM samples WHERE recording_id = $1)
 """
 
 
-def interrupted(file: Rows) -> list[Interrupted]:
-    """The recordings in a file that have no end; none in another program's file. Raises StoreError."""
-    if not is_ours(file):
+def interrupted(file: RowSource) -> list[Interrupted]:
+    """Return a file's recordings without an end; none for another program's file. Raises StoreError."""
+    if not is_recording(file):
         return []
     return [
         Interrupted(
@@ -201,14 +201,14 @@ def interrupted(file: Rows) -> list[Interrupted]:
     ]
 
 
-def closed(file: Rows) -> list[str]:
-    """The uids of the recordings in a file that have an end. Raises StoreError."""
-    rows = file.rows("SELECT * FROM recordings WHERE ended_at IS NOT NULL") if is_ours(file) else []
+def closed(file: RowSource) -> list[str]:
+    """Return the uids of a file's recordings that have an end. Raises StoreError."""
+    rows = file.rows("SELECT * FROM recordings WHERE ended_at IS NOT NULL") if is_recording(file) else []
     return [row["uid"] for row in rows if row.get("uid")]
 
 
-def is_ours(file: Rows) -> bool:
-    """Whether a file is a recording and no other program's. Raises StoreError."""
+def is_recording(file: RowSource) -> bool:
+    """Return whether a file is a recording, not another program's database. Raises StoreError."""
     columns = (
         "SELECT 1 FROM duckdb_columns() WHERE table_name = 'recordings' AND column_name = 'schema_version'"
     )
@@ -223,8 +223,8 @@ def _object(text: str | None) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def load(file: Rows, ledger: Ledger) -> Resumed:
-    """Fill the ledger with what is known of its recording. Raises StoreError."""
+def load(file: RowSource, ledger: Ledger) -> Resumed:
+    """Fill the ledger from the file and return the state to resume. Raises StoreError."""
     number = ledger.recording_id
     machines: dict[int, KnownNode] = {}
     for row in file.rows("SELECT * FROM nodes WHERE recording_id = ? ORDER BY node_id", number):
@@ -268,8 +268,8 @@ def load(file: Rows, ledger: Ledger) -> Resumed:
     )
 
 
-def _accounted(file: Rows, number: int, lives: Sequence[LifeOnDisk]) -> frozenset[str]:
-    """The nodes of which it is known what became of their last agent's frames."""
+def _accounted(file: RowSource, number: int, lives: Sequence[LifeOnDisk]) -> frozenset[str]:
+    """Return the nodes whose last agent can't hold any frames."""
     newest = {life.node: life.last_at for life in lives}
     told = file.rows(_ACCOUNTS, number, AGENT_DATA_LOST, FRAMES_REMAIN, JOB_ENDED, ENDED_BY, SENT_ALL)
     found = {row["node"] for row in told if row["at"] > newest.get(row["node"], 0.0) - MILLISECOND}
@@ -283,7 +283,7 @@ def _facts(gpu: Row) -> GpuFacts:
     return GpuFacts(gpu["gpu_index"], gpu["uuid"], gpu["name"])
 
 
-def _session(row: Row, file: Rows) -> Session:
+def _session(row: Row, file: RowSource) -> Session:
     return Session(
         session_id=str(row["session_id"]),
         name=row["name"],

@@ -1,11 +1,11 @@
-"""SQL that sums up spans of time: sessions in the views, any span for the commands. Only text, made once.
+"""SQL that summarises spans of time: sessions in the views, any span in the commands. Only text.
 
-Statements are shaped by what they cost on millions of samples: one pass groups the samples by GPU and
-utilisation, whose few cells hold exact quantiles; one pass orders them for what depends on the sample before
-(energy, idle phases); nodes and the whole are made of these, not of samples.
+The statements are shaped by their cost on millions of samples. One pass groups samples by GPU and
+utilisation: few cells that hold exact quantiles. One pass sorts them for energy and idle phases, which
+depend on the sample before. Nodes and the whole are computed from these groups.
 
-What was sorted is gone through with windows over all rows so far, which DuckDB does as they come, in their
-order; a window by GPU would hold them all a second time. It takes a thread, so there are two such streams.
+Sorted rows are scanned with windows over all preceding rows, which DuckDB streams; a window per GPU would
+hold all rows a second time. A stream uses one thread, so there are two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gswarm_agent.metrics import REASON_HW_THERMAL, REASON_POWER_BRAKE, REASON_P
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT, NEIGHBOURS, STALE_INTERVALS
 
 LONGEST_INTERVAL_S = 61
-"""A sample before a span is looked for this far back: a little more than the longest interval."""
+"""How far back the sample before a span is searched: a little more than the longest interval."""
 
 STREAMS = 2
 
@@ -26,7 +26,7 @@ _IDLE = f"util_pct < {BUSY_FROM_PCT:g}"
 
 
 def _throttle(metric: str, bits: int) -> str:
-    """Time of samples spent throttled: measured if it is, else all or nothing from the bits."""
+    """Return SQL for the throttled time: as measured, else the whole interval if the bits are set."""
     return (
         f"sum(s.interval_ms * coalesce(s.{metric}, 100 * (s.clock_reasons & {bits} <> 0)::INTEGER)) / 1e5 "
         f"AS {metric.removesuffix('_pct')}_s"
@@ -56,7 +56,7 @@ cells AS (
 
 
 def _quantile(part: float) -> str:
-    """The exact quantile of util_pct, interpolated as DuckDB's quantile_cont does."""
+    """Return SQL for the exact quantile of util_pct, interpolated like DuckDB's quantile_cont."""
     place = f"(total - 1) * {part}"
     low, high = (f"min(util_pct::DOUBLE) FILTER (upto > {edge}({place}))" for edge in ("floor", "ceil"))
     return f"{low} + ({high} - {low}) * (any_value({place}) - floor(any_value({place})))"
@@ -110,12 +110,12 @@ sums AS (
 
 
 def _grown(before: str, after: str) -> str:
-    """The growth from one reading of a counter to the next, none if it fell, as live figures have it."""
+    """Return SQL for the growth of a counter between two samples, 0 if it fell, as in the live view."""
     return f"CASE WHEN {after} < {before} THEN 0 ELSE {after} - {before} END"
 
 
 def _stream(spans: Spans, number: int) -> str:
-    """Every so many a GPU's samples in order: the energy read with the one before, busy samples so far."""
+    """Return one of the streams: sorted samples with the energy before and the busy samples so far."""
     return f"""
   SELECT member, ts, interval_ms, util_pct, energy_mj,
          CASE WHEN lag(member) OVER () = member THEN lag(energy_mj) OVER () END AS energy_before_mj,
@@ -130,7 +130,7 @@ def _stream(spans: Spans, number: int) -> str:
 
 
 def _phases(spans: Spans) -> str:
-    """Idle phases, known by how many busy samples are before them; with phase NULL all other samples."""
+    """Return idle phases, numbered by the busy samples before them; phase NULL holds all other samples."""
     return f"""
 ordered AS ({"  UNION ALL".join(_stream(spans, number) for number in range(STREAMS))}
 ), phases AS (
@@ -152,7 +152,7 @@ ordered AS ({"  UNION ALL".join(_stream(spans, number) for number in range(STREA
 
 
 def _gaps(spans: Spans) -> str:
-    """Energy of GPUs of which it wasn't read with every sample: from each reading to the next."""
+    """Return the energy of GPUs without a counter value in every sample: from each value to the next."""
     return f"""
 holed AS (
   SELECT member FROM cells GROUP BY member HAVING sum(energies) BETWEEN 1 AND sum(samples) - 1
@@ -169,9 +169,9 @@ holed AS (
 
 
 def _entries(spans: Spans) -> str:
-    """Energy between the last reading before a span and the first in it, where these are neighbours.
+    """Return the energy between the last value before a span and the first in it, if these are neighbours.
 
-    A reading without an interval follows none: without ``coalesce`` that of a later one would be taken.
+    A sample without an interval has no neighbour before it; ``coalesce`` keeps arg_min from skipping it.
     """
     near = spans.around_begin(LONGEST_INTERVAL_S, round(NEIGHBOURS * LONGEST_INTERVAL_S))
     return f"""
@@ -225,10 +225,10 @@ hosts AS (
 
 
 def summary(spans: Spans) -> str:
-    """A statement for one row a GPU, node and whole span; ``node`` and ``gpu_id`` are NULL above them.
+    """Return a query with one row per GPU, node and whole span; ``node`` and ``gpu_id`` are NULL above them.
 
-    A bubble is a phase of idle samples between two busy ones of a GPU, as long as its samples stand for: time
-    in a gap is not idle. Its share is of all measured time between the first and the last busy sample.
+    A bubble is an idle phase of a GPU between two busy samples; time in a gap doesn't count. Its share is of
+    the measured time between the first and the last busy sample.
     """
     relations = (
         spans.relation, MEMBERS, _cells(spans), _LEVELS, _sums(), _phases(spans), _gaps(spans),
@@ -262,9 +262,9 @@ LEFT JOIN hosts h ON h.session_id = u.session_id AND h.node IS NOT DISTINCT FROM
 
 
 def bubbles(spans: Spans) -> str:
-    """A statement for one row a bubble: a phase of idle samples between two busy ones of a GPU.
+    """Return a query with one row per bubble: an idle phase of a GPU between two busy samples.
 
-    It lasts as long as its samples stand for: time in a gap is not idle.
+    Its duration is the measured time; time in a gap doesn't count.
     """
     relations = (spans.relation, MEMBERS, _cells(spans), _phases(spans))
     return f"""
@@ -279,7 +279,7 @@ WHERE b.bubble
 
 
 def processes(spans: Spans) -> str:
-    """A statement for one row a process and GPU: what is kept of it, its peaks. Raw command lines."""
+    """Return a query with one row per process and GPU: identity and peaks. Command lines are raw."""
     return f"""
 WITH {spans.relation},{MEMBERS}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index, s.pid, max(s.rank) AS rank,
@@ -296,9 +296,9 @@ GROUP BY ALL
 
 
 def coverage(spans: Spans) -> str:
-    """A statement for one row a node: how much of each span its frames stand for.
+    """Return a query with one row per span and node: the time that its frames cover.
 
-    It is complete if no more than three intervals are missing. Nodes that never answered are in it.
+    It is complete if no more than three intervals are missing. Nodes that never answered are included.
     """
     return f"""
 WITH {spans.relation}, names AS (
@@ -333,10 +333,10 @@ FROM counted
 
 
 def energy(spans: Spans) -> str:
-    """A statement for each span's energy_j in little memory, however long it is.
+    """Return a query for each span's energy_j that needs little memory, however long the span is.
 
-    Counters are followed minute by minute: of one that begins anew it is never more, and less only where it
-    passes what it had counted, or begins anew again, in the same minute. ``summary`` follows every sample.
+    Counters are followed by the minute. If one restarts, the result is too small only if it passes its old
+    value or restarts again within the same minute. ``summary`` follows every sample.
     """
     return f"""
 WITH {spans.relation},{MEMBERS},{_entries(spans)}, minutes AS (
@@ -368,9 +368,9 @@ GROUP BY n.session_id
 
 @dataclass(frozen=True)
 class Spans:
-    """The relation ``spans``, and what is true of the times of all samples in it, as constants if it can be.
+    """The relation ``spans``, with its bounds as constants if it has a single span.
 
-    Constants let DuckDB pass over stored samples far from them.
+    Constants let DuckDB skip samples outside of them.
     """
 
     relation: str
@@ -379,13 +379,13 @@ class Spans:
 
     @property
     def inside(self) -> str:
-        """A condition on the time of a sample ``s`` of a member ``m``: the span holds it."""
+        """The SQL condition that the span of a member ``m`` holds a sample ``s``."""
         if self.began is None or self.until is None:
             return "s.ts >= m.started_at AND s.ts < m.until"
         return f"s.ts >= {_time(self.began)} AND s.ts < {_time(self.until)}"
 
     def around_begin(self, before_s: int, after_s: int) -> str:
-        """The same: it is from some time before the span to some time after its begin."""
+        """Return the SQL condition that a sample is near the begin of the span."""
         if self.began is None or self.until is None:
             return (
                 f"s.ts >= m.started_at - INTERVAL {before_s} SECOND "
@@ -397,7 +397,7 @@ class Spans:
 
 
 def one_span(recording_id: int, began: datetime, until: datetime) -> Spans:
-    """A single span of a recording."""
+    """Return a single span of a recording."""
     relation = (
         f"spans AS (SELECT 0 AS session_id, {recording_id:d} AS recording_id, "
         f"{_time(began)} AS started_at, {_time(until)} AS until)"
@@ -406,15 +406,15 @@ def one_span(recording_id: int, began: datetime, until: datetime) -> Spans:
 
 
 def whole(recording_id: int) -> Spans:
-    """All of a recording."""
+    """Return the whole recording as a span."""
     return one_span(recording_id, datetime(1970, 1, 2), datetime(9999, 1, 1))  # noqa: DTZ001 (as DuckDB's are)
 
 
 def session_spans(recording_id: int | None = None) -> Spans:
-    """The sessions of a recording, or of all; one that runs goes up to the newest sample.
+    """Return the sessions of a recording, or of all; a running session ends at the newest sample.
 
-    The newest samples are in a single row's map, because DuckDB plans joins by how many rows it expects:
-    with a row each it holds samples in memory instead of sessions.
+    The newest samples are in one row's map: with a row each, DuckDB would expect many sessions and hold the
+    samples in memory instead.
     """
     which = "" if recording_id is None else f"WHERE e.recording_id = {recording_id:d}"
     return Spans(f"""
@@ -453,4 +453,4 @@ members AS (
   SELECT member, session_id, node, gpu_index, max(gpu_id) AS gpu_id, max(node_id) AS node_id
   FROM members
   GROUP BY ALL
-)"""  # A GPU of a node that was booted anew has a new row, and is the same member.
+)"""  # After a reboot, a GPU has a new row and stays the same member.

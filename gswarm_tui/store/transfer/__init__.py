@@ -1,1 +1,1 @@
-"""Recordings in and out: Parquet datasets and imports."""
+"""Exporting recordings as Parquet, and importing recordings."""

@@ -1,7 +1,7 @@
-"""What comes into a recording file from elsewhere, in one transaction: all of it or nothing.
+"""Importing recordings into a recording file in one transaction.
 
-Numbers of recordings, nodes, GPUs and sessions are given anew, so that an import goes beside what the file
-holds. A file that an import made is removed if the import fails.
+Recordings, nodes, GPUs and sessions get new ids, so an import fits beside the file's own content. A file that
+an import created is removed if the import fails.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 }
 _NUMBERED = {"recording_id": RECORDINGS, "node_id": NODES, "gpu_id": GPUS, "session_id": SESSIONS}
 _OPTIONAL = {(EVENTS.name, "node_id"), (EVENTS.name, "gpu_id")}
-# What comes from elsewhere is over, also where its recorder was killed: nobody can go on with it here.
+# An imported recording can't be resumed here, so it gets an end even if its recorder was killed.
 _END_RECORDINGS = """
 UPDATE recordings SET ended_at = coalesce(
   (SELECT max(h.ts) + INTERVAL 1 MICROSECOND FROM host_samples h JOIN nodes n USING (node_id)
@@ -60,19 +60,19 @@ _FIRST, _LAST = "TIMESTAMP '1970-01-01'", "TIMESTAMP '2500-01-01'"
 
 
 class Importing:
-    """A recording file in the middle of an import. Made by ``importing``."""
+    """An open import into a recording file; created by ``importing``."""
 
     def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection) -> None:
         self._path = path
         self._connection = connection
 
     def next_free(self, column: str) -> int:
-        """The next number for a recording, node, GPU or session."""
+        """Return the next free id of a recording, node, GPU or session."""
         query = f"SELECT coalesce(max({column}), 0) + 1 FROM {_NUMBERED[column].name}"  # noqa: S608 (own names)
         return int(self._connection.execute(query).fetchall()[0][0])
 
     def add(self, table: TableSchema, columns: Mapping[str, Values]) -> None:
-        """Adds rows; times are Unix microseconds, None and NaN are NULL. Raises StoreError."""
+        """Add rows; times are Unix microseconds, None and NaN are NULL. Raises StoreError."""
         incoming = {name: _array(table[name], values) for name, values in columns.items()}
         values = ", ".join(f"TRY_CAST({name} AS {table[name].type})" for name in incoming)
         self._connection.register("incoming", incoming)
@@ -86,11 +86,11 @@ class Importing:
             self._connection.unregister("incoming")
 
     def add_dataset(self, folder: Path, tell: Callable[[float], None]) -> int:
-        """Adds what ``write_dataset`` wrote; how many GPU samples it has. Raises StoreError."""
+        """Add what ``write_dataset`` wrote; return the number of GPU samples. Raises StoreError."""
         found = {table: _files(folder, table) for table in (*SMALL, *SAMPLES)}
         for table in (RECORDINGS, NODES, GPUS):
             if not found[table]:
-                raise StoreError(f"{folder} is no export of gswarm-tui: it has no {file_name(table)}")
+                raise StoreError(f"{folder} is not an export of gswarm-tui: it has no {file_name(table)}")
         try:
             for column, table in _NUMBERED.items():
                 if found[table]:
@@ -108,7 +108,7 @@ class Importing:
         return samples
 
     def _renumber(self, column: str, table: TableSchema, reading: str, folder: Path) -> None:
-        """Makes the table ``new_<column>`` from the numbers of the export to those of this file."""
+        """Create the table ``new_<column>`` that maps ids of the export to ids of this file."""
         columns = self._columns(reading)
         if column not in columns:
             raise StoreError(f"{folder / file_name(table)} has no column {column}")
@@ -121,14 +121,16 @@ class Importing:
         )
         query = f"SELECT count(*) - count(DISTINCT old) FROM new_{column}"  # noqa: S608 (own names)
         if self._connection.execute(query).fetchall()[0][0]:
-            raise StoreError(f"{folder / file_name(table)} has a {column} twice or empty")
+            raise StoreError(f"{folder / file_name(table)} has a {column} that is empty or occurs twice")
 
     def _check_version(self, reading: str, columns: set[str], folder: Path) -> None:
         if "schema_version" not in columns:
-            raise StoreError(f"{folder} is no export of gswarm-tui: its recordings have no schema_version")
+            raise StoreError(
+                f"{folder} is not an export of gswarm-tui: its recordings have no schema_version"
+            )
         newest = self._connection.execute(f"SELECT max(schema_version) FROM {reading}").fetchall()[0][0]  # noqa: S608
         if newest is not None and newest > SCHEMA_VERSION:
-            raise StoreError(f"{folder} was made by a newer gswarm-tui; update to import it")
+            raise StoreError(f"{folder} was made by a newer gswarm-tui; update gswarm-tui to import it")
 
     def _columns(self, reading: str) -> set[str]:
         return {row[0] for row in self._connection.execute(f"DESCRIBE FROM {reading}").fetchall()}
@@ -162,7 +164,9 @@ class Importing:
         ).fetchall()[0][0]
         if done != total:
             place = _place(folder, table)
-            raise StoreError(f"{place}: {total - done} of {total} rows are of what isn't in the export")
+            raise StoreError(
+                f"{place}: {total - done} of {total} rows belong to something that isn't in the export"
+            )
         return int(done)
 
     def _exists(self, table: str) -> bool:
@@ -172,7 +176,7 @@ class Importing:
 
 @contextlib.contextmanager
 def importing(path: Path) -> Iterator[Importing]:
-    """A recording file to add to; what was added is there once the block ends well. Raises StoreError."""
+    """Open an import into a file and commit it at the end of the block. Raises StoreError."""
     new = not path.exists()
     Database(path).close()  # makes it, or sees that it is a recording file and of this version
     done = False
@@ -195,7 +199,7 @@ def importing(path: Path) -> Iterator[Importing]:
 
 
 def mark(name: str) -> str:
-    """What ``recordings.options`` says of an imported recording: the file it came from, as JSON."""
+    """Return ``recordings.options`` of an imported recording: the file it came from, as JSON."""
     return json.dumps({"imported_from": name})
 
 
@@ -216,7 +220,7 @@ def _reading(files: Sequence[Path]) -> str:
 
 
 def _checked(column: ColumnSchema) -> str:
-    """A column of an export as SQL: text printable, times and numbers such as there can be."""
+    """Return a column of an export as SQL with printable text and plausible times and numbers."""
     value = f"CAST(s.{column.name} AS {column.type})"
     if column.type == "VARCHAR":
         return f"regexp_replace({value}, '[\\p{{C}}\\p{{Zl}}\\p{{Zp}}]', ' ', 'g')"

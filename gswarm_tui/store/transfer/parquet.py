@@ -5,9 +5,9 @@
     gpu_samples/recording=1/node=gpu01/part-0.parquet     and so for host_samples and process_samples
     recordings.parquet  nodes.parquet  gpus.parquet  sessions.parquet  events.parquet  links.parquet
 
-The folders are named in the manner of Hive, which DuckDB, pandas, polars, Dask and Spark read as columns.
-Columns have the names and types of the database; times are timestamps with microseconds, in UTC. GPU and
-process samples have ``gpu_index`` too. What only serves to go on with a recording stays behind.
+The folders are named as in Hive; DuckDB, pandas, polars, Dask and Spark read these names as columns. Columns
+have the names and types of the database; times are timestamps with microseconds, in UTC. GPU and process
+samples have ``gpu_index`` too. Columns that only serve to resume a recording are left out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gswarm_tui.store.sql.schema import (
 SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS)
 PRIVATE = frozenset({"uid", "options"})
-"""Columns of ``recordings`` that are for the machine it was made on: how its nodes are reached."""
+"""Columns of ``recordings`` that only serve to resume it on the machine where it was made."""
 
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
@@ -55,7 +55,7 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 
 @dataclass(frozen=True)
 class Slice:
-    """What is exported of a recording: all of it, or a session with the samples from ``since`` to ``until``.
+    """The exported part of a recording: all of it, or a session with samples from ``since`` to ``until``.
 
     Times are UTC without a zone; ``until`` is not part of it.
     """
@@ -66,14 +66,14 @@ class Slice:
     until: datetime | None = None
 
     def within(self, column: str) -> str:
-        """The SQL condition that a time lies in it."""
+        """Return the SQL condition that a time is in the slice."""
         if self.since is None or self.until is None:
             return "true"
         return f"{column} >= TIMESTAMP '{self.since}' AND {column} < TIMESTAMP '{self.until}'"
 
 
 def is_dataset(folder: Path) -> bool:
-    """Whether a folder has an export and nothing else in it."""
+    """Return whether a folder holds an export and nothing else."""
     names = {path.name for path in folder.iterdir()}
     own = {table.name for table in SAMPLES} | {file_name(table) for table in SMALL}
     files = (path for path in folder.rglob("*") if not path.is_dir())
@@ -81,7 +81,7 @@ def is_dataset(folder: Path) -> bool:
 
 
 def file_name(table: TableSchema) -> str:
-    """The file of a small table in a dataset."""
+    """Return the file name of a small table in a dataset."""
     return f"{table.name}.parquet"
 
 
@@ -89,29 +89,29 @@ def write_dataset(
     source: QuerySource,
     folder: Path,
     slices: Sequence[Slice],
-    tell: Callable[[float], None] = lambda _share: None,
+    report: Callable[[float], None] = lambda _share: None,
 ) -> int:
-    """Writes slices of a recording file into an empty folder; how many GPU samples there are.
+    """Write slices of a recording file into an empty folder; return the number of GPU samples.
 
-    A finished file is closed and copied by DuckDB; what is still written is asked for row by row. ``tell``
-    hears which share is done, from 0 to 1. Raises StoreError.
+    A finished file is closed and copied by DuckDB; a running recording is queried. ``report`` is called with
+    the finished share, from 0 to 1. Raises StoreError.
     """
     if source.running:
 
         def copy(query: str, file: Path) -> None:
             write_parquet(source.query(query), file)
 
-        return _Writing(lambda query: source.query(query).rows(), copy, folder, slices).write(tell)
+        return _Writing(lambda query: source.query(query).rows(), copy, folder, slices).write(report)
     source.close()
-    return _copy_file(source.path, folder, slices, tell)
+    return _copy_file(source.path, folder, slices, report)
 
 
-def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], tell: Callable[[float], None]) -> int:
+def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], report: Callable[[float], None]) -> int:
     connection = duckdb.connect(
         ":memory:", config=_SETTINGS | {"temp_directory": str(folder.parent / "spilt")}
     )
 
-    def ask(query: str) -> list[tuple[Any, ...]]:
+    def query(query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
 
     def copy(query: str, file: Path) -> None:
@@ -123,7 +123,7 @@ def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], tell: Callable
             connection.execute("USE rec")
         except duckdb.Error as error:
             raise StoreError(explain(error, path)) from error
-        return _Writing(ask, copy, folder, slices).write(tell)
+        return _Writing(query, copy, folder, slices).write(report)
     except duckdb.Error as error:
         raise StoreError(explain(error, Path("the export"))) from error
     finally:
@@ -131,29 +131,29 @@ def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], tell: Callable
 
 
 class _Writing:
-    """The statements that write one dataset: ``ask`` answers them, ``copy`` makes files of answers."""
+    """Writes one dataset: ``query`` returns rows, ``copy`` writes a query's result to a file."""
 
     def __init__(
         self,
-        ask: Callable[[str], list[tuple[Any, ...]]],
+        query: Callable[[str], list[tuple[Any, ...]]],
         copy: Callable[[str, Path], None],
         folder: Path,
         slices: Sequence[Slice],
     ) -> None:
-        self._ask = ask
+        self._query = query
         self._copy = copy
         self._folder = folder
         self._slices = slices
 
-    def write(self, tell: Callable[[float], None]) -> int:
+    def write(self, report: Callable[[float], None]) -> int:
         nodes = [(part, node) for part in self._slices for node in self._nodes(part)]
         written = 0
         for done, (part, node) in enumerate(nodes):
-            tell(done / len(nodes))
+            report(done / len(nodes))
             for table in SAMPLES:
                 count = self._samples(table, part, node)
                 written += count if table is GPU_SAMPLES else 0
-        # Last, so that what is still written has all things here that its samples are of.
+        # Last: a running recording may add nodes and GPUs while their samples are copied.
         for small in SMALL:
             self._copy(self._small(small), self._folder / file_name(small))
         return written
@@ -163,7 +163,7 @@ class _Writing:
             f"SELECT node FROM nodes WHERE recording_id = {part.recording_id} "  # noqa: S608 (own number)
             "GROUP BY node ORDER BY min(node_id)"
         )
-        return [row[0] for row in self._ask(query)]
+        return [row[0] for row in self._query(query)]
 
     def _small(self, table: TableSchema) -> str:
         ids = ", ".join(str(part.recording_id) for part in self._slices)
@@ -193,7 +193,7 @@ class _Writing:
                 f"WHERE g.node_id IN ({nodes})"
             )
         query += f" AND {part.within('s.ts')}"
-        count = int(self._ask(f"SELECT count(*) FROM ({query})")[0][0])  # noqa: S608 (as above)
+        count = int(self._query(f"SELECT count(*) FROM ({query})")[0][0])  # noqa: S608 (as above)
         if not count:
             return 0
         folder = self._folder / table.name / f"recording={part.recording_id}" / f"node={quote(node, safe='')}"
@@ -202,24 +202,24 @@ class _Writing:
         return count
 
 
-def write_parquet(answer: Result, path: Path) -> None:
-    """Writes all rows into the file. Raises StoreError."""
-    names = [f"c{index}" for index in range(len(answer.names))]
-    made = ", ".join(f"{name} {kind}" for name, kind in zip(names, answer.types, strict=True))
+def write_parquet(result: Result, path: Path) -> None:
+    """Write a result to a Parquet file with its DuckDB types. Raises StoreError."""
+    names = [f"c{index}" for index in range(len(result.names))]
+    made = ", ".join(f"{name} {kind}" for name, kind in zip(names, result.types, strict=True))
     with tempfile.TemporaryDirectory(prefix="gswarm-tui-") as scratch:
         connection = duckdb.connect(config={"memory_limit": "512MB", "threads": 2, "temp_directory": scratch})
         try:
-            connection.execute(f"CREATE TABLE answer ({made})")
-            for rows in answer.batches:
+            connection.execute(f"CREATE TABLE result ({made})")
+            for rows in result.batches:
                 # The None at the end keeps NumPy from making arrays of lists two-dimensional.
                 columns = (np.array([*column, None], dtype=object)[:-1] for column in zip(*rows, strict=True))
                 connection.register("incoming", dict(zip(names, columns, strict=True)))
-                connection.execute("INSERT INTO answer FROM incoming")
-            for name, wanted in zip(names, _unique(answer.names), strict=True):
-                connection.execute(f"ALTER TABLE answer RENAME {name} TO {_quoted(wanted)}")
-            connection.execute(f"COPY answer TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)")
+                connection.execute("INSERT INTO result FROM incoming")
+            for name, wanted in zip(names, _unique(result.names), strict=True):
+                connection.execute(f"ALTER TABLE result RENAME {name} TO {_quoted(wanted)}")
+            connection.execute(f"COPY result TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)")
         except duckdb.Error as error:
-            raise QueryError(f"the answer can't be written as Parquet: {explain_query(error)}") from error
+            raise QueryError(f"the result can't be written as Parquet: {explain_query(error)}") from error
         finally:
             connection.close()
 
@@ -229,7 +229,7 @@ def _quoted(name: str) -> str:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """The names, those that come again with a number, as a Parquet file needs them."""
+    """Return the names, repeated ones with a number, as Parquet needs them."""
     taken: set[str] = set()
     unique = []
     for name in names:
