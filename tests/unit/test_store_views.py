@@ -230,42 +230,42 @@ def test_session_samples_begin_at_the_start_and_leave_out_the_end(recording: Pat
 
 
 _ANSWERS: dict[str, list[tuple[Any, ...]]] = {
-    "Mean, p95 and peak of every GPU in every session": [
+    "Mean, p95 and maximum of each GPU in each session": [
         ("train", "n1", 0, 63.75, 100.0, 100, 500.0, 700.0, 70_000),
         ("train", "n1", 1, 20.0, 20.0, 20, None, None, 5),
         ("all of it", "n1", 0, 57.5, 100.0, 100, pytest.approx(451.667, abs=1e-3), 700.0, 80_000),
         ("all of it", "n1", 1, pytest.approx(29.833, abs=1e-3), 79.25, 99, None, None, 5),
     ],
-    "What each session cost: duration, energy, busy share, and how much of it was really measured": [
+    "Cost of each session: duration, energy, busy share, measured share": [
         ("train", 2, 4.0, pytest.approx(478 / 3.6e6), 0.875, 1.0),
         ("all of it", 2, 10.0, pytest.approx((998 + 98) / 3.6e6), 0.9, 0.5),
     ],
-    "The busiest and the idlest GPU of each session": [
+    "Busiest and least busy GPU of each session": [
         ("train", "n1:0", 63.75, "n1:1", 20.0),
         ("all of it", "n1:0", 57.5, "n1:1", pytest.approx(29.833, abs=1e-3)),
     ],
-    "Every session beside the first: speed-up, scaling efficiency, energy, idle phases": [
+    "Each session compared to the first: speed-up, scaling efficiency, energy, bubbles": [
         ("train", 2, 4.0, 1.0, 1.0, 1.0, 41.875, 0.0),
         ("all of it", 2, 10.0, 0.4, 0.4, pytest.approx(1096 / 478), pytest.approx(43.667, abs=1e-3), 0.1),
     ],
-    "The longest bubbles: phases in which a GPU idled between two busy ones": [
+    "Longest bubbles: idle phases of a GPU between two busy ones": [
         ("all of it", "n1", 0, datetime(2027, 1, 15, 8, 0, 4), 1.0),  # noqa: DTZ001 (as it is stored)
     ],
-    "Seconds under throttle, and why": [
+    "Throttled seconds by reason": [
         ("train", "n1", 0, 0.75, 0.0, 0.0),
         ("train", "n1", 1, 2.0, 1.0, 0.0),
         ("all of it", "n1", 0, 1.75, 0.0, 0.0),
         ("all of it", "n1", 1, 2.0, 1.0, 1.0),
     ],
-    "The processes that held the most GPU memory": [
+    "Processes with the most GPU memory": [
         ("n1", 0, 11, 0, "ada", "train.py", 60_003, 90.0),
         ("n1", 1, 12, None, "ada", "eval.py", 500, None),
     ],
-    "What the job said by its marks, and how busy its GPUs were since the mark before": [
+    "Marks with their loss, and GPU utilisation since the mark before": [
         ("warm", None, None, None),
         ("epoch 1", "0.25", 47.5, 600.0),
     ],
-    "Everything that happened": [
+    "All events": [
         ("n1", None, "link_live", "info", "connected"),
         ("n1", None, "mark", "info", "warm"),
         ("n1", 1, "throttle", "warning", "held down by its temperature"),
@@ -276,7 +276,7 @@ _ANSWERS: dict[str, list[tuple[Any, ...]]] = {
 
 def _plain(title: str, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """The answer without its times, which the recorder's tests check."""
-    if title == "The processes that held the most GPU memory":
+    if title == "Processes with the most GPU memory":
         return [row[:-2] for row in rows]
     return [row[1:] for row in rows] if "happened" in title or "marks" in title else rows
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Recipe:
-    """A question and the query that answers it, for any DuckDB client."""
+    """An example query with its title, for any DuckDB client."""
 
     title: str
     sql: str
@@ -15,7 +15,7 @@ class Recipe:
 
 RECIPES = (
     Recipe(
-        "Mean, p95 and peak of every GPU in every session",
+        "Mean, p95 and maximum of each GPU in each session",
         """\
 SELECT session, node, gpu_index,
        util_mean_pct, util_p95_pct, util_max_pct,
@@ -25,7 +25,7 @@ WHERE scope = 'gpu'
 ORDER BY session_id, node, gpu_index;""",
     ),
     Recipe(
-        "What each session cost: duration, energy, busy share, and how much of it was really measured",
+        "Cost of each session: duration, energy, busy share, measured share",
         """\
 SELECT session, gpus, duration_s, energy_kwh, busy_s / nullif(busy_s + idle_s, 0) AS busy, coverage
 FROM session_summary
@@ -33,7 +33,7 @@ WHERE scope = 'all'
 ORDER BY session_id;""",
     ),
     Recipe(
-        "The busiest and the idlest GPU of each session",
+        "Busiest and least busy GPU of each session",
         """\
 SELECT session,
        arg_max(node || ':' || gpu_index, util_mean_pct) AS busiest, max(util_mean_pct) AS busiest_pct,
@@ -44,7 +44,7 @@ GROUP BY session_id, session
 ORDER BY session_id;""",
     ),
     Recipe(
-        "Every session beside the first: speed-up, scaling efficiency, energy, idle phases",
+        "Each session compared to the first: speed-up, scaling efficiency, energy, bubbles",
         """\
 SELECT session, gpus, duration_s,
        first_value(duration_s) OVER runs / duration_s AS speed_up,
@@ -57,7 +57,7 @@ WINDOW runs AS (ORDER BY session_id)
 ORDER BY session_id;""",
     ),
     Recipe(
-        "The longest bubbles: phases in which a GPU idled between two busy ones",
+        "Longest bubbles: idle phases of a GPU between two busy ones",
         """\
 SELECT session, node, gpu_index, started_at, duration_s
 FROM session_bubbles
@@ -65,7 +65,7 @@ ORDER BY duration_s DESC, started_at, node, gpu_index
 LIMIT 10;""",
     ),
     Recipe(
-        "Seconds under throttle, and why",
+        "Throttled seconds by reason",
         """\
 SELECT session, node, gpu_index, throttle_power_s, throttle_thermal_s, throttle_brake_s
 FROM session_summary
@@ -73,7 +73,7 @@ WHERE scope = 'gpu' AND greatest(throttle_power_s, throttle_thermal_s, throttle_
 ORDER BY session_id, node, gpu_index;""",
     ),
     Recipe(
-        "The processes that held the most GPU memory",
+        "Processes with the most GPU memory",
         """\
 SELECT node, gpu_index, pid, rank, user_name, command,
        max(gpu_memory_mib) AS peak_mib, avg(sm_pct) AS sm_mean_pct,
@@ -86,7 +86,7 @@ ORDER BY peak_mib DESC, node, gpu_index, pid
 LIMIT 10;""",
     ),
     Recipe(
-        "What the job said by its marks, and how busy its GPUs were since the mark before",
+        "Marks with their loss, and GPU utilisation since the mark before",
         """\
 SELECT m.ts, m.mark, m.values ->> 'loss' AS loss, avg(util_pct) AS util_mean_pct, avg(power_w) AS power_mean_w
 FROM (SELECT *, lag(ts) OVER (PARTITION BY recording_id ORDER BY ts) AS since FROM marks) m
@@ -95,7 +95,7 @@ GROUP BY ALL
 ORDER BY m.ts;""",
     ),
     Recipe(
-        "Everything that happened",
+        "All events",
         """\
 SELECT events.ts, node, gpu_index, kind, severity, message
 FROM events
@@ -104,7 +104,7 @@ LEFT JOIN gpus USING (gpu_id)
 ORDER BY events.ts;""",
     ),
     Recipe(
-        "All samples of one session (with `-o session.parquet` a file for pandas or polars)",
+        "All samples of one session (add `-o session.parquet` for pandas or polars)",
         """\
 FROM session_samples
 WHERE session_id = 1

@@ -1,4 +1,4 @@
-"""The tables of a recording file, made from the catalogue of metrics, and their version.
+"""The tables of a recording file, generated from the catalogue of metrics, and their version.
 
 Times are ``TIMESTAMP`` in UTC with microseconds: ``TIMESTAMPTZ`` would need an extension in some clients.
 Several recordings live in one file; ids are unique in the file.
@@ -18,7 +18,7 @@ STORAGE_VERSION = "v1.2.0"
 
 @dataclass(frozen=True)
 class ColumnSchema:
-    """One column: its SQL type and what it means, unit included."""
+    """A column with its SQL type and meaning, unit included."""
 
     name: str
     sql: str
@@ -32,7 +32,7 @@ class ColumnSchema:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """One table: one row for each thing if it has a key, else rows that are added."""
+    """A table. With a key, rows are replaced by key; without, rows are only added."""
 
     name: str
     meaning: str
@@ -44,7 +44,7 @@ class TableSchema:
 
     @property
     def create(self) -> str:
-        """The statement that makes it."""
+        """The CREATE TABLE statement."""
         parts = [f"{column.name} {column.sql}" for column in self.columns]
         if self.key:
             parts.append(f"PRIMARY KEY ({', '.join(self.key)})")
@@ -59,64 +59,62 @@ def _metrics(metrics: tuple[Metric, ...]) -> tuple[ColumnSchema, ...]:
 
 
 def _digits(metric: Metric) -> str:
-    kept = ", whole from 100 on, one digit after the point from 10 on, else two"
-    return kept if metric.sql == "FLOAT" else ""
+    rounding = ", rounded: whole from 100, one digit after the point from 10, else two"
+    return rounding if metric.sql == "FLOAT" else ""
 
 
 _WHEN = (
-    "Time of the reading on the recorder's clock (UTC), to the millisecond; "
-    "that of its deadline if it began less than 5 ms after it"
+    "Time of the sample on the recorder's clock (UTC), to the millisecond; "
+    "the time of its deadline if sampling began less than 5 ms later"
 )
 _INTERVAL = ColumnSchema(
     "interval_ms",
     "UINTEGER",
-    "Time since the frame before, for which the sample stands [ms]; NULL after a start or a gap",
+    "Time since the previous frame, which the sample represents [ms]; NULL after a start or a gap",
 )
 
 RECORDINGS = TableSchema(
     "recordings",
-    "One run of gswarm-tui each",
+    "One row per run of gswarm-tui",
     (
         ColumnSchema("recording_id", "INTEGER", "Number of the recording in this file"),
-        ColumnSchema("started_at", "TIMESTAMP", "When it began (UTC)"),
+        ColumnSchema("started_at", "TIMESTAMP", "Start (UTC)"),
         ColumnSchema(
             "ended_at",
             "TIMESTAMP",
-            "When it ended (UTC); NULL while it runs, if it was killed, or if nodes still hold frames of it",
+            "End (UTC); NULL while it runs, if it was killed, or if nodes still hold frames of it",
         ),
-        ColumnSchema("host", "VARCHAR", "Machine that recorded"),
-        ColumnSchema("user_name", "VARCHAR", "User that recorded"),
+        ColumnSchema("host", "VARCHAR", "Machine of the head"),
+        ColumnSchema("user_name", "VARCHAR", "User of the head"),
         ColumnSchema("slurm_job_id", "VARCHAR", "Slurm job, NULL outside one"),
         ColumnSchema("slurm_cluster", "VARCHAR", "Slurm cluster, NULL outside a job"),
         ColumnSchema("command", "VARCHAR", "Command line of gswarm-tui"),
         ColumnSchema("interval_ms", "UINTEGER", "Time between samples at the start [ms]"),
         ColumnSchema("tool_version", "VARCHAR", "Version of gswarm-tui"),
         ColumnSchema("schema_version", "INTEGER", "Version of these tables"),
-        ColumnSchema("uid", "VARCHAR", "The recording's name to the agents on its nodes"),
-        ColumnSchema(
-            "options", "VARCHAR", "JSON object: its nodes and how they are reached, to go on with it"
-        ),
+        ColumnSchema("uid", "VARCHAR", "Identifier of the recording for the agents on its nodes"),
+        ColumnSchema("options", "VARCHAR", "JSON object: its nodes and how to reach them, to resume it"),
     ),
     key=("recording_id",),
 )
 NODES = TableSchema(
     "nodes",
-    "Nodes of each recording; a node that came back with another boot or other GPUs is a new row",
+    "Nodes of each recording; a node with another boot or other GPUs gets a new row",
     (
         ColumnSchema("node_id", "INTEGER", "Number of the node in this file"),
         ColumnSchema("recording_id", "INTEGER", "recordings.recording_id"),
-        ColumnSchema("node", "VARCHAR", "Name under which it was asked for"),
-        ColumnSchema("hostname", "VARCHAR", "Name it gives itself; NULL if its agent never answered"),
-        ColumnSchema("boot_id", "VARCHAR", "Identity of its boot"),
+        ColumnSchema("node", "VARCHAR", "Name given to gswarm-tui"),
+        ColumnSchema("hostname", "VARCHAR", "The node's own host name; NULL if its agent never answered"),
+        ColumnSchema("boot_id", "VARCHAR", "Identifier of its boot"),
         ColumnSchema("cpu_model", "VARCHAR", "CPU model"),
         ColumnSchema("cpus", "INTEGER", "Logical CPUs"),
         ColumnSchema("memory_total_mib", "BIGINT", "Host memory [MiB]"),
         ColumnSchema("kernel", "VARCHAR", "Kernel release"),
         ColumnSchema("driver_version", "VARCHAR", "NVIDIA driver"),
-        ColumnSchema("cuda_version", "VARCHAR", "Newest CUDA the driver supports"),
+        ColumnSchema("cuda_version", "VARCHAR", "Newest CUDA version that the driver supports"),
         ColumnSchema("agent_version", "VARCHAR", "Version of the agent"),
-        ColumnSchema("simulated", "BOOLEAN", "Whether the node is a simulation"),
-        ColumnSchema("capabilities", "VARCHAR", "JSON object: what could not be measured, and why"),
+        ColumnSchema("simulated", "BOOLEAN", "Whether the node is simulated"),
+        ColumnSchema("capabilities", "VARCHAR", "JSON object: reasons by metric that could not be measured"),
     ),
     key=("node_id",),
 )
@@ -134,16 +132,14 @@ GPUS = TableSchema(
         ColumnSchema("power_limit_w", "FLOAT", "Enforced power limit [W]"),
         ColumnSchema("sm_clock_max_mhz", "UINTEGER", "Highest SM clock [MHz]"),
         ColumnSchema("mem_clock_max_mhz", "UINTEGER", "Highest memory clock [MHz]"),
-        ColumnSchema("mig", "BOOLEAN", "Whether MIG is on"),
-        ColumnSchema(
-            "allocated", "BOOLEAN", "Whether Slurm granted it to the job; NULL where that isn't known"
-        ),
+        ColumnSchema("mig", "BOOLEAN", "Whether MIG is enabled"),
+        ColumnSchema("allocated", "BOOLEAN", "Whether Slurm granted it to the job; NULL if unknown"),
     ),
     key=("gpu_id",),
 )
 GPU_SAMPLES = TableSchema(
     "gpu_samples",
-    "One row for each GPU and frame in which the GPU answered",
+    "One row per GPU and frame in which something was measured",
     (
         ColumnSchema("ts", "TIMESTAMP NOT NULL", _WHEN),
         ColumnSchema("gpu_id", "INTEGER NOT NULL", "gpus.gpu_id"),
@@ -153,26 +149,26 @@ GPU_SAMPLES = TableSchema(
 )
 HOST_SAMPLES = TableSchema(
     "host_samples",
-    "One row for each frame of a node",
+    "One row per frame of a node",
     (
         ColumnSchema("ts", "TIMESTAMP NOT NULL", _WHEN),
         ColumnSchema("node_id", "INTEGER NOT NULL", "nodes.node_id"),
-        ColumnSchema("seq", "BIGINT", "Number of the frame in its agent's life, from 1"),
+        ColumnSchema("seq", "BIGINT", "Number of the frame in its agent run, from 1"),
         _INTERVAL,
-        ColumnSchema("late_ms", "FLOAT", "How long after its deadline the reading began [ms]"),
-        ColumnSchema("missed", "UINTEGER", "Deadlines passed over since the frame before"),
+        ColumnSchema("late_ms", "FLOAT", "Delay of the sample after its deadline [ms]"),
+        ColumnSchema("missed", "UINTEGER", "Missed deadlines since the previous frame"),
         *_metrics(HOST_METRICS),
     ),
 )
 PROCESS_SAMPLES = TableSchema(
     "process_samples",
-    "One row for each process on each GPU, in frames that looked at processes",
+    "One row per process and GPU, in frames that list processes",
     (
         ColumnSchema("ts", "TIMESTAMP NOT NULL", _WHEN),
         ColumnSchema("gpu_id", "INTEGER NOT NULL", "gpus.gpu_id"),
         ColumnSchema("pid", "BIGINT", "Process id on the node"),
-        ColumnSchema("rank", "INTEGER", "Rank in the job, NULL if not told"),
-        ColumnSchema("local_rank", "INTEGER", "Rank on the node, NULL if not told"),
+        ColumnSchema("rank", "INTEGER", "Rank in the job, NULL if unknown"),
+        ColumnSchema("local_rank", "INTEGER", "Rank on the node, NULL if unknown"),
         ColumnSchema("user_name", "VARCHAR", "Owner of the process"),
         ColumnSchema("command", "VARCHAR", "Command line"),
         *_metrics(PROCESS_METRICS),
@@ -184,44 +180,42 @@ SESSIONS = TableSchema(
     (
         ColumnSchema("session_id", "INTEGER", "Number of the session in this file"),
         ColumnSchema("recording_id", "INTEGER", "recordings.recording_id"),
-        ColumnSchema("name", "VARCHAR", "Name the user gave"),
-        ColumnSchema("started_at", "TIMESTAMP", "Begin (UTC), part of the session"),
-        ColumnSchema(
-            "ended_at", "TIMESTAMP", "End (UTC), not part of it; NULL while it runs or if it was killed"
-        ),
+        ColumnSchema("name", "VARCHAR", "Name"),
+        ColumnSchema("started_at", "TIMESTAMP", "Start (UTC), included"),
+        ColumnSchema("ended_at", "TIMESTAMP", "End (UTC), excluded; NULL while it runs or if it was killed"),
         ColumnSchema("status", "VARCHAR", "running, stopped by the user, or ended with the recording"),
-        ColumnSchema("note", "VARCHAR", "What the user wrote about it"),
+        ColumnSchema("note", "VARCHAR", "Note of the user"),
     ),
     key=("session_id",),
 )
 EVENTS = TableSchema(
     "events",
-    "What happened: links lost and back, gaps, XIDs, throttling, sessions, marks",
+    "Events: lost and restored links, gaps, XIDs, throttling, sessions, marks",
     (
-        ColumnSchema("ts", "TIMESTAMP NOT NULL", "When (UTC)"),
+        ColumnSchema("ts", "TIMESTAMP NOT NULL", "Time (UTC)"),
         ColumnSchema("recording_id", "INTEGER", "recordings.recording_id"),
-        ColumnSchema("node_id", "INTEGER", "nodes.node_id, NULL if it is about no node"),
-        ColumnSchema("gpu_id", "INTEGER", "gpus.gpu_id, NULL if it is about no GPU"),
+        ColumnSchema("node_id", "INTEGER", "nodes.node_id, NULL if not about a node"),
+        ColumnSchema("gpu_id", "INTEGER", "gpus.gpu_id, NULL if not about a GPU"),
         ColumnSchema("kind", "VARCHAR", "One lower-case word"),
         ColumnSchema("severity", "VARCHAR", "info, warning or error"),
         ColumnSchema("message", "VARCHAR", "One sentence"),
-        ColumnSchema("detail", "VARCHAR", "More to know, or what to do; mostly NULL"),
+        ColumnSchema("detail", "VARCHAR", "Details or a remedy, mostly NULL; JSON values of a mark"),
     ),
 )
 LINKS = TableSchema(
     "links",
-    "Each agent run on each node, as it was at the last commit",
+    "One row per agent run on a node, as of the last commit",
     (
         ColumnSchema("node_id", "INTEGER", "nodes.node_id"),
-        ColumnSchema("life", "VARCHAR", "Agent run"),
+        ColumnSchema("life", "VARCHAR", "Identifier of the agent run"),
+        ColumnSchema("last_seq", "BIGINT", "Last frame of the run, committed or lost; NULL before the first"),
         ColumnSchema(
-            "last_seq", "BIGINT", "Last frame of that life, committed or lost; NULL before the first"
+            "last_ts", "TIMESTAMP", "Time of that frame on the node's clock (UTC); NULL if it is lost"
         ),
-        ColumnSchema("last_ts", "TIMESTAMP", "Its time on the node's own clock (UTC); NULL where it is lost"),
         ColumnSchema("frames", "BIGINT", "Frames committed"),
         ColumnSchema("lost_frames", "BIGINT", "Frames missing in the sequence"),
-        ColumnSchema("reconnects", "INTEGER", "How often a link came back to it"),
-        ColumnSchema("clock_offset_s", "DOUBLE", "The node's clock minus the recorder's [s]"),
+        ColumnSchema("reconnects", "INTEGER", "Number of reconnects to it"),
+        ColumnSchema("clock_offset_s", "DOUBLE", "Clock of the node minus clock of the recorder [s]"),
         ColumnSchema("round_trip_s", "DOUBLE", "Round trip to the agent [s]"),
     ),
     key=("node_id", "life"),
@@ -236,20 +230,20 @@ def micros(seconds: float) -> int:
 
 
 def literal(text: str) -> str:
-    """The text as a SQL string."""
+    """Return the text as a SQL string."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def create_statements() -> Iterator[str]:
-    """What makes all tables, with their comments, in an empty file."""
+    """Return the statements that create all tables with their comments."""
     for table in TABLES:
         yield from _create(table)
 
 
 def upgrade_statements(existing: dict[str, set[str]]) -> Iterator[str]:
-    """What adds the columns that an older file lacks; ``existing`` maps tables to columns.
+    """Return the statements that add columns to an older file; ``existing`` maps tables to columns.
 
-    Until version 2, ``links`` had one row a node.
+    Before version 2, ``links`` had one row per node.
     """
     if LINKS["last_ts"].name not in existing[LINKS.name]:
         yield "CREATE OR REPLACE TEMP TABLE older_links AS FROM links WHERE life IS NOT NULL"

@@ -1,4 +1,4 @@
-"""The views people query: samples with names, samples by session, and a summary of each session."""
+"""The views of a recording file: samples with names, samples and summaries by session, marks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ LEFT JOIN nodes n USING (node_id)
 WHERE kind = 'mark'
 """
 
-# Values come from nodes: what is no JSON object, number or text is NULL and no error.
+# Values come from nodes: anything but a JSON object, number or text becomes NULL instead of an error.
 MARK_VALUES = """
 SELECT ts, recording_id, node_id, node, mark, entry.key AS key,
        CASE WHEN json_type(entry.value) IN ('BIGINT', 'UBIGINT', 'DOUBLE')
@@ -80,42 +80,42 @@ _VIEWS = {
     "samples": (_SAMPLES, "gpu_samples with the names of node and GPU"),
     "session_samples": (
         _SESSION_SAMPLES,
-        "samples within each session: from its start up to, without, its end",
+        "samples of each session, from its start (included) to its end (excluded)",
     ),
     "session_coverage": (
         _SESSION_COVERAGE,
-        "How much of each session the frames of each node stand for; complete if no more than three "
-        "intervals of it are missing. Nodes that never answered are in it.",
+        "The time of each session that the frames of each node cover; complete if no more than three "
+        "intervals are missing. Nodes that never answered are included.",
     ),
     "session_summary": (
         _SESSION_SUMMARY,
-        "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Means, "
-        "median, p95 and maxima are over all samples of single GPUs. Times are summed over GPUs; busy is "
-        f"util_pct >= {BUSY_FROM_PCT:g}. Energy is the growth of the energy counters; a step in which "
-        "one fell, as after a driver's reload, counts as nothing. Coverage is the share of the "
-        "session's GPU time that samples stand for; partial says where nodes don't cover all of it. "
-        "Bubbles are explained at session_bubbles; bubble_share is of the measured time between the first "
-        "and the last busy sample. The host's columns are NULL for a GPU.",
+        "Each session by scope 'gpu', 'node' and 'all', without GPUs that Slurm gave to others. Mean, "
+        "median, p95 and maximum are over the samples of single GPUs. Times are summed over GPUs; busy means "
+        f"util_pct >= {BUSY_FROM_PCT:g}. Energy is the growth of the energy counters; a counter that fell, "
+        "as after a driver reload, adds nothing then. Coverage is the share of the session's GPU time "
+        "that samples cover; partial is set if some nodes don't cover all of it. Bubbles are explained at "
+        "session_bubbles; bubble_share is their share of the measured time between the first and the last "
+        "busy sample. Host columns are NULL for scope 'gpu'.",
     ),
     "session_bubbles": (
         _SESSION_BUBBLES,
-        "Each phase in which a GPU was idle between two busy samples of a session: from the busy one before, "
-        "to the last idle one. duration_s is what its samples stand for: time in a gap is not idle.",
+        "Each idle phase of a GPU between two busy samples of a session, from the busy sample before to the "
+        "last idle sample. duration_s is its measured time; time in a gap doesn't count.",
     ),
     "session_processes": (
         _SESSION_PROCESSES,
-        "Each process on each GPU of a session, with its peaks and when it was seen",
+        "Each process on each GPU of a session, with its maxima and the times of its first and last sample",
     ),
-    "marks": (MARKS, "Marks that a job or a person set; values is a JSON object"),
+    "marks": (MARKS, "Marks set by a job or a person; values is a JSON object"),
     "mark_values": (
         MARK_VALUES,
-        "One row for each value of each mark, a number in value or else a text in text",
+        "One row per value of each mark: numbers in value, other values in text",
     ),
 }
 
 
 def view_statements() -> Iterator[str]:
-    """What makes the views, replacing those of an older version."""
+    """Return the statements that create the views, replacing those of an older version."""
     for name, (query, meaning) in _VIEWS.items():
         yield f"CREATE OR REPLACE VIEW {name} AS {query.strip()}"
         yield f"COMMENT ON VIEW {name} IS {literal(meaning)}"
