@@ -1,4 +1,4 @@
-"""``gswarm-tui compare``: runs side by side."""
+"""``gswarm-tui compare``: compare runs side by side."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from pathlib import Path
 
 from gswarm_tui.analysis import comparison
 from gswarm_tui.analysis.summary import summarize
-from gswarm_tui.commands.finding import Reference, open_source, reference, session_named
+from gswarm_tui.commands.recording_choice import (
+    SessionReference,
+    choose_session,
+    open_source,
+    parse_reference,
+)
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
 
@@ -25,25 +30,25 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     parser = CommandParser(
         "compare",
         "RUN RUN [RUN ...] [--db PATH]",
-        "Compare runs with the first: time, scaling, energy, utilisation, idle phases, memory.",
+        "Compare runs with the first one: time, scaling, energy, utilisation, idle phases, memory.",
     )
     parser.add_argument(
         "runs",
         nargs="*",
         metavar="RUN",
-        help="sessions by name or number, files (their newest session), or run1.duckdb:train",
+        help="session by name or number, file (its newest session), or run1.duckdb:train",
     )
     formats.add_options(parser)
-    asked = parser.read(words)
-    form = formats.parse_output_options(asked)
-    if len(asked.runs) < 2:
-        raise UserError("compare takes two runs or more, as in gswarm-tui compare a.duckdb b.duckdb.")
+    arguments = parser.read(words)
+    form = formats.parse_output_options(arguments)
+    if len(arguments.runs) < 2:
+        raise UserError("compare needs two runs or more, as in gswarm-tui compare a.duckdb b.duckdb.")
     found = []
     with Progress("summing up the runs") as progress:
-        for number, word in enumerate(asked.runs):
-            progress.report(number / len(asked.runs))
-            found.append(_run(reference(word), asked.db, environ))
-    runs = _told_apart(found)
+        for number, word in enumerate(arguments.runs):
+            progress.report(number / len(arguments.runs))
+            found.append(_run(parse_reference(word), arguments.db, environ))
+    runs = _with_distinct_labels(found)
     if form.format != "table":
         formats.write(comparison.comparison_result(runs), form)
         return 0
@@ -58,32 +63,29 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _run(named: Reference, db: Path | None, environ: Mapping[str, str]) -> comparison.ComparedRun:
+def _run(named: SessionReference, db: Path | None, environ: Mapping[str, str]) -> comparison.ComparedRun:
     with closing(open_source(named.file or db, environ)) as source:
-        period = session_named(source, named.name)
+        period = choose_session(source, named.name)
         summary = summarize(source, period)
         if summary.whole is None:
-            raise UserError(
-                f"{period.name} of {printable(str(source.path))} holds no sample of a GPU, "
-                "so there is nothing to compare."
-            )
+            raise UserError(f"{period.name} in {printable(str(source.path))} has no GPU samples to compare.")
         marks = comparison.final_mark_values(source, period)
         return comparison.ComparedRun(period.name, str(source.path), summary, summary.whole, marks)
 
 
-def _told_apart(runs: Sequence[comparison.ComparedRun]) -> list[comparison.ComparedRun]:
-    """The runs by names that differ: the session's, with its file's before it, else with a number."""
+def _with_distinct_labels(runs: Sequence[comparison.ComparedRun]) -> list[comparison.ComparedRun]:
+    """Label runs distinctly: by session, by file, by both, else with a number."""
     for label in (_session, _file, _both):
         labels = [label(run) for run in runs]
         if len(set(labels)) == len(labels):
             return [replace(run, label=name) for run, name in zip(runs, labels, strict=True)]
     labels = [_both(run) for run in runs]
     seen: Counter[str] = Counter()
-    told = []
+    labelled = []
     for one, name in zip(runs, labels, strict=True):
         seen[name] += 1
-        told.append(replace(one, label=f"{name} #{seen[name]}" if labels.count(name) > 1 else name))
-    return told
+        labelled.append(replace(one, label=f"{name} #{seen[name]}" if labels.count(name) > 1 else name))
+    return labelled
 
 
 def _session(run: comparison.ComparedRun) -> str:

@@ -1,4 +1,4 @@
-"""``gswarm-tui export``: a session, or a whole recording, in formats that other tools read."""
+"""``gswarm-tui export``: write a session or whole recordings in formats that other tools read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TextIO
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.commands.finding import open_source, reference, session_named
-from gswarm_tui.commands.target import file_name, new_file, new_folder, size_of
+from gswarm_tui.commands.output_files import file_name, new_file, new_folder, size_of
+from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_reference
 from gswarm_tui.common.errors import UserError, printable, quote
 from gswarm_tui.common.quantities import file_size
 from gswarm_tui.exchange import csv_export, json_export
@@ -28,32 +28,32 @@ _STDOUT = "-"
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Write a session or a whole recording to a file or folder. Raises UserError, StoreError."""
-    asked = _parser().read(words)
-    named = reference(asked.session)
-    if named.file is not None and asked.db is not None:
-        raise UserError(f"{quote(asked.session)} names its file; leave out --db.")
-    with closing(open_source(named.file or asked.db, environ)) as source:
-        chosen = [session_named(source, named.name)] if named.name else periods.load_recordings(source)
+    arguments = _parser().read(words)
+    named = parse_reference(arguments.session)
+    if named.file is not None and arguments.db is not None:
+        raise UserError(f"{quote(arguments.session)} names its file already; remove --db.")
+    with closing(open_source(named.file or arguments.db, environ)) as source:
+        chosen = [choose_session(source, named.name)] if named.name else periods.load_recordings(source)
         if not chosen:
-            raise UserError(f"{source.path} holds no recording.")
-        kind = _format(asked)
-        _check(asked, kind)
+            raise UserError(f"{source.path} has no recording.")
+        kind = _format(arguments)
+        _check(arguments, kind)
         if not (sampled := [period for period in chosen if _has_samples(source, period)]):
             what = f"{quote(chosen[0].name)} in {source.path}" if named.name else str(source.path)
-            raise UserError(f"{what} holds no samples, so there is nothing to export.")
-        if asked.output == _STDOUT:
-            _text(source, sampled, asked.table, kind, sys.stdout)
+            raise UserError(f"{what} has no samples to export.")
+        if arguments.output == _STDOUT:
+            _text(source, sampled, arguments.table, kind, sys.stdout)
             return 0
-        target = Path(asked.output or _usual_name(source, chosen, named.name, kind)).expanduser()
+        target = Path(arguments.output or _usual_name(source, chosen, named.name, kind)).expanduser()
         if kind == "parquet":
-            told = _parquet(source, sampled, target, asked.force)
+            written = _parquet(source, sampled, target, arguments.force)
         else:
-            with new_file(target, force=asked.force, unlike=source.path) as out:
-                told = _text(source, sampled, asked.table, kind, out)
-    print(printable(f"{target}: {told}, {_size(target)}"))
+            with new_file(target, force=arguments.force, unlike=source.path) as out:
+                written = _text(source, sampled, arguments.table, kind, out)
+    print(printable(f"{target}: {written}, {_size(target)}"))
     if running := [period.name for period in sampled if period.ended_at is None]:
         print(
-            printable(f"gswarm-tui: {', '.join(running)} hadn't ended; this is how far it is."),
+            printable(f"gswarm-tui: {', '.join(running)} is still running; exported as far as recorded."),
             file=sys.stderr,
         )
     return 0
@@ -63,36 +63,34 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         "export",
         "[SESSION] [--format FORMAT] [-o PATH] [--table TABLE] [--force] [--db PATH]",
-        "Write a session, or without one whole recordings, in a format that other tools read: JSON as\n"
-        "gswarm-profiler documents it, one table as CSV, or everything as a Parquet dataset.",
+        "Write a session, or without SESSION whole recordings: JSON as gswarm-profiler documents it, "
+        "one table as CSV, or everything as a Parquet dataset.",
     )
     parser.add_argument(
-        "session", nargs="?", default="", metavar="SESSION", help='its name or number, or "recording 1"'
+        "session", nargs="?", default="", metavar="SESSION", help='name, number, or "recording 1"'
     )
-    parser.add_argument("--format", choices=FORMATS, help="the format (default: by the ending of -o)")
+    parser.add_argument("--format", choices=FORMATS, help="output format (default: by the suffix of -o)")
     parser.add_argument(
-        "--output", "-o", metavar="PATH", help="the file, with parquet the folder; - is standard output"
+        "--output", "-o", metavar="PATH", help="file, or folder for parquet; - is standard output"
     )
-    parser.add_argument(
-        "--table", choices=csv_export.TABLES, help="the samples or the events that CSV has (default: gpu)"
-    )
-    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--table", choices=csv_export.TABLES, help="table for CSV (default: gpu)")
+    parser.add_argument("--force", action="store_true", help="replace an existing file or export")
     return parser
 
 
-def _format(asked: Namespace) -> str:
-    if asked.format is not None:
-        return str(asked.format)
-    if asked.output is not None and (ending := Path(asked.output).suffix.removeprefix(".")) in FORMATS:
-        return ending
-    raise UserError("say in which format, with --format json, csv or parquet, or by the ending of -o.")
+def _format(arguments: Namespace) -> str:
+    if arguments.format is not None:
+        return str(arguments.format)
+    if (suffix := Path(arguments.output or "").suffix.removeprefix(".")) in FORMATS:
+        return suffix
+    raise UserError("no format; use --format json, csv or parquet, or a suffix of -o.")
 
 
-def _check(asked: Namespace, kind: str) -> None:
-    if asked.table is not None and kind != "csv":
-        raise UserError(f"--table is for CSV; {kind} has its own tables.")
-    if asked.output == _STDOUT and kind == "parquet":
-        raise UserError("Parquet is written to a folder, not to standard output; name one with -o.")
+def _check(arguments: Namespace, kind: str) -> None:
+    if arguments.table is not None and kind != "csv":
+        raise UserError(f"--table applies only to CSV; remove it for {kind}.")
+    if arguments.output == _STDOUT and kind == "parquet":
+        raise UserError("Parquet is written to a folder, not to standard output; name a folder with -o.")
 
 
 def _has_samples(source: QuerySource, period: Period) -> bool:
@@ -100,20 +98,20 @@ def _has_samples(source: QuerySource, period: Period) -> bool:
     SELECT 1 FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
     WHERE recording_id = ? AND ts >= make_timestamp(?::BIGINT) AND ts < make_timestamp(?::BIGINT) LIMIT 1
     """
-    asked = period.recording_id, micros(period.started_at), micros(period.until)
-    return bool(source.query(query, *asked).rows())
+    arguments = period.recording_id, micros(period.started_at), micros(period.until)
+    return bool(source.query(query, *arguments).rows())
 
 
 def _usual_name(source: QuerySource, chosen: Sequence[Period], name: str, kind: str) -> str:
-    """``train.json`` for a session of that name, ``run.json`` for all that ``run.duckdb`` holds."""
+    """Return ``train.json`` for a session of that name, ``run.json`` for all of ``run.duckdb``."""
     return f"{file_name(chosen[0].name if name else source.path.stem)}.{kind}"
 
 
 def _text(source: QuerySource, chosen: Sequence[Period], table: str | None, kind: str, out: TextIO) -> str:
-    """Write JSON or CSV; what was written in words."""
+    """Write JSON or CSV; return the numbers of rows as text."""
     if kind == "json" and len(chosen) > 1:
         raise UserError(
-            f'{source.path} holds {len(chosen)} recordings and JSON takes one; name it, as in "recording 1".'
+            f'{source.path} has {len(chosen)} recordings, but JSON takes one; name it, as in "recording 1".'
         )
     with Progress(f"writing {kind.upper()}") as progress:
         if kind == "csv":

@@ -1,4 +1,4 @@
-"""``gswarm-tui import``: an export, or a file of gswarm-profiler, back into a recording file."""
+"""``gswarm-tui import``: read an export or a gswarm-profiler file into a recording."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gswarm_tui.commands.finding import SUFFIX
+from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.exchange.json_import import ImportCounts, JsonImport
 from gswarm_tui.exchange.profiler_values import Units
@@ -18,25 +18,27 @@ from gswarm_tui.store.transfer.importing import importing
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Read a file or folder into a new recording. Raises UserError, StoreError."""
-    asked = _parser().read(words)
-    path = Path(asked.path)
+    arguments = _parser().read(words)
+    path = Path(arguments.path)
     if not path.exists():
-        raise UserError(f"there is nothing at {path}.")
+        raise UserError(f"no file or folder {path}.")
     if is_database(path):
-        raise UserError(f"{path} is a DuckDB file already; other commands read a recording with --db.")
+        raise UserError(f"{path} is a recording already; other commands read it with --db.")
     if path.suffix == SUFFIX:
         raise UserError(
-            f"{path} is named like a DuckDB file and isn't one; import reads JSON, or a folder of Parquet: "
-            "if it is that, give it another name."
+            f"{path} is no DuckDB file despite its name; import reads JSON or a folder of Parquet: "
+            "rename it if it is one."
         )
     if path.suffix == ".csv":
-        raise UserError(f"{path}: CSV holds one table only; export as JSON or Parquet to import it.")
-    db = asked.db or Path(path.resolve().stem + SUFFIX)
+        raise UserError(f"{path}: CSV has only one table; export JSON or Parquet to import it.")
+    db = arguments.db or Path(path.resolve().stem + SUFFIX)
     with Progress(f"reading {printable(str(path))}") as progress, importing(db) as target:
         if path.is_dir():
             counted = ImportCounts(target.add_dataset(path, progress.report), 0, "")
         else:
-            counted = JsonImport(target, path, Units(asked.units), _memory(asked)).read(progress.report)
+            counted = JsonImport(target, path, Units(arguments.units), _memory(arguments)).read(
+                progress.report
+            )
     gpus = f" of {counted.gpus} GPU{'' if counted.gpus == 1 else 's'}" if counted.gpus else ""
     print(printable(f"{db}: {counted.samples:,} samples{gpus} from {path}"))
     if counted.notice:
@@ -48,29 +50,28 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         "import",
         "PATH [--db PATH] [--units UNITS] [--gpu-memory-mib MIB]",
-        "Read what export wrote as JSON or Parquet, or gswarm-profiler's JSON, into a new recording.",
+        "Read an export (JSON or Parquet), or JSON of gswarm-profiler, into a new recording.",
         writes=True,
     )
-    parser.add_argument("path", metavar="PATH", help="the JSON file, or the folder of Parquet")
+    parser.add_argument("path", metavar="PATH", help="JSON file, or folder of Parquet")
     parser.add_argument(
         "--units",
         choices=[str(units) for units in Units],
         default=str(Units.AUTO),
-        help="how gswarm-profiler's values are meant: as its program writes them (0-1, KiB/s, rx and tx "
-        "swapped), as it documents them (0-100, GB/s), or texts as written and numbers as documented "
-        "(default: auto)",
+        help="units of a gswarm-profiler file: as its program writes them (0-1, KiB/s, rx and tx swapped), "
+        "as it documents them (0-100, GB/s), or auto: by text or number (default: auto)",
     )
     parser.add_argument(
         "--gpu-memory-mib",
         metavar="MIB",
-        help="memory of each GPU, to make gpu_memory a size where the file doesn't tell it",
+        help="memory of each GPU, to turn gpu_memory into a size if the file lacks it",
     )
     return parser
 
 
-def _memory(asked: Namespace) -> int | None:
-    if asked.gpu_memory_mib is None:
+def _memory(arguments: Namespace) -> int | None:
+    if arguments.gpu_memory_mib is None:
         return None
-    if not asked.gpu_memory_mib.isdecimal() or not 0 < int(asked.gpu_memory_mib) < 2**31:
-        raise UserError("--gpu-memory-mib: a whole number of MiB is needed, as in 81559.")
-    return int(asked.gpu_memory_mib)
+    if not arguments.gpu_memory_mib.isdecimal() or not 0 < int(arguments.gpu_memory_mib) < 2**31:
+        raise UserError("--gpu-memory-mib needs a whole number of MiB, such as 81559.")
+    return int(arguments.gpu_memory_mib)

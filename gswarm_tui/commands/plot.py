@@ -1,4 +1,4 @@
-"""``gswarm-tui plot``: a session as a picture for a paper, a talk or a colleague."""
+"""``gswarm-tui plot``: draw a session as PDF, PNG or SVG."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from gswarm_tui.commands.finding import SESSION_HELP, open_source, reference, session_named
-from gswarm_tui.commands.target import file_name
+from gswarm_tui.commands.output_files import file_name
+from gswarm_tui.commands.recording_choice import SESSION_HELP, choose_session, open_source, parse_reference
 from gswarm_tui.common.errors import printable
 from gswarm_tui.options.arguments import CommandParser
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Draw a session into files. Raises UserError, StoreError."""
+    """Plot a session into files. Raises UserError, StoreError."""
     parser = CommandParser(
         "plot",
         "[SESSION] [-o FILE.pdf|png|svg ...] [--metric util,power,...]",
-        "Draw a session: GPU by time as colours, curves over all GPUs, marks and what happened.",
+        "Plot a session: heatmaps of GPUs over time, curves over all GPUs, marks and events.",
     )
     parser.add_argument("session", nargs="?", default="", metavar="SESSION", help=SESSION_HELP)
     parser.add_argument(
@@ -27,18 +27,18 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         action="append",
         default=[],
         metavar="FILE",
-        help="a .pdf, .png or .svg (default: SESSION.pdf here)",
+        help=".pdf, .png or .svg file (default: SESSION.pdf here)",
     )
     for option, what in (
-        ("--metric", "metrics as heatmap and curve: util,power,mem,cpu ..."),
-        ("--heatmap", "metrics as heatmaps only"),
-        ("--curve", "metrics as curves only"),
-        ("--value", "values of marks as curves: loss"),
+        ("--metric", "plot metrics as heatmap and curve: util,power,mem,cpu ..."),
+        ("--heatmap", "plot metrics as heatmaps only"),
+        ("--curve", "plot metrics as curves only"),
+        ("--value", "plot values of marks as curves: loss"),
     ):
         parser.add_argument(option, action="append", default=[], metavar="NAMES", help=what)
-    parser.add_argument("--max", action="store_true", help="show the highest value of each bin, not the mean")
-    asked = parser.read(words)
-    named = reference(asked.session)
+    parser.add_argument("--max", action="store_true", help="plot the maximum of each bin, not the mean")
+    arguments = parser.read(words)
+    named = parse_reference(arguments.session)
 
     from gswarm_tui.plotting.figure import draw, require_suffix
     from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
@@ -46,13 +46,13 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.printing.formats import atomic_file
     from gswarm_tui.printing.progress import Progress
 
-    files = [require_suffix(Path(name).expanduser()) for name in asked.out]
-    choices = choose_metrics(asked.metric, asked.heatmap, asked.curve)
-    chosen = bool(asked.metric or asked.heatmap or asked.curve)
-    values = [name for words in asked.value for part in words.split(",") if (name := part.strip())]
-    with closing(open_source(asked.db or named.file, environ)) as source:
-        period = session_named(source, named.name)
-        how = MAX if asked.max else MEAN
+    files = [require_suffix(Path(name).expanduser()) for name in arguments.out]
+    choices = choose_metrics(arguments.metric, arguments.heatmap, arguments.curve)
+    chosen = bool(arguments.metric or arguments.heatmap or arguments.curve)
+    values = [name for words in arguments.value for part in words.split(",") if (name := part.strip())]
+    with closing(open_source(arguments.db or named.file, environ)) as source:
+        period = choose_session(source, named.name)
+        how = MAX if arguments.max else MEAN
         with Progress(f"reading {printable(period.name)}"):
             material = load_plot_data(source, period, choices, values, how, all_of_them=chosen)
     for path in files or [Path(f"{file_name(period.name)}.pdf")]:
@@ -60,5 +60,5 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             part.write_bytes(draw(material, None, path.suffix[1:].lower()))
         print(path)
     if material.running:
-        print(f"gswarm-tui: {period.name} still runs; this is how far it is.", file=sys.stderr)
+        print(f"gswarm-tui: {period.name} is still running; plotted as far as recorded.", file=sys.stderr)
     return 0

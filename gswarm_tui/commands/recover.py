@@ -17,40 +17,39 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     parser = CommandParser(
         "recover",
         "[ID] [--finish [--abandon]] [--db PATH]",
-        "List interrupted recordings, or resume one: its sessions continue, and frames that wait on the "
-        "nodes arrive.",
-        usual="all of this folder",
+        "List interrupted recordings, or resume one with its sessions and the frames that wait on its nodes.",
+        usual="all in this folder",
     )
-    parser.add_argument("recording", nargs="?", default="", metavar="ID", help="the recording, as listed")
+    parser.add_argument("recording", nargs="?", default="", metavar="ID", help="recording, as listed")
     parser.add_argument(
-        "--finish", action="store_true", help="only fetch what the nodes still hold and close the recording"
+        "--finish", action="store_true", help="fetch the frames left on the nodes, then close the recording"
     )
     parser.add_argument(
-        "--abandon", action="store_true", help="close it even without what nodes out of reach may hold"
+        "--abandon", action="store_true", help="close it even if unreachable nodes may hold frames"
     )
-    asked = parser.read(words)
-    if asked.recording.endswith(".duckdb"):
-        raise UsageError(f"recover takes an ID; name the file {quote(asked.recording)} with --db.")
-    if asked.finish and not asked.recording:
+    arguments = parser.read(words)
+    if arguments.recording.endswith(".duckdb"):
+        raise UsageError(f"recover takes an ID; name the file {quote(arguments.recording)} with --db.")
+    if arguments.finish and not arguments.recording:
         raise UsageError("--finish needs the ID of a recording; gswarm-tui recover lists them.")
-    if asked.abandon and not asked.finish:
+    if arguments.abandon and not arguments.finish:
         raise UsageError("--abandon closes a recording, so it needs --finish.")
 
     share_one_arena(os.environ)
     from gswarm_tui.run import build, interrupted
 
     settings = parse([], environ)
-    where = build.working_folder(), asked.db, settings.db
+    where = build.working_folder(), arguments.db, settings.db
     found, unreadable = interrupted.find(*where)
-    if not asked.recording:
+    if not arguments.recording:
         return asyncio.run(interrupted.show(found, unreadable, settings, sys.stdout))
-    chosen = interrupted.choose(found, unreadable, asked.recording, interrupted.files(*where))
-    if asked.finish:
+    chosen = interrupted.choose(found, unreadable, arguments.recording, interrupted.files(*where))
+    if arguments.finish:
         from gswarm_tui.run import log_file
         from gswarm_tui.run.finish import finish
 
         log_file.begin()
-        return asyncio.run(finish(chosen, settings, sys.stdout, abandon=asked.abandon))
+        return asyncio.run(finish(chosen, settings, sys.stdout, abandon=arguments.abandon))
 
     from gswarm_tui.run.watch import run_app
 

@@ -1,4 +1,4 @@
-"""``gswarm-tui replay``: the screens, driven by a recording."""
+"""``gswarm-tui replay``: play a recording on the screens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_tui.analysis import periods
-from gswarm_tui.commands.finding import Reference, open_source, reference, session_named
+from gswarm_tui.commands.recording_choice import (
+    SessionReference,
+    choose_session,
+    open_source,
+    parse_reference,
+)
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.run import build
@@ -26,34 +31,33 @@ if TYPE_CHECKING:
     from gswarm_tui.playback.player import Player
 
 MARGIN_SHARE, MARGIN_LEAST_S = 0.05, 5.0
-"""What is shown before and after a session: this share of it, at least so many seconds."""
+"""Time shown before and after a session: this share of it, but at least these seconds."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A recording's file, None for the usual one, and a session's name or number, empty for all of it."""
+class ReplayTarget:
+    """File to play, None for the usual one, and the session's name or number, empty for all."""
 
     file: Path | None
     session: str
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Play a recording until the person quits. Raises UserError, StoreError."""
+    """Play a recording until the user quits. Raises UserError, StoreError."""
     parser = CommandParser(
         "replay",
         "[FILE] [SESSION] [--db PATH]",
-        "Play a recording, or a session of it, in the same screens: space pauses, ? shows all keys.",
+        "Play a recording, or one of its sessions, on the screens: space pauses, ? shows all keys.",
     )
-    parser.add_argument("what", nargs="*", metavar="FILE SESSION", help="a recording, and a session of it")
-    asked = parser.read(words)
-    wanted = read(asked.what, asked.db)
+    parser.add_argument("what", nargs="*", metavar="FILE SESSION", help="recording, and one of its sessions")
+    arguments = parser.read(words)
+    wanted = read(arguments.what, arguments.db)
     settings = parse([], environ)
     theme = build.choose_theme(settings, environ)
     with closing(open_source(wanted.file, environ)) as source:
         if not isinstance(source, FileSource):
             raise UserError(
-                f"{source.path} is being recorded: press space in that gswarm-tui to look back, "
-                "or replay it when it has ended."
+                f"{source.path} is still being recorded; look back there with space, or replay it afterwards."
             )
         player, title = open_player(source, wanted.session)
         require_terminal(sys.stdin, sys.stdout)
@@ -74,26 +78,26 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     return app.return_code or 0
 
 
-def read(words: Sequence[str], db: Path | None) -> Wanted:
-    """What is to be played. Raises UserError."""
+def read(words: Sequence[str], db: Path | None) -> ReplayTarget:
+    """Parse the file and session to play. Raises UserError."""
     if len(words) > 2:
-        raise UserError("replay plays one recording and one session; name a file, then a session.")
+        raise UserError("replay plays one recording; name its file, then at most one session.")
     file, name = db, ""
     for word in words:
-        named = reference(word)
+        named = parse_reference(word)
         if named.file is None and file is None and not name and Path(word).is_file():
-            named = Reference(Path(word), "")
+            named = SessionReference(Path(word), "")
         if (named.file is not None and file is not None) or (named.name and name):
-            raise UserError("replay plays one recording and one session; name a file, then a session.")
+            raise UserError("replay plays one recording; name its file, then at most one session.")
         file, name = named.file or file, named.name or name
-    return Wanted(file, name)
+    return ReplayTarget(file, name)
 
 
 def open_player(source: FileSource, session: str) -> tuple[Player, str]:
-    """A player at the start of a session, or of the newest recording; and a title.
+    """Open a player at the start of a session or of the newest recording; return it with a title.
 
     Raises:
-        UserError: there is nothing to play.
+        UserError: the file has nothing to play.
         StoreError: the file can't be read.
     """
     from gswarm_tui.playback.player import Player
@@ -103,16 +107,16 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str]:
 
     require_recording(source)
     if session:
-        period = session_named(source, session)
+        period = choose_session(source, session)
     elif whole := periods.load_recordings(source):
         period = whole[-1]
     else:
-        raise UserError(f"{source.path} holds no recording.")
+        raise UserError(f"{source.path} has no recording.")
     replay = RecordedSource(source, period.recording_id)
     recording = replay.recording
     start, end = _unix(period.started_at), _unix(period.until)
     if not recording.has_frames(start, end):
-        raise UserError(f"{period.name} in {source.path} holds no samples, so there is nothing to play.")
+        raise UserError(f"{period.name} in {source.path} has no samples to play.")
     margin = max(MARGIN_LEAST_S, MARGIN_SHARE * (end - start)) if period.session_id is not None else 0.0
     playhead = Playhead(
         max(recording.start, start - margin), min(recording.end, end + margin), start, time.monotonic

@@ -1,4 +1,4 @@
-"""``gswarm-tui report``: a session as one page to send on."""
+"""``gswarm-tui report``: write a session's report as one HTML page."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gswarm_agent import __version__
-from gswarm_tui.commands.finding import SESSION_HELP, open_source, reference, session_named
-from gswarm_tui.commands.target import file_name
+from gswarm_tui.commands.output_files import file_name
+from gswarm_tui.commands.recording_choice import SESSION_HELP, choose_session, open_source, parse_reference
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
 
@@ -23,19 +23,19 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         "Write a session's report: one HTML page with plots, figures, events and settings.",
     )
     parser.add_argument("session", nargs="?", default="", metavar="SESSION", help=SESSION_HELP)
-    parser.add_argument("-o", dest="out", metavar="FILE", help="where to (default: SESSION.html here)")
-    asked = parser.read(words)
-    named = reference(asked.session)
-    out = None if asked.out is None else Path(asked.out).expanduser()
+    parser.add_argument("-o", dest="out", metavar="FILE", help=".html file (default: SESSION.html here)")
+    arguments = parser.read(words)
+    named = parse_reference(arguments.session)
+    out = None if arguments.out is None else Path(arguments.out).expanduser()
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"{out} doesn't end in .html; a report is a page.")
+        raise UserError(f"{out} doesn't end in .html; name an HTML file with -o.")
 
     from gswarm_tui.printing.formats import atomic_file
     from gswarm_tui.printing.progress import Progress
     from gswarm_tui.reporting.report import build_report
 
-    with closing(open_source(asked.db or named.file, environ)) as source:
-        period = session_named(source, named.name)
+    with closing(open_source(arguments.db or named.file, environ)) as source:
+        period = choose_session(source, named.name)
         with Progress(f"reading and drawing {printable(period.name)}"):
             report = build_report(source, period, datetime.now(UTC).replace(tzinfo=None), None, __version__)
     path = out or Path(f"{file_name(period.name)}.html")
@@ -43,5 +43,5 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         part.write_text(report.html(), encoding="utf-8")
     print(path)
     if report.running:
-        print(f"gswarm-tui: {period.name} still runs; this is how far it is.", file=sys.stderr)
+        print(f"gswarm-tui: {period.name} is still running; reported as far as recorded.", file=sys.stderr)
     return 0

@@ -1,4 +1,4 @@
-"""``gswarm-tui sessions``: what was named in a recording."""
+"""``gswarm-tui sessions``: list the sessions of a recording."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from gswarm_tui.analysis import periods, session_list
-from gswarm_tui.commands.finding import open_source
+from gswarm_tui.commands.recording_choice import open_source
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
 
@@ -19,13 +19,13 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
     parser = CommandParser("sessions", "[--db PATH]", "List the sessions of a recording.")
     formats.add_options(parser)
-    asked = parser.read(words)
-    form = formats.parse_output_options(asked)
-    with closing(open_source(asked.db, environ)) as source:
+    arguments = parser.read(words)
+    form = formats.parse_output_options(arguments)
+    with closing(open_source(arguments.db, environ)) as source:
         found = periods.load_sessions(source)
         listed = found or periods.load_recordings(source)
         if not listed:
-            raise UserError(f"{printable(str(source.path))} holds no recording.")
+            raise UserError(f"{printable(str(source.path))} has no recording.")
         with Progress(f"summing up {printable(str(source.path))}") as progress:
             entries = session_list.list_periods(source, listed, progress.report)
         if form.format != "table":
@@ -33,7 +33,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             return 0
         with formats.text_out(form, unlike=source.path) as out:
             if not found:
-                out.write(f"{printable(str(source.path))} has no sessions. What it records:\n\n")
+                out.write(f"{printable(str(source.path))} has no sessions. Its recordings:\n\n")
             table = session_list.period_table(entries)
             show(table.names, table.rows, out, right=table.right)
             if partial := session_list.partial_note(entries):

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gswarm_tui.commands.finding import open_source
+from gswarm_tui.commands.recording_choice import open_source
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.printing import formats

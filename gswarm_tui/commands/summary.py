@@ -1,4 +1,4 @@
-"""``gswarm-tui summary``: what a session, or a whole recording, came to."""
+"""``gswarm-tui summary``: summarise a session or a whole recording."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gswarm_tui.analysis.summary import (
     processes_result,
     summarize,
 )
-from gswarm_tui.commands.finding import open_source, reference, session_named
+from gswarm_tui.commands.recording_choice import SESSION_HELP, choose_session, open_source, parse_reference
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.options.arguments import CommandParser
 
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
 _FEW_NODES, _FEW_GPUS = 24, 16
-"""Largest numbers that are listed by default; of more GPUs only the outliers."""
+"""Tables of more rows are shown with --by only; of more GPUs, the outliers are."""
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -35,48 +35,48 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     parser = CommandParser(
         "summary",
         "[SESSION] [--by all|node|gpu|process] [--db PATH]",
-        "Sum up a session: utilisation, idle phases, energy, memory, throttling, coverage.",
+        "Summarise a session: utilisation, idle phases, energy, memory, throttling, coverage.",
     )
     parser.add_argument(
         "session",
         nargs="*",
         metavar="SESSION",
-        help="its name or number, recording 1 for a whole one, run.duckdb:train (default: the newest)",
+        help=SESSION_HELP,
     )
-    parser.add_argument("--by", metavar="|".join(WAYS), help="what to list (default: by how much there is)")
+    parser.add_argument("--by", metavar="|".join(WAYS), help="grouping (default: chosen by size)")
     formats.add_options(parser)
-    asked = parser.read(words)
-    form = formats.parse_output_options(asked)
-    if asked.by is not None and asked.by not in WAYS:
-        hint = nearest(asked.by, WAYS) or f"; it is one of {', '.join(WAYS)}"
-        raise UserError(f"--by: {quote(asked.by)} isn't a way to list{hint}.")
-    named = reference(" ".join(asked.session))
-    with closing(open_source(asked.db or named.file, environ)) as source:
-        period = session_named(source, named.name)
+    arguments = parser.read(words)
+    form = formats.parse_output_options(arguments)
+    if arguments.by is not None and arguments.by not in WAYS:
+        hint = nearest(arguments.by, WAYS) or f"; use one of {', '.join(WAYS)}"
+        raise UserError(f"--by: {quote(arguments.by)} isn't a grouping{hint}.")
+    named = parse_reference(" ".join(arguments.session))
+    with closing(open_source(arguments.db or named.file, environ)) as source:
+        period = choose_session(source, named.name)
         doing = f"summing up {printable(period.name)}"
         if form.format != "table":
             with Progress(doing):
                 answer = (
                     processes_result(source, period)
-                    if asked.by == PROCESS
-                    else figures_result(source, period, asked.by or "")
+                    if arguments.by == PROCESS
+                    else figures_result(source, period, arguments.by or "")
                 )
             formats.write(answer, form, unlike=source.path)
             return 0
         with Progress(doing):
             summary = summarize(source, period)
-            listed = processes(source, period) if asked.by == PROCESS else []
+            listed = processes(source, period) if arguments.by == PROCESS else []
         if summary.whole is None:
-            raise UserError(_nothing(source.path, period))
+            raise UserError(_no_samples(source.path, period))
         with formats.text_out(form, unlike=source.path) as out:
             out.write(f"{printable(period.name)} · {printable(str(source.path))}\n")
-            _show(summary, listed, asked.by, out, form.every)
+            _show(summary, listed, arguments.by, out, form.every)
     return 0
 
 
-def _nothing(path: Path, period: Period) -> str:
-    hint = "no node had answered yet" if period.ended_at is None else "gswarm-tui sessions lists others"
-    return f"{period.name} of {printable(str(path))} holds no sample of a GPU: {hint}."
+def _no_samples(path: Path, period: Period) -> str:
+    hint = "no node has answered yet" if period.ended_at is None else "gswarm-tui sessions lists others"
+    return f"{period.name} in {printable(str(path))} has no GPU samples; {hint}."
 
 
 def _show(summary: Summary, listed: list[ProcessPeaks], by: str | None, out: TextIO, every: bool) -> None:
@@ -97,7 +97,7 @@ def _show(summary: Summary, listed: list[ProcessPeaks], by: str | None, out: Tex
 
 
 def _lines(lines: Sequence[summary_text.LabelledLine], out: TextIO) -> None:
-    """Labels and words; long ones go on below themselves, and break at commas."""
+    """Write labelled lines; long ones wrap at commas."""
     from gswarm_tui.printing.table import width_of
 
     labels = max((len(label) for label, _ in lines), default=0) + 2

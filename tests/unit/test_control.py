@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.folder import SOCKET
 from gswarm_agent.mark import MarkError
-from gswarm_tui.commands.finding import open_source, which_file
+from gswarm_tui.commands.recording_choice import open_source, which_file
 from gswarm_tui.commands.sql import _RecordingSource
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
@@ -440,7 +440,7 @@ async def test_commands_query_the_head_while_it_records_and_the_file_afterwards(
     assert isinstance(finished, FileSource)
     assert finished.query("SELECT count(*) FROM samples").rows() == [(6,)]
     finished.close()
-    with pytest.raises(UserError, match="there is no recording in"):
+    with pytest.raises(UserError, match="no recording in"):
         which_file(None, environ)
 
 
@@ -461,8 +461,10 @@ async def test_queries_continue_on_the_file_when_the_recording_ends(
 async def test_file_in_use_names_the_process(
     running: RunningHead, environ: Mapping[str, str], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gswarm_tui.commands.finding._PATIENCE_S", 0.0)
-    code = "from gswarm_tui.commands.finding import open_source; from pathlib import Path; import sys\n"
+    monkeypatch.setattr("gswarm_tui.commands.recording_choice._PATIENCE_S", 0.0)
+    code = (
+        "from gswarm_tui.commands.recording_choice import open_source; from pathlib import Path; import sys\n"
+    )
     code += "try: open_source(Path(sys.argv[1]), {})\nexcept Exception as e: print(type(e).__name__, e)"
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -196,24 +196,24 @@ def test_several_recordings_go_into_one_dataset_and_not_into_one_json(recording:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "say in which format, with --format json, csv or parquet, or by the ending of -o."),
+        ([], "no format; use --format json, csv or parquet, or a suffix of -o."),
         (["trian", "-o", "x.json"], 'has no session "trian"; perhaps train is meant.'),
-        (["-o", "nowhere/x.json"], "there is no folder nowhere; make it, or name another place with -o."),
-        (["-o", "x.json", "--table", "host"], "--table is for CSV; json has its own tables."),
+        (["-o", "nowhere/x.json"], "no folder nowhere; create it, or name another one with -o."),
+        (["-o", "x.json", "--table", "host"], "--table applies only to CSV; remove it for json."),
         (["-o", "-", "--format", "parquet"], "Parquet is written to a folder, not to standard output"),
         (["-o", "run.duckdb", "--format", "csv", "--force"], "run.duckdb is the recording itself"),
         (["-o", "taken.json"], "taken.json exists; name another file with -o, or replace it with --force."),
         (
             ["-o", "taken.json", "--format", "parquet"],
-            "taken.json is a file, and Parquet is written to a folder",
+            "taken.json is a file, but Parquet is written to a folder",
         ),
         (["-o", "mine", "--format", "parquet"], "mine isn't empty; name another folder with -o"),
         (
             ["-o", "mine", "--format", "parquet", "--force"],
-            "mine holds more than an export, so it is left alone",
+            "mine holds files besides an export and is not replaced",
         ),
-        (["empty", "-o", "x.csv"], "run.duckdb holds no samples, so there is nothing to export."),
-        (["run.duckdb:train", "--db", "run.duckdb", "-o", "x.csv"], "leave out --db"),
+        (["empty", "-o", "x.csv"], "run.duckdb has no samples to export."),
+        (["run.duckdb:train", "--db", "run.duckdb", "-o", "x.csv"], "remove --db"),
     ],
 )
 def test_mistakes_get_a_sentence_and_change_nothing(
@@ -279,7 +279,7 @@ def test_what_is_still_written_is_exported_as_far_as_it_is(
     connection.close()
     monkeypatch.setattr(export, "open_source", lambda *_: Running(recording))
     exported("recording 1", "-o", "run.parquet")
-    assert "recording 1 hadn't ended; this is how far it is." in capsys.readouterr().err
+    assert "recording 1 is still running; exported as far as recorded." in capsys.readouterr().err
     assert cli.main(["import", "run.parquet", "--db", "back.duckdb"]) == 0
     left, back = tables(recording), tables(Path("back.duckdb"))
     over = {"recordings", "sessions"}

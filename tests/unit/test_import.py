@@ -457,12 +457,12 @@ def test_files_of_other_kinds_get_a_sentence(capsys: pytest.CaptureFixture[str])
         (["run.parquet", "--db", "b.duckdb"], 1, "run.parquet can't be imported"),
         (["empty"], 1, "empty is not an export of gswarm-tui: it has no recordings.parquet"),
         (["bytes.json"], 1, "bytes.json, line 1: it isn't text in UTF-8"),
-        (["nothing.json"], 2, "there is nothing at nothing.json"),
-        (["x.csv"], 2, "CSV holds one table only; export as JSON or Parquet to import it"),
-        (["run.duckdb"], 2, "run.duckdb is a DuckDB file already; other commands read a recording with --db"),
-        (["text.duckdb"], 2, "text.duckdb is named like a DuckDB file and isn't one"),
-        (["folder.duckdb"], 2, "folder.duckdb is named like a DuckDB file and isn't one"),
-        (["bytes.json", "--gpu-memory-mib", "much"], 2, "--gpu-memory-mib: a whole number of MiB is needed"),
+        (["nothing.json"], 2, "no file or folder nothing.json"),
+        (["x.csv"], 2, "CSV has only one table; export JSON or Parquet to import it"),
+        (["run.duckdb"], 2, "run.duckdb is a recording already; other commands read it with --db"),
+        (["text.duckdb"], 2, "text.duckdb is no DuckDB file despite its name"),
+        (["folder.duckdb"], 2, "folder.duckdb is no DuckDB file despite its name"),
+        (["bytes.json", "--gpu-memory-mib", "much"], 2, "--gpu-memory-mib needs a whole number of MiB"),
     ):
         capsys.readouterr()
         assert cli.main(["import", *words]) == status

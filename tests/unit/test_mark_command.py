@@ -101,14 +101,14 @@ async def test_where_the_agent_and_the_head_are_of_one_recording_it_is_there_onc
 
 
 async def test_where_nothing_records_it_says_so(environ: Mapping[str, str], tmp_path: Path) -> None:
-    place = "run this on a node that gswarm-tui watches, or on the machine where it runs"
-    with pytest.raises(UserError, match=f"^no recording of yours watches {socket.gethostname()}; {place}.$"):
+    place = "run this on a monitored node, or on the machine that runs gswarm-tui"
+    with pytest.raises(UserError, match=f"^no recording of yours monitors {socket.gethostname()}; {place}.$"):
         await run(environ, "x")
-    with pytest.raises(UserError, match=f'^the recording "abc" doesn\'t watch {socket.gethostname()}; '):
+    with pytest.raises(UserError, match=f'^recording "abc" doesn\'t monitor {socket.gethostname()}; '):
         await run(environ, "x", "--recording", "abc")
     path = tmp_path / "run.duckdb"
     path.touch()
-    with pytest.raises(UserError, match="no gswarm-tui that runs here records into"):
+    with pytest.raises(UserError, match="no gswarm-tui on this machine records into"):
         await run(environ, "x", "--db", str(path))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gswarm_tui.commands.replay import Wanted, open_player, read, run
+from gswarm_tui.commands.replay import ReplayTarget, open_player, read, run
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.errors import StoreError
@@ -43,30 +43,30 @@ def source(path: Path) -> Iterator[FileSource]:
 @pytest.mark.parametrize(
     ("words", "db", "wanted"),
     [
-        ([], None, Wanted(None, "")),
-        (["train"], None, Wanted(None, "train")),
-        (["run.duckdb"], None, Wanted(Path("run.duckdb"), "")),
-        (["run.duckdb", "train"], None, Wanted(Path("run.duckdb"), "train")),
-        (["run.duckdb:train"], None, Wanted(Path("run.duckdb"), "train")),
-        (["train"], Path("run.duckdb"), Wanted(Path("run.duckdb"), "train")),
+        ([], None, ReplayTarget(None, "")),
+        (["train"], None, ReplayTarget(None, "train")),
+        (["run.duckdb"], None, ReplayTarget(Path("run.duckdb"), "")),
+        (["run.duckdb", "train"], None, ReplayTarget(Path("run.duckdb"), "train")),
+        (["run.duckdb:train"], None, ReplayTarget(Path("run.duckdb"), "train")),
+        (["train"], Path("run.duckdb"), ReplayTarget(Path("run.duckdb"), "train")),
     ],
 )
 def test_a_recording_and_a_session_are_named_in_several_ways(
-    words: list[str], db: Path | None, wanted: Wanted
+    words: list[str], db: Path | None, wanted: ReplayTarget
 ) -> None:
     assert read(words, db) == wanted
 
 
 def test_a_file_may_have_any_name(tmp_path: Path, path: Path) -> None:
     other = path.rename(tmp_path / "run.db")
-    assert read([str(other), "train"], None) == Wanted(other, "train")
+    assert read([str(other), "train"], None) == ReplayTarget(other, "train")
 
 
 @pytest.mark.parametrize(
     "words", [["a.duckdb", "b.duckdb"], ["a.duckdb:one", "two"], ["one", "two"], ["a.duckdb", "b", "c"]]
 )
 def test_more_than_one_of_either_is_told(words: list[str]) -> None:
-    with pytest.raises(UserError, match="one recording and one session"):
+    with pytest.raises(UserError, match="plays one recording"):
         read(words, None)
 
 
@@ -85,7 +85,7 @@ def test_a_session_plays_from_its_beginning_with_a_margin(source: FileSource, na
 
 
 def test_a_session_without_samples_is_told(source: FileSource) -> None:
-    with pytest.raises(UserError, match=r"nothing in .*run\.duckdb holds no samples"):
+    with pytest.raises(UserError, match=r"nothing in .*run\.duckdb has no samples"):
         open_player(source, "nothing")
 
 

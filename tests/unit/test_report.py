@@ -247,7 +247,7 @@ def test_the_command_writes_the_page(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["-o", "x.pdf"], "x.pdf doesn't end in .html; a report is a page."),
+        (["-o", "x.pdf"], "x.pdf doesn't end in .html; name an HTML file with -o."),
         (["-o", "/nowhere/x.html"], "/nowhere/x.html can't be written: No such file or directory."),
         (["nothing"], 'has no session "nothing"'),
         (["evaluation", "training"], 'gswarm-tui report: unexpected argument "training"; see --help.'),

@@ -103,7 +103,7 @@ def test_a_recording_without_sessions_says_so_and_is_summed_up_whole(
     path = tmp_path / "run.duckdb"
     record(path, list(frames()), ended_at=T0 + 21)
     first, _, _, _, whole = said(capsys, "sessions").splitlines()
-    assert first == f"{path.name} has no sessions. What it records:"
+    assert first == f"{path.name} has no sessions. Its recordings:"
     assert whole.split()[:3] == ["recording", "1", "2027-01-15"]
     assert said(capsys, "summary").startswith(f"recording 1 · {path.name}\n")
 
@@ -184,8 +184,8 @@ def test_of_sessions_with_one_name_the_newest_is_taken_and_that_is_told(
     printed = capsys.readouterr()
     assert "8 s ·" in printed.out
     assert printed.err == (
-        "gswarm-tui: 2 sessions are named train; this is the newest, number 2. "
-        "Name the other by its number: 1.\n"
+        "gswarm-tui: 2 sessions are named train; using the newest, number 2. "
+        "Choose the other by its number: 1.\n"
     )
     assert main(["summary", "1"]) == 0
     printed = capsys.readouterr()
@@ -266,11 +266,11 @@ def test_a_file_without_the_views_of_today_is_read_all_the_same(
     ("words", "complaint"),
     [
         (["summary", "tain"], 'has no session "tain"; perhaps train is meant.'),
-        (["summary", "--by", "gpus"], '--by: "gpus" isn\'t a way to list; perhaps gpu is meant.'),
+        (["summary", "--by", "gpus"], '--by: "gpus" isn\'t a grouping; perhaps gpu is meant.'),
         (["summary", "--format", "xml"], '--format: "xml" isn\'t a format; it is one of'),
-        (["summary", "empty"], "empty of {path} holds no sample of a GPU: gswarm-tui sessions lists others."),
-        (["compare", "train"], "compare takes two runs or more, as in gswarm-tui compare a.duckdb b.duckdb."),
-        (["compare", "train", "empty"], "empty of {path} holds no sample of a GPU, so there is nothing"),
+        (["summary", "empty"], "empty in {path} has no GPU samples; gswarm-tui sessions lists others."),
+        (["compare", "train"], "compare needs two runs or more, as in gswarm-tui compare a.duckdb b.duckdb."),
+        (["compare", "train", "empty"], "empty in {path} has no GPU samples"),
     ],
 )
 def test_a_mistake_is_told_in_a_sentence(

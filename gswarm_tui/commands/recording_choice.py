@@ -1,4 +1,4 @@
-"""Which recording a command is about: one that is named, the usual one, or the newest of this folder."""
+"""Choice of a command's recording and session: named, preset, or the newest in this folder."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QuerySource
 
 SUFFIX = ".duckdb"
-SESSION_HELP = 'name or number, "recording 1" for all of it, run.duckdb:train (default: the newest)'
+SESSION_HELP = 'name, number, "recording 1" for a whole one, or run.duckdb:train (default: newest)'
 _PATIENCE_S = 1.5
-"""A head that has just begun or is about to end holds its file a moment without answering for it."""
+"""A head that is starting or ending holds its file for a moment without answering."""
 
 
 @dataclass(frozen=True)
-class Reference:
-    """A session as a person names it: ``train``, ``2``, ``run.duckdb`` or ``run.duckdb:train``."""
+class SessionReference:
+    """Session as the user names it: ``train``, ``2``, ``run.duckdb`` or ``run.duckdb:train``."""
 
     file: Path | None
     name: str
 
 
-def reference(word: str) -> Reference:
-    """Take apart a session's name with its file. Raises UserError."""
+def parse_reference(word: str) -> SessionReference:
+    """Parse a session's name with its file. Raises UserError."""
     head, found, tail = word.rpartition(SUFFIX)
     if not found or (tail and not tail.startswith(":")):
-        return Reference(None, word)
+        return SessionReference(None, word)
     if tail == ":":
-        raise UserError(f"{quote(word)} names no session after the colon; leave it out for the newest one.")
-    return Reference(Path(head + SUFFIX).expanduser(), tail.removeprefix(":"))
+        raise UserError(f"{quote(word)} names no session; remove the colon for the newest one.")
+    return SessionReference(Path(head + SUFFIX).expanduser(), tail.removeprefix(":"))
 
 
 def which_file(db: Path | None, environ: Mapping[str, str]) -> Path:
-    """The file that is named, else the one that settings name, the newest here, one that is being written.
+    """Return the named file, else the preset one, the newest here, or one that a head is writing.
 
     Raises UserError.
     """
@@ -54,16 +54,16 @@ def which_file(db: Path | None, environ: Mapping[str, str]) -> Path:
     if (usual := parse([], environ).db) is not None and usual.exists():
         return usual
     folder = build.working_folder()
-    here = [path for path in folder.glob(f"*{SUFFIX}") if path.is_file()]
-    if here:
-        return max(here, key=lambda path: path.stat().st_mtime_ns).relative_to(folder)
+    files = [path for path in folder.glob(f"*{SUFFIX}") if path.is_file()]
+    if files:
+        return max(files, key=lambda path: path.stat().st_mtime_ns).relative_to(folder)
     if running := [head.path for head in running_heads(environ) if head.path is not None]:
         return running[0]
-    raise UserError(f"there is no recording in {folder}; name one with --db, or go to its folder.")
+    raise UserError(f"no recording in {folder}; name one with --db, or change to its folder.")
 
 
 def open_source(db: Path | None, environ: Mapping[str, str]) -> QuerySource:
-    """The recording to ask, through its head while it is written; close it afterwards.
+    """Open the recording, through its head while it is written; close it afterwards.
 
     Raises UserError, StoreError.
     """
@@ -77,14 +77,14 @@ def open_source(db: Path | None, environ: Mapping[str, str]) -> QuerySource:
             return FileSource(path)
         except FileInUseError:
             if time.monotonic() > deadline:
-                if said := registry.describe_remote_writer(path):
-                    raise FileInUseError(said) from None
+                if elsewhere := registry.describe_remote_writer(path):
+                    raise FileInUseError(elsewhere) from None
                 raise
         time.sleep(0.1)
 
 
-def session_named(source: QuerySource, name: str) -> Period:
-    """The session of this name or number; of several with the name the newest, and that is told.
+def choose_session(source: QuerySource, name: str) -> Period:
+    """Return the session of this name or number; of several, the newest, with a notice.
 
     Raises UserError, StoreError.
     """
@@ -93,8 +93,8 @@ def session_named(source: QuerySource, name: str) -> Period:
         numbers = ", ".join(map(str, older))
         other = "the other" if len(older) == 1 else "another"
         print(
-            f"gswarm-tui: {len(older) + 1} sessions are named {printable(period.name)}; this is the newest, "
-            f"number {period.session_id}. Name {other} by its number: {numbers}.",
+            f"gswarm-tui: {len(older) + 1} sessions are named {printable(period.name)}; using the newest, "
+            f"number {period.session_id}. Choose {other} by its number: {numbers}.",
             file=sys.stderr,
         )
     return period

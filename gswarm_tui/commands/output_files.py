@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, and take nothing's place unasked."""
+"""Output files and folders: they appear complete or not at all, and replace others only with ``force``."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from gswarm_tui.store.transfer.parquet import is_dataset
 
 @contextlib.contextmanager
 def new_file(path: Path, *, force: bool, unlike: Path) -> Iterator[TextIO]:
-    """A file that is ``path`` once the block ends well; with ``force`` it replaces one that is there.
+    """Open a file that becomes ``path`` when the block succeeds; with ``force`` it replaces another.
 
     ``unlike`` is the recording, which must not be overwritten.
 
     Raises:
-        UserError: ``path`` is taken, or its folder isn't there.
-        StoreError: it can't be written.
+        UserError: ``path`` exists, or its folder doesn't.
+        StoreError: writing failed.
     """
     _check_folder(path)
     if path.exists() and not path.is_dir() and not force:
-        raise UserError(f"{_said(path)} exists; name another file with -o, or replace it with --force.")
+        raise UserError(f"{_shown(path)} exists; name another file with -o, or replace it with --force.")
     with atomic_file(path, unlike) as part, part.open("w", encoding="utf-8", newline="") as out:
         yield out
 
 
 @contextlib.contextmanager
 def new_folder(path: Path, *, force: bool) -> Iterator[Path]:
-    """An empty folder that is ``path`` once the block ends well; with ``force`` it replaces an older export.
+    """Make a folder that becomes ``path`` when the block succeeds; with ``force`` it replaces an export.
 
     Raises:
-        UserError: ``path`` is taken, or its folder isn't there, or ``force`` would delete what is no export.
-        StoreError: it can't be written.
+        UserError: ``path`` exists, its folder doesn't, or ``force`` would delete other files.
+        StoreError: writing failed.
     """
     _check_folder(path)
     if path.exists() and not path.is_dir():
-        raise UserError(f"{_said(path)} is a file, and Parquet is written to a folder; name one with -o.")
+        raise UserError(f"{_shown(path)} is a file, but Parquet is written to a folder; name one with -o.")
     full = path.is_dir() and any(path.iterdir())
     if full and not force:
         raise UserError(
-            f"{_said(path)} isn't empty; name another folder with -o, or replace it with --force."
+            f"{_shown(path)} isn't empty; name another folder with -o, or replace it with --force."
         )
     if full and not is_dataset(path):
         raise UserError(
-            f"{_said(path)} holds more than an export, so it is left alone; name another with -o."
+            f"{_shown(path)} holds files besides an export and is not replaced; name another folder with -o."
         )
     try:
         with tempfile.TemporaryDirectory(
@@ -63,24 +63,24 @@ def new_folder(path: Path, *, force: bool) -> Iterator[Path]:
                 path.rename(Path(made) / "old")
             part.rename(path)
     except OSError as error:
-        raise StoreError(f"{_said(path)} can't be written: {error.strerror or error}") from error
+        raise StoreError(f"{_shown(path)} can't be written: {error.strerror or error}") from error
 
 
 def file_name(name: str) -> str:
-    """A session's name as that of a file, without what a shell or another system would mind."""
+    """Turn a session's name into a portable file name."""
     return re.sub(r"[^\w.+-]+", "-", name).strip("-.")[:80] or "session"
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
+    """Return the bytes of a file, or of all files in a folder."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
 
 
 def _check_folder(path: Path) -> None:
     if not path.parent.is_dir():
-        raise UserError(f"there is no folder {_said(path.parent)}; make it, or name another place with -o.")
+        raise UserError(f"no folder {_shown(path.parent)}; create it, or name another one with -o.")
 
 
-def _said(path: Path) -> str:
+def _shown(path: Path) -> str:
     return printable(str(path))
