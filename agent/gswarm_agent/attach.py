@@ -1,8 +1,8 @@
-"""Attach: joins standard input and output to the recording's agent on this node, and starts it if need be.
+"""Attach: connects standard input and output to the recording's agent on this node, and starts it if needed.
 
-The agent is a daemon made by two forks of this process: no second Python has to start before the first frame.
-Nothing that takes long is imported for the same reason, and ``socket``, ``threading``, ``typing`` and
-``contextlib`` do: longer than Python's own start. What the agent needs is imported by the agent.
+The agent is a daemon forked twice from this process: no second Python has to start before the first frame.
+For the same reason this module doesn't import ``socket``, ``threading``, ``typing`` and ``contextlib``,
+which take longer than Python's own start. The agent imports what it needs itself.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     Serve = Callable[[Folder, socket.socket], None]
 
 READY, BUSY = b"ready", b"busy"
-_PATIENCE_S = 20.0
-_LAST_WORDS_S = 2.0
-_AGAIN_S = 0.02
+_TIMEOUT_S = 20.0
+_BYE_S = 2.0
+_RETRY_S = 0.02
 _ENDING_S = 0.5
-_GREETING_S = 5.0
+_FIRST_BYTES_S = 5.0
 _CHUNK = 65536
 _KIND, _PIPE = 0o170000, 0o010000  # S_IFMT and S_IFIFO of stat(2)
 
 
 def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
-    """Relay between the head and the agent of the recording ``name``. Returns an exit status.
+    """Relay between the head and the agent in the folder ``name``. Returns an exit status.
 
-    Before the agent speaks, it is said ``GSWARM-AT TOP``: in which folder that of the agent is. Where
-    standard output is a pipe, the agent is given it and writes to it itself: to wake this process for each
-    frame takes a tenth of what the frame does. An agent of before, which doesn't take it, is relayed.
+    The line ``GSWARM-AT TOP`` before the agent's first bytes names the folder above its own. If standard
+    output is a pipe, the agent gets it and writes to it directly, because waking this process for each
+    frame costs a tenth of the frame. The bytes of an older agent, which doesn't take the pipe, are relayed.
 
-    ``serve`` is what the agent does, called in its own process. With ``hold``, whoever started the agent
-    stays until that has ended: with the last task of a Slurm step all of its processes end. SIGTERM, the
-    end of the job, is handed on to the agent then, which Slurm may not know as part of the step.
+    ``serve`` runs the agent, in its own process. With ``hold``, the process that started the agent stays
+    until the agent has ended, because all processes of a Slurm step end with its last task. It passes
+    SIGTERM, the end of the job, on to the agent, which Slurm may not know as part of the step.
     """
     try:
         connection, folder, started = _reach(name, tops(top), serve)
@@ -53,20 +53,20 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
         import signal
 
         agent = peer_pid(connection)
-        signal.signal(signal.SIGTERM, lambda number, _frame: _hand_on(agent, number))
+        signal.signal(signal.SIGTERM, lambda number, _frame: _pass_on(agent, number))
     greeted, listened = _thread.allocate_lock(), _thread.allocate_lock()
     greeted.acquire()
     listened.acquire()
     _thread.start_new_thread(_relay_in, (connection, greeted, listened, hold))
-    said = f"GSWARM-AT {folder.top}\n".encode()
+    preamble = f"GSWARM-AT {folder.top}\n".encode()
     try:
         while True:
             data = connection.recv(_CHUNK)
             if not data:
                 break
-            _write(1, said + data)
-            if said:
-                said = b""
+            _write(1, preamble + data)
+            if preamble:
+                preamble = b""
                 greeted.release()
     except OSError:  # the agent or the head is gone
         pass
@@ -78,10 +78,10 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
 
 
 def report_end(name: str, top: str) -> int:
-    """Say of an agent that just ended what ``attach`` would have said. Returns its exit status."""
-    for place in tops(top):
+    """Print why an agent ended, as ``attach`` would have. Returns the exit status of ``attach``."""
+    for path in tops(top):
         try:
-            folder = Folder(place, name)
+            folder = Folder(path, name)
         except OSError:
             continue
         return _report_end(folder)
@@ -91,36 +91,36 @@ def report_end(name: str, top: str) -> int:
 def _report_end(folder: Folder) -> int:
     if not _was_killed(folder):
         return 0
-    said = _last_line(folder.read(LOG))
-    print("the agent on this node was killed" + (f": {said}" if said else ""), file=sys.stderr)
+    line = _last_line(folder.read(LOG))
+    print("the agent on this node was killed" + (f": {line}" if line else ""), file=sys.stderr)
     return 1
 
 
-def _reach(name: str, places: Sequence[str], serve: Serve) -> tuple[_socket.socket, Folder, bool]:
-    """A connection to the agent, its folder, and whether it was started for this."""
+def _reach(name: str, tops: Sequence[str], serve: Serve) -> tuple[_socket.socket, Folder, bool]:
+    """Return a connection to the agent, its folder, and whether this call started it."""
     started = False
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     while True:
-        folder = Folder.find(places, name)
+        folder = Folder.find(tops, name)
         try:
             return connect(folder), folder, started
         except (FileNotFoundError, ConnectionRefusedError):
-            said = start(folder, serve)
-        if said == READY:
+            outcome = start(folder, serve)
+        if outcome == READY:
             started = True
             continue
-        if said != BUSY:
+        if outcome != BUSY:
             raise FolderError(
-                said.decode("utf-8", "replace") or f"the agent didn't start, see {folder.path}/log"
+                outcome.decode("utf-8", "replace") or f"the agent didn't start, see {folder.path}/log"
             )
         if time.monotonic() > deadline:
             raise FolderError(f"the agent in {folder.path} doesn't answer")
         folder.close()
-        time.sleep(_AGAIN_S)
+        time.sleep(_RETRY_S)
 
 
 def connect(folder: Folder) -> _socket.socket:
-    """A connection to who serves a folder. Raises OSError."""
+    """Return a connection to the process that serves a folder. Raises OSError."""
     connection = _socket.socket(_socket.AF_UNIX)
     try:
         connection.connect(folder.address())
@@ -131,7 +131,7 @@ def connect(folder: Folder) -> _socket.socket:
 
 
 def peer_pid(connection: _socket.socket) -> int:
-    """The process at the other end of a connection."""
+    """Return the ID of the process at the other end of a connection."""
     import struct
 
     layout = struct.Struct("3i")
@@ -140,19 +140,19 @@ def peer_pid(connection: _socket.socket) -> int:
 
 
 def start(folder: Folder, serve: Serve) -> bytes:
-    """Start the agent as a daemon: READY when it listens, BUSY where another one is, else a sentence."""
+    """Start the agent as a daemon; return READY, BUSY if another agent runs, else an error message."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         _become_agent(folder, serve, writing)
     os.close(writing)
     os.waitpid(child, 0)
-    with open(reading, "rb") as said:  # noqa: PTH123  # a descriptor
-        return said.read()
+    with open(reading, "rb") as outcome:  # noqa: PTH123  # a descriptor
+        return outcome.read()
 
 
 def _become_agent(folder: Folder, serve: Serve, writing: int) -> NoReturn:
-    """Never returns: whatever was on this process's stack is the other process's."""
+    """Never returns: this process's stack belongs to its parent."""
     status = 1
     try:
         os.setsid()
@@ -164,7 +164,7 @@ def _become_agent(folder: Folder, serve: Serve, writing: int) -> NoReturn:
         try:
             lock = folder.lock()
             listener = None if lock is None else _listen(folder)
-        except FileNotFoundError:  # the folder was removed by the agent that ended just now
+        except FileNotFoundError:  # an agent that just ended has removed its folder
             lock = listener = None
         except OSError as error:
             os.write(writing, f"the agent can't start in {folder.path}: {error.strerror}".encode())
@@ -174,7 +174,7 @@ def _become_agent(folder: Folder, serve: Serve, writing: int) -> NoReturn:
         if listener is not None:
             serve(folder, listener)
         status = 0
-    except BaseException:  # there is nobody above; the log has to tell
+    except BaseException:  # no caller is left to handle it: log it
         import traceback
 
         traceback.print_exc()
@@ -186,7 +186,7 @@ def _become_agent(folder: Folder, serve: Serve, writing: int) -> NoReturn:
 
 
 def _leave_streams(folder: Folder, writing: int) -> None:
-    """Keep nothing open of the connection, or it would not end; what is printed goes to the log."""
+    """Close the connection's descriptors, without which it couldn't end; prints go to the log."""
     kept = {writing, *folder.descriptors}
     nothing, log = os.open(os.devnull, os.O_RDWR), folder.open_log()
     for descriptor, source in ((0, nothing), (1, log), (2, log)):
@@ -195,7 +195,7 @@ def _leave_streams(folder: Folder, writing: int) -> None:
         if int(name) > 2 and int(name) not in kept:
             try:
                 os.close(int(name))
-            except OSError:  # the one that the folder was listed by
+            except OSError:  # the descriptor of the listing itself
                 pass
 
 
@@ -213,15 +213,15 @@ def _listen(folder: Folder) -> socket.socket:
 def _relay_in(
     connection: _socket.socket, greeted: _thread.LockType, listened: _thread.LockType, hold: bool
 ) -> None:
-    """Hand on what the head says; ``greeted`` is locked until the agent has spoken, ``listened`` to the end.
+    """Relay the head's bytes; ``greeted`` is locked until the agent has spoken, ``listened`` until the end.
 
-    Standard output goes with the first of it, if it is a pipe: it becomes one that nobody waits for, which
-    others who write to a terminal or a file wouldn't understand.
+    Standard output goes along with the first bytes if it is a pipe. The agent sets it to non-blocking, which
+    other programs that write to a terminal or a file wouldn't expect.
     """
     try:
         if _is_pipe() and (data := os.read(0, _CHUNK)):
-            # What the agent has said by now comes before what it writes itself.
-            if greeted.acquire(timeout=_GREETING_S):
+            # The bytes that were relayed so far come before those that the agent writes itself.
+            if greeted.acquire(timeout=_FIRST_BYTES_S):
                 given = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, (1).to_bytes(4, sys.byteorder))
                 data = data[connection.sendmsg([data], [given]) :]
             connection.sendall(data)
@@ -236,8 +236,8 @@ def _relay_in(
         connection.shutdown(_socket.SHUT_WR)
     except OSError:
         pass
-    # The agent closes its side now. Where nobody reads what it said before, there is no use in waiting.
-    time.sleep(_LAST_WORDS_S)
+    # The agent closes its side now; don't wait for long if nobody reads its last bytes.
+    time.sleep(_BYE_S)
     if not hold:
         _leave_output()
         os._exit(0)
@@ -245,12 +245,12 @@ def _relay_in(
 
 
 def _is_pipe() -> bool:
-    """Whether standard output is one."""
+    """Return whether standard output is a pipe."""
     return os.fstat(1).st_mode & _KIND == _PIPE
 
 
 def _leave_output() -> None:
-    """Whoever writes to standard output after this process waits for room, as before."""
+    """Set standard output back to blocking, for programs that write to it afterwards."""
     try:
         if _is_pipe():
             os.set_blocking(1, True)
@@ -258,7 +258,7 @@ def _leave_output() -> None:
         pass
 
 
-def _hand_on(agent: int, number: int) -> None:
+def _pass_on(agent: int, number: int) -> None:
     try:
         os.kill(agent, number)
     except ProcessLookupError:
@@ -266,16 +266,16 @@ def _hand_on(agent: int, number: int) -> None:
 
 
 def _hold(folder: Folder) -> int:
-    """Stay until the agent has ended."""
+    """Wait until the agent has ended."""
     try:
         folder.lock(wait=True, create=False)
-    except OSError:  # it took its folder along
+    except OSError:  # the agent has removed its folder
         pass
     return 0
 
 
 def _was_killed(folder: Folder) -> bool:
-    """Whether the agent has ended without taking its socket along."""
+    """Return whether the agent has ended without removing its socket."""
     deadline = time.monotonic() + _ENDING_S
     try:
         while time.monotonic() < deadline:
@@ -283,8 +283,8 @@ def _was_killed(folder: Folder) -> bool:
             if lock is not None:
                 os.close(lock)
                 return SOCKET in folder.names()
-            time.sleep(_AGAIN_S)
-    except OSError:  # it took its folder along
+            time.sleep(_RETRY_S)
+    except OSError:  # the agent has removed its folder
         pass
     return False
 

@@ -1,8 +1,8 @@
-"""Command lines without their secrets.
+"""Removes secrets from command lines.
 
-Hidden are the value of a flag, variable or field whose name ends as a secret's does (``--hf-token X``,
-``WANDB_API_KEY=X``, ``"password": "X"``), a URL's password, an Authorization header, and tokens that are
-known by their shape. A secret that nothing marks as one can't be told from other words.
+It hides the value of a flag, variable or field whose name ends like that of a secret (``--hf-token X``,
+``WANDB_API_KEY=X``, ``"password": "X"``), a URL's password, an Authorization header, and tokens with a known
+shape. It can't recognise other secrets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _IN_TEXT = (
 
 
 def redact(words: Iterable[str]) -> List[str]:
-    """The words of a command line, what is secret in them replaced by ``HIDDEN``."""
+    """Return the words of a command line with secrets replaced by ``HIDDEN``."""
     shown: List[str] = []
     secret_follows = False
     for word in words:
@@ -51,7 +51,7 @@ def redact(words: Iterable[str]) -> List[str]:
 
 
 def _redact_text(text: str) -> str:
-    """One word, which may be a whole shell line, a URL or JSON."""
+    """Redact one word, which may be a whole shell line, a URL or JSON."""
     for pattern in _IN_TEXT:
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text

@@ -1,9 +1,8 @@
-"""A synthetic node for demos and scale tests: one training job, told by arithmetic.
+"""A simulated node for demos and scale tests: one training job, computed.
 
-Everything follows from the seed, the node's name and the time since ``origin_ns``; the same three give the
-same readings in any process. The job warms up, trains in epochs with an evaluation and a checkpoint at
-the end of each, and has what real fleets have: a GPU nobody uses, a node that waits for its disks, one that
-runs hot, a straggler, and memory that collects errors.
+The seed, the node's name and the time since ``origin_ns`` determine every sample, in any process. The job
+warms up, trains in epochs with an evaluation and a checkpoint at the end of each, and has the problems of
+real fleets: an idle GPU, a node that waits for its disks, a hot node, a straggler, and memory errors.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _BITS = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Simulation:
-    """Which synthetic node this is: the ``index``-th of ``nodes``, with ``gpus`` GPUs.
+    """The parameters of a simulated node: the ``index``-th of ``nodes``, with ``gpus`` GPUs.
 
     ``origin_ns`` is the monotonic time at which the job began, None for now.
     """
@@ -74,7 +73,7 @@ class Simulation:
 
 
 def parse_simulation(text: str) -> Simulation:
-    """A simulation from a JSON object with the fields of ``Simulation``. Raises ValueError."""
+    """Parse a JSON object with the fields of ``Simulation``. Raises ValueError."""
     try:
         given = json.loads(text)
     except ValueError:
@@ -85,12 +84,12 @@ def parse_simulation(text: str) -> Simulation:
     for name, value in given.items():
         wanted = str if name == "node" else int
         if name not in known or not isinstance(value, wanted):
-            raise ValueError(f"a simulation has no {name!r} that is {value!r}")
+            raise ValueError(f"a simulation can't have {name!r} = {value!r}")
     return Simulation(**given)
 
 
 def traits(simulation: Simulation) -> FrozenSet[str]:
-    """What is odd about this node: five things in a small fleet, one node in six of a large one."""
+    """Return this node's problems: five in a small fleet, one node in six of a large one."""
     order = random.Random(simulation.seed).sample(range(simulation.nodes), simulation.nodes)  # noqa: S311
     odd = [kind for kind in _ODD if kind != LOADER or simulation.nodes >= 4]
     found = set()
@@ -103,7 +102,7 @@ def traits(simulation: Simulation) -> FrozenSet[str]:
 
 
 def _unit(key: int, step: int) -> float:
-    """A number in [0, 1) that looks random (splitmix64)."""
+    """Return a pseudo-random number in [0, 1) (splitmix64)."""
     x = (key + step * 0x9E3779B97F4A7C15) & _BITS
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _BITS
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _BITS
@@ -111,7 +110,7 @@ def _unit(key: int, step: int) -> float:
 
 
 def _noise(key: int, x: float) -> float:
-    """Smooth noise in [0, 1) that changes over a distance of 1."""
+    """Return smooth noise in [0, 1) that changes over a distance of 1."""
     step = math.floor(x)
     part = x - step
     low, high = _unit(key, step), _unit(key, step + 1)
@@ -119,7 +118,7 @@ def _noise(key: int, x: float) -> float:
 
 
 class _Job:
-    """What all GPUs of a node do together. Times are seconds since the job began."""
+    """The load that all GPUs of a node share. Times are seconds since the job began."""
 
     def __init__(self, simulation: Simulation, odd: FrozenSet[str]) -> None:
         self.key = zlib.crc32(f"{simulation.seed} {simulation.node}".encode()) << 20
@@ -128,27 +127,27 @@ class _Job:
         self.delay = 4.0 * simulation.index / simulation.nodes + _unit(self.key, 1)
 
     def warm(self, t: float) -> float:
-        """How far the warm-up is, 0 to 1."""
+        """Return the progress of the warm-up, 0 to 1."""
         return min(1.0, max(0.0, (t - self.delay) / _WARM_UP_S))
 
     def checkpoint(self, t: float) -> float:
-        """1 while the model is written out, else 0."""
+        """Return 1 while the job writes a checkpoint, else 0."""
         return 1.0 if t > _WARM_UP_S and t % _EPOCH_S > _EPOCH_S - _CHECKPOINT_S else 0.0
 
     def evaluating(self, t: float) -> bool:
-        """Whether the job evaluates, which needs less than training."""
+        """Return whether the job evaluates, which loads GPUs less than training."""
         into = t % _EPOCH_S
         end = _EPOCH_S - _CHECKPOINT_S
         return t > _WARM_UP_S and end - _EVALUATION_S < into <= end
 
     def starved(self, t: float) -> float:
-        """How much the GPUs wait for data, 0 to 1."""
+        """Return the share of time that GPUs wait for data, 0 to 1."""
         if not self.loader or t < _WARM_UP_S:
             return 0.0
         return 0.25 + 0.75 * _noise(self.key + 2, t / 7)
 
     def level(self, t: float) -> float:
-        """How hard the GPUs work, 0 to 1."""
+        """Return the load of the GPUs, 0 to 1."""
         warm = self.warm(t)
         level = 0.97 * warm * warm
         if self.checkpoint(t):
@@ -175,11 +174,11 @@ class _Gpu:
 
     @property
     def hot(self) -> float:
-        """How much heat holds the clocks down, 0 to 1."""
+        """Thermal throttling of the clocks, 0 to 1."""
         return min(1.0, max(0.0, (self._temp - _SLOWDOWN_C) / 5))
 
     def level(self, t: float) -> float:
-        """Share of time in which kernels run, 0 to 1."""
+        """Return the share of time in which kernels run, 0 to 1."""
         if self.kind == IDLE:
             return 0.0
         level = self.job.level(t)
@@ -188,7 +187,7 @@ class _Gpu:
         return level * (1 - 0.03 * self._character - 0.03 * _noise(self.key, t * 1.7))
 
     def power(self, t: float) -> float:
-        """Watts drawn."""
+        """Return the power in watts."""
         if self.kind == IDLE:
             return _IDLE_W + 2 * _noise(self.key, t)
         wanted = 1.04 - 0.12 * self._character - 0.06 * _noise(self.key + 1, t / 3)
@@ -198,7 +197,7 @@ class _Gpu:
         return min(_POWER_LIMIT_W, _IDLE_W + (_POWER_LIMIT_W * wanted - _IDLE_W) * self.level(t))
 
     def row(self, t: float) -> Row:
-        """All GPU metrics at a time that is not before the last one asked for."""
+        """Return all GPU metrics; times may not decrease between calls."""
         self._advance(t)
         level, power, hot, temp = self.level(t), self.power(t), self.hot, self._temp
         busy = self.kind != IDLE
@@ -235,7 +234,7 @@ class _Gpu:
         )
 
     def errors(self, t: float) -> int:
-        """Corrected memory errors so far."""
+        """Return the corrected memory errors so far."""
         return int(max(0.0, t - _FIRST_ERROR_S) / 6) if self.kind == ERRORS else 0
 
     def _advance(self, t: float) -> None:
@@ -247,7 +246,7 @@ class _Gpu:
             self._temp = self._temperature(self._second)
 
     def _temperature(self, t: float) -> float:
-        """Degrees Celsius from the power of the last seconds; a hot GPU is badly cooled now and then."""
+        """Return degrees Celsius from the power of the last seconds; a hot GPU lacks cooling now and then."""
         heat = sum(weight * watts for weight, watts in enumerate(self._recent, 1)) / _WEIGHTS
         resistance = 0.060 + (0.05 * max(0.0, math.sin(t / 20 - 0.5)) if self.kind == HOT else 0)
         return 26 + 1.1 * (self.index % 4) + 3 * self._character + resistance * heat
@@ -257,7 +256,7 @@ class _Gpu:
 
 
 class SimulatedNode:
-    """A probe of a node that isn't there."""
+    """A probe of a simulated node."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -272,7 +271,7 @@ class SimulatedNode:
         self._last: Optional[float] = None
 
     def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
-        """Facts that a node of this name always has."""
+        """Return the facts of the node, which follow from its name."""
         old = OLD_DRIVER in self._odd
         host = HostFacts(
             hostname=self._simulation.node,
@@ -298,11 +297,11 @@ class SimulatedNode:
             )
             for gpu in self._gpus
         )
-        reason = f"the simulated driver {host.driver_version} does not tell the memory temperature"
+        reason = f"the simulated driver {host.driver_version} does not report the memory temperature"
         return host, gpus, {"mem_temp_c": reason} if old else {}
 
     def read(self, now_ns: int) -> TickSamples:
-        """What the node does at a monotonic time; like a real one it has no rates in the first reading."""
+        """Return the samples at a monotonic time; like a real node's, the first ones have no rates."""
         t = max(0.0, (now_ns - self._origin_ns) / 1e9)
         last, self._last = self._last, t
         first = last is None
@@ -315,10 +314,10 @@ class SimulatedNode:
         )
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
     def _kind_of(self, index: int) -> Optional[str]:
-        """What is odd about a GPU; each oddity has its own GPUs, two for heat, which neighbours share."""
+        """Return a GPU's problem, if any; heat affects two neighbours, the others one GPU each."""
         count = self._simulation.gpus
         first = int(_unit(self._key, 3) * count)
         places = {IDLE: (0,), HOT: (1, 2), STRAGGLER: (3,), ERRORS: (4,)}

@@ -1,4 +1,4 @@
-"""What a launcher is: the way to start an agent on a node and to talk with it; and how that fails."""
+"""Contracts of launchers, which start agents on nodes, and of the channels to these agents."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
 
 
 class Retry(enum.Enum):
-    """When it makes sense to try a failed launch again."""
+    """How soon to retry a failed launch."""
 
     SOON = "soon"
     SLOWLY = "slowly"
-    """Only a person can mend it: look again now and then."""
+    """Only a person can repair it: retry now and then."""
     NEVER = "never"
 
 
 class LaunchError(Exception):
-    """An agent could not be started. ``reason`` says why in one clause, ``remedy`` what the person can do."""
+    """Raised if an agent can't be started: the reason in one clause, and a remedy for the user."""
 
     def __init__(self, reason: str, remedy: str = "", retry: Retry = Retry.SOON) -> None:
         super().__init__(reason)
@@ -33,39 +33,39 @@ class LaunchError(Exception):
 
 
 class Channel(Protocol):
-    """The bytes of one running agent. Whoever opened it closes it."""
+    """The connection to one running agent; its opener closes it."""
 
     async def read(self) -> bytes:
-        """The next bytes of the agent's wire, empty at its end. Raises ConnectionError where it broke off."""
+        """Return the agent's next bytes, empty at their end. Raises ConnectionError."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the agent; nothing happens when it is gone."""
+        """Send bytes to the agent; ignored if it has ended."""
 
     def stderr(self) -> bytes:
-        """The end of what was written to stderr on the way to the agent and by it."""
+        """Return the last output on stderr of the agent and of the programs that started it."""
 
     async def explain_end(self) -> str:
-        """After the end of ``read``: why the agent ended, in one clause."""
+        """Return why the agent ended, in one clause; call it after the end of ``read``."""
 
     async def close(self) -> None:
-        """End the agent and let go of everything; may be called again."""
+        """Close the connection and end its processes; may be called again."""
 
 
 @runtime_checkable
-class Eager(Protocol):
-    """A channel that can hand over bytes as they come."""
+class PushChannel(Protocol):
+    """A channel that hands over bytes as they arrive, which costs less than waking a task for each read."""
 
-    async def each(self, take: Callable[[bytes], bool]) -> bool:
-        """See ``each``."""
+    async def for_each_chunk(self, take: Callable[[bytes], bool]) -> bool:
+        """See the function ``for_each_chunk``."""
 
 
-async def each(channel: Channel, take: Callable[[bytes], bool]) -> bool:
-    """Give ``take`` what comes on a channel, piece by piece, until it says True; False where it all ended.
+async def for_each_chunk(channel: Channel, take: Callable[[bytes], bool]) -> bool:
+    """Pass a channel's bytes to ``take`` until it returns True; return False at the channel's end.
 
-    What it raises is raised, and ConnectionError where the channel broke off.
+    Raises what ``take`` raises, and ConnectionError if the connection broke.
     """
-    if isinstance(channel, Eager):
-        return await channel.each(take)
+    if isinstance(channel, PushChannel):
+        return await channel.for_each_chunk(take)
     while data := await channel.read():
         if take(data):
             return True
@@ -73,60 +73,60 @@ async def each(channel: Channel, take: Callable[[bytes], bool]) -> bool:
 
 
 class Launcher(Protocol):
-    """Starts agents, each on its node; may share what they have in common."""
+    """Starts agents on nodes."""
 
     async def open(self, node: str) -> Channel:
         """Start the agent on a node. Raises LaunchError."""
 
     async def close(self) -> None:
-        """Let go of what is shared. Channels are closed before."""
+        """Close connections that channels share; called after the channels are closed."""
 
 
 @runtime_checkable
-class Joining(Launcher, Protocol):
-    """A launcher that can join an agent which serves already without a command on its node."""
+class JoiningLauncher(Launcher, Protocol):
+    """A launcher that can connect to a running agent without a command on its node."""
 
     async def join(self, node: str, lives: Collection[str]) -> Channel:
-        """Join the agent of a node if it is in one of these lives, else as ``open``. Raises LaunchError."""
+        """Connect to a running agent in one of these lives, else ``open``. Raises LaunchError."""
 
 
 async def reach(launcher: Launcher, node: str, lives: Collection[str]) -> Channel:
-    """Join the agent of a node, of which these lives are known, or start it. Raises LaunchError."""
-    if lives and isinstance(launcher, Joining):
+    """Connect to a node's running agent, known by these lives, or start one. Raises LaunchError."""
+    if lives and isinstance(launcher, JoiningLauncher):
         return await launcher.join(node, lives)
     return await launcher.open(node)
 
 
-class Asking(Launcher, Protocol):
-    """A launcher of real nodes, on which commands of the agent can be run that say the magic first."""
+class CommandLauncher(Launcher, Protocol):
+    """A launcher that can also run the agent's commands on its nodes, such as ``status``."""
 
-    async def open(self, node: str, *words: str) -> Channel:
-        """Start the agent on a node, or run its command ``words``. Raises LaunchError."""
+    async def open(self, node: str, *arguments: str) -> Channel:
+        """Start the agent on a node, or run it with these arguments. Raises LaunchError."""
 
 
 def check_name(node: str, option: str = "--nodes") -> None:
-    """Refuse, with a LaunchError, a name that is none and could be taken for an option or a command."""
+    """Raise LaunchError for an invalid host name, which might pass for an option or a command."""
     if not _NODE_NAME.fullmatch(node):
         raise LaunchError(f"{clean(node, 60)!r} is no host name", f"correct {option}", Retry.NEVER)
 
 
 def clean(text: str, longest: int = LONGEST_REASON) -> str:
-    """Text from elsewhere as one bounded line without control or formatting characters."""
+    """Return untrusted text as one short line without control characters."""
     spaced = "".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in text[: 8 * longest])
     line = " ".join(spaced.split())
     return line if len(line) <= longest else line[: longest - 1].rstrip() + "…"
 
 
 def last_line(output: bytes) -> str:
-    """The last line of a program's output that says something, cleaned."""
+    """Return the last line of a program's output that isn't empty, cleaned."""
     for line in reversed(output.decode("utf-8", "replace").splitlines()):
-        if said := clean(line):
-            return said
+        if text := clean(line):
+            return text
     return ""
 
 
 def allow_many_files() -> None:
-    """Raise this process's soft limit of open files to its hard one: each node takes one to four."""
+    """Raise the soft limit of open files to the hard one: each node needs one to four."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,6 +1,6 @@
-"""What comes on a channel: handed over as it comes, or held until somebody wants it.
+"""The reading half of a channel: passes bytes on as they arrive, or holds them until somebody reads.
 
-A task that is woken for each piece costs three times as much as a call, which a thousand nodes make felt.
+Waking a task for each chunk costs three times as much as a call, which counts with a thousand nodes.
 """
 
 from __future__ import annotations
@@ -9,24 +9,23 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-MOST_HELD = 256 * 1024
-"""So many bytes."""
+MOST_HELD_BYTES = 256 * 1024
 
 
 class PausableSource(Protocol):
-    """Where bytes come from: a transport of asyncio, or a channel of asyncssh."""
+    """The origin of the bytes: a transport of asyncio, or a channel of asyncssh."""
 
     def pause_reading(self) -> None:
-        """Let no more come for now."""
+        """Stop reading for now."""
 
     def resume_reading(self) -> None:
-        """Let it come again."""
+        """Read again."""
 
 
 class Inbox:
-    """The reading half of a channel; see ``Channel``. Of what nobody takes about ``MOST_HELD`` are held.
+    """The reading half of a ``Channel``; holds about ``MOST_HELD_BYTES`` that nobody has read.
 
-    ``source`` is to be set when it is known.
+    Set ``source`` when it is known.
     """
 
     def __init__(self) -> None:
@@ -39,34 +38,34 @@ class Inbox:
         self._take: Callable[[bytes], bool] | None = None
         self._taken: asyncio.Future[bool] | None = None
 
-    def came(self, data: bytes) -> None:
-        """A piece came."""
+    def received(self, data: bytes) -> None:
+        """Pass on a chunk, or hold it."""
         if self._take is None or self._taken is None or self._taken.done():
             self._hold(data)
             return
         try:
             if self._take(data):
                 self._taken.set_result(True)
-        except Exception as error:  # whatever it is, it is for whoever takes
+        except Exception as error:  # for the task that reads
             self._taken.set_exception(error)
 
     def _hold(self, data: bytes) -> None:
         self._held.append(data)
         self._size += len(data)
-        if self._size >= MOST_HELD and not self._paused and self.source is not None:
+        if self._size >= MOST_HELD_BYTES and not self._paused and self.source is not None:
             self._paused = True
             self.source.pause_reading()
 
     def ended(self, problem: Exception | None = None) -> None:
-        """Nothing more comes, because of a problem or because that was all."""
+        """End the stream, because of a problem or because it is complete."""
         if self._ended:
             return
         self._ended, self._problem = True, problem
         if self._taken is not None and not self._taken.done():
             self._taken.set_result(False)
 
-    async def each(self, take: Callable[[bytes], bool]) -> bool:
-        """Hand over what comes, as it comes; see ``launch.base.each``."""
+    async def for_each_chunk(self, take: Callable[[bytes], bool]) -> bool:
+        """Pass bytes on as they arrive; see ``launch.base.for_each_chunk``."""
         while self._held:
             data = b"".join(self._held)
             self._held.clear()
@@ -88,13 +87,13 @@ class Inbox:
         return False
 
     async def read(self) -> bytes:
-        """The next bytes, empty at the end. Raises ConnectionError where it broke off."""
-        came = b""
+        """Return the next bytes, empty at the end. Raises ConnectionError if the connection broke."""
+        chunk = b""
 
         def take(data: bytes) -> bool:
-            nonlocal came
-            came = data
+            nonlocal chunk
+            chunk = data
             return True
 
-        await self.each(take)
-        return came
+        await self.for_each_chunk(take)
+        return chunk

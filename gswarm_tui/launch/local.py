@@ -1,4 +1,4 @@
-"""Starts the agent on this machine, from the head's own environment."""
+"""Launches the agent on this machine, from the head's own environment."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from gswarm_tui.launch.process import ProcessChannel
 
 
 class LocalLauncher:
-    """Runs the agent on the head's own machine; see ``Launcher``. The node's name is only a name here."""
+    """Runs the agent on the head's own machine, whatever the node's name is; see ``Launcher``."""
 
     def __init__(self, serving: Serving | None = None) -> None:
         self._serving = serving or Serving()
 
-    async def open(self, node: str, *words: str) -> ProcessChannel:
-        """Start the agent; see ``Asking`` for ``words``."""
-        return await ProcessChannel.start(agent_command(*(words or self._serving.arguments(node))))
+    async def open(self, node: str, *arguments: str) -> ProcessChannel:
+        """Start the agent; see ``CommandLauncher``."""
+        return await ProcessChannel.start(agent_command(*(arguments or self._serving.arguments(node))))
 
     async def close(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: no connection is shared."""
 
 
 def agent_command(*arguments: str) -> list[str]:
-    """The command that runs the head's own copy of the agent, without the current folder on its path."""
+    """Return the command of the head's own agent, without the current folder on its path."""
     return [sys.executable, "-P", "-m", "gswarm_agent", *arguments]

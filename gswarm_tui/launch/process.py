@@ -18,13 +18,13 @@ _ENDING = (signal.SIGTERM, *_KILLING)
 
 
 class ProcessChannel:
-    """Talks with a child that speaks the wire on its standard streams; see ``Channel``.
+    """The standard streams of a child process that runs an agent; see ``Channel``.
 
-    ``leaves`` says that ``close`` ends only the child and the way to what it started elsewhere, which goes
-    on: SIGTERM would be passed on to that.
+    With ``leaves_agent``, ``close`` sends the child no SIGTERM, which it would pass on to an agent that has
+    to continue elsewhere.
     """
 
-    leaves = False
+    leaves_agent = False
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
@@ -36,7 +36,7 @@ class ProcessChannel:
 
     @classmethod
     async def start(cls, command: Sequence[str]) -> ProcessChannel:
-        """Run a command as a child in a session of its own, so that the terminal's Ctrl-C isn't for it."""
+        """Run a command in a session of its own, out of reach of the terminal's Ctrl-C."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -56,7 +56,7 @@ class ProcessChannel:
         return self._process.pid
 
     async def read(self) -> bytes:
-        """The next bytes of its stdout, empty at the end."""
+        """Return the next bytes of its stdout, empty at the end."""
         return await self._stdout.read(_CHUNK)
 
     def write(self, data: bytes) -> None:
@@ -65,7 +65,7 @@ class ProcessChannel:
             self._stdin.write(data)
 
     async def explain_end(self) -> str:
-        """How it ended: its exit status and the last line of its stderr."""
+        """Return how it ended: its exit status and the last line of its stderr."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
                 await self._process.wait()
@@ -73,21 +73,21 @@ class ProcessChannel:
         return describe_end(describe_status(self._process.returncode), self.stderr())
 
     def stderr(self) -> bytes:
-        """The end of what it wrote to stderr so far."""
+        """Return the end of its stderr so far."""
         return bytes(self._stderr)
 
     async def close(self) -> None:
-        """End the child and whatever it started here: by the end of its input, then SIGTERM, then SIGKILL."""
+        """End the child and its children here: by the end of its input, then SIGTERM, then SIGKILL."""
         self._stdin.close()
-        # Nobody reads any more, but a child that is blocked in writing could not end.
-        leftover = asyncio.create_task(self._read_away())
-        await end_process(self._process, _KILLING if self.leaves else _ENDING)
+        # A child that is blocked in writing couldn't end.
+        leftover = asyncio.create_task(self._discard_output())
+        await end_process(self._process, _KILLING if self.leaves_agent else _ENDING)
         await asyncio.wait([leftover, self._reading_stderr], timeout=_PATIENCE_S)
         if not leftover.done() or not self._reading_stderr.done():
             _signal_group(self._process.pid, signal.SIGKILL)
         await asyncio.wait([leftover, self._reading_stderr], timeout=_PATIENCE_S)
 
-    async def _read_away(self) -> None:
+    async def _discard_output(self) -> None:
         while await self._stdout.read(_CHUNK):
             pass
 
@@ -100,7 +100,7 @@ class ProcessChannel:
 async def end_process(
     process: asyncio.subprocess.Process, signals: Sequence[signal.Signals] = _ENDING
 ) -> None:
-    """Wait for a session's leader whose input was closed; then signals to its group, one after the other."""
+    """Wait until a child whose input was closed ends; then send its process group these signals in turn."""
     for number in (None, *signals):
         if number is not None and process.returncode is None:
             _signal_group(process.pid, number)
@@ -116,13 +116,13 @@ def _signal_group(leader: int, number: signal.Signals) -> None:
 
 
 def describe_end(how: str, stderr: bytes) -> str:
-    """One clause: how the agent ended, and the last line of what was written to stderr."""
+    """Return one clause: how the agent ended, and the last line on stderr."""
     said = last_line(stderr)
     return clean(f"the agent {how}: {said}" if said else f"the agent {how}")
 
 
 def describe_status(status: int | None) -> str:
-    """How a process ended, by its exit status: None while it runs, -N or a shell's 128 + N for signal N."""
+    """Return how a process ended: status None while it runs, -N or a shell's 128 + N for signal N."""
     if status is None:
         return "stopped answering"
     number = -status if status < 0 else status - 128

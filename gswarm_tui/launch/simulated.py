@@ -1,4 +1,4 @@
-"""Starts simulated nodes on this machine: the same agent, wire and link as for real ones."""
+"""Launches simulated nodes on this machine, with the same agent, wire and link as for real ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict
 
 from gswarm_agent.simulated import Simulation
-from gswarm_tui.launch.base import Channel, LaunchError, Retry, allow_many_files
+from gswarm_tui.launch.base import Channel, LaunchError, Retry, allow_many_files, clean
 from gswarm_tui.launch.inbox import Inbox
 from gswarm_tui.launch.local import agent_command
 from gswarm_tui.launch.process import ProcessChannel, end_process
@@ -22,13 +22,13 @@ _UNDER_WAY_NS = 40 * 10**9
 
 
 def simulated_names(nodes: int) -> list[str]:
-    """Names for simulated nodes: sim01, sim02 …, wide enough to sort."""
+    """Return the names of simulated nodes: sim01, sim02 …, wide enough to sort."""
     width = max(2, len(str(nodes)))
     return [f"sim{index:0{width}d}" for index in range(1, nodes + 1)]
 
 
 class SimulatedLauncher:
-    """Serves synthetic nodes, called as in ``simulated_names``, of ``gpus`` GPUs each; see ``Launcher``."""
+    """Starts simulated nodes with ``gpus`` GPUs each, named by ``simulated_names``; see ``Launcher``."""
 
     def __init__(self, nodes: int, gpus: int, seed: int = 1) -> None:
         origin_ns = time.monotonic_ns() - _UNDER_WAY_NS
@@ -41,10 +41,10 @@ class SimulatedLauncher:
             allow_many_files()
 
     async def open(self, node: str) -> Channel:
-        """Start a simulated node, or start it again."""
+        """Start or restart a simulated node."""
         simulation = self._simulations.get(node)
         if simulation is None:
-            raise LaunchError("there is no such simulated node", retry=Retry.NEVER)
+            raise LaunchError(f"{clean(node, 60)!r} is no simulated node", retry=Retry.NEVER)
         text = json.dumps(asdict(simulation))
         if self._hosts:
             return await self._hosts[simulation.index % len(self._hosts)].open(text)
@@ -56,7 +56,7 @@ class SimulatedLauncher:
 
 
 class _Host:
-    """A process that serves many simulated nodes, started when the first is wanted and again if it dies."""
+    """A process that runs many simulated nodes; started with the first, and restarted if it dies."""
 
     def __init__(self) -> None:
         self._control: socket.socket | None = None
@@ -64,7 +64,7 @@ class _Host:
         self._starting = asyncio.Lock()
 
     async def open(self, simulation: str) -> Channel:
-        """Start a node in this process; its descriptor travels over the control socket."""
+        """Start a node in this process, which gets the node's socket over the control socket."""
         async with self._starting:
             if self._control is None or self._process is None or self._process.returncode is not None:
                 await self.close()
@@ -102,7 +102,7 @@ class _Host:
 
 
 class SimulatedChannel(Inbox, asyncio.Protocol):
-    """Talks with a simulated node over a socket; see ``Channel``."""
+    """The socket of a simulated node; see ``Channel``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,11 +116,11 @@ class SimulatedChannel(Inbox, asyncio.Protocol):
         self.source = self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """The node said something."""
-        self.came(data)
+        """Pass on received bytes."""
+        self.received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The node is gone, or the socket was closed here."""
+        """End the stream: the node has ended, or the socket was closed here."""
         self.ended(exc)
         self._closed.set()
 
@@ -130,11 +130,11 @@ class SimulatedChannel(Inbox, asyncio.Protocol):
             self._transport.write(data)
 
     def stderr(self) -> bytes:
-        """A simulated node shares its process and has no stderr of its own."""
+        """Return nothing: a simulated node has no stderr of its own."""
         return b""
 
     async def explain_end(self) -> str:
-        """All that can be told."""
+        """Return the only known reason."""
         return "the simulated node ended"
 
     async def close(self) -> None:

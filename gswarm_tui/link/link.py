@@ -39,7 +39,7 @@ from gswarm_tui.fleet.events import (
     Phase,
     weight,
 )
-from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean, each, reach
+from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean, for_each_chunk, reach
 from gswarm_tui.link.clock import NodeClock, TimedSample
 from gswarm_tui.link.limits import MAX_UNACKNOWLEDGED_BYTES, Backlog, HandshakeLimits, RateLimit
 
@@ -281,7 +281,7 @@ class Link:
             rest = decoder.feed(data)
             return self._handle_all(rest)
 
-        while await each(channel, receive):
+        while await for_each_chunk(channel, receive):
             while not self._said_bye:
                 await self._pause()
                 if not self._handle_all(rest):

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from gswarm_tui.common.errors import UserError, printable, quote
-from gswarm_tui.launch.base import Asking, LaunchError, clean
-from gswarm_tui.launch.waiting import NodeStatus, ask_status
+from gswarm_tui.launch.base import CommandLauncher, LaunchError, clean
+from gswarm_tui.launch.node_status import NodeStatus, query_status
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
@@ -157,11 +157,11 @@ def describe(answer: NodeStatus | LaunchError, of_nodes: int = 1) -> str:
 
 async def ask_all(options: Options, plan: Plan, uid: str) -> dict[str, NodeStatus | LaunchError]:
     """Return the status of the recording on each node, or why it is unreachable."""
-    launcher = cast(Asking, build.build_launcher(options, plan, uid))
+    launcher = cast(CommandLauncher, build.build_launcher(options, plan, uid))
 
     async def ask(node: str) -> NodeStatus | LaunchError:
         try:
-            return await ask_status(launcher, node, uid)
+            return await query_status(launcher, node, uid)
         except LaunchError as error:
             return error
 

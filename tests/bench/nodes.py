@@ -270,13 +270,13 @@ class CutChannel(SimulatedChannel):
         super().__init__()
         self._until = None if lives_s is None else time.monotonic() + lives_s
 
-    async def each(self, take: Callable[[bytes], bool]) -> bool:
+    async def for_each_chunk(self, take: Callable[[bytes], bool]) -> bool:
         """What comes, until it is cut."""
         if self._until is None:
-            return await super().each(take)
+            return await super().for_each_chunk(take)
         try:
             async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
-                return await super().each(take)
+                return await super().for_each_chunk(take)
         except TimeoutError:
             return False
 

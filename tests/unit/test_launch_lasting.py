@@ -20,14 +20,13 @@ from gswarm_agent.folder import tops
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.requests import status
 from gswarm_agent.wire import MAGIC, QUERY_LIFE, Ack, Bye, Decoder, Message, Start, Stop, encode
-from gswarm_tui.launch import joining
-from gswarm_tui.launch.base import Asking, Channel, LaunchError, reach
+from gswarm_tui.launch.base import Channel, CommandLauncher, LaunchError, reach
 from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 from gswarm_tui.launch.local import LocalLauncher
+from gswarm_tui.launch.node_status import query_status
 from gswarm_tui.launch.srun import SrunLauncher
-from gswarm_tui.launch.ssh import SshLauncher, SshSettings
+from gswarm_tui.launch.ssh import SshLauncher, SshSettings, joining
 from gswarm_tui.launch.ssh import launcher as ssh_launcher
-from gswarm_tui.launch.waiting import ask_status
 from tests.unit.sshd import SSHD, SshServer, running
 
 
@@ -65,7 +64,7 @@ class Listener:
         self.frames: list[int] = []
 
     @classmethod
-    async def on(cls, launcher: Asking, node: str, lives: Collection[str] = ()) -> Listener:
+    async def on(cls, launcher: CommandLauncher, node: str, lives: Collection[str] = ()) -> Listener:
         listener = cls(await reach(launcher, node, lives))
         listener.channel.write(MAGIC + encode(Start(100, 1)))
         return listener
@@ -97,7 +96,7 @@ class Listener:
         await self.channel.close()
 
 
-async def rejoined(launcher: Asking) -> Listener:
+async def rejoined(launcher: CommandLauncher) -> Listener:
     """An agent's second channel, which heard a frame, after a first one that did and was closed."""
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame)
@@ -108,10 +107,10 @@ async def rejoined(launcher: Asking) -> Listener:
     return again
 
 
-async def goes_on(launcher: Asking, recording: str, cut: Listener) -> None:
+async def goes_on(launcher: CommandLauncher, recording: str, cut: Listener) -> None:
     """The agent of a cut channel is found again, with what it measured meanwhile, and ends when asked to."""
     (life,) = cut.lives
-    assert (await ask_status(launcher, "gpu01", recording)).pid is not None
+    assert (await query_status(launcher, "gpu01", recording)).pid is not None
     again = await Listener.on(launcher, "gpu01")
     await again.hear(Frame, cut.frames[-1] + 3)
     assert again.lives == [life]
@@ -162,7 +161,7 @@ async def test_an_agent_that_serves_is_joined_without_a_process(server: SshServe
     await last.hear(Frame)
     assert not run_for(server)
     await last.stop()
-    assert (await ask_status(launcher, "gpu01", recording)).left is False
+    assert (await query_status(launcher, "gpu01", recording)).left is False
     await launcher.close()
 
 
@@ -327,7 +326,7 @@ async def test_somebody_else_is_told_nothing_and_not_believed(
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame)
     await first.channel.close()
-    monkeypatch.setattr(joining, "ANSWER_S", 0.5)
+    monkeypatch.setattr(joining, "REPLY_S", 0.5)
     with impostor(recording, says, leaves) as (top, heard):
         monkeypatch.setattr(joining, "tops", lambda _told: (top,))
         again = await Listener.on(launcher, "gpu01", first.lives)
@@ -380,7 +379,7 @@ async def test_names_of_one_machine_have_an_agent_each(recording: str) -> None:
 
 
 async def test_a_node_that_keeps_nothing_says_so(recording: str) -> None:
-    answer = await ask_status(LocalLauncher(), "gpu01", recording)
+    answer = await query_status(LocalLauncher(), "gpu01", recording)
     assert (answer.pid, answer.frames) == (None, 0)
 
 

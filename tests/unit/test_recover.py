@@ -25,7 +25,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.commands import recover
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
-from gswarm_tui.launch.waiting import FramesWaiting, NodeStatus
+from gswarm_tui.launch.node_status import FramesWaiting, NodeStatus
 from gswarm_tui.options.arguments import UsageError, parse
 from gswarm_tui.run import interrupted
 from gswarm_tui.run.finish import finish

@@ -39,7 +39,7 @@ class _Channel(Inbox):
             self._stderr += data
             del self._stderr[:-_STDERR_KEPT]
         else:
-            self.came(data)
+            self.received(data)
 
     def eof_received(self) -> bool:
         """Note the end of the agent's messages; its exit status comes later."""

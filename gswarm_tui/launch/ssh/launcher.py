@@ -17,11 +17,11 @@ import asyncssh
 
 from gswarm_tui.launch.base import LaunchError, allow_many_files, check_name, clean
 from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, greet
-from gswarm_tui.launch.joining import meet, sockets
 from gswarm_tui.launch.ssh.attempt import Attempt
 from gswarm_tui.launch.ssh.channel import CommandChannel, ForwardedChannel
 from gswarm_tui.launch.ssh.configuration import Configuration
 from gswarm_tui.launch.ssh.failures import explain, explain_refusal
+from gswarm_tui.launch.ssh.joining import identify, sockets
 
 HANDSHAKES_AT_ONCE = 64
 CONNECT_S = 15.0
@@ -111,7 +111,7 @@ class SshLauncher:
             except asyncssh.ChannelOpenError as error:
                 _LOG.debug("%s: can't connect to %s: %s", node, path, error.reason)
                 continue
-            if joined := await meet(channel, lives):
+            if joined := await identify(channel, lives):
                 del self._refusals[node]
                 return joined
             _LOG.debug("%s: %s belongs to no agent of this recording", node, path)

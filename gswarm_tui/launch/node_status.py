@@ -1,4 +1,4 @@
-"""What waits on the nodes: asks the agents of a recording, or what they left, without attaching to them."""
+"""Queries nodes for a recording's agents and waiting frames, without connecting as a head."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from gswarm_agent.wire import MAGIC
-from gswarm_tui.launch.base import Asking, LaunchError, clean
+from gswarm_tui.launch.base import CommandLauncher, LaunchError, clean
 
-LONGEST_ANSWER = 4 * 1024 * 1024
-ANSWER_S = 60.0
+LONGEST_REPLY = 4 * 1024 * 1024
+REPLY_S = 60.0
 
 
 @dataclass(frozen=True)
 class FramesWaiting:
-    """Frames of one life that a node keeps; times are Unix seconds on the node's clock."""
+    """Waiting frames of one life; times are Unix seconds on the node's clock."""
 
     life: str
     frames: int
@@ -26,9 +26,9 @@ class FramesWaiting:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """What a node keeps of a recording; ``pid`` is its agent's, None where none runs.
+    """The agent of a recording on a node and its waiting frames; ``pid`` is None if no agent runs.
 
-    ``left`` tells whether there is anything at all: an agent, its frames, or what a killed one leaves.
+    ``left`` is whether the node has anything: an agent, frames, or the folder of a killed agent.
     """
 
     pid: int | None
@@ -37,28 +37,28 @@ class NodeStatus:
 
     @property
     def frames(self) -> int:
-        """All frames that wait."""
+        """The number of waiting frames."""
         return sum(life.frames for life in self.lives)
 
 
-async def ask_status(launcher: Asking, node: str, recording: str) -> NodeStatus:
-    """What a node keeps of the recording with this uid. Raises LaunchError."""
+async def query_status(launcher: CommandLauncher, node: str, recording: str) -> NodeStatus:
+    """Return a node's status for the recording with this uid. Raises LaunchError."""
     channel = await launcher.open(node, "status", "--for-head", "--recording", recording)
-    said = b""
+    reply = b""
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(REPLY_S):
             while data := await channel.read():
-                said += data
-                if len(said) > LONGEST_ANSWER:
+                reply += data
+                if len(reply) > LONGEST_REPLY:
                     break
-        entries = json.loads(said.removeprefix(MAGIC))
+        entries = json.loads(reply.removeprefix(MAGIC))
         return NodeStatus(*_read([entry for entry in entries if entry["node"] == node]))
     except TimeoutError:
-        raise LaunchError(f"no answer within {ANSWER_S:.0f} s") from None
+        raise LaunchError(f"no reply within {REPLY_S:.0f} s") from None
     except ConnectionError as error:
         raise LaunchError(clean(f"the connection broke: {error}")) from None
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        raise LaunchError("the agent's answer can't be understood") from None
+        raise LaunchError("the agent's reply can't be understood") from None
     finally:
         await channel.close()
 

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gswarm_agent.wire import MAGIC
-from gswarm_tui.launch.base import Asking, LaunchError
-from gswarm_tui.launch.waiting import ask_status
+from gswarm_tui.launch.base import CommandLauncher, LaunchError
+from gswarm_tui.launch.node_status import query_status
 
 
 class Says:
@@ -60,12 +60,12 @@ entries = st.fixed_dictionaries(
 async def test_any_answer_is_understood_or_refused_in_a_sentence(said: bytes) -> None:
     node = Says(MAGIC + said)
     with contextlib.suppress(LaunchError):
-        assert isinstance((await ask_status(cast(Asking, node), "gpu01", "ab")).frames, int)
+        assert isinstance((await query_status(cast(CommandLauncher, node), "gpu01", "ab")).frames, int)
     assert node.closed
 
 
 async def test_how_a_connection_broke_moves_no_cursor() -> None:
     node = Says(ConnectionError("bye\x1b[2J\n\u202e"))
     with pytest.raises(LaunchError) as caught:
-        await ask_status(cast(Asking, node), "gpu01", "ab")
+        await query_status(cast(CommandLauncher, node), "gpu01", "ab")
     assert caught.value.reason == "the connection broke: bye [2J"
