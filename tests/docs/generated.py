@@ -20,7 +20,7 @@ from gswarm_tui.options.command_table import COMMAND_NAMES
 from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.store.sql.schema import TABLES, create_statements
 from gswarm_tui.store.sql.views import view_statements
-from gswarm_tui.tui.actions import ACTIONS, GROUPS, LIVE, PAST, QUERY, REPLAY, Action, key_name
+from gswarm_tui.tui.actions import ACTIONS, GROUPS, LIVE, PAST, QUERY, REPLAY, SCREENS, Action, key_name
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -39,27 +39,25 @@ def _table(header: str, rows: list[str]) -> str:
 
 
 def keys() -> str:
-    """Return one table of actions for each group of keys."""
+    """Return one table of actions for each group of keys; the ten keys for metrics are one row."""
     parts = []
     for group in GROUPS:
-        rows = []
-        if group == "Moving":
-            keys_to_move = "arrows, `h` `j` `k` `l`, `PgUp` `PgDn` `Home` `End`, mouse"
-            rows.append(f"| {keys_to_move} | Move the cursor | all screens |")
-        if group == "Looking":
-            rows.append("| `←` `→` | Show another metric, another GPU | node, gpu |")
-            rows.append("| `1` … `9` `0` | Show one of ten metrics; `?` lists them | fleet, node |")
+        rows: dict[str, None] = {}
         for action in ACTIONS:
-            if action.group != group or action.name.startswith(("metric(", "move(")):
+            if action.group != group:
                 continue
-            written = " ".join(f"`{key_name(key)}`" for key in action.keys)
-            rows.append(f"| {written} | {action.help} | {_where(action)} |")
-        parts.append(f"## {group}\n\n" + _table("| keys | action | where |", rows))
+            if action.name.startswith("metric("):
+                rows[f"| `1` … `9` `0` | Show one of ten metrics | {_where(action)} |"] = None
+            else:
+                written = " ".join(f"`{key_name(key)}`" for key in action.keys)
+                rows[f"| {written} | {action.help} | {_where(action)} |"] = None
+        parts.append(f"## {group}\n\n" + _table("| keys | action | where |", list(rows)))
     return "\n\n".join(parts)
 
 
 def _where(action: Action) -> str:
-    screens = ", ".join(action.screens) if action.screens else "all screens"
+    everywhere = not action.screens or action.screens == SCREENS
+    screens = "all screens" if everywhere else ", ".join(action.screens)
     if not action.modes or {LIVE, PAST, REPLAY} <= set(action.modes):
         return screens
     if action.modes == (LIVE, PAST):
