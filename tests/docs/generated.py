@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -21,6 +22,7 @@ from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.store.sql.schema import TABLES, create_statements
 from gswarm_tui.store.sql.views import view_statements
 from gswarm_tui.tui.actions import ACTIONS, GROUPS, LIVE, PAST, QUERY, REPLAY, SCREENS, Action, key_name
+from tests.docs.example import example_output
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -151,6 +153,9 @@ def decisions() -> str:
     return _table("| number | decision | status |", rows)
 
 
+_POWER_QUERY = (
+    "SELECT node, gpu_index, max(power_w) FROM samples GROUP BY ALL ORDER BY max(power_w) DESC LIMIT 3"
+)
 PARTS: dict[str, Callable[[], str]] = {
     "keys": keys,
     "commands": commands,
@@ -159,6 +164,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "views": views,
     "recipes": recipes,
     "decisions": decisions,
+    "sessions output": partial(example_output, "sessions"),
+    "summary output": partial(example_output, "summary", "train"),
+    "compare output": partial(example_output, "compare", "train", "train-2"),
+    "sql output": partial(example_output, "sql", _POWER_QUERY),
 }
 
 

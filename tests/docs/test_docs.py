@@ -18,18 +18,16 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gswarm_agent.frame import INFO
 from gswarm_tui.cli import main
-from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.options.arguments import parse
 from gswarm_tui.options.command_table import COMMAND_NAMES
+from gswarm_tui.tui.actions import ACTIONS, key_name
+from tests.docs.example import DATABASE, record_example
 from tests.docs.generated import DOCS, ROOT, pages, regenerated
-from tests.unit.plot_recording import recorded
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 PICTURE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
-DATABASE = "gswarm-job4711.duckdb"
 NEEDS_A_TERMINAL_OR_A_RUN = {"replay", "mark"}
 ZENSICAL = Path(sys.executable).with_name("zensical")
 
@@ -70,17 +68,7 @@ def commands() -> Iterator[list[str]]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the pages name: a recording with its sessions and marks, its export, and a query."""
     folder = tmp_path_factory.mktemp("docs")
-    scene, recorder = recorded(folder / DATABASE, 2, 2, seed=3)
-    for session in ("full_training", "train", "train-2"):
-        scene.hub.start_session(session)
-        for request in range(3):
-            scene.advance(4)
-            values = {"loss": 2.4 - request, "app": "chat", "queue_ms": 12.5, "processing_ms": 840}
-            detail = json.dumps(values)
-            scene.hub.publish(EventLogged(scene.time, "mark", INFO, "request", detail=detail))
-        scene.hub.stop_session(scene.fleet.sessions.running[-1].session_id)
-    status = recorder.close(scene.time)
-    assert not status.error, status.error
+    record_example(folder)
     (folder / "queries.sql").write_text("FROM sessions; FROM marks;")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -106,6 +94,21 @@ def test_every_picture_is_shown_on_a_page() -> None:
         (page.parent / picture).resolve() for page in pages() for picture in PICTURE.findall(page.read_text())
     }
     assert set((DOCS / "screenshots").iterdir()) - shown == set()
+
+
+def test_readme_has_the_two_marked_commands() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for mark in ("main job", "test command"):
+        assert re.search(rf"<!-- {mark} -->\n```console\npython3 -m venv .+\n```\n", readme)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/keys.md"])
+def test_the_ten_keys_are_keys_of_the_program(page: str) -> None:
+    text = (ROOT / page).read_text()
+    (table,) = re.findall(r"^\| key \| action \|\n\|---\|---\|\n((?:\|.+\n)+)", text, re.MULTILINE)
+    keys = {key for row in table.splitlines() for key in re.findall(r"`(.+?)`", row.split(" | ")[0])}
+    assert len(table.splitlines()) == 10
+    assert keys - {key_name(key) for action in ACTIONS for key in action.keys} == set()
 
 
 def test_links_of_pages_outside_the_site_lead_to_files_and_headings() -> None:
