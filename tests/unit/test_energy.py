@@ -18,7 +18,7 @@ from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
-from tests.unit.summing_oracle import Sample, sum_up
+from tests.unit.summary_oracle import Sample, sum_up
 
 Told = tuple[int | None, ...]
 """The counter (mJ) of each GPU at a reading, None where it gives none."""
@@ -67,13 +67,13 @@ def told_everywhere(path: Path, events: list[Event]) -> list[dict[str, float]]:
     return [*told, nothing | dict(view)]
 
 
-def test_what_a_gpu_used_while_it_gave_no_reading_counts() -> None:
+def test_energy_over_missing_samples_is_counted() -> None:
     told: list[Told] = [(1000, 7000), (None, 8000), (None, 9000), (4000, 9500)]
     fleet = live([introduced(), SessionStarted("s", T0, "s", T0), *map(reading, range(1, 5), told)])
     assert fleet.energy_j == fleet.sessions.sessions["s"].energy_j == 3 + 2.5
 
 
-def test_of_readings_at_once_too() -> None:
+def test_energy_over_missing_samples_is_counted_in_one_batch() -> None:
     fleet = live([introduced()])
     fleet.apply_frames(
         [reading(1, (1000, 0)), reading(2, (None, 0)), reading(3, (None, None)), reading(4, (2000, 500))]
@@ -81,7 +81,7 @@ def test_of_readings_at_once_too() -> None:
     assert fleet.energy_j == 1.5
 
 
-def test_a_late_reading_without_an_answer_takes_nothing_away() -> None:
+def test_a_late_sample_without_counter_changes_nothing() -> None:
     fleet = live([introduced(), introduced(life="life2")])
     for event in (
         reading(1, (1000, 0)),
@@ -93,7 +93,7 @@ def test_a_late_reading_without_an_answer_takes_nothing_away() -> None:
     assert fleet.energy_j == pytest.approx(3.9)
 
 
-def test_a_gpu_that_stays_where_another_goes_is_counted_on() -> None:
+def test_a_gpu_is_counted_on_when_another_disappears() -> None:
     fleet = live([introduced(), reading(1, (1000, 0)), introduced(gpus=1, life="life2")])
     fleet.apply(reading(1, (4000,), "life2", T0 + 9))
     assert fleet.energy_j == 3
@@ -129,7 +129,7 @@ def test_a_gpu_is_counted_on_over_all_machines_of_its_node(
     assert [{"": first[""]} | other for other in others] == [pytest.approx(first)] * 4
 
 
-def test_a_recording_that_goes_on_counts_on(tmp_path: Path) -> None:
+def test_energy_continues_in_a_resumed_recording(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     session = SessionStarted("s", T0, "s", T0)
     first: list[Event] = [
@@ -160,7 +160,7 @@ def test_a_recording_that_goes_on_counts_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "in the past"])
-def test_the_first_reading_of_an_agents_run_follows_none_before_it(tmp_path: Path, late: bool) -> None:
+def test_the_first_sample_of_an_agent_run_has_no_predecessor(tmp_path: Path, late: bool) -> None:
     before: list[Event] = [introduced(), reading(1, (1000, None)), reading(2, (3000, None))]
     after: list[Event] = [
         introduced(life="life2"),
@@ -171,7 +171,7 @@ def test_the_first_reading_of_an_agents_run_follows_none_before_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "in the past"])
-def test_a_reading_follows_the_one_before_it_over_ticks_passed_over(tmp_path: Path, late: bool) -> None:
+def test_a_sample_after_missed_ticks_has_its_predecessor(tmp_path: Path, late: bool) -> None:
     before: list[Event] = [introduced(), reading(1, (1000, None))]
     after: list[Event] = [reading(2, (7000, None), ts=T0 + 6), reading(3, (8000, None), ts=T0 + 7)]
     assert told_of(tmp_path, before, after, T0 + 3, late=late) == [7] * 5
@@ -223,7 +223,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
 
 
 @given(runs())
-def test_the_screen_tells_what_the_summary_tells(events: list[Event]) -> None:
+def test_live_energy_equals_the_summary(events: list[Event]) -> None:
     fleet = live(events)
     frames = [event for event in events if isinstance(event, FrameArrived)]
     read_at = {(frame.life, frame.frame.seq): frame.ts for frame in frames}
@@ -242,7 +242,7 @@ def test_the_screen_tells_what_the_summary_tells(events: list[Event]) -> None:
 
 @settings(max_examples=3, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each is a recording
 @given(runs())
-def test_it_is_the_same_everywhere(events: list[Event]) -> None:
+def test_energy_is_the_same_everywhere(events: list[Event]) -> None:
     with TemporaryDirectory() as folder:
         first, *others = told_everywhere(Path(folder) / "run.duckdb", events)
     assert first[""] == pytest.approx(first["whole"])

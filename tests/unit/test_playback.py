@@ -138,7 +138,7 @@ def test_interval_change_with_an_invalid_detail_is_ignored(detail: str | None) -
     assert new_interval_ms(detail) is None
 
 
-def test_windows_side_by_side_hold_everything_once_and_in_order(replay: RecordedSource) -> None:
+def test_adjacent_ranges_hold_each_event_once_in_order(replay: RecordedSource) -> None:
     start, end = replay.recording.start, replay.end()
     parts: list[Event] = []
     edges = [*np.arange(start, end, 7.3).tolist(), end]
@@ -148,7 +148,7 @@ def test_windows_side_by_side_hold_everything_once_and_in_order(replay: Recorded
     assert [event.at for event in parts] == sorted(event.at for event in parts)
 
 
-def test_what_happened_is_told_once_and_by_the_recording_alone(
+def test_replayed_events_are_logged_once(
     made: tuple[Path, list[Event], Fleet], replay: RecordedSource
 ) -> None:
     fleet = Fleet(replay.recording.names, derive_events=False)
@@ -159,9 +159,7 @@ def test_what_happened_is_told_once_and_by_the_recording_alone(
 
 
 @pytest.mark.parametrize("seconds", [3, 21, 33, 40.5, 50, 66, 70, 73.5])
-def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
-    replay: RecordedSource, seconds: float
-) -> None:
+def test_fleet_at_a_time_equals_the_replayed_fleet(replay: RecordedSource, seconds: float) -> None:
     at = BEGINNING + seconds
     sought, played = replay.fleet(at), Fleet(replay.recording.names, derive_events=False)
     for event in replay.events(replay.recording.start - 1, at):
@@ -209,7 +207,7 @@ def test_the_fleet_at_a_time_is_the_one_that_the_events_until_then_make(
         assert min(session.covered_s.values()) >= min(counted.covered_s.values()) - 1.01
 
 
-def test_the_whole_history_is_the_one_of_a_fleet_that_is_young(replay: RecordedSource) -> None:
+def test_whole_history_equals_that_of_a_replayed_fleet(replay: RecordedSource) -> None:
     at = BEGINNING + 66
     fleet, rings = replay.fleet(at), replay.histories(at)
     assert rings.keys() == fleet.nodes.keys()
@@ -222,7 +220,7 @@ def test_the_whole_history_is_the_one_of_a_fleet_that_is_young(replay: RecordedS
         np.testing.assert_array_equal(values, known_values)
 
 
-def test_history_is_the_same_in_how_many_pieces_it_is_read(
+def test_history_does_not_depend_on_the_size_of_pieces(
     replay: RecordedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = BEGINNING + 66
@@ -237,14 +235,12 @@ def test_history_is_the_same_in_how_many_pieces_it_is_read(
         np.testing.assert_array_equal(node.energy_base, known.energy_base)
 
 
-def test_history_that_a_fleet_has_is_not_read_again(
-    replay: RecordedSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_complete_history_is_not_read_again(replay: RecordedSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_builder, "RECENT_S", 3600.0)
     assert replay.histories(BEGINNING + 66) == {}
 
 
-def test_a_lost_node_looks_lost_then_and_live_before(replay: RecordedSource) -> None:
+def test_link_phase_at_a_time_is_that_of_the_recording(replay: RecordedSource) -> None:
     assert replay.fleet(BEGINNING + 30).nodes["gpu02"].phase is Phase.LIVE
     lost = replay.fleet(BEGINNING + 40).nodes["gpu02"]
     assert (lost.phase, lost.reason) == (Phase.LOST, "connection reset by peer")
@@ -252,19 +248,19 @@ def test_a_lost_node_looks_lost_then_and_live_before(replay: RecordedSource) -> 
     assert len(lost.gpu_history) == 35
 
 
-def test_before_anything_came_the_nodes_are_there_and_unknown(replay: RecordedSource) -> None:
+def test_fleet_before_the_first_frame_has_unknown_nodes(replay: RecordedSource) -> None:
     fleet = replay.fleet(BEGINNING - 10)
     assert [(node.name, node.hello) for node in fleet.nodes.values()] == [("gpu01", None), ("gpu02", None)]
 
 
-def test_sessions_and_what_is_worth_a_look_are_on_the_track(replay: RecordedSource) -> None:
+def test_timeline_has_sessions_and_jump_targets(replay: RecordedSource) -> None:
     track = replay.timeline()
     assert [session.name for session in track.sessions] == ["warm_up", "train"]
     assert any("XID 79" in stop.words for stop in track.targets)
     assert not any("connected" in stop.words for stop in track.targets)
 
 
-def test_processes_that_ended_are_gone_after_a_while(tmp_path: Path) -> None:
+def test_ended_processes_disappear_in_replay(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     process = ProcessSample(0, 4711, "ada", "python train.py", 0, 0, (None,) * len(PROCESS_METRICS))
     row = gpu_row(util_pct=50)
@@ -281,7 +277,7 @@ def test_processes_that_ended_are_gone_after_a_while(tmp_path: Path) -> None:
         assert fleet.nodes["n1"].processes == ()
 
 
-def test_an_agent_that_began_anew_and_a_machine_with_other_gpus_are_met_again(tmp_path: Path) -> None:
+def test_restarted_agents_and_changed_machines_are_introduced(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     row = gpu_row(util_pct=50)
     first = [arrived(seq, [row, row]) for seq in (1, 2, 3)]
@@ -318,7 +314,7 @@ def test_an_agent_that_began_anew_and_a_machine_with_other_gpus_are_met_again(tm
     ]
 
 
-def test_one_recording_of_several_in_a_file_is_played_alone(tmp_path: Path) -> None:
+def test_one_of_several_recordings_is_replayed_alone(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     row = gpu_row(util_pct=50)
     record(path, [introduced(), arrived(1, [row, row])])
@@ -330,7 +326,7 @@ def test_one_recording_of_several_in_a_file_is_played_alone(tmp_path: Path) -> N
             assert list(replay.fleet(replay.end()).nodes) == [node]
 
 
-def test_another_programs_file_is_told(tmp_path: Path) -> None:
+def test_another_programs_file_is_refused(tmp_path: Path) -> None:
     import duckdb
 
     path = tmp_path / "other.duckdb"
@@ -339,7 +335,7 @@ def test_another_programs_file_is_told(tmp_path: Path) -> None:
         require_recording(source)
 
 
-def test_a_newer_programs_file_is_told(tmp_path: Path) -> None:
+def test_a_newer_versions_file_is_refused(tmp_path: Path) -> None:
     import duckdb
 
     path = tmp_path / "run.duckdb"
@@ -349,7 +345,7 @@ def test_a_newer_programs_file_is_told(tmp_path: Path) -> None:
         require_recording(source)
 
 
-def test_energy_at_a_time_is_the_live_one_also_when_counters_begin_anew(tmp_path: Path) -> None:
+def test_energy_at_a_time_equals_the_live_one_after_counter_restarts(tmp_path: Path) -> None:
     """With the agent, to a count that is passed again soon: nothing of the fall shows in the end."""
     path, counted = tmp_path / "run.duckdb", [500, 900, 1_500, 600, 800, 2_900]
     events: list[Event] = [introduced(gpus=1)]

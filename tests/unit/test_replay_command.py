@@ -94,7 +94,7 @@ def test_a_session_that_is_not_there_is_told(source: FileSource) -> None:
         open_player(source, "trian")
 
 
-def test_another_programs_file_is_told(tmp_path: Path) -> None:
+def test_another_programs_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.duckdb"
     duckdb.connect(str(path)).execute("CREATE TABLE t (a INTEGER)").close()
     with (

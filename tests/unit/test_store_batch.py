@@ -14,7 +14,7 @@ _SEQS = st.lists(st.integers(min_value=1, max_value=30), max_size=40)
 
 
 @given(batches=st.lists(_SEQS, min_size=1, max_size=5))
-def test_however_frames_repeat_and_fail_each_is_written_once_in_order(batches: list[list[int]]) -> None:
+def test_repeated_and_failed_frames_are_written_once_in_order(batches: list[list[int]]) -> None:
     ledger = Batch(Ledger(1, 1, 1, 1), [introduced(gpus=1)]).ledger
     written: list[int] = []
     for seqs in batches:
@@ -36,9 +36,7 @@ def test_however_frames_repeat_and_fail_each_is_written_once_in_order(batches: l
 
 @pytest.mark.parametrize("column", ["gpu_id", "ts", "interval_ms", "util_pct"])
 @pytest.mark.parametrize("exact", [frozenset[str](), EXACT_COLUMNS, frozenset({"gpu_id", "ts", "util_pct"})])
-def test_a_node_cannot_say_by_a_column_whose_samples_its_numbers_are(
-    column: str, exact: frozenset[str]
-) -> None:
+def test_node_columns_cannot_overwrite_key_columns(column: str, exact: frozenset[str]) -> None:
     """Also a column that is there twice is the first one; one in double precision comes after the others."""
     columns = (*GPU_COLUMNS, column)
     layouts = tables(columns, HOST_COLUMNS, PROCESS_COLUMNS, exact)

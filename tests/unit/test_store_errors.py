@@ -92,7 +92,7 @@ print("committed", flush=True)
         return self.process.stdout.readline().rstrip("\n")
 
 
-def test_a_killed_recorder_leaves_all_that_was_committed(path: Path) -> None:
+def test_killed_recorder_leaves_all_committed_frames(path: Path) -> None:
     with Writer(path, "input()") as writer:
         assert writer.line() == "committed"
         writer.process.send_signal(signal.SIGKILL)
@@ -120,7 +120,7 @@ atexit.register(print, "ends", flush=True)
 """
 
 
-def test_a_head_that_ends_while_a_large_file_is_still_tidied_up_waits_for_it(path: Path) -> None:
+def test_exit_waits_for_the_rewrite_of_a_large_file(path: Path) -> None:
     with Writer(path, TIDIES.format(n=9_999)) as writer:
         assert [writer.line() for _ in range(3)] == ["committed", "False", "ends"]
         assert writer.process.wait() == 0
@@ -128,7 +128,7 @@ def test_a_head_that_ends_while_a_large_file_is_still_tidied_up_waits_for_it(pat
     assert query(path, "SELECT ended_at IS NOT NULL FROM recordings") == [(True,)]
 
 
-def test_who_does_not_want_to_wait_for_it_ends_it_without_a_traceback(path: Path) -> None:
+def test_ctrl_c_ends_the_wait_for_a_rewrite_without_traceback(path: Path) -> None:
     with Writer(path, TIDIES.format(n=99_999), stderr=subprocess.PIPE) as writer:
         assert [writer.line() for _ in range(3)] == ["committed", "False", "ends"]
         state = Path(f"/proc/{writer.process.pid}/stat")
@@ -170,7 +170,7 @@ print(status[-1].error, flush=True)
 """
 
 
-def test_a_full_disk_is_one_sentence_and_recording_goes_on_when_there_is_space(path: Path) -> None:
+def test_recorder_reports_a_full_disk_and_continues_with_free_space(path: Path) -> None:
     then = """
 recorder.submit([arrived(i, [gpu_row(util_pct=i)]) for i in range(40, 50)])
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -186,7 +186,7 @@ print(recorder.close(T0 + 99).error or "no error", flush=True)
     assert query(path, "SELECT lost_frames FROM links") == [(0,)]
 
 
-def test_a_disk_that_stays_full_keeps_what_was_committed_and_says_what_is_missing(path: Path) -> None:
+def test_full_disk_keeps_committed_frames_and_reports_missing_ones(path: Path) -> None:
     with Writer(path, _FULL + "print(recorder.close(T0 + 99).error, flush=True)") as writer:
         assert writer.line() == "committed"
         assert "can't grow" in writer.line()
@@ -196,7 +196,7 @@ def test_a_disk_that_stays_full_keeps_what_was_committed_and_says_what_is_missin
     assert values == list(range(1, len(values) + 1))
 
 
-def test_a_checkpoint_that_fails_is_told_and_tried_again(path: Path) -> None:
+def test_failed_checkpoint_is_reported_and_retried(path: Path) -> None:
     then = """
 import resource, signal
 from gswarm_tui.store.recording import recorder as module
@@ -276,7 +276,7 @@ def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [b"SQLite format 3\0", b"PAR1"], ids=["sqlite", "parquet"])
-def test_what_duckdb_would_open_by_other_means_is_no_recording(tmp_path: Path, start: bytes) -> None:
+def test_files_that_duckdb_opens_with_extensions_are_refused(tmp_path: Path, start: bytes) -> None:
     path = tmp_path / "other.db"
     path.write_bytes(start.ljust(8192, b"\0"))
     assert refusal(path) == f"{path} is not a DuckDB file; name another file with --db"
@@ -317,11 +317,11 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert refusal(folder / "run.duckdb") == sentence
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_as_file_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"{tmp_path} is a folder; name a file with --db"
 
 
-def test_a_read_only_folder_is_said_to_be_so() -> None:
+def test_missing_write_permission_is_reported() -> None:
     with tempfile.TemporaryDirectory() as top:
         folder = Path(top, "locked")
         folder.mkdir(mode=0o555)
@@ -334,13 +334,13 @@ def test_a_read_only_folder_is_said_to_be_so() -> None:
     )
 
 
-def test_a_device_without_space_is_said_to_be_full() -> None:
+def test_a_device_without_space_is_reported_as_full() -> None:
     assert (
         refusal(Path("/dev/full")) == "/dev/full can't be written because its disk is full; free some space"
     )
 
 
-def test_reading_a_file_that_is_not_there(path: Path) -> None:
+def test_reading_a_missing_file_is_reported(path: Path) -> None:
     with pytest.raises(StoreError, match=f"the file {path} doesn't exist"):
         open_for_reading(path)
     assert not path.exists()
@@ -373,7 +373,7 @@ def test_errors_of_duckdb_become_one_sentence(duckdb_says: str, sentence: str) -
     assert explain(duckdb.IOException(duckdb_says), Path("run.duckdb")) == sentence
 
 
-def test_a_file_of_which_only_a_part_was_copied_is_said_to_be_damaged(path: Path) -> None:
+def test_an_incomplete_copy_is_reported_as_damaged(path: Path) -> None:
     record(path, [introduced(), arrived(1, [gpu_row(), None])])
     whole = path.read_bytes()
     for part in (whole[:5000], whole[:20] + b"x" + whole[21:]):
@@ -385,7 +385,7 @@ def test_a_file_of_which_only_a_part_was_copied_is_said_to_be_damaged(path: Path
         )
 
 
-def test_a_file_open_in_this_program_is_said_to_be_so(path: Path) -> None:
+def test_a_file_open_in_this_program_is_reported(path: Path) -> None:
     recorder = Recorder(path, INFO, lambda _status: None)
     recorder.open()
     try:
@@ -413,9 +413,7 @@ def test_a_file_open_in_this_program_is_said_to_be_so(path: Path) -> None:
         ),
     ],
 )
-def test_a_gswarm_tui_that_has_the_file_is_named_and_can_be_asked(
-    words: list[str], clause: str, tmp_path: Path
-) -> None:
+def test_a_gswarm_tui_that_holds_the_file_is_named(words: list[str], clause: str, tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "cmdline").write_text("\0".join([*words, ""]))
     assert in_use("python3.11", 7, tmp_path) == clause

@@ -10,12 +10,12 @@ from tests.unit.store_recording import query, record
 NOW = datetime(2026, 11, 21, 9, 30, 59)  # noqa: DTZ001
 
 
-def test_a_recording_is_named_after_its_job_else_after_the_minute() -> None:
+def test_default_file_is_named_after_the_job_or_the_minute() -> None:
     assert next(default_paths(Path("/data"), NOW, "4711")) == Path("/data/gswarm-job4711.duckdb")
     assert next(default_paths(Path("/data"), NOW)) == Path("/data/gswarm-20261121-0930.duckdb")
 
 
-def test_a_second_program_in_the_folder_gets_a_name_of_its_own() -> None:
+def test_default_names_are_numbered() -> None:
     names = default_paths(Path("/data"), NOW, "4711")
     assert [next(names).name for _ in range(3)] == [
         "gswarm-job4711.duckdb",
@@ -47,7 +47,7 @@ def test_every_metric_has_its_column_with_its_type_and_unit(tmp_path: Path) -> N
             assert comment == f"{metric.meaning} [{metric.unit}]{digits}; NULL where not measured"
 
 
-def test_every_table_view_and_column_explains_itself(tmp_path: Path) -> None:
+def test_every_table_view_and_column_has_a_comment(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     record(path, [])
     bare = query(

@@ -14,7 +14,7 @@ from gswarm_tui.store.recording.bulk_insert import rounded
 
 
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
-def test_numbers_are_whole_from_100_on_and_have_a_digit_or_two_after_the_point_below(
+def test_rounding_keeps_three_digits(
     precision: type,
 ) -> None:
     values: npt.NDArray[Any] = np.array(
@@ -24,11 +24,11 @@ def test_numbers_are_whole_from_100_on_and_have_a_digit_or_two_after_the_point_b
     np.testing.assert_array_equal(rounded(values), np.array(expected, precision))
 
 
-def test_what_is_no_number_or_beyond_the_column_stays_so_without_a_warning() -> None:
+def test_rounding_nan_and_infinity_gives_no_warning() -> None:
     values = rounded(np.array([np.nan, np.inf, -np.inf, 1e308]))
     np.testing.assert_array_equal(values, [np.nan, np.inf, -np.inf, 1e308])
 
 
 @given(st.floats(-1e6, 1e6))
-def test_rounding_never_moves_a_number_by_more_than_half_a_percent_or_half_a_hundredth(value: float) -> None:
+def test_rounding_changes_at_most_half_a_percent_or_half_a_hundredth(value: float) -> None:
     assert abs(rounded(np.array([value]))[0] - value) <= max(abs(value) * 0.005001, 0.005001)

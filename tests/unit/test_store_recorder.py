@@ -61,7 +61,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.duckdb"
 
 
-def test_a_frame_is_found_again_with_its_values(path: Path) -> None:
+def test_a_recorded_frame_has_its_values(path: Path) -> None:
     gpus = [
         gpu_row(util_pct=97, mem_used_mib=40_000, power_w=512.4, energy_mj=2**40 + 1, clock_reasons=4),
         gpu_row(util_pct=3),
@@ -79,13 +79,13 @@ def test_a_frame_is_found_again_with_its_values(path: Path) -> None:
     assert hosts == [(at(T0 + 1), 1, 0.5, 12.5, 3, None)]
 
 
-def test_what_was_not_measured_is_null_in_every_column(path: Path) -> None:
+def test_unmeasured_values_are_null(path: Path) -> None:
     record(path, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=0)])])
     columns = ", ".join(GPU_COLUMNS)
     assert query(path, f"SELECT {columns} FROM gpu_samples") == [(0,) + (None,) * (len(GPU_COLUMNS) - 1)]
 
 
-def test_a_gpu_that_did_not_answer_has_no_sample(path: Path) -> None:
+def test_a_gpu_without_values_has_no_sample(path: Path) -> None:
     record(path, [introduced(), arrived(1, [None, gpu_row(util_pct=5)]), arrived(2, [None, gpu_row()])])
     assert query(path, "SELECT gpu_index, util_pct FROM samples") == [(1, 5)]
     assert query(path, "SELECT count(*) FROM host_samples") == [(2,)]
@@ -101,7 +101,7 @@ def test_a_frame_that_comes_twice_is_written_once(path: Path) -> None:
     assert query(path, "SELECT life, last_seq, frames, lost_frames FROM links") == [("life1", 4, 4, 0)]
 
 
-def test_frames_and_how_far_they_go_are_committed_together_or_not_at_all(path: Path) -> None:
+def test_frames_and_last_sequence_are_committed_together(path: Path) -> None:
     """Were what ``links`` says committed apart, a kill between the two would lose frames or repeat them."""
     database = Database(path)
     ledger = Ledger(database.begin_recording(INFO), 1, 1, 1)
@@ -118,7 +118,7 @@ def test_frames_and_how_far_they_go_are_committed_together_or_not_at_all(path: P
     assert query(path, "SELECT last_seq, (SELECT max(seq) FROM host_samples) FROM links") == [(1, 1)]
 
 
-def test_a_hole_in_the_sequence_is_counted_and_no_sample_stands_for_it(path: Path) -> None:
+def test_missing_frames_are_counted_as_lost(path: Path) -> None:
     row = gpu_row(util_pct=50)
     record(path, [introduced(gpus=1), *(arrived(i, [row]) for i in (1, 2, 6, 7))])
     intervals = query(path, "SELECT interval_ms FROM gpu_samples ORDER BY ts")
@@ -155,7 +155,7 @@ def test_a_node_that_comes_back_with_other_gpus_is_a_new_row(path: Path) -> None
     assert samples == [(1, 1, 1), (1, 2, 2), (2, 3, 3), (3, 4, 4)]
 
 
-def test_columns_are_found_by_name_whatever_the_agent_knows(path: Path) -> None:
+def test_agent_columns_are_matched_by_name(path: Path) -> None:
     other = ("from_the_future", "power_w", "util_pct")
     record(
         path,
@@ -170,7 +170,7 @@ def test_columns_are_found_by_name_whatever_the_agent_knows(path: Path) -> None:
     assert samples == [("n1", 1, 100, None), ("n2", 2, 200, None)]
 
 
-def test_a_number_outside_its_column_is_null_and_harms_nothing_else(path: Path) -> None:
+def test_a_number_outside_its_columns_range_is_null(path: Path) -> None:
     record(
         path, [introduced(gpus=1), arrived(1, [gpu_row(util_pct=300, temp_c=-5, energy_mj=-1, power_w=9)])]
     )
@@ -179,7 +179,7 @@ def test_a_number_outside_its_column_is_null_and_harms_nothing_else(path: Path) 
     ]
 
 
-def test_processes_are_rows_with_strings_of_any_kind(path: Path) -> None:
+def test_process_texts_of_any_kind_are_recorded(path: Path) -> None:
     odd = "python train.py '; DROP TABLE gpus; -- \udcff\x00é"
     processes = (
         ProcessSample(1, 4321, "ada", odd, 3, 1, process_row(gpu_memory_mib=70_000, sm_pct=88)),
@@ -218,7 +218,7 @@ def test_sessions_overlap_begin_in_the_past_and_change(path: Path) -> None:
     ]
 
 
-def test_events_say_which_node_and_gpu(path: Path) -> None:
+def test_events_have_their_node_and_gpu(path: Path) -> None:
     record(
         path,
         [
@@ -242,7 +242,7 @@ def test_events_say_which_node_and_gpu(path: Path) -> None:
     ]
 
 
-def test_links_know_their_clock_and_how_often_they_came_back(path: Path) -> None:
+def test_links_store_clock_offset_and_reconnects(path: Path) -> None:
     record(
         path,
         [
@@ -266,7 +266,7 @@ def test_links_know_their_clock_and_how_often_they_came_back(path: Path) -> None
     assert links == [("n1", "n1.cluster", -0.25, 0.002, 1), ("n2", None, None, None, None)]
 
 
-def test_what_a_node_cannot_measure_is_in_its_capabilities(path: Path) -> None:
+def test_unmeasurable_metrics_are_in_capabilities(path: Path) -> None:
     record(path, [introduced(capabilities={"mem_temp_c": "the GPU has no sensor"})])
     ((capabilities,),) = query(path, "SELECT capabilities FROM nodes")
     assert json.loads(capabilities) == {"mem_temp_c": "the GPU has no sensor"}
@@ -316,7 +316,7 @@ def test_the_status_counts_what_is_committed(path: Path) -> None:
     assert seen[-1].closed
 
 
-def test_a_listener_that_fails_does_not_end_the_recording(path: Path) -> None:
+def test_a_failing_status_callback_does_not_end_the_recording(path: Path) -> None:
     def fails(_status: RecorderStatus) -> None:
         raise RuntimeError("the app is gone")
 
@@ -327,7 +327,7 @@ def test_a_listener_that_fails_does_not_end_the_recording(path: Path) -> None:
     assert query(path, "SELECT count(*) FROM gpu_samples") == [(1,)]
 
 
-def test_one_event_that_cannot_be_stored_costs_no_other(path: Path) -> None:
+def test_an_event_that_cannot_be_stored_is_skipped_alone(path: Path) -> None:
     wrong = replace(arrived(2, [gpu_row(util_pct=2)]), ts=float("inf"))
     right: list[Event] = [introduced(gpus=1), arrived(1, [gpu_row(util_pct=1)])]
     record(path, [*right, wrong, arrived(3, [gpu_row(util_pct=3)])])
@@ -335,7 +335,7 @@ def test_one_event_that_cannot_be_stored_costs_no_other(path: Path) -> None:
     assert query(path, "SELECT frames, lost_frames FROM links") == [(2, 1)]
 
 
-def test_submit_returns_while_the_writer_is_stuck_and_memory_is_bounded(path: Path) -> None:
+def test_submit_does_not_block_and_drops_the_oldest_frames(path: Path) -> None:
     stuck, go_on = threading.Event(), threading.Event()
 
     def hold(_status: RecorderStatus) -> None:
@@ -364,7 +364,7 @@ def test_submit_returns_while_the_writer_is_stuck_and_memory_is_bounded(path: Pa
     assert told == [("dropped", lost)]
 
 
-def test_frames_that_agents_keep_are_refused_without_room_and_come_again_without_a_gap(path: Path) -> None:
+def test_refused_frames_come_again_without_a_gap(path: Path) -> None:
     seen: list[RecorderStatus] = []
     stuck, go_on = threading.Event(), threading.Event()
 
@@ -401,7 +401,7 @@ def test_frames_that_agents_keep_are_refused_without_room_and_come_again_without
     assert query(path, "SELECT count(*) FROM host_samples WHERE interval_ms IS NULL") == [(1,)]
 
 
-def test_close_gives_up_in_time_when_the_disk_hangs(path: Path) -> None:
+def test_close_returns_after_its_timeout_when_the_disk_hangs(path: Path) -> None:
     go_on = threading.Event()
 
     def hold(_status: RecorderStatus) -> None:
@@ -419,7 +419,7 @@ def test_close_gives_up_in_time_when_the_disk_hangs(path: Path) -> None:
         recorder.close(T0 + 1)
 
 
-def test_what_was_written_is_not_said_to_be_missing_while_the_file_is_written_anew(
+def test_close_reports_no_error_while_the_file_is_rewritten(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -446,7 +446,7 @@ def test_what_was_written_is_not_said_to_be_missing_while_the_file_is_written_an
         recorder.close(T0 + 1)
 
 
-def test_which_gpus_the_job_was_granted_is_told_where_it_is_known(path: Path) -> None:
+def test_allocated_gpus_are_stored_where_known(path: Path) -> None:
     def introduced_with_minors(node: str, *minors: int | None) -> NodeIntroduced:
         event = introduced(node, gpus=len(minors))
         gpus = tuple(replace(gpu, minor=minor) for gpu, minor in zip(event.hello.gpus, minors, strict=True))

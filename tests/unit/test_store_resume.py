@@ -62,7 +62,7 @@ def frames(first: int, last: int, life: str = "life1", node: str = "n1") -> list
     return [arrived(n, [row], node, life) for n in range(first, last + 1)]
 
 
-def test_frames_that_come_again_are_written_once_and_the_next_one_is_no_gap(path: Path) -> None:
+def test_repeated_frames_after_resume_are_written_once(path: Path) -> None:
     leave(path, introduced(gpus=1), LinkMeasured("n1", T0, 0.25, 0.001), *frames(1, 5))
     resumed = go_on(path, introduced(gpus=1), LinkChanged("n1", T0 + 6, Phase.LIVE), *frames(3, 8))
     (life,) = resumed.lives
@@ -78,7 +78,7 @@ def test_frames_that_come_again_are_written_once_and_the_next_one_is_no_gap(path
     assert query(path, "SELECT count(*), count(ended_at) FROM recordings") == [(1, 1)]
 
 
-def test_what_a_former_life_on_another_boot_left_belongs_to_its_own_machine(path: Path) -> None:
+def test_frames_of_a_former_boot_belong_to_its_machine(path: Path) -> None:
     leave(path, introduced(gpus=1), *frames(1, 2))
     former = NodeIntroduced("n1", T0 + 20, hello("n1", 1), former=True)
     now = introduced(gpus=1, life="life2", boot_id="boot2")
@@ -97,7 +97,7 @@ def test_what_a_former_life_on_another_boot_left_belongs_to_its_own_machine(path
     assert samples == [("boot1", 4), ("boot2", 2)]
 
 
-def test_each_life_is_known_by_the_time_that_its_own_last_frame_was_given(path: Path) -> None:
+def test_each_agent_run_resumes_at_its_last_frame(path: Path) -> None:
     later = [replace(frame, ts=frame.ts + 100) for frame in frames(1, 7, "life2")]
     leave(path, introduced(gpus=1), *frames(1, 5), introduced(gpus=1, life="life2"), *later, lost(3, "life3"))
     lives = go_on(path, introduced(gpus=1, life="life2")).lives
@@ -108,7 +108,7 @@ def lost(seq: int, life: str = "life1") -> FramesLost:
     return FramesLost("n1", T0 + 50, T0 + seq, life, seq, "it was killed")
 
 
-def test_what_is_lost_is_on_disk_as_lost_and_the_frame_after_it_stands_for_no_time(path: Path) -> None:
+def test_lost_frames_are_stored_and_the_next_has_no_interval(path: Path) -> None:
     leave(path, introduced(gpus=1), *frames(1, 2), lost(5))
     resumed = go_on(path, introduced(gpus=1), lost(5), *frames(6, 7), lost(4), lost(7))
     assert [(life.life, life.seq) for life in resumed.lives] == [("life1", 5)]
@@ -117,7 +117,7 @@ def test_what_is_lost_is_on_disk_as_lost_and_the_frame_after_it_stands_for_no_ti
     assert intervals == [(1, None), (2, 1000), (6, None), (7, 1000)]
 
 
-def test_an_agent_that_was_killed_before_it_was_heard_of_is_counted(path: Path) -> None:
+def test_lost_frames_of_an_agent_without_hello_are_counted(path: Path) -> None:
     statuses: list[RecorderStatus] = []
     recorder = Recorder(path, KNOWN, statuses.append)
     recorder.open()
@@ -128,7 +128,7 @@ def test_an_agent_that_was_killed_before_it_was_heard_of_is_counted(path: Path) 
     assert found == [("life0", 9, 0, 9), ("life1", 2, 2, 0)]
 
 
-def test_sessions_go_on_with_what_was_measured(path: Path) -> None:
+def test_resumed_sessions_keep_their_sums(path: Path) -> None:
     leave(
         path,
         introduced(gpus=1),
@@ -146,7 +146,7 @@ def test_sessions_go_on_with_what_was_measured(path: Path) -> None:
     assert summary == [("full", 6), ("whole", 6)]
 
 
-def test_interrupted_recordings_are_told_to_whoever_opens_the_file_next(path: Path) -> None:
+def test_opening_a_file_lists_its_interrupted_recordings(path: Path) -> None:
     record(path, [introduced(gpus=1)])
     leave(path, introduced(gpus=1), *frames(1, 4), SessionStarted("a", T0, "train", T0))
     recorder = Recorder(path, KNOWN, lambda _status: None)
@@ -160,7 +160,7 @@ def test_interrupted_recordings_are_told_to_whoever_opens_the_file_next(path: Pa
         Recorder(path, 2, lambda _status: None).open()
 
 
-def test_which_nodes_a_recording_waits_for_is_known_as_long_as_nothing_came_after(path: Path) -> None:
+def test_awaited_nodes_are_known_until_newer_samples_arrive(path: Path) -> None:
     def left() -> tuple[tuple[str, ...], tuple[str, ...] | None]:
         with ReadOnly(path) as file:
             (one,) = interrupted(file)
@@ -180,37 +180,37 @@ def left_by_agent(path: Path, *events: Event) -> frozenset[str]:
     return go_on(path).accounted
 
 
-def test_an_agent_may_have_measured_on_when_its_head_was_killed(path: Path) -> None:
+def test_agents_of_a_killed_head_may_hold_frames(path: Path) -> None:
     gap = EventLogged(T0 + 4, "gap", WARNING, "3 frames are missing", "n1")
     assert left_by_agent(path, gap) == frozenset()
 
 
 @pytest.mark.parametrize("reason", [JOB_ENDED, f"{ENDED_BY}SIGTERM", SENT_ALL])
-def test_an_agent_that_was_seen_to_end_has_measured_nothing_more(path: Path, reason: str) -> None:
+def test_an_agent_that_ended_holds_no_frames(path: Path, reason: str) -> None:
     assert left_by_agent(path, EventLogged(T0 + 5, "link_lost", ERROR, reason, "n1")) == {"n1"}
 
 
-def test_an_agent_that_ended_before_the_newest_frame_is_not_the_last(path: Path) -> None:
+def test_an_agent_that_ended_before_the_newest_frame_is_not_the_last_one(path: Path) -> None:
     assert left_by_agent(path, EventLogged(T0 + 1, "link_lost", ERROR, JOB_ENDED, "n1")) == frozenset()
 
 
-def test_an_agent_that_kept_frames_is_not_done_with(path: Path) -> None:
+def test_an_agent_that_kept_frames_is_awaited(path: Path) -> None:
     assert (
         left_by_agent(path, EventLogged(T0 + 5, "link_lost", ERROR, JOB_ENDED + FRAMES_REMAIN, "n1"))
         == frozenset()
     )
 
 
-def test_an_agent_that_left_nothing_is_told_by_one_head_only(path: Path) -> None:
+def test_a_node_reported_as_gone_is_not_awaited_again(path: Path) -> None:
     assert left_by_agent(path, agent_data_lost("n1", T0 + 4 - 0.25, T0)) == {"n1"}
 
 
-def test_a_node_that_the_recording_was_not_left_open_for_has_given_all(path: Path) -> None:
+def test_a_node_that_is_not_awaited_holds_no_frames(path: Path) -> None:
     waits = EventLogged(T0 + 9, WAITING, WARNING, "it may hold frames", "n2")
     assert left_by_agent(path, introduced("n2", gpus=1), waits) == {"n1"}
 
 
-def test_links_of_a_file_made_before_lives_are_kept(path: Path) -> None:
+def test_links_of_a_version_1_file_are_kept(path: Path) -> None:
     leave(path, introduced(gpus=1), *frames(1, 4))
     with duckdb.connect(str(path)) as connection:
         connection.execute("ALTER TABLE links RENAME TO newer")
@@ -225,7 +225,7 @@ def test_links_of_a_file_made_before_lives_are_kept(path: Path) -> None:
     assert query(path, "SELECT uid FROM recordings") == [(None,), (None,)]
 
 
-def test_a_session_says_which_nodes_cover_it(path: Path) -> None:
+def test_a_resumed_session_has_its_coverage_by_node(path: Path) -> None:
     record(
         path,
         [

@@ -74,7 +74,7 @@ def runs(database: Database) -> int:
     )
 
 
-def test_rows_that_came_second_by_second_lie_gpu_by_gpu_once_there_are_enough(database: Database) -> None:
+def test_rows_are_sorted_by_gpu_once_packs_are_full(database: Database) -> None:
     sorter = Sorter(database)
     add(database, sorter, 0, PACK - 1)
     sorter.work()
@@ -87,7 +87,7 @@ def test_rows_that_came_second_by_second_lie_gpu_by_gpu_once_there_are_enough(da
     assert runs(database) <= 99 * GPUS + GPUS
 
 
-def test_stretches_follow_one_another_and_late_rows_stay(database: Database) -> None:
+def test_sorted_ranges_follow_each_other_and_late_rows_stay(database: Database) -> None:
     sorter = Sorter(database)
     add(database, sorter, 10_000, PACK + 100)
     sorter.work()
@@ -99,7 +99,7 @@ def test_stretches_follow_one_another_and_late_rows_stay(database: Database) -> 
     assert runs(database) < 200 * GPUS
 
 
-def test_a_gpu_that_lacks_rows_is_put_behind_the_others(database: Database) -> None:
+def test_gpus_with_missing_rows_are_sorted_last(database: Database) -> None:
     sorter = Sorter(database)
     add(database, sorter, 0, 1_000)
     add(database, sorter, 1_000, PACK - 900, gpus=GPUS - 1)
@@ -111,7 +111,7 @@ def test_a_gpu_that_lacks_rows_is_put_behind_the_others(database: Database) -> N
     assert len(order) == 1_000 * GPUS + (PACK - 900) * (GPUS - 1)
 
 
-def test_a_query_sees_every_row_once_while_rows_are_put_in_order(path: Path) -> None:
+def test_a_query_sees_every_row_once_during_sorting(path: Path) -> None:
     pool = CursorPool(path, "256MB")
     database = Database(path, pool)
     try:
@@ -162,7 +162,7 @@ for stretch in range(50):
 
 
 @pytest.mark.parametrize("lines", [4, 5, 6, 9, 13])
-def test_killed_at_any_moment_the_file_has_every_row_once(path: Path, lines: int) -> None:
+def test_a_kill_during_sorting_leaves_every_row_once(path: Path, lines: int) -> None:
     folder = Path(__file__).parents[2]
     command = [sys.executable, "-c", _WRITER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder) as writer:
@@ -178,7 +178,7 @@ def test_killed_at_any_moment_the_file_has_every_row_once(path: Path, lines: int
     assert count in {written * PACK * GPUS, (written + 1) * PACK * GPUS}
 
 
-def test_a_small_file_is_written_anew_with_the_same_rows_and_rights(path: Path, database: Database) -> None:
+def test_a_rewrite_keeps_rows_and_permissions(path: Path, database: Database) -> None:
     sorter = Sorter(database)
     for first in range(0, 6_000, 1_000):
         add(database, sorter, first, 1_000, gpus=32)
@@ -202,7 +202,7 @@ def test_a_small_file_is_written_anew_with_the_same_rows_and_rights(path: Path, 
         again.close()
 
 
-def test_a_node_whose_clock_stood_still_for_longer_than_a_pack_holds_nobody_up(
+def test_a_stopped_node_clock_does_not_block_sorting(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sorter = Sorter(database)
@@ -224,7 +224,7 @@ def test_a_node_whose_clock_stood_still_for_longer_than_a_pack_holds_nobody_up(
     sorter.work()
 
 
-def test_what_is_left_at_the_end_is_put_in_order_behind_what_was(database: Database) -> None:
+def test_remaining_rows_are_sorted_at_close(database: Database) -> None:
     sorter = Sorter(database)
     add(database, sorter, 0, PACK + 100)
     for _ in range(3):
@@ -236,7 +236,7 @@ def test_what_is_left_at_the_end_is_put_in_order_behind_what_was(database: Datab
     assert runs(database) == 2 * GPUS - 1
 
 
-def test_a_file_with_something_in_its_log_stays_as_it_is(path: Path) -> None:
+def test_a_file_with_a_write_ahead_log_is_not_rewritten(path: Path) -> None:
     fragmented(path)
     database = Database(path)
     add(database, Sorter(database), 10_000, 1)
@@ -261,7 +261,7 @@ print("closed", flush=True)
 
 
 @pytest.mark.parametrize("seen", ["the file", "its log", "a megabyte", "the end"])
-def test_killed_while_it_is_written_anew_a_file_is_whole_and_what_is_left_goes(path: Path, seen: str) -> None:
+def test_a_kill_during_the_rewrite_leaves_the_file_whole(path: Path, seen: str) -> None:
     fragmented(path)
     with duckdb.connect(str(path)) as file:
         before = file.execute(ALL).fetchall()
@@ -291,7 +291,7 @@ def test_killed_while_it_is_written_anew_a_file_is_whole_and_what_is_left_goes(p
         assert file.execute(ALL).fetchall() == before
 
 
-def test_a_file_that_would_take_too_long_to_write_anew_stays_as_it_is(path: Path, database: Database) -> None:
+def test_a_rewrite_stops_after_its_timeout(path: Path, database: Database) -> None:
     sorter = Sorter(database)
     add(database, sorter, 0, 6_000, gpus=64)
     database.checkpoint()
@@ -328,7 +328,7 @@ def fragmented(path: Path) -> None:
         "ALTER TABLE gpu_samples ADD COLUMN answer INT; UPDATE gpu_samples SET answer = 42",
     ],
 )
-def test_what_somebody_put_into_the_file_stays_when_it_is_closed(path: Path, statement: str) -> None:
+def test_a_file_with_foreign_tables_is_not_rewritten(path: Path, statement: str) -> None:
     fragmented(path)
     with duckdb.connect(str(path)) as file:
         file.execute(statement)
@@ -341,7 +341,7 @@ def test_what_somebody_put_into_the_file_stays_when_it_is_closed(path: Path, sta
         assert file.execute(f"SELECT DISTINCT answer FROM {table}").fetchall() == [(42,)]
 
 
-def test_a_file_with_two_names_keeps_both(path: Path) -> None:
+def test_a_hard_linked_file_is_not_rewritten(path: Path) -> None:
     fragmented(path)
     other = path.with_name("other.duckdb")
     other.hardlink_to(path)
@@ -352,7 +352,7 @@ def test_a_file_with_two_names_keeps_both(path: Path) -> None:
     assert path.samefile(other)
 
 
-def test_a_file_that_takes_its_place_while_it_is_written_anew_is_not_touched(
+def test_a_rewrite_does_not_touch_a_file_that_replaced_the_recording(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fragmented(path)
@@ -373,9 +373,7 @@ def test_a_file_that_takes_its_place_while_it_is_written_anew_is_not_touched(
         assert file.execute(ALL).fetchall() == [tuple(before[0].values())]
 
 
-def test_a_file_is_not_written_anew_where_others_could_lack_the_room_meanwhile(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rewrite_needs_enough_free_space(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fragmented(path)
     database = Database(path)
     database.checkpoint()
@@ -387,7 +385,7 @@ def test_a_file_is_not_written_anew_where_others_could_lack_the_room_meanwhile(
 
 
 @pytest.mark.root("give files to others")
-def test_a_file_of_somebody_else_stays_theirs(path: Path) -> None:
+def test_a_file_of_another_user_is_not_rewritten(path: Path) -> None:
     for owner in ((1234, 1234), (0, 1234)):
         path.unlink(missing_ok=True)
         fragmented(path)
@@ -399,7 +397,7 @@ def test_a_file_of_somebody_else_stays_theirs(path: Path) -> None:
         assert (path.stat().st_uid, path.stat().st_gid) == owner
 
 
-def test_a_file_written_anew_is_whole_at_once_also_while_a_query_looks_at_all_databases(path: Path) -> None:
+def test_a_rewrite_is_complete_while_a_query_reads_all_databases(path: Path) -> None:
     fragmented(path)
     pool = CursorPool(path, "256MB")
     database = Database(path, pool)

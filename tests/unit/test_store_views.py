@@ -1,4 +1,4 @@
-"""The views and the README's recipes, on a recording whose truth is known; also with older DuckDBs."""
+"""The views and the recipes, on a recording whose truth is known; also with older DuckDBs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def summary(path: Path, columns: str, where: str = "session = 'train'") -> list[
     return query(path, f"SELECT scope, gpu_index, {columns} FROM session_summary WHERE {where} ORDER BY ALL")
 
 
-def test_a_session_is_summed_up_by_gpu_node_and_all(recording: Path) -> None:
+def test_session_summary_has_gpu_node_and_all(recording: Path) -> None:
     util = summary(recording, "samples, util_mean_pct, util_median_pct, util_p95_pct, util_max_pct")
     together = (8, 41.875, 20.0, pytest.approx(100), 100)
     assert util == [
@@ -91,7 +91,7 @@ def test_a_session_is_summed_up_by_gpu_node_and_all(recording: Path) -> None:
     ]
 
 
-def test_what_a_gpu_does_not_tell_is_null_in_its_summary(recording: Path) -> None:
+def test_unmeasured_metrics_are_null_in_the_summary(recording: Path) -> None:
     power = summary(recording, "power_mean_w, power_max_w, mem_used_max_mib")
     assert power == [
         ("all", None, 500.0, 700.0, 70_000),
@@ -111,7 +111,7 @@ def test_busy_and_idle_time_add_up_to_the_measured_time(recording: Path) -> None
     ]
 
 
-def test_energy_is_the_growth_of_the_counter_also_when_it_starts_again(recording: Path) -> None:
+def test_energy_follows_a_counter_over_a_restart(recording: Path) -> None:
     assert summary(recording, "energy_j, energy_kwh") == [
         ("all", None, 478.0, pytest.approx(478 / 3.6e6)),
         ("gpu", 0, 460.0, pytest.approx(460 / 3.6e6)),
@@ -129,7 +129,7 @@ def test_throttled_time_comes_from_the_counters_else_from_the_reasons(recording:
     ]
 
 
-def test_coverage_tells_how_much_of_a_session_was_measured(recording: Path) -> None:
+def test_coverage_is_the_measured_share_of_a_session(recording: Path) -> None:
     where = "session = 'all of it' AND scope = 'all'"
     assert summary(recording, "duration_s, samples, coverage", where) == [("all", None, 10.0, 12, 0.5)]
 
@@ -155,7 +155,7 @@ def test_marks_have_their_values_in_columns(tmp_path: Path) -> None:
     ]
 
 
-def test_nothing_measured_is_null_not_zero(tmp_path: Path) -> None:
+def test_a_summary_without_measurements_is_null_not_zero(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     record(
         path,
@@ -186,7 +186,7 @@ def test_energy_used_before_a_session_is_not_its_own_after_a_gpu_was_away(tmp_pa
     assert query(path, "SELECT energy_j FROM session_summary WHERE scope = 'gpu'") == [(1.0,)]
 
 
-def test_energy_is_counted_over_a_reading_without_it(tmp_path: Path) -> None:
+def test_energy_is_counted_over_a_sample_without_counter(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     rows = [gpu_row(energy_mj=1000), gpu_row(energy_mj=2000), gpu_row(util_pct=5), gpu_row(energy_mj=4000)]
     frames = [arrived(i, [row]) for i, row in enumerate(rows, 1)]
@@ -194,13 +194,13 @@ def test_energy_is_counted_over_a_reading_without_it(tmp_path: Path) -> None:
     assert query(path, "SELECT energy_j FROM session_summary WHERE scope = 'gpu'") == [(3.0,)]
 
 
-def test_a_sample_after_a_start_stands_for_no_time(tmp_path: Path) -> None:
+def test_the_first_sample_after_a_start_has_no_interval(tmp_path: Path) -> None:
     """The first one after a start or a gap: how long the GPU was so isn't known."""
     path = tmp_path / "run.duckdb"
     frames = [arrived(1, [gpu_row(util_pct=50)])]
     stopped = SessionStopped("s", T0 + 2, T0 + 2)
     record(path, [introduced(gpus=1), SessionStarted("s", T0, "s", T0), *frames, stopped])
-    (what_it_cost,) = [recipe.sql for recipe in RECIPES if "cost" in recipe.title]
+    (what_it_cost,) = [recipe.sql for recipe in RECIPES if recipe.title.startswith("Cost")]
     assert query(path, what_it_cost) == [("s", 1, 2.0, None, None, 0.0)]
 
 
@@ -278,11 +278,11 @@ def _plain(title: str, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """The answer without its times, which the recorder's tests check."""
     if title == "Processes with the most GPU memory":
         return [row[:-2] for row in rows]
-    return [row[1:] for row in rows] if "happened" in title or "marks" in title else rows
+    return [row[1:] for row in rows] if title.startswith(("All events", "Marks")) else rows
 
 
 @pytest.mark.parametrize("title", _ANSWERS)
-def test_a_recipe_gives_the_truth(recording: Path, title: str) -> None:
+def test_recipes_return_the_known_values(recording: Path, title: str) -> None:
     (recipe,) = [recipe for recipe in RECIPES if recipe.title == title]
     assert _plain(title, query(recording, recipe.sql)) == _ANSWERS[title]
 
@@ -295,7 +295,7 @@ def test_a_session_becomes_a_parquet_file(recording: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.title)
-def test_every_recipe_is_answered_by_the_sql_command(
+def test_every_recipe_runs_in_the_sql_command(
     recording: Path, capsys: pytest.CaptureFixture[str], recipe: Recipe
 ) -> None:
     assert main(["sql", recipe.sql, "--db", str(recording), "--format", "json"]) == 0
@@ -315,7 +315,7 @@ def older_duckdb(request: pytest.FixtureRequest) -> Path:
     return Path(folder)
 
 
-def test_an_older_duckdb_gives_the_same_answers(recording: Path, older_duckdb: Path) -> None:
+def test_an_older_duckdb_returns_the_same_results(recording: Path, older_duckdb: Path) -> None:
     code = """
 import duckdb, json, sys
 connection = duckdb.connect(sys.argv[1], read_only=True)
@@ -337,7 +337,7 @@ print(json.dumps([connection.execute(sql).fetchall() for sql in json.loads(sys.a
     assert json.loads(run.stdout) == json.loads(json.dumps(now, default=str))
 
 
-def test_marks_of_requests_are_summed_up_as_the_readme_shows(tmp_path: Path) -> None:
+def test_the_docs_query_for_marks_of_requests_summarises_them(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     details = [
         '{"app": "chat", "queue_ms": 10, "processing_ms": 800.5}',
@@ -346,6 +346,6 @@ def test_marks_of_requests_are_summed_up_as_the_readme_shows(tmp_path: Path) -> 
     ]
     marks = [EventLogged(T0 + i, "mark", "info", "request", "n1", detail=d) for i, d in enumerate(details)]
     record(path, [introduced(), *marks, EventLogged(T0 + 5, "mark", "info", "epoch 1", "n1", detail="{}")])
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    sql = readme.partition("<!-- requests -->\n```sql\n")[2].partition("```")[0]
+    page = (Path(__file__).parents[2] / "docs/guide/sessions-and-marks.md").read_text()
+    sql = page.partition("### Marks of requests")[2].partition("```sql\n")[2].partition("```")[0]
     assert query(path, sql) == [("chat", 2, 15.0, 800.5), ("search", 1, 1.0, 5.0)]

@@ -70,7 +70,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("sql", "rows"), ASKED)
-def test_whatever_reads_is_answered(
+def test_read_only_statements_return_their_rows(
     source: QuerySource, sql: str, rows: list[tuple[object, ...]] | None
 ) -> None:
     found = source.query(sql).rows()
@@ -167,7 +167,7 @@ READS_ELSEWHERE = [
 
 
 @pytest.mark.parametrize("attack", CHANGES + READS_ELSEWHERE)
-def test_nothing_else_is_carried_out(source: QuerySource, tmp_path: Path, attack: str) -> None:
+def test_other_statements_are_refused(source: QuerySource, tmp_path: Path, attack: str) -> None:
     secret, there = tmp_path / "secret.csv", tmp_path / "there"
     secret.write_text("secret\nhunter2\n")
     before = snapshot(source)
@@ -195,7 +195,7 @@ def snapshot(source: QuerySource) -> list[object]:
     return [source.query(sql).rows() for sql in asked]
 
 
-def test_python_around_it_is_out_of_reach(source: QuerySource) -> None:
+def test_queries_cannot_read_python_variables(source: QuerySource) -> None:
     mine = {"a": [1, 2]}
     with pytest.raises(QueryError, match="Table with name mine does not exist"):
         source.query("FROM mine")
@@ -219,9 +219,7 @@ def test_python_around_it_is_out_of_reach(source: QuerySource) -> None:
         ("SELECT 1; SELECT 2", "run one statement at a time"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence_that_keeps_the_hint(
-    source: QuerySource, sql: str, said: str
-) -> None:
+def test_query_error_is_one_line_with_its_hint(source: QuerySource, sql: str, said: str) -> None:
     with pytest.raises(QueryError) as caught:
         source.query(sql)
     assert said in str(caught.value)
@@ -236,7 +234,7 @@ def test_values_have_their_types(source: QuerySource) -> None:
     assert answer.dicts()[0]["t"] == datetime(2027, 1, 15)  # noqa: DTZ001  # UTC, without saying so
 
 
-def test_times_with_a_zone_are_answered(source: QuerySource) -> None:
+def test_times_with_a_zone_are_returned(source: QuerySource) -> None:
     ((now,),) = source.query("SELECT now()").rows()
     assert now.tzinfo is not None
 
@@ -248,7 +246,7 @@ def test_a_query_is_cancelled_from_another_thread(source: QuerySource) -> None:
     assert source.query("SELECT 1").rows() == [(1,)]
 
 
-def test_an_answer_that_nobody_takes_up_is_let_go(source: QuerySource) -> None:
+def test_closing_an_unread_result_ends_its_query(source: QuerySource) -> None:
     for _ in range(20):  # more than there may be at once
         answer = source.query("SELECT * FROM range(100000)")
         next(answer.batches)
@@ -256,9 +254,7 @@ def test_an_answer_that_nobody_takes_up_is_let_go(source: QuerySource) -> None:
     assert source.query("SELECT 1").rows() == [(1,)]
 
 
-def test_more_than_fits_into_memory_is_sorted_out_of_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sorting_more_than_memory_spills_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gswarm_tui.store.querying.file_source.MEMORY", "100MB")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -274,21 +270,21 @@ def test_more_than_fits_into_memory_is_sorted_out_of_a_file(
     assert not scratch.exists()
 
 
-def test_statements_are_told_apart() -> None:
+def test_text_is_split_into_statements() -> None:
     assert split("SELECT ';';\nFROM sessions; -- no; more\n") == ["SELECT ';';", "FROM sessions; -- no; more"]
     assert split(" -- nothing\n") == []
     with pytest.raises(QueryError, match="unterminated string literal"):
         split("SELECT ' FROM")
 
 
-def test_a_file_of_another_kind_is_a_sentence(tmp_path: Path) -> None:
+def test_opening_another_kind_of_file_is_reported_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "notes.duckdb"
     path.write_text("not a database, only notes" * 1000)
     with pytest.raises(StoreError, match="is not a DuckDB file"):
         FileSource(path)
 
 
-def test_a_file_of_somebody_else_does_nothing_when_it_is_asked(tmp_path: Path) -> None:
+def test_views_of_a_foreign_file_cannot_reach_other_files(tmp_path: Path) -> None:
     path, stolen = tmp_path / "theirs.duckdb", tmp_path / "stolen.csv"
     stolen.write_text("a\n1\n")
     connection = duckdb.connect(path)

@@ -56,7 +56,7 @@ def frame(seq: int) -> list[Event]:
     return [arrived(seq, [gpu_row(util_pct=seq % 100)] * GPUS)]
 
 
-def test_answers_are_whole_commits_while_frames_arrive_at_speed(path: Path) -> None:
+def test_results_contain_whole_commits_while_frames_arrive(path: Path) -> None:
     frames, stop = 2_000, threading.Event()
     problems: list[str] = []
 
@@ -93,7 +93,7 @@ def test_answers_are_whole_commits_while_frames_arrive_at_speed(path: Path) -> N
     ]
 
 
-def test_a_query_without_end_is_ended_by_the_end_of_the_recording(path: Path) -> None:
+def test_end_of_recording_ends_running_queries(path: Path) -> None:
     said: list[str] = []
 
     def ask() -> None:
@@ -116,9 +116,7 @@ def test_a_query_without_end_is_ended_by_the_end_of_the_recording(path: Path) ->
     assert query(path, "SELECT count(*) FROM samples") == [(GPUS,)]
 
 
-def test_a_query_that_took_the_memory_gives_it_up_for_a_commit(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_without_memory_stops_queries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     insert, failures = BulkInsert.insert, [duckdb.OutOfMemoryException("full")]
 
     def full_once(self: BulkInsert, *what: object) -> None:
@@ -139,7 +137,7 @@ def test_a_query_that_took_the_memory_gives_it_up_for_a_commit(
 
 
 @pytest.mark.parametrize(("times", "troubles"), [(1, 0), (2, 1)])
-def test_a_commit_without_memory_is_tried_once_more_as_a_query_may_just_have_ended(
+def test_a_commit_without_memory_is_retried_once(
     path: Path, monkeypatch: pytest.MonkeyPatch, times: int, troubles: int
 ) -> None:
     insert, failures = BulkInsert.insert, [duckdb.OutOfMemoryException("full")] * times
@@ -158,7 +156,7 @@ def test_a_commit_without_memory_is_tried_once_more_as_a_query_may_just_have_end
     assert query(path, "SELECT count(*) FROM samples") == [(GPUS,)]
 
 
-def test_memory_is_asked_for_only_while_queries_run(path: Path) -> None:
+def test_memory_limit_is_raised_only_while_queries_run(path: Path) -> None:
     with recording(path) as (recorder, statuses):
         ((during,),) = recorder.queries().query("SELECT current_setting('memory_limit')").rows()
         recorder.submit(frame(1))
@@ -172,7 +170,7 @@ def test_memory_is_asked_for_only_while_queries_run(path: Path) -> None:
     "sql",
     ["SELECT len(range(1000000000))", "SELECT len(repeat('x', 4000000000))", "SELECT range(2000000000)"],
 )
-def test_a_value_that_is_larger_than_may_be_ends_its_query_alone(path: Path, sql: str) -> None:
+def test_a_huge_value_ends_only_its_query(path: Path, sql: str) -> None:
     """Such a value isn't in DuckDB's blocks, and its own bound doesn't know of it."""
     limit = resource.getrlimit(resource.RLIMIT_AS)
     with recording(path) as (recorder, statuses):
@@ -185,7 +183,7 @@ def test_a_value_that_is_larger_than_may_be_ends_its_query_alone(path: Path, sql
     assert [status.error for status in statuses if status.error] == []
 
 
-def test_a_query_has_its_time(path: Path) -> None:
+def test_a_query_is_stopped_after_its_timeout(path: Path) -> None:
     database = Database(path, pool := CursorPool(path, "256MB", timeout_s=0.2))
     with pytest.raises(QueryError, match=r"^the query took longer than 0.2 s, the limit while recording$"):
         pool.start_query().run(LONG, ())
@@ -195,7 +193,7 @@ def test_a_query_has_its_time(path: Path) -> None:
         pool.start_query()
 
 
-def test_one_place_that_is_closed_leaves_the_others_alone(path: Path) -> None:
+def test_closing_one_source_leaves_others_open(path: Path) -> None:
     with recording(path) as (recorder, _):
         closed, other = recorder.queries(), recorder.queries()
         answer, lasting = (each.query("SELECT * FROM range(100000)") for each in (closed, other))
@@ -207,7 +205,7 @@ def test_one_place_that_is_closed_leaves_the_others_alone(path: Path) -> None:
         assert len(lasting.rows()) == 100_000
 
 
-def test_a_log_that_a_query_looks_at_is_emptied_later(path: Path) -> None:
+def test_checkpoint_waits_for_a_query_on_the_log(path: Path) -> None:
     with recording(path) as (recorder, statuses):
         recorder.submit(frame(1))
         until(lambda: statuses and statuses[-1].committed, "nothing was committed")
@@ -224,7 +222,7 @@ def test_a_log_that_a_query_looks_at_is_emptied_later(path: Path) -> None:
         assert recorder._database.wal_bytes() == 0
 
 
-def test_what_is_in_the_file_is_not_kept_in_memory_too(path: Path) -> None:
+def test_checkpoint_releases_cached_blocks(path: Path) -> None:
     database = Database(path, CursorPool(path, "256MB"))
     rows = 200_000
     random = np.random.default_rng(1)
@@ -263,7 +261,7 @@ def allocated() -> int:
     return int(mallinfo().counts[_UORDBLKS])
 
 
-def test_what_is_replaced_again_and_again_takes_no_memory(path: Path) -> None:
+def test_replacing_rows_does_not_grow_memory(path: Path) -> None:
     database = Database(path, CursorPool(path, "256MB"))
     columns = {"node_id": np.arange(8), "life": np.full(8, "life", dtype=object), "frames": np.arange(8)}
 

@@ -34,14 +34,14 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened.close()
 
 
-def test_each_time_the_rows_are_what_was_given(database: Database) -> None:
+def test_inserted_rows_equal_the_given_ones(database: Database) -> None:
     given: list[list[str | None]] = [[None], ["a", None, "c"], [None, None], ["d"]]
     for one in given:
         database.write([events(*one)])
     assert details(database) == [None, "a", None, "c", None, None, "d"]
 
 
-def test_texts_come_also_after_a_plan_is_made_anew_while_there_are_none(database: Database) -> None:
+def test_texts_are_inserted_after_replanning_with_empty_columns(database: Database) -> None:
     database.write([events("a")])
     database.reorder(EVENTS, "true", "ts")  # another table for a while: statements are planned anew
     database.write([events(None)])
@@ -50,13 +50,13 @@ def test_texts_come_also_after_a_plan_is_made_anew_while_there_are_none(database
 
 
 @pytest.mark.parametrize("rows", [1, 64, 65, 1_024, 4_096, 4_097, 16_384, 16_385, 40_000])
-def test_any_number_of_rows_is_taken_in_the_order_given(database: Database, rows: int) -> None:
+def test_any_number_of_rows_keeps_its_order(database: Database, rows: int) -> None:
     for _ in range(2):
         database.write([events(*map(str, range(rows)))])
     assert details(database) == [str(n) for n in range(rows)] * 2
 
 
-def test_after_a_refusal_the_next_rows_are_taken(database: Database) -> None:
+def test_insert_works_after_refused_values(database: Database) -> None:
     database.write([events("before")])
     no_time = EVENTS, {"ts": np.array(["NaT"], "datetime64[us]"), "detail": np.array(["never"], object)}
     for refused in ([no_time], [sessions([1], ["never"]), events("never"), no_time]):
@@ -67,7 +67,7 @@ def test_after_a_refusal_the_next_rows_are_taken(database: Database) -> None:
     assert database.rows("SELECT session_id, name FROM sessions") == [{"session_id": 2, "name": "kept"}]
 
 
-def test_after_rows_that_do_not_fit_together_the_next_are_taken(database: Database) -> None:
+def test_insert_works_after_columns_of_different_lengths(database: Database) -> None:
     name, columns = events("never", "never")
     with pytest.raises(ValueError, match="shape"):
         database.write([sessions([1], ["never"]), (name, columns | {"kind": np.array(["a"] * 3, object)})])
@@ -83,7 +83,7 @@ def test_a_row_of_the_same_key_is_replaced(database: Database) -> None:
     assert [row["name"] for row in rows] == ["one", "zwei", "drei"]
 
 
-def test_what_is_too_large_for_its_column_is_null(database: Database) -> None:
+def test_numbers_too_large_for_their_column_become_null(database: Database) -> None:
     columns: Columns = {
         "ts": np.zeros(3, "datetime64[us]"),
         "gpu_id": np.arange(3.0),
@@ -95,7 +95,7 @@ def test_what_is_too_large_for_its_column_is_null(database: Database) -> None:
     assert [tuple(row.values()) for row in rows] == [(50, None), (None, None), (None, 123.0)]
 
 
-def test_only_this_connection_sees_what_is_inserted(database: Database) -> None:
+def test_registered_arrays_are_private_to_the_connection(database: Database) -> None:
     database.write([events("mine")])
     with pytest.raises(duckdb.CatalogException):
         database._connection.cursor().execute("FROM incoming_events_64")

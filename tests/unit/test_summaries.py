@@ -24,7 +24,7 @@ from gswarm_tui.store.sql.summaries import energy, session_spans
 from tests.bench.day import BEGAN as DAY_BEGAN
 from tests.bench.day import Size, make
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, query, record
-from tests.unit.summing_oracle import Sample, Sums, p95, sum_up
+from tests.unit.summary_oracle import Sample, Sums, p95, sum_up
 
 BEGAN, UNTIL = T0 + 4, T0 + 16
 
@@ -67,7 +67,7 @@ def played(node: str, series: Any) -> tuple[list[Event], list[Sample]]:
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(_SERIES, min_size=1, max_size=12))
-def test_sums_are_those_made_sample_by_sample(all_series: list[Any]) -> None:
+def test_summaries_equal_the_oracle(all_series: list[Any]) -> None:
     """Also with gaps, counters that begin anew, and values and GPUs that are missing now and then."""
     events, samples = session(), {}
     for number, series in enumerate(all_series):
@@ -115,7 +115,7 @@ def check_whole(whole: Figures, gpus: list[Sums], samples: list[Sample]) -> None
         assert whole.busy_s == sum(one.busy_s or 0 for one in gpus)
 
 
-def test_sums_of_more_samples_than_are_worked_on_at_a_time_are_the_same(tmp_path: Path) -> None:
+def test_summaries_of_many_samples_equal_the_oracle(tmp_path: Path) -> None:
     """Several of DuckDB's row groups, so that threads share the work, and a counter that begins anew."""
     path, size = tmp_path / "run.duckdb", Size(nodes=2, gpus=2, seconds=65_000)
     make(path, size)
@@ -134,7 +134,7 @@ def test_sums_of_more_samples_than_are_worked_on_at_a_time_are_the_same(tmp_path
         check(one, sum_up(samples[number], DAY_BEGAN, DAY_BEGAN + size.seconds))
 
 
-def test_a_node_that_was_booted_anew_is_one_node_and_its_gpus_are_the_same(tmp_path: Path) -> None:
+def test_a_rebooted_node_is_summarised_as_one_node(tmp_path: Path) -> None:
     busy, idle = gpu_row(util_pct=90, energy_mj=5_000), gpu_row(util_pct=0, energy_mj=1_000)
     path = tmp_path / "run.duckdb"
     events = [
@@ -165,7 +165,7 @@ def test_a_node_that_was_booted_anew_is_one_node_and_its_gpus_are_the_same(tmp_p
     st.integers(0, 9_000_000),
     st.integers(0, 40),
 )
-def test_a_counter_that_begins_anew_once_is_followed_to_the_end_in_little_memory(
+def test_energy_by_minutes_follows_one_counter_restart(
     steps: list[int], restart: int, base: int, begins_at: int
 ) -> None:
     """Wherever in a minute it falls, as long as it stays below what it had counted."""
@@ -188,7 +188,7 @@ def replace_energy(row: Any, energy_mj: int) -> Any:
     return gpu_row(util_pct=row[0], energy_mj=energy_mj)
 
 
-def test_energy_in_little_memory_is_that_of_the_summary(tmp_path: Path) -> None:
+def test_energy_by_minutes_equals_the_summary(tmp_path: Path) -> None:
     """Over minutes, a counter that begins anew within one and between two, a reading without it, a gap."""
     path = tmp_path / "run.duckdb"
     counted = {1: 500, 4: 600, 30: 5_000, 50: 100, 59: 200, 61: 300, 119: 4_000, 121: 50, 150: None, 170: 70}
@@ -204,7 +204,7 @@ def test_energy_in_little_memory_is_that_of_the_summary(tmp_path: Path) -> None:
     assert query(path, energy(session_spans(2))) == []
 
 
-def test_peaks_are_kept_of_all_of_a_node_and_of_a_gpu(tmp_path: Path) -> None:
+def test_summaries_have_peaks_of_gpus_and_hosts(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     host = {"n1": (20, 30_000), "n2": (60, 90_000)}
     events: list[Event] = [*session()]
@@ -234,7 +234,7 @@ def test_peaks_are_kept_of_all_of_a_node_and_of_a_gpu(tmp_path: Path) -> None:
     assert [getattr(summary.gpus[0], name) for name in hosts] == [None, None, None]
 
 
-def test_peaks_of_processes_are_those_within_the_session(tmp_path: Path) -> None:
+def test_process_peaks_are_within_the_session(tmp_path: Path) -> None:
     def seen(i: int) -> tuple[ProcessSample, ...]:
         memory = 90_000 if i < 4 else 1_000 * i
         first = process_row(gpu_memory_mib=memory, sm_pct=i, cpu_pct=100 + i, memory_mib=i)
@@ -261,7 +261,7 @@ def test_peaks_of_processes_are_those_within_the_session(tmp_path: Path) -> None
     assert peaks_in_sql == [(11, 3, 15_000), (12, None, 70_000)]
 
 
-def test_gpus_of_others_are_left_out_of_everything(tmp_path: Path) -> None:
+def test_gpus_of_other_jobs_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     event = introduced()
     gpus = tuple(replace(gpu, minor=gpu.index) for gpu in event.hello.gpus)
@@ -277,7 +277,7 @@ def test_gpus_of_others_are_left_out_of_everything(tmp_path: Path) -> None:
         assert processes(source, periods.find_period(source)) == []
 
 
-def test_a_whole_recording_and_the_sessions_in_it_are_summed_up_each(tmp_path: Path) -> None:
+def test_whole_recording_and_sessions_have_their_own_summaries(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     frames = [arrived(i, [gpu_row(util_pct=i)]) for i in range(1, 20)]
     record(path, [introduced(gpus=1), *frames, *session()], ended_at=T0 + 20)
