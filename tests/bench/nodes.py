@@ -64,7 +64,7 @@ class Repeated:
         """Nothing is held."""
 
 
-class _Node:
+class _BenchNode:
     """A node: a life that samples, and the head that it has."""
 
     def __init__(self, folder: Path, name: str, probe: Probe) -> None:
@@ -172,7 +172,7 @@ def serve(folder: Path, nodes: int, gpus: int, seed: int, readings: int) -> None
                 if index < RECORDED:
                     recorded.append([simulated.read(UNDER_WAY_NS + n * 10**9) for n in range(readings)])
                 probe = Repeated(simulated, recorded[index % RECORDED], index // RECORDED)
-            node = _Node(folder, name, probe)
+            node = _BenchNode(folder, name, probe)
             fleet.append(node)
             selector.register(node.listener, selectors.EVENT_READ, _accepting(selector, node))
         print("ready", flush=True)
@@ -187,12 +187,12 @@ def serve(folder: Path, nodes: int, gpus: int, seed: int, readings: int) -> None
                         _leave(selector, node)
 
 
-def _until_next(fleet: Sequence[_Node]) -> float | None:
+def _until_next(fleet: Sequence[_BenchNode]) -> float | None:
     due = min((node.sampler.due for node in fleet if node.sampler is not None), default=None)
     return None if due is None else max(0.0, (due - time.monotonic_ns()) / 1e9)
 
 
-def _accepting(selector: selectors.BaseSelector, node: _Node) -> Callable[[], None]:
+def _accepting(selector: selectors.BaseSelector, node: _BenchNode) -> Callable[[], None]:
     def hear() -> None:
         if not (node.receive() and node.send()):
             _leave(selector, node)
@@ -206,7 +206,7 @@ def _accepting(selector: selectors.BaseSelector, node: _Node) -> Callable[[], No
     return accept
 
 
-def _leave(selector: selectors.BaseSelector, node: _Node) -> None:
+def _leave(selector: selectors.BaseSelector, node: _BenchNode) -> None:
     if node.connection is not None:
         selector.unregister(node.connection)
         node.leave()
@@ -264,7 +264,7 @@ class ToNodes:
 
 
 class CutChannel(SimulatedChannel):
-    """A connection that ends after a while; see ``gswarm_tui.launch.base.Channel``."""
+    """A connection that ends after a while; see ``gswarm_tui.launch.base.FlakyChannel``."""
 
     def __init__(self, lives_s: float | None) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
-class Entry:
+class BenchEntry:
     """A tick of the hub at a monotonic time, or a commit.
 
     ``frames`` came so far; ``ages_s`` are those of the probed nodes' readings when the screen is told of
@@ -93,7 +93,7 @@ class Journal:
 
     def _write(self, ages: list[float], *, on_disk: bool) -> None:
         if ages:
-            entry = Entry(time.monotonic(), on_disk, self._frames, [round(age, 4) for age in ages])
+            entry = BenchEntry(time.monotonic(), on_disk, self._frames, [round(age, 4) for age in ages])
             self._file.write(json.dumps(asdict(entry)) + "\n")
 
 
@@ -117,12 +117,12 @@ class Reader:
         path.touch()
         self._file, self._writes = path.open(), writes
         self._part = ""
-        self._last: list[Entry] = []
+        self._last: list[BenchEntry] = []
 
-    def read(self) -> list[Entry]:
+    def read(self) -> list[BenchEntry]:
         """What was written since the last time."""
         *lines, self._part = (self._part + self._file.read()).split("\n")
-        return [Entry(**json.loads(line)) for line in lines]
+        return [BenchEntry(**json.loads(line)) for line in lines]
 
     def wait_for(self, frames: int, timeout_s: float = 120.0) -> None:
         """Wait until so many frames came."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.cluster.kinds import Folders
 from tests.cluster.login import MARK, SYSTEM_PATH, Login
 from tests.cluster.namespaces import NEW
-from tests.cluster.node import Node, address_of, interface_of
+from tests.cluster.node import ClusterNode, address_of, interface_of
 from tests.cluster.running import ClusterError, tail, wait_until
 
 _HERE = Path(__file__).parent
@@ -51,7 +51,7 @@ class Holders:
             process.wait(timeout=10)
 
 
-def bring_up(login: Login, nodes: Sequence[Node], holders: Holders) -> None:
+def bring_up(login: Login, nodes: Sequence[ClusterNode], holders: Holders) -> None:
     """Start everything; returns when SSH and Slurm work. ClusterError shows why something didn't start."""
     _start_login(login, holders)
     _lay_cables(login, nodes)
@@ -71,7 +71,7 @@ def _start_login(login: Login, holders: Holders) -> None:
     wait_until(socket.exists, "the start of munged", login.log("munged"))
 
 
-def _lay_cables(login: Login, nodes: Sequence[Node]) -> None:
+def _lay_cables(login: Login, nodes: Sequence[ClusterNode]) -> None:
     batch = ""
     for node in nodes:
         cable = interface_of(node.index)
@@ -80,7 +80,7 @@ def _lay_cables(login: Login, nodes: Sequence[Node]) -> None:
     login.run(["ip", "-batch", "-"], text=batch)
 
 
-def _start_node(node: Node, holders: Holders) -> None:
+def _start_node(node: ClusterNode, holders: Holders) -> None:
     folders = Folders.of(node.kind, node.login.root)
     facts = [str(node.login.root), node.name, _with_length(node.address), str(node.gpus)]
     lists = [":".join(map(str, paths)) for paths in (folders.own, folders.shared)]

@@ -24,10 +24,10 @@ from tests.cluster.bringup import Holders, bring_up
 from tests.cluster.kinds import Kind
 from tests.cluster.login import Login
 from tests.cluster.namespaces import ProcessId
-from tests.cluster.node import Node
+from tests.cluster.node import ClusterNode
 from tests.cluster.requirements import missing
 from tests.cluster.running import ClusterError
-from tests.cluster.state import PREFIX, NodeState, State, clear_leftovers, login_init
+from tests.cluster.state import PREFIX, NodeRecord, State, clear_leftovers, login_init
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Cluster:
 
     state: State
     login: Login
-    nodes: tuple[Node, ...]
+    nodes: tuple[ClusterNode, ...]
     _holders: Holders = field(default_factory=Holders, repr=False)
 
     @classmethod
@@ -69,7 +69,7 @@ class Cluster:
             raise ClusterError("Slurm needs a node: make at least one ordinary or bare")
         clear_leftovers()
         folder, made = _empty_root(root)
-        states = tuple(NodeState(name, kind, name in own_homes) for name, kind in chosen.items())
+        states = tuple(NodeRecord(name, kind, name in own_homes) for name, kind in chosen.items())
         cluster = cls._of(State(folder, ProcessId.of(os.getpid()), made, gpus_per_node, states))
         cluster.state.save()
         try:
@@ -96,15 +96,15 @@ class Cluster:
         login = Login(state.root)
         homes = [state.root / "homes" / node.name if node.own_home else login.home for node in state.nodes]
         nodes = tuple(
-            Node(node.name, node.kind, index, home, login, state.gpus if node.kind.has_driver else 0)
+            ClusterNode(node.name, node.kind, index, home, login, state.gpus if node.kind.has_driver else 0)
             for index, (node, home) in enumerate(zip(state.nodes, homes, strict=True), 1)
         )
         return cls(state, login, nodes)
 
-    def __getitem__(self, name: str) -> Node:
+    def __getitem__(self, name: str) -> ClusterNode:
         return next(node for node in self.nodes if node.name == name)
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[ClusterNode]:
         return iter(self.nodes)
 
     def __enter__(self) -> Self:

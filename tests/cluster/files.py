@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.cluster import slurm, ssh
 from tests.cluster.login import Login
-from tests.cluster.node import Node, address_of
+from tests.cluster.node import ClusterNode, address_of
 from tests.cluster.standin import Scenario, build
 
 _MODULE = """\
@@ -19,7 +19,7 @@ prepend-path PATH /opt/cuda-12.4/bin
 """
 
 
-def write(login: Login, nodes: Sequence[Node], gpus: int) -> None:
+def write(login: Login, nodes: Sequence[ClusterNode], gpus: int) -> None:
     """Write all of them into the cluster's root folder."""
     root = login.root
     logs = root / "logs"
@@ -54,7 +54,7 @@ def _write_etc(folder: Path, hosts: str, home: Path, root: Path) -> None:
     (etc / "environment-modules" / "modulespath").write_text(f"{root / 'modulefiles'}\n")
 
 
-def _hosts(nodes: Sequence[Node]) -> str:
+def _hosts(nodes: Sequence[ClusterNode]) -> str:
     own = f"127.0.0.1 localhost\n{address_of(0)} login\n"
     return own + "".join(f"{node.address} {node.name}\n" for node in nodes)
 

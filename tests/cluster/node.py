@@ -20,7 +20,7 @@ _SLURMD_PID = "/run/slurm/slurmd.pid"
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """A real node: network, host name, processes and files of its own, with sshd and maybe slurmd."""
 
     name: str

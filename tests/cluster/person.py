@@ -16,7 +16,7 @@ import duckdb
 from tests.cluster.cluster import Cluster
 from tests.cluster.login import MARK
 from tests.cluster.namespaces import command_line, marked
-from tests.cluster.node import Node
+from tests.cluster.node import ClusterNode
 from tests.cluster.running import wait_until
 from tests.cluster.terminal import Terminal
 
@@ -135,12 +135,12 @@ def ask(db: Path, sql: str) -> list[tuple[Any, ...]]:
         return connection.execute(sql).fetchall()
 
 
-def agents(node: Node) -> list[int]:
+def agents(node: ClusterNode) -> list[int]:
     """Every process of an agent on a node, by its number there: what measures, what is attached."""
     return [int(pid) for pid in node.run(["pgrep", "-f", _AGENT], check=False).stdout.split()]
 
 
-def measuring(node: Node) -> list[int]:
+def measuring(node: ClusterNode) -> list[int]:
     """The agents that measure on a node: those that outlive their connection, else those that don't."""
     lasting = node.run(["pgrep", "-P", "1", "-f", _AGENT], check=False).stdout.split()
     return [int(pid) for pid in lasting] or agents(node)

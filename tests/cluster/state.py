@@ -17,7 +17,7 @@ _NAME = "cluster.json"
 
 
 @dataclass(frozen=True)
-class NodeState:
+class NodeRecord:
     """What is needed to find a node again."""
 
     name: str
@@ -33,7 +33,7 @@ class State:
     owner: ProcessId
     made_root: bool
     gpus: int
-    nodes: tuple[NodeState, ...]
+    nodes: tuple[NodeRecord, ...]
 
     def save(self) -> None:
         """Write it into the root folder."""
@@ -49,7 +49,7 @@ class State:
     def load(cls, root: Path) -> State:
         """Read it; FileNotFoundError where there is no cluster."""
         content = json.loads((root / _NAME).read_text())
-        nodes = tuple(NodeState(name, Kind(kind), own_home) for name, kind, own_home in content["nodes"])
+        nodes = tuple(NodeRecord(name, Kind(kind), own_home) for name, kind, own_home in content["nodes"])
         return cls(root, ProcessId(*content["owner"]), content["made_root"], content["gpus"], nodes)
 
     def alive(self) -> bool:

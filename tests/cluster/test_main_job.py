@@ -58,7 +58,7 @@ def scenarios(cluster: Cluster) -> Iterator[dict[str, Scenario]]:
 
 
 @dataclass
-class Run:
+class MainJob:
     """A recording by the user's hands and when things happened, in Unix seconds."""
 
     db: Path
@@ -73,7 +73,7 @@ class Run:
 
 
 @pytest.fixture
-def run(cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path) -> Run:
+def run(cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path) -> MainJob:
     db = tmp_path / "run.duckdb"
     with (
         cluster["gpu02"].spawn("sleep 600") as pid,
@@ -106,10 +106,10 @@ def run(cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path) -> Run
         status, said = leave(terminal)
         assert status == 0, said
         truth = {name: read_counters(cluster[name].scenario) for name in NODES}
-    return Run(db, changed, pid, started, stopped, truth)
+    return MainJob(db, changed, pid, started, stopped, truth)
 
 
-def test_sql_finds_exactly_what_was_there(run: Run) -> None:
+def test_sql_finds_exactly_what_was_there(run: MainJob) -> None:
     levels_are_the_scenarios(run)
     every_tick_is_a_frame(run.db, INTERVAL_S)
     each_frame_has_all_gpus_once(run)
@@ -119,7 +119,7 @@ def test_sql_finds_exactly_what_was_there(run: Run) -> None:
     the_summary_agrees(run)
 
 
-def levels_are_the_scenarios(run: Run) -> None:
+def levels_are_the_scenarios(run: MainJob) -> None:
     """Per node and GPU, the first phase's values until the change, the second's from then on."""
     gpus = run.query("SELECT node, gpu_index FROM gpus JOIN nodes USING (node_id) ORDER BY ALL")
     assert gpus == [(node, gpu) for node in NODES for gpu in range(GPUS)]
@@ -144,7 +144,7 @@ def levels_are_the_scenarios(run: Run) -> None:
         assert median(throttled_pct) == pytest.approx(25 * phase, rel=0.1)
 
 
-def each_frame_has_all_gpus_once(run: Run) -> None:
+def each_frame_has_all_gpus_once(run: MainJob) -> None:
     """None has a row too many, or lacks one, and none was lost on the way."""
     for node in NODES:
         counts = run.query(
@@ -157,7 +157,7 @@ def each_frame_has_all_gpus_once(run: Run) -> None:
     assert run.query("SELECT sum(lost_frames), sum(reconnects) FROM links") == [(0, 0)]
 
 
-def counters_are_the_scenarios(run: Run) -> None:
+def counters_are_the_scenarios(run: MainJob) -> None:
     """Energy is the counter's own value at the sample's time; NVLink is its growth."""
     # A pause between the two makes it less. Times are whole milliseconds.
     boot_ns = max(time.time_ns() - time.monotonic_ns() for _ in range(9))
@@ -174,7 +174,7 @@ def counters_are_the_scenarios(run: Run) -> None:
         assert measured == samples - len(NODES)
 
 
-def the_session_has_its_bounds(run: Run) -> None:
+def the_session_has_its_bounds(run: MainJob) -> None:
     [(name, started, ended, status)] = run.query(
         "SELECT name, epoch(started_at), epoch(ended_at), status FROM sessions"
     )
@@ -184,7 +184,7 @@ def the_session_has_its_bounds(run: Run) -> None:
     assert status == "stopped"
 
 
-def the_process_is_there(run: Run) -> None:
+def the_process_is_there(run: MainJob) -> None:
     found = run.query(
         "SELECT DISTINCT node, gpu_index, pid, user_name, command, gpu_memory_mib, sm_pct "
         "FROM process_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id) WHERE sm_pct IS NOT NULL"
@@ -192,7 +192,7 @@ def the_process_is_there(run: Run) -> None:
     assert found == [("gpu02", 5, run.pid, "root", "sleep 600", 4321, 77)]
 
 
-def the_summary_agrees(run: Run) -> None:
+def the_summary_agrees(run: MainJob) -> None:
     """The summary's mean lies where the two phases were mixed, its energy is the power's over the time."""
     rows = run.query(
         "SELECT node, gpu_index, util_mean_pct, util_max_pct, energy_j, power_mean_w * duration_s, coverage "

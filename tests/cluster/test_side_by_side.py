@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.node import Node
+from tests.cluster.node import ClusterNode
 from tests.cluster.person import (
     all_ended,
     ask,
@@ -63,12 +63,12 @@ def users(cluster: Cluster) -> Iterator[Mapping[str, int]]:
         shutil.rmtree(home)
 
 
-def run_as(node: Node, user: int, *words: str) -> subprocess.CompletedProcess[str]:
+def run_as(node: ClusterNode, user: int, *words: str) -> subprocess.CompletedProcess[str]:
     """What a command on the node does for a user without any other right."""
     return node.run(["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words], check=False)
 
 
-def ask_agent(node: Node, user: int, socket: str) -> str:
+def ask_agent(node: ClusterNode, user: int, socket: str) -> str:
     """What an agent answers a user, or the last line of what is said instead."""
     done = run_as(node, user, "python3", "-c", ASK, socket)
     return (done.stdout or done.stderr).strip().splitlines()[-1]

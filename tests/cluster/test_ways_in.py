@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.node import Node
+from tests.cluster.node import ClusterNode
 from tests.cluster.person import allocated, ask, closed_properly, leave, measuring, seated, start, told
 from tests.cluster.standin import Scenario
 from tests.cluster.terminal import Terminal
@@ -45,7 +45,7 @@ def config(cluster: Cluster) -> Iterator[Path]:
 
 
 @pytest.fixture
-def uneven(cluster: Cluster) -> Iterator[Node]:
+def uneven(cluster: Cluster) -> Iterator[ClusterNode]:
     """gpu01 with four GPUs at 50 %, as the job's, and four at 100 %."""
     node = cluster["gpu01"]
     scenario = Scenario.of(node.name, node.gpus)
@@ -56,13 +56,13 @@ def uneven(cluster: Cluster) -> Iterator[Node]:
     Scenario.of(node.name, node.gpus).write(node.scenario)
 
 
-def variables(node: Node, pid: int) -> dict[str, str]:
+def variables(node: ClusterNode, pid: int) -> dict[str, str]:
     """The environment that a process of a node was started with."""
     pairs = node.run(["cat", f"/proc/{pid}/environ"]).stdout.split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
-def test_inside_an_allocation_its_own_gpus_count(cluster: Cluster, uneven: Node) -> None:
+def test_inside_an_allocation_its_own_gpus_count(cluster: Cluster, uneven: ClusterNode) -> None:
     with allocated(cluster, "-N1 -w gpu01 --gres=gpu:4") as terminal:
         start(terminal, "")
         screen = terminal.wait_for("util 50 %")

@@ -59,7 +59,7 @@ FORMER = replace(HELLO, life="life0", clock=None)
 FRAME = HELLO.tables.frame(1, round(BEGIN * SECOND_NS), 0.0, 0, gpus=(), host=None)
 
 
-class FakeClock:
+class ManualClock:
     """Clocks that advance only on request; sleepers wake in order."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class LinkTest:
     """A link with a fake launcher and clock, and the events that it published."""
 
     def __init__(self, *outcomes: FakeAgent | LaunchError) -> None:
-        self.clock = FakeClock()
+        self.clock = ManualClock()
         self.launcher = FakeLauncher(*outcomes)
         self.events: list[Event] = []
         self.link = Link(

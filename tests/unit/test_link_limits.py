@@ -38,9 +38,9 @@ from tests.unit.test_link import (
     NOW,
     SECOND_NS,
     FakeAgent,
-    FakeClock,
     FakeLauncher,
     LinkTest,
+    ManualClock,
     running_link,
     settle,
 )
@@ -74,7 +74,7 @@ def test_backoff_differs_from_node_to_node() -> None:
 class Refusing:
     """Launcher whose nodes all refuse connections; ``attempts`` holds the times of the attempts."""
 
-    def __init__(self, clock: FakeClock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.attempts: list[float] = []
 
@@ -87,7 +87,7 @@ class Refusing:
 
 
 async def test_a_thousand_links_lost_at_once_reconnect_spread_out() -> None:
-    clock, rng = FakeClock(), random.Random(7)
+    clock, rng = ManualClock(), random.Random(7)
     launcher = Refusing(clock)
     links = [
         Link(f"n{n}", launcher, 1000, lambda _event: None, of_nodes=NODES, clocks=clock.clocks, rng=rng)
@@ -215,7 +215,7 @@ async def test_new_connection_has_an_empty_backlog() -> None:
 async def test_backlog_bounds_each_tick_without_a_recording() -> None:
     agent, hub = FakeAgent(), Hub(Fleet(["gpu01"]), clock=lambda: BEGIN)
     hub.links["gpu01"] = one = Link(
-        "gpu01", FakeLauncher(agent), 1000, hub.publish, clocks=FakeClock().clocks
+        "gpu01", FakeLauncher(agent), 1000, hub.publish, clocks=ManualClock().clocks
     )
     running = asyncio.create_task(one.run())
     try:

@@ -124,13 +124,16 @@ def test_with_no_nodes_the_ways_to_name_them_are_told() -> None:
     assert refusal("--nodes") == "--nodes names no node; is this shell inside salloc?"
 
 
-class Terminal(io.StringIO):
+class TtyText(io.StringIO):
     def isatty(self) -> bool:
         return True
 
 
 def test_a_terminal_is_needed() -> None:
-    require_terminal(Terminal(), Terminal())
-    for stdin, stdout, name in ((io.StringIO(), Terminal(), "input"), (Terminal(), io.StringIO(), "output")):
+    require_terminal(TtyText(), TtyText())
+    for stdin, stdout, name in (
+        (io.StringIO(), TtyText(), "input"),
+        (TtyText(), io.StringIO(), "output"),
+    ):
         with pytest.raises(UserError, match=f"standard {name} isn't one"):
             require_terminal(stdin, stdout)

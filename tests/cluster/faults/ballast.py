@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.cluster.node import Node
+from tests.cluster.node import ClusterNode
 from tests.cluster.standin.scenario import GpuProcess, Scenario
 
 PROCESSES = 120
@@ -17,7 +17,7 @@ _START = (
 
 
 @contextmanager
-def ballast(node: Node) -> Iterator[None]:
+def ballast(node: ClusterNode) -> Iterator[None]:
     """So many processes while the context lasts: about 200 KB a second more."""
     pids = [int(pid) for pid in node.run(_START).stdout.split()]
     try:

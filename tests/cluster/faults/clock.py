@@ -6,7 +6,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from tests.cluster.node import Node
+from tests.cluster.node import ClusterNode
 
 _SOURCE = Path(__file__).with_name("clock.c")
 _AHEAD = struct.Struct("=q")
@@ -25,7 +25,7 @@ class ProgramClock:
         self.env = {"LD_PRELOAD": str(shim), "GSWARM_TEST_CLOCK": str(self._file)}
 
     @classmethod
-    def of_agents(cls, node: Node) -> ProgramClock:
+    def of_agents(cls, node: ClusterNode) -> ProgramClock:
         """What one node's agents take for the time. They have to be started after this is made."""
         clock = cls(node.folder)
         with (node.folder / "sshd_config").open("a") as config:

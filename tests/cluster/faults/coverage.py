@@ -13,7 +13,7 @@ OFF_S = 0.2
 
 
 @dataclass(frozen=True)
-class Told:
+class CoverageRow:
     """What ``session_coverage`` tells of a session and a node; times are Unix seconds."""
 
     started_at: float
@@ -22,7 +22,7 @@ class Told:
     covered_s: float
 
 
-def wrong(told: Told, became: Mapping[NvmlRead, Sequence[float]]) -> list[str]:
+def wrong(told: CoverageRow, became: Mapping[NvmlRead, Sequence[float]]) -> list[str]:
     """What isn't so, in words; ``became`` are the node's readings in order, with the times of their frames.
 
     A frame stands for the time since the one before it, if nothing is missing between them.

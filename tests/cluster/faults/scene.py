@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.faults.coverage import Told, wrong
+from tests.cluster.faults.coverage import CoverageRow, wrong
 from tests.cluster.faults.witness import Count, NvmlRead, StoredFrame, Witness, became, count
-from tests.cluster.node import Node
+from tests.cluster.node import ClusterNode
 from tests.cluster.person import agents, ask, user_env
 from tests.cluster.running import ClusterError, wait_until
 from tests.cluster.terminal import Terminal
@@ -30,15 +30,15 @@ _LOST = re.compile(r"([\d,]+) frames? (?:is|are) missing")
 
 
 @dataclass(frozen=True)
-class Step:
+class FaultStep:
     """Something to do to a scene, so many seconds after the nodes are live."""
 
     at: float
     words: str
-    act: Callable[[Scene], None]
+    act: Callable[[FaultTest], None]
 
 
-class Scene:
+class FaultTest:
     """A recording in ``db`` of the nodes of these names, begun when this is made.
 
     ``words`` are more options of the command line, ``env`` more of the head's environment.
@@ -109,7 +109,7 @@ class Scene:
         self._terminal.press("Enter")
         self._terminal.wait_for("● session-1")
 
-    def play(self, steps: Iterable[Step], tell: Callable[[str], None] = lambda _line: None) -> None:
+    def play(self, steps: Iterable[FaultStep], tell: Callable[[str], None] = lambda _line: None) -> None:
         """Do each step at its time, then wait until all nodes are connected, and for a few frames more."""
         began = time.monotonic()
         for step in sorted(steps, key=lambda step: step.at):
@@ -196,7 +196,7 @@ class Scene:
         )
         assert told, "each scene has a session"
         kept = became(self._readings(name), self._frames(name))
-        return [words for row in told for words in wrong(Told(*row), kept)]
+        return [words for row in told for words in wrong(CoverageRow(*row), kept)]
 
     def _readings(self, name: str) -> list[NvmlRead]:
         """A node's readings at Unix times."""
@@ -221,7 +221,7 @@ def _has(witness: Witness, readings: int) -> bool:
     return len(witness.readings()) >= readings
 
 
-def serving(node: Node) -> list[int]:
+def serving(node: ClusterNode) -> list[int]:
     """The agents of a node; what joins them to a connection is another process."""
     return [int(pid) for pid in node.run(["pgrep", "-x", "gswarm-agent"], check=False).stdout.split()]
 
@@ -233,9 +233,9 @@ def recording(
     db: Path,
     words: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
-) -> Iterator[Scene]:
+) -> Iterator[FaultTest]:
     """A scene with a session, whose nodes are all connected; at the end nothing of it runs any more."""
-    scene = Scene(cluster, names, db, words, env)
+    scene = FaultTest(cluster, names, db, words, env)
     try:
         scene.wait_live()
         scene.start_session()

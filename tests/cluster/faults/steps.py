@@ -7,96 +7,99 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.cluster.faults.clock import ProgramClock
-from tests.cluster.faults.scene import Scene, Step
-from tests.cluster.node import Node
+from tests.cluster.faults.scene import FaultStep, FaultTest
+from tests.cluster.node import ClusterNode
 
 BOOT_S = 3.0
 _FILLER = "/var/tmp/filler"  # on the node
 _HOUR = 3600
 
 
-def cut(name: str, at: float, seconds: float) -> list[Step]:
+def cut(name: str, at: float, seconds: float) -> list[FaultStep]:
     """The cable is pulled for so long."""
     return [
-        Step(at, f"{name}: cut off", lambda scene: scene.cluster[name].partition()),
-        Step(at + seconds, f"{name}: connected again", lambda scene: scene.cluster[name].heal()),
+        FaultStep(at, f"{name}: cut off", lambda scene: scene.cluster[name].partition()),
+        FaultStep(at + seconds, f"{name}: connected again", lambda scene: scene.cluster[name].heal()),
     ]
 
 
-def end_connections(name: str, at: float) -> list[Step]:
+def end_connections(name: str, at: float) -> list[FaultStep]:
     """The sshd sessions are killed."""
-    act: Callable[[Scene], None] = lambda scene: scene.cluster[name].end_connections()  # noqa: E731
-    return [Step(at, f"{name}: sshd's sessions killed", act)]
+    act: Callable[[FaultTest], None] = lambda scene: scene.cluster[name].end_connections()  # noqa: E731
+    return [FaultStep(at, f"{name}: sshd's sessions killed", act)]
 
 
-def stop_sshd(name: str, at: float, seconds: float) -> list[Step]:
+def stop_sshd(name: str, at: float, seconds: float) -> list[FaultStep]:
     """The node lets nobody in for so long."""
     return [
-        Step(at, f"{name}: sshd stopped", lambda scene: scene.cluster[name].stop_sshd()),
-        Step(at + seconds, f"{name}: sshd started", lambda scene: scene.cluster[name].start_sshd()),
+        FaultStep(at, f"{name}: sshd stopped", lambda scene: scene.cluster[name].stop_sshd()),
+        FaultStep(at + seconds, f"{name}: sshd started", lambda scene: scene.cluster[name].start_sshd()),
     ]
 
 
-def kill_agent(name: str, at: float) -> list[Step]:
+def kill_agent(name: str, at: float) -> list[FaultStep]:
     """The agent gets SIGKILL."""
-    return [Step(at, f"{name}: agent killed", lambda scene: scene.kill_agent(name))]
+    return [FaultStep(at, f"{name}: agent killed", lambda scene: scene.kill_agent(name))]
 
 
-def reboot(name: str, at: float, *, power_lost: bool) -> list[Step]:
+def reboot(name: str, at: float, *, power_lost: bool) -> list[FaultStep]:
     """The node goes down, and comes up some seconds later."""
     how = "power lost" if power_lost else "shut down"
     return [
-        Step(at, f"{name}: {how}", lambda scene: scene.shut_down(name, power_lost=power_lost)),
-        Step(at + BOOT_S, f"{name}: up again", lambda scene: scene.cluster[name].start_sshd()),
+        FaultStep(at, f"{name}: {how}", lambda scene: scene.shut_down(name, power_lost=power_lost)),
+        FaultStep(at + BOOT_S, f"{name}: up again", lambda scene: scene.cluster[name].start_sshd()),
     ]
 
 
-def fill_disk(name: str, at: float, seconds: float) -> list[Step]:
+def fill_disk(name: str, at: float, seconds: float) -> list[FaultStep]:
     """The node's disk is full for so long."""
 
-    def fill(scene: Scene) -> None:
+    def fill(scene: FaultTest) -> None:
         node = scene.cluster[name]
         node.run("mount -o remount,size=4m /var/tmp")
         node.run(f"cat /dev/zero >{_FILLER}", check=False)
 
-    def free(scene: Scene) -> None:
+    def free(scene: FaultTest) -> None:
         scene.cluster[name].run(f"rm {_FILLER}; mount -o remount,size=50% /var/tmp")
 
-    return [Step(at, f"{name}: disk full", fill), Step(at + seconds, f"{name}: disk has room again", free)]
-
-
-def step_clock(whose: str, at: float, clock: ProgramClock, hours: float) -> list[Step]:
-    """The wall clock of a node, or of the head, is set that far ahead of the true time."""
-    words = f"{whose}: clock {hours:+g} h off"
-    return [Step(at, words, lambda _scene: clock.set(round(hours * _HOUR)))]
-
-
-def kill_head(at: float, down_s: float) -> list[Step]:
-    """The head gets SIGKILL, and some time later the person goes on with the recording."""
     return [
-        Step(at, "head killed", Scene.kill_head),
-        Step(at + down_s, "recover", Scene.recover),
+        FaultStep(at, f"{name}: disk full", fill),
+        FaultStep(at + seconds, f"{name}: disk has room again", free),
     ]
 
 
-def fill_database(at: float, seconds: float, db: Path, node: Node) -> list[Step]:
+def step_clock(whose: str, at: float, clock: ProgramClock, hours: float) -> list[FaultStep]:
+    """The wall clock of a node, or of the head, is set that far ahead of the true time."""
+    words = f"{whose}: clock {hours:+g} h off"
+    return [FaultStep(at, words, lambda _scene: clock.set(round(hours * _HOUR)))]
+
+
+def kill_head(at: float, down_s: float) -> list[FaultStep]:
+    """The head gets SIGKILL, and some time later the person goes on with the recording."""
+    return [
+        FaultStep(at, "head killed", FaultTest.kill_head),
+        FaultStep(at + down_s, "recover", FaultTest.recover),
+    ]
+
+
+def fill_database(at: float, seconds: float, db: Path, node: ClusterNode) -> list[FaultStep]:
     """The file system of the database, which is a small one, is full for so long."""
     filler = db.with_name("filler")
     fill = f"cat /dev/zero >{filler}"
     return [
-        Step(at, "database's disk full", lambda _scene: _run_at_login(node, fill)),
-        Step(at + seconds / 2, "the head says so", lambda scene: scene.wait_for("its disk is full")),
-        Step(at + seconds, "database's disk has room again", lambda _scene: filler.unlink()),
+        FaultStep(at, "database's disk full", lambda _scene: _run_at_login(node, fill)),
+        FaultStep(at + seconds / 2, "the head says so", lambda scene: scene.wait_for("its disk is full")),
+        FaultStep(at + seconds, "database's disk has room again", lambda _scene: filler.unlink()),
     ]
 
 
-def _run_at_login(node: Node, command: str) -> None:
+def _run_at_login(node: ClusterNode, command: str) -> None:
     node.login.run(command, check=False)
 
 
-def at_random(names: Sequence[str], seconds: float, rng: random.Random) -> list[Step]:
+def at_random(names: Sequence[str], seconds: float, rng: random.Random) -> list[FaultStep]:
     """Faults on every node at any time, and a head that is killed again and again."""
-    steps: list[Step] = []
+    steps: list[FaultStep] = []
     lengths = [length for length in (1, 4, 10, 22) if length <= seconds / 2]
     for name in names:
         at = rng.uniform(1, 5)

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.cluster.cluster import Cluster
 from tests.cluster.faults.ballast import ballast
 from tests.cluster.faults.clock import ProgramClock
-from tests.cluster.faults.scene import Scene, Step, recording
+from tests.cluster.faults.scene import FaultStep, FaultTest, recording
 from tests.cluster.faults.steps import (
     at_random,
     cut,
@@ -104,9 +104,9 @@ class Suite:
         names = iter(NODES)
         clock_node = next(names)
         clock, heads_clock = ProgramClock.of_agents(self.cluster[clock_node]), ProgramClock(self.folder)
-        faults: dict[str, tuple[str, list[Step], bool]] = {}
+        faults: dict[str, tuple[str, list[FaultStep], bool]] = {}
 
-        def of(node: str, fault: str, *steps: list[Step], may_lose: bool = False) -> None:
+        def of(node: str, fault: str, *steps: list[FaultStep], may_lose: bool = False) -> None:
             faults[node] = fault, [step for part in steps for step in part], may_lose
 
         of(
@@ -175,7 +175,7 @@ class Suite:
                 yield self._row(scene, f"head killed while writing, recover ({len(downs)} times)")
         with self._recording("finished") as scene:
             cuts = [step for node in HALF for step in cut(node, 1, 4)]
-            self._play(scene, [*cuts, Step(3, "head killed", Scene.kill_head)])
+            self._play(scene, [*cuts, FaultStep(3, "head killed", FaultTest.kill_head)])
             yield self._row(scene, "half of the nodes cut off for 4 s, head killed in it, recover --finish")
 
     def agents_by_srun(self) -> Iterator[Row]:
@@ -209,7 +209,12 @@ class Suite:
             with self._recording("full-killed", small) as scene:
                 full = fill_database(2, 6, scene.db, login)
                 self._play(
-                    scene, [*full, Step(5, "head killed", Scene.kill_head), Step(9, "recover", Scene.recover)]
+                    scene,
+                    [
+                        *full,
+                        FaultStep(5, "head killed", FaultTest.kill_head),
+                        FaultStep(9, "recover", FaultTest.recover),
+                    ],
                 )
                 yield self._row(scene, "database's disk full for 6 s, head killed in it")
         finally:
@@ -231,16 +236,16 @@ class Suite:
         names: Sequence[str] = NODES,
         words: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
-    ) -> Iterator[Scene]:
+    ) -> Iterator[FaultTest]:
         db = (folder or self.folder) / f"{name}.duckdb"
         self.tell(f"recording {db}")
         with recording(self.cluster, names, db, words, env) as scene:
             yield scene
 
-    def _play(self, scene: Scene, steps: Sequence[Step]) -> None:
+    def _play(self, scene: FaultTest, steps: Sequence[FaultStep]) -> None:
         scene.play(steps, self.tell)
 
-    def _row(self, scene: Scene, fault: str, *, may_lose: bool = False) -> Row:
+    def _row(self, scene: FaultTest, fault: str, *, may_lose: bool = False) -> Row:
         scene.end()
         rows = [
             Row(f"{name}: {fault}", scene.count(name), may_lose, scene.wrong_coverage(name))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.cluster.node import Node
+from tests.cluster.node import ClusterNode
 
 NEAR_S = 0.5
 """A frame and its reading are no further apart: a busy machine takes its time between the two."""
@@ -48,7 +48,7 @@ class Witness:
     ``kill`` is how an agent has to be killed: the reading that it was at is no frame yet, and isn't counted.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ClusterNode) -> None:
         self.node = node
         self._journal = node.scenario.with_suffix(".journal")
         self._journal.write_text("")
