@@ -1,4 +1,4 @@
-"""Starting a test cluster's processes in their order; what doesn't start shows the end of its log."""
+"""Starts a test cluster's processes in order; a failed start shows the end of its log."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PREFIX_LENGTH = 16
 
 
 class Holders:
-    """This program's own children that hold the cluster up; it ends with this program, unless detached."""
+    """Child processes that keep the cluster up; it ends with this program unless detached."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self, words: Sequence[str], what: str, log: Path, pid_file: Path) -> None:
-        """Start one; returns when it has written its number into `pid_file`."""
+        """Start one; returns when it has written its pid into `pid_file`."""
         with log.open("wb") as file:
             process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=file, stderr=file)
         self._started.append(process)
@@ -44,7 +44,7 @@ class Holders:
         lifeline.close()
 
     def wait(self) -> None:
-        """Wait for the end of all of them."""
+        """Wait until all have ended."""
         for process in self._started:
             if process.stdin is not None:
                 process.stdin.close()
@@ -52,7 +52,7 @@ class Holders:
 
 
 def bring_up(login: Login, nodes: Sequence[ClusterNode], holders: Holders) -> None:
-    """Start everything; returns when SSH and Slurm work. ClusterError shows why something didn't start."""
+    """Start everything; returns when SSH and Slurm work. Raises ClusterError."""
     _start_login(login, holders)
     _lay_cables(login, nodes)
     login.start_slurmctld()

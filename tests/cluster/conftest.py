@@ -1,4 +1,4 @@
-"""The cluster of the tests in this folder: brought up once, for the first test that wants it."""
+"""The shared test cluster, started for the first test that uses it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = {
 
 @pytest.fixture(scope="session")
 def machine() -> None:
-    """Skips the test where this machine can't hold a cluster."""
+    """Skip the test if this machine can't run a cluster."""
     lack = missing()
     if lack:
         pytest.skip(lack)
@@ -31,7 +31,7 @@ def machine() -> None:
 def cluster(machine: None) -> Iterator[Cluster]:
     """Nodes gpu01 to gpu04 in Slurm (gpu03 is bare) and bad01 to bad04; its tests run at the login node.
 
-    A test leaves it as it found it. What a test leaves running at the login node is an error at the end.
+    Each test restores it. A process left running at the login node is an error at the end.
     """
     with Cluster.up(4, kinds=KINDS) as up, up.entered():
         yield up
@@ -39,7 +39,7 @@ def cluster(machine: None) -> Iterator[Cluster]:
 
 @pytest.fixture
 def login_env(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process has the environment of the user who sits at the login node."""
+    """Give this process the environment of the user at the login node."""
     for name in ("SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     for name, value in cluster.env().items():

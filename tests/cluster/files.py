@@ -1,4 +1,4 @@
-"""The files of a test cluster: for /etc, SSH, Slurm, environment modules, the NVML stand-in."""
+"""Writes a test cluster's files: /etc, SSH, Slurm, environment modules, the NVML stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sorts of node a test cluster can have, and what each of them has and lacks."""
+"""The kinds of test cluster nodes, and what each has and lacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SYSTEM_PACKAGES = ("/usr/lib/python3/dist-packages", "/usr/local/lib", "/usr/lo
 
 
 class Kind(StrEnum):
-    """A sort of node."""
+    """A kind of node."""
 
     ORDINARY = "ordinary"
     """GPUs, and the head's own environment at the same path, as on a shared home."""
@@ -32,25 +32,25 @@ class Kind(StrEnum):
 
     @property
     def in_slurm(self) -> bool:
-        """Whether Slurm gives jobs to it."""
+        """Whether Slurm runs jobs on it."""
         return self in {Kind.ORDINARY, Kind.BARE}
 
     @property
     def has_driver(self) -> bool:
-        """Whether libnvidia-ml.so.1 and GPU device files are there."""
+        """Whether it has libnvidia-ml.so.1 and GPU device files."""
         return self is not Kind.DRIVERLESS
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Which folders a node has for itself, empty at first, and which inside those it shares nevertheless."""
+    """Folders that a node has for itself, empty at first, and those inside them that it shares."""
 
     own: tuple[Path, ...]
     shared: tuple[Path, ...]
 
     @classmethod
     def of(cls, kind: Kind, root: Path) -> Folders:
-        """The folders of a node of that kind in the cluster whose files are in `root`."""
+        """Return the folders of a node of this kind in the cluster at `root`."""
         head = {REPOSITORY, Path(sys.prefix), Path(sys.base_prefix)}
         mine = _outermost(head - {Path("/usr")})
         if kind is Kind.BARE:

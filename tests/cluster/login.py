@@ -1,4 +1,4 @@
-"""The login node of a test cluster, where a user sits. It holds the network, slurmctld and munged."""
+"""The login node of a test cluster, with its network, slurmctld and munged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 @dataclass(frozen=True)
 class Login:
-    """The login node: the machine's files and processes; network, host name, /run and heads of its own."""
+    """The login node: shares the machine's files and processes; has its own network, host name and /run."""
 
     root: Path
 
@@ -33,12 +33,12 @@ class Login:
 
     @property
     def folder(self) -> Path:
-        """Where its own files are."""
+        """The folder of its files."""
         return self.root / "login"
 
     @property
     def pid_file(self) -> Path:
-        """Where its init writes its number."""
+        """The file with the pid of its init."""
         return self.root / "login.pid"
 
     @property
@@ -48,11 +48,11 @@ class Login:
 
     @cached_property
     def init(self) -> ProcessId:
-        """The process whose end is the cluster's end."""
+        """The process that the whole cluster ends with."""
         return ProcessId.of(int(self.pid_file.read_text()))
 
     def env(self) -> dict[str, str]:
-        """The environment of a user who logged in and activated the environment that these tests run in."""
+        """Return the environment of a user after login, with the tests' virtual environment."""
         binaries = Path(sys.executable).parent
         return {
             "HOME": str(self.home),
@@ -67,7 +67,7 @@ class Login:
         }
 
     def words(self, command: str | Sequence[str], *, daemon: bool = False) -> list[str]:
-        """The argument list that runs the command here, in this process's folder; text is a bash command.
+        """Return the argument list that runs a command here; text is a bash command.
 
         A daemon is a process of the cluster's own and ends with it; anything else is one of the machine's.
         """
@@ -95,15 +95,15 @@ class Login:
         return self.run("scontrol ping", check=False).returncode == 0
 
     def idle_nodes(self) -> set[str]:
-        """The nodes that Slurm could give to a job now."""
+        """Return the idle nodes."""
         return set(self.run(["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N"]).stdout.split())
 
     def seen_from_outside(self, path: str) -> Path:
-        """A path of this node's own files, such as /run, as this process can reach it."""
+        """Return the path by which this process reaches a file of the node, such as in /run."""
         return Path(f"/proc/{self.init.pid}/root{path}")
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Move this thread, and what it starts meanwhile, to the login node, from where nodes are reached."""
+        """Move this thread and its child processes to the login node."""
         with inside(self.init.pid):
             yield

@@ -1,4 +1,4 @@
-"""Linux processes and namespaces: who is alive, and how a command or this thread gets into a node."""
+"""Linux processes and namespaces: checks processes, and moves a command or this thread into a node."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _KINDS = ("net", "uts", "mnt")
 
 @dataclass(frozen=True)
 class ProcessId:
-    """One process, told from a later one of the same number by its start time (clock ticks since boot)."""
+    """One process, identified by its pid and start time (clock ticks since boot)."""
 
     pid: int
     started: int
 
     @classmethod
     def of(cls, pid: int) -> ProcessId:
-        """The running process of that number; ProcessLookupError where there is none."""
+        """Return the running process with a pid. Raises ProcessLookupError."""
         started = _started(pid)
         if started is None:
             raise ProcessLookupError(f"there is no process {pid}")
         return cls(pid, started)
 
     def alive(self) -> bool:
-        """Whether it still runs (a zombie doesn't)."""
+        """Return whether it still runs (a zombie doesn't)."""
         return _started(self.pid) == self.started
 
     def kill(self, timeout: float = 10.0) -> None:
@@ -63,7 +63,7 @@ def _started(pid: int) -> int | None:
 
 
 def marked(variable: str, value: str) -> list[ProcessId]:
-    """The processes started with `variable=value` in their environment, this one and its ancestors apart."""
+    """Return the processes with `variable=value` in their environment, without this one and its ancestors."""
     line = _ancestry(os.getpid())
     entry = f"{variable}={value}".encode()
     found = []
@@ -87,7 +87,7 @@ def _ancestry(pid: int) -> set[int]:
 
 
 def command_line(process: ProcessId) -> str:
-    """The words it was started with, in one line; empty when it has ended."""
+    """Return a process's command line; empty when it has ended."""
     try:
         words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -96,7 +96,7 @@ def command_line(process: ProcessId) -> str:
 
 
 def entering(pid: int, environment: Mapping[str, str], folder: str, *, as_process_of: bool) -> list[str]:
-    """The words before a command that run it in the namespaces of `pid`, with exactly that environment.
+    """Return the command prefix that enters the namespaces of `pid`, with exactly that environment.
 
     With `as_process_of` it becomes a process of that PID namespace, too, and ends with it.
     """
@@ -108,7 +108,7 @@ def entering(pid: int, environment: Mapping[str, str], folder: str, *, as_proces
 
 @contextmanager
 def inside(pid: int) -> Iterator[None]:
-    """Move this thread, and what it starts meanwhile, into the network, mounts and host name of `pid`."""
+    """Move this thread and its child processes into the network, mounts and host name of `pid`."""
     origin = [os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
     target = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in _KINDS]
     try:

@@ -1,4 +1,4 @@
-"""One node of a test cluster: how to run things on it, and how to make it fail."""
+"""One node of a test cluster: runs commands on it and makes it fail."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ClusterNode:
 
     @property
     def folder(self) -> Path:
-        """Where its configuration is."""
+        """The folder of its configuration."""
         return self.login.root / "nodes" / self.name
 
     def log(self, daemon: str) -> Path:
@@ -51,16 +51,16 @@ class ClusterNode:
 
     @cached_property
     def init(self) -> ProcessId:
-        """The process that holds the node up."""
+        """The process that the node ends with."""
         return ProcessId.of(int((self.folder / "init.pid").read_text()))
 
     def env(self) -> dict[str, str]:
-        """The environment of what is run here without SSH or Slurm."""
+        """Return the environment of commands run here without SSH or Slurm."""
         paths = "/usr/bin:/bin" if self.kind is Kind.BARE else SYSTEM_PATH
         return {"HOME": str(self.home), "USER": "root", "LANG": "C.UTF-8", "PATH": paths}
 
     def words(self, command: str | Sequence[str]) -> list[str]:
-        """The argument list that runs the command on this node; text is a bash command."""
+        """Return the argument list that runs a command on this node; text is a bash command."""
         prefix = entering(self.init.pid, self.env(), str(self.home), as_process_of=True)
         return [*prefix, *words_of(command)]
 
@@ -83,11 +83,11 @@ class ClusterNode:
                 self.run(f"kill -KILL {pid}", check=False)
 
     def partition(self) -> None:
-        """Cut it off the network, as a pulled cable does: nothing is refused, nothing arrives."""
+        """Disconnect it from the network like a pulled cable: packets vanish."""
         self.login.run(["ip", "link", "set", "dev", interface_of(self.index), "down"])
 
     def heal(self) -> None:
-        """Plug the cable in again."""
+        """Reconnect it to the network."""
         self.login.run(["ip", "link", "set", "dev", interface_of(self.index), "up"])
 
     def start_sshd(self) -> None:
@@ -96,12 +96,12 @@ class ClusterNode:
         self._start("sshd", words, _SSHD_PID)
 
     def stop_sshd(self) -> None:
-        """Stop sshd and end its connections: new ones are refused from now on."""
+        """Stop sshd and end its connections; new ones are refused."""
         self.end_connections()
         self._stop(_SSHD_PID)
 
     def end_connections(self) -> None:
-        """End the SSH connections that are open to this node; new ones are welcome."""
+        """End the open SSH connections; new ones are accepted."""
         self.run(f'pkill -KILL --parent "$(cat {_SSHD_PID})"', check=False)
 
     def start_slurmd(self) -> None:
@@ -119,10 +119,10 @@ class ClusterNode:
 
 
 def address_of(index: int) -> str:
-    """The address of the node of that index (from 1); the login node has index 0."""
+    """Return the address of a node by index; the login node has index 0."""
     return f"10.73.{(index + 1) // 256}.{(index + 1) % 256}"
 
 
 def interface_of(index: int) -> str:
-    """The login node's end of the cable to the node of that index."""
+    """Return the login node's network interface for a node."""
     return f"node{index}"

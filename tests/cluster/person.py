@@ -1,4 +1,4 @@
-"""The person at the login node: sits down at a terminal, runs gswarm-tui, leaves it, asks the file."""
+"""A user at the login node: opens a terminal, runs and quits gswarm-tui, queries the recording."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def user_env(cluster: Cluster) -> dict[str, str]:
 
 @contextmanager
 def seated(cluster: Cluster, size: tuple[int, int] = (140, 40)) -> Iterator[Terminal]:
-    """A terminal with a shell in the user's home folder; what runs in it is hung up, and ends, at the end."""
+    """A terminal with a shell in the user's home folder; closed with what runs in it."""
     mark = uuid.uuid4().hex
     env = user_env(cluster) | {_TERMINAL: mark}
     try:
@@ -54,7 +54,7 @@ def seated(cluster: Cluster, size: tuple[int, int] = (140, 40)) -> Iterator[Term
 
 @contextmanager
 def allocated(cluster: Cluster, options: str, size: tuple[int, int] = (140, 40)) -> Iterator[Terminal]:
-    """The same inside an allocation, which ends with it."""
+    """A terminal inside an allocation, which ends with it."""
     with seated(cluster, size) as terminal:
         terminal.type(f"salloc {options}")
         wait_granted(terminal)
@@ -66,7 +66,7 @@ def allocated(cluster: Cluster, options: str, size: tuple[int, int] = (140, 40))
 
 
 def wait_granted(terminal: Terminal) -> str:
-    """Wait until salloc's shell asks for a command; the job's number.
+    """Wait for the prompt of salloc's shell; return the job's id.
 
     What is typed before it does can get lost: the shell takes the terminal over then.
     """
@@ -76,13 +76,13 @@ def wait_granted(terminal: Terminal) -> str:
 
 
 def start(terminal: Terminal, options: str) -> None:
-    """Type the command; its exit status will be on the screen after its end."""
+    """Type a gswarm-tui command, followed by one that prints its exit status."""
     terminal.type(f"clear; gswarm-tui {options}; echo status $?")
     terminal.wait_gone("status")
 
 
 def fill(terminal: Terminal, text: str, tries: int = 5) -> None:
-    """Write a text over what is in the field that has the cursor; look at it, and begin anew if it is wrong.
+    """Replace the text of the focused field; check the screen and retry if keys got lost.
 
     Textual's input loses a key now and then when they come at a machine's pace.
     """
@@ -98,19 +98,19 @@ def fill(terminal: Terminal, text: str, tries: int = 5) -> None:
 
 
 def told(terminal: Terminal, options: str) -> tuple[int, str]:
-    """The exit status and the words of a command that ends by itself."""
+    """Run a command that ends by itself; return its exit status and output."""
     start(terminal, options)
     return outcome(terminal)
 
 
 def leave(terminal: Terminal) -> tuple[int, str]:
-    """Quit; the exit status and what was said at the end."""
+    """Quit the app; return its exit status and final output."""
     terminal.press("q")
     return outcome(terminal)
 
 
 def outcome(terminal: Terminal) -> tuple[int, str]:
-    """Wait for the command's end; its exit status and what it said, without the terminal's line breaks."""
+    """Wait for the command's end; return its exit status and output without the terminal's line breaks."""
     terminal.wait_for(_STATUS)
     written = "\n".join(map(str.rstrip, terminal.lines()))
     found = _STATUS.search(written)
@@ -119,7 +119,7 @@ def outcome(terminal: Terminal) -> tuple[int, str]:
 
 
 def wait_seconds(terminal: Terminal, seconds: float) -> None:
-    """Let the recording go on for a while, as the header's clock shows."""
+    """Wait until the header's clock shows that the recording went on for so long."""
 
     def shown() -> int:
         clock = _CLOCK.search(terminal.screen())
@@ -130,24 +130,24 @@ def wait_seconds(terminal: Terminal, seconds: float) -> None:
 
 
 def ask(db: Path, sql: str) -> list[tuple[Any, ...]]:
-    """What a plain DuckDB answers from a recording."""
+    """Query a recording with a plain DuckDB."""
     with duckdb.connect(str(db), read_only=True) as connection:
         return connection.execute(sql).fetchall()
 
 
 def agents(node: ClusterNode) -> list[int]:
-    """Every process of an agent on a node, by its number there: what measures, what is attached."""
+    """Return the pids of all agent processes on a node, attach processes included."""
     return [int(pid) for pid in node.run(["pgrep", "-f", _AGENT], check=False).stdout.split()]
 
 
 def measuring(node: ClusterNode) -> list[int]:
-    """The agents that measure on a node: those that outlive their connection, else those that don't."""
+    """Return the pids of the sampling agents on a node."""
     lasting = node.run(["pgrep", "-P", "1", "-f", _AGENT], check=False).stdout.split()
     return [int(pid) for pid in lasting] or agents(node)
 
 
 def all_ended(cluster: Cluster, nodes: Sequence[str]) -> None:
-    """Wait until nothing of gswarm-tui runs any more, at the login node and on the nodes."""
+    """Wait until no gswarm-tui process runs, at the login node and on the nodes."""
 
     def running() -> list[str]:
         words = [command_line(process) for process in marked(MARK, str(cluster.root))]
@@ -158,14 +158,14 @@ def all_ended(cluster: Cluster, nodes: Sequence[str]) -> None:
 
 
 def closed_properly(db: Path) -> None:
-    """The last recording of the file and its sessions have ended, and no write-ahead log is left."""
+    """Assert that the recordings and sessions have ended and no write-ahead log is left."""
     assert not db.with_name(db.name + ".wal").exists()
     assert ask(db, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
     assert ask(db, "SELECT count(*) FROM sessions WHERE ended_at IS NULL OR status = 'running'") == [(0,)]
 
 
 def every_tick_is_a_frame(db: Path, interval_s: float, nodes: str = "true") -> None:
-    """The frames of each of those nodes are as many as its ticks, but for those that it said it missed.
+    """Assert that each node has one frame for each tick, except those it reported as missed.
 
     A first frame is read at once, all others are due on the interval's grid. One that was less than 5 ms
     late is kept at the time when it was due.

@@ -1,4 +1,4 @@
-"""What a test cluster needs from the machine."""
+"""Checks the machine for what a test cluster needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGES = {
 
 
 def missing() -> str | None:
-    """One sentence on what a cluster lacks on this machine and how to get it; None where nothing is."""
+    """Return what this machine lacks for a cluster and how to get it; None if nothing."""
     if os.geteuid() != 0:
         return "a test cluster makes network namespaces and runs daemons: run its tests as root"
     packages = [package for package, files in _PACKAGES.items() if not all(map(_present, files))]

@@ -11,13 +11,13 @@ POLL = 0.02  # seconds
 
 
 class ClusterError(Exception):
-    """A test cluster can't be brought up, used or found; the message says what to do or shows the log."""
+    """Raised when a test cluster can't be started, used or found; the message has a remedy or the log."""
 
 
 def wait_until(
     condition: Callable[[], object], what: str, log: Path | None = None, timeout: float = 20.0
 ) -> None:
-    """Poll until the condition is true; ClusterError with the log's end if it isn't within `timeout` s."""
+    """Poll until the condition is true. Raises ClusterError with the log's end after `timeout` s."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
@@ -26,7 +26,7 @@ def wait_until(
 
 
 def tail(log: Path | None, lines: int = 15) -> str:
-    """The end of a log, as the end of an error message; empty without a log."""
+    """Return the end of a log for an error message; empty without a log."""
     if log is None:
         return ""
     try:
@@ -39,14 +39,14 @@ def tail(log: Path | None, lines: int = 15) -> str:
 
 
 def words_of(command: str | Sequence[str]) -> list[str]:
-    """The argument list of a command; text is a bash command."""
+    """Return the argument list of a command; text is a bash command."""
     return ["bash", "-c", command] if isinstance(command, str) else list(command)
 
 
 def run(
     words: Sequence[str], *, check: bool = True, timeout: float = 30.0, text: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run to the end, with `text` as input; ClusterError with what it said if it fails and `check` is on."""
+    """Run a command with `text` as input. Raises ClusterError if it fails and `check` is on."""
     done = subprocess.run(words, check=False, timeout=timeout, capture_output=True, text=True, input=text)
     if check and done.returncode != 0:
         said = (done.stderr + done.stdout).strip() or "it said nothing"
@@ -55,7 +55,7 @@ def run(
 
 
 def start_daemon(words: Sequence[str], what: str, log: Path, pid_file: Path) -> None:
-    """Start a program that goes on in the background and writes `pid_file` once it is ready."""
+    """Start a daemon that writes `pid_file` when it is ready."""
     with log.open("a") as file:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=20, check=False

@@ -1,4 +1,4 @@
-"""Slurm's configuration of a test cluster: GPUs as generic resources, nothing that needs systemd."""
+"""Writes a test cluster's Slurm configuration: GPUs as generic resources, no systemd."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CPUS = 16
 
 
 def write(folder: Path, logs: Path, nodes: Sequence[str], gpus: int) -> Path:
-    """Write slurm.conf and what belongs beside it into `folder`; the path to give as SLURM_CONF."""
+    """Write slurm.conf and gres.conf into `folder`; return the value of SLURM_CONF."""
     folder.mkdir()
     names = ",".join(nodes)
     path = folder / "slurm.conf"

@@ -1,4 +1,4 @@
-"""SSH's files of a test cluster: the user's key and known_hosts, each node's host key and sshd_config."""
+"""Writes a test cluster's SSH files: the user's key and known_hosts, each node's host key and sshd_config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state file of a test cluster, and the clearing away of the cluster, whatever became of its owner."""
+"""The state file of a test cluster; with it any process can find the cluster and remove it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = "cluster.json"
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """What is needed to find a node again."""
+    """A node in the state file."""
 
     name: str
     kind: Kind
@@ -27,7 +27,7 @@ class NodeRecord:
 
 @dataclass(frozen=True)
 class State:
-    """What is needed to find a cluster again, and to clear it away."""
+    """A cluster in the state file: its root folder, owner and nodes."""
 
     root: Path
     owner: ProcessId
@@ -36,7 +36,7 @@ class State:
     nodes: tuple[NodeRecord, ...]
 
     def save(self) -> None:
-        """Write it into the root folder."""
+        """Write the state file into the root folder."""
         content = {
             "owner": [self.owner.pid, self.owner.started],
             "made_root": self.made_root,
@@ -47,17 +47,17 @@ class State:
 
     @classmethod
     def load(cls, root: Path) -> State:
-        """Read it; FileNotFoundError where there is no cluster."""
+        """Read the state file. Raises FileNotFoundError."""
         content = json.loads((root / _NAME).read_text())
         nodes = tuple(NodeRecord(name, Kind(kind), own_home) for name, kind, own_home in content["nodes"])
         return cls(root, ProcessId(*content["owner"]), content["made_root"], content["gpus"], nodes)
 
     def alive(self) -> bool:
-        """Whether it is up, or being brought up."""
+        """Return whether the cluster is up or starting."""
         return self.owner.alive() or login_init(self.root) is not None
 
     def clear(self) -> list[str]:
-        """End all its processes and remove its files; logs stay where the root folder was there before.
+        """End all processes and remove all files, except logs in a root folder that existed before.
 
         Returns the command lines of what still ran at the login node: something that a test left behind.
         """
@@ -80,7 +80,7 @@ class State:
 
 
 def login_init(root: Path) -> ProcessId | None:
-    """The process that holds the cluster of that root folder up, if it runs."""
+    """Return the init process of the cluster in a root folder, if it runs."""
     try:
         pid = int((root / "login.pid").read_text())
     except (FileNotFoundError, ValueError):
@@ -89,7 +89,7 @@ def login_init(root: Path) -> ProcessId | None:
 
 
 def clear_leftovers() -> None:
-    """Clear away the clusters in the folder for temporary files whose owners died."""
+    """Remove the temporary clusters whose owners died."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{_NAME}"):
         try:
             state = State.load(path.parent)

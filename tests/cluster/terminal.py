@@ -1,4 +1,4 @@
-"""A real terminal for end-to-end tests: a private tmux server that a test types into and looks at."""
+"""A real terminal for end-to-end tests: a private tmux server that tests type into and read."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Terminal:
         self.close()
 
     def type(self, text: str, *, enter: bool = True) -> None:
-        """Type a text as it is, and Enter after it unless told not to."""
+        """Type a text, and Enter after it unless ``enter`` is off."""
         # tmux takes a semicolon at the end of a word for the end of its command.
         self._tmux("send-keys", "-l", "--", text[:-1] + "\\;" if text.endswith(";") else text)
         if enter:
@@ -80,15 +80,15 @@ class Terminal:
         self._tmux("send-keys", "--", *keys)
 
     def screen(self, *, colours: bool = False) -> str:
-        """What the screen shows now, a line a row; with colours also the escape sequences that make them."""
+        """Return the screen's text; with ``colours`` including escape sequences."""
         return self._tmux("capture-pane", "-p", *(["-e"] if colours else []))
 
     def lines(self) -> list[str]:
-        """The lines as they were written, however many rows each takes."""
+        """Return the lines as written, without the terminal's line breaks."""
         return self._tmux("capture-pane", "-p", "-J").splitlines()
 
     def drawn(self) -> Screen:
-        """The screen now, with the colours of its cells."""
+        """Return the screen with the colours of its cells."""
         columns, rows = self._ask("#{pane_width} #{pane_height}").split()
         screen = Screen(int(columns), int(rows))
         screen.write("\r\n".join(self.screen(colours=True).splitlines()))
@@ -116,7 +116,7 @@ class Terminal:
         return int(status)
 
     def ended(self) -> bool:
-        """Whether the command has ended."""
+        """Return whether the command has ended."""
         return self._status() != ""
 
     def _status(self) -> str:
@@ -129,11 +129,11 @@ class Terminal:
         return str(128 + int(signal_number)) if signal_number else status
 
     def resize(self, columns: int, rows: int) -> None:
-        """Give the terminal another size."""
+        """Resize the terminal."""
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
     def close(self) -> None:
-        """Close the terminal as a window is closed: what still runs in it gets SIGHUP."""
+        """Close the terminal; processes in it get SIGHUP."""
         if not self._folder.name or not Path(self._folder.name).exists():
             return
         try:

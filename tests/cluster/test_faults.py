@@ -16,7 +16,7 @@ IN_SHORT = [part for part in PARTS if part != "srun"]  # test_ways_out kills a h
 
 @pytest.fixture(scope="module")
 def suite(machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
-    """The suite on a cluster of its own."""
+    """The fault suite on its own cluster."""
     folder: Path = tmp_path_factory.mktemp("faults")
     with Cluster.up(len(NODES), 2) as up, up.entered():
         yield Suite(up, folder, SHORT, SEED)
@@ -24,7 +24,7 @@ def suite(machine: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 @pytest.mark.timeout(400)  # a part tells what it waits for in vain
 @pytest.mark.parametrize("part", IN_SHORT)
-def test_nothing_is_lost_and_nothing_is_there_twice(suite: Suite, part: str) -> None:
+def test_no_frame_is_lost_or_duplicated(suite: Suite, part: str) -> None:
     rows = list(PARTS[part](suite))
     print(table(rows))
     assert all(row.count.sampled for row in rows)

@@ -1,4 +1,4 @@
-"""GPUs and drivers that fail: what they can't answer is NULL with its reason, and all the rest goes on."""
+"""Failing GPUs and drivers: unmeasured metrics are NULL with a reason, everything else goes on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 
 @pytest.fixture
 def scenarios(cluster: Cluster) -> Iterator[dict[str, Scenario]]:
-    """What is wrong from the start; all is well again at the end."""
+    """Scenarios with faults from the start, restored at the end."""
     made = {name: Scenario.of(name, cluster[name].gpus) for name in NODES}
     made["gpu01"].gpus[5].lost_from_start = True
     made["gpu02"].answers = {"nvmlDeviceGetTemperature": Return.FUNCTION_NOT_FOUND}
@@ -38,7 +38,7 @@ def cells(node: str, numbers: str) -> re.Pattern[str]:
 
 
 def not_measured(terminal: Terminal, node: str) -> str:
-    """What the node's screen says of what isn't measured."""
+    """Return the list of unmeasured metrics on the node's screen."""
     terminal.press("g", *["j"] * NODES.index(node))
     terminal.wait_for(re.compile(rf"^ {node}:0 ", re.MULTILINE))
     terminal.press("Enter")
@@ -50,7 +50,7 @@ def not_measured(terminal: Terminal, node: str) -> str:
     return screen
 
 
-def test_what_a_gpu_cannot_answer_is_null_and_stops_nothing(
+def test_failing_gpu_metrics_are_null_and_stop_nothing(
     cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path
 ) -> None:
     db = tmp_path / "gpus.duckdb"

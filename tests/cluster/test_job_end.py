@@ -1,4 +1,4 @@
-"""The end of a job where nothing kills what SSH started on its nodes: agents end by themselves."""
+"""Agents started over SSH end by themselves when the job ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.cluster.running import wait_until
 from tests.cluster.terminal import Terminal
 
 
-def test_an_agent_whose_head_was_killed_ends_with_its_job_and_keeps_what_it_has(
+def test_agent_of_a_killed_head_ends_with_its_job_and_keeps_its_frames(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     db = tmp_path / "run.duckdb"

@@ -1,4 +1,4 @@
-"""A cluster leaves nothing behind, however it ends."""
+"""A test cluster leaves no process or file behind, however it ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sys.stdin.read()
 
 
 def traces() -> dict[str, object]:
-    """What a careless cluster would leave on a machine."""
+    """Return the interfaces, mounts and files that a cluster could leave behind."""
     return {
         "links": {link["ifname"] for link in json.loads(_said("ip", "-json", "link"))},
         "network namespaces": _said("ip", "netns", "list"),
@@ -76,7 +76,7 @@ def root(machine: None, tmp_path: Path) -> Iterator[Path]:
 
 @contextmanager
 def held(root: Path) -> Iterator[tuple[subprocess.Popen[str], list[ProcessId]]]:
-    """A cluster that another program has brought up, and the processes that are its nodes."""
+    """A cluster started by another program, and its nodes' processes."""
     words = [sys.executable, "-c", HOLD, str(root)]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, cwd=REPOSITORY, stdin=pipe, stdout=pipe, text=True) as program:
@@ -91,7 +91,7 @@ def wait_for_the_end(nodes: list[ProcessId]) -> None:
     wait_until(lambda: not any(node.alive() for node in nodes), "the end of the nodes")
 
 
-def test_down_ends_every_process_and_removes_every_file(root: Path) -> None:
+def test_down_ends_all_processes_and_removes_all_files(root: Path) -> None:
     before = traces()
     with Cluster.up(["solo1", "solo2"], 2, root) as cluster:
         cluster["solo1"].run("setsid sleep infinity >/dev/null 2>&1 &")
@@ -102,21 +102,21 @@ def test_down_ends_every_process_and_removes_every_file(root: Path) -> None:
     assert not root.exists()
 
 
-def test_logs_stay_in_a_folder_that_was_there_before(root: Path) -> None:
+def test_logs_stay_in_an_existing_folder(root: Path) -> None:
     root.mkdir()
     Cluster.up(["solo1"], 2, root).down()
     assert [path.name for path in root.iterdir()] == ["logs"]
     assert (root / "logs" / "login-slurmctld.log").stat().st_size > 0
 
 
-def test_what_a_test_leaves_at_the_login_node_is_ended_and_told(root: Path) -> None:
+def test_stray_processes_at_the_login_node_are_ended_and_reported(root: Path) -> None:
     cluster = Cluster.up(["solo1"], 2, root)
     with pytest.raises(ClusterError, match="left running on the login node: sleep 4321"), cluster:
         left = subprocess.Popen(["sleep", "4321"], env=cluster.env())
     assert left.wait(timeout=10) == -signal.SIGKILL
 
 
-def test_a_killed_owner_takes_the_cluster_with_it(root: Path) -> None:
+def test_cluster_ends_with_its_killed_owner(root: Path) -> None:
     with held(root) as (program, nodes):
         program.kill()
         wait_for_the_end(nodes)
@@ -125,9 +125,7 @@ def test_a_killed_owner_takes_the_cluster_with_it(root: Path) -> None:
     assert not root.exists()
 
 
-def test_the_next_cluster_clears_what_dead_ones_left(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_cluster_removes_leftovers(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     dead, alive = tmp_path / "gswarm-cluster-dead", tmp_path / "gswarm-cluster-alive"
     with held(dead) as (program, nodes), held(alive) as (_, others):
@@ -141,16 +139,14 @@ def test_the_next_cluster_clears_what_dead_ones_left(
     assert not alive.exists()
 
 
-def test_a_daemon_that_fails_shows_its_log_and_nothing_stays(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_daemon_shows_its_log_and_leaves_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "_SLURM_CONF", slurm._SLURM_CONF + "NoSuchOption=1\n")
     with pytest.raises(ClusterError, match=r"(?s)slurmctld.*the end of its log.*NoSuchOption"):
         Cluster.up(["solo1"], 2, root)
     assert not root.exists()
 
 
-def test_a_folder_in_use_is_refused(root: Path) -> None:
+def test_used_folder_is_refused(root: Path) -> None:
     refused = pytest.raises(ClusterError, match=f"a cluster is up in {root} already")
     with Cluster.up(["solo1"], 2, root), refused:
         Cluster.up(["solo2"], 2, root)
@@ -160,7 +156,7 @@ def test_a_folder_in_use_is_refused(root: Path) -> None:
         Cluster.up(["solo1"], 2, root)
 
 
-def test_by_hand_up_status_shell_down(root: Path) -> None:
+def test_up_status_shell_and_down_commands(root: Path) -> None:
     def by_hand(*words: str) -> str:
         words = (sys.executable, "-m", "tests.cluster", "--root", str(root), *words)
         return subprocess.run(words, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout

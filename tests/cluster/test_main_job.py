@@ -1,4 +1,4 @@
-"""The main job, as a user does it: salloc, the command, a session, quit, SQL; and the truth is known."""
+"""The main job end to end: salloc, gswarm-tui, a session, quit, SQL; checked against known values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEFORE, AFTER = 0, 1
 
 
 def util(node: str, gpu: int, phase: int) -> int:
-    """A utilisation that no other GPU has in either phase: 1, 3, 5 … and 2, 4, 6 …."""
+    """Return a utilisation that is unique for GPU and phase: 1, 3, 5 … and 2, 4, 6 …."""
     return 1 + 2 * (NODES.index(node) * GPUS + gpu) + phase
 
 
@@ -59,7 +59,7 @@ def scenarios(cluster: Cluster) -> Iterator[dict[str, Scenario]]:
 
 @dataclass
 class MainJob:
-    """A recording by the user's hands and when things happened, in Unix seconds."""
+    """A finished recording and the Unix times of the user's actions."""
 
     db: Path
     changed_at: dict[str, float]
@@ -109,7 +109,7 @@ def run(cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path) -> Mai
     return MainJob(db, changed, pid, started, stopped, truth)
 
 
-def test_sql_finds_exactly_what_was_there(run: MainJob) -> None:
+def test_sql_returns_exactly_the_simulated_values(run: MainJob) -> None:
     levels_are_the_scenarios(run)
     every_tick_is_a_frame(run.db, INTERVAL_S)
     each_frame_has_all_gpus_once(run)

@@ -1,4 +1,4 @@
-"""Marks that a job sets on its nodes, and a person beside the running gswarm-tui: each in the file, once."""
+"""Marks set by a job on its nodes and by a user at the login node are recorded once each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CACHED = "PYTHONPATH=$(ls -td ~/.cache/gswarm-tui/agent-*/ | head -n 1) python3 
 """The documented command for a node without gswarm-tui."""
 
 
-def test_marks_of_a_job_are_in_its_recording(cluster: Cluster, tmp_path: Path) -> None:
+def test_marks_of_a_job_are_recorded(cluster: Cluster, tmp_path: Path) -> None:
     db = tmp_path / "run.duckdb"
     path = user_env(cluster)["PATH"]
     with allocated(cluster, "-N2 -w gpu01,gpu03 --gres=gpu:8") as terminal:

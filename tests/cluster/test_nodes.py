@@ -1,4 +1,4 @@
-"""Nodes that fail, one by one, while the others go on; and how the agent gets to where it is missing."""
+"""Single nodes fail while the others go on; the agent is sent where it is missing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NEVER_THERE = {
 
 @pytest.fixture
 def terminal(cluster: Cluster) -> Iterator[Terminal]:
-    """A person at a wide terminal."""
+    """A wide terminal at the login node."""
     with seated(cluster, WIDE) as terminal:
         yield terminal
 
@@ -49,7 +49,7 @@ def row(node: str, words: str) -> re.Pattern[str]:
     return re.compile(rf"^ {node} .*{words}", re.MULTILINE)
 
 
-def test_what_fails_on_one_node_is_told_there_and_stops_no_other(
+def test_failing_node_is_reported_and_stops_no_other(
     cluster: Cluster, terminal: Terminal, tmp_path: Path
 ) -> None:
     db = tmp_path / "failures.duckdb"
@@ -117,7 +117,7 @@ def cached(cluster: Cluster) -> dict[str, bytes]:
 
 
 def is_whole(files: dict[str, bytes]) -> bool:
-    """Whether there are exactly the files of the manifest, with these hashes."""
+    """Return whether the files match the manifest's names and hashes."""
     lines = [
         f"{hashlib.sha256(data).hexdigest()}  {name}\n"
         for name, data in sorted(files.items())
@@ -126,7 +126,7 @@ def is_whole(files: dict[str, bytes]) -> bool:
     return "".join(lines).encode() == files["MANIFEST"]
 
 
-def test_the_agent_is_sent_where_it_is_missing(cluster: Cluster, terminal: Terminal) -> None:
+def test_agent_is_sent_where_it_is_missing(cluster: Cluster, terminal: Terminal) -> None:
     """Four nodes that have nothing share a home and start at once; later a file there is cut off."""
     cache = cluster.home / ".cache" / "gswarm-tui"
     shutil.rmtree(cache, ignore_errors=True)
@@ -145,7 +145,7 @@ def test_the_agent_is_sent_where_it_is_missing(cluster: Cluster, terminal: Termi
     assert is_whole(cached(cluster))
 
 
-def test_the_heads_own_python_is_used_where_a_node_has_it(cluster: Cluster, terminal: Terminal) -> None:
+def test_heads_python_is_used_where_a_node_has_it(cluster: Cluster, terminal: Terminal) -> None:
     start(terminal, "--nodes gpu01 --no-record")
     terminal.wait_for("nodes 1/1")
     [agent] = measuring(cluster["gpu01"])
@@ -164,7 +164,7 @@ exec /usr/bin/python3 -IS -c "$pretend; runpy.run_path(sys.argv[1], run_name='__
 """
 
 
-def test_a_node_without_a_python_or_with_an_old_one(cluster: Cluster, terminal: Terminal) -> None:
+def test_node_with_no_python_or_an_old_one_is_reported(cluster: Cluster, terminal: Terminal) -> None:
     bare = cluster["gpu03"]
     python = bare.run("readlink -f /usr/bin/python3").stdout.strip()
     old = cluster.home / "old-python"

@@ -1,4 +1,4 @@
-"""Several heads on the same nodes at the same time: of two users, and of one; none disturbs another."""
+"""Several heads watch the same nodes at the same time without disturbing each other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ except (BrokenPipeError, ConnectionResetError):
 
 @pytest.fixture
 def users(cluster: Cluster) -> Iterator[Mapping[str, int]]:
-    """Two users of one node, by name with their ids, whom the person at the login node may log in as."""
+    """Two users of one node, by name and uid; the tests can log in as either."""
     node = cluster[NODE]
     passwd = node.folder / "etc" / "passwd"  # what the node sees is this very file
     before = passwd.read_text()
@@ -64,17 +64,17 @@ def users(cluster: Cluster) -> Iterator[Mapping[str, int]]:
 
 
 def run_as(node: ClusterNode, user: int, *words: str) -> subprocess.CompletedProcess[str]:
-    """What a command on the node does for a user without any other right."""
+    """Run a command on the node as an unprivileged user."""
     return node.run(["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words], check=False)
 
 
 def ask_agent(node: ClusterNode, user: int, socket: str) -> str:
-    """What an agent answers a user, or the last line of what is said instead."""
+    """Return an agent's reply to a user, or the last line of the error."""
     done = run_as(node, user, "python3", "-c", ASK, socket)
     return (done.stdout or done.stderr).strip().splitlines()[-1]
 
 
-def test_neither_enters_the_others_folder_or_speaks_with_the_others_agent(
+def test_users_cannot_reach_each_others_agents(
     cluster: Cluster, users: Mapping[str, int], tmp_path: Path
 ) -> None:
     node = cluster[NODE]
@@ -112,7 +112,7 @@ def test_neither_enters_the_others_folder_or_speaks_with_the_others_agent(
         assert (frames > 2, lost) == (True, 0)
 
 
-def test_one_user_watches_the_same_nodes_twice(cluster: Cluster, tmp_path: Path) -> None:
+def test_one_user_can_watch_the_same_nodes_twice(cluster: Cluster, tmp_path: Path) -> None:
     first_db, second_db = tmp_path / "first.duckdb", tmp_path / "second.duckdb"
     words = f"--nodes {NODE} gpu02 --interval 0.2"
     with seated(cluster) as first, seated(cluster, (200, 40)) as second:

@@ -15,7 +15,7 @@ ENV = {"PATH": os.environ["PATH"], "HOME": "/", "PS1": "ready> ", "LANG": "C.UTF
 SHELL = ["bash", "--norc", "--noprofile"]
 
 
-def test_it_shows_what_is_typed_and_what_comes_of_it(machine: None) -> None:
+def test_terminal_shows_input_and_output(machine: None) -> None:
     with Terminal(SHELL, env=ENV, size=(60, 10)) as terminal:
         terminal.wait_for("ready>")
         terminal.type("stty size; echo $((6*7))'; é'")
@@ -26,7 +26,7 @@ def test_it_shows_what_is_typed_and_what_comes_of_it(machine: None) -> None:
         terminal.wait_gone("42")
 
 
-def test_keys_reach_the_command_and_its_exit_status_comes_back(machine: None) -> None:
+def test_terminal_sends_keys_and_returns_the_exit_status(machine: None) -> None:
     with Terminal("read -rsn1 key; echo got $key; exit 3", env=ENV) as terminal:
         terminal.press("q")
         assert terminal.exit_status() == 3
@@ -35,7 +35,7 @@ def test_keys_reach_the_command_and_its_exit_status_comes_back(machine: None) ->
         assert terminal.exit_status() == 128 + 15
 
 
-def test_a_resize_reaches_the_command(machine: None) -> None:
+def test_terminal_resize_reaches_the_command(machine: None) -> None:
     with Terminal(SHELL, env=ENV) as terminal:
         terminal.wait_for("ready>")
         terminal.type("trap 'stty size' WINCH; echo trap''ped")
@@ -44,7 +44,7 @@ def test_a_resize_reaches_the_command(machine: None) -> None:
         terminal.wait_for("24 80")
 
 
-def test_a_failed_wait_shows_the_screen(machine: None) -> None:
+def test_failed_wait_shows_the_screen(machine: None) -> None:
     with Terminal("echo something else; sleep 60", env=ENV) as terminal:
         terminal.wait_for("something else")
         with pytest.raises(
@@ -56,14 +56,14 @@ def test_a_failed_wait_shows_the_screen(machine: None) -> None:
         terminal.wait_for("nothing")
 
 
-def test_colours_can_be_seen(machine: None) -> None:
+def test_terminal_returns_colours(machine: None) -> None:
     with Terminal(r"printf '\033[38;2;1;2;3mblue\n'; sleep 60", env=ENV) as terminal:
         terminal.wait_for("blue")
         assert "\033[38;2;1;2;3mblue" in terminal.screen(colours=True)
         assert "\033" not in terminal.screen()
 
 
-def test_closing_hangs_up_what_runs_and_ends_nothing_else(machine: None, tmp_path: Path) -> None:
+def test_closing_the_terminal_hangs_up_its_command_only(machine: None, tmp_path: Path) -> None:
     hung_up = tmp_path / "hung-up"
     with Terminal(SHELL, env=ENV) as other:
         with Terminal(

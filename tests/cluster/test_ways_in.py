@@ -1,4 +1,4 @@
-"""Every way to name nodes and to reach them, typed at the login node; and what is said of those that fail."""
+"""Every way to name and reach nodes, and the errors of those that fail."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ WIDE = (200, 40)
 
 @pytest.fixture
 def terminal(cluster: Cluster) -> Iterator[Terminal]:
-    """A person outside of any allocation."""
+    """A terminal outside an allocation."""
     with seated(cluster, WIDE) as terminal:
         yield terminal
 
 
 @pytest.fixture(scope="module")
 def job(cluster: Cluster) -> Iterator[str]:
-    """A running job of the person's with two GPUs on each of gpu02 and gpu03 (the bare one)."""
+    """A running job with two GPUs on each of gpu02 and gpu03 (the bare node)."""
     said = cluster.run("salloc -N2 -w gpu02,gpu03 --gres=gpu:2 --no-shell").stderr
     found = re.search(r"Granted job allocation (\d+)", said)
     assert found is not None, said
@@ -37,7 +37,7 @@ def job(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture
 def config(cluster: Cluster) -> Iterator[Path]:
-    """Where the person's config file is looked for."""
+    """The user's config file."""
     path = cluster.home / ".config" / "gswarm-tui" / "config.toml"
     path.parent.mkdir(parents=True)
     yield path
@@ -62,7 +62,7 @@ def variables(node: ClusterNode, pid: int) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
-def test_inside_an_allocation_its_own_gpus_count(cluster: Cluster, uneven: ClusterNode) -> None:
+def test_allocated_gpus_count_inside_an_allocation(cluster: Cluster, uneven: ClusterNode) -> None:
     with allocated(cluster, "-N1 -w gpu01 --gres=gpu:4") as terminal:
         start(terminal, "")
         screen = terminal.wait_for("util 50 %")
@@ -90,7 +90,7 @@ def heat(terminal: Terminal, gpu: int) -> str:
     return screen.line(y)[numbers[gpu]].bg
 
 
-def test_without_a_recording_no_file_is_left(cluster: Cluster, terminal: Terminal) -> None:
+def test_no_record_leaves_no_file(cluster: Cluster, terminal: Terminal) -> None:
     before = set(cluster.home.iterdir())
     start(terminal, "--nodes 'gpu[01-02]' --no-record")
     screen = terminal.wait_for("nodes 2/2")
@@ -101,10 +101,10 @@ def test_without_a_recording_no_file_is_left(cluster: Cluster, terminal: Termina
 
 
 @pytest.mark.parametrize("launcher", ["ssh", "srun"])
-def test_a_job_from_outside(
+def test_job_is_watched_from_outside(
     cluster: Cluster, terminal: Terminal, job: str, launcher: str, tmp_path: Path
 ) -> None:
-    """Over SSH and by srun, with an ordinary node and one that has nothing of ours."""
+    """Over SSH and by srun, with an ordinary and a bare node."""
     db = tmp_path / "job.duckdb"
     start(terminal, f"--job {job} --launcher {launcher} --db {db}")
     screen = terminal.wait_for("nodes 2/2")
@@ -118,14 +118,14 @@ def test_a_job_from_outside(
     assert ask(db, granted) == [("gpu02", 0), ("gpu02", 1), ("gpu03", 0), ("gpu03", 1)]
 
 
-def test_this_machine(terminal: Terminal) -> None:
+def test_local_machine_is_watched(terminal: Terminal) -> None:
     start(terminal, "--launcher local --no-record")
     terminal.wait_for("nodes 1/1")
     assert re.search(r"^ login ", terminal.screen(), re.MULTILINE)
     assert leave(terminal) == (0, "")
 
 
-def test_setup_runs_in_the_shell_that_becomes_the_agent(cluster: Cluster, terminal: Terminal) -> None:
+def test_setup_environment_reaches_the_agent(cluster: Cluster, terminal: Terminal) -> None:
     start(terminal, "--nodes gpu01 gpu03 --no-record --setup 'module load cuda/12.4'")
     terminal.wait_for("nodes 2/2")
     for name in ("gpu01", "gpu03"):
@@ -149,14 +149,14 @@ def test_setup_runs_in_the_shell_that_becomes_the_agent(cluster: Cluster, termin
         ),
     ],
 )
-def test_a_wrong_option_is_told_on_the_node(terminal: Terminal, options: str, reason: str) -> None:
+def test_wrong_agent_option_is_reported_on_the_node(terminal: Terminal, options: str, reason: str) -> None:
     start(terminal, f"--nodes gpu01 --no-record {options}")
     screen = terminal.wait_for("lost")
     assert reason in screen
     assert leave(terminal) == (0, "")
 
 
-def test_ssh_as_the_options_say(cluster: Cluster, terminal: Terminal) -> None:
+def test_ssh_options_are_used(cluster: Cluster, terminal: Terminal) -> None:
     """A name only the SSH configuration knows, through a jump host, by another Python."""
     config = cluster.home / "ssh-config"
     config.write_text("Host big\n  HostName gpu02\n")
@@ -175,7 +175,7 @@ def test_ssh_as_the_options_say(cluster: Cluster, terminal: Terminal) -> None:
     config.unlink()
 
 
-def test_the_config_file_holds_defaults(config: Path, terminal: Terminal) -> None:
+def test_config_file_sets_defaults(config: Path, terminal: Terminal) -> None:
     config.write_text("interval = 0.5\nrecord = false\n")
     start(terminal, "--nodes gpu01")
     screen = terminal.wait_for("nodes 1/1")
@@ -189,7 +189,7 @@ def test_the_config_file_holds_defaults(config: Path, terminal: Terminal) -> Non
     )
 
 
-def test_one_file_takes_recordings_in_turn(cluster: Cluster, terminal: Terminal, tmp_path: Path) -> None:
+def test_one_file_holds_several_recordings(cluster: Cluster, terminal: Terminal, tmp_path: Path) -> None:
     db = tmp_path / "twice.duckdb"
     start(terminal, f"--nodes gpu01 --db {db}")
     terminal.wait_for("nodes 1/1")
@@ -215,7 +215,7 @@ def test_one_file_takes_recordings_in_turn(cluster: Cluster, terminal: Terminal,
     ]
 
 
-def test_what_cannot_be_done_is_one_sentence(terminal: Terminal, job: str, tmp_path: Path) -> None:
+def test_command_line_errors_are_one_sentence(terminal: Terminal, job: str, tmp_path: Path) -> None:
     notes = tmp_path / "notes.txt"
     notes.write_text("not a database")
     assert told(terminal, "") == (
@@ -235,7 +235,7 @@ def test_what_cannot_be_done_is_one_sentence(terminal: Terminal, job: str, tmp_p
     assert notes.read_text() == "not a database"
 
 
-def test_a_job_that_is_not_mine_or_over(cluster: Cluster, terminal: Terminal) -> None:
+def test_another_users_job_and_an_ended_job_are_refused(cluster: Cluster, terminal: Terminal) -> None:
     theirs = cluster.run(
         "sbatch --parsable --uid=nobody --chdir=/ --output=/dev/null --wrap 'sleep 60'"
     ).stdout.strip()
@@ -253,7 +253,7 @@ def test_a_job_that_is_not_mine_or_over(cluster: Cluster, terminal: Terminal) ->
     )
 
 
-def test_a_read_only_folder(cluster: Cluster, terminal: Terminal) -> None:
+def test_read_only_folder_is_reported(cluster: Cluster, terminal: Terminal) -> None:
     folder = cluster.home / "read-only"
     folder.mkdir()
     cluster.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(folder)])
@@ -266,8 +266,8 @@ def test_a_read_only_folder(cluster: Cluster, terminal: Terminal) -> None:
     assert (status, said) == (1, f"gswarm-tui: {folder}/run.duckdb {sentence}")
 
 
-def test_a_recording_on_a_read_only_file_system(cluster: Cluster, terminal: Terminal) -> None:
-    """As after an export was mounted anew: it can be looked at, and nothing tries to write to it."""
+def test_recording_on_a_read_only_file_system_can_be_replayed(cluster: Cluster, terminal: Terminal) -> None:
+    """The recording can be replayed and nothing tries to write to it."""
     folder = cluster.home / "read-only"
     folder.mkdir()
     cluster.run(["mount", "-t", "tmpfs", "tmpfs", str(folder)])

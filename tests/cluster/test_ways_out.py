@@ -1,4 +1,4 @@
-"""Every way in which a recording ends: by the person, by a signal, with the job, killed; and a full disk."""
+"""Every end of a recording: quit, signal, end of the job, kill; and a full disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INTERVAL_S = 0.5
 
 @contextmanager
 def recording(cluster: Cluster, db: Path, options: str) -> Iterator[Terminal]:
-    """gswarm-tui itself in a terminal, without a shell around it, with two sessions running."""
+    """Run gswarm-tui in a terminal without a shell, with two sessions."""
     words = ["gswarm-tui", *options.split(), "--interval", f"{INTERVAL_S}", "--db", str(db)]
     with Terminal(words, env=user_env(cluster), size=(140, 40), folder=cluster.home) as terminal:
         terminal.wait_for("nodes 2/2")
@@ -54,7 +54,7 @@ def every_session_ended(db: Path) -> None:
     ) == [(1,)]
 
 
-def test_quitting_asks_once_while_sessions_run(cluster: Cluster, tmp_path: Path) -> None:
+def test_quit_confirms_once_while_sessions_run(cluster: Cluster, tmp_path: Path) -> None:
     db = tmp_path / "quit.duckdb"
     with recording(cluster, db, f"--nodes {' '.join(NODES)}") as terminal:
         terminal.press("q")
@@ -74,7 +74,7 @@ def test_quitting_asks_once_while_sessions_run(cluster: Cluster, tmp_path: Path)
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "the terminal is closed"])
-def test_a_signal_ends_it_without_a_question(cluster: Cluster, how: str, tmp_path: Path) -> None:
+def test_signal_ends_the_head_without_confirmation(cluster: Cluster, how: str, tmp_path: Path) -> None:
     db = tmp_path / "signal.duckdb"
     with recording(cluster, db, f"--nodes {' '.join(NODES)}") as terminal:
         if how.startswith("SIG"):
@@ -90,16 +90,14 @@ def test_a_signal_ends_it_without_a_question(cluster: Cluster, how: str, tmp_pat
 
 
 def rows_shown(terminal: Terminal) -> float:
-    """How many rows are committed, as the header says; thousands are rounded, here down."""
+    """Return the committed rows shown in the header; thousands are rounded down."""
     found = re.search(r"([\d.]+)( k)? rows", terminal.screen())
     assert found is not None
     return float(found[1]) * 1000 - 5 if found[2] else float(found[1])
 
 
 @pytest.mark.parametrize("launcher", ["ssh", "srun"])
-def test_killed_it_loses_nothing_that_can_be_recovered(
-    cluster: Cluster, launcher: str, tmp_path: Path
-) -> None:
+def test_killed_head_is_recovered_without_loss(cluster: Cluster, launcher: str, tmp_path: Path) -> None:
     db = tmp_path / "killed.duckdb"
     job = cluster.run(f"salloc -N2 -w {','.join(NODES)} --no-shell").stderr.split()[-1]
     try:
@@ -129,7 +127,7 @@ def test_killed_it_loses_nothing_that_can_be_recovered(
     assert ask(db, "SELECT count(*) FROM session_summary WHERE scope = 'all'") == [(2,)]
 
 
-def test_the_job_ends_and_the_person_looks_on(cluster: Cluster, tmp_path: Path) -> None:
+def test_head_goes_on_after_the_job_ended(cluster: Cluster, tmp_path: Path) -> None:
     db = tmp_path / "job.duckdb"
     job = cluster.run(f"salloc -N2 -w {','.join(NODES)} --no-shell").stderr.split()[-1]
     with seated(cluster, (160, 40)) as terminal:
@@ -146,8 +144,8 @@ def test_the_job_ends_and_the_person_looks_on(cluster: Cluster, tmp_path: Path) 
     assert ask(db, "SELECT count(*) FROM links WHERE frames > 0 AND lost_frames = 0") == [(2,)]
 
 
-def test_the_job_ends_and_salloc_hangs_up(cluster: Cluster, tmp_path: Path) -> None:
-    """As at the job's time limit: the recording is closed and the terminal is the person's again."""
+def test_head_closes_the_recording_when_salloc_hangs_up(cluster: Cluster, tmp_path: Path) -> None:
+    """At the job's time limit the recording is closed and the terminal is usable again."""
     db = tmp_path / "job.duckdb"
     with seated(cluster) as terminal:
         terminal.type(f"salloc -N2 -w {','.join(NODES)}")
@@ -176,7 +174,7 @@ def small(cluster: Cluster) -> Iterator[Path]:
     folder.rmdir()
 
 
-def test_a_full_disk_costs_no_frame(cluster: Cluster, small: Path) -> None:
+def test_full_disk_loses_no_frame(cluster: Cluster, small: Path) -> None:
     db, filler = small / "run.duckdb", small / "filler"
     with seated(cluster, (160, 40)) as terminal:
         start(terminal, f"--nodes {' '.join(NODES)} --interval 0.1 --db {db}")

@@ -33,7 +33,7 @@ ranges = st.tuples(st.integers(0, 400), st.integers(0, 30), st.integers(1, 4))
         ([], []),
     ],
 )
-def test_what_people_write(words: list[str], expected: list[str]) -> None:
+def test_host_lists_expand(words: list[str], expected: list[str]) -> None:
     assert expand(words) == tuple(expected)
 
 
@@ -57,26 +57,26 @@ def test_what_people_write(words: list[str], expected: list[str]) -> None:
         ("fe80::1%eth0", """--nodes: "fe80::1%eth0" is invalid: a node name can't contain ":"."""),
     ],
 )
-def test_the_part_that_cannot_be_read_is_named(word: str, sentence: str) -> None:
+def test_error_names_the_invalid_part(word: str, sentence: str) -> None:
     with pytest.raises(HostListError) as caught:
         expand([word])
     assert str(caught.value) == sentence
 
 
 @pytest.mark.parametrize("operator", list("@!&^*?%/\\;|<>`'\"~#=+{}()"))
-def test_the_wider_language_of_clustershell_and_shells_is_refused(operator: str) -> None:
+def test_clustershell_and_shell_syntax_is_refused(operator: str) -> None:
     for word in (f"n1{operator}n2", f"n[1-2]{operator}", f"{operator}all"):
         with pytest.raises(HostListError):
             expand([word])
 
 
 @pytest.mark.parametrize("word", ["n[1-99999999999]", "n[1-1000]m[1-1000]p[1-1000]", "n[1-100000],m1"])
-def test_a_list_too_long_to_be_meant_is_refused_before_it_is_made(word: str) -> None:
+def test_too_long_list_is_refused_before_expansion(word: str) -> None:
     with pytest.raises(HostListError, match=f"{MAX_NODES:,}"):
         expand([word])
 
 
-def test_an_error_names_where_the_list_came_from() -> None:
+def test_error_names_the_source_of_the_list() -> None:
     with pytest.raises(HostListError, match=r"^SLURM_JOB_NODELIST: "):
         expand(["n["], "SLURM_JOB_NODELIST")
 
@@ -86,7 +86,7 @@ def test_an_error_names_where_the_list_came_from() -> None:
     st.lists(ranges, min_size=1, max_size=4),
     st.sampled_from(["", "-ib", ".x"]),
 )
-def test_ranges_expand_as_counting_does(
+def test_ranges_expand_to_all_numbers(
     prefix: str, given_ranges: list[tuple[int, int, int]], suffix: str
 ) -> None:
     text, expected = [], set()
@@ -100,7 +100,7 @@ def test_ranges_expand_as_counting_does(
 
 
 @given(st.lists(names, unique=True, max_size=30))
-def test_names_stand_for_themselves_and_fold_gives_them_back(given_names: list[str]) -> None:
+def test_fold_and_expand_round_trip(given_names: list[str]) -> None:
     assert expand([",".join(given_names)]) == tuple(given_names)
     assert sorted(expand([fold(given_names)])) == sorted(given_names)
 
@@ -108,7 +108,7 @@ def test_names_stand_for_themselves_and_fold_gives_them_back(given_names: list[s
 @given(st.lists(st.one_of(st.text(max_size=20), st.text("n1-9[],/-:.@* ", max_size=20)), max_size=4))
 @example(["n[1-999999999999999999/999999999999999999]"])
 @example(["[1-2]" * 40])
-def test_any_text_expands_to_host_names_or_is_refused(words: list[str]) -> None:
+def test_any_text_expands_to_host_names_or_raises(words: list[str]) -> None:
     said, found = "", tuple[str, ...]()
     try:
         found = expand(words)
@@ -122,6 +122,6 @@ def test_any_text_expands_to_host_names_or_is_refused(words: list[str]) -> None:
         assert all(character.isalnum() or character in "._-:" for character in name)
 
 
-def test_folding_keeps_addresses_whole() -> None:
+def test_fold_keeps_ip_addresses() -> None:
     assert fold(["gpu02", "fe80::2", "gpu01", "fe80::1"]) == "gpu[01-02],fe80::2,fe80::1"
     assert fold([]) == ""

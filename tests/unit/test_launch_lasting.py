@@ -1,4 +1,4 @@
-"""Agents that outlive their channels, started as a head does it: over SSH, on this machine, as a step."""
+"""Agents that outlive their channels, started over SSH, locally and as a Slurm step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.unit.sshd import SSHD, SshServer, running
 
 @pytest.fixture
 def recording() -> Iterator[str]:
-    """A recording's uid; its agents and their folders end with the test."""
+    """A recording's uid; its agents and folders are removed after the test."""
     uid = uuid.uuid4().hex
     yield uid
     for entry in status(uid):
@@ -82,7 +82,7 @@ class Listener:
                         self.frames.append(message.seq)
 
     async def cut(self, server: SshServer) -> None:
-        """Its connection breaks off on the node's side, and what had come before is read."""
+        """Cut the connection at the node, after reading all its data."""
         for pid in server.sessions():
             os.kill(pid, signal.SIGKILL)
         with suppress(ConnectionError):
@@ -97,7 +97,7 @@ class Listener:
 
 
 async def rejoined(launcher: CommandLauncher) -> Listener:
-    """An agent's second channel, which heard a frame, after a first one that did and was closed."""
+    """Connect to an agent a second time and wait for a frame."""
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame)
     await first.channel.close()
@@ -108,7 +108,7 @@ async def rejoined(launcher: CommandLauncher) -> Listener:
 
 
 async def goes_on(launcher: CommandLauncher, recording: str, cut: Listener) -> None:
-    """The agent of a cut channel is found again, with what it measured meanwhile, and ends when asked to."""
+    """Assert that the agent of a cut channel is joined again with all its frames, and stops."""
     (life,) = cut.lives
     assert (await query_status(launcher, "gpu01", recording)).pid is not None
     again = await Listener.on(launcher, "gpu01")
@@ -118,7 +118,7 @@ async def goes_on(launcher: CommandLauncher, recording: str, cut: Listener) -> N
     await again.stop()
 
 
-async def test_an_agent_outlives_the_connection_that_started_it(server: SshServer, recording: str) -> None:
+async def test_agent_outlives_its_ssh_connection(server: SshServer, recording: str) -> None:
     launcher = SshLauncher(SshSettings(config=server.config()), Bootstrap(serving=Serving(recording)))
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame, 3)
@@ -133,7 +133,7 @@ def ssh(server: SshServer, recording: str, jump: str = "") -> SshLauncher:
 
 
 def run_for(server: SshServer) -> set[str]:
-    """What runs for the server's connections, apart from the server itself."""
+    """Return the names of the processes of the server's connections."""
     found: set[str] = set()
     waiting = server.sessions()
     while waiting:
@@ -145,7 +145,7 @@ def run_for(server: SshServer) -> set[str]:
     return found
 
 
-async def test_an_agent_that_serves_is_joined_without_a_process(server: SshServer, recording: str) -> None:
+async def test_running_agent_is_joined_without_a_process(server: SshServer, recording: str) -> None:
     launcher = ssh(server, recording)
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame, 3)
@@ -165,7 +165,7 @@ async def test_an_agent_that_serves_is_joined_without_a_process(server: SshServe
     await launcher.close()
 
 
-async def test_an_agent_behind_a_jump_host_is_joined_without_a_process(
+async def test_agent_behind_a_jump_host_is_joined_without_a_process(
     server: SshServer, recording: str
 ) -> None:
     launcher = ssh(server, recording, jump="gpujump")
@@ -175,7 +175,7 @@ async def test_an_agent_behind_a_jump_host_is_joined_without_a_process(
     await launcher.close()
 
 
-async def test_the_newest_head_takes_over_also_without_a_process(server: SshServer, recording: str) -> None:
+async def test_newest_head_takes_over(server: SshServer, recording: str) -> None:
     launcher = ssh(server, recording)
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame)
@@ -191,7 +191,7 @@ async def test_the_newest_head_takes_over_also_without_a_process(server: SshServ
     await launcher.close()
 
 
-async def test_a_server_that_forbids_it_is_asked_twice_and_then_seldom(
+async def test_forbidden_socket_forwarding_is_retried_rarely(
     tmp_path: Path, server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ssh_launcher, "RETRY_EVERY", 4)
@@ -213,7 +213,7 @@ async def test_a_server_that_forbids_it_is_asked_twice_and_then_seldom(
     assert asked == [1, 2, 2, 2, 3, 3]
 
 
-async def test_an_agent_is_found_where_its_node_says_that_it_is(
+async def test_agent_is_found_in_the_folder_that_it_reports(
     server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = ssh(server, recording)
@@ -233,7 +233,7 @@ async def test_an_agent_is_found_where_its_node_says_that_it_is(
         await each.close()
 
 
-async def test_where_nobody_serves_any_more_an_agent_is_started(server: SshServer, recording: str) -> None:
+async def test_agent_is_started_when_none_is_running(server: SshServer, recording: str) -> None:
     launcher = ssh(server, recording)
     listener = await Listener.on(launcher, "gpu01", ["0123456789abcdef"])
     await listener.hear(Frame)
@@ -241,7 +241,7 @@ async def test_where_nobody_serves_any_more_an_agent_is_started(server: SshServe
     await launcher.close()
 
 
-async def test_of_an_agent_that_is_killed_its_node_tells_as_much(server: SshServer, recording: str) -> None:
+async def test_killed_agent_is_reported_with_its_last_log_line(server: SshServer, recording: str) -> None:
     launcher = ssh(server, recording)
     again = await rejoined(launcher)
     ((pid, log),) = [(entry["pid"], folder_of(recording) / "log") for entry in status(recording)]
@@ -259,7 +259,7 @@ async def test_of_an_agent_that_is_killed_its_node_tells_as_much(server: SshServ
     await launcher.close()
 
 
-async def test_a_joined_agent_outlives_its_connection_too(server: SshServer, recording: str) -> None:
+async def test_joined_agent_outlives_its_connection(server: SshServer, recording: str) -> None:
     launcher = ssh(server, recording)
     again = await rejoined(launcher)
     await again.cut(server)
@@ -279,7 +279,7 @@ def folder_of(recording: str) -> Path:
 
 @contextmanager
 def impostor(recording: str, says: bytes, leaves: bool) -> Iterator[tuple[str, list[bytes]]]:
-    """Somebody else's socket where an agent is looked for: the folder above, and what was said to it."""
+    """A foreign socket at an agent's path: its parent folder and the bytes sent to it."""
     heard: list[bytes] = []
     with tempfile.TemporaryDirectory(dir="/tmp") as top, socket.socket(socket.AF_UNIX) as listener:
         folder = Path(top) / f"{recording}@gpu01"
@@ -319,7 +319,7 @@ def impostor(recording: str, says: bytes, leaves: bool) -> Iterator[tuple[str, l
         (MAGIC + encode(Bye("the agent gave all that was left")), False),
     ],
 )
-async def test_somebody_else_is_told_nothing_and_not_believed(
+async def test_foreign_socket_is_sent_nothing_and_rejected(
     server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch, says: bytes, leaves: bool
 ) -> None:
     launcher = ssh(server, recording)
@@ -339,7 +339,7 @@ async def test_somebody_else_is_told_nothing_and_not_believed(
 
 
 @pytest.mark.parametrize("end", ["its connection breaks off", "its head gives up"])
-async def test_who_waits_for_an_answer_that_never_comes_leaves_no_connection(
+async def test_join_without_a_reply_closes_its_connection(
     server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     launcher = ssh(server, recording)
@@ -360,7 +360,7 @@ async def test_who_waits_for_an_answer_that_never_comes_leaves_no_connection(
     await launcher.close()
 
 
-async def test_an_agent_on_this_machine_outlives_its_channel(recording: str) -> None:
+async def test_local_agent_outlives_its_channel(recording: str) -> None:
     launcher = LocalLauncher(Serving(recording))
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame, 3)
@@ -368,7 +368,7 @@ async def test_an_agent_on_this_machine_outlives_its_channel(recording: str) -> 
     await goes_on(launcher, recording, first)
 
 
-async def test_names_of_one_machine_have_an_agent_each(recording: str) -> None:
+async def test_each_name_of_one_machine_has_its_own_agent(recording: str) -> None:
     launcher = LocalLauncher(Serving(recording))
     both = [await Listener.on(launcher, node) for node in ("gpu01", "gpu02")]
     for listener in both:
@@ -378,12 +378,12 @@ async def test_names_of_one_machine_have_an_agent_each(recording: str) -> None:
         await listener.stop()
 
 
-async def test_a_node_that_keeps_nothing_says_so(recording: str) -> None:
+async def test_node_without_an_agent_reports_no_frames(recording: str) -> None:
     answer = await query_status(LocalLauncher(), "gpu01", recording)
     assert (answer.pid, answer.frames) == (None, 0)
 
 
-def test_a_step_stays_as_long_as_the_agent_that_it_started() -> None:
+def test_srun_step_holds_until_its_agent_ends() -> None:
     lasting = SrunLauncher("7", Bootstrap(serving=Serving("abc")))
     assert lasting.command("gpu01")[-6:] == ["attach", "--recording", "abc", "--node", "gpu01", "--hold"]
     assert lasting.command("gpu01", "status")[-1] == "status"

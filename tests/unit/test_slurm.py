@@ -101,7 +101,7 @@ def refusal(slurm: Slurm, job_id: str) -> str:
     return str(caught.value)
 
 
-def test_a_running_job_has_nodes_gpus_times_and_its_cluster(programs: Programs) -> None:
+def test_running_job_has_nodes_gpus_times_and_cluster(programs: Programs) -> None:
     gres = {"gpu01": "gpu:h100:3(IDX:0-1,5)", "gpu02": "gpu:h100:1(IDX:7),mps:100(IDX:3)"}
     programs.scontrol({"4711": block(name="my  NodeList=x job", end="2026-11-22T08:05:10", gres=gres)})
     assert programs.slurm().job("4711") == Job(
@@ -116,12 +116,12 @@ def test_a_running_job_has_nodes_gpus_times_and_its_cluster(programs: Programs) 
     )
 
 
-def test_what_slurm_says_moves_no_cursor(programs: Programs) -> None:
+def test_slurm_output_contains_no_escape_sequences(programs: Programs) -> None:
     programs.add("scontrol", r"printf 'no \033[2J\342\200\256way\n' >&2; exit 1")
     assert refusal(programs.slurm(), "4711") == r"scontrol show job failed: no \x1b[2J\u202eway."
 
 
-def test_inside_a_job_the_cluster_is_already_known(programs: Programs) -> None:
+def test_cluster_name_comes_from_the_jobs_environment(programs: Programs) -> None:
     programs.scontrol({"4711": block()})
     assert programs.slurm(SLURM_CLUSTER_NAME="lovelace").job("4711").cluster == "lovelace"
 
@@ -140,28 +140,28 @@ def test_inside_a_job_the_cluster_is_already_known(programs: Programs) -> None:
         ),
     ],
 )
-def test_a_job_that_does_not_run_is_told_with_its_state(
+def test_job_that_is_not_running_is_reported_with_its_state(
     programs: Programs, state: str, reason: str, sentence: str
 ) -> None:
     programs.scontrol({"4711": block(state=state, reason=reason, start="Unknown", nodes="", gres={})})
     assert refusal(programs.slurm(), "4711") == sentence
 
 
-def test_a_job_of_somebody_else_is_refused_with_a_way_out(programs: Programs) -> None:
+def test_another_users_job_is_refused_with_a_remedy(programs: Programs) -> None:
     programs.scontrol({"4711": block(uid=os.getuid() + 1)})
     assert refusal(programs.slurm(), "4711") == (
         "job 4711 belongs to ada; if you can log in to its nodes, name them with --nodes."
     )
 
 
-def test_a_job_that_does_not_exist_is_told(programs: Programs) -> None:
+def test_missing_job_is_reported(programs: Programs) -> None:
     programs.scontrol({})
     assert refusal(programs.slurm(), "99") == "Slurm has no job 99."
     programs.add("scontrol", "echo 'Job 2_9 not found'; exit 1")
     assert refusal(programs.slurm(), "2_9") == "Slurm has no job 2_9."
 
 
-def test_slurm_that_does_not_answer_is_told(programs: Programs) -> None:
+def test_failing_slurm_command_is_reported(programs: Programs) -> None:
     assert refusal(Slurm({"PATH": str(programs.folder)}), "1") == (
         "scontrol isn't on your PATH, so Slurm can't be queried."
     )
@@ -173,7 +173,7 @@ def test_slurm_that_does_not_answer_is_told(programs: Programs) -> None:
     assert refusal(Slurm({"PATH": str(programs.folder)}), "1") == "scontrol can't be run: Permission denied."
 
 
-def test_an_array_is_watched_by_task(programs: Programs) -> None:
+def test_array_job_needs_a_task(programs: Programs) -> None:
     tasks = [
         block(8, kind="ArrayJobId=2 ArrayTaskId=2 ", state="COMPLETED"),
         block(7, kind="ArrayJobId=2 ArrayTaskId=1 ", nodes="gpu03", gres={}),
@@ -191,7 +191,7 @@ def test_an_array_is_watched_by_task(programs: Programs) -> None:
         assert (job.job_id, job.label, job.nodes, job.gpus) == ("7", "2_1", ("gpu03",), {})
 
 
-def test_a_heterogeneous_job_is_watched_together(programs: Programs) -> None:
+def test_heterogeneous_job_is_combined(programs: Programs) -> None:
     parts = [
         block(3, kind="HetJobId=3 HetJobOffset=0 ", nodes="cpu1", gres={"cpu1": ""}),
         block(
@@ -205,7 +205,7 @@ def test_a_heterogeneous_job_is_watched_together(programs: Programs) -> None:
     assert (part.label, part.nodes) == ("3+1", ("gpu01", "cpu1"))
 
 
-def test_running_jobs_are_a_hint_that_may_fail(programs: Programs) -> None:
+def test_running_jobs_are_empty_when_squeue_fails(programs: Programs) -> None:
     programs.add("squeue", "echo 4711; echo 12_3")
     assert programs.slurm().running_jobs() == ("4711", "12_3")
     programs.add("squeue", "exit 1")
@@ -224,7 +224,7 @@ def test_running_jobs_are_a_hint_that_may_fail(programs: Programs) -> None:
         ({"n1": "craygpu:1(IDX:4)"}, {}),
     ],
 )
-def test_which_gpus_are_mine(gres: dict[str, str], expected: dict[str, set[int]]) -> None:
+def test_allocated_gpus_are_parsed(gres: dict[str, str], expected: dict[str, set[int]]) -> None:
     assert parse_gpus(block(gres=gres)) == expected
 
 
@@ -234,7 +234,7 @@ minors = st.sets(st.integers(0, 127), min_size=1, max_size=16)
 @given(
     st.dictionaries(st.integers(0, 999).map("gpu{:03}".format), minors, min_size=1, max_size=8), st.booleans()
 )
-def test_any_allocation_is_read_back(allocated: dict[str, set[int]], ranges: bool) -> None:
+def test_any_allocation_round_trips(allocated: dict[str, set[int]], ranges: bool) -> None:
     by_minors: dict[frozenset[int], list[str]] = {}
     for node, chosen in allocated.items():
         by_minors.setdefault(frozenset(chosen), []).append(node)
@@ -249,11 +249,11 @@ def test_any_allocation_is_read_back(allocated: dict[str, set[int]], ranges: boo
 
 
 @given(st.text(max_size=300))
-def test_what_is_not_a_job_is_none(text: str) -> None:
+def test_text_without_a_job_parses_to_nothing(text: str) -> None:
     assert parse_jobs(text) == []
 
 
-def test_the_allocation_that_a_shell_is_in() -> None:
+def test_allocation_is_read_from_the_environment() -> None:
     assert allocation({}) is None
     environ = {
         "SLURM_JOB_ID": "8",
@@ -281,14 +281,12 @@ def test_the_allocation_that_a_shell_is_in() -> None:
         ("RUNNING", "Unknown", True),
     ],
 )
-def test_when_a_job_ends_is_told_whatever_its_state(
-    programs: Programs, state: str, end: str, told: bool
-) -> None:
+def test_job_end_is_reported_in_every_state(programs: Programs, state: str, end: str, told: bool) -> None:
     programs.scontrol({"4711": block(state=state, end=end)})
     at = math.inf if end == "Unknown" else datetime.fromisoformat(end).timestamp()
     assert programs.slurm().end_of("4711") == JobEnd(at, told)
 
 
-def test_a_job_that_waits_to_run_again_has_no_end_yet(programs: Programs) -> None:
+def test_requeued_job_has_no_end(programs: Programs) -> None:
     programs.scontrol({"4711": block(state="PENDING", end="Unknown")})
     assert programs.slurm().end_of("4711") is None

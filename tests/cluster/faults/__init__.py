@@ -1,1 +1,1 @@
-"""What faults cost: the real program on a real cluster, faults on purpose, and a witness on each node."""
+"""Fault suite: injects faults into a real cluster and counts the frames that they cost."""

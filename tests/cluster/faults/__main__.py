@@ -17,7 +17,7 @@ from tests.cluster.running import ClusterError
 
 
 def main() -> int:
-    """Run it as the command line says; 1 if something isn't as promised."""
+    """Run the suite; return 1 if a promise is broken."""
     options = _parser().parse_args()
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     lengths = LONG if options.long else SHORT

@@ -1,4 +1,4 @@
-"""Frames made large: many processes with long command lines on a node's GPUs."""
+"""Makes frames large with many processes with long command lines on a node's GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _START = (
 
 @contextmanager
 def ballast(node: ClusterNode) -> Iterator[None]:
-    """So many processes while the context lasts: about 200 KB a second more."""
+    """Run the processes while the context lasts: about 200 KB a second more."""
     pids = [int(pid) for pid in node.run(_START).stdout.split()]
     try:
         scenario = Scenario.of(node.name, node.gpus)

@@ -1,4 +1,4 @@
-"""The wall clock of one program, as a test sets it: a shim in its process, see clock.c."""
+"""Sets the wall clock of one program by a preloaded shim, see clock.c."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AHEAD = struct.Struct("=q")
 
 
 class ProgramClock:
-    """What programs with this ``env`` take for the time. Files are made in ``folder``."""
+    """The wall clock of programs that run with ``env``; its files are in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         shim = folder / "clock.so"
@@ -26,7 +26,7 @@ class ProgramClock:
 
     @classmethod
     def of_agents(cls, node: ClusterNode) -> ProgramClock:
-        """What one node's agents take for the time. They have to be started after this is made."""
+        """Create the clock of one node's agents; call it before they start."""
         clock = cls(node.folder)
         with (node.folder / "sshd_config").open("a") as config:
             config.write(f"SetEnv {' '.join(f'{name}={value}' for name, value in clock.env.items())}\n")
@@ -35,6 +35,6 @@ class ProgramClock:
         return clock
 
     def set(self, ahead_s: int) -> None:
-        """Be so many seconds ahead of the true time from now on."""
+        """Set the clock this many seconds ahead of the true time."""
         with self._file.open("r+b") as file:
             file.write(_AHEAD.pack(ahead_s))

@@ -1,4 +1,4 @@
-"""Whether a session's coverage is what a node's witness knows of it."""
+"""Checks a session's coverage in the database against a node's witness."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OFF_S = 0.2
 
 @dataclass(frozen=True)
 class CoverageRow:
-    """What ``session_coverage`` tells of a session and a node; times are Unix seconds."""
+    """A row of ``session_coverage``; times are Unix seconds."""
 
     started_at: float
     ended_at: float
@@ -23,7 +23,7 @@ class CoverageRow:
 
 
 def wrong(told: CoverageRow, became: Mapping[NvmlRead, Sequence[float]]) -> list[str]:
-    """What isn't so, in words; ``became`` are the node's readings in order, with the times of their frames.
+    """Describe each difference; ``became`` maps the node's NVML reads, in order, to their frames' times.
 
     A frame stands for the time since the one before it, if nothing is missing between them.
     """

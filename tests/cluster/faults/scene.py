@@ -1,4 +1,4 @@
-"""A recording of some nodes by the real program, and what can be done to it while it runs."""
+"""Runs the real program on some nodes, injects faults, and counts frames."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOST = re.compile(r"([\d,]+) frames? (?:is|are) missing")
 
 @dataclass(frozen=True)
 class FaultStep:
-    """Something to do to a scene, so many seconds after the nodes are live."""
+    """One action of a fault test, ``at`` seconds after the nodes are live."""
 
     at: float
     words: str
@@ -39,7 +39,7 @@ class FaultStep:
 
 
 class FaultTest:
-    """A recording in ``db`` of the nodes of these names, begun when this is made.
+    """A running head that records the named nodes into ``db``.
 
     ``words`` are more options of the command line, ``env`` more of the head's environment.
     """
@@ -80,11 +80,11 @@ class FaultTest:
             raise ClusterError(f"the head had ended with status {status} before it was to be killed: {said}")
 
     def recover(self) -> None:
-        """Go on with the recording in a new head."""
+        """Resume the recording in a new head."""
         self._head("recover", self._uid())
 
     def finish(self) -> str:
-        """Fetch what the nodes hold and close the recording, without a screen; what was said."""
+        """Run ``recover --finish``: fetch remaining frames and close the recording; return its output."""
         words = ["gswarm-tui", "recover", self._uid(), "--db", str(self.db), "--finish"]
         return self.cluster.run(words, timeout=PATIENCE_S).stdout
 
@@ -93,16 +93,16 @@ class FaultTest:
         return str(uid)
 
     def wait_for(self, shown: str) -> None:
-        """Wait until the head's screen shows this."""
+        """Wait until the head's screen shows a text."""
         assert self._terminal is not None
         self._terminal.wait_for(shown, PATIENCE_S)
 
     def wait_live(self) -> None:
-        """Wait until the head says that all nodes are connected."""
+        """Wait until the head shows all nodes as live."""
         self.wait_for(f"nodes {len(self.names)}/{len(self.names)}")
 
     def start_session(self) -> None:
-        """Begin a session, which goes on to the end of the recording."""
+        """Start a session that runs to the end of the recording."""
         assert self._terminal is not None
         self._terminal.press("s")
         self._terminal.wait_for("start a session")
@@ -110,7 +110,7 @@ class FaultTest:
         self._terminal.wait_for("● session-1")
 
     def play(self, steps: Iterable[FaultStep], tell: Callable[[str], None] = lambda _line: None) -> None:
-        """Do each step at its time, then wait until all nodes are connected, and for a few frames more."""
+        """Run each step at its time, then wait for all nodes and a few more frames."""
         began = time.monotonic()
         for step in sorted(steps, key=lambda step: step.at):
             time.sleep(max(0.0, began + step.at - time.monotonic()))
@@ -121,14 +121,14 @@ class FaultTest:
             self.wait_for_frames()
 
     def wait_for_frames(self, frames: int = 6) -> None:
-        """Wait until each node was sampled so many times more."""
+        """Wait until each node was sampled ``more`` times."""
         before = {name: len(witness.readings()) for name, witness in self.witnesses.items()}
         for name, witness in self.witnesses.items():
             enough = before[name] + frames
             wait_until(partial(_has, witness, enough), f"a few more readings of {name}")
 
     def end(self) -> None:
-        """Quit as a person does; what couldn't be fetched then, is fetched now. No agent runs afterwards."""
+        """Quit the head, fetch remaining frames, and check that no agent is left."""
         if self._terminal is not None:
             self._terminal.press("q")
             self._terminal.wait_for("end and quit")
@@ -146,7 +146,7 @@ class FaultTest:
         )
 
     def clear(self) -> None:
-        """End whatever still runs, after a failure, too."""
+        """End all processes, also after a failure."""
         if self._terminal is not None:
             self._terminal.close()
         for name in self.names:
@@ -158,12 +158,12 @@ class FaultTest:
     # The nodes.
 
     def kill_agent(self, name: str) -> None:
-        """SIGKILL the agent of a node, but nothing else there."""
+        """SIGKILL the agent of a node."""
         for pid in serving(self.cluster[name]):
             self.witnesses[name].kill(pid)
 
     def shut_down(self, name: str, *, power_lost: bool) -> None:
-        """Take a node down: orderly, or as when its power is cut.
+        """Shut a node down, orderly or by a power loss.
 
         It is as good as namespaces can do it: the agent's processes and all connections end, the node has
         another boot id and an empty /tmp, and keeps /var/tmp. What the kernel has not yet written to a disk
@@ -184,11 +184,11 @@ class FaultTest:
     # What became of it.
 
     def count(self, name: str) -> Count:
-        """The frames of a node, as its witness and the database tell."""
+        """Count a node's frames in its witness's journal and in the database."""
         return count(self._readings(name), self._frames(name), self._said_lost(name))
 
     def wrong_coverage(self, name: str) -> list[str]:
-        """What ``session_coverage`` tells of a node that isn't so, as its witness knows."""
+        """Describe the errors in ``session_coverage`` of a node, according to its witness."""
         told = ask(
             self.db,
             "SELECT epoch(started_at), epoch(ended_at), frames, covered_s "
@@ -199,7 +199,7 @@ class FaultTest:
         return [words for row in told for words in wrong(CoverageRow(*row), kept)]
 
     def _readings(self, name: str) -> list[NvmlRead]:
-        """A node's readings at Unix times."""
+        """Return a node's NVML reads at Unix times."""
         ahead = time.time() - time.monotonic()
         return [replace(one, at=one.at + ahead) for one in self.witnesses[name].readings()]
 
@@ -222,7 +222,7 @@ def _has(witness: Witness, readings: int) -> bool:
 
 
 def serving(node: ClusterNode) -> list[int]:
-    """The agents of a node; what joins them to a connection is another process."""
+    """Return the pids of a node's serving agents, without attach processes."""
     return [int(pid) for pid in node.run(["pgrep", "-x", "gswarm-agent"], check=False).stdout.split()]
 
 
@@ -234,7 +234,7 @@ def recording(
     words: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> Iterator[FaultTest]:
-    """A scene with a session, whose nodes are all connected; at the end nothing of it runs any more."""
+    """Run a fault test with a session after all nodes are live; end its processes afterwards."""
     scene = FaultTest(cluster, names, db, words, env)
     try:
         scene.wait_live()

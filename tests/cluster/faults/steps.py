@@ -1,4 +1,4 @@
-"""The faults of single nodes and of the head, as steps; and all of them at random."""
+"""Faults of nodes and of the head as steps, single or at random."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOUR = 3600
 
 
 def cut(name: str, at: float, seconds: float) -> list[FaultStep]:
-    """The cable is pulled for so long."""
+    """Disconnect the node's network cable for some seconds."""
     return [
         FaultStep(at, f"{name}: cut off", lambda scene: scene.cluster[name].partition()),
         FaultStep(at + seconds, f"{name}: connected again", lambda scene: scene.cluster[name].heal()),
@@ -24,13 +24,13 @@ def cut(name: str, at: float, seconds: float) -> list[FaultStep]:
 
 
 def end_connections(name: str, at: float) -> list[FaultStep]:
-    """The sshd sessions are killed."""
+    """Kill the sshd sessions."""
     act: Callable[[FaultTest], None] = lambda scene: scene.cluster[name].end_connections()  # noqa: E731
     return [FaultStep(at, f"{name}: sshd's sessions killed", act)]
 
 
 def stop_sshd(name: str, at: float, seconds: float) -> list[FaultStep]:
-    """The node lets nobody in for so long."""
+    """Stop sshd for some seconds."""
     return [
         FaultStep(at, f"{name}: sshd stopped", lambda scene: scene.cluster[name].stop_sshd()),
         FaultStep(at + seconds, f"{name}: sshd started", lambda scene: scene.cluster[name].start_sshd()),
@@ -38,12 +38,12 @@ def stop_sshd(name: str, at: float, seconds: float) -> list[FaultStep]:
 
 
 def kill_agent(name: str, at: float) -> list[FaultStep]:
-    """The agent gets SIGKILL."""
+    """SIGKILL the agent."""
     return [FaultStep(at, f"{name}: agent killed", lambda scene: scene.kill_agent(name))]
 
 
 def reboot(name: str, at: float, *, power_lost: bool) -> list[FaultStep]:
-    """The node goes down, and comes up some seconds later."""
+    """Shut the node down and boot it some seconds later."""
     how = "power lost" if power_lost else "shut down"
     return [
         FaultStep(at, f"{name}: {how}", lambda scene: scene.shut_down(name, power_lost=power_lost)),
@@ -52,7 +52,7 @@ def reboot(name: str, at: float, *, power_lost: bool) -> list[FaultStep]:
 
 
 def fill_disk(name: str, at: float, seconds: float) -> list[FaultStep]:
-    """The node's disk is full for so long."""
+    """Fill the node's disk for some seconds."""
 
     def fill(scene: FaultTest) -> None:
         node = scene.cluster[name]
@@ -69,13 +69,13 @@ def fill_disk(name: str, at: float, seconds: float) -> list[FaultStep]:
 
 
 def step_clock(whose: str, at: float, clock: ProgramClock, hours: float) -> list[FaultStep]:
-    """The wall clock of a node, or of the head, is set that far ahead of the true time."""
+    """Set the wall clock of a node or the head this far ahead of the true time."""
     words = f"{whose}: clock {hours:+g} h off"
     return [FaultStep(at, words, lambda _scene: clock.set(round(hours * _HOUR)))]
 
 
 def kill_head(at: float, down_s: float) -> list[FaultStep]:
-    """The head gets SIGKILL, and some time later the person goes on with the recording."""
+    """SIGKILL the head and resume the recording after ``down_s``."""
     return [
         FaultStep(at, "head killed", FaultTest.kill_head),
         FaultStep(at + down_s, "recover", FaultTest.recover),
@@ -83,7 +83,7 @@ def kill_head(at: float, down_s: float) -> list[FaultStep]:
 
 
 def fill_database(at: float, seconds: float, db: Path, node: ClusterNode) -> list[FaultStep]:
-    """The file system of the database, which is a small one, is full for so long."""
+    """Fill the database's small file system for some seconds."""
     filler = db.with_name("filler")
     fill = f"cat /dev/zero >{filler}"
     return [
@@ -98,7 +98,7 @@ def _run_at_login(node: ClusterNode, command: str) -> None:
 
 
 def at_random(names: Sequence[str], seconds: float, rng: random.Random) -> list[FaultStep]:
-    """Faults on every node at any time, and a head that is killed again and again."""
+    """Return random faults on every node, and repeated kills of the head."""
     steps: list[FaultStep] = []
     lengths = [length for length in (1, 4, 10, 22) if length <= seconds / 2]
     for name in names:

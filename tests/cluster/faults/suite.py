@@ -1,4 +1,4 @@
-"""The suite: recordings in which things fail on purpose, each with rows that say what it cost."""
+"""The fault suite: recordings with injected faults, each reported as rows of counts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HALF = NODES[::2]
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long things take, in seconds."""
+    """Durations of the faults in seconds."""
 
     long_cut: float
     heads_down: Sequence[float]
@@ -49,7 +49,7 @@ LONG = Lengths(long_cut=60, heads_down=(0.2, 3, 20), at_random=300)
 
 @dataclass(frozen=True)
 class Row:
-    """What one fault cost. ``may_lose`` says that it costs frames, which have to be told.
+    """Frames that one fault cost. With ``may_lose`` it may lose frames if it reports them.
 
     ``wrong`` is what the sessions' coverage tells that isn't so.
     """
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def problems(self) -> list[str]:
-        """What isn't as promised, in words; empty where all is well."""
+        """Broken promises in words; empty if all is well."""
         found = []
         if self.count.lost and not self.may_lose:
             found.append(f"{self.count.lost} lost")
@@ -78,7 +78,7 @@ _COLUMNS = ("sampled", "in the database", "lost", "twice", "said to be lost")
 
 
 def table(rows: Sequence[Row]) -> str:
-    """All rows as people read them."""
+    """Format all rows as a table."""
     width = max(len(row.fault) for row in rows)
     lines = ["  ".join(["fault".ljust(width), *_COLUMNS, "verdict"])]
     for row in rows:
@@ -90,7 +90,7 @@ def table(rows: Sequence[Row]) -> str:
 
 @dataclass
 class Suite:
-    """All recordings, on a cluster with nodes ``NODES``; each method is one, and yields its rows."""
+    """All recordings on a cluster with nodes ``NODES``; each method is one and yields its rows."""
 
     cluster: Cluster
     folder: Path
@@ -99,7 +99,7 @@ class Suite:
     tell: Tell = print
 
     def faults_of_nodes(self) -> Iterator[Row]:
-        """Each on a node of its own, at the same time; one node is left in peace."""
+        """Inject one fault on each node at the same time, except one node."""
         long_cut = self.lengths.long_cut
         names = iter(NODES)
         clock_node = next(names)
@@ -162,7 +162,7 @@ class Suite:
                 yield Row(fault, scene.count(node), may_lose, scene.wrong_coverage(node))
 
     def faults_of_the_head(self) -> Iterator[Row]:
-        """Half of the nodes cut off; the head killed while it writes, and gone on with, and finished."""
+        """Disconnect half of the nodes; kill, resume and finish the head while it writes."""
         long_cut = self.lengths.long_cut
         if self.lengths.heads_down:
             with self._recording("half") as scene:
@@ -179,7 +179,7 @@ class Suite:
             yield self._row(scene, "half of the nodes cut off for 4 s, head killed in it, recover --finish")
 
     def agents_by_srun(self) -> Iterator[Row]:
-        """Agents that are steps of a job: the head killed, and gone on with; an agent killed."""
+        """Run agents as job steps; kill and resume the head; kill an agent."""
         names = NODES[1:3]
         granted = self.cluster.run(f"salloc -N{len(names)} -w {','.join(names)} --no-shell")
         job = granted.stderr.split()[-1]
@@ -195,7 +195,7 @@ class Suite:
             self.cluster.run(["scancel", job])
 
     def a_full_disk(self) -> Iterator[Row]:
-        """The database's disk is full for a while, and the head is killed while it is."""
+        """Fill the database's disk, and kill the head meanwhile."""
         long_cut = self.lengths.long_cut
         small = self.cluster.home / "small"
         small.mkdir()
@@ -222,7 +222,7 @@ class Suite:
             small.rmdir()
 
     def at_random(self) -> Iterator[Row]:
-        """All at random, from the seed."""
+        """Inject random faults from the seed."""
         seconds = self.lengths.at_random
         with self._recording("random") as scene:
             self._play(scene, at_random(NODES[1:], seconds, random.Random(self.seed)))

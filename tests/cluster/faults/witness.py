@@ -1,4 +1,4 @@
-"""What is true of a node: when its GPUs were read, as the NVML stand-in wrote down, and what became of it.
+"""Ground truth of a node: the NVML stand-in's journal of GPU reads, matched with recorded frames.
 
 The journal is written in the agent's process, by code that isn't the agent's, at each reading.
 """
@@ -25,7 +25,7 @@ _TALLIES = "gswarm-tui-*/*/tally"
 
 @dataclass(frozen=True)
 class NvmlRead:
-    """One look at the GPUs: by which process, its how manieth, and when in seconds.
+    """One read of the GPUs: process, number within the process, and time in seconds.
 
     In a witness's journal that is CLOCK_MONOTONIC.
     """
@@ -36,14 +36,14 @@ class NvmlRead:
 
 
 class StoredFrame(NamedTuple):
-    """A frame in the database: its number in its agent's life and its Unix time in seconds."""
+    """A frame in the database: its sequence number in its life, and its Unix time."""
 
     seq: int
     ts: float
 
 
 class Witness:
-    """The journal of a node's readings, begun when this is made.
+    """The journal of a node's NVML reads, started empty.
 
     ``kill`` is how an agent has to be killed: the reading that it was at is no frame yet, and isn't counted.
     """
@@ -55,14 +55,14 @@ class Witness:
         self._cut_short: set[NvmlRead] = set()
 
     def kill(self, pid: int) -> None:
-        """SIGKILL an agent of the node, and find out whether it had given its last reading a number."""
+        """SIGKILL an agent of the node, and check whether its last read had become a frame."""
         self.node.run(f"kill -KILL {pid}; while kill -0 {pid} 2>/dev/null; do sleep 0.01; done")
         made = [reading for reading in self._sampled() if reading.pid == pid]
         if len(made) == self._numbered() + 1:
             self._cut_short.add(made[-1])
 
     def _numbered(self) -> int:
-        """The number of the last frame, as it stays in a file of the agent's when that is killed.
+        """Return the number of the last frame from the killed agent's tally file.
 
         0 where it had no number yet: agents write the file when their life begins.
         """
@@ -72,7 +72,7 @@ class Witness:
         return int(lives[-1][1]) if lives else 0
 
     def readings(self) -> list[NvmlRead]:
-        """What became frames, or should have."""
+        """Return the reads that became frames or should have."""
         return [reading for reading in self._sampled() if reading not in self._cut_short]
 
     def _sampled(self) -> list[NvmlRead]:
@@ -87,7 +87,7 @@ class Witness:
 
 @dataclass(frozen=True)
 class Count:
-    """What became of readings: ``stray`` frames are of none of them. Counts add up."""
+    """Counts of NVML reads and their frames; ``stray`` frames match no read. Counts add up."""
 
     sampled: int = 0
     frames: int = 0
@@ -101,12 +101,12 @@ class Count:
 
     @property
     def values(self) -> tuple[int, ...]:
-        """All counts, in their order."""
+        """All counts in order."""
         return self.sampled, self.frames, self.lost, self.twice, self.stray, self.said
 
 
 def became(readings: Sequence[NvmlRead], frames: Sequence[StoredFrame]) -> dict[NvmlRead, list[float]]:
-    """The times of the frames that each reading became, mostly one: those with its number and about its time.
+    """Map each read to the times of its frames, mostly one: those with its number and about its time.
 
     Readings and frames are at Unix times.
     """
@@ -123,7 +123,7 @@ def became(readings: Sequence[NvmlRead], frames: Sequence[StoredFrame]) -> dict[
 
 
 def count(readings: Sequence[NvmlRead], frames: Sequence[StoredFrame], said: int) -> Count:
-    """What became of readings; ``said`` is how many frames the recording itself says are lost."""
+    """Count reads and their frames; ``said`` is the number of lost frames that the recording reports."""
     times = [len(each) for each in became(readings, frames).values()]
     return Count(
         sampled=len(readings),
