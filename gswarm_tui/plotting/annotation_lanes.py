@@ -9,7 +9,7 @@ from itertools import pairwise
 from matplotlib.axes import Axes
 
 from gswarm_tui.plotting import style
-from gswarm_tui.plotting.annotations import Incident, OverlappingSession, PlotMark, kind_label
+from gswarm_tui.plotting.annotations import Incident, OverlappingSession, SessionMark, kind_label
 from gswarm_tui.plotting.panels import clipped
 
 LANE_IN = 0.135
@@ -32,7 +32,7 @@ class Lane:
 
 def build_lanes(
     sessions: Sequence[OverlappingSession],
-    marks: Sequence[PlotMark],
+    marks: Sequence[SessionMark],
     incidents: Sequence[Incident],
     seconds: float,
     width_in: float,

@@ -18,7 +18,7 @@ MARK = "mark"
 
 
 @dataclass(frozen=True)
-class PlotMark:
+class SessionMark:
     """A mark, ``at`` seconds after the period's start."""
 
     at: float
@@ -73,13 +73,13 @@ ORDER BY e.ts
 """  # noqa: S608 (own names)
 
 
-def load_annotations(source: QuerySource, period: Period) -> tuple[list[PlotMark], list[Incident]]:
+def load_annotations(source: QuerySource, period: Period) -> tuple[list[SessionMark], list[Incident]]:
     """Return the marks and the incidents of a period, in order of time. Raises StoreError."""
     marks, incidents = [], []
     for row in source.query(_EVENTS, period.recording_id, period.started_at, period.until).dicts():
         at = _seconds(period, row["ts"])
         if row["kind"] == MARK:
-            marks.append(PlotMark(at, row["message"], row["node"], numbers(row["detail"])))
+            marks.append(SessionMark(at, row["message"], row["node"], numbers(row["detail"])))
         elif row["kind"] in KINDS or row["severity"] not in (INFO, WARNING):
             incidents.append(
                 Incident(at, row["kind"], row["severity"], row["node"], row["gpu"], row["message"])
@@ -124,12 +124,12 @@ def numbers(detail: object) -> dict[str, float]:
     }
 
 
-def value_names(marks: Iterable[PlotMark]) -> list[str]:
+def value_names(marks: Iterable[SessionMark]) -> list[str]:
     """Return the names of all values in order of appearance."""
     return list(dict.fromkeys(name for mark in marks for name in mark.values))
 
 
-def require_values(wanted: Sequence[str], marks: Sequence[PlotMark], period: Period) -> None:
+def require_values(wanted: Sequence[str], marks: Sequence[SessionMark], period: Period) -> None:
     """Raise UserError for a name without a value in any mark."""
     known = value_names(marks)
     for name in wanted:

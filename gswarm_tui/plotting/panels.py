@@ -17,7 +17,7 @@ from gswarm_agent.frame import ERROR
 from gswarm_agent.metrics import COUNTER, Metric
 from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.plotting import style
-from gswarm_tui.plotting.annotations import Incident, PlotMark
+from gswarm_tui.plotting.annotations import Incident, SessionMark
 from gswarm_tui.plotting.grid import Floats, MetricGrid
 
 Pixels = npt.NDArray[np.uint8]
@@ -287,7 +287,7 @@ def _no_data(axes: Axes, edges: Doubles, missing: npt.NDArray[np.bool_]) -> None
         )
 
 
-def draw_values(axes: Axes, name: str, marks: Sequence[PlotMark], colour: str) -> None:
+def draw_values(axes: Axes, name: str, marks: Sequence[SessionMark], colour: str) -> None:
     """Draw a value of marks as points joined by lines."""
     found = [(mark.at, mark.values[name]) for mark in marks if name in mark.values]
     axes.plot(

@@ -10,7 +10,7 @@ from gswarm_tui.common.errors import UserError, quote
 from gswarm_tui.plotting.annotations import (
     Incident,
     OverlappingSession,
-    PlotMark,
+    SessionMark,
     load_annotations,
     overlapping_sessions,
     require_values,
@@ -35,7 +35,7 @@ class PlotData:
     choices: tuple[MetricChoice, ...]
     grids: tuple[MetricGrid, ...]
     devices: str
-    marks: tuple[PlotMark, ...]
+    marks: tuple[SessionMark, ...]
     values: tuple[str, ...]
     incidents: tuple[Incident, ...]
     others: tuple[OverlappingSession, ...]

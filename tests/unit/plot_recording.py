@@ -12,7 +12,7 @@ from gswarm_tui.store.recording.recorder import Recorder
 from tests.tui.scene import BEGINNING, Scene
 
 
-class Job(Scene):
+class SimulatedJob(Scene):
     """A scene whose nodes can lose frames for good."""
 
     def skip(self, name: str, frames: int) -> None:
@@ -20,9 +20,9 @@ class Job(Scene):
         self._seq[name] += frames
 
 
-def recorded(path: Path, nodes: int, gpus: int, seed: int) -> tuple[Job, Recorder]:
+def recorded(path: Path, nodes: int, gpus: int, seed: int) -> tuple[SimulatedJob, Recorder]:
     """A job whose nodes have run for 10 s, and what records it."""
-    made = Job(nodes, gpus, seed=seed)
+    made = SimulatedJob(nodes, gpus, seed=seed)
     info = RecordingInfo(
         started_at=BEGINNING,
         host="login1",

@@ -28,7 +28,7 @@ from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionS
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
 
-def test_scaling_is_that_of_the_published_rapids_and_dask_figures() -> None:
+def test_efficiency_matches_published_rapids_and_dask_figures() -> None:
     """254.01 s on one GPU and 128.68 s on two are 98.7 %."""
     assert speed_up(254.01, 128.68) == pytest.approx(1.974, abs=5e-4)
     assert efficiency(254.01, 1, 128.68, 2) == pytest.approx(0.987, abs=5e-4)
@@ -62,13 +62,13 @@ def run(label: str, *changes: dict[str, Any], seconds: float = 100, **of_all: An
     return ComparedRun(label, "run.duckdb", Summary(period, False, whole, (), gpus, ()), whole, {})
 
 
-def test_runs_that_differ_by_little_do_not_differ() -> None:
+def test_small_differences_are_not_reported() -> None:
     a = run("a")
     b = run("b", seconds=107, energy_j=63_000.0, util_mean_pct=87.0, bubble_share=0.08)
     assert largest_difference([a, b]) == "No figure differs more than between runs of the same work."
 
 
-def test_what_differs_most_is_told_with_both_values() -> None:
+def test_largest_difference_names_both_values() -> None:
     a = run("a")
     b = run("b", bubble_share=0.35, util_mean_pct=75.0)
     assert largest_difference([a, b]).startswith(
@@ -81,7 +81,7 @@ def test_what_differs_most_is_told_with_both_values() -> None:
     assert "in c, 00:01:40" in largest_difference([a, run("d"), c])
 
 
-def test_what_differs_between_the_gpus_of_a_run_is_no_difference_of_runs() -> None:
+def test_spread_between_gpus_is_no_difference_of_runs() -> None:
     spread = ({"power_mean_w": 300.0}, {"power_mean_w": 700.0})
     a, b = run("a", *spread, power_mean_w=500.0), run("b", *spread, power_mean_w=650.0)
     assert largest_difference([a, b]).startswith("No figure differs")
@@ -90,7 +90,7 @@ def test_what_differs_between_the_gpus_of_a_run_is_no_difference_of_runs() -> No
     assert "power, 650 W in b, 500 W in a" in largest_difference([a, b])
 
 
-def test_a_run_that_goes_on_has_no_speed_up_yet() -> None:
+def test_running_session_has_no_speed_up() -> None:
     a, b = run("a"), run("b", seconds=2, energy_j=900.0)
     b = replace(b, summary=replace(b.summary, running=True))
     rows = {row[0]: row[1:] for row in comparison_table([a, b]).rows}
@@ -108,7 +108,7 @@ def test_a_run_that_goes_on_has_no_speed_up_yet() -> None:
     assert [row[name] for name in ("speed_up", "efficiency", "energy_ratio")] == [None] * 3
 
 
-def test_what_is_so_of_several_runs_is_said_once() -> None:
+def test_notes_group_runs() -> None:
     ended = [run(name) for name in "abc"]
     running = [replace(one, summary=replace(one.summary, running=True)) for one in ended]
     endless = [
@@ -124,7 +124,7 @@ def test_what_is_so_of_several_runs_is_said_once() -> None:
     ]
 
 
-def test_a_gpu_that_idles_unbalances_a_run() -> None:
+def test_idle_gpu_lowers_the_balance() -> None:
     idle = {"util_mean_pct": 0.0}
     assert run("even", {}, {}).balance == 1.0
     assert run("uneven", {}, {}, {}, idle).balance == pytest.approx(0.75)
@@ -157,9 +157,7 @@ def two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_runs_of_different_files_stand_side_by_side(
-    two_files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_of_different_files_are_compared(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "one.duckdb:train", "two.duckdb:train"]) == 0
     heads, _, *rows = [line.split() for line in capsys.readouterr().out.splitlines() if line]
     assert heads == ["one", "two"]
@@ -175,7 +173,7 @@ def test_runs_of_different_files_stand_side_by_side(
     assert any(line.startswith("Largest difference: GPU time, 00:00:50 in two,") for line in told)
 
 
-def test_a_comparison_is_data_too(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparison_is_written_as_data(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "one.duckdb", "two.duckdb", "--format", "csv"]) == 0
     first, second = csv.DictReader(capsys.readouterr().out.splitlines())
     names = ("run", "duration_s", "gpus", "speed_up", "efficiency", "energy_j", "energy_ratio", "mark_loss")
@@ -183,7 +181,7 @@ def test_a_comparison_is_data_too(two_files: Path, capsys: pytest.CaptureFixture
     assert [second[name] for name in names][:5] == ["two", "25.0", "2", "1.6", "0.8"]
 
 
-def test_runs_of_one_name_are_told_apart(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_of_one_name_get_distinct_labels(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "one.duckdb", "one.duckdb:1", "one.duckdb:recording 1"]) == 0
     heads = capsys.readouterr().out.splitlines()[0].split("  ")
     assert [head.strip() for head in heads if head.strip()] == [

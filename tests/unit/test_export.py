@@ -89,7 +89,7 @@ def test_bandwidth_is_in_gb_s_and_in_the_right_direction(recording: Path) -> Non
     assert math.isnan(curves(Path("x.json"), "dram_bandwidth")[1][0])
 
 
-def test_what_was_never_measured_is_left_out(tmp_path: Path) -> None:
+def test_unmeasured_fields_are_omitted(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     record(path, [introduced(), arrived(1, [gpu_row(util_pct=5), None])])
     exported(str(path), "-o", str(tmp_path / "x.json"))
@@ -139,7 +139,7 @@ def test_csv_is_one_tidy_table(recording: Path) -> None:
         ("events", 1, {"node": "n1", "gpu_index": "1", "message": "XID 79", "detail": "off the bus"}),
     ],
 )
-def test_csv_of_other_tables(
+def test_csv_exports_other_tables(
     recording: Path, capsys: pytest.CaptureFixture[str], table: str, count: int, wanted: dict[str, str]
 ) -> None:
     exported("--format", "csv", "--table", table, "-o", "-")
@@ -148,7 +148,7 @@ def test_csv_of_other_tables(
     assert any(wanted.items() <= row.items() for row in rows)
 
 
-def test_parquet_reads_as_one_dataset(recording: Path) -> None:
+def test_parquet_export_is_one_dataset(recording: Path) -> None:
     exported("--format", "parquet")
     files = "run.parquet/gpu_samples/**/*.parquet"
     found = asked(f"""
@@ -167,7 +167,7 @@ def test_parquet_reads_as_one_dataset(recording: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_session_takes_only_its_own_with_it(recording: Path) -> None:
+def test_session_export_contains_only_the_session(recording: Path) -> None:
     exported("train", "--format", "parquet")
 
     def column(sql: str) -> list[Any]:
@@ -180,7 +180,7 @@ def test_a_session_takes_only_its_own_with_it(recording: Path) -> None:
     assert not {"uid", "options"} & set(private)
 
 
-def test_several_recordings_go_into_one_dataset_and_not_into_one_json(recording: Path) -> None:
+def test_several_recordings_export_to_parquet_but_not_to_json(recording: Path) -> None:
     record(recording, [introduced("n3"), arrived(1, [gpu_row(util_pct=3), gpu_row()], "n3")])
     record(recording, [])
     exported("--format", "parquet")
@@ -216,7 +216,7 @@ def test_several_recordings_go_into_one_dataset_and_not_into_one_json(recording:
         (["run.duckdb:train", "--db", "run.duckdb", "-o", "x.csv"], "remove --db"),
     ],
 )
-def test_mistakes_get_a_sentence_and_change_nothing(
+def test_export_mistake_prints_one_sentence_and_changes_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -248,7 +248,7 @@ def test_force_replaces_an_older_export(recording: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
-def test_what_is_there_stays_when_an_export_fails(
+def test_failed_export_keeps_the_existing_file(
     recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     exported("--format", kind)
@@ -265,7 +265,7 @@ def test_what_is_there_stays_when_an_export_fails(
     assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
 
 
-def test_what_is_still_written_is_exported_as_far_as_it_is(
+def test_running_recording_is_exported_up_to_now(
     recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The recorder's answers stand in for a file here: both are a Source."""

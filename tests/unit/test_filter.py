@@ -105,7 +105,7 @@ def found(text: str, one: NodeState | None = None) -> list[int]:
         ("  ( util < 5 )  ", [0]),
     ],
 )
-def test_what_a_filter_finds(text: str, matches: list[int]) -> None:
+def test_filter_selects_gpus(text: str, matches: list[int]) -> None:
     one = node(
         util_pct=[0, 50, 90, 100],
         power_w=[70, 200, 400, 690],
@@ -115,12 +115,12 @@ def test_what_a_filter_finds(text: str, matches: list[int]) -> None:
     assert found(text, one) == matches
 
 
-def test_only_the_jobs_own_gpus() -> None:
+def test_mine_selects_the_jobs_gpus() -> None:
     assert found("mine", node(mine=(True, False, True, False))) == [0, 2]
     assert found("!mine", node(mine=(True, False, True, False))) == [1, 3]
 
 
-def test_a_node_without_gpus_is_found_by_name_and_state() -> None:
+def test_node_without_gpus_matches_by_name_and_state() -> None:
     lost = NodeState("gpu09", phase=Phase.LOST)
     assert parse("state:lost").match(lost, NOW).tolist() == [True]
     assert parse("gpu09 & !state:live").match(lost, NOW).tolist() == [True]
@@ -146,7 +146,7 @@ def test_a_node_without_gpus_is_found_by_name_and_state() -> None:
         ("!", 1, "ends too early"),
     ],
 )
-def test_a_mistake_is_told_with_its_column(text: str, position: int, words: str) -> None:
+def test_filter_error_has_a_message_and_position(text: str, position: int, words: str) -> None:
     with pytest.raises(FilterError) as caught:
         parse(text)
     assert caught.value.position == position
@@ -184,7 +184,7 @@ readings = st.builds(
 
 
 @given(filters, filters, readings)
-def test_and_or_not_are_those_of_logic(one: str, other: str, where: NodeState) -> None:
+def test_operators_follow_boolean_logic(one: str, other: str, where: NodeState) -> None:
     a, b = parse(one).match(where, NOW), parse(other).match(where, NOW)
     assert (parse(f"({one}) & ({other})").match(where, NOW) == (a & b)).all()
     assert (parse(f"({one}) ({other})").match(where, NOW) == (a & b)).all()
@@ -198,7 +198,7 @@ def test_and_or_not_are_those_of_logic(one: str, other: str, where: NodeState) -
 @example("!" * 5000 + "mine")
 @example("mine&" * 5000 + "mine")
 @example("node:" + "*a" * 2000)
-def test_any_text_is_a_filter_or_a_mistake_inside_it(text: str) -> None:
+def test_any_text_is_a_filter_or_a_filter_error(text: str) -> None:
     try:
         made = parse(text)
     except FilterError as wrong:
@@ -210,6 +210,6 @@ def test_any_text_is_a_filter_or_a_mistake_inside_it(text: str) -> None:
     assert words
 
 
-def test_a_text_that_is_compared_is_told_how_to_write_it() -> None:
+def test_filter_error_suggests_the_colon_for_text_fields() -> None:
     with pytest.raises(FilterError, match=r"^'gpu01' isn't a number; write node:gpu01$"):
         parse("node=gpu01")

@@ -92,7 +92,7 @@ def test_a_node_goes_from_connecting_to_live_to_stale_to_lost() -> None:
     assert node.reason == ""
 
 
-def test_frames_from_before_a_node_connected_make_that_no_reconnect() -> None:
+def test_first_connection_after_former_frames_is_no_reconnect() -> None:
     fleet = Fleet(["gpu01"])
     fleet.apply(NodeIntroduced("gpu01", T0, hello(1)))
     fleet.apply(frame(1, T0, gpu_row()))
@@ -102,12 +102,12 @@ def test_frames_from_before_a_node_connected_make_that_no_reconnect() -> None:
 
 
 @pytest.mark.parametrize(("reason", "severity"), [(SENT_ALL, INFO), (SENT_ALL + FRAMES_REMAIN, ERROR)])
-def test_an_agent_that_gave_all_as_it_was_asked_to_is_no_error(reason: str, severity: str) -> None:
+def test_requested_end_of_an_agent_is_no_error(reason: str, severity: str) -> None:
     (told,) = live().apply(LinkChanged("gpu01", T0 + 1, Phase.LOST, reason))
     assert (told.kind, told.severity) == ("link_lost", severity)
 
 
-def test_missing_frames_are_told_and_counted() -> None:
+def test_missing_frames_are_logged_and_counted() -> None:
     fleet = live()
     fleet.apply(frame(1, T0 + 1, None, None))
     told = fleet.apply(frame(5, T0 + 5, None, None))
@@ -115,7 +115,7 @@ def test_missing_frames_are_told_and_counted() -> None:
     assert fleet.nodes["gpu01"].lost_frames == 3
 
 
-def test_a_new_life_of_the_agent_is_no_gap() -> None:
+def test_new_agent_run_is_no_gap() -> None:
     fleet = live()
     fleet.apply(frame(1, T0 + 1, None, None))
     fleet.apply(NodeIntroduced("gpu01", T0 + 2, hello(life="life-2")))
@@ -123,7 +123,7 @@ def test_a_new_life_of_the_agent_is_no_gap() -> None:
     assert fleet.nodes["gpu01"].frames == 2
 
 
-def test_a_gap_is_seen_across_a_second_hello_of_one_life() -> None:
+def test_gap_is_logged_across_two_hellos_of_one_agent_run() -> None:
     fleet = live()
     fleet.apply(frame(1, T0 + 1, gpu_row(), gpu_row()))
     lost = replace(hello(), capabilities={"gpu1": "the GPU has fallen off the bus"})
@@ -132,13 +132,13 @@ def test_a_gap_is_seen_across_a_second_hello_of_one_life() -> None:
     assert [h.kind for h in fleet.apply(frame(4, T0 + 4, gpu_row(), None))] == ["gap"]
 
 
-def test_a_reboot_is_told() -> None:
+def test_reboot_is_logged() -> None:
     fleet = live()
     told = fleet.apply(NodeIntroduced("gpu01", T0 + 60, hello(boot_id="boot-2")))
     assert [h.kind for h in told] == ["reboot"]
 
 
-def test_frames_that_come_again_after_a_reconnect_count_once() -> None:
+def test_duplicate_frames_after_a_reconnect_count_once() -> None:
     fleet = live(1)
     fleet.apply(SessionStarted("a", T0, "all", T0))
     frames = [frame(n, T0 + n, gpu_row(util_pct=n * 10, energy_mj=n * 1000)) for n in (1, 2, 3)]
@@ -149,7 +149,7 @@ def test_frames_that_come_again_after_a_reconnect_count_once() -> None:
     assert fleet.nodes["gpu01"].lost_frames == 0
 
 
-def test_a_recording_that_goes_on_misses_only_what_never_came() -> None:
+def test_resumed_recording_counts_only_frames_that_never_arrived() -> None:
     fleet = live(1)
     fleet.restore_sequences([("gpu01", "life-1", 7, int(T0 * 1e9)), ("elsewhere", "x", 1, 0)])
     assert fleet.apply(frame(7, T0, None)) == []
@@ -164,7 +164,7 @@ def interrupted_while_life_0_measured() -> Fleet:
     return fleet
 
 
-def test_an_agent_of_which_the_node_knows_nothing_any_more_is_told_once() -> None:
+def test_lost_agent_run_is_logged_once() -> None:
     fleet = interrupted_while_life_0_measured()
     (gap,) = fleet.apply(NodeIntroduced("gpu01", T0 + 8, hello()))
     assert (gap.at, gap.kind, gap.severity, gap.message) == (
@@ -184,14 +184,14 @@ def test_an_agent_of_which_the_node_knows_nothing_any_more_is_told_once() -> Non
         FramesLost("gpu01", T0 + 8, T0, "life-0", 7, "it was killed"),
     ],
 )
-def test_an_agent_that_the_node_still_knows_is_not_told_as_gone(said: NodeIntroduced | FramesLost) -> None:
+def test_known_agent_run_is_not_logged_as_lost(said: NodeIntroduced | FramesLost) -> None:
     fleet = interrupted_while_life_0_measured()
     assert fleet.apply(NodeIntroduced("gpu01", T0 + 8, hello(life="between"), former=True)) == []
     assert fleet.apply(said) == []
     assert fleet.apply(NodeIntroduced("gpu01", T0 + 8, hello())) == []
 
 
-def test_a_gap_that_the_agent_tells_is_told_once() -> None:
+def test_gap_reported_by_the_agent_is_logged_once() -> None:
     fleet = live(1)
     fleet.apply(frame(1, T0 + 1, None))
     lost = FramesLost("gpu01", T0 + 6, T0 + 5, "life-1", 5, "the spool of the node was full")
@@ -201,7 +201,7 @@ def test_a_gap_that_the_agent_tells_is_told_once() -> None:
     assert fleet.nodes["gpu01"].lost_frames == 4
 
 
-def test_what_an_agent_lost_and_the_head_has_is_not_missing() -> None:
+def test_frames_that_the_head_received_are_not_lost() -> None:
     fleet = live(1)
     for n in (1, 2, 3):
         fleet.apply(frame(n, T0 + n, None))
@@ -212,7 +212,7 @@ def test_what_an_agent_lost_and_the_head_has_is_not_missing() -> None:
     assert gap.message == "1,200 frames are missing: it was killed"
 
 
-def test_frames_that_waited_on_the_node_fill_the_plots_and_are_no_fresh_data() -> None:
+def test_spooled_frames_fill_the_history_without_making_a_node_fresh() -> None:
     fleet = live(1)
     fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=1)))
     fleet.apply(LinkChanged("gpu01", T0 + 5, Phase.LOST, "cut"))
@@ -232,7 +232,7 @@ def test_frames_that_waited_on_the_node_fill_the_plots_and_are_no_fresh_data() -
     assert times.tolist() == [T0 + n for n in range(1, 101)]
 
 
-def test_what_an_agent_run_before_this_one_left_is_shown_and_is_no_reboot() -> None:
+def test_frames_of_a_former_agent_run_are_shown_without_a_reboot() -> None:
     fleet = Fleet(["gpu01"])
     fleet.apply(NodeIntroduced("gpu01", T0 + 50, hello(1, "boot-0", "life-0"), former=True))
     fleet.apply(frame(1, T0, gpu_row(util_pct=30), life="life-0", at=T0 + 50))
@@ -248,7 +248,7 @@ def test_what_an_agent_run_before_this_one_left_is_shown_and_is_no_reboot() -> N
     assert fleet.nodes["gpu01"].frames == 2
 
 
-def test_a_late_reading_takes_its_place_and_corrects_ended_sessions() -> None:
+def test_late_frame_corrects_history_and_ended_sessions() -> None:
     fleet = live(1)
     fleet.apply(SessionStarted("early", T0, "early", T0))
     fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=10, energy_mj=1_000_000), life="life-1"))
@@ -270,7 +270,7 @@ def test_a_late_reading_takes_its_place_and_corrects_ended_sessions() -> None:
     assert values.tolist() == [10, 20, 30, 50]
 
 
-def test_a_plot_tells_of_a_clock_or_a_count_the_number_that_stands_beside_it() -> None:
+def test_history_holds_clocks_and_counts_exactly() -> None:
     fleet = live(1)
     shown = {"util_pct": 99, "mem_used_mib": 72_189, "mem_clock_mhz": 2619, "ecc_corrected": 5_000_001}
     fleet.apply(frame(1, T0 + 1, gpu_row(**shown)))
@@ -280,7 +280,7 @@ def test_a_plot_tells_of_a_clock_or_a_count_the_number_that_stands_beside_it() -
         assert history.series(GPU_COLUMNS.index(name), 0)[1].tolist() == [value]
 
 
-def test_a_node_without_data_is_stale_and_then_unhealthy_and_each_is_told_once() -> None:
+def test_stale_and_unhealthy_are_logged_once() -> None:
     fleet = live(1)
     fleet.apply(frame(1, T0, None))
     told = [h for second in range(60) for h in fleet.tick(T0 + second)]
@@ -289,7 +289,7 @@ def test_a_node_without_data_is_stale_and_then_unhealthy_and_each_is_told_once()
     assert [h.kind for h in fleet.apply(frame(2, T0 + 60, None))] == ["fresh"]
 
 
-def test_a_session_knows_which_nodes_cover_it() -> None:
+def test_session_reports_partial_coverage() -> None:
     fleet = live(1, Fleet(["gpu01", "gpu02"]))
     fleet.apply(SessionStarted("a", T0, "all", T0))
     for n in range(1, 21):
@@ -303,7 +303,7 @@ def test_a_session_knows_which_nodes_cover_it() -> None:
     assert session.partial(nodes, T0 + 20, 7) == "partial: 1 of 2 nodes"
 
 
-def test_a_note_names_the_gpu_by_its_nvml_index() -> None:
+def test_note_names_the_gpu_by_its_nvml_index() -> None:
     fleet = Fleet(["gpu01"])
     told_of = replace(hello(1), gpus=(GpuFacts(5, "GPU-5", "NVIDIA H100"),))
     fleet.apply(NodeIntroduced("gpu01", T0, told_of))
@@ -311,7 +311,7 @@ def test_a_note_names_the_gpu_by_its_nvml_index() -> None:
     assert [(h.kind, h.node, h.gpu, h.message) for h in told] == [("xid", "gpu01", 5, "XID 79")]
 
 
-def test_a_mark_keeps_the_moment_at_which_it_was_made() -> None:
+def test_mark_keeps_its_time() -> None:
     fleet = live(1)
     ahead_s = 100.0  # of the head's clock
     note = Note("mark", INFO, "epoch 3", ts_ns=round((T0 + ahead_s + 0.25) * 1e9), detail='{"loss": 1.2}')
@@ -321,7 +321,7 @@ def test_a_mark_keeps_the_moment_at_which_it_was_made() -> None:
     assert told.at == pytest.approx(T0 + 0.25, abs=1e-6)
 
 
-def test_throttling_is_told_when_it_begins_and_when_it_has_ended() -> None:
+def test_throttling_is_logged_at_its_begin_and_end() -> None:
     fleet = live(1)
     assert fleet.apply(frame(1, T0, gpu_row(clock_reasons=0x1))) == []
     told = fleet.apply(frame(2, T0 + 1, gpu_row(clock_reasons=0x40)))
@@ -350,7 +350,7 @@ def test_sessions_overlap_and_count_only_their_own_time() -> None:
     assert fleet.sessions.running == [every]
 
 
-def test_a_session_may_begin_in_the_past() -> None:
+def test_session_can_be_backdated() -> None:
     fleet = live(1)
     for second in range(10):
         fleet.apply(
@@ -362,7 +362,7 @@ def test_a_session_may_begin_in_the_past() -> None:
     assert session.energy_j == pytest.approx(5 * 700, abs=1)
 
 
-def test_a_session_leaves_out_other_peoples_gpus() -> None:
+def test_session_excludes_gpus_of_other_jobs() -> None:
     fleet = live(fleet=Fleet(["gpu01"], allocation={"gpu01": frozenset({1})}))
     for second in range(3):
         own = gpu_row(util_pct=20, power_w=100, energy_mj=second * 100_000)
@@ -376,7 +376,7 @@ def test_a_session_leaves_out_other_peoples_gpus() -> None:
     assert fleet.energy_j == 200
 
 
-def test_a_session_keeps_what_was_counted_when_it_is_renamed() -> None:
+def test_renamed_session_keeps_its_figures() -> None:
     fleet = live(1)
     fleet.apply(SessionStarted("a", T0, "one", T0))
     fleet.apply(frame(1, T0 + 1, gpu_row(util_pct=10)))
@@ -385,19 +385,19 @@ def test_a_session_keeps_what_was_counted_when_it_is_renamed() -> None:
     assert (session.name, session.note, session.mean_util) == ("[b]two[/b]\n", "lr 3e-4", 10)
 
 
-def test_a_good_default_name_is_one_that_isnt_taken() -> None:
+def test_suggested_session_name_is_unused() -> None:
     assert suggest_name([]) == "session-1"
     assert suggest_name(["session-3", "train", "session-x"]) == "session-4"
 
 
-def test_unmeasured_is_unknown_in_the_totals_and_never_zero() -> None:
+def test_totals_of_unmeasured_metrics_are_none() -> None:
     fleet = live()
     fleet.apply(frame(1, T0, gpu_row(mem_used_mib=100), None))
     sums = totals(fleet, T0)
     assert (sums.mean_util, sums.power_w, sums.memory_used_mib, sums.slowest) == (None, None, 100, None)
 
 
-def test_none_is_the_slowest_while_all_are_idle() -> None:
+def test_idle_fleet_has_no_slowest_gpu() -> None:
     fleet = live()
     fleet.apply(frame(1, T0, gpu_row(util_pct=0), gpu_row(util_pct=0)))
     assert totals(fleet, T0).slowest is None
@@ -405,7 +405,7 @@ def test_none_is_the_slowest_while_all_are_idle() -> None:
     assert totals(fleet, T0 + 1).slowest == ("gpu01", 1)
 
 
-def test_totals_leave_out_stale_nodes_and_other_peoples_gpus() -> None:
+def test_totals_exclude_stale_nodes_and_gpus_of_other_jobs() -> None:
     fleet = live(fleet=Fleet(["gpu01", "gpu02"], allocation={"gpu01": frozenset({1})}))
     fleet.apply(frame(1, T0, gpu_row(util_pct=90, power_w=500), gpu_row(util_pct=10, power_w=100)))
     sums = totals(fleet, T0)
@@ -416,7 +416,7 @@ def test_totals_leave_out_stale_nodes_and_other_peoples_gpus() -> None:
     assert (late.nodes_up, late.gpus, late.mean_util) == (0, 0, None)
 
 
-def test_columns_of_another_version_are_put_in_their_place() -> None:
+def test_columns_of_other_agent_versions_are_mapped_by_name() -> None:
     fleet = Fleet(["gpu01"])
     older = replace(hello(1), gpu_columns=("power_w", "gone", "util_pct"))
     fleet.apply(NodeIntroduced("gpu01", T0, older))
@@ -427,7 +427,7 @@ def test_columns_of_another_version_are_put_in_their_place() -> None:
 
 
 @pytest.mark.parametrize("granted", [{0, 1}, {1}])
-def test_frames_at_once_are_taken_as_one_after_the_other(granted: set[int]) -> None:
+def test_frames_applied_at_once_equal_frames_applied_singly(granted: set[int]) -> None:
     """Late ones, those seen before, of another life and of a session included."""
     frames = [
         frame(1, T0 + 1, gpu_row(energy_mj=1000, util_pct=5), gpu_row(energy_mj=10, clock_reasons=0x40)),
@@ -460,7 +460,7 @@ def test_frames_at_once_are_taken_as_one_after_the_other(granted: set[int]) -> N
         np.testing.assert_array_equal(mine, others)
 
 
-def test_what_a_node_said_last_does_not_keep_what_others_said() -> None:
+def test_values_of_a_node_do_not_keep_those_of_others_in_memory() -> None:
     fleet = live()
     fleet.apply_frames([frame(seq, T0 + seq, gpu_row(util_pct=5), gpu_row()) for seq in range(1, 100)])
     assert fleet.nodes["gpu01"].gpus.base is None

@@ -43,15 +43,15 @@ def goto(text: str, *, start: float = START, end: float = END, zone: timezone = 
         ("2026-03-02T15:30+01:00", 1800),
     ],
 )
-def test_a_time_is_read_as_it_is_said(text: str, seconds: float) -> None:
+def test_seek_time_is_parsed(text: str, seconds: float) -> None:
     assert goto(text) == START + seconds
 
 
-def test_a_time_of_day_is_local() -> None:
+def test_seek_to_a_time_of_day_is_local() -> None:
     assert goto("15:05", zone=timezone(timedelta(hours=1))) == START + 300
 
 
-def test_of_several_days_the_nearest_is_meant() -> None:
+def test_time_of_day_is_the_nearest_of_several_days() -> None:
     assert goto("14:05", end=START + 3 * 86400) == START + 300
     assert goto("13:00", end=START + 3 * 86400) == START + 23 * 3600
     assert goto("13:00", start=START - 3 * 86400, end=END) == START - 3600
@@ -60,12 +60,12 @@ def test_of_several_days_the_nearest_is_meant() -> None:
 @pytest.mark.parametrize(
     "text", ["", "soon", "13:00", "2h", "25:00:00", "130%", "2 fortnights", "2027-01-01", "+", "1:2:3"]
 )
-def test_what_can_not_be_read_or_is_not_there_is_told_in_a_sentence(text: str) -> None:
+def test_invalid_seek_time_raises_one_sentence(text: str) -> None:
     with pytest.raises(SeekTimeError, match=r"\w+ \w+"):
         goto(text)
 
 
-def test_what_is_not_there_is_told_with_what_is() -> None:
+def test_error_outside_the_recording_names_its_range() -> None:
     with pytest.raises(
         SeekTimeError, match="2h isn't in the recording, which goes from 14:00:00 to 15:00:00"
     ):
@@ -73,18 +73,18 @@ def test_what_is_not_there_is_told_with_what_is() -> None:
 
 
 @pytest.mark.parametrize("text", ["25:99", "14:99", "25:10", "14:05:75", "+1:75"])
-def test_what_is_no_time_on_any_clock_is_told_to_be_none(text: str) -> None:
+def test_impossible_time_of_day_is_invalid(text: str) -> None:
     with pytest.raises(SeekTimeError, match=f"can't read '{re.escape(text)}' as a time; write 14:05:10"):
         goto(text)
 
 
 @given(st.text())
-def test_any_text_is_a_time_of_the_recording_or_told(text: str) -> None:
+def test_any_text_is_a_time_of_the_recording_or_an_error(text: str) -> None:
     with contextlib.suppress(SeekTimeError):
         assert START <= goto(text) <= END
 
 
 @given(st.floats(START, END))
-def test_a_time_written_out_is_found(at: float) -> None:
+def test_full_time_is_parsed(at: float) -> None:
     written = f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}"
     assert abs(goto(written) - at) <= 1

@@ -14,7 +14,7 @@ def add(history: History, ts: float, values: list[list[float]]) -> None:
 
 
 @given(st.integers(1, 20), st.lists(st.integers(0, 2000), max_size=60))
-def test_it_holds_the_newest_readings_in_order(capacity: int, values: list[int]) -> None:
+def test_history_holds_the_newest_frames_in_order(capacity: int, values: list[int]) -> None:
     history = HistoryAllocator(1).history(capacity, 1, 1)
     for second, value in enumerate(values):
         add(history, second, [[value]])
@@ -24,7 +24,7 @@ def test_it_holds_the_newest_readings_in_order(capacity: int, values: list[int])
 
 
 @given(st.integers(1, 4), st.lists(st.lists(st.integers(0, 6), max_size=9), max_size=9))
-def test_each_node_has_its_own_among_many(capacity: int, ticks: list[list[int]]) -> None:
+def test_nodes_have_separate_histories_in_one_block(capacity: int, ticks: list[list[int]]) -> None:
     shelf = HistoryAllocator(4)
     histories = [shelf.history(capacity, 2, 1) for _ in range(7)]
     held: list[list[float]] = [[] for _ in histories]
@@ -38,7 +38,7 @@ def test_each_node_has_its_own_among_many(capacity: int, ticks: list[list[int]])
 
 
 @given(st.floats(0.01, 4e6), st.integers(0, 2**40))
-def test_numbers_are_as_exact_as_a_plot_and_energy_as_a_sum_needs(number: float, energy_mj: int) -> None:
+def test_history_precision_suits_plots_and_energy_sums(number: float, energy_mj: int) -> None:
     history = HistoryAllocator(1).history(3, 1, 2, exact=(1,))
     for second, value in enumerate((number, np.nan, 1e15)):
         add(history, second, [[value, energy_mj]])
@@ -55,7 +55,7 @@ def test_numbers_are_as_exact_as_a_plot_and_energy_as_a_sum_needs(number: float,
     np.testing.assert_array_equal([first.values, first.at], [tables[0, :, 1], [0]])
 
 
-def test_since_leaves_out_what_is_older() -> None:
+def test_history_since_a_time_excludes_older_frames() -> None:
     history = HistoryAllocator(1).history(10, 2, 1)
     for second in range(5):
         add(history, second, [[second], [10 * second]])
@@ -64,7 +64,7 @@ def test_since_leaves_out_what_is_older() -> None:
     assert series.tolist() == [[3, 30], [4, 40]]
 
 
-def test_bins_are_means_and_a_hole_stays_a_hole() -> None:
+def test_bins_hold_means_and_keep_gaps() -> None:
     times = np.array([0.0, 0.5, 1.0, 3.0])
     values = np.array([10, 20, np.nan, 40], dtype=np.float32)
     bins = binned(times, values, 0, 4, 4)
@@ -72,7 +72,7 @@ def test_bins_are_means_and_a_hole_stays_a_hole() -> None:
     assert np.isnan(bins[[1, 2]]).all()
 
 
-def test_bins_of_several_gpus_leave_out_the_unmeasured_ones() -> None:
+def test_bins_of_several_gpus_skip_unmeasured_values() -> None:
     values = np.array([[10, np.nan], [np.nan, np.nan]], dtype=np.float32)
     bins = binned(np.array([0.0, 1.0]), values, 0, 2, 2)
     assert bins[0] == 10

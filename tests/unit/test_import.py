@@ -32,7 +32,7 @@ def command(*words: str) -> None:
     assert cli.main(list(words)) == 0
 
 
-def test_parquet_comes_back_as_it_left() -> None:
+def test_parquet_round_trip() -> None:
     run(Path("run.duckdb"))
     command("export", "--format", "parquet")
     command("import", "run.parquet", "--db", "back.duckdb")
@@ -42,7 +42,7 @@ def test_parquet_comes_back_as_it_left() -> None:
     ]
 
 
-def test_an_import_goes_beside_what_is_there() -> None:
+def test_import_adds_to_an_existing_file() -> None:
     run(Path("run.duckdb"))
     before = tables(Path("run.duckdb"))
     command("export", "--format", "parquet")
@@ -86,7 +86,7 @@ _ROWS = st.tuples(*(_value(metric.sql, metric.top) for metric in GPU_METRICS))
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recorded=events())
-def test_any_recording_comes_back_as_it_left(recorded: list[Event]) -> None:
+def test_any_recording_round_trips(recorded: list[Event]) -> None:
     for path in Path().iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     record(Path("run.duckdb"), recorded)
@@ -119,7 +119,7 @@ def frames(path: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_json_brings_back_what_it_holds() -> None:
+def test_json_round_trip() -> None:
     run(Path("run.duckdb"))
     command("export", "run.duckdb:all of it", "-o", "a.json")
     command("import", "a.json")
@@ -161,7 +161,7 @@ def test_json_restores_changes_of_the_interval() -> None:
         assert Path(f"{name}-again.json").read_text() == Path(f"{name}.json").read_text()
 
 
-def test_a_whole_recording_comes_back_without_a_session() -> None:
+def test_json_of_a_whole_recording_imports_no_session() -> None:
     run(Path("run.duckdb"))
     command("export", "recording 1", "--db", "run.duckdb", "-o", "a.json")
     command("import", "a.json")
@@ -202,7 +202,7 @@ _SAMPLES = (
 )
 
 
-def test_what_gswarm_profiler_writes_is_put_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_units_of_gswarm_profiler_are_corrected(capsys: pytest.CaptureFixture[str]) -> None:
     Path("old.json").write_text(json.dumps(written(), indent=2))
     command("import", "old.json")
     name, sent, received = "NVIDIA A100-SXM4-80GB", pytest.approx(1.024), pytest.approx(2.048)
@@ -221,13 +221,13 @@ def test_what_gswarm_profiler_writes_is_put_right(capsys: pytest.CaptureFixture[
     ]
 
 
-def test_frames_that_the_program_wrapped_twice_are_read() -> None:
+def test_frames_in_a_nested_array_are_read() -> None:
     Path("old.json").write_text(json.dumps(written(frames=[written()["frames"]])))
     command("import", "old.json")
     assert query(Path("old.duckdb"), "SELECT count(*) FROM samples") == [(6,)]
 
 
-def test_a_file_as_documented_is_taken_at_its_word() -> None:
+def test_documented_units_are_read() -> None:
     frame = {
         "time": "2026-01-31T12:00:00+01:00",
         "gpu_id": ["a:b:3:X:Y"],
@@ -244,7 +244,7 @@ def test_a_file_as_documented_is_taken_at_its_word() -> None:
     ]
 
 
-def test_units_can_be_told() -> None:
+def test_units_option_overrides_the_default() -> None:
     Path("old.json").write_text(json.dumps(written()).replace('"0.45"', '"45.20"'))
     assert cli.main(["import", "old.json"]) == 1
     command("import", "old.json", "--units", "documented")
@@ -265,7 +265,7 @@ def test_units_can_be_told() -> None:
         (" N/A ", Units.AUTO, None),
     ],
 )
-def test_shares(value: Any, units: Units, percent: float | None) -> None:
+def test_share_is_parsed_into_percent(value: Any, units: Units, percent: float | None) -> None:
     assert share(value, units) == (None if percent is None else pytest.approx(percent))
 
 
@@ -280,14 +280,14 @@ def test_shares(value: Any, units: Units, percent: float | None) -> None:
         ("5e2 KB/s", 0.5),
     ],
 )
-def test_traffic(value: Any, mb_s: float) -> None:
+def test_bandwidth_is_parsed_into_mb_s(value: Any, mb_s: float) -> None:
     assert traffic(value, Units.AUTO) == pytest.approx(mb_s)
 
 
 @pytest.mark.parametrize(
     "value", ["fast", "1 furlong", True, [1], {}, -1, "-0.1", 1e300, 10**400, "1_0", float("inf")]
 )
-def test_values_that_cannot_be(value: Any) -> None:
+def test_impossible_values_are_refused(value: Any) -> None:
     for read in (share, traffic):
         with pytest.raises(WrongValueError):
             read(value, Units.AUTO)
@@ -338,7 +338,7 @@ def frame(**changes: Any) -> str:
         ('{"recording": {"interval_ms": -5}, ' + frame()[1:], "interval_ms should be a whole number below"),
     ],
 )
-def test_other_files_get_a_sentence_and_leave_nothing(
+def test_malformed_json_prints_one_sentence_and_leaves_no_file(
     capsys: pytest.CaptureFixture[str], content: str, sentence: str
 ) -> None:
     Path("x.json").write_text(content)
@@ -351,7 +351,7 @@ def test_other_files_get_a_sentence_and_leave_nothing(
     assert [path.name for path in Path().iterdir()] == ["x.json"]
 
 
-def test_what_was_in_the_file_stays_when_an_import_fails() -> None:
+def test_failed_import_keeps_the_existing_file() -> None:
     run(Path("run.duckdb"))
     before = tables(Path("run.duckdb"))
     made = written()
@@ -361,7 +361,7 @@ def test_what_was_in_the_file_stays_when_an_import_fails() -> None:
     assert tables(Path("run.duckdb")) == before
 
 
-def test_text_is_made_printable() -> None:
+def test_imported_text_is_printable() -> None:
     evil = written(session_name="a\x1b]0;owned\x07b")
     for one in evil["frames"]:
         one["gpu_id"] = ["no\nde\u202e:0:X\x1b[2J", "node:1:\ud800"]
@@ -428,7 +428,7 @@ def spoil(sql: str, table: str) -> None:
         ("SELECT * REPLACE (TIMESTAMP 'infinity' AS ts) FROM {file}", "events", "ts"),
     ],
 )
-def test_spoilt_exports_get_a_sentence_and_leave_nothing(
+def test_damaged_export_prints_one_sentence_and_leaves_no_file(
     capsys: pytest.CaptureFixture[str], sql: str, table: str, sentence: str
 ) -> None:
     run(Path("run.duckdb"))
@@ -443,7 +443,7 @@ def test_spoilt_exports_get_a_sentence_and_leave_nothing(
     assert not Path("back.duckdb").exists()
 
 
-def test_files_of_other_kinds_get_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_file_types_print_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     run(Path("run.duckdb"))
     command("export", "--format", "parquet")
     part = next(Path("run.parquet/gpu_samples").rglob("*.parquet"))

@@ -13,13 +13,13 @@ def names(nodes: list[NodeState]) -> list[str]:
     return [node.name for node in nodes]
 
 
-def test_names_sort_as_people_count() -> None:
+def test_node_names_sort_naturally() -> None:
     nodes = [NodeState(name) for name in ("gpu10", "gpu9", "gpu010", "a-2-gpu1", "gpu")]
     assert names(sort_nodes(nodes, Order.NAME, 0, ())) == ["a-2-gpu1", "gpu", "gpu9", "gpu010", "gpu10"]
     assert sort_nodes(nodes, Order.GIVEN, 0, ()) == nodes
 
 
-def test_trouble_comes_first_by_state() -> None:
+def test_sorting_by_state_puts_lost_nodes_first() -> None:
     phases = {"a": Phase.LIVE, "b": Phase.CONNECTING, "c": Phase.LOST, "d": Phase.ENDED, "e": Phase.LIVE}
     nodes = [NodeState(name, phase=phase, last_arrival=0.0) for name, phase in phases.items()]
     nodes[0].last_arrival = 100.0
@@ -27,7 +27,7 @@ def test_trouble_comes_first_by_state() -> None:
     assert names(sort_nodes(nodes, Order.STATE, 100.0, ())) == ["c", "e", "f", "b", "a", "d"]
 
 
-def test_by_metric_what_was_not_measured_is_last_both_ways() -> None:
+def test_sorting_by_metric_puts_unmeasured_nodes_last() -> None:
     nodes = [NodeState(name) for name in "abcd"]
     means = [50.0, NAN, 3.0, 50.0]
     assert names(sort_nodes(nodes, Order.UP, 0, means)) == ["c", "a", "d", "b"]

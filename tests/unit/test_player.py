@@ -100,7 +100,7 @@ async def player_bench(source: MemorySource | None = None, at: float = 0) -> Pla
     return made
 
 
-async def test_nothing_is_read_while_it_is_paused() -> None:
+async def test_paused_player_reads_nothing() -> None:
     made = await player_bench()
     await made.pass_time(5)
     assert made.source.reads == [(0,)]
@@ -108,7 +108,7 @@ async def test_nothing_is_read_while_it_is_paused() -> None:
 
 
 @pytest.mark.parametrize("speed", [0, 3, 6])
-async def test_it_shows_every_event_once_whatever_the_speed(speed: int) -> None:
+async def test_player_shows_every_event_once_at_any_speed(speed: int) -> None:
     made = await player_bench()
     made.player.toggle()
     made.head.change_speed(speed)
@@ -117,7 +117,7 @@ async def test_it_shows_every_event_once_whatever_the_speed(speed: int) -> None:
     assert made.player.now() == 100
 
 
-async def test_it_reads_a_little_ahead_and_no_more() -> None:
+async def test_player_reads_a_bounded_time_ahead() -> None:
     made = await player_bench()
     made.player.toggle()
     await made.pass_time(10)
@@ -125,7 +125,7 @@ async def test_it_reads_a_little_ahead_and_no_more() -> None:
     assert made.player.now() < furthest <= made.player.now() + 2 * AHEAD_S + 0.2
 
 
-async def test_a_short_way_forward_is_played_and_a_long_one_or_one_back_built_anew() -> None:
+async def test_short_jump_applies_events_and_long_jump_rebuilds_the_fleet() -> None:
     made = await player_bench(at=10)
     first = made.player.fleet
     made.player.skip(10)
@@ -143,7 +143,7 @@ async def test_a_short_way_forward_is_played_and_a_long_one_or_one_back_built_an
     assert made.shown == list(range(91))
 
 
-async def test_wishes_add_up_and_only_the_last_is_carried_out() -> None:
+async def test_only_the_latest_jump_is_executed() -> None:
     made = await player_bench(at=50)
     for _ in range(3):
         made.player.skip(-10)
@@ -152,7 +152,7 @@ async def test_wishes_add_up_and_only_the_last_is_carried_out() -> None:
     assert made.player.now() == 20
 
 
-async def test_it_plays_on_after_a_jump_without_counting_the_time_that_took() -> None:
+async def test_playing_after_a_jump_ignores_the_time_of_the_jump() -> None:
     made = await player_bench()
     made.player.toggle()
     await made.pass_time(2)
@@ -165,7 +165,7 @@ async def test_it_plays_on_after_a_jump_without_counting_the_time_that_took() ->
     assert made.shown[-1] in {62, 63}
 
 
-async def test_a_step_stays_there() -> None:
+async def test_step_pauses() -> None:
     made = await player_bench()
     made.player.toggle()
     await made.pass_time(5)
@@ -175,7 +175,7 @@ async def test_a_step_stays_there() -> None:
     assert made.player.now() == here + 1
 
 
-async def test_at_the_end_it_pauses_and_plays_from_the_start() -> None:
+async def test_player_pauses_at_the_end_and_restarts() -> None:
     made = await player_bench(at=99)
     made.player.toggle()
     await made.pass_time(3)
@@ -186,7 +186,7 @@ async def test_at_the_end_it_pauses_and_plays_from_the_start() -> None:
     assert made.player.now() < 1
 
 
-async def test_one_that_grows_is_caught_up_with() -> None:
+async def test_player_catches_up_with_a_growing_recording() -> None:
     made = await player_bench(MemorySource(20, running=True), at=20)
     made.source.last = 22
     assert made.player.end == 22
@@ -198,7 +198,7 @@ async def test_one_that_grows_is_caught_up_with() -> None:
     assert made.shown == list(range(23))
 
 
-async def test_what_can_not_be_read_is_told_until_it_can() -> None:
+async def test_read_failure_is_shown_until_the_next_action() -> None:
     made = await player_bench()
     made.player.toggle()
     made.source.broken = True

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gswarm_tui.playback.playhead import SPEEDS, Playhead
 
 
-class FakeClock:
+class PlayheadClock:
     """Seconds that pass when they are told to."""
 
     def __init__(self) -> None:
@@ -19,12 +19,12 @@ class FakeClock:
         return self.seconds
 
 
-def head(at: float = 1000.0) -> tuple[Playhead, FakeClock]:
-    clock = FakeClock()
+def head(at: float = 1000.0) -> tuple[Playhead, PlayheadClock]:
+    clock = PlayheadClock()
     return Playhead(1000.0, 1060.0, at, clock), clock
 
 
-def test_it_stays_where_it_is_until_it_plays() -> None:
+def test_paused_playhead_keeps_its_position() -> None:
     playhead, clock = head()
     clock.seconds += 10
     assert playhead.at == 1000
@@ -36,7 +36,7 @@ def test_it_stays_where_it_is_until_it_plays() -> None:
     assert playhead.at == 1010
 
 
-def test_it_moves_as_fast_as_it_is_told_from_where_it_is() -> None:
+def test_playhead_moves_at_its_speed() -> None:
     playhead, clock = head()
     playhead.play()
     clock.seconds += 2
@@ -53,7 +53,7 @@ def test_it_moves_as_fast_as_it_is_told_from_where_it_is() -> None:
     assert playhead.at == 1007
 
 
-def test_it_never_leaves_the_recording_and_begins_anew_after_the_end() -> None:
+def test_playhead_stays_in_the_recording_and_restarts_after_the_end() -> None:
     playhead, clock = head(at=10)
     assert playhead.at == 1000
     playhead.play()
@@ -67,7 +67,7 @@ def test_it_never_leaves_the_recording_and_begins_anew_after_the_end() -> None:
     assert playhead.at == 1060
 
 
-def test_a_recording_that_grows_lets_it_go_on() -> None:
+def test_playhead_continues_in_a_growing_recording() -> None:
     playhead, clock = head(at=1060)
     playhead.end = 1070
     playhead.play()
@@ -82,7 +82,7 @@ def test_a_recording_that_grows_lets_it_go_on() -> None:
         )
     )
 )
-def test_whatever_is_pressed_it_is_within_the_recording(keys: list[str | float]) -> None:
+def test_any_keys_keep_the_playhead_in_the_recording(keys: list[str | float]) -> None:
     playhead, clock = head()
     for key in keys:
         match key:
@@ -101,8 +101,8 @@ def test_whatever_is_pressed_it_is_within_the_recording(keys: list[str | float])
 
 
 @pytest.mark.parametrize("end", [1000.0, 900.0])
-def test_an_empty_recording_is_a_moment(end: float) -> None:
-    playhead = Playhead(1000.0, end, 1000.0, FakeClock())
+def test_empty_recording_has_one_position(end: float) -> None:
+    playhead = Playhead(1000.0, end, 1000.0, PlayheadClock())
     playhead.play()
     assert playhead.at == 1000
     assert playhead.ended

@@ -100,7 +100,7 @@ def drawn(what: PlotData, kind: str, zone: ZoneInfo = BERLIN) -> bytes:
     return draw(what, zone, kind)
 
 
-def test_a_plot_names_its_session_nodes_metrics_marks_and_times(training: Path) -> None:
+def test_plot_names_session_nodes_metrics_marks_and_times(training: Path) -> None:
     with closing(FileSource(training)) as source:
         period = periods.find_period(source, "full_training")
         made = load_plot_data(source, period, choose_metrics(), ["loss"])
@@ -116,7 +116,7 @@ def test_a_plot_names_its_session_nodes_metrics_marks_and_times(training: Path) 
     assert any("job 4711" in text and "6 nodes, 24 × NVIDIA H100" in text for text in texts)
 
 
-def test_times_stand_where_they_belong(training: Path) -> None:
+def test_time_ticks_are_at_their_times(training: Path) -> None:
     """The place of "15:05" on the axis is 290 s after the begin at 15:00:10."""
     made = material(training, "full_training")
     with style.plot_style():
@@ -130,7 +130,7 @@ def test_times_stand_where_they_belong(training: Path) -> None:
     assert ticks["15:10"] == pytest.approx(590)
 
 
-def test_no_data_looks_like_no_value(tmp_path: Path) -> None:
+def test_missing_data_is_hatched(tmp_path: Path) -> None:
     made = material(small(tmp_path / "run.duckdb"))
     with style.plot_style():
         figure = FigureBuilder(made, BERLIN).draw()
@@ -152,7 +152,7 @@ def test_no_data_looks_like_no_value(tmp_path: Path) -> None:
     assert not around & {zero, full}
 
 
-def test_a_gap_is_as_long_as_it_was(tmp_path: Path) -> None:
+def test_gap_keeps_its_length(tmp_path: Path) -> None:
     found = grid(small(tmp_path / "run.duckdb"), "util")
     assert found.width_s == 1.0
     assert np.flatnonzero(np.isnan(found.values[1])).tolist() == list(range(20, 40))
@@ -178,7 +178,7 @@ def uneven(path: Path, seed: int) -> Path:
 
 @pytest.mark.parametrize("most", [7, 60, 1500])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_bins_hold_what_samples_stand_for(tmp_path: Path, seed: int, most: int) -> None:
+def test_bins_weight_samples_by_covered_time(tmp_path: Path, seed: int, most: int) -> None:
     """Against sums in Python: each sample counts by the time that its interval and the bin share."""
     path = uneven(tmp_path / "run.duckdb", seed)
     mean, highest = grid(path, "util", most=most), grid(path, "util", MAX, most=most)
@@ -205,7 +205,7 @@ def test_bins_hold_what_samples_stand_for(tmp_path: Path, seed: int, most: int) 
     np.testing.assert_allclose(highest.values, peaks)
 
 
-def test_a_counter_is_what_it_grew_since_the_session_began(tmp_path: Path) -> None:
+def test_counter_counts_from_the_session_start(tmp_path: Path) -> None:
     frames = [arrived(seq, [gpu_row(energy_mj=9_000_000_000_000 + 3_600_000 * seq)]) for seq in range(1, 61)]
     path = tmp_path / "run.duckdb"
     record(path, [introduced(gpus=1), *frames, *session("train", 10.5, 60.5)])
@@ -214,7 +214,7 @@ def test_a_counter_is_what_it_grew_since_the_session_began(tmp_path: Path) -> No
     assert found[-1] == pytest.approx(0.049, abs=0.0001)  # 49 times 1 Wh, in kWh
 
 
-def test_a_gpu_goes_on_in_its_row_after_a_boot(tmp_path: Path) -> None:
+def test_gpu_keeps_its_row_after_a_reboot(tmp_path: Path) -> None:
     before = [arrived(seq, [gpu_row(util_pct=10), None]) for seq in range(1, 11)]
     after = [
         arrived(seq - 20, [gpu_row(util_pct=90), None], life="life2", ts=T0 + seq) for seq in range(21, 31)
@@ -229,7 +229,7 @@ def test_a_gpu_goes_on_in_its_row_after_a_boot(tmp_path: Path) -> None:
     assert np.isnan(found.values[0][15])
 
 
-def test_reasons_are_drawn_by_what_they_mean(tmp_path: Path) -> None:
+def test_throttle_reasons_become_levels(tmp_path: Path) -> None:
     frames = [arrived(seq, [gpu_row(clock_reasons=(0x1, 0x4, 0x44)[seq // 10])]) for seq in range(1, 30)]
     path = tmp_path / "run.duckdb"
     record(path, [introduced(gpus=1), *frames, *session("train", 0, 29)])
@@ -238,7 +238,7 @@ def test_reasons_are_drawn_by_what_they_mean(tmp_path: Path) -> None:
     assert {"free", "capped", "slowed"} <= set(svg_texts(drawn(material(path, metric="reasons"), "svg")))
 
 
-def test_more_gpus_than_can_be_seen_are_put_together_by_node(tmp_path: Path) -> None:
+def test_too_many_gpus_are_grouped_by_node(tmp_path: Path) -> None:
     nodes = [f"n{number:04}" for number in range(1, 66)]
     events: list[Event] = [introduced(node, gpus=16) for node in nodes]
     events += [
@@ -256,7 +256,7 @@ def test_more_gpus_than_can_be_seen_are_put_together_by_node(tmp_path: Path) -> 
     assert any("a row the mean of a node's GPUs" in text for text in texts)
 
 
-def test_512_gpus_are_one_image_in_a_vector_file_and_their_names_are_thinned(tmp_path: Path) -> None:
+def test_512_gpus_are_one_image_with_thinned_names(tmp_path: Path) -> None:
     nodes = [f"gpu{number:03}" for number in range(1, 65)]
     events: list[Event] = [introduced(node, gpus=8) for node in nodes]
     events += [
@@ -279,14 +279,14 @@ def test_512_gpus_are_one_image_in_a_vector_file_and_their_names_are_thinned(tmp
     assert min(b - a for a, b in pairwise(places)) > 6  # points: a line of text
 
 
-def test_fonts_travel_in_a_pdf(tmp_path: Path) -> None:
+def test_pdf_embeds_fonts(tmp_path: Path) -> None:
     data = drawn(material(small(tmp_path / "run.duckdb")), "pdf")
     assert data.startswith(b"%PDF")
     assert b"/FontFile2" in data
     assert b"/Type3" not in data
 
 
-def test_names_are_text_and_nothing_more(tmp_path: Path) -> None:
+def test_names_are_drawn_literally(tmp_path: Path) -> None:
     name = "<b>a $\\frac{1}{2}$ & 学習"
     path = small(tmp_path / "run.duckdb", name=name)
     assert name in svg_texts(drawn(material(path, name), "svg"))
@@ -294,7 +294,7 @@ def test_names_are_text_and_nothing_more(tmp_path: Path) -> None:
     assert drawn(material(path, name), "pdf")
 
 
-def test_marks_and_troubles_of_other_times_stay_out(tmp_path: Path) -> None:
+def test_annotations_of_other_times_are_excluded(tmp_path: Path) -> None:
     path = small(
         tmp_path / "run.duckdb",
         EventLogged(T0 + 30, "mark", INFO, "inside", detail='{"loss": 1.5, "note": "x", "bad": NaN}'),
@@ -325,7 +325,7 @@ def test_clock_ticks_are_round_local_times(zone: ZoneInfo, seconds: int) -> None
 
 
 @given(st.floats(min_value=0.2, max_value=1e7), st.integers(min_value=-12, max_value=14))
-def test_ticks_are_ordered_and_few(seconds: float, hours: int) -> None:
+def test_ticks_are_sorted_and_few(seconds: float, hours: int) -> None:
     zone = timezone(timedelta(hours=hours))
     for ticks in (
         clock_ticks(datetime.fromisoformat("2026-01-01 05:59:59"), seconds, zone),
@@ -349,11 +349,11 @@ def test_ticks_are_ordered_and_few(seconds: float, hours: int) -> None:
         (129_600, "1 d 12 h"),
     ],
 )
-def test_short_times(seconds: float, words: str) -> None:
+def test_short_time_formats_durations(seconds: float, words: str) -> None:
     assert short_time(seconds) == words
 
 
-def test_zones_have_their_names() -> None:
+def test_zone_name() -> None:
     at = datetime.fromisoformat("2026-07-01 12:00")
     assert zone_name(at, BERLIN) == "CEST (UTC+2)"
     assert zone_name(at, ZoneInfo("Asia/Kolkata")) == "IST (UTC+5:30)"
@@ -361,7 +361,7 @@ def test_zones_have_their_names() -> None:
     assert zone_name(at, UTC) == "UTC"
 
 
-def test_the_command_writes_each_file_whole(
+def test_plot_command_writes_each_file(
     training: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_berlin: None
 ) -> None:
     names = [str(tmp_path / f"a.{kind}") for kind in ("pdf", "png", "svg")]
@@ -374,7 +374,7 @@ def test_the_command_writes_each_file_whole(
     assert any(text.startswith("Each point is the highest value of") for text in texts)
 
 
-def test_without_a_name_the_file_is_called_after_the_session(
+def test_default_file_name_is_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = small(tmp_path / "run.duckdb", name="../my run/2 (bf16)")
@@ -399,7 +399,7 @@ def test_without_a_name_the_file_is_called_after_the_session(
         (["evaluation"], 'has no session "evaluation"'),
     ],
 )
-def test_mistakes_get_a_sentence(
+def test_plot_mistake_prints_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
 ) -> None:
     path = small(tmp_path / "run.duckdb")
@@ -408,7 +408,7 @@ def test_mistakes_get_a_sentence(
     assert [one.name for one in tmp_path.iterdir()] == ["run.duckdb"]
 
 
-def test_an_empty_session_and_a_silent_one(tmp_path: Path) -> None:
+def test_session_without_data_prints_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     frames = [arrived(seq, [gpu_row(util_pct=5), None]) for seq in range(1, 11)]
     events = [*session("empty", 5, 5), *session("later", 50, 60)]
@@ -419,7 +419,7 @@ def test_an_empty_session_and_a_silent_one(tmp_path: Path) -> None:
         material(path, "later")
 
 
-def test_what_is_there_stays_when_a_plot_fails(
+def test_failed_plot_keeps_the_existing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, old = small(tmp_path / "run.duckdb"), tmp_path / "old.pdf"
@@ -435,7 +435,7 @@ def test_what_is_there_stays_when_a_plot_fails(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["old.pdf", "run.duckdb"]
 
 
-def test_a_home_that_cannot_be_written_is_no_matter(tmp_path: Path) -> None:
+def test_plot_works_with_a_read_only_home(tmp_path: Path) -> None:
     path = small(tmp_path / "run.duckdb")
     environ = {key: value for key, value in os.environ.items() if key != "MPLCONFIGDIR"}
     environ |= {
@@ -453,7 +453,7 @@ def test_a_home_that_cannot_be_written_is_no_matter(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path / 'x.png'}\n", "")
 
 
-def test_matplotlib_is_loaded_for_plots_only() -> None:
+def test_only_plots_load_matplotlib() -> None:
     script = (
         "import sys; from gswarm_tui import cli, commands; import gswarm_tui.commands.plot, "
         "gswarm_tui.commands.report; print('matplotlib' in sys.modules)"
@@ -462,7 +462,7 @@ def test_matplotlib_is_loaded_for_plots_only() -> None:
     assert done.stdout == "False\n"
 
 
-def test_a_session_that_runs_is_drawn_as_of_now(tmp_path: Path) -> None:
+def test_running_session_is_drawn_as_of_now(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.duckdb", WHAT, lambda _status: None)
     recorder.open()
     try:
@@ -480,9 +480,7 @@ def test_a_session_that_runs_is_drawn_as_of_now(tmp_path: Path) -> None:
     assert any("30 s, interrupted" in text for text in svg_texts(drawn(material(recorder.path), "svg")))
 
 
-def test_nodes_without_gpus_are_drawn_by_what_they_have(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_node_without_gpus_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "run.duckdb", tmp_path / "x.svg"
     frames = [arrived(seq, [], host=host_row(cpu_pct=5.0)) for seq in range(1, 31)]
     record(path, [introduced(gpus=0), *session("train", 0, 30), *frames])
@@ -490,7 +488,7 @@ def test_nodes_without_gpus_are_drawn_by_what_they_have(
     assert {"CPU of nodes (%)", "train"} <= set(svg_texts(out.read_bytes()))
 
 
-def test_long_names_of_nodes_keep_what_tells_them_apart() -> None:
+def test_short_node_names_stay_distinct() -> None:
     racks = [f"cluster-rack{rack}-slot{slot}.hpc.example" for rack in (1, 2) for slot in (1, 2)]
     assert list(short_names(racks).values()) == [f"…uster-rack{r}-slot{s}" for r in (1, 2) for s in (1, 2)]
     same = ["n1.east.example", "n1.west.example"]

@@ -65,7 +65,7 @@ def printed(capsys: pytest.CaptureFixture[str], what: Result, form: str = "table
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_table_has_numbers_at_the_right_and_one_length_of_fraction(
+def test_table_aligns_numbers_with_equal_decimals(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     columns = {"node": "VARCHAR", "n": "BIGINT", "mean": "DOUBLE", "ts": "TIMESTAMP", "none": "INTEGER"}
@@ -113,12 +113,12 @@ def test_a_table_has_numbers_at_the_right_and_one_length_of_fraction(
         ("DOUBLE", [], []),
     ],
 )
-def test_people_read_values_so(kind: str, values: list[Any], shown: list[str]) -> None:
+def test_values_are_formatted_for_people(kind: str, values: list[Any], shown: list[str]) -> None:
     write = cells.writer(kind, values)
     assert [write(value) for value in values] == shown
 
 
-def test_long_texts_are_cut_before_a_column_goes(in_terminal: InTerminal) -> None:
+def test_long_texts_are_cut_before_columns_are_hidden(in_terminal: InTerminal) -> None:
     columns = {"node": "VARCHAR", "command": "VARCHAR", "gpu": "INTEGER"}
     assert in_terminal(answer(columns, ("n1", "python train.py --lr 0.1 --epochs 100", 7))) == [
         "node  command                        gpu",
@@ -127,7 +127,7 @@ def test_long_texts_are_cut_before_a_column_goes(in_terminal: InTerminal) -> Non
     ]
 
 
-def test_columns_without_room_are_left_out_and_named(in_terminal: InTerminal) -> None:
+def test_hidden_columns_are_named(in_terminal: InTerminal) -> None:
     columns = {f"column_{index}": "INTEGER" for index in range(8)}
     lines = in_terminal(answer(columns, range(8)))
     assert lines[0] == "column_0  column_1  column_2  column_3"
@@ -135,7 +135,7 @@ def test_columns_without_room_are_left_out_and_named(in_terminal: InTerminal) ->
     assert max(map(len, lines)) <= 40
 
 
-def test_wide_characters_take_the_room_they_take(in_terminal: InTerminal) -> None:
+def test_wide_characters_keep_columns_aligned(in_terminal: InTerminal) -> None:
     assert in_terminal(answer({"user": "VARCHAR", "n": "INTEGER"}, ("名" * 30, 5)))[2] == "名" * 18 + "…  5"
 
 
@@ -146,7 +146,7 @@ def test_more_rows_than_fit_are_counted(in_terminal: InTerminal) -> None:
     assert len(lines) == 2 + 24 + 1
 
 
-def test_all_rows_are_shown_when_asked_for(in_terminal: InTerminal) -> None:
+def test_all_shows_all_rows(in_terminal: InTerminal) -> None:
     lines = in_terminal(
         answer({"i": "INTEGER"}, *[(index,) for index in range(12_000)]), OutputOptions(every=True)
     )
@@ -164,13 +164,13 @@ def test_a_column_without_rows_is_shown(capsys: pytest.CaptureFixture[str]) -> N
     assert printed(capsys, answer({"a": "INTEGER", "b": "VARCHAR"})) == ["a  b", "────"]
 
 
-def test_names_obey_no_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     terminal = io.StringIO()
     show(["a\x1b]0;x\x07"], [["b\x9b31m"]], terminal)
     assert not set(terminal.getvalue()) & {"\x1b", "\x07", "\x9b"}
 
 
-def test_csv_keeps_null_apart_from_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_distinguishes_null_from_empty_text(capsys: pytest.CaptureFixture[str]) -> None:
     what = answer(
         {"a": "VARCHAR", 'b"': "VARCHAR", "f": "FLOAT"}, ("x,y", None, 97.30000305175781), ("", 'q"', None)
     )
@@ -181,14 +181,14 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x0
 
 
 @given(rows=st.lists(st.tuples(TEXTS, st.floats(allow_nan=False)), min_size=1, max_size=5))
-def test_csv_is_read_back_as_it_was(rows: list[tuple[str, float]]) -> None:
+def test_csv_round_trip(rows: list[tuple[str, float]]) -> None:
     out = io.StringIO()
     formats._write_csv(answer({"text": "VARCHAR", "number": "DOUBLE"}, *rows), out, True)
     read = list(csv.reader(io.StringIO(out.getvalue(), newline="")))[1:]
     assert [(text, float(number)) for text, number in read] == rows
 
 
-def test_json_is_a_list_of_objects_that_any_program_reads(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_a_valid_list_of_objects(capsys: pytest.CaptureFixture[str]) -> None:
     columns = {
         "n": "BIGINT",
         "f": "DOUBLE",
@@ -208,12 +208,12 @@ def test_json_is_a_list_of_objects_that_any_program_reads(capsys: pytest.Capture
     assert json.loads("\n".join(printed(capsys, answer(columns), "json"))) == []
 
 
-def test_markdown_keeps_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_markdown_escapes_pipes(capsys: pytest.CaptureFixture[str]) -> None:
     what = answer({"a|b": "VARCHAR", "n": "INTEGER"}, ("x|y\nz", 1))
     assert printed(capsys, what, "markdown") == ["| a\\|b | n |", "| --- | ---: |", "| x\\|y\\nz | 1 |"]
 
 
-def test_parquet_has_the_types_of_the_answer(tmp_path: Path) -> None:
+def test_parquet_keeps_the_types_of_the_result(tmp_path: Path) -> None:
     sql = """SELECT i::SMALLINT AS i, i / 3 AS f, (i / 3)::FLOAT AS s, 'x' || i AS t, NULL::INTEGER AS n,
         [i, NULL] AS l, {'a': i} AS st, TIMESTAMP '2027-01-15 12:00:00.123456' AS ts,
         1.50::DECIMAL(4, 2) AS d, 'a'::ENUM('a') AS e, 1 AS x, 2 AS X, 3 AS "a ""b" FROM range(5000) r(i)"""
@@ -250,7 +250,7 @@ def wanted(*words: str) -> OutputOptions:
         (("-o", "x.parquet"), OutputOptions("parquet", Path("x.parquet"))),
     ],
 )
-def test_the_format_is_said_or_guessed(words: tuple[str, ...], form: OutputOptions) -> None:
+def test_format_is_chosen_by_flag_or_suffix(words: tuple[str, ...], form: OutputOptions) -> None:
     assert wanted(*words) == form
 
 
@@ -263,13 +263,13 @@ def test_the_format_is_said_or_guessed(words: tuple[str, ...], form: OutputOptio
         (("--format", "parquet"), "Parquet can't be printed; name a file with -o."),
     ],
 )
-def test_a_format_that_is_none_is_a_sentence(words: tuple[str, ...], said: str) -> None:
+def test_unknown_format_raises_one_sentence(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(UserError) as caught:
         wanted(*words)
     assert said in str(caught.value)
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     def broken() -> Any:
         yield [(1,)]
         raise StoreError("the disk went away")
@@ -283,7 +283,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["x.csv"]
 
 
-def test_nothing_is_overwritten_unasked_and_the_recording_never(tmp_path: Path) -> None:
+def test_output_overwrites_only_with_force_and_never_the_recording(tmp_path: Path) -> None:
     there, recording = tmp_path / "there.csv", tmp_path / "run.duckdb"
     there.write_text("mine")
     recording.write_text("recording")
@@ -308,7 +308,7 @@ def until(out: io.StringIO, text: str) -> None:
         time.sleep(0.01)
 
 
-def test_progress_is_shown_to_people_and_taken_away() -> None:
+def test_progress_is_shown_in_a_terminal_and_removed() -> None:
     out = Terminal()
     with Progress("reading", out=out, after_s=0.0) as progress:
         until(out, "reading … 0 s")
@@ -317,7 +317,7 @@ def test_progress_is_shown_to_people_and_taken_away() -> None:
     assert out.getvalue().endswith("\r\x1b[K")
 
 
-def test_progress_of_what_is_quick_or_unseen_is_silent() -> None:
+def test_progress_is_silent_for_quick_work_or_without_a_terminal() -> None:
     terminal, pipe = Terminal(), io.StringIO()
     with Progress("reading", out=terminal):
         pass

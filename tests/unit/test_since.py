@@ -35,16 +35,16 @@ NOW = datetime(2026, 3, 2, 14, 5, 30, tzinfo=UTC).timestamp()
         ("2026-03-02T15:00+01:00", 330),
     ],
 )
-def test_a_time_is_read_as_it_is_said(text: str, seconds_ago: float) -> None:
+def test_start_time_is_parsed(text: str, seconds_ago: float) -> None:
     assert parse_start(text, NOW, UTC) == NOW - seconds_ago
 
 
-def test_a_clock_time_is_local() -> None:
+def test_time_of_day_is_local() -> None:
     assert parse_start("15:05", NOW, timezone(timedelta(hours=1))) == NOW - 30
 
 
 @pytest.mark.parametrize("text", ["soon", "25:00", "2 fortnights", "2027-01-01", "-5m", "m"])
-def test_what_can_not_be_read_is_told_in_a_sentence(text: str) -> None:
+def test_invalid_start_time_raises_one_sentence(text: str) -> None:
     with pytest.raises(TimeInputError, match=r"\w+ \w+"):
         parse_start(text, NOW, UTC)
 
@@ -54,7 +54,7 @@ def test_what_can_not_be_read_is_told_in_a_sentence(text: str) -> None:
 @example("99999999999d")
 @example("0001-01-01")
 @example("9999-12-31T23:59:59-14:00")
-def test_any_text_gives_a_time_of_the_past_or_is_refused(text: str) -> None:
+def test_any_text_is_a_past_time_or_an_error(text: str) -> None:
     for zone in (UTC, timezone(timedelta(hours=14)), None):
         with contextlib.suppress(TimeInputError):
             assert 0 <= parse_start(text, NOW, zone) <= NOW
@@ -70,5 +70,5 @@ def test_any_text_gives_a_time_of_the_past_or_is_refused(text: str) -> None:
         ("  spaced  ", "spaced", ""),
     ],
 )
-def test_a_line_may_hold_both_name_and_time(line: str, name: str, since: str) -> None:
+def test_line_is_split_into_name_and_start(line: str, name: str, since: str) -> None:
     assert split_start(line) == (name, since)

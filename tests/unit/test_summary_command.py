@@ -78,16 +78,14 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> st
     return out if status == 0 else err
 
 
-def test_sessions_are_listed_with_what_they_came_to(
-    recording: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sessions_lists_figures(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heads, _, warm, train = [" ".join(line.split()) for line in said(capsys, "sessions").splitlines()]
     assert heads == "id session began duration status GPUs util energy coverage note"
     assert warm == "1 warm 2027-01-15 17:00 5 s stopped 2 85 % 3,000 J 60 % too cold"
     assert train == "2 train 2027-01-15 17:00 16 s stopped 2 79 % 4.44 Wh 100 %"
 
 
-def test_sessions_are_data_too(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sessions_are_written_as_data(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, train = json.loads(said(capsys, "sessions", "--format", "json"))
     assert train == {
         "session_id": 2, "session": "train", "recording_id": 1, "started_at": "2027-01-15T08:00:05",
@@ -97,7 +95,7 @@ def test_sessions_are_data_too(recording: Path, capsys: pytest.CaptureFixture[st
     }  # fmt: skip
 
 
-def test_a_recording_without_sessions_says_so_and_is_summed_up_whole(
+def test_recording_without_sessions_is_listed_and_summarized(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.duckdb"
@@ -108,9 +106,7 @@ def test_a_recording_without_sessions_says_so_and_is_summed_up_whole(
     assert said(capsys, "summary").startswith(f"recording 1 · {path.name}\n")
 
 
-def test_several_recordings_of_a_file_are_told_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recordings_of_one_file_are_numbered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.duckdb"
     for _ in range(2):
         record(path, list(frames()), ended_at=T0 + 21)
@@ -121,7 +117,7 @@ def test_several_recordings_of_a_file_are_told_apart(
     assert said(capsys, "summary", "recording", "1").startswith("recording 1 · ")
 
 
-def test_a_summary_begins_with_the_whole_then_nodes_and_gpus(
+def test_summary_prints_the_whole_then_nodes_and_gpus(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = said(capsys, "summary")
@@ -152,7 +148,7 @@ coverage     100 % of the GPU time, 32 samples
     ]
 
 
-def test_a_session_that_runs_or_was_cut_off_is_summed_up_to_its_last_sample(
+def test_session_without_an_end_is_summarized_up_to_its_last_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.duckdb"
@@ -172,7 +168,7 @@ def test_a_session_that_runs_or_was_cut_off_is_summed_up_to_its_last_sample(
     assert "no end" in said(capsys, "sessions")
 
 
-def test_of_sessions_with_one_name_the_newest_is_taken_and_that_is_told(
+def test_newest_session_of_a_name_is_chosen_with_a_notice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     again: list[Event] = [
@@ -200,7 +196,7 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_what_is_listed_is_chosen_with_by(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_by_chooses_the_grouping(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = said(capsys, "summary")
     alone = said(capsys, "summary", "--by", "all")
     assert plain.startswith(alone)
@@ -211,7 +207,7 @@ def test_what_is_listed_is_chosen_with_by(recording: Path, capsys: pytest.Captur
     assert " ".join(row.split()) == "n1:0 11 0 39.1 GiB 88 – – train.py ada"
 
 
-def test_many_gpus_do_not_scroll_by_unless_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_gpus_are_listed_only_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.duckdb"
     rows = [gpu_row(util_pct=50 + i, temp_c=40) for i in range(20)]
     record(path, [introduced(gpus=20), *(arrived(i, rows) for i in range(1, 6)), *session("train", 0, 6)])
@@ -223,7 +219,7 @@ def test_many_gpus_do_not_scroll_by_unless_asked(tmp_path: Path, capsys: pytest.
     assert len(said(capsys, "summary", "--by", "gpu").splitlines()) > 30
 
 
-def test_a_summary_is_data_with_units_in_its_names(
+def test_summary_is_written_as_data_with_units(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = json.loads(said(capsys, "summary", "warm", "--format", "json"))
@@ -240,7 +236,7 @@ def test_a_summary_is_data_with_units_in_its_names(
     assert (row["pid"], row["command"], row["gpu_memory_max_mib"]) == ("11", "train.py", "40000")
 
 
-def test_nodes_that_do_not_cover_it_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_names_partial_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.duckdb"
     row = gpu_row(util_pct=50)
     short: list[Event] = [introduced("n2", gpus=1), *(arrived(i, [row], node="n2") for i in range(1, 6))]
@@ -250,9 +246,7 @@ def test_nodes_that_do_not_cover_it_are_named(tmp_path: Path, capsys: pytest.Cap
     assert said(capsys, "sessions").splitlines()[-1] == "partial: train (1 of 3 nodes)"
 
 
-def test_a_file_without_the_views_of_today_is_read_all_the_same(
-    recording: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_without_current_views_is_readable(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = [said(capsys, *words.split()) for words in ("sessions", "summary", "compare warm train")]
     with duckdb.connect(str(recording)) as connection:
         views = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
@@ -273,7 +267,7 @@ def test_a_file_without_the_views_of_today_is_read_all_the_same(
         (["compare", "train", "empty"], "empty in {path} has no GPU samples"),
     ],
 )
-def test_a_mistake_is_told_in_a_sentence(
+def test_mistake_prints_one_sentence(
     words: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.duckdb"
@@ -283,7 +277,7 @@ def test_a_mistake_is_told_in_a_sentence(
     assert told.count("\n") == 1
 
 
-def test_a_file_of_another_kind_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_file_prints_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "notes.duckdb"
     with duckdb.connect(str(path)) as connection:
         connection.execute("CREATE TABLE notes (text VARCHAR)")
@@ -292,13 +286,13 @@ def test_a_file_of_another_kind_is_told(tmp_path: Path, capsys: pytest.CaptureFi
         assert told == f"gswarm-tui: {path.name} isn't a recording of gswarm-tui; name one with --db.\n"
 
 
-def test_shares_say_all_and_nothing_only_where_that_is_so() -> None:
+def test_share_rounds_to_0_and_100_only_if_exact() -> None:
     said_of = {1.0: "100 %", 0.9999: "99.9 %", 0.5: "50 %", 0.0625: "6.2 %", 0.0001: "0.1 %", 0.0: "0 %"}
     assert {part: share(part) for part in said_of} == said_of
     assert share(None) == "–"
 
 
-def test_lengths_of_time_are_as_exact_as_they_are_long() -> None:
+def test_duration_precision_follows_its_length() -> None:
     said_of = {
         0.0: "0 s",
         0.25: "0.2 s",

@@ -15,7 +15,7 @@ TRACK = ReplayTimeline(
 )
 
 
-def test_one_goes_from_stop_to_stop_forward_and_back() -> None:
+def test_targets_are_found_forward_and_back() -> None:
     seen, at = [], 0.0
     while (stop := TRACK.after(at)) is not None:
         at = stop.at
@@ -28,9 +28,9 @@ def test_one_goes_from_stop_to_stop_forward_and_back() -> None:
     assert back == [150, 130, 110, 100]
 
 
-def test_a_session_that_runs_has_no_end_to_go_to() -> None:
+def test_running_session_has_no_end_target() -> None:
     assert [stop.words for stop in TRACK.between(140, 1e9)] == ["later begins", "train ends"]
 
 
-def test_sessions_are_stops_of_little_weight() -> None:
+def test_session_bounds_are_info_targets() -> None:
     assert {stop.kind for stop in TRACK.targets if "begins" in stop.words} == {INFO}
