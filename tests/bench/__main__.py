@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.figures import Bench, Figure, Form, markdown
+from tests.bench.figures import Bench, BenchOptions, Figure, markdown
 
 USUAL = ("start", "fanout", "agent", "throughput", "disk", "screen", "after_the_run", "past")
 LONG = ("memory", "growth", "soak")
@@ -39,10 +39,11 @@ def main() -> int:
     print(_conditions(asked.seed) + smoke, end="\n\n", flush=True)
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
-        _run(asked.names or USUAL, Form(asked.smoke, asked.seed, asked.keep.absolute(), asked.minutes))
+        folder = asked.keep.absolute()
+        _run(asked.names or USUAL, BenchOptions(asked.smoke, asked.seed, folder, asked.minutes))
     else:
         with tempfile.TemporaryDirectory(prefix="gswarm-bench-") as folder:
-            _run(asked.names or USUAL, Form(asked.smoke, asked.seed, Path(folder), asked.minutes))
+            _run(asked.names or USUAL, BenchOptions(asked.smoke, asked.seed, Path(folder), asked.minutes))
     return 0
 
 
@@ -53,12 +54,12 @@ def _conditions(seed: int) -> str:
     return told + (f"; other things run here (load {load:.1f}): mind the ratios" if load > BUSY_LOAD else "")
 
 
-def _run(names: list[str] | tuple[str, ...], form: Form) -> None:
+def _run(names: list[str] | tuple[str, ...], options: BenchOptions) -> None:
     figures: list[Figure] = []
     for name in names:
         began = time.monotonic()
         bench: Bench = importlib.import_module(f"tests.bench.{name}").run
-        for figure in bench(form):
+        for figure in bench(options):
             figures.append(figure)
             print("  ".join(cell for cell in figure.cells() if cell), file=sys.stderr)
         print(f"{name} took {time.monotonic() - began:.0f} s", file=sys.stderr)

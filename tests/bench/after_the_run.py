@@ -22,15 +22,15 @@ from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.bench.day import Size, kept
-from tests.bench.figures import Figure, Form
+from tests.bench.figures import BenchOptions, Figure
 
 PROGRAM = [sys.executable, "-m", "gswarm_tui"]
 
 
-def run(form: Form) -> Iterator[Figure]:
+def run(options: BenchOptions) -> Iterator[Figure]:
     """Wall time and memory of the commands, and of a summary asked of a recorder that has the file open."""
-    size = Size(seconds=form.count(86_400, 600))
-    path, runs = kept(size), form.count(3, 1)
+    size = Size(seconds=options.count(86_400, 600))
+    path, runs = kept(size), options.count(3, 1)
     scanned = statistics.median(_scan(path) for _ in range(runs))
     for what, words, goal in (
         ("summary of a day of 64 GPUs", ["summary", "day"], 1.0),
@@ -42,11 +42,11 @@ def run(form: Form) -> Iterator[Figure]:
         wall = statistics.median(took)
         yield Figure(f"{what}, the whole command", wall, "s", goal, limit="one scan", beside=scanned)
         yield Figure("  its memory", max(peaks), "MiB")
-    asked = statistics.median(_while_recording(path, form.folder) for _ in range(runs))
+    asked = statistics.median(_while_recording(path, options.folder) for _ in range(runs))
     yield Figure("the day's summary by a recorder", asked, "s", 1.0, limit="one scan", beside=scanned)
     yield from _sought(path)
-    yield from _drawn(form, path, runs)
-    yield from _elsewhere(form, path)
+    yield from _drawn(options, path, runs)
+    yield from _elsewhere(options, path)
 
 
 def _sought(path: Path) -> Iterator[Figure]:
@@ -62,16 +62,16 @@ def _sought(path: Path) -> Iterator[Figure]:
     yield Figure("  the slowest of seven, the first among them", max(took), "ms")
 
 
-def _drawn(form: Form, day: Path, runs: int) -> Iterator[Figure]:
+def _drawn(options: BenchOptions, day: Path, runs: int) -> Iterator[Figure]:
     """Plots and reports as commands, of the day and of an hour of 512 GPUs."""
-    hour = kept(Size(nodes=form.count(64, 4), seconds=form.count(3600, 60)))
+    hour = kept(Size(nodes=options.count(64, 4), seconds=options.count(3600, 60)))
     for what, path, word, out, goal in (
         ("plot of an hour of 512 GPUs", hour, "plot", "hour.pdf", 5.0),
         ("plot of a day of 64 GPUs", day, "plot", "day.pdf", 5.0),
         ("report of an hour of 512 GPUs", hour, "report", "hour.html", None),
         ("report of a day of 64 GPUs", day, "report", "day.html", None),
     ):
-        made = form.folder / out
+        made = options.folder / out
         words = [word, "day", "--db", str(path), "-o", str(made)]
         took, peaks = zip(*(command(words) for _ in range(runs)), strict=True)
         yield Figure(f"{what}, the whole command", statistics.median(took), "s", goal)
@@ -79,10 +79,10 @@ def _drawn(form: Form, day: Path, runs: int) -> Iterator[Figure]:
         yield Figure("  its file", made.stat().st_size / 1e6, "MB")
 
 
-def _elsewhere(form: Form, day: Path) -> Iterator[Figure]:
+def _elsewhere(options: BenchOptions, day: Path) -> Iterator[Figure]:
     """Exports of the day, and imports of them."""
     for kind, goal in (("parquet", 10.0), ("csv", None), ("json", 100.0)):
-        made, back = form.folder / f"day.{kind}", form.folder / f"{kind}.duckdb"
+        made, back = options.folder / f"day.{kind}", options.folder / f"{kind}.duckdb"
         wall, peak = command(["export", "day", "--db", str(day), "-o", str(made)])
         yield Figure(f"export of a day of 64 GPUs as {kind}, the whole command", wall, "s", goal)
         yield Figure("  its memory", peak, "MiB")

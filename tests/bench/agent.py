@@ -17,7 +17,7 @@ from gswarm_agent.folder import Folder
 from gswarm_agent.frame import Frame
 from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
 from gswarm_tui.hub import ACK_EVERY_COMMITS
-from tests.bench.figures import Figure, Form
+from tests.bench.figures import BenchOptions, Figure
 from tests.bench.processes import cpu_s, peak_mib
 from tests.bench.standin import stand_in
 from tests.bench.throughput import recorded
@@ -51,17 +51,17 @@ print(100 * (time.process_time() - cpu) / (time.monotonic() - began))
 """
 
 
-def run(form: Form) -> Iterator[Figure]:
+def run(options: BenchOptions) -> Iterator[Figure]:
     """Measure an agent of eight GPUs and processes at 1 and 10 Hz, against nvitop for the GPUs alone.
 
     The agent is the daemon on a node, and SSH starts a relay to it; both count. Both use msgpack in pure
     Python, as it is sent to nodes.
     """
     with _workers(GPUS) as pids:
-        environ = {**stand_in(form.folder, GPUS, pids), **PLAIN_MSGPACK}
+        environ = {**stand_in(options.folder, GPUS, pids), **PLAIN_MSGPACK}
         for hertz, most in ((1, 0.15), (10, 1.0)):
-            seconds = form.seconds(60)
-            with Attached(environ, form.folder / f"{hertz}-hz", 1000 // hertz) as agent:
+            seconds = options.seconds(60)
+            with Attached(environ, options.folder / f"{hertz}-hz", 1000 // hertz) as agent:
                 agent_share, relay_share = agent.shares(round(seconds * hertz), hertz)
                 memory, relay_memory = peak_mib(agent.pid), peak_mib(agent.relay.pid)
                 frames, received = list(agent.frames), agent.received
@@ -80,14 +80,14 @@ def run(form: Form) -> Iterator[Figure]:
                     "wire, a GPU-sample with all metrics, host and processes, little changes",
                     received / len(frames) / GPUS, "bytes", 80,
                 )  # fmt: skip
-                ticks = form.count(300, 30)
-                pieces = recorded("sim01", 0, 1, ticks, form.seed)[1:]
+                ticks = options.count(300, 30)
+                pieces = recorded("sim01", 0, 1, ticks, options.seed)[1:]
                 sent = sum(map(len, pieces)) / ticks / GPUS
                 yield Figure("wire, the same of simulated GPUs that train", sent, "bytes", 80)
         for name, (what, unusual) in PCIE.items():
-            environ = {**stand_in(form.folder, GPUS, pids, **unusual), **PLAIN_MSGPACK}
-            with Attached(environ, form.folder / name, 1000) as agent:
-                share = sum(agent.shares(round(form.seconds(30)), 1))
+            environ = {**stand_in(options.folder, GPUS, pids, **unusual), **PLAIN_MSGPACK}
+            with Attached(environ, options.folder / name, 1000) as agent:
+                share = sum(agent.shares(round(options.seconds(30)), 1))
             yield Figure(f"the same at 1 Hz where {what}", share, "% of a core")
 
 

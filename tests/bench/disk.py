@@ -24,7 +24,7 @@ from gswarm_tui.launch.simulated import simulated_names
 from gswarm_tui.store.recording.database import Database, RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.store.recording.sorting import Sorter
-from tests.bench.figures import Figure, Form
+from tests.bench.figures import BenchOptions, Figure
 
 GPUS = 8
 A_COMMIT = 4
@@ -33,17 +33,17 @@ BEGAN = 1_772_409_600
 _POWER = GPU_COLUMNS.index("power_w")
 
 
-def run(form: Form) -> Iterator[Figure]:
+def run(options: BenchOptions) -> Iterator[Figure]:
     """A working day of 64 GPUs."""
-    nodes, seconds = form.count(8, 2), form.count(28_800, 60)
+    nodes, seconds = options.count(8, 2), options.count(28_800, 60)
     told = _Told()
-    recorder = Recorder(form.folder / "disk.duckdb", _INFO, told, commit_every_s=0)
+    recorder = Recorder(options.folder / "disk.duckdb", _INFO, told, commit_every_s=0)
     recorder.open()
     writing, sorting = _Cpu(Database.write), _Cpu(Sorter.work)
     sizes = []
     with patch.object(Database, "write", writing.method), patch.object(Sorter, "work", sorting.method):
         waiting: list[Event] = []
-        for second, events in enumerate(_seconds(nodes, seconds, form.seed), 1):
+        for second, events in enumerate(_seconds(nodes, seconds, options.seed), 1):
             waiting += events
             if second % A_COMMIT:
                 continue

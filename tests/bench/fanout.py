@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from tests.bench.figures import Figure, Form
+from tests.bench.figures import BenchOptions, Figure
 from tests.terminal import InTerminal
 from tests.unit import sshd
 from tests.unit.heads import clear
@@ -47,14 +47,14 @@ class Took:
     peak_mib: float
 
 
-def run(form: Form) -> Iterator[Figure]:
+def run(options: BenchOptions) -> Iterator[Figure]:
     """From a fresh client process to the first frame of every node; then again, with the agents serving."""
-    nodes, few, rounds = form.count(64, 3), form.count(8, 1), form.count(3, 1)
+    nodes, few, rounds = options.count(64, 3), options.count(8, 1), options.count(3, 1)
     peers: list[float] = []
     whole: list[float] = []
     took: dict[str, list[tuple[Took, Took]]] = {"": [], ", agents serving": [], BARE: []}
     with ExitStack() as stack:
-        config, names = _servers(stack, form.folder, nodes)
+        config, names = _servers(stack, options.folder, nodes)
         streamed = _ours(config, names, "")  # nothing is sent: the nodes share this environment
         for _ in range(rounds):
             peers.append(_parallel_ssh(config, names))

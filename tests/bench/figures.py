@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Form:
-    """How a bench is run: ``smoke`` only shows that it works, with little load and for a short time.
+class BenchOptions:
+    """Options of a bench: ``smoke`` only shows that it works, with little load and for a short time.
 
     ``minutes`` is how long the soak goes on, None for its own time.
     """
@@ -62,7 +62,7 @@ class Figure:
         return self.what, f"{number(self.measured)} {self.unit}", goal, met, beside
 
 
-Bench = Callable[[Form], Iterator[Figure]]
+Bench = Callable[[BenchOptions], Iterator[Figure]]
 
 
 def number(value: float) -> str:

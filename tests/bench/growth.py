@@ -19,7 +19,7 @@ import duckdb
 
 from gswarm_tui.launch.simulated import simulated_names
 from tests.bench.curves import Curve, Panel, draw_panels
-from tests.bench.figures import Figure, Form, number, table
+from tests.bench.figures import BenchOptions, Figure, number, table
 from tests.bench.headless import Headless
 from tests.bench.lateness import Sleeper
 from tests.bench.nodes import Nodes
@@ -67,26 +67,26 @@ class Point:
         return self.gpus * self.hertz
 
 
-def run(form: Form) -> Iterator[Figure]:
+def run(options: BenchOptions) -> Iterator[Figure]:
     """Every size at every rate, without and with the screen; the figures are how steep the growth is."""
     points = []
-    for gpus in SIZES[:2] if form.smoke else SIZES:
+    for gpus in SIZES[:2] if options.smoke else SIZES:
         nodes = gpus // GPUS_A_NODE
-        folder = form.folder / f"growth-{gpus}"
-        with Nodes(folder, nodes, GPUS_A_NODE, form.seed, readings=form.count(READINGS, 3)) as served:
-            for hertz in RATES_HZ[:1] if form.smoke else RATES_HZ:
-                for screen in (False,) if form.smoke and gpus == SIZES[0] else (False, True):
-                    points.append(measured(form, served, hertz, screen=screen))
+        folder = options.folder / f"growth-{gpus}"
+        with Nodes(folder, nodes, GPUS_A_NODE, options.seed, readings=options.count(READINGS, 3)) as served:
+            for hertz in RATES_HZ[:1] if options.smoke else RATES_HZ:
+                for screen in (False,) if options.smoke and gpus == SIZES[0] else (False, True):
+                    points.append(measured(options, served, hertz, screen=screen))
                     print("  ".join(cell for cell in next(_rows(points[-1:])) if cell), file=sys.stderr)
-    _leave(points, form.folder)
+    _leave(points, options.folder)
     yield from _figures(points)
 
 
-def measured(form: Form, served: Nodes, hertz: int, *, screen: bool) -> Point:
-    """One run of a head on these nodes; its recording is left in the form's folder."""
+def measured(options: BenchOptions, served: Nodes, hertz: int, *, screen: bool) -> Point:
+    """One run of a head on these nodes; its recording is left in the bench's folder."""
     gpus = served.nodes * GPUS_A_NODE
     name = f"growth-{gpus}-{hertz}-{'app' if screen else 'headless'}"
-    path, journal = form.folder / f"{name}.duckdb", form.folder / f"{name}.jsonl"
+    path, journal = options.folder / f"{name}.duckdb", options.folder / f"{name}.jsonl"
     head: AbstractContextManager[InTerminal | Headless]
     if screen:
         words = ["--demo", f"{served.nodes}x{GPUS_A_NODE}", "--interval", str(1 / hertz), "--db", str(path)]
@@ -96,17 +96,17 @@ def measured(form: Form, served: Nodes, hertz: int, *, screen: bool) -> Point:
     with head as app, Sleeper() as sleeper:
         reader = Reader(journal, app.writes)
         reader.wait_for(served.nodes)
-        time.sleep(form.seconds(min(8.0, 2 + gpus / 1000)))
+        time.sleep(options.seconds(min(8.0, 2 + gpus / 1000)))
         reader.lags()
         sleeper.late_ms()
         began, head_s, nodes_s = time.monotonic(), cpu_s(app.pid), served.cpu_s()
-        time.sleep(form.seconds(MEASURED_S))
+        time.sleep(options.seconds(MEASURED_S))
         took = time.monotonic() - began
         head_pct = 100 * (cpu_s(app.pid) - head_s) / took
         nodes_pct = 100 * (served.cpu_s() - nodes_s) / took
         memory, lags, late_ms = rss_mib(app.pid), reader.lags(), sleeper.late_ms()
     came = lags.frames_a_s / (served.nodes * hertz)
-    if came < ENOUGH and not form.smoke:
+    if came < ENOUGH and not options.smoke:
         slow = "the head" if head_pct > BUSY_PCT else "the nodes" if nodes_pct > BUSY_PCT else "the machine"
         return Point(screen, gpus, hertz, problem=f"{slow} can't: {100 * came:.0f} % of the frames came")
     return Point(

@@ -25,7 +25,7 @@ from gswarm_tui.launch.simulated import simulated_names
 from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
-from tests.bench.figures import Figure, Form, number
+from tests.bench.figures import BenchOptions, Figure, number
 from tests.bench.processes import as_of_a_head, rss_mib
 
 GPUS = 8
@@ -38,15 +38,17 @@ FULL_S = 300
 """History of 8,192 GPUs goes back by half of it."""
 
 
-def run(form: Form) -> Iterator[Figure]:
+def run(options: BenchOptions) -> Iterator[Figure]:
     """The head without its screen, whose share is a matter of the screen's bench."""
-    nodes = form.count(1024, 4)
-    told = _watched(form.folder / "full.duckdb", nodes, form.seed, form.count(FULL_S, 20), form.count(60, 10))
+    nodes = options.count(1024, 4)
+    told = _watched(
+        options.folder / "full.duckdb", nodes, options.seed, options.count(FULL_S, 20), options.count(60, 10)
+    )
     yield Figure(
         f"hub + recorder, {nodes * GPUS:,} GPUs with all history", max(told), "MiB", 400 / 1.048576
     )  # fmt: skip
-    hour = form.count(HOUR, 2)
-    told = _watched(form.folder / "day.duckdb", 8, form.seed, 24 * hour, max(1, hour // 4))
+    hour = options.count(HOUR, 2)
+    told = _watched(options.folder / "day.duckdb", 8, options.seed, 24 * hour, max(1, hour // 4))
     quarter = len(told) // 4
     early, late = statistics.median(told[quarter : 2 * quarter]), statistics.median(told[-quarter:])
     print(f"hub + recorder, day of 64 GPUs, MiB by hour: {_by_hour(told)}", file=sys.stderr)

@@ -18,7 +18,7 @@ import duckdb
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.launch.simulated import simulated_names
-from tests.bench.figures import Figure, Form
+from tests.bench.figures import BenchOptions, Figure
 from tests.bench.growth import GPUS_A_NODE, READINGS, measured
 from tests.bench.headless import Headless
 from tests.bench.nodes import Nodes
@@ -61,14 +61,14 @@ class Cost:
     node_mib: float
 
 
-def run(form: Form) -> Iterator[Figure]:
+def run(options: BenchOptions) -> Iterator[Figure]:
     """That two heads are one to a query; then each number of docs/guide/scale.md, in its order."""
-    yield from _two_as_one(form)
-    ssh_pct, ssh_mib = _over_ssh(form)
+    yield from _two_as_one(options)
+    ssh_pct, ssh_mib = _over_ssh(options)
     yield Figure("a node: CPU for SSH", MS_A_PERCENT * ssh_pct, "ms a second")
     yield Figure("a node: memory for SSH", ssh_mib, "MiB")
-    for screen in () if form.smoke else (False, True):
-        if (cost := _cost(form, screen=screen)) is not None:
+    for screen in () if options.smoke else (False, True):
+        if (cost := _cost(options, screen=screen)) is not None:
             yield from _one_head(cost, ssh_pct, ssh_mib, "with the screen, " if screen else "")
     yield from arithmetic()
 
@@ -116,14 +116,14 @@ def arithmetic() -> Iterator[Figure]:
             yield Figure(f"{how}: disk at {size} bytes a value", written_gb, "GB a day")
 
 
-def _cost(form: Form, *, screen: bool) -> Cost | None:
+def _cost(options: BenchOptions, *, screen: bool) -> Cost | None:
     """A line through a small and a large fleet; None where this machine can't have the large one."""
     points = []
     few, many = 64, 1024
     for nodes in (few, many):
-        folder = form.folder / f"past-{nodes}-{int(screen)}"
-        with Nodes(folder, nodes, GPUS_A_NODE, form.seed, readings=READINGS) as served:
-            points.append(measured(form, served, 1, screen=screen))
+        folder = options.folder / f"past-{nodes}-{int(screen)}"
+        with Nodes(folder, nodes, GPUS_A_NODE, options.seed, readings=READINGS) as served:
+            points.append(measured(options, served, 1, screen=screen))
     low, high = points
     if problem := low.problem or high.problem:
         print(f"nothing can be told of {many} nodes at 1 Hz here: {problem}", file=sys.stderr)
@@ -133,31 +133,33 @@ def _cost(form: Form, *, screen: bool) -> Cost | None:
     return Cost(low.cpu_pct - few * node_pct, node_pct, low.rss_mib - few * node_mib, node_mib)
 
 
-def _over_ssh(form: Form) -> tuple[float, float]:
+def _over_ssh(options: BenchOptions) -> tuple[float, float]:
     """Percent of a core that a frame a second costs more over SSH than over a local socket, and MiB a node.
 
     Behind SSH each node is an agent of its own, on a server of this machine.
     """
-    hertz, many = 5, form.count(20, 2)
-    folder = form.folder / "past-ssh"
+    hertz, many = 5, options.count(20, 2)
+    folder = options.folder / "past-ssh"
     folder.mkdir()
     with ExitStack() as stack:
         config = _configured(stack, folder)
         names = [f"gpu{index:02d}" for index in range(many)]
-        served = stack.enter_context(Nodes(folder / "nodes", many, GPUS_A_NODE, form.seed))
-        one = _needed(form, folder / "one", config, names[:1], hertz)
-        by_ssh = _needed(form, folder / "ssh", config, names, hertz)
-        by_socket = _needed(form, folder / "socket", served.folder, simulated_names(many), hertz)
+        served = stack.enter_context(Nodes(folder / "nodes", many, GPUS_A_NODE, options.seed))
+        one = _needed(options, folder / "one", config, names[:1], hertz)
+        by_ssh = _needed(options, folder / "ssh", config, names, hertz)
+        by_socket = _needed(options, folder / "socket", served.folder, simulated_names(many), hertz)
     pct = (by_ssh[0] - by_socket[0]) / (many * hertz)
     return max(0.0, pct), max(0.0, (by_ssh[1] - one[1]) / (many - 1))
 
 
-def _needed(form: Form, to: Path, where: Path, names: Sequence[str], hertz: int) -> tuple[float, float]:
+def _needed(
+    options: BenchOptions, to: Path, where: Path, names: Sequence[str], hertz: int
+) -> tuple[float, float]:
     """Percent of a core and MiB of a head without a screen."""
     journal = to.with_suffix(".jsonl")
     with Headless(journal, where, names, 1000 // hertz, to.with_suffix(".duckdb")) as head:
         Reader(journal, head.writes).wait_for(3 * len(names))
-        return share_of_a_core([head.pid], form.seconds(20)), rss_mib(head.pid)
+        return share_of_a_core([head.pid], options.seconds(20)), rss_mib(head.pid)
 
 
 def _configured(stack: ExitStack, folder: Path) -> Path:
@@ -172,20 +174,20 @@ def _configured(stack: ExitStack, folder: Path) -> Path:
     return config
 
 
-def _two_as_one(form: Form) -> Iterator[Figure]:
+def _two_as_one(options: BenchOptions) -> Iterator[Figure]:
     """Two heads at once, and what the datasets of both say of all nodes, beside what was recorded."""
-    nodes = form.count(64, 2)
+    nodes = options.count(64, 2)
     names, half = simulated_names(nodes), nodes // 2
-    paths = [form.folder / "rack1.duckdb", form.folder / "rack2.duckdb"]
+    paths = [options.folder / "rack1.duckdb", options.folder / "rack2.duckdb"]
     with ExitStack() as stack:
         served = stack.enter_context(
-            Nodes(form.folder / "past-racks", nodes, GPUS_A_NODE, form.seed, readings=READINGS)
+            Nodes(options.folder / "past-racks", nodes, GPUS_A_NODE, options.seed, readings=READINGS)
         )
         for path, called in zip(paths, (names[:half], names[half:]), strict=True):
             journal = path.with_suffix(".jsonl")
             head = stack.enter_context(Headless(journal, served.folder, called, 1000, path))
             Reader(journal, head.writes).wait_for(half)
-        time.sleep(form.seconds(10))
+        time.sleep(options.seconds(10))
     recorded = 0
     for path in paths:
         subprocess.run(
@@ -196,7 +198,7 @@ def _two_as_one(form: Form) -> Iterator[Figure]:
     found, nodes_found = _asked(
         ":memory:",
         "SELECT count(*), count(DISTINCT node) FROM read_parquet("
-        f"'{form.folder}/rack*.parquet/gpu_samples/**/*.parquet', hive_partitioning = true)",
+        f"'{options.folder}/rack*.parquet/gpu_samples/**/*.parquet', hive_partitioning = true)",
     )
     yield Figure("two heads, exported and read as one", found, "GPU samples", recorded, at_least=True,
                  limit="recorded", beside=recorded)  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.bench.figures import Figure, Form
+from tests.bench.figures import BenchOptions, Figure
 from tests.bench.processes import peak_mib, share_of_a_core, with_agents
 from tests.bench.standin import stand_in
 from tests.bench.start import PROGRAM
@@ -32,59 +32,59 @@ PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
 """Keys that each change the screen, by the place that they are pressed in."""
 
 
-def run(form: Form) -> Iterator[Figure]:
+def run(options: BenchOptions) -> Iterator[Figure]:
     """Eight GPUs as most people have, then a fleet of 8,192, then the memory of that and of 32."""
-    yield from _eight(form)
-    yield from _fleet(form)
-    with _demo(form, "4x8") as app:
-        _settle(app, form)
+    yield from _eight(options)
+    yield from _fleet(options)
+    with _demo(options, "4x8") as app:
+        _settle(app, options)
         yield Figure("memory of the head, 32 GPUs", MB_A_MIB * peak_mib(app.pid), "MB", 120)
         for key in " ,.N":
-            _answered(app, key, quiet=not form.smoke)
+            _answered(app, key, quiet=not options.smoke)
         yield Figure("  the same after looking back", MB_A_MIB * peak_mib(app.pid), "MB")
 
 
-def _demo(form: Form, size: str) -> InTerminal:
-    path = form.folder / f"screen-{size}.duckdb"
-    return InTerminal([*PROGRAM, "--demo", size, "--db", str(path)], folder=form.folder)
+def _demo(options: BenchOptions, size: str) -> InTerminal:
+    path = options.folder / f"screen-{size}.duckdb"
+    return InTerminal([*PROGRAM, "--demo", size, "--db", str(path)], folder=options.folder)
 
 
-def _settle(app: InTerminal, form: Form) -> None:
+def _settle(app: InTerminal, options: BenchOptions) -> None:
     app.wait_for("sim")
-    time.sleep(form.seconds(UNDER_WAY_S))
+    time.sleep(options.seconds(UNDER_WAY_S))
 
 
-def _eight(form: Form) -> Iterator[Figure]:
-    environ, seconds = stand_in(form.folder, 8), form.seconds(60)
-    path = form.folder / "eight.duckdb"
+def _eight(options: BenchOptions) -> Iterator[Figure]:
+    environ, seconds = stand_in(options.folder, 8), options.seconds(60)
+    path = options.folder / "eight.duckdb"
     command = [*PROGRAM, "--launcher", "local", "--db", str(path)]
-    with InTerminal(command, size=(120, 40), env=environ, folder=form.folder) as app:
+    with InTerminal(command, size=(120, 40), env=environ, folder=options.folder) as app:
         app.wait_for("util")
-        cpu, kib = _cost(app, form, seconds)
+        cpu, kib = _cost(app, options, seconds)
     nvitop = Path(sys.executable).parent / "nvitop"
     beside: tuple[float | None, float | None] = (None, None)
     if nvitop.exists():
         with InTerminal(
             [str(nvitop), "--monitor", "full", "--interval", "1"], size=(120, 40), env=environ
         ) as peer:
-            beside = _cost(peer, form, seconds)
+            beside = _cost(peer, options, seconds)
     yield Figure("whole app with agent and recording, 8 GPUs at 1 Hz", cpu, "% of a core", 2.5,
                  limit="nvitop, which doesn't record", beside=beside[0])  # fmt: skip
     yield Figure("to the terminal, 8 GPUs at 1 Hz", kib, "KiB/s", 5, limit="nvitop", beside=beside[1])
 
 
-def _cost(app: InTerminal, form: Form, seconds: float) -> tuple[float, float]:
+def _cost(app: InTerminal, options: BenchOptions, seconds: float) -> tuple[float, float]:
     """Percent of a core, what reads the GPUs included, and KiB a second to the terminal, once under way."""
-    time.sleep(form.seconds(UNDER_WAY_S))
+    time.sleep(options.seconds(UNDER_WAY_S))
     began = time.monotonic()
     cpu = share_of_a_core(with_agents(app.pid), seconds)
     return cpu, app.written_bytes(began, time.monotonic()) / 1024 / seconds
 
 
-def _fleet(form: Form) -> Iterator[Figure]:
-    nodes, seconds = form.count(1024, 8), form.seconds(40)
-    with _demo(form, f"{nodes}x8") as app:
-        _settle(app, form)
+def _fleet(options: BenchOptions) -> Iterator[Figure]:
+    nodes, seconds = options.count(1024, 8), options.seconds(40)
+    with _demo(options, f"{nodes}x8") as app:
+        _settle(app, options)
         began = time.monotonic()
         cpu = share_of_a_core([app.pid], seconds)
         painted = {int(at - began) for at, _ in app.writes if began <= at < began + seconds}
@@ -92,7 +92,7 @@ def _fleet(form: Form) -> Iterator[Figure]:
         yield Figure("seconds in which nothing was painted", int(seconds) - len(painted), "s", 0)
         delays = []
         for place, keys in PLACES:
-            took = [_answered(app, key, quiet=not form.smoke) for key in keys]
+            took = [_answered(app, key, quiet=not options.smoke) for key in keys]
             print(f"{place}: {', '.join(f'{1000 * s:.0f}' for s in took)} ms", file=sys.stderr)
             delays += took
         delays.sort()

@@ -19,7 +19,7 @@ import numpy as np
 
 from gswarm_tui.fleet.history import history_length
 from tests.bench.curves import Curve, draw_over_time
-from tests.bench.figures import Figure, Form, number, table
+from tests.bench.figures import BenchOptions, Figure, number, table
 from tests.bench.lateness import Sleeper
 from tests.bench.nodes import Nodes
 from tests.bench.processes import cpu_s, rss_mib
@@ -38,7 +38,7 @@ FEWEST = 5
 
 
 @dataclass(frozen=True)
-class Look:
+class SoakSample:
     """What ten seconds cost, ``minute`` minutes after the warm-up.
 
     ``file_mb`` is the recording with its write-ahead log, ``frames`` what came a second, ``on_disk_s`` and
@@ -111,22 +111,22 @@ class Judged:
 _HEAD = ("column", "to compare with", "last quarter", "an hour in it", "worst")
 
 
-def run(form: Form) -> Iterator[Figure]:
+def run(options: BenchOptions) -> Iterator[Figure]:
     """Each column's last quarter, beside the one that it must not have outgrown."""
-    minutes = form.minutes or (0.08 if form.smoke else 60.0)
-    nodes, every_s = form.count(NODES, 2), EVERY_S_SMOKE if form.smoke else EVERY_S
-    path, journal = form.folder / "soak.duckdb", form.folder / "soak.jsonl"
+    minutes = options.minutes or (0.08 if options.smoke else 60.0)
+    nodes, every_s = options.count(NODES, 2), EVERY_S_SMOKE if options.smoke else EVERY_S
+    path, journal = options.folder / "soak.duckdb", options.folder / "soak.jsonl"
     words = ["--demo", f"{nodes}x{GPUS}", "--db", str(path)]
     with (
-        Nodes(form.folder / "soak-nodes", nodes, GPUS, form.seed) as served,
-        in_terminal(journal, served.folder, words, lives_s=LINKS_LIVE_S, seed=form.seed) as app,
+        Nodes(options.folder / "soak-nodes", nodes, GPUS, options.seed) as served,
+        in_terminal(journal, served.folder, words, lives_s=LINKS_LIVE_S, seed=options.seed) as app,
         Sleeper() as sleeper,
     ):
         app.wait_for("sim")
-        time.sleep(form.seconds(WARM_UP_S))
+        time.sleep(options.seconds(WARM_UP_S))
         seen = list(_looks(app, path, Reader(journal, app.writes), sleeper, minutes, every_s))
-    _write(seen, form.folder / "soak.csv")
-    picture = form.folder / "soak.png"
+    _write(seen, options.folder / "soak.csv")
+    picture = options.folder / "soak.png"
     _draw(seen, picture)
     print(f"the plot is {picture}", file=sys.stderr)
     judged = [_judged(rule, seen) for rule in RULES]
@@ -152,7 +152,7 @@ def _heard_lost_and_twice(path: Path) -> tuple[int, int, int]:
 
 def _looks(
     app: InTerminal, path: Path, reader: Reader, sleeper: Sleeper, minutes: float, every_s: float
-) -> Iterator[Look]:
+) -> Iterator[SoakSample]:
     start = time.monotonic()
     sleeper.late_ms()
     while (began := time.monotonic()) - start < 60 * minutes:
@@ -162,7 +162,7 @@ def _looks(
         took = time.monotonic() - began
         lags = reader.lags()
         held = sum(part.stat().st_size for part in path.parent.glob(path.name + "*"))
-        look = Look(
+        look = SoakSample(
             minute=(time.monotonic() - start) / 60,
             cpu_pct=100 * (cpu_s(app.pid) - before) / took,
             rss_mib=rss_mib(app.pid),
@@ -177,14 +177,14 @@ def _looks(
         yield look
 
 
-def _column(seen: Sequence[Look], name: str) -> list[float]:
+def _column(seen: Sequence[SoakSample], name: str) -> list[float]:
     if name != "growth":
         return [getattr(look, name) for look in seen]
     minutes, held = _column(seen, "minute"), _column(seen, "file_mb")
     return list(np.diff(held) / np.diff(minutes)) or [0.0]
 
 
-def _judged(rule: Rule, seen: Sequence[Look]) -> Judged:
+def _judged(rule: Rule, seen: Sequence[SoakSample]) -> Judged:
     """A file grows in steps, at checkpoints, so its quarters are compared by their means."""
     middle: Callable[[Sequence[float]], float] = (
         statistics.fmean if rule.column == "growth" else statistics.median
@@ -200,7 +200,7 @@ def _judged(rule: Rule, seen: Sequence[Look]) -> Judged:
     return Judged(rule, middle(before), middle(last), slope, max(values))
 
 
-def _settled(seen: Sequence[Look], quarter: int) -> slice:
+def _settled(seen: Sequence[SoakSample], quarter: int) -> slice:
     """The looks before the last quarter in which memory isn't taken by history any more."""
     full = (history_length(NODES, GPUS) - WARM_UP_S) / 60
     since = sum(look.minute < full for look in seen)
@@ -208,7 +208,7 @@ def _settled(seen: Sequence[Look], quarter: int) -> slice:
     return slice(since if since <= until - FEWEST else max(0, until - quarter), max(1, until))
 
 
-def _prompt(values: list[float], looks: Sequence[Look]) -> list[float]:
+def _prompt(values: list[float], looks: Sequence[SoakSample]) -> list[float]:
     """Those values that the machine had no part in; all where these are too few."""
     prompt = [value for value, look in zip(values, looks, strict=True) if look.late_ms <= PROMPT_MS]
     return prompt if len(prompt) >= FEWEST else values
@@ -220,14 +220,14 @@ def _slope(values: Sequence[float]) -> float:
     return statistics.median(pairs) if pairs else 0.0
 
 
-def _write(seen: Sequence[Look], path: Path) -> None:
+def _write(seen: Sequence[SoakSample], path: Path) -> None:
     with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, [field.name for field in fields(Look)])
+        table = csv.DictWriter(file, [field.name for field in fields(SoakSample)])
         table.writeheader()
         table.writerows(asdict(look) for look in seen)
 
 
-def _draw(seen: Sequence[Look], path: Path) -> None:
+def _draw(seen: Sequence[SoakSample], path: Path) -> None:
     minutes = _column(seen, "minute")
     curves = [
         Curve("CPU, % of a core", minutes, _column(seen, "cpu_pct")),

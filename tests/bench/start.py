@@ -8,19 +8,19 @@ import sys
 import time
 from collections.abc import Iterator
 
-from tests.bench.figures import Figure, Form
+from tests.bench.figures import BenchOptions, Figure
 from tests.terminal import InTerminal
 
 PROGRAM = [sys.executable, "-m", "gswarm_tui"]
 
 
-def run(form: Form) -> Iterator[Figure]:
+def run(options: BenchOptions) -> Iterator[Figure]:
     """Wall time from the command to the help's end, and to the first frame of the fleet on screen."""
-    runs = form.count(7, 1)
+    runs = options.count(7, 1)
     bare = statistics.median(_took([sys.executable, "-c", "pass"]) for _ in range(runs))
     helped = statistics.median(_took([*PROGRAM, "--help"]) for _ in range(runs))
     yield Figure("--help, from the command to its end", helped, "s", 0.2, limit="bare Python", beside=bare)
-    painted = statistics.median(_first_paint(form) for _ in range(runs))
+    painted = statistics.median(_first_paint(options) for _ in range(runs))
     yield Figure(
         "--demo, from the command to the first paint", painted, "s", 0.7, limit="bare Python", beside=bare
     )
@@ -32,6 +32,6 @@ def _took(command: list[str]) -> float:
     return time.monotonic() - began
 
 
-def _first_paint(form: Form) -> float:
-    with InTerminal([*PROGRAM, "--demo", "--no-record"], size=(120, 40), folder=form.folder) as program:
+def _first_paint(options: BenchOptions) -> float:
+    with InTerminal([*PROGRAM, "--demo", "--no-record"], size=(120, 40), folder=options.folder) as program:
         return program.wait_for("sim01") - program.began

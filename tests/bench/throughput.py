@@ -24,23 +24,23 @@ from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.bench.alone import alone
-from tests.bench.figures import Figure, Form, number
+from tests.bench.figures import BenchOptions, Figure, number
 
 GPUS = 8
 TOGETHER = 16
 """So many seconds of the flood are 16,384 GPU-samples, about what DuckDB takes in one go at its best."""
 
 
-def run(form: Form) -> Iterator[Figure]:
+def run(options: BenchOptions) -> Iterator[Figure]:
     """As fast as it goes, then a large fleet at its own pace."""
     delay_garbage_collection()
-    nodes, frames = form.count(128, 4), form.count(400, 10)
+    nodes, frames = options.count(128, 4), options.count(400, 10)
     floods = [
-        event_loop.run(_flood(form.folder / f"flood-{turn}.duckdb", nodes, frames, form.seed))
-        for turn in range(form.count(5, 1))
+        event_loop.run(_flood(options.folder / f"flood-{turn}.duckdb", nodes, frames, options.seed))
+        for turn in range(options.count(5, 1))
     ]
     _, samples, file_bytes = floods[0]
-    bare = alone(form.folder / "flood-0.duckdb", form.folder / "flood-alone.duckdb", TOGETHER)
+    bare = alone(options.folder / "flood-0.duckdb", options.folder / "flood-alone.duckdb", TOGETHER)
     rates = [samples / cpu_s for cpu_s, samples, _ in floods]
     print(f"hub + recorder, GPU-samples/CPU s: {' '.join(map(number, rates))}", file=sys.stderr)
     yield Figure(
@@ -49,10 +49,10 @@ def run(form: Form) -> Iterator[Figure]:
         beside=bare.samples / bare.cpu_s,
     )  # fmt: skip
     yield Figure("disk, a GPU-sample, of these few minutes", file_bytes / samples, "bytes")
-    nodes = form.count(1024, 8)
-    path = form.folder / "pace.duckdb"
-    share = event_loop.run(pace(path, nodes, GPUS, 1000, form.seconds(30), form.seed))
-    bare = alone(path, form.folder / "pace-alone.duckdb", 1)
+    nodes = options.count(1024, 8)
+    path = options.folder / "pace.duckdb"
+    share = event_loop.run(pace(path, nodes, GPUS, 1000, options.seconds(30), options.seed))
+    bare = alone(path, options.folder / "pace-alone.duckdb", 1)
     yield Figure(
         f"hub + recorder, {nodes} nodes × {GPUS} GPUs at 1 Hz", share, "% of a core", 15,
         limit="DuckDB alone, the same rows, a second of them in a transaction",

@@ -70,7 +70,7 @@ class Node:
         return
 
 
-class Recording:
+class FakeRecorder:
     """Commits at once whatever it gets."""
 
     def __init__(self, hub: Hub) -> None:
@@ -95,9 +95,9 @@ class StandInLauncher:
         self.closed = True
 
 
-async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.RunResult, Recording, list[str]]:
+async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.RunResult, FakeRecorder, list[str]]:
     hub = Hub(Fleet(["n1"]), clock=lambda: 100.0)
-    recording, launcher, waited_for = Recording(hub), StandInLauncher(), list[str]()
+    recording, launcher, waited_for = FakeRecorder(hub), StandInLauncher(), list[str]()
     hub.sinks.append(recording)
     hub.links["n1"] = Node(hub, answers)
     hub.publish(introduced("n1"))
