@@ -38,12 +38,12 @@ from tests.unit.plot_recording import record_runs, record_training
 FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
 LETTER = 20.0
 CELL, LINE = 0.61 * LETTER, 1.22 * LETTER
-"""The size of Rich's letters and of their cells in an SVG."""
+"""Size of letters and cells in Rich's SVGs."""
 BRAILLE = re.compile(
     r'<text class="([^"]+)" x="([^"]+)" y="([^"]+)"[^>]*>'
     r"((?:&#160;)*[\u2800-\u28ff](?:[\u2800-\u28ff]|&#160;)*)</text>"
 )
-"""A text of it: its colour, place and characters."""
+"""A text element with braille: its colour, position and characters."""
 DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
 """Column and row of each bit of a braille character."""
 
@@ -61,7 +61,7 @@ class Shot:
 
 
 def training() -> Scene:
-    """Eight nodes in training: one lost, one starved for data, one GPU idle; two sessions."""
+    """Return eight nodes in training: one lost, one waiting for data, one GPU idle; two sessions."""
     made = scene(8, 8, 175, seed=3)
     made.hub.start_session("warm_up", started_at=made.time - 170)
     made.hub.stop_session(made.fleet.sessions.running[0].session_id)
@@ -75,14 +75,14 @@ def training() -> Scene:
 
 
 def many() -> Scene:
-    """Sixty-four nodes."""
+    """Return sixty-four nodes."""
     made = scene(64, 8, 100)
     made.hub.start_session("full_training", started_at=made.time - 90)
     return made.recording(rows=51_200, file_bytes=2_900_000)
 
 
 def thousand() -> Scene:
-    """A thousand and twenty-four nodes."""
+    """Return 1,024 nodes."""
     made = scene(1024, 8, 40)
     made.lose("gpu0417", "no route to host", retry_in=20)
     return made.advance(3).recording(rows=344_064, file_bytes=18_600_000)
@@ -102,16 +102,16 @@ SHOTS = (
 )
 
 
-ASKED: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
+QUERYING: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "sql": (record_training, ("Q", "ctrl+o", "enter", "tab")),
     "session": (record_training, ("S", "down", "enter")),
     "comparison": (record_runs, ("S", "p", "p", "c")),
 }
-"""What is asked, and the keys that lead to the place which asks it."""
+"""Screens that query a recording: how it is made, and the keys that lead to the screen."""
 
 
-async def svg(shot: Shot) -> str:
-    """One picture."""
+async def live_screen(shot: Shot) -> str:
+    """Return the picture of a live screen."""
     app = GswarmApp(shot.scene().hub, title=shot.title, theme=shot.theme, timezone=UTC)
     app.animation_level = "none"
     async with app.run_test(size=shot.size) as pilot:
@@ -120,11 +120,11 @@ async def svg(shot: Shot) -> str:
             await pilot.press(key)
             await pilot.pause()
         await pilot.pause()
-        return drawn(app)
+        return screen_svg(app)
 
 
-async def asked(record: Callable[[Path], Path], keys: Sequence[str]) -> str:
-    """A place that asks a recording, near its end; the keys lead there."""
+async def querying_screen(record: Callable[[Path], Path], keys: Sequence[str]) -> str:
+    """Return the picture of a screen that queries a recording, shortly before its end."""
     with tempfile.TemporaryDirectory() as folder:
         path = record(Path(folder) / "run.duckdb")
         with closing(FileSource(path)) as source:
@@ -141,11 +141,11 @@ async def asked(record: Callable[[Path], Path], keys: Sequence[str]) -> str:
                     if asking:  # of none it would wait for all, and the player never ends
                         await deck.app.workers.wait_for_complete(asking)
                     await pilot.pause()
-                return drawn(deck.app)
+                return screen_svg(deck.app)
 
 
-async def replay() -> str:
-    """A recording that is being played, while a node is lost."""
+async def replay_screen() -> str:
+    """Return the picture of a replay while a node is lost."""
     with tempfile.TemporaryDirectory() as folder:
         path = record_training(Path(folder) / "run.duckdb")
         with closing(FileSource(path)) as source:
@@ -158,26 +158,28 @@ async def replay() -> str:
                 await pilot.press("plus", "plus", "space")
                 deck.app.update_view()
                 await pilot.pause()
-                return drawn(deck.app)
+                return screen_svg(deck.app)
 
 
-def drawn(app: Viewer) -> str:
-    """What is on the screen.
+def screen_svg(app: Viewer) -> str:
+    """Return the screen as SVG.
 
-    Fira Code's letters are 1200/1950 of their size wide, a little more than the cells that Rich counts with:
-    a long heading would end a cell beside its column, so letters are made smaller by as much.
+    Fira Code's letters are 1200/1950 of their size wide, a little wider than Rich's cells; they are made
+    smaller so that long headings end in their column.
     """
     made = app.export_screenshot(title="gswarm-tui", simplify=True)
     made = made.replace("font-size: 20px;", f"font-size: {CELL / (1200 / 1950):.3f}px;", 1)
     made = re.sub(r"\s*@font-face \{.*?\}", "", made, flags=re.DOTALL)
     made = re.sub(
-        r'<text class="([^"]+)" x="([^"]+)" y="([^"]+)"[^>]*>([^<]*[\u2800-\u28ff][^<]*)</text>', dotted, made
+        r'<text class="([^"]+)" x="([^"]+)" y="([^"]+)"[^>]*>([^<]*[\u2800-\u28ff][^<]*)</text>',
+        braille_dots,
+        made,
     )
     return made.replace("<svg ", '<svg xml:space="preserve" ', 1)
 
 
-def dotted(text: re.Match[str]) -> str:
-    """Braille as dots: the fonts that have it are few, and as wide as they like."""
+def braille_dots(text: re.Match[str]) -> str:
+    """Return braille characters as circles, because few fonts have them at the right width."""
     colour, left, base, chars = text.groups()
     dots = [
         f'<circle cx="{float(left) + CELL * (at + 0.25 + column / 2):.2f}" '
@@ -232,10 +234,10 @@ def main() -> None:
         print("rsvg-convert is missing: the pictures of screens stay as they are")
         return
     screens: dict[str, Callable[[], Coroutine[None, None, str]]] = {
-        shot.name: partial(svg, shot) for shot in SHOTS
+        shot.name: partial(live_screen, shot) for shot in SHOTS
     }
-    screens |= {name: partial(asked, record, keys) for name, (record, keys) in ASKED.items()}
-    screens["replay"] = replay
+    screens |= {name: partial(querying_screen, record, keys) for name, (record, keys) in QUERYING.items()}
+    screens["replay"] = replay_screen
     for name, make_svg in screens.items():
         if not wanted or name in wanted:
             picture = asyncio.run(make_svg())

@@ -15,7 +15,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, Metric
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, PROCESS_METRICS, REASON_NAMES, Metric
 from gswarm_tui.cli import main
 from gswarm_tui.options.command_table import COMMAND_NAMES
 from gswarm_tui.store.sql.recipes import RECIPES
@@ -102,6 +102,11 @@ def metrics() -> str:
     )
 
 
+def clock_reasons() -> str:
+    """Return the meanings of the bits of clock_reasons."""
+    return _table("| bit | reason |", [f"| `{bit:#x}` | {name} |" for bit, name in REASON_NAMES.items()])
+
+
 def tables() -> str:
     """Return the columns of each table of a recording."""
     parts = []
@@ -160,6 +165,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "keys": keys,
     "commands": commands,
     "metrics": metrics,
+    "clock reasons": clock_reasons,
     "tables": tables,
     "views": views,
     "recipes": recipes,
