@@ -81,7 +81,6 @@ class _Queries:
         self.field_query = FieldQuery([field for source in fields for field in source.fields])
         ends = accumulate(len(source.fields) for source in fields)
         self.fields = [(source, slice(end - len(source.fields), end)) for source, end in zip(fields, ends)]
-        self.one_field_each = all(len(source.fields) == 1 for source in fields)
         self.all_calls = _Calls(calls)
         self.quick_calls = _Calls([source for source in calls if not source.slow])
         self.slow_columns = [name for source in calls if source.slow for name in source.columns]
@@ -271,14 +270,12 @@ class Gpu:
                 self._start_pcie_period()
             if verdict == GPU_IS_LOST or GPU_IS_LOST in field_codes:
                 raise _LostError(reason_of(GPU_IS_LOST))
-            if verdict == SUCCESS and queries.one_field_each and not any(field_codes):
-                for (source, _), number, value_type in zip(queries.fields, numbers, types):
-                    values[source.column] = source.value(number, value_type, now_ns)
-                return field_codes
-            codes = []
-            for source, place in queries.fields:
-                code = verdict or next(filter(None, field_codes[place]), SUCCESS)
-                codes.append(code)
+            codes = [SUCCESS] * len(queries.fields)
+            if verdict != SUCCESS or any(field_codes):
+                codes = [
+                    verdict or next(filter(None, field_codes[place]), SUCCESS) for _, place in queries.fields
+                ]
+            for (source, place), code in zip(queries.fields, codes):
                 if code == SUCCESS:
                     values[source.column] = source.value(sum(numbers[place]), types[place.start], now_ns)
             return codes
