@@ -1,7 +1,7 @@
-"""How fast many nodes are reached: real sshd servers on this machine, beside parallel OpenSSH clients.
+"""Time to connect to many nodes: real sshd servers on this machine, compared with parallel OpenSSH clients.
 
-What a node costs the client is the slope of a line through few and many nodes, so that the program's own
-start isn't in it; that of asyncssh alone, with a connection and ``true`` a node, is the limit beside it.
+The client's CPU for each node is the slope between few and many nodes, which leaves out the program's start.
+It is compared with asyncssh alone, which runs ``true`` on each node.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from tests.unit.heads import clear
 
 PROBE = 'import nvitop, msgpack; print("there")'
 INTERVAL_MS = 10_000
-"""Long, because all nodes share this machine: the first don't go on measuring until the last is reached."""
+"""Long, because all nodes share this machine: the first mustn't sample again before the last is connected."""
 LINGER_S = 300
-"""What is left where the bench itself is killed ends by then."""
+"""Agents of a killed bench end after this time."""
 BARE = "bare"
 
 
 @dataclass(frozen=True)
-class Took:
-    """What a client needed for so many nodes, from its start: seconds, and its own CPU and memory.
+class ClientCost:
+    """A client's wall time, CPU and memory for ``nodes`` nodes, from its start.
 
-    ``start_ms`` is the part of its CPU that was gone before it turned to the first node.
+    ``start_ms`` is its CPU before the first node.
     """
 
     nodes: int
@@ -48,11 +48,11 @@ class Took:
 
 
 def run(options: BenchOptions) -> Iterator[Figure]:
-    """From a fresh client process to the first frame of every node; then again, with the agents serving."""
+    """Measure from a new client process to every node's first frame; then again with the agents serving."""
     nodes, few, rounds = options.count(64, 3), options.count(8, 1), options.count(3, 1)
     peers: list[float] = []
     whole: list[float] = []
-    took: dict[str, list[tuple[Took, Took]]] = {"": [], ", agents serving": [], BARE: []}
+    took: dict[str, list[tuple[ClientCost, ClientCost]]] = {"": [], ", agents serving": [], BARE: []}
     with ExitStack() as stack:
         config, names = _servers(stack, options.folder, nodes)
         streamed = _ours(config, names, "")  # nothing is sent: the nodes share this environment
@@ -86,19 +86,19 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     yield Figure("fan-out: client memory for each node", max(0.0, 1024 * grown), "KiB")
 
 
-def _a_node(pairs: Sequence[tuple[Took, Took]]) -> float:
-    """CPU ms for each node, without what the client needs for any number of them.
+def _a_node(pairs: Sequence[tuple[ClientCost, ClientCost]]) -> float:
+    """Return the CPU milliseconds for each node, without the client's constant cost.
 
-    Its imports, 350 ms that vary by more than a node takes, are left out of both before they are compared.
+    Imports are subtracted first: they take 350 ms and vary by more than a node costs.
     """
     return max(0.0, median((many.cpu_ms - few.cpu_ms) / (many.nodes - few.nodes) for few, many in pairs))
 
 
 def _servers(stack: ExitStack, folder: Path, nodes: int) -> tuple[Path, list[str]]:
-    """So many servers and their names, and a configuration as users of a cluster have: alike for all nodes.
+    """Start servers; return a configuration with one section for all of them, and their names.
 
-    Names are addresses, because here nobody else tells which those of names are. Whoever logs in has an empty
-    home: what somebody's own login shell begins with may take longer than all that is measured here.
+    Names are addresses, because nothing resolves names here. The home folder is empty: a login shell's own
+    start-up files could take longer than all that is measured.
     """
     names = [f"127.0.1.{index}" for index in range(1, nodes + 1)]
     port, known, key = sshd.free_port(), folder / "known_hosts", folder / "id_user"
@@ -127,9 +127,9 @@ def _servers(stack: ExitStack, folder: Path, nodes: int) -> tuple[Path, list[str
 
 
 def _parallel_ssh(config: Path, names: Sequence[str]) -> float:
-    """Seconds that one OpenSSH client a node needs, all at once, for a program that imports nvitop.
+    """Return the seconds of one OpenSSH client for each node, all at once, that import nvitop.
 
-    An agent doesn't but for old drivers; with pynvml in its place this takes three quarters of the time.
+    An agent imports nvitop only for old drivers; with pynvml instead, this takes three quarters of the time.
     """
     began = time.monotonic()
     clients = [
@@ -148,15 +148,15 @@ def _parallel_ssh(config: Path, names: Sequence[str]) -> float:
 
 
 def _whole_command(config: Path, names: Sequence[str]) -> float:
-    """Seconds from the command until the program shows all nodes live, with its recorder and its screen."""
+    """Return the seconds until the whole program shows all nodes live."""
     words = ("--nodes", *names, "--ssh-config", str(config), "--interval", f"{INTERVAL_MS / 1000:g}")
     command = [sys.executable, "-m", "gswarm_tui", *words, "--linger", f"{LINGER_S}s"]
     with InTerminal(command, folder=config.parent) as program:
         return program.wait_for(f"nodes {len(names)}/{len(names)} ", 180) - program.began
 
 
-def _ours(config: Path, names: Sequence[str], recording: str, *, stop: bool = False) -> Took:
-    """A client, from its start to the first frame of every node, or ``BARE``."""
+def _ours(config: Path, names: Sequence[str], recording: str, *, stop: bool = False) -> ClientCost:
+    """Run a client to the first frame of every node; with ``BARE`` asyncssh alone."""
     words = [sys.executable, "-m", "tests.bench.fanout", str(config), recording, str(int(stop)), *names]
     began = time.monotonic()
     client = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
@@ -167,16 +167,16 @@ def _ours(config: Path, names: Sequence[str], recording: str, *, stop: bool = Fa
     if not line:
         raise RuntimeError("the client found no frames")
     start_s, cpu_s, peak_kib = map(float, line.split())
-    return Took(len(names), took_s, 1000 * start_s, 1000 * (cpu_s - start_s), peak_kib / 1024)
+    return ClientCost(len(names), took_s, 1000 * start_s, 1000 * (cpu_s - start_s), peak_kib / 1024)
 
 
-def _say_what_was_used(start_s: float) -> None:
-    """To the bench: CPU before the first node and until now, in seconds, and the peak of memory in KiB."""
+def _print_usage(start_s: float) -> None:
+    """Print CPU seconds before the first node and until now, and peak memory in KiB, for the bench."""
     print(start_s, time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
 
 
 async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) -> None:
-    """Connect to all nodes; tell what was used when each has sent a frame."""
+    """Connect to all nodes; print the usage when each has sent a frame."""
     from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus
     from gswarm_tui.fleet.state import Fleet
     from gswarm_tui.hub import Hub
@@ -202,7 +202,7 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
 
     for name in names:
         hub.links[name] = Link(name, launcher, INTERVAL_MS, publish)
-    # As a recording that goes on tells its links.
+    # As after a resumed recording.
     for node, life in json.loads(known.read_text()).items() if known.exists() else ():
         if node in hub.links:
             hub.links[node].resume(life, 0, 0.0, math.inf)
@@ -214,11 +214,11 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
     except TimeoutError:
         node = next(iter(missing))
         raise TimeoutError(f"no frame of {node}: {hub.fleet.nodes[node].reason}") from None
-    _say_what_was_used(start_s)
+    _print_usage(start_s)
     known.write_text(json.dumps(dict(newest.keys())))
     if stop or not recording:
         hub.recorded(RecorderStatus("", rows=0, file_bytes=0, waiting=0, committed=newest))
-        hub.recorder = None  # what comes from here on is acknowledged as it comes
+        hub.recorder = None  # later frames are acknowledged as they arrive
         await hub.stop_links()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -226,7 +226,7 @@ async def _drive(config: str, recording: str, stop: bool, names: Sequence[str]) 
 
 
 async def _drive_bare(config: str, names: Sequence[str]) -> None:
-    """Connect to all nodes with asyncssh and nothing else, told all that the configuration says."""
+    """Connect to all nodes with asyncssh alone, with all options given."""
     import asyncssh
 
     said = dict(line.split() for line in Path(config).read_text().splitlines())
@@ -250,7 +250,7 @@ async def _drive_bare(config: str, names: Sequence[str]) -> None:
 
     start_s = time.process_time()
     await asyncio.gather(*map(visit, names))
-    _say_what_was_used(start_s)
+    _print_usage(start_s)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Many nodes in one process, with the agent's own sampler, spool and delivery: they outlive their links.
+"""Many simulated nodes in one process, with the agent's sampler, spool and delivery; links may break.
 
 ``python -m tests.bench.nodes FOLDER NODES GPUS SEED READINGS`` listens on a socket ``FOLDER/NAME`` for each
-node. With READINGS above 0 some nodes measure so many times beforehand, a second apart, and all repeat that,
-which is cheaper than to simulate anew; counters fall where they begin again.
+node. With READINGS above 0, some nodes sample so many times beforehand, a second apart, and all repeat these
+samples, which is cheaper than simulating; counters fall at each repetition.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from gswarm_agent.probes.base import Probe
 
 RECORDED = 64
-"""So many nodes measure beforehand; the others say the same, at other times."""
+"""Nodes that sample beforehand; the others repeat their samples at other times."""
 UNDER_WAY_NS = 60 * 10**9
 """The simulated job is past its warm-up when it is first seen."""
 _CHUNK = 65536
 
 
 class Repeated:
-    """A probe with another one's facts that says the same readings again and again, from the ``first`` on."""
+    """Probe that repeats another probe's readings, from the ``first`` on."""
 
     def __init__(self, probe: Probe, readings: Sequence[TickSamples], first: int) -> None:
         self._facts = probe.facts()
@@ -53,19 +53,19 @@ class Repeated:
         self._readings = itertools.cycle([*readings[at:], *readings[:at]])
 
     def facts(self) -> tuple[HostFacts, tuple[GpuFacts, ...], dict[str, str]]:
-        """The other one's."""
+        """Return the other probe's facts."""
         return self._facts
 
     def read(self, now_ns: int) -> TickSamples:
-        """The next one."""
+        """Return the next reading."""
         return next(self._readings)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Hold no resource."""
 
 
 class _BenchNode:
-    """A node: a life that samples, and the head that it has."""
+    """A node with its sampling life and its head's connection."""
 
     def __init__(self, folder: Path, name: str, probe: Probe) -> None:
         self._top, self._name, self._probe = folder, name, probe
@@ -87,7 +87,7 @@ class _BenchNode:
         return Spool(self._folder)
 
     def accept(self) -> None:
-        """A head comes; the one before is gone."""
+        """Accept a head in place of the last one."""
         connection, _ = self.listener.accept()
         connection.setblocking(False)
         if self._spool is None:
@@ -96,7 +96,7 @@ class _BenchNode:
         self._unsent = memoryview(b"")
 
     def receive(self) -> bool:
-        """Take in what the head says; whether it is still there."""
+        """Handle the head's messages; return whether it is still connected."""
         assert self.connection is not None
         assert self._delivery is not None
         try:
@@ -130,12 +130,12 @@ class _BenchNode:
         self._spool = self.sampler = None
 
     def sample(self) -> None:
-        """Take the sample that is due."""
+        """Take the due sample."""
         if self.sampler is not None and self._spool is not None:
             self._spool.put(self.sampler.take())
 
     def send(self) -> bool:
-        """Send what can be sent; whether the connection is of use. More goes with the next tick."""
+        """Send as much as possible; return whether the connection still works."""
         if self.connection is None or self._delivery is None:
             return False
         try:
@@ -151,14 +151,14 @@ class _BenchNode:
             return False
 
     def leave(self) -> None:
-        """The head is gone."""
+        """Close the head's connection."""
         if self.connection is not None:
             self.connection.close()
         self.connection = self._delivery = None
 
 
 def serve(folder: Path, nodes: int, gpus: int, seed: int, readings: int) -> None:
-    """Be these nodes until this is ended."""
+    """Run these nodes until the process is ended."""
     allow_many_files()
     (folder / "spools").mkdir(mode=0o700)
     origin_ns = 0 if readings else time.monotonic_ns() - UNDER_WAY_NS
@@ -213,7 +213,7 @@ def _leave(selector: selectors.BaseSelector, node: _BenchNode) -> None:
 
 
 class Nodes:
-    """The process that is the nodes, from its start until the end of the block."""
+    """The process that runs the nodes; a context that ends it."""
 
     def __init__(self, folder: Path, nodes: int, gpus: int, seed: int, *, readings: int = 0) -> None:
         self.folder, self.nodes = folder, nodes
@@ -235,21 +235,18 @@ class Nodes:
         self._process.communicate()
 
     def cpu_s(self) -> float:
-        """CPU seconds that they have used."""
+        """Return the CPU seconds used."""
         return cpu_s(self._process.pid)
 
 
 class ToNodes:
-    """A launcher that reaches them by links which break by chance, after so long on the average.
-
-    See ``Launcher``.
-    """
+    """Launcher whose connections break at random, after ``lives_s`` on average."""
 
     def __init__(self, folder: Path, lives_s: float = math.inf, rng: random.Random | None = None) -> None:
         self._folder, self._lives_s, self._rng = folder, lives_s, rng or random.Random()
 
     async def open(self, node: str) -> CutChannel:
-        """A connection that will break, unless links live for ever."""
+        """Open a connection that breaks at random, unless ``lives_s`` is infinite."""
         try:
             lives_s = None if math.isinf(self._lives_s) else self._rng.expovariate(1 / self._lives_s)
             _, channel = await asyncio.get_running_loop().create_unix_connection(
@@ -260,7 +257,7 @@ class ToNodes:
         return channel
 
     async def close(self) -> None:
-        """The nodes go on."""
+        """Leave the nodes running."""
 
 
 class CutChannel(SimulatedChannel):
@@ -271,7 +268,7 @@ class CutChannel(SimulatedChannel):
         self._until = None if lives_s is None else time.monotonic() + lives_s
 
     async def for_each_chunk(self, take: Callable[[bytes], bool]) -> bool:
-        """What comes, until it is cut."""
+        """Handle data until the connection is cut."""
         if self._until is None:
             return await super().for_each_chunk(take)
         try:
@@ -281,7 +278,7 @@ class CutChannel(SimulatedChannel):
             return False
 
     async def explain_end(self) -> str:
-        """Why it ended."""
+        """Explain its end."""
         return "the bench cut the connection"
 
 

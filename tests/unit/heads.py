@@ -1,4 +1,4 @@
-"""Heads on terminals of their own, and the agents that they leave on this machine."""
+"""Runs heads in terminals, and finds and removes the agents that they leave on this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
 
 @contextmanager
 def head(*words: str) -> Iterator[InTerminal]:
-    """gswarm-tui on a terminal of its own; it is killed at the end, if it hasn't ended before."""
+    """Run gswarm-tui in a terminal; kill it at the end."""
     with InTerminal([sys.executable, "-m", "gswarm_tui", *words], size=(120, 40)) as running:
         try:
             yield running
@@ -38,27 +38,27 @@ def head(*words: str) -> Iterator[InTerminal]:
 
 
 def rows(running: InTerminal) -> int:
-    """How many the title says are on disk."""
-    told = re.search(r"(\d+) rows", running.screen())
-    return int(told[1]) if told else 0
+    """Return the number of committed rows in the title."""
+    match = re.search(r"(\d+) rows", running.screen())
+    return int(match[1]) if match else 0
 
 
 def agents_of(uid: str) -> list[dict[str, object]]:
-    """What this machine's agents say of a recording."""
+    """Return the status of a recording's agents on this machine."""
     command = [sys.executable, "-m", "gswarm_agent", "status", "--recording", uid]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert isinstance(found, list)
-    return found
+    agents = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert isinstance(agents, list)
+    return agents
 
 
 def running(uid: str) -> list[int]:
-    """The agents' processes of a recording."""
+    """Return the pids of a recording's agents."""
     return [agent["pid"] for agent in agents_of(uid) if isinstance(agent["pid"], int)]
 
 
 @contextmanager
 def nothing_left(path: Path) -> Iterator[None]:
-    """At the end, also of a test that fails, nothing is left of the agents of a file's recordings."""
+    """Remove the agents of a file's recordings at the end, also after a failure."""
     try:
         yield
     finally:
@@ -68,7 +68,7 @@ def nothing_left(path: Path) -> Iterator[None]:
 
 
 def clear(uid: str) -> None:
-    """End the agents of a recording on this machine, and remove what they left."""
+    """Kill a recording's agents on this machine and remove their folders."""
     for pid in running(uid):
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: not running(uid), "the agent's end")
