@@ -34,7 +34,7 @@ PLAIN = OutputOptions()
 InTerminal = Callable[..., list[str]]
 
 
-class Terminal(io.StringIO):
+class TtyStream(io.StringIO):
     """Text that goes to a terminal."""
 
     def isatty(self) -> bool:
@@ -309,7 +309,7 @@ def until(out: io.StringIO, text: str) -> None:
 
 
 def test_progress_is_shown_in_a_terminal_and_removed() -> None:
-    out = Terminal()
+    out = TtyStream()
     with Progress("reading", out=out, after_s=0.0) as progress:
         until(out, "reading … 0 s")
         progress.report(0.42)
@@ -318,7 +318,7 @@ def test_progress_is_shown_in_a_terminal_and_removed() -> None:
 
 
 def test_progress_is_silent_for_quick_work_or_without_a_terminal() -> None:
-    terminal, pipe = Terminal(), io.StringIO()
+    terminal, pipe = TtyStream(), io.StringIO()
     with Progress("reading", out=terminal):
         pass
     with Progress("reading", out=pipe, after_s=0.0):
