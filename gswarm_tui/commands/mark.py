@@ -26,7 +26,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         "mark",
         "NAME [--value KEY=VALUE ...] [--recording ID] [--db PATH]",
         "Mark this moment in every recording of yours that monitors this machine or runs on it.",
-        usual="all of them",
+        usual="all running ones",
     )
     parser.add_argument("name", metavar="NAME", help='name of the mark, such as "epoch 3"')
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: what it understands, what it refuses and how it says so."""
+"""Command line: options, errors and help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said at the end."""
+"""Output of a run at its end."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def recorded(error: str = "") -> RecorderStatus:
     return RecorderStatus("/data/run.duckdb", 12_345, 6_700_000, 0, {}, error, closed=True)
 
 
-def test_where_the_recording_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_result_names_the_recording_with_rows_size_and_sessions(capsys: pytest.CaptureFixture[str]) -> None:
     line = "/data/run.duckdb: 12,345 rows in 6.7 MB, 1 session"
     assert said(capsys, RunResult("", recorded())) == (0, [line], [])
     assert said(capsys, RunResult("", None)) == (0, [], [])
 
 
-def test_who_waits_for_a_file_that_is_put_in_order_hears_what_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfinished_sorting_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = said(capsys, RunResult("", replace(recorded(), closed=False)))
     assert (status, err) == (
         0,
@@ -48,7 +48,7 @@ def test_who_waits_for_a_file_that_is_put_in_order_hears_what_for(capsys: pytest
     )
 
 
-def test_what_went_wrong_is_a_sentence_and_a_status(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_sentences_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = said(capsys, RunResult("", recorded("/data/run.duckdb is gone")))
     assert (status, len(out)) == (1, 1)
     assert err == [f"gswarm-tui: the recording is incomplete: /data/run.duckdb is gone (log: {LOG})"]
@@ -62,7 +62,9 @@ def test_what_went_wrong_is_a_sentence_and_a_status(capsys: pytest.CaptureFixtur
     assert line.startswith("gswarm-tui: the screen failed; ")
 
 
-def test_what_could_not_be_fetched_is_named_with_the_way_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfetched_nodes_are_named_with_the_recover_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     status, _, [line] = said(capsys, RunResult("", recorded(), ("gpu01", "gpu02")))
     assert status == 1
     assert line == (
@@ -71,7 +73,7 @@ def test_what_could_not_be_fetched_is_named_with_the_way_to_it(capsys: pytest.Ca
     )
 
 
-def test_a_deleted_folder_and_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_deleted_folder_and_nameless_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     with pytest.raises(UserError, match=r"^the current folder was deleted; change to another one\.$"):

@@ -1,4 +1,4 @@
-"""The config file: where it is looked for, and what is said when it is wrong."""
+"""Config file: its settings and its errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_it_holds_settings_and_need_not_be_there(tmp_path: Path) -> None:
+def test_settings_are_loaded_and_a_missing_file_has_none(tmp_path: Path) -> None:
     assert load(tmp_path / "none.toml") == {}
     assert load(write(tmp_path, 'interval = 0.5\nssh_config = "~/x"\n')) == {
         "interval": 0.5,
@@ -32,9 +32,7 @@ def test_it_holds_settings_and_need_not_be_there(tmp_path: Path) -> None:
         ("qqq = 1\n", 1, 'unknown setting "qqq"; use one of interval, db, record,'),
     ],
 )
-def test_an_unknown_setting_is_an_error_that_suggests_the_nearest(
-    tmp_path: Path, text: str, line: int, said: str
-) -> None:
+def test_unknown_setting_suggests_the_nearest(tmp_path: Path, text: str, line: int, said: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load(path)
@@ -48,13 +46,13 @@ def test_an_unknown_setting_is_an_error_that_suggests_the_nearest(
         (b'theme = "\xff"\n', "isn't UTF-8 at byte 9."),
     ],
 )
-def test_a_broken_file_is_told_by_place(tmp_path: Path, text: str | bytes, said: str) -> None:
+def test_invalid_toml_names_line_and_column(tmp_path: Path, text: str | bytes, said: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load(path)
     assert str(caught.value) == f"the config file {path} {said}"
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^can't read the config file .*: Is a directory.$"):
         load(tmp_path)

@@ -1,4 +1,4 @@
-"""The order in which a run ends, and what becomes of a recording whose nodes can't be fetched from."""
+"""Lifetime of a run: the order in which it ends, and recordings that stay open."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.RunResult
     return result, recording, waited_for
 
 
-async def test_the_last_frame_is_on_disk_before_the_recording_ends() -> None:
+async def test_last_frame_is_recorded_before_the_recording_closes() -> None:
     result, recording, waited_for = await ended(answers=True)
     assert any(isinstance(event, SessionStopped) for event in recording.events)
     assert [event.frame.seq for event in recording.events if isinstance(event, FrameArrived)] == [2]
     assert (recording.ended_at, result.holding, result.problem, waited_for) == ([100.0], (), "", [])
 
 
-async def test_a_recording_of_which_a_node_holds_frames_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_recording_stays_open_while_a_node_holds_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifetime, "SOON_S", 0.1)
     monkeypatch.setattr(lifetime, "LINKS_END_S", 0.3)
     result, recording, waited_for = await ended(answers=False)
@@ -147,11 +147,11 @@ async def began(painted: asyncio.Event, *, paints: bool) -> tuple[bool, bool]:
     return before[0], node.began.is_set() and not problem
 
 
-async def test_links_start_when_the_screen_has_painted() -> None:
+async def test_links_start_after_the_first_paint() -> None:
     assert await began(asyncio.Event(), paints=True) == (False, True)
 
 
-async def test_links_wait_no_longer_than_that_for_a_screen_that_paints_nothing(
+async def test_links_start_at_last_without_a_first_paint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lifetime, "FIRST_PAINT_S", 0.05)
@@ -171,7 +171,7 @@ class Circle:
         Circle.kept -= 1
 
 
-def test_what_only_a_search_finds_does_not_pile_up_while_it_lives_through_searches() -> None:
+def test_garbage_cycles_are_collected_in_the_end() -> None:
     gc.disable()  # as it is until the first look is painted
     delay_garbage_collection()
     in_use: deque[Circle] = deque(maxlen=1_000)

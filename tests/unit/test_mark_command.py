@@ -1,4 +1,4 @@
-"""gswarm-tui mark: each recording has the mark once, wherever it is taken, and what goes wrong is said."""
+"""``gswarm-tui mark``: each recording gets the mark once, and errors are reported."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def marks(path: Path) -> list[tuple[object, ...]]:
     return query(path, "SELECT mark, \"values\" ->> 'loss', \"values\" ->> 'rank' FROM marks")
 
 
-async def test_on_a_node_the_agent_takes_it(
+async def test_mark_on_a_node_goes_to_its_agent(
     watched: Node, environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = watched.attach()
@@ -72,7 +72,7 @@ async def test_on_a_node_the_agent_takes_it(
     assert capsys.readouterr().out == "marked in 1 recording\n"
 
 
-async def test_beside_a_head_the_head_takes_it(
+async def test_mark_beside_a_head_goes_to_the_head(
     environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, two = tmp_path / "one.duckdb", tmp_path / "two.duckdb"
@@ -86,7 +86,7 @@ async def test_beside_a_head_the_head_takes_it(
     assert marks(two) == [("both", "0.1", "2"), ("second", None, "2")]
 
 
-async def test_where_the_agent_and_the_head_are_of_one_recording_it_is_there_once(
+async def test_agent_and_head_of_one_recording_get_one_mark(
     watched: Node, environ: Mapping[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "one.duckdb"
@@ -100,7 +100,7 @@ async def test_where_the_agent_and_the_head_are_of_one_recording_it_is_there_onc
     assert capsys.readouterr().out == 2 * "marked in 1 recording\n"
 
 
-async def test_where_nothing_records_it_says_so(environ: Mapping[str, str], tmp_path: Path) -> None:
+async def test_mark_without_a_recording_is_an_error(environ: Mapping[str, str], tmp_path: Path) -> None:
     place = "run this on a monitored node, or on the machine that runs gswarm-tui"
     with pytest.raises(UserError, match=f"^no recording of yours monitors {socket.gethostname()}; {place}.$"):
         await run(environ, "x")
@@ -121,7 +121,7 @@ async def test_where_nothing_records_it_says_so(environ: Mapping[str, str], tmp_
         ((), "NAME is missing; see --help."),
     ],
 )
-async def test_a_mark_that_makes_no_sense_reaches_nobody(
+async def test_invalid_mark_is_not_sent(
     watched: Node, environ: Mapping[str, str], words: tuple[str, ...], said: str
 ) -> None:
     agent = watched.attach()
@@ -133,7 +133,7 @@ async def test_a_mark_that_makes_no_sense_reaches_nobody(
     assert [note.message for note in hear_marks(agent, 1)] == ["good"]
 
 
-def test_nothing_slow_is_loaded() -> None:
+def test_mark_loads_no_heavy_modules() -> None:
     script = (
         "import sys, gswarm_tui.cli, gswarm_tui.commands.mark\n"
         "print(sorted({'duckdb', 'numpy', 'textual', 'asyncssh'} & set(sys.modules)))\n"

@@ -1,4 +1,4 @@
-"""Which nodes are watched: options, environment and Slurm brought together."""
+"""Plan of a run: nodes from options, environment and Slurm."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def refusal(line: str, environ: Mapping[str, str] | None = None, slurm: Jobs | N
     return str(caught.value)
 
 
-def test_a_job_without_slurm_is_told_with_ways_out(tmp_path: Path) -> None:
+def test_job_without_slurm_suggests_alternatives(tmp_path: Path) -> None:
     nowhere = Slurm({"PATH": str(tmp_path)})
     with pytest.raises(UserError) as caught:
         resolve_nodes(parse(["--job", "5"], {}), {}, nowhere)
@@ -65,20 +65,20 @@ def test_named_nodes_need_no_slurm() -> None:
     assert plan("--nodes gpu[01-02] login") == Plan(("gpu01", "gpu02", "login"))
 
 
-def test_inside_an_allocation_nothing_has_to_be_said() -> None:
+def test_nodes_default_to_the_shells_allocation() -> None:
     assert plan("", INSIDE, Jobs(JOB)) == Plan(("gpu01", "gpu02"), JOB, GPUS)
 
 
-def test_nodes_named_inside_their_allocation_are_known_as_its_nodes() -> None:
+def test_named_nodes_of_the_allocation_belong_to_its_job() -> None:
     found = plan("--nodes gpu02.cluster.org other", INSIDE, Jobs(JOB))
     assert found == Plan(("gpu02.cluster.org", "other"), JOB, {"gpu02.cluster.org": frozenset({2, 3})})
 
 
-def test_nodes_that_have_nothing_to_do_with_the_allocation_belong_to_no_job() -> None:
+def test_named_nodes_outside_the_allocation_belong_to_no_job() -> None:
     assert plan("--nodes other", INSIDE, Jobs(JOB)) == Plan(("other",))
 
 
-def test_an_allocation_that_slurm_tells_nothing_about_is_watched_all_the_same() -> None:
+def test_allocation_unknown_to_slurm_is_monitored_with_a_notice() -> None:
     found = plan("", INSIDE, Jobs())
     assert found.nodes == ("gpu01", "gpu02")
     assert found.job == Job("4711", "4711", ("gpu01", "gpu02"))
@@ -86,7 +86,7 @@ def test_an_allocation_that_slurm_tells_nothing_about_is_watched_all_the_same() 
     assert found.notice == ("The GPUs of job 4711 are unknown: Slurm has no job 4711.")
 
 
-def test_a_job_is_watched_from_anywhere_and_narrowed_by_nodes() -> None:
+def test_job_is_monitored_from_anywhere_and_narrowed_by_nodes() -> None:
     assert plan("--job 4711", {}, Jobs(JOB)) == Plan(("gpu01", "gpu02"), JOB, GPUS)
     assert plan("--job 4711 --nodes gpu02", {}, Jobs(JOB)) == Plan(("gpu02",), JOB, {"gpu02": GPUS["gpu02"]})
     assert refusal("--job 4711 --nodes gpu[02-04]", {}, Jobs(JOB)) == (
@@ -95,18 +95,18 @@ def test_a_job_is_watched_from_anywhere_and_narrowed_by_nodes() -> None:
     assert refusal("--job 12", INSIDE, Jobs(JOB)) == "Slurm has no job 12."
 
 
-def test_a_job_without_gpus_of_its_own_says_nothing_about_gpus() -> None:
+def test_job_without_gpus_has_no_allocation() -> None:
     job = Job("5", "5", ("gpu01",))
     assert plan("--job 5", {}, Jobs(job)).allocation is None
 
 
-def test_the_demo_has_as_many_nodes_as_asked_for() -> None:
+def test_demo_simulates_the_given_number_of_nodes() -> None:
     assert plan("--demo", INSIDE) == Plan(("sim01", "sim02", "sim03", "sim04"))
     many = plan("--demo 128x8").nodes
     assert (len(many), many[0], many[-1]) == (128, "sim001", "sim128")
 
 
-def test_local_is_this_machine_inside_an_allocation_too() -> None:
+def test_local_is_this_machine_even_inside_an_allocation() -> None:
     assert plan("--launcher local", INSIDE, Jobs(JOB)) == Plan((socket.gethostname(),))
 
 
@@ -117,7 +117,7 @@ def test_srun_needs_a_job() -> None:
     assert plan("--launcher srun", INSIDE, Jobs(JOB)).job == JOB
 
 
-def test_with_no_nodes_the_ways_to_name_them_are_told() -> None:
+def test_without_nodes_the_error_lists_ways_to_name_them() -> None:
     said = "no nodes: use --nodes gpu[01-04] or --job ID{}, or start inside salloc; --demo simulates nodes."
     assert refusal("") == said.format("")
     assert refusal("", {}, Jobs(JOB)) == said.format(" (running now: 4711)")
@@ -129,7 +129,7 @@ class TtyText(io.StringIO):
         return True
 
 
-def test_a_terminal_is_needed() -> None:
+def test_screen_needs_a_terminal() -> None:
     require_terminal(TtyText(), TtyText())
     for stdin, stdout, name in (
         (io.StringIO(), TtyText(), "input"),

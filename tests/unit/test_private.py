@@ -1,4 +1,4 @@
-"""What a running head and its agent leave for others: no port, no file, no secret."""
+"""Privacy of a running head and its agent: no port, no readable file, no secret."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def open_to_others(folder: Path) -> list[Path]:
 
 
 @pytest.mark.usefixtures("no_umask")
-def test_nothing_listens_and_nothing_is_for_others_to_read(
+def test_head_opens_no_port_and_makes_only_private_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", SECRET)
@@ -93,7 +93,7 @@ def test_nothing_listens_and_nothing_is_for_others_to_read(
 
 
 @pytest.mark.usefixtures("no_umask")
-def test_what_a_command_writes_is_private(tmp_path: Path) -> None:
+def test_files_written_by_commands_are_private(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     record(path, [introduced(), arrived(1, [gpu_row(), None])])
     path.chmod(0o600)
@@ -104,7 +104,7 @@ def test_what_a_command_writes_is_private(tmp_path: Path) -> None:
     assert open_to_others(tmp_path) == []
 
 
-def test_a_file_that_is_written_follows_no_link_put_in_its_way(tmp_path: Path) -> None:
+def test_written_file_follows_no_planted_link(tmp_path: Path) -> None:
     mine, out = tmp_path / "mine", tmp_path / "x.csv"
     mine.write_text("mine")
     out.symlink_to(mine)
@@ -115,7 +115,7 @@ def test_a_file_that_is_written_follows_no_link_put_in_its_way(tmp_path: Path) -
     assert out.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_log_is_private_and_moves_no_cursor(tmp_path: Path) -> None:
+def test_log_is_private_and_has_no_control_characters(tmp_path: Path) -> None:
     code = (
         "import logging, os\n"
         "from gswarm_tui import cli; from gswarm_tui.run import log_file\n"

@@ -1,4 +1,4 @@
-"""Heads that are killed with SIGKILL, on a real terminal with a real agent, and what recover makes of it."""
+"""Recovery after heads killed with SIGKILL, on a real terminal with a real agent."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def killed_head(path: Path, most: int = 10) -> str:
     return uid
 
 
-def test_nothing_is_lost_or_twice_when_a_killed_head_is_finished(path: Path) -> None:
+def test_finishing_after_a_killed_head_loses_and_repeats_no_frame(path: Path) -> None:
     uid = killed_head(path)
     before = len(frames_on(path))
     waiting = agents_of(uid)[0]
@@ -88,7 +88,7 @@ def test_nothing_is_lost_or_twice_when_a_killed_head_is_finished(path: Path) -> 
     eventually(lambda: agents_of(uid) == [], "the end of all that was left")
 
 
-def test_a_killed_head_is_gone_on_with_and_the_next_one_on_its_file_says_so(path: Path) -> None:
+def test_recording_of_a_killed_head_is_resumed_and_the_next_run_on_its_file_reports_it(path: Path) -> None:
     uid = killed_head(path)
     with head("--demo", "1x1", "--db", str(path)) as running:
         running.wait_for(f"gswarm-tui recover {uid[:8]}", PATIENCE_S)
@@ -104,7 +104,7 @@ def test_a_killed_head_is_gone_on_with_and_the_next_one_on_its_file_says_so(path
     eventually(lambda: agents_of(uid) == [], "the end of all that was left")
 
 
-def test_finishing_measures_nothing_on_a_node_whose_agent_has_ended(path: Path) -> None:
+def test_finishing_starts_no_sampling_on_a_node_whose_agent_has_ended(path: Path) -> None:
     uid = killed_head(path)
     agent = agents_of(uid)[0]["pid"]
     assert isinstance(agent, int)
@@ -141,7 +141,7 @@ def killed_agent(uid: str) -> None:
     eventually(lambda: agents_of(uid)[0]["pid"] is None, "the agent's end")
 
 
-def test_what_a_killed_agent_alone_had_is_told_though_it_left_nothing(path: Path) -> None:
+def test_frames_lost_with_a_killed_agent_are_reported_as_a_gap(path: Path) -> None:
     uid = killed_head(path, 3)  # it is to be killed before it puts on disk what it has, which is at 5 s
     folder = next(Path("/var/tmp").glob(f"gswarm-tui-{os.geteuid()}/{uid}@*"))
 
@@ -164,7 +164,7 @@ def test_what_a_killed_agent_alone_had_is_told_though_it_left_nothing(path: Path
     eventually(lambda: agents_of(uid) == [], "the end of all that was left")
 
 
-def test_an_agent_of_which_nothing_is_left_at_all_is_told(path: Path) -> None:
+def test_agent_without_any_trace_is_reported_as_a_gap(path: Path) -> None:
     uid = killed_head(path)
     killed_agent(uid)
     shutil.rmtree(next(Path("/var/tmp").glob(f"gswarm-tui-{os.geteuid()}/{uid}@*")))
@@ -181,7 +181,7 @@ def test_an_agent_of_which_nothing_is_left_at_all_is_told(path: Path) -> None:
     assert after_ms == pytest.approx(late_ms if 0 <= late_ms < 5 else 0, abs=1)
 
 
-def test_going_on_tells_an_agent_of_which_nothing_is_left(path: Path) -> None:
+def test_resuming_reports_an_agent_without_any_trace(path: Path) -> None:
     uid = killed_head(path)
     killed_agent(uid)
     shutil.rmtree(next(Path("/var/tmp").glob(f"gswarm-tui-{os.geteuid()}/{uid}@*")))
@@ -215,7 +215,7 @@ def beyond_the_end(path: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("last", ["mark", "gap", "session", "stopped"])
-def test_what_happened_after_the_last_sample_is_within_the_recording(path: Path, last: str) -> None:
+def test_recording_covers_events_after_its_last_sample(path: Path, last: str) -> None:
     later: dict[str, list[Event]] = {
         "mark": [EventLogged(T0 + 1.5, "mark", "info", "epoch 3")],
         "gap": [EventLogged(T0 + 1.5, "gap", "warning", "1 frame is missing", "no/host")],
@@ -239,7 +239,7 @@ def test_what_happened_after_the_last_sample_is_within_the_recording(path: Path,
 AWAY = "no/host: unreachable: 'no/host' is no host name\n"
 
 
-def test_a_recording_stays_open_for_a_node_out_of_reach_until_it_is_abandoned(path: Path) -> None:
+def test_recording_stays_open_for_an_unreachable_node_until_abandoned(path: Path) -> None:
     leave(path, "abd2-0", save_options(SETTINGS, Plan(("no/host",))), "no/host")
     unended = "SELECT count(*) FROM recordings WHERE ended_at IS NULL"
     for _ in range(2):
@@ -264,7 +264,7 @@ def test_a_recording_stays_open_for_a_node_out_of_reach_until_it_is_abandoned(pa
     assert told == [waiting, waiting, ("abandoned", "no/host", abandoned)]
 
 
-def test_a_node_that_never_answered_keeps_no_recording_open(path: Path) -> None:
+def test_node_that_never_answered_keeps_no_recording_open(path: Path) -> None:
     leave(path, "abd2-0", save_options(SETTINGS, Plan(("no/host",))))
     assert finished(path, "abd2-0") == (
         0,
@@ -275,7 +275,7 @@ def test_a_node_that_never_answered_keeps_no_recording_open(path: Path) -> None:
     assert again == (2, f'gswarm-tui: recording "abd2-0" in {path} is closed and needs no recovery.\n')
 
 
-def test_what_waits_on_each_of_several_nodes_is_no_sum() -> None:
+def test_waiting_frames_of_several_nodes_are_counted_for_each() -> None:
     assert (
         interrupted.describe(NodeStatus(7, (FramesWaiting("a", 27, 0.0, 1.0),)), 2)
         == "27 frames wait on each, and their agents are still sampling"
@@ -286,7 +286,7 @@ def test_what_waits_on_each_of_several_nodes_is_no_sum() -> None:
     )
 
 
-def test_a_recording_is_found_by_the_beginning_of_its_id_or_its_number(tmp_path: Path) -> None:
+def test_recording_is_chosen_by_the_start_of_its_id_or_by_number(tmp_path: Path) -> None:
     leave(tmp_path / "gswarm-a.duckdb", "abc1-0")
     leave(tmp_path / "gswarm-b.duckdb", "abd2-0")
     (tmp_path / "gswarm-c.duckdb").write_text("no database")
@@ -306,7 +306,7 @@ def test_a_recording_is_found_by_the_beginning_of_its_id_or_its_number(tmp_path:
     assert [one.interrupted.uid for one in usual] == ["abd2-0"]
 
 
-async def test_a_recording_of_an_older_version_can_be_closed(tmp_path: Path) -> None:
+async def test_recording_of_an_older_version_can_be_closed(tmp_path: Path) -> None:
     path = tmp_path / "gswarm-a.duckdb"
     leave(path, "")
     with duckdb.connect(str(path)) as connection:
@@ -320,7 +320,7 @@ async def test_a_recording_of_an_older_version_can_be_closed(tmp_path: Path) -> 
     assert query(path, "SELECT ended_at > started_at FROM recordings") == [(True,)]
 
 
-async def test_the_list_says_what_cannot_go_on_and_why(tmp_path: Path) -> None:
+async def test_list_names_recordings_that_cannot_be_resumed_and_why(tmp_path: Path) -> None:
     leave(tmp_path / "gswarm-a.duckdb", "")
     leave(tmp_path / "gswarm-b.duckdb", "abd2-0", save_options(SETTINGS, Plan(("no/host",))))
     out = StringIO()
@@ -339,7 +339,7 @@ async def test_the_list_says_what_cannot_go_on_and_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.root("give files away")
-async def test_a_recording_that_others_may_have_written_is_not_believed(tmp_path: Path) -> None:
+async def test_recording_that_others_may_have_written_is_skipped(tmp_path: Path) -> None:
     theirs, open_to_all, wal = (tmp_path / f"gswarm-{name}.duckdb" for name in "abc")
     for path in (theirs, open_to_all, wal):
         leave(path, "ab-0", save_options(SETTINGS, Plan(("no/host",))))
@@ -357,7 +357,7 @@ async def test_a_recording_that_others_may_have_written_is_not_believed(tmp_path
     assert len(interrupted.find(tmp_path, theirs)[0]) == 1, "who names it trusts it"
 
 
-async def test_the_list_obeys_no_file_name_and_no_node(tmp_path: Path) -> None:
+async def test_list_spells_out_control_characters_of_files_and_nodes(tmp_path: Path) -> None:
     (tmp_path / "gswarm\x1b[2J\n\u202e.duckdb").write_text("no database")
     leave(
         tmp_path / "gswarm-b.duckdb",
@@ -370,7 +370,7 @@ async def test_the_list_obeys_no_file_name_and_no_node(tmp_path: Path) -> None:
     assert "\\x1b[2J\\n\\u202e.duckdb is not a DuckDB file" in out.getvalue()
 
 
-def test_a_secret_in_a_setup_is_not_kept_but_asked_for_again() -> None:
+def test_secret_in_setup_is_not_saved_and_has_to_be_set_again() -> None:
     setup = "module load cuda; export HF_TOKEN=abc"
     options = SETTINGS._replace(setup=setup)
     kept = save_options(options, Plan(("a",)))
@@ -380,7 +380,7 @@ def test_a_secret_in_a_setup_is_not_kept_but_asked_for_again() -> None:
     assert restore_options(json.loads(kept), options)[0].setup == setup
 
 
-def test_a_command_line_is_remembered_and_recalled() -> None:
+def test_saved_options_are_restored() -> None:
     words = "--nodes gpu[01-02] --user ada --jump hop --interval 0.5 --setup true --agent-python python3.9"
     words += " --linger 2d --spool-mib 512"
     options = parse(words.split(), {})
@@ -394,7 +394,7 @@ def test_a_command_line_is_remembered_and_recalled() -> None:
 @pytest.mark.parametrize(
     "kept", [{}, {"launcher": "rsh"}, json.loads(save_options(SETTINGS, Plan(("a",)))) | {"demo": 3}]
 )
-def test_what_makes_no_sense_is_not_recalled(kept: dict[str, object]) -> None:
+def test_invalid_saved_options_are_refused(kept: dict[str, object]) -> None:
     with pytest.raises(UserError, match="its nodes can't be reached"):
         restore_options(kept, SETTINGS)
 
@@ -411,12 +411,12 @@ def test_what_makes_no_sense_is_not_recalled(kept: dict[str, object]) -> None:
         ("--db /nowhere.duckdb", "--db: there is no file"),
     ],
 )
-def test_a_wrong_command_line_says_what_is_wrong(words: str, reason: str) -> None:
+def test_invalid_recover_command_line_is_refused(words: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         recover.run(words.split(), {})
 
 
-def test_samples_end_a_recording_whose_head_was_killed(tmp_path: Path) -> None:
+def test_recording_of_a_killed_head_ends_with_its_last_sample(tmp_path: Path) -> None:
     path = tmp_path / "gswarm-a.duckdb"
     leave(path, "")
     (one,) = interrupted.find(tmp_path, path)[0]
@@ -424,7 +424,7 @@ def test_samples_end_a_recording_whose_head_was_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["recover"], ["recover", "abc"]])
-def test_another_programs_file_that_is_named_is_told(
+def test_named_file_of_another_program_is_refused(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "songs.duckdb"

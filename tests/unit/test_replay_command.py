@@ -1,4 +1,4 @@
-"""``gswarm-tui replay``: what is played, and what can't be."""
+"""``gswarm-tui replay``: files and sessions that can be played, and errors for others."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def source(path: Path) -> Iterator[FileSource]:
         (["train"], Path("run.duckdb"), ReplayTarget(Path("run.duckdb"), "train")),
     ],
 )
-def test_a_recording_and_a_session_are_named_in_several_ways(
+def test_file_and_session_are_parsed_in_any_form(
     words: list[str], db: Path | None, wanted: ReplayTarget
 ) -> None:
     assert read(words, db) == wanted
 
 
-def test_a_file_may_have_any_name(tmp_path: Path, path: Path) -> None:
+def test_existing_file_of_any_name_is_a_file(tmp_path: Path, path: Path) -> None:
     other = path.rename(tmp_path / "run.db")
     assert read([str(other), "train"], None) == ReplayTarget(other, "train")
 
@@ -65,12 +65,12 @@ def test_a_file_may_have_any_name(tmp_path: Path, path: Path) -> None:
 @pytest.mark.parametrize(
     "words", [["a.duckdb", "b.duckdb"], ["a.duckdb:one", "two"], ["one", "two"], ["a.duckdb", "b", "c"]]
 )
-def test_more_than_one_of_either_is_told(words: list[str]) -> None:
+def test_two_files_or_two_sessions_are_refused(words: list[str]) -> None:
     with pytest.raises(UserError, match="plays one recording"):
         read(words, None)
 
 
-def test_a_whole_recording_plays_from_its_beginning(source: FileSource) -> None:
+def test_whole_recording_plays_from_its_start(source: FileSource) -> None:
     player, title = open_player(source, "")
     assert (player.playhead.start, player.playhead.end) == (T0, T0 + 100)
     assert not player.playhead.paused
@@ -78,23 +78,23 @@ def test_a_whole_recording_plays_from_its_beginning(source: FileSource) -> None:
 
 
 @pytest.mark.parametrize("name", ["train", "1"])
-def test_a_session_plays_from_its_beginning_with_a_margin(source: FileSource, name: str) -> None:
+def test_session_plays_from_its_start_with_a_margin(source: FileSource, name: str) -> None:
     player, _ = open_player(source, name)
     assert player.playhead.at == pytest.approx(T0 + 30, abs=1)
     assert (player.playhead.start, player.playhead.end) == (T0 + 25, T0 + 55)
 
 
-def test_a_session_without_samples_is_told(source: FileSource) -> None:
+def test_session_without_samples_is_refused(source: FileSource) -> None:
     with pytest.raises(UserError, match=r"nothing in .*run\.duckdb has no samples"):
         open_player(source, "nothing")
 
 
-def test_a_session_that_is_not_there_is_told(source: FileSource) -> None:
+def test_unknown_session_is_refused(source: FileSource) -> None:
     with pytest.raises(UserError, match='no session "trian"; perhaps train is meant'):
         open_player(source, "trian")
 
 
-def test_another_programs_file_is_refused(tmp_path: Path) -> None:
+def test_file_of_another_program_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.duckdb"
     duckdb.connect(str(path)).execute("CREATE TABLE t (a INTEGER)").close()
     with (
@@ -104,22 +104,22 @@ def test_another_programs_file_is_refused(tmp_path: Path) -> None:
         open_player(source, "")
 
 
-def test_without_a_terminal_nothing_is_played(path: Path) -> None:
+def test_replay_needs_a_terminal(path: Path) -> None:
     with pytest.raises(UserError, match="terminal"):
         run([str(path)], {})
 
 
 @pytest.mark.parametrize("session", ["trian", "nothing"])
-def test_what_cannot_be_played_is_told_before_a_missing_terminal(path: Path, session: str) -> None:
+def test_unplayable_file_is_reported_before_a_missing_terminal(path: Path, session: str) -> None:
     with pytest.raises(UserError, match=session):
         run([str(path), session], {})
 
 
-def test_a_file_that_is_not_there_is_told_before_a_missing_terminal(tmp_path: Path) -> None:
+def test_missing_file_is_reported_before_a_missing_terminal(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="doesn't exist"):
         run([str(tmp_path / "nope.duckdb")], {})
 
 
-def test_a_wrong_theme_is_told_before_a_missing_terminal(path: Path) -> None:
+def test_invalid_theme_is_reported_before_a_missing_terminal(path: Path) -> None:
     with pytest.raises(UserError, match=r"GSWARM_TUI_THEME: .* isn't a theme"):
         run([str(path)], {"GSWARM_TUI_THEME": "nope"})

@@ -1,4 +1,4 @@
-"""The loop's turns: events that come thick are gathered, and nobody else waits."""
+"""Event loop selector that batches wake-ups."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def ready(hours: Hours) -> Iterator[BatchingSelector]:
         yield selector
 
 
-def test_events_one_by_one_are_waited_for_a_hundred_times_a_second_on_average(
-    hours: Hours, ready: BatchingSelector
-) -> None:
+def test_single_events_wake_the_loop_at_the_rate_limit(hours: Hours, ready: BatchingSelector) -> None:
     looks = 1000
     for _ in range(looks):
         hours.now += 0.0001
@@ -55,7 +53,7 @@ def test_events_one_by_one_are_waited_for_a_hundred_times_a_second_on_average(
     assert max(hours.slept) <= 1 / RATE
 
 
-def test_a_command_and_its_answers_wait_for_nobody(hours: Hours, ready: BatchingSelector) -> None:
+def test_short_bursts_are_not_delayed(hours: Hours, ready: BatchingSelector) -> None:
     for _ in range(3):
         for _ in range(int(BURST)):
             ready.select(None)
@@ -63,13 +61,13 @@ def test_a_command_and_its_answers_wait_for_nobody(hours: Hours, ready: Batching
     assert not hours.slept
 
 
-def test_a_loop_with_work_to_do_only_looks_by(hours: Hours, ready: BatchingSelector) -> None:
+def test_busy_loop_polls_without_delay(hours: Hours, ready: BatchingSelector) -> None:
     for _ in range(1000):
         ready.select(0)
     assert not hours.slept
 
 
-def test_nobody_is_woken_later_than_asked_for(hours: Hours, ready: BatchingSelector) -> None:
+def test_delay_never_exceeds_the_timeout(hours: Hours, ready: BatchingSelector) -> None:
     for _ in range(1000):
         ready.select(0.001)
     assert max(hours.slept) <= 0.001
@@ -78,7 +76,7 @@ def test_nobody_is_woken_later_than_asked_for(hours: Hours, ready: BatchingSelec
     assert hours.slept == [pytest.approx(1 / RATE)]
 
 
-def test_what_runs_in_such_a_loop_hears_all_events() -> None:
+def test_all_events_arrive_in_a_batching_loop() -> None:
     async def passed_on(count: int) -> bytes:
         reading, writing = os.pipe()
         loop = asyncio.get_running_loop()

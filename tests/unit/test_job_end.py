@@ -1,4 +1,4 @@
-"""Agents end with their job: what Slurm says of its end reaches the links, and counts there."""
+"""End of the Slurm job: it reaches the links, and agents end with their job."""
 
 from __future__ import annotations
 
@@ -53,39 +53,39 @@ async def told(job: Job, *answers: JobEnd | UserError | None) -> tuple[list[floa
     return ends, pauses
 
 
-async def test_a_job_that_is_extended_or_cancelled_is_told() -> None:
+async def test_extended_and_cancelled_jobs_reach_the_links() -> None:
     running, extended = JobEnd(1_000, running=True), JobEnd(5_000, running=True)
     ends, pauses = await told(JOB, running, extended, JobEnd(200, running=False))
     assert ends == [1_000, 5_000, 200]
     assert pauses[:2] == [POLL_S, POLL_S]
 
 
-async def test_the_nearer_the_end_the_sooner_it_is_asked_again() -> None:
+async def test_polls_come_sooner_near_the_end_of_the_job() -> None:
     job = Job("4711", "4711", ("n1",), ends_at=100.0)
     _, pauses = await told(job, *(JobEnd(100, running=False) for _ in range(5)))
     assert pauses == [50, 25, 12.5, POLL_SOONEST_S, POLL_SOONEST_S]
 
 
-async def test_a_job_that_runs_on_after_its_limit_keeps_its_agents() -> None:
+async def test_job_that_outlives_its_limit_keeps_its_agents() -> None:
     job = Job("4711", "4711", ("n1",), ends_at=0.0)
     ends, _ = await told(job, JobEnd(0, running=True), JobEnd(0, running=True))
     assert ends == [0, GRACE_S, GRACE_S * 1.5]
 
 
-async def test_while_slurm_does_not_answer_what_it_said_before_counts() -> None:
+async def test_last_answer_counts_while_slurm_is_silent() -> None:
     answers = SlurmError("Slurm didn't answer."), UserError("a node list can't be read."), None
     ends, _ = await told(JOB, *answers, JobEnd(1_000, running=True))
     assert ends == [1_000]
 
 
-async def test_a_job_without_a_limit_never_ends() -> None:
+async def test_job_without_a_limit_never_ends() -> None:
     job = Job("4711", "4711", ("n1",))
     ends, pauses = await told(job, JobEnd(math.inf, running=True), JobEnd(math.inf, running=True))
     assert ends == [math.inf]
     assert pauses == [POLL_S, POLL_S]
 
 
-async def test_the_agent_is_told_at_once_and_on_each_connection() -> None:
+async def test_agent_gets_the_job_end_at_once_and_on_each_connection() -> None:
     first, second = FakeAgent(), FakeAgent()
     async with running_link(first, second) as test:
         first.greet()
@@ -99,7 +99,7 @@ async def test_the_agent_is_told_at_once_and_on_each_connection() -> None:
     assert again == [begin + 60 * SECOND_NS, None]
 
 
-async def test_after_the_job_no_agent_is_started_until_the_job_goes_on() -> None:
+async def test_no_agent_starts_after_the_job_until_it_is_extended() -> None:
     agent, another = FakeAgent(), FakeAgent()
     async with running_link(agent, another) as test:
         test.link.set_job_end(BEGIN + 60)
