@@ -1,4 +1,4 @@
-"""Sums of a session in plain Python, sample by sample, as an independent word on what the SQL says."""
+"""Summary of a session in plain Python, sample by sample: an independent check of the SQL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Sums:
+class ExpectedSums:
     """What a GPU's samples in a session come to."""
 
     samples: int
@@ -48,7 +48,7 @@ def p95(values: Sequence[float]) -> float | None:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def sum_up(samples: Sequence[Sample], began: float, until: float) -> Sums:
+def sum_up(samples: Sequence[Sample], began: float, until: float) -> ExpectedSums:
     """The sums of a GPU's samples from ``began`` up to, without, ``until``."""
     ordered = sorted(samples, key=lambda sample: sample.ts)
     inside = [one for one in ordered if began <= one.ts < until]
@@ -56,7 +56,7 @@ def sum_up(samples: Sequence[Sample], began: float, until: float) -> Sums:
     power = [one.power_w for one in inside if one.power_w is not None]
     busy = [one for one in inside if one.util_pct is not None and one.util_pct >= BUSY_FROM_PCT]
     idle = [one for one in inside if one.util_pct is not None and one.util_pct < BUSY_FROM_PCT]
-    return Sums(
+    return ExpectedSums(
         samples=len(inside),
         util_mean_pct=fmean(util) if util else None,
         util_median_pct=median(util) if util else None,

@@ -24,7 +24,7 @@ from gswarm_tui.store.sql.summaries import energy, session_spans
 from tests.bench.day import BEGAN as DAY_BEGAN
 from tests.bench.day import Size, make
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, query, record
-from tests.unit.summary_oracle import Sample, Sums, p95, sum_up
+from tests.unit.summary_oracle import ExpectedSums, Sample, p95, sum_up
 
 BEGAN, UNTIL = T0 + 4, T0 + 16
 
@@ -89,8 +89,8 @@ def test_summaries_equal_the_oracle(all_series: list[Any]) -> None:
         assert little.get(1, 0.0) <= (summary.whole.energy_j or 0.0) + 1e-9
 
 
-def check(one: Figures, truth: Sums) -> None:
-    for field in fields(Sums):
+def check(one: Figures, truth: ExpectedSums) -> None:
+    for field in fields(ExpectedSums):
         if field.name != "bubbles":
             assert getattr(one, field.name) == pytest.approx(getattr(truth, field.name)), field.name
     if truth.busy_s is None:
@@ -102,7 +102,7 @@ def check(one: Figures, truth: Sums) -> None:
     assert one.bubble_share == (pytest.approx(sum(truth.bubbles) / between) if between else None)
 
 
-def check_whole(whole: Figures, gpus: list[Sums], samples: list[Sample]) -> None:
+def check_whole(whole: Figures, gpus: list[ExpectedSums], samples: list[Sample]) -> None:
     inside = [one for one in samples if BEGAN <= one.ts < UNTIL]
     util = [one.util_pct for one in inside if one.util_pct is not None]
     assert whole.samples == len(inside)
