@@ -416,7 +416,11 @@ def spoil(sql: str, table: str) -> None:
             "gpus",
             "/gpus.parquet: 4 of 4 rows belong to something that isn't",
         ),
-        ("SELECT * REPLACE (1 AS node_id) FROM {file}", "nodes", "has a node_id twice"),
+        (
+            "SELECT * REPLACE (1 AS node_id) FROM {file}",
+            "nodes",
+            "has a node_id that is empty or occurs twice",
+        ),
         ("SELECT * EXCLUDE gpu_id FROM {file}", "gpus", "has no column gpu_id"),
         ("SELECT * REPLACE ('x' AS gpu_id) FROM {file}", "gpus", "Could not convert"),
         (
