@@ -21,7 +21,7 @@ from tests.unit.agent_node import Node, disconnect, gone, hear_of, kill, lives, 
 from tests.unit.agent_process import Agent
 
 
-def test_it_goes_on_without_a_head_and_the_next_one_gets_what_was_measured_meanwhile(node: Node) -> None:
+def test_the_agent_continues_without_a_head_and_the_next_head_gets_its_frames(node: Node) -> None:
     first = node.attach()
     (hello,) = first.hear(Hello)
     first.hear(Frame, 3)
@@ -45,7 +45,7 @@ def test_times_do_not_depend_on_the_connection(node: Node) -> None:
     assert hello.clock.received - frames[0].ts_ns > 0
 
 
-def test_what_is_acknowledged_is_not_kept(node: Node) -> None:
+def test_acknowledged_frames_are_forgotten(node: Node) -> None:
     agent = node.attach()
     (hello,) = agent.hear(Hello)
     agent.hear(Frame, 5)
@@ -56,7 +56,7 @@ def test_what_is_acknowledged_is_not_kept(node: Node) -> None:
     until(lambda: not node.waiting())
 
 
-def test_stop_delivers_the_last_frame_waits_for_its_commit_and_leaves_nothing(node: Node) -> None:
+def test_stop_delivers_the_last_frame_waits_for_its_ack_and_removes_the_folder(node: Node) -> None:
     agent = node.attach()
     (hello,) = agent.hear(Hello)
     agent.hear(Frame, 3)
@@ -163,7 +163,7 @@ def test_sigterm_with_a_head_ends_with_a_bye_when_all_is_acknowledged(node: Node
     until(lambda: not node.folder.joinpath("rec@n1").exists())
 
 
-def test_a_killed_agent_is_told_and_what_only_it_had_is_counted(node: Node) -> None:
+def test_a_killed_agent_is_reported_and_its_unsent_frames_are_counted(node: Node) -> None:
     first = node.attach()
     (hello,) = first.hear(Hello)
     first.hear(Frame, 5)
@@ -195,7 +195,7 @@ def test_a_killed_agent_is_told_and_what_only_it_had_is_counted(node: Node) -> N
     assert not any(isinstance(message, Lost) for message in fourth.heard)
 
 
-def test_what_was_on_disk_survives_a_killed_agent(node: Node) -> None:
+def test_frames_on_disk_survive_a_killed_agent(node: Node) -> None:
     first = node.attach(options=("--memory-mib", "0.01"))
     (hello,) = first.hear(Hello)
     first.hear(Frame, 3)
@@ -209,9 +209,7 @@ def test_what_was_on_disk_survives_a_killed_agent(node: Node) -> None:
 
 
 @pytest.mark.parametrize("cut_off", [False, True])
-def test_while_nobody_acknowledges_a_killed_agent_costs_a_few_seconds_at_most(
-    node: Node, cut_off: bool
-) -> None:
+def test_without_acks_a_killed_agent_loses_a_few_seconds_at_most(node: Node, cut_off: bool) -> None:
     first = node.attach()
     (hello,) = first.hear(Hello)
     first.hear(Frame, 3)
@@ -223,7 +221,7 @@ def test_while_nobody_acknowledges_a_killed_agent_costs_a_few_seconds_at_most(
     assert node.waiting()[hello.life] >= 3
 
 
-def test_a_full_spool_drops_the_oldest_and_says_how_many(node: Node) -> None:
+def test_a_full_spool_drops_the_oldest_frames_and_reports_how_many(node: Node) -> None:
     options = ("--memory-mib", "0.005", "--spool-mib", "0.02")
     first = node.attach(options=options)
     (hello,) = first.hear(Hello)
@@ -242,7 +240,7 @@ def first_waiting(node: Node) -> int:
     return min((int(name[-19:-7]) for name in node.files() if name.endswith(".frames")), default=0)
 
 
-def test_who_wants_only_what_is_left_gets_it_and_nothing_is_measured(node: Node) -> None:
+def test_only_left_delivers_left_frames_and_measures_nothing(node: Node) -> None:
     first = node.attach()
     (hello,) = first.hear(Hello)
     first.hear(Frame, 3)
@@ -258,7 +256,7 @@ def test_who_wants_only_what_is_left_gets_it_and_nothing_is_measured(node: Node)
     until(lambda: list(node.folder.iterdir()) == [])
 
 
-def test_what_is_left_stays_where_its_head_goes_before_it_is_on_disk(node: Node) -> None:
+def test_left_frames_stay_on_the_node_if_the_head_goes_before_its_ack(node: Node) -> None:
     first = node.attach()
     first.hear(Frame, 3)
     disconnect(first)
@@ -271,7 +269,7 @@ def test_what_is_left_stays_where_its_head_goes_before_it_is_on_disk(node: Node)
     assert node.waiting() == waiting
 
 
-def test_what_a_kill_cost_is_told_with_what_is_left(node: Node) -> None:
+def test_only_left_also_reports_the_loss_of_a_killed_agent(node: Node) -> None:
     first = node.attach(options=("--memory-mib", "0.01"))
     (hello,) = first.hear(Hello)
     until(lambda: any(name.endswith(".frames") for name in node.files()))
@@ -287,7 +285,7 @@ def test_what_a_kill_cost_is_told_with_what_is_left(node: Node) -> None:
     until(lambda: list(node.folder.iterdir()) == [])
 
 
-def test_without_anybody_it_ends_after_the_linger_time_and_keeps_the_frames(node: Node) -> None:
+def test_without_a_head_the_agent_ends_after_the_linger_time_and_keeps_its_frames(node: Node) -> None:
     first = node.attach(options=("--linger", "0.5"))
     (hello,) = first.hear(Hello)
     first.hear(Frame, 2)
@@ -297,7 +295,7 @@ def test_without_anybody_it_ends_after_the_linger_time_and_keeps_the_frames(node
     assert node.waiting()[hello.life] >= 2
 
 
-def test_it_ends_with_its_job_and_keeps_what_nobody_has(node: Node) -> None:
+def test_the_agent_ends_with_its_job_and_keeps_unacknowledged_frames(node: Node) -> None:
     agent = node.attach()
     (hello,) = agent.hear(Hello)
     agent.hear(Frame, 3)
@@ -309,7 +307,7 @@ def test_it_ends_with_its_job_and_keeps_what_nobody_has(node: Node) -> None:
     assert node.waiting()[hello.life] == sequences(agent, hello.life)[-1]
 
 
-def test_without_a_head_it_ends_with_its_job_though_it_would_linger_longer(node: Node) -> None:
+def test_without_a_head_the_agent_ends_with_its_job_before_its_linger_time(node: Node) -> None:
     agent = node.attach()
     (hello,) = agent.hear(Hello)
     agent.hear(Frame, 2)
@@ -337,7 +335,7 @@ def test_a_job_that_was_extended_keeps_its_agent(node: Node, later: int | None) 
     assert not any(isinstance(message, Bye) for message in second.heard)
 
 
-def test_of_a_job_that_has_ended_nothing_is_measured_but_what_is_left_is_given(node: Node) -> None:
+def test_after_the_job_left_frames_are_delivered_and_nothing_is_measured(node: Node) -> None:
     first = node.attach()
     (hello,) = first.hear(Hello)
     first.hear(Frame, 3)
@@ -354,7 +352,7 @@ def test_of_a_job_that_has_ended_nothing_is_measured_but_what_is_left_is_given(n
     until(lambda: list(node.folder.iterdir()) == [])
 
 
-def test_whoever_started_it_can_stay_until_it_has_ended(node: Node) -> None:
+def test_hold_stays_until_the_agent_has_ended(node: Node) -> None:
     agent = node.attach(options=("--hold",))
     (hello,) = agent.hear(Hello)
     pid = node.pid
@@ -369,7 +367,7 @@ def test_whoever_started_it_can_stay_until_it_has_ended(node: Node) -> None:
     until(lambda: gone(pid))
 
 
-def test_a_step_that_ends_ends_its_agent_which_says_goodbye(node: Node) -> None:
+def test_the_end_of_a_step_ends_its_agent_with_a_bye(node: Node) -> None:
     agent = node.attach(options=("--hold",), interval_ms=60_000)
     (hello,) = agent.hear(Hello)
     agent.hear(Frame)
@@ -381,7 +379,7 @@ def test_a_step_that_ends_ends_its_agent_which_says_goodbye(node: Node) -> None:
     until(lambda: gone(pid))
 
 
-def test_files_that_may_not_grow_cost_no_frame(node: Node) -> None:
+def test_a_file_size_limit_loses_no_frame(node: Node) -> None:
     script = (
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
@@ -402,7 +400,7 @@ def test_files_that_may_not_grow_cost_no_frame(node: Node) -> None:
 
 
 @pytest.mark.root("be somebody else")
-def test_a_folder_of_somebody_else_is_not_used(node: Node) -> None:
+def test_a_folder_of_another_user_is_refused(node: Node) -> None:
     node.folder.mkdir(mode=0o700)
     os.chown(node.folder, 65534, 65534)
     agent = node.attach()
@@ -414,7 +412,7 @@ def test_a_folder_of_somebody_else_is_not_used(node: Node) -> None:
     )
 
 
-def test_a_folder_that_others_may_enter_is_not_used(node: Node) -> None:
+def test_a_folder_open_to_others_is_refused(node: Node) -> None:
     node.folder.mkdir(mode=0o700)
     node.folder.chmod(0o750)
     agent = node.attach()
@@ -424,7 +422,7 @@ def test_a_folder_that_others_may_enter_is_not_used(node: Node) -> None:
 
 
 @pytest.mark.parametrize("link", ["spool", "spool/rec@n1"])
-def test_a_folder_that_is_a_link_is_not_followed(node: Node, tmp_path: Path, link: str) -> None:
+def test_a_symbolic_link_in_place_of_the_folder_is_refused(node: Node, tmp_path: Path, link: str) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     if link != "spool":
         node.folder.mkdir(mode=0o700)
@@ -434,7 +432,7 @@ def test_a_folder_that_is_a_link_is_not_followed(node: Node, tmp_path: Path, lin
 
 
 @pytest.mark.parametrize("name", ["log", "lock", "tally"])
-def test_a_file_that_is_a_link_is_not_written_through(node: Node, tmp_path: Path, name: str) -> None:
+def test_a_symbolic_link_in_place_of_a_file_is_not_followed(node: Node, tmp_path: Path, name: str) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (node.folder / "rec@n1").mkdir(mode=0o700, parents=True)
@@ -448,7 +446,7 @@ def test_a_file_that_is_a_link_is_not_written_through(node: Node, tmp_path: Path
     assert victim.read_text() == "precious"
 
 
-def test_everything_it_makes_is_for_this_user_alone(node: Node) -> None:
+def test_all_files_of_the_agent_are_private_to_the_user(node: Node) -> None:
     agent = node.attach(options=("--memory-mib", "0.005"))
     until(lambda: any(name.endswith(".frames") for name in node.files()))
     folders = [node.folder, node.folder / "rec@n1"]
@@ -459,7 +457,7 @@ def test_everything_it_makes_is_for_this_user_alone(node: Node) -> None:
 
 
 @pytest.mark.root("be somebody else")
-def test_another_user_who_gets_to_the_socket_is_sent_away(node: Node) -> None:
+def test_a_connection_of_another_user_is_closed(node: Node) -> None:
     agent = node.attach()
     agent.hear(Hello)
     script = (
@@ -485,7 +483,7 @@ def changed(node: Node, script: str) -> Agent:
     return agent
 
 
-def test_a_probe_that_fails_is_told_and_what_it_measured_before_is_kept(node: Node) -> None:
+def test_a_failing_probe_is_reported_and_earlier_frames_are_kept(node: Node) -> None:
     script = (
         "read, times = s.SimulatedNode.read, []\n"
         "def broken(self, now):\n"
@@ -501,7 +499,7 @@ def test_a_probe_that_fails_is_told_and_what_it_measured_before_is_kept(node: No
     until(lambda: node.waiting() == {hello.life: 3})
 
 
-def test_an_agent_whose_gpus_do_not_answer_introduces_itself_all_the_same(node: Node, tmp_path: Path) -> None:
+def test_an_agent_with_hanging_gpus_still_sends_its_hello(node: Node, tmp_path: Path) -> None:
     answers = tmp_path / "answers"
     script = (
         "import os, time\n"
@@ -519,7 +517,7 @@ def test_an_agent_whose_gpus_do_not_answer_introduces_itself_all_the_same(node: 
     assert sequences(agent, hello.life)[:2] == [1, 2]
 
 
-def test_what_cannot_be_measured_any_more_is_said_in_the_same_life(node: Node) -> None:
+def test_a_metric_that_went_away_is_reported_in_the_same_life(node: Node) -> None:
     script = (
         "from dataclasses import replace\n"
         "from gswarm_agent.frame import Note\n"
@@ -554,7 +552,7 @@ def test_what_cannot_be_measured_any_more_is_said_in_the_same_life(node: Node) -
         (["status", "--recording"], "status: invalid option or missing value in '--recording'"),
     ],
 )
-def test_options_that_make_no_sense(words: list[str], said: str) -> None:
+def test_invalid_options_get_one_sentence(words: list[str], said: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gswarm_agent", *words], capture_output=True, text=True, check=False
     )
@@ -575,7 +573,7 @@ def test_status_is_json_for_people_and_for_the_head(node: Node) -> None:
     )
 
 
-def test_what_joins_an_agent_loads_nothing_that_takes_longer_than_python_itself() -> None:
+def test_attach_imports_nothing_slow() -> None:
     slow = {"contextlib", "dataclasses", "hashlib", "socket", "threading", "typing"}
     script = (
         "import sys\n"

@@ -19,7 +19,7 @@ from tests.unit.agent_process import PATIENCE_S
 SMALL = 4096
 
 
-def test_frames_come_without_waking_whoever_joined_the_head(node: Node) -> None:
+def test_frames_arrive_without_waking_the_relay(node: Node) -> None:
     head = node.attach()
     head.hear(Frame, 2)
     os.kill(head.process.pid, signal.SIGSTOP)
@@ -28,7 +28,7 @@ def test_frames_come_without_waking_whoever_joined_the_head(node: Node) -> None:
     disconnect(head)
 
 
-def test_a_pipe_that_nobody_reads_for_a_while_costs_no_frame(node: Node) -> None:
+def test_a_pipe_that_is_full_for_a_while_loses_no_frame(node: Node) -> None:
     head = node.attach()
     (hello,) = head.hear(Hello)
     assert head.process.stdout is not None
@@ -60,7 +60,7 @@ def test_a_head_whose_pipe_ends_makes_room_for_the_next(node: Node) -> None:
     disconnect(second)
 
 
-def test_what_is_no_pipe_is_written_to_by_whoever_joined_the_head_and_stays_as_it_is(node: Node) -> None:
+def test_the_relay_writes_to_a_socket_itself_and_leaves_it_blocking(node: Node) -> None:
     ours, theirs = socket.socketpair()
     heard: list[Message] = []
     decoder = Decoder()
@@ -79,7 +79,7 @@ def test_what_is_no_pipe_is_written_to_by_whoever_joined_the_head_and_stays_as_i
             joining.kill()
 
 
-def test_a_pipe_is_left_as_it_was_to_whoever_writes_to_it_after(node: Node) -> None:
+def test_a_pipe_is_blocking_again_after_the_relay(node: Node) -> None:
     reading, writing = os.pipe()
     try:
         with subprocess.Popen(node.words(), stdin=subprocess.PIPE, stdout=writing) as joining:
@@ -93,7 +93,7 @@ def test_a_pipe_is_left_as_it_was_to_whoever_writes_to_it_after(node: Node) -> N
         os.close(writing)
 
 
-def test_a_head_that_goes_is_noticed_also_where_the_agent_does_not_speak(node: Node) -> None:
+def test_the_relay_ends_with_its_head_even_if_the_agent_hangs(node: Node) -> None:
     head = node.attach()
     head.hear(Frame, 1)
     pid = node.pid

@@ -136,7 +136,7 @@ def fallback(cache: Path) -> Path:
 
 
 @pytest.mark.parametrize("trouble", ["a file", "open to others", "a link"])
-def test_a_cache_that_cannot_be_trusted_is_passed_over(cache: Path, fallback: Path, trouble: str) -> None:
+def test_a_cache_that_is_not_private_is_skipped(cache: Path, fallback: Path, trouble: str) -> None:
     cache.mkdir(parents=True)
     ours = cache / "gswarm-tui"
     if trouble == "a file":

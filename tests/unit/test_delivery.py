@@ -79,7 +79,7 @@ def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_all_comes_in_order_or_is_told_to_be_lost_however_connections_and_lives_break(
+def test_every_frame_arrives_in_order_or_is_reported_lost_however_connections_break(
     steps: list[tuple[str, int]],
 ) -> None:
     with TemporaryDirectory() as place:
@@ -155,13 +155,13 @@ def test_the_time_comes_before_former_lives_and_their_hellos_have_no_clock(spool
     assert [(hello.life, hello.clock) for hello in hellos] == [("one", None), ("two", ClockExchange(1, 5, 5))]
 
 
-def test_former_lives_come_before_the_agent_has_looked_around(spool: Spool) -> None:
+def test_former_lives_are_delivered_before_the_hello_of_this_one(spool: Spool) -> None:
     made = Delivery(spool, lambda: 5)
     made.start(Start(1000, 1, (("one", 3),)))
     assert [message.seq for message in said(made) if isinstance(message, Frame)] == [4, 5]
 
 
-def test_answers_overtake_frames(spool: Spool) -> None:
+def test_pongs_overtake_frames(spool: Spool) -> None:
     for seq in range(6, 30):
         spool.put(frame(seq))
     made = Delivery(spool, lambda: 5)

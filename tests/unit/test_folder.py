@@ -11,7 +11,7 @@ import pytest
 from gswarm_agent.folder import Folder, FolderError, folders, is_plain, remove_forgotten, tops
 
 
-def test_where_it_is_does_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_does_not_depend_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     before = tops()
     for name in ("TMPDIR", "XDG_RUNTIME_DIR", "HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, "/elsewhere")
@@ -19,7 +19,7 @@ def test_where_it_is_does_not_depend_on_the_environment(monkeypatch: pytest.Monk
     assert all(str(os.geteuid()) in top for top in before)
 
 
-def test_a_place_that_cannot_be_used_is_passed_over(tmp_path: Path) -> None:
+def test_an_unusable_parent_folder_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "open").mkdir(mode=0o755)
     places = [str(tmp_path / name) for name in ("file", "open", "gone/deep", "good")]
@@ -34,14 +34,14 @@ def test_a_place_that_cannot_be_used_is_passed_over(tmp_path: Path) -> None:
     )
 
 
-def test_one_that_is_there_is_preferred_to_a_better_place(tmp_path: Path) -> None:
+def test_an_existing_folder_is_preferred_to_a_better_parent(tmp_path: Path) -> None:
     Folder(str(tmp_path / "second"), "rec@n1", create=True).close()
     folder = Folder.find([str(tmp_path / "first"), str(tmp_path / "second")], "rec@n1")
     assert folder.top == str(tmp_path / "second")
     folder.close()
 
 
-def test_only_one_can_lock_it_and_a_removed_one_is_noticed(tmp_path: Path) -> None:
+def test_the_lock_is_exclusive_and_notices_a_removed_folder(tmp_path: Path) -> None:
     first, second = (Folder(str(tmp_path / "top"), "rec@n1", create=True) for _ in range(2))
     lock = first.lock()
     assert lock is not None
@@ -55,7 +55,7 @@ def test_only_one_can_lock_it_and_a_removed_one_is_noticed(tmp_path: Path) -> No
     assert list((tmp_path / "top").iterdir()) == []
 
 
-def test_what_nobody_came_back_for_in_a_week_is_removed(tmp_path: Path) -> None:
+def test_folders_unused_for_a_week_are_removed(tmp_path: Path) -> None:
     top = tmp_path / "top"
     long_ago = time.time() - 8 * 86_400
     locks = []
@@ -87,5 +87,5 @@ def test_plain_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "-a", ".a", "a/b", "a b", "a\n", "a@b", "é", "a\0"])
-def test_names_that_could_lead_elsewhere(name: str) -> None:
+def test_names_that_could_leave_the_folder_are_refused(name: str) -> None:
     assert not is_plain(name)

@@ -151,7 +151,7 @@ async def test_a_setup_runs_in_a_login_shell_and_changes_what_python3_is(
         ("set -e; false; true", "the setup failed with exit status 1"),
     ],
 )
-async def test_a_setup_that_fails(setup: str, reason: str) -> None:
+async def test_a_failing_setup_is_reported_with_its_status_and_last_line(setup: str, reason: str) -> None:
     error = await failing("sh", Bootstrap(setup=setup))
     assert error.reason.startswith(reason)
     assert (error.remedy, error.retry) == ("correct --setup", Retry.SLOWLY)
@@ -162,7 +162,7 @@ async def test_a_setup_that_leaves_no_channel_ends_without_an_agent() -> None:
     assert error.reason == "the agent was ended by SIGKILL"
 
 
-async def test_a_node_without_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_node_without_python_gets_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     link_tools(tmp_path / "bin")
     monkeypatch.setattr(sys, "executable", "/not/there/python3")
     shell = str(shutil.which("sh"))
@@ -172,9 +172,7 @@ async def test_a_node_without_python(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert "--agent-python" in error.remedy
 
 
-async def test_a_python_too_old_is_passed_over_for_a_newer_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_a_python_that_is_too_old_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stand_in(tmp_path / "bin/python3", "echo GSWARM-OLD 3.6.8; exit 64")
     stand_in(tmp_path / "bin/python3.12", f'exec {sys.executable} "$@"')
     monkeypatch.setattr(sys, "executable", "/not/there/python3")
@@ -182,7 +180,9 @@ async def test_a_python_too_old_is_passed_over_for_a_newer_one(
     await speaks("sh", Bootstrap())
 
 
-async def test_only_pythons_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_the_version_is_reported_if_every_python_is_too_old(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     link_tools(tmp_path / "bin")
     stand_in(tmp_path / "bin/python3", "echo GSWARM-OLD 3.6.8; exit 64")
     monkeypatch.setattr(sys, "executable", "/not/there/python3")
@@ -194,7 +194,7 @@ async def test_only_pythons_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert named.reason == f"the Python {tmp_path}/bin/python3 is 3.6.8, and 3.9 or later is needed"
 
 
-async def test_an_environment_that_does_not_start_here_is_passed_over(
+async def test_a_python_that_does_not_start_on_the_node_is_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     broken = stand_in(tmp_path / "env/python", "echo 'libpython3.11.so: cannot open' >&2; exit 127")
@@ -202,7 +202,7 @@ async def test_an_environment_that_does_not_start_here_is_passed_over(
     await speaks("sh", Bootstrap())
 
 
-async def test_an_agent_that_crashes_before_it_speaks_is_told_by_its_last_line(tmp_path: Path) -> None:
+async def test_an_early_crash_is_reported_by_its_last_line(tmp_path: Path) -> None:
     crash = stand_in(
         tmp_path / "python", "printf 'Traceback:\\nImportError: no \\033[31mzlib\\n' >&2; exit 1"
     )
@@ -210,13 +210,13 @@ async def test_an_agent_that_crashes_before_it_speaks_is_told_by_its_last_line(t
     assert error.reason == "the agent ended with exit status 1: ImportError: no [31mzlib"
 
 
-async def test_an_account_that_only_prints(tmp_path: Path) -> None:
+async def test_an_account_that_only_prints_is_reported(tmp_path: Path) -> None:
     flood = stand_in(tmp_path / "python", "while :; do echo You may not do this here.; done")
     error = await failing("sh", Bootstrap(agent_python=str(flood)))
     assert error.reason.startswith("no agent answered, only other output: ")
 
 
-def test_the_command_line_holds_only_what_every_shell_leaves_alone() -> None:
+def test_the_command_line_holds_no_character_that_a_shell_would_interpret() -> None:
     line = Bootstrap(setup=AWKWARD, agent_python=AWKWARD).command_line("stream")
     words = line.removeprefix("exec ").split("'")[1::2]
     assert words == Bootstrap(setup=AWKWARD, agent_python=AWKWARD).command("stream")
@@ -241,7 +241,7 @@ def test_a_greeting_is_understood_in_pieces_of_any_size(data: st.DataObject, noi
     assert rest == MAGIC + b"frames" or (MAGIC + b"frames").startswith(rest)
 
 
-def test_what_looks_like_a_greeting_after_the_magic_is_the_agents_own() -> None:
+def test_bytes_after_the_magic_are_the_wires() -> None:
     greeting = Greeting(own_bundle())
     assert greeting.feed(MAGIC + NEED) == b""
     assert greeting.wire == MAGIC + NEED
@@ -258,7 +258,7 @@ def test_what_looks_like_a_greeting_after_the_magic_is_the_agents_own() -> None:
         ("", ""),
     ],
 )
-def test_where_a_node_says_that_its_agents_are_is_taken_if_it_is_plain(said: str, top: str) -> None:
+def test_the_nodes_folder_is_used_if_its_path_is_plain(said: str, top: str) -> None:
     greeting = Greeting(own_bundle())
     greeting.feed(f"GSWARM-AT {said}\n".encode() + MAGIC)
     assert greeting.top == top
@@ -273,7 +273,7 @@ def test_no_noise_is_taken_for_an_agent(noise: bytes) -> None:
 
 
 @pytest.mark.parametrize("noise", [b"no\n", b"GSWARM-OLD 3.6.8\n", NEED, b"GSWARM-SETUP\n"])
-def test_endless_noise_is_given_up(noise: bytes) -> None:
+def test_endless_noise_is_a_failure(noise: bytes) -> None:
     greeting = Greeting(own_bundle())
     greeting.feed(noise * (MAX_NOISE // len(noise) + 2))
     assert greeting.failure is not None

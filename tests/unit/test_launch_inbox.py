@@ -29,7 +29,7 @@ def inbox() -> tuple[Inbox, Tap]:
     return made, tap
 
 
-async def test_what_came_before_and_comes_after_is_handed_over_in_order() -> None:
+async def test_held_and_later_bytes_are_passed_on_in_order() -> None:
     made, _ = inbox()
     came: list[bytes] = []
     made.received(b"a")
@@ -48,7 +48,7 @@ async def test_what_came_before_and_comes_after_is_handed_over_in_order() -> Non
     assert came == [b"ab", b"c", b"d"]
 
 
-async def test_who_has_had_enough_gets_the_rest_the_next_time() -> None:
+async def test_a_reader_that_stops_gets_the_rest_next_time() -> None:
     made, _ = inbox()
     came: list[bytes] = []
 
@@ -67,7 +67,7 @@ async def test_who_has_had_enough_gets_the_rest_the_next_time() -> None:
     assert await made.read() == b""
 
 
-async def test_a_source_that_nobody_takes_from_is_paused_until_somebody_does() -> None:
+async def test_a_source_is_paused_until_somebody_reads() -> None:
     made, tap = inbox()
     while tap.open:
         made.received(bytes(MOST_HELD_BYTES // 4))
@@ -79,7 +79,7 @@ async def test_a_source_that_nobody_takes_from_is_paused_until_somebody_does() -
     assert (await reading, tap.open) == (b"more", True)
 
 
-async def test_what_fails_in_taking_is_raised_to_who_asked_for_it() -> None:
+async def test_an_error_of_the_reader_is_raised_to_the_reader() -> None:
     made, _ = inbox()
 
     def refuse(data: bytes) -> bool:
@@ -94,7 +94,7 @@ async def test_what_fails_in_taking_is_raised_to_who_asked_for_it() -> None:
     assert await made.read() == b"b"
 
 
-async def test_who_is_cancelled_loses_nothing_that_comes_later() -> None:
+async def test_a_cancelled_reader_loses_no_later_bytes() -> None:
     made, _ = inbox()
     reading = asyncio.create_task(made.read())
     await settle()
@@ -104,7 +104,7 @@ async def test_who_is_cancelled_loses_nothing_that_comes_later() -> None:
     assert await made.read() == b"a"
 
 
-async def test_a_channel_that_broke_off_gives_what_came_and_then_says_so() -> None:
+async def test_a_broken_channel_passes_on_its_bytes_and_then_raises() -> None:
     made, _ = inbox()
     made.received(b"a")
     made.ended(ConnectionResetError("reset"))

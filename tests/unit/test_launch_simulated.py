@@ -101,7 +101,7 @@ async def test_simulated_nodes_few_and_many(nodes: int) -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, MOST_PROCESSES + 1])
-async def test_a_killed_agent_is_lost_alone_and_comes_back(nodes: int) -> None:
+async def test_a_killed_agent_is_lost_alone_and_restarted(nodes: int) -> None:
     names = simulated_names(nodes)
     async with head(SimulatedLauncher(nodes, gpus=1), *names) as here:
         await here.until_all_have(1)
@@ -117,7 +117,7 @@ async def test_a_killed_agent_is_lost_alone_and_comes_back(nodes: int) -> None:
         assert len(lives) == 2
 
 
-async def test_an_ended_agent_says_by_what() -> None:
+async def test_an_agent_ended_by_a_signal_names_it() -> None:
     async with head(SimulatedLauncher(1, gpus=1), "sim01") as here:
         await here.until_all_have(1)
         (agent,) = agents_of(os.getpid())
@@ -145,7 +145,7 @@ async def test_a_new_interval_reaches_nodes_that_share_a_process() -> None:
         await launcher.close()
 
 
-async def test_a_node_that_is_not_of_the_fleet_is_refused_for_good() -> None:
+async def test_a_node_outside_the_fleet_is_refused_for_good() -> None:
     with pytest.raises(LaunchError) as caught:
         await SimulatedLauncher(2, gpus=1).open("sim03")
     assert caught.value.retry is Retry.NEVER
@@ -191,13 +191,13 @@ def test_a_head_that_is_killed_leaves_no_agent_behind(nodes: int) -> None:
         time.sleep(0.02)
 
 
-async def test_a_program_that_is_not_there_is_told() -> None:
+async def test_a_missing_program_is_reported() -> None:
     with pytest.raises(LaunchError) as caught:
         await ProcessChannel.start(["/nowhere/srun"])
     assert caught.value.reason == "/nowhere/srun can't be run: No such file or directory"
 
 
-async def test_a_child_that_ignores_everything_is_ended_all_the_same(tmp_path: Path) -> None:
+async def test_a_child_that_ignores_signals_is_killed(tmp_path: Path) -> None:
     started = tmp_path / "pids"
     script = f"trap '' TERM; (trap '' TERM; sleep 1000) & echo $$ $! > {started}; wait; sleep 1000"
     channel = await ProcessChannel.start(["sh", "-c", script])

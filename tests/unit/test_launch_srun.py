@@ -27,7 +27,7 @@ def write(script: Path, body: str) -> None:
     script.chmod(0o755)
 
 
-async def test_a_step_of_the_job_on_the_node_beside_what_runs_there(srun: Path, tmp_path: Path) -> None:
+async def test_an_agent_starts_as_an_overlapping_step_of_the_job(srun: Path, tmp_path: Path) -> None:
     shift_options = (
         f'while case $1 in --*) true;; *) false;; esac; do echo "$1" >> {tmp_path}/options; shift; done'
     )
@@ -45,9 +45,7 @@ async def test_a_step_of_the_job_on_the_node_beside_what_runs_there(srun: Path, 
 
 
 @pytest.mark.parametrize("recording", ["", "rec"])
-async def test_a_step_with_an_agent_that_goes_on_is_left_and_not_ended(
-    srun: Path, tmp_path: Path, recording: str
-) -> None:
+async def test_a_step_with_a_recording_gets_no_sigterm(srun: Path, tmp_path: Path, recording: str) -> None:
     told = tmp_path / "told"
     agent = f"printf '\\000gswarm-wire-{WIRE_VERSION}\\n'; while true; do sleep 0.1; done"
     write(srun, f"trap 'echo SIGTERM >{told}; exit' TERM; {agent}")
@@ -56,7 +54,7 @@ async def test_a_step_with_an_agent_that_goes_on_is_left_and_not_ended(
     assert told.exists() == (not recording)
 
 
-async def test_what_slurm_says_is_the_reason(srun: Path) -> None:
+async def test_sruns_last_line_is_the_reason(srun: Path) -> None:
     write(srun, "echo 'srun: error: Unable to create step for job 7: Job has expired' >&2; exit 1")
     with pytest.raises(LaunchError) as caught:
         await SrunLauncher("7").open("gpu01")
@@ -64,7 +62,7 @@ async def test_what_slurm_says_is_the_reason(srun: Path) -> None:
     assert caught.value.retry is Retry.SLOWLY
 
 
-async def test_what_an_agent_says_before_it_ends_is_told_and_not_what_slurm_adds(srun: Path) -> None:
+async def test_the_agents_last_line_is_the_reason_and_not_sruns_addition(srun: Path) -> None:
     write(
         srun, "echo 'ImportError: no zlib' >&2; echo 'srun: error: gpu01: task 0: Exited with 1' >&2; exit 1"
     )
@@ -73,14 +71,14 @@ async def test_what_an_agent_says_before_it_ends_is_told_and_not_what_slurm_adds
     assert caught.value.reason == "the agent ended: ImportError: no zlib"
 
 
-async def test_a_setup_that_fails_is_not_taken_for_slurms_doing(srun: Path) -> None:
+async def test_a_failing_setup_is_not_blamed_on_slurm(srun: Path) -> None:
     write(srun, "echo GSWARM-FAIL setup 1; echo 'srun: error: gpu01: task 0: Exited with 3' >&2; exit 3")
     with pytest.raises(LaunchError) as caught:
         await SrunLauncher("7", Bootstrap(setup="false")).open("gpu01")
     assert caught.value.remedy == "correct --setup"
 
 
-async def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_srun_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError) as caught:
         await SrunLauncher("7").open("gpu01")
@@ -88,7 +86,7 @@ async def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("job", "node"), [("7", "--gres=gpu"), ("7;id", "gpu01"), ("", "gpu01")])
-async def test_what_is_no_job_or_no_node_is_refused(job: str, node: str) -> None:
+async def test_invalid_job_ids_and_node_names_are_refused(job: str, node: str) -> None:
     with pytest.raises(LaunchError) as caught:
         await SrunLauncher(job).open(node)
     assert caught.value.retry is Retry.NEVER

@@ -92,13 +92,13 @@ def test_a_value_needs_a_key(word: str) -> None:
         ({"RANK": "none"}, None),
     ],
 )
-def test_the_rank_goes_along_where_a_launcher_tells_it(environ: dict[str, str], rank: int | None) -> None:
+def test_the_rank_is_added_if_the_launcher_sets_it(environ: dict[str, str], rank: int | None) -> None:
     assert values_of([], environ).get("rank") == rank
     assert values_of(["rank=7"], environ)["rank"] == 7
 
 
 @given(printable, st.dictionaries(printable, plain, max_size=8))
-def test_what_is_sent_arrives(name: str, values: dict[str, Value]) -> None:
+def test_a_mark_survives_its_request(name: str, values: dict[str, Value]) -> None:
     found, detail = read_request(request(name, values))
     assert (found, json.loads(detail)) == (name, values)
     assert detail.isprintable()
@@ -108,7 +108,7 @@ def test_what_is_sent_arrives(name: str, values: dict[str, Value]) -> None:
 @example("a=" + "9" * 400)
 @example("a=" + "9" * 5000)
 @example("a=1e999")
-def test_any_word_is_a_value_that_can_be_sent_or_refused(word: str) -> None:
+def test_any_text_is_a_value_or_refused(word: str) -> None:
     with contextlib.suppress(MarkError):
         _, detail = read_request(request("x", values_of([word], {})))
         assert detail.isprintable()
@@ -143,7 +143,7 @@ def test_text_of_a_mark_cannot_move_a_cursor() -> None:
     assert checked("a\x1b[31m\nb", {"k\n": "v\x1b\udc80"}) == ("a [31m b", '{"k ": "v ?"}')
 
 
-def test_frames_carry_marks_in_order_and_some_at_a_time_until_all_are_told() -> None:
+def test_frames_carry_marks_in_order_up_to_a_bound_each() -> None:
     marks = Marks()
     for number in range(MOST_WAITING):
         marks.add(f"m{number}", "{}", number)
@@ -183,7 +183,7 @@ def test_a_mark_goes_with_the_next_frame_and_has_its_own_time(node: Node) -> Non
     assert note in carrier.notes
 
 
-def test_a_mark_is_kept_while_no_head_is_there(node: Node) -> None:
+def test_a_mark_waits_while_no_head_is_connected(node: Node) -> None:
     first = node.attach()
     (hello,) = first.hear(Hello)
     disconnect(first)
@@ -207,7 +207,7 @@ def test_a_mark_just_before_the_end_goes_with_a_last_frame(node: Node) -> None:
     until(lambda: gone(pid))
 
 
-def test_two_recordings_both_get_it(node: Node) -> None:
+def test_two_recordings_both_get_the_mark(node: Node) -> None:
     first, second = node.attach(), node.attach(options=("--recording", "other"))
     first.hear(Frame)
     second.hear(Frame)
@@ -241,7 +241,7 @@ def test_many_marks_at_once_arrive_once_and_in_order(node: Node) -> None:
         (("x" * 201,), "gswarm-agent: mark: a mark's name may have 200 characters", 2),
     ],
 )
-def test_a_mark_that_cannot_be_made_says_why(
+def test_an_invalid_mark_is_refused_with_a_reason(
     node: Node, words: tuple[str, ...], said: str, status: int
 ) -> None:
     done = mark_on(node, *words)
@@ -249,7 +249,7 @@ def test_a_mark_that_cannot_be_made_says_why(
     assert done.stderr.startswith(said)
 
 
-def test_agents_that_have_no_head_yet_take_none_and_that_is_said_once(node: Node) -> None:
+def test_agents_without_a_head_refuse_marks_and_the_reason_is_printed_once(node: Node) -> None:
     for name in ("n1", "n2"):  # two agents of one recording, for a head that speaks of this node by two names
         node.agents.append(Agent(*node.words("--node", name)))
     until(lambda: len(list(node.folder.glob("rec@*/serve"))) == 2)

@@ -57,14 +57,14 @@ entries = st.fixed_dictionaries(
 @given(st.lists(entries).map(lambda said: json.dumps(said).encode()) | st.binary())
 @example(b"[" * 100_000)
 @example(b"9" * 5000)
-async def test_any_answer_is_understood_or_refused_in_a_sentence(said: bytes) -> None:
+async def test_any_reply_is_parsed_or_refused_in_a_sentence(said: bytes) -> None:
     node = Says(MAGIC + said)
     with contextlib.suppress(LaunchError):
         assert isinstance((await query_status(cast(CommandLauncher, node), "gpu01", "ab")).frames, int)
     assert node.closed
 
 
-async def test_how_a_connection_broke_moves_no_cursor() -> None:
+async def test_the_reason_of_a_broken_connection_holds_no_control_characters() -> None:
     node = Says(ConnectionError("bye\x1b[2J\n\u202e"))
     with pytest.raises(LaunchError) as caught:
         await query_status(cast(CommandLauncher, node), "gpu01", "ab")

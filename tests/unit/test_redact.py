@@ -51,7 +51,7 @@ def test_secrets_are_hidden(words: list[str], shown: list[str]) -> None:
         ["sk-learn-experiments-2024/run.py", "--master_addr=10.0.0.1:29500", "tcp://node1:29500"],
     ],
 )
-def test_what_only_looks_like_one_stays(words: list[str]) -> None:
+def test_words_that_only_resemble_secrets_stay(words: list[str]) -> None:
     assert redact(words) == words
 
 

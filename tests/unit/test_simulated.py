@@ -62,7 +62,7 @@ def one_with(trait: str, nodes: int = 8) -> Simulation:
     return next(s for s in fleet(nodes) if trait in traits(s))
 
 
-def test_seed_name_and_time_say_everything() -> None:
+def test_seed_name_and_time_determine_everything() -> None:
     simulation = fleet(4)[2]
     assert readings(simulation, 90) == readings(simulation, 90)
     late = SimulatedNode(simulation)
@@ -100,7 +100,7 @@ def test_rows_follow_the_catalogue_and_stay_on_their_scales() -> None:
                 assert len(process.row) == len(PROCESS_COLUMNS)
 
 
-def test_the_first_reading_has_no_rates() -> None:
+def test_the_first_samples_have_no_rates() -> None:
     first, second = readings(fleet(1)[0], 2)
 
     def unmeasured(row: Row | None) -> set[str]:
@@ -140,7 +140,7 @@ def test_most_gpus_are_busy_and_the_odd_ones_stand_out() -> None:
         assert min(levels) == 0
 
 
-def test_a_small_fleet_has_all_that_is_odd_but_a_starved_node() -> None:
+def test_a_small_fleet_has_every_problem_but_a_starved_node() -> None:
     found = set[str]().union(*(traits(s) for s in fleet(2)))
     assert found == {IDLE, HOT, STRAGGLER, ERRORS}
     assert set[str]().union(*(traits(s) for s in fleet(6))) == {*found, LOADER, OLD_DRIVER}
@@ -168,7 +168,7 @@ def test_an_idle_gpu_has_no_process_and_draws_little() -> None:
     assert used == set(range(8)) - set(idle)
 
 
-def test_a_hot_gpu_loses_clock_says_why_and_cools_down_again() -> None:
+def test_a_hot_gpu_throttles_for_heat_and_cools_down_again() -> None:
     found = readings(one_with(HOT), 200, begin_s=20)
     throttled = [gpu for gpu in range(8) if max(column(found, gpu, "throttle_thermal_pct"), default=0) > 50]
     assert len(throttled) == 2
@@ -198,7 +198,7 @@ def test_a_straggler_is_as_busy_as_the_others_at_a_lower_clock() -> None:
     assert mean(column(found, slow, "power_w")) < 450
 
 
-def test_an_old_driver_does_not_tell_the_memory_temperature_and_says_so() -> None:
+def test_an_old_driver_reports_the_memory_temperature_as_not_measured() -> None:
     simulation = one_with(OLD_DRIVER)
     host, _, capabilities = SimulatedNode(simulation).facts()
     assert column(readings(simulation, 3), 0, "mem_temp_c") == []
@@ -231,6 +231,6 @@ def test_a_simulation_travels_as_json() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense", '{"gpus": "many"}', '{"colour": 1}'])
-def test_a_simulation_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_simulation_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="a simulation"):
         parse_simulation(text)

@@ -155,7 +155,7 @@ records = st.lists(
 
 
 @given(records, st.integers(0, 400))
-def test_a_file_cut_off_anywhere_gives_its_first_records(written: list[Record], cut: int) -> None:
+def test_a_file_cut_off_anywhere_yields_its_first_records(written: list[Record], cut: int) -> None:
     content = HEADER + b"".join(map(pack, written))
     found = list(unpack(content[:cut]))
     assert found == written[: len(found)]
@@ -180,9 +180,7 @@ def test_any_other_file_has_no_records(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("harm", ["truncated", "empty", "garbage", "other version"])
-def test_a_damaged_segment_costs_what_was_in_it_and_no_more(
-    folder: Folder, tmp_path: Path, harm: str
-) -> None:
+def test_a_damaged_segment_loses_its_own_frames_only(folder: Folder, tmp_path: Path, harm: str) -> None:
     spool = begun(folder, "one")
     for seq in range(1, 61):
         spool.put(frame(seq))
@@ -213,7 +211,7 @@ def everything_of(spool: Spool, life: str) -> list[Frame]:
     return everything(spool, life)
 
 
-def test_the_oldest_go_when_the_disk_bound_is_reached_and_are_counted(folder: Folder) -> None:
+def test_the_oldest_frames_are_dropped_and_counted_at_the_disk_bound(folder: Folder) -> None:
     spool = begun(folder, "one", memory=1_000, disk=4_000)
     for seq in range(1, 301):
         spool.put(frame(seq))
@@ -223,7 +221,7 @@ def test_the_oldest_go_when_the_disk_bound_is_reached_and_are_counted(folder: Fo
     assert gap == Lost("one", found[0].seq - 1, 10**18 + found[0].seq, FULL)
 
 
-def test_what_a_head_has_acknowledged_is_not_lost(folder: Folder) -> None:
+def test_acknowledged_frames_do_not_count_as_lost(folder: Folder) -> None:
     spool = begun(folder, "one", memory=10_000, disk=1_000)
     for seq in range(1, 1001):
         spool.put(frame(seq))
@@ -266,7 +264,7 @@ def test_a_killed_life_leaves_its_count_until_that_is_acknowledged(folder: Folde
     assert Spool(folder).former_lives() == []
 
 
-def test_lives_that_are_killed_one_after_the_other_are_all_told(folder: Folder) -> None:
+def test_the_losses_of_several_killed_lives_are_all_reported(folder: Folder) -> None:
     killed = begun(folder, "one")
     for seq in range(1, 6):
         killed.put(frame(seq))
@@ -282,7 +280,7 @@ def test_lives_that_are_killed_one_after_the_other_are_all_told(folder: Folder) 
     assert after.former_lives() == ["three", "four"]
 
 
-def test_a_life_that_is_killed_while_it_counts_those_before_it_has_none_told_twice(
+def test_a_life_killed_while_it_writes_the_counts_reports_no_loss_twice(
     folder: Folder, tmp_path: Path
 ) -> None:
     for life in ("one", "two", "three"):
@@ -327,7 +325,7 @@ def test_a_life_that_ended_well_has_lost_nothing(folder: Folder) -> None:
     assert again.empty
 
 
-def test_a_tally_of_another_version_is_not_believed(folder: Folder, tmp_path: Path) -> None:
+def test_a_tally_of_another_version_is_ignored(folder: Folder, tmp_path: Path) -> None:
     begun(folder, "one").put(frame(1))
     (tmp_path / "top/rec@n1/tally").write_bytes(b"?" * 48)
     assert begun(folder, "two").former_lives() == []
@@ -363,7 +361,7 @@ def test_a_full_disk_keeps_the_newest_frames_and_counts_the_others(tmp_path: Pat
     assert (done.stdout, done.stderr) == ("True 0\n", "")
 
 
-def test_a_full_disk_costs_nothing_while_memory_has_room(
+def test_a_full_disk_loses_nothing_while_memory_has_room(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = begun(folder, "one")
@@ -383,7 +381,7 @@ def test_a_full_disk_costs_nothing_while_memory_has_room(
 
 
 @pytest.mark.parametrize("failing", [PermissionError(13, "no"), OSError(5, "bad disk")])
-def test_a_disk_that_fails_costs_only_what_memory_cannot_hold(
+def test_a_failing_disk_loses_only_frames_that_memory_cannot_hold(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, failing: OSError
 ) -> None:
     spool = begun(folder, "one", memory=2_000)
