@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import socket
 import time
 from contextlib import suppress
 
@@ -14,6 +13,7 @@ from gswarm_agent.wire import QUERY_LIFE, clip_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from typing import Optional
 
 _BYE_S = 2.0
@@ -53,6 +53,8 @@ class AgentConnection:
         """Return the bytes that have arrived; empty at the end. Raises OSError."""
         if self._socket is None or not self._may_bring_pipe:
             return os.read(self._reading, _CHUNK)
+        import socket  # slow to import, and not needed on standard streams
+
         data, descriptors, _, _ = socket.recv_fds(self._socket, _CHUNK, 1)
         self._may_bring_pipe = False
         for pipe in descriptors:

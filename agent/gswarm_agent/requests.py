@@ -5,8 +5,8 @@ Quick to import, because training loops make marks.
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
 import struct
 from contextlib import suppress
 
@@ -15,6 +15,7 @@ from gswarm_agent.folder import LOCK, Folder, folders, tops
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from typing import Any, Dict, List
 
 STATUS = b"?"
@@ -27,13 +28,15 @@ _TIMEOUT_S = 10.0
 
 def connect(folder: Folder) -> socket.socket:
     """Return a connection to the process that serves a folder. Raises OSError."""
+    import socket
+
     return socket.socket(fileno=attach.connect(folder).detach())
 
 
 def is_own(connection: socket.socket) -> bool:
     """Return whether the process at the other end belongs to this user."""
     layout = struct.Struct("3i")
-    _, uid, _ = layout.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size))
+    _, uid, _ = layout.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, layout.size))
     return bool(uid == os.geteuid())
 
 

@@ -17,7 +17,6 @@ import math
 import os
 import selectors
 import signal
-import socket
 import threading
 import time
 from collections import deque
@@ -53,6 +52,7 @@ from gswarm_agent.wire_payload import WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from typing import Callable, Deque, Dict, List, Optional, Tuple, Union
 
     from gswarm_agent.probes.base import Probe
@@ -210,10 +210,11 @@ class Server:
         self._listening = folder, listener
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
 
-    def connect(self, reading: int, writing: int) -> None:
+    def connect(self, reading: int, writing: int, *, compress: bool = True) -> None:
         """Serve a head on two descriptors, which may be the same."""
         os.set_blocking(writing, False)
-        connection = AgentConnection(Delivery(self._spool, self.watch.wall_ns), reading, writing, None)
+        delivery = Delivery(self._spool, self.watch.wall_ns, compress=compress)
+        connection = AgentConnection(delivery, reading, writing, None)
         self._add(connection)
         self._send(connection)
 

@@ -28,7 +28,7 @@ class _SimulatedAgent:
         self.sampler: Optional[Sampler] = None
         self._probe = SimulatedNode(parse_simulation(simulation))
         self._server = Server(Spool(NoFolder(), round(STREAM_MEMORY_MIB * MIB)), selector)
-        self._server.connect(descriptor, descriptor)
+        self._server.connect(descriptor, descriptor, compress=False)  # it stays on this machine
 
     def attend(self) -> bool:
         """Do what is due but the sampling; return whether the agent still runs."""

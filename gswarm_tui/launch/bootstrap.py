@@ -30,23 +30,24 @@ failed() { s=$?; echo GSWARM-FAIL setup $s >&3; exit $s; }; trap failed EXIT;
 eval "$(printf %s "$setup" | base64 -d)" </dev/null; s=$?; set +eu; [ $s = 0 ] || exit $s;
 trap - EXIT; exec 1>&3 3>&-;
 """
-# Arguments: the bundle's id, then those of run.sh in the bundle. The bundle is looked for in the user's
-# cache, then below /tmp, and requested if no complete copy is there. A new copy is unpacked beside it and
-# renamed, because nodes may share the folder.
+# Arguments: the bundle's name and the hash of its manifest, then those of its run.sh. The bundle is looked
+# for in the user's cache, then below /tmp, and requested if no complete copy is there. A new copy is unpacked
+# beside it and renamed, because nodes may share the folder.
 _RUN = """
-id=$1; shift; umask 077; uid=$(id -u);
-private() { case $(stat -c %A:%u "$1") in d????-??-?:$uid) ;; *) return 1;; esac; };
-complete() ( cd "$1" && case $(sha256sum MANIFEST) in $id*) sha256sum -c MANIFEST;; *) false;; esac ) >&2;
-find_bundle() { bundle=$1/agent-$id; [ -d "$1" ] || mkdir -p "$1"; private "$1" || return 1;
+name=$1; hash=$2; shift 2; umask 077;
+private() { set -- $(stat -c %u:%A /proc/self "$1"); uid=${1%%:*};
+case $2 in $uid:d????-??-?) ;; *) return 1;; esac; };
+complete() ( cd "$1" && echo "$hash  MANIFEST" | sha256sum -c - MANIFEST ) >&2;
+find_bundle() { bundle=$1/$name; [ -d "$1" ] || mkdir -p "$1"; private "$1" || return 1;
 complete "$bundle" && return; new=$(mktemp -d "$1/new.XXXXXX") || return 1;
-echo GSWARM-NEED $id; IFS= read -r size;
+echo GSWARM-NEED $name; IFS= read -r size;
 head -c "$size" | tar -xzmof - -C "$new" || { rm -rf "$new"; return 1; };
 complete "$new" || { rm -rf "$new"; echo GSWARM-FAIL payload; exit 3; };
 mv -T "$new" "$bundle" || complete "$bundle" || { mv -T "$bundle" "$new.old"; mv -T "$new" "$bundle"; };
 rm -rf "$new" "$new.old"; complete "$bundle"; } 2>/dev/null;
 case $XDG_CACHE_HOME in /*) cache=$XDG_CACHE_HOME;; *) cache=$HOME/.cache;; esac;
-cache=$cache/gswarm-tui; tmp=/tmp/gswarm-tui-$uid;
-find_bundle "$cache" || find_bundle "$tmp" || { echo GSWARM-FAIL cache "$cache or $tmp"; exit 3; };
+cache=$cache/gswarm-tui; find_bundle "$cache" || { tmp=/tmp/gswarm-tui-$uid; find_bundle "$tmp"; } ||
+{ echo GSWARM-FAIL cache "$cache or $tmp"; exit 3; };
 exec sh "$bundle/gswarm_agent/run.sh" "$@"
 """
 _OTHER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 8, -1))
@@ -106,7 +107,8 @@ class Bootstrap:
         names = ":".join(filter(None, pythons))
         if not _USUAL.fullmatch(names):
             names = "=" + base64.b64encode(os.fsencode(names)).decode()
-        return [*shell, "gswarm-agent", own_bundle().bundle_id, names]
+        bundle = own_bundle()
+        return [*shell, "gswarm-agent", bundle.name, bundle.manifest_hash, names]
 
     @functools.cached_property
     def _quoted(self) -> str:

@@ -1,7 +1,7 @@
 """The bundle: the agent and the two modules that it needs, as files that a node caches by their hash.
 
-The manifest is what ``sha256sum`` prints for all files; the bundle's id is the manifest's own hash. So a node
-can check its copy with ``sha256sum --check``.
+The manifest is what ``sha256sum`` prints for all files, and the bundle is named by the manifest's own hash.
+So a node can check its copy with ``sha256sum --check``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 _PACKAGE = "gswarm_agent/"
 # The compiled half of msgpack fits one Python only; it falls back to these.
 _MSGPACK = ("__init__.py", "exceptions.py", "ext.py", "fallback.py")
-_ID_LENGTH = 16
+_HASH_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,14 @@ class Bundle:
         return "".join(f"{digest}  {name}\n" for digest, name in hashes).encode()
 
     @functools.cached_property
-    def bundle_id(self) -> str:
-        """The beginning of the manifest's SHA-256, in hex."""
-        return hashlib.sha256(self.manifest).hexdigest()[:_ID_LENGTH]
+    def manifest_hash(self) -> str:
+        """The manifest's SHA-256, in hex."""
+        return hashlib.sha256(self.manifest).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """The name of its folder on a node."""
+        return f"agent-{self.manifest_hash[:_HASH_DIGITS]}"
 
     @functools.cached_property
     def payload(self) -> bytes:

@@ -31,7 +31,7 @@ def start(
     bundle = bundle or own_bundle()
     command = Bootstrap(agent_python=sys.executable).command("stream", "--simulate", "{}")
     (script,) = [argument for argument in command if "=/tmp/" in argument]
-    assert script.count("/tmp/") == 1
+    assert script.count("=/tmp/") == 1
     command[command.index(script)] = script.replace("=/tmp/", f"={cache.parents[1]}/")
     return subprocess.run(
         command,
@@ -43,7 +43,7 @@ def start(
 
 
 def need() -> bytes:
-    return b"GSWARM-NEED " + own_bundle().bundle_id.encode() + b"\n"
+    return b"GSWARM-NEED " + own_bundle().name.encode() + b"\n"
 
 
 def folder_of(cache: Path) -> Path:
@@ -58,7 +58,8 @@ def test_the_manifest_is_what_sha256sum_checks(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
     check = ["sha256sum", "--check", "--strict", "--quiet"]
     assert subprocess.run(check, input=bundle.manifest, cwd=tmp_path, check=False).returncode == 0
-    assert hashlib.sha256(bundle.manifest).hexdigest().startswith(bundle.bundle_id)
+    assert hashlib.sha256(bundle.manifest).hexdigest() == bundle.manifest_hash
+    assert bundle.name == f"agent-{bundle.manifest_hash[:16]}"
 
 
 def test_the_bundle_holds_the_agent_and_two_modules_without_compiled_code() -> None:
@@ -69,10 +70,10 @@ def test_the_bundle_holds_the_agent_and_two_modules_without_compiled_code() -> N
     assert len(own_bundle().payload) < 256 * 1024
 
 
-def test_another_content_has_another_id() -> None:
+def test_another_content_has_another_name() -> None:
     own = own_bundle()
     other = Bundle({**own.files, "pynvml.py": own.files["pynvml.py"] + b"#"})
-    assert other.bundle_id != own.bundle_id
+    assert other.name != own.name
 
 
 def test_the_first_start_requests_the_bundle_and_the_second_does_not(cache: Path) -> None:
@@ -81,7 +82,7 @@ def test_the_first_start_requests_the_bundle_and_the_second_does_not(cache: Path
     assert second.stdout.startswith(MAGIC)
     assert first.returncode == second.returncode == 0
     folder = folder_of(cache)
-    assert folder.name == f"agent-{own_bundle().bundle_id}"
+    assert folder.name == own_bundle().name
     assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
     assert {(folder / name).stat().st_mode & 0o777 for name in own_bundle().files} == {0o600}
     assert list((folder / "gswarm_agent/__pycache__").glob("wire.*.pyc")), "a second start should be quicker"

@@ -110,7 +110,7 @@ async def test_ps_shows_plain_command_lines(home: Path, node: Node) -> None:
     try:
         channel.write(MAGIC + encode(Start(1000, 1)))
         server = node.pid
-        folder = f"{home}/.cache/gswarm-tui/agent-{own_bundle().bundle_id}/gswarm_agent"
+        folder = f"{home}/.cache/gswarm-tui/{own_bundle().name}/gswarm_agent"
         agent = [sys.executable, "-IS", f"{folder}/run.py", "attach", *options]
         assert command_line_of(server) == agent
         assert command_line_of(process.pid) == [
@@ -224,7 +224,7 @@ def test_the_command_line_holds_no_character_that_a_shell_would_interpret() -> N
     assert line.count("'") == 2 * len(words)
 
 
-NEED = b"GSWARM-NEED " + own_bundle().bundle_id.encode() + b"\n"
+NEED = b"GSWARM-NEED " + own_bundle().name.encode() + b"\n"
 
 
 @given(data=st.data(), noise=st.binary(max_size=50).filter(lambda b: b"GSWARM" not in b and b"\0" not in b))
