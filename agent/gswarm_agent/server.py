@@ -103,9 +103,10 @@ def make_hello(
 class Server:
     """Everything of an agent but the sampling, which is the main thread's.
 
-    ``run`` is the second thread. The main thread waits for ``started``, gets its sampler from ``introduce``,
-    puts frames until that is stopped, calls ``sampled``, and ``finish`` when ``run`` has returned. One thread
-    may also do both, for many servers that share a selector: it calls ``attend`` in place of ``run``.
+    ``run`` is the second thread. The main thread waits for ``started``, gets its sampler from
+    ``introduce``, puts frames until that is stopped, calls ``sampled``, and ``finish`` when ``run`` has
+    returned. Without ``threaded`` one thread does both, for many servers that share a selector, and calls
+    ``attend`` for ``run``.
 
     With a spool in memory only, the server ends with its first connection.
     """
@@ -118,6 +119,7 @@ class Server:
         *,
         linger_s: float = math.inf,
         only_left: bool = False,
+        threaded: bool = True,
     ) -> None:
         self.started = threading.Event()
         self.watch = SystemWatch()
@@ -129,7 +131,8 @@ class Server:
         self._lock = threading.Lock()
         # Guards spool, marks and connections: the second thread holds it, except while it waits.
         self._turn = threading.Lock()
-        self._turn.acquire()
+        if threaded:
+            self._turn.acquire()
         self._sampler: Optional[Sampler] = None
         self._introduced: Optional[Hello] = None
         self._interval_ms = 0
@@ -255,6 +258,11 @@ class Server:
         self._look_at_the_time()
         for connection in list(self._connections):
             self._send(connection)
+
+    @property
+    def behind(self) -> bool:
+        """Whether frames wait to be taken into the spool."""
+        return bool(self._inbox)
 
     @property
     def ending(self) -> bool:

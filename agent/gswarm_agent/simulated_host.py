@@ -27,7 +27,7 @@ class _SimulatedAgent:
     def __init__(self, descriptor: int, simulation: str, selector: selectors.BaseSelector) -> None:
         self.sampler: Optional[Sampler] = None
         self._probe = SimulatedNode(parse_simulation(simulation))
-        self._server = Server(Spool(NoFolder(), round(STREAM_MEMORY_MIB * MIB)), selector)
+        self._server = Server(Spool(NoFolder(), round(STREAM_MEMORY_MIB * MIB)), selector, threaded=False)
         self._server.connect(descriptor, descriptor, compress=False)  # it stays on this machine
 
     def attend(self) -> bool:
@@ -35,15 +35,21 @@ class _SimulatedAgent:
         if self.sampler is None and self._server.started.is_set():
             self.sampler = self._server.introduce(self._probe, simulated=True)
         self._server.attend()
+        return self._continues()
+
+    def sample(self) -> bool:
+        """Take the sample that is due; return whether the agent still runs."""
+        if self.sampler is not None:
+            self._server.put(self.sampler.take())
+            if self._server.behind:
+                self._server.attend()
+        return self._continues()
+
+    def _continues(self) -> bool:
         if self._server.ending:
             self.sampler = None
             self._server.sampled()
         return not self._server.is_over()
-
-    def sample(self) -> None:
-        """Take the sample that is due."""
-        if self.sampler is not None:
-            self._server.put(self.sampler.take())
 
 
 def serve(control_descriptor: int = 0) -> int:
@@ -70,9 +76,8 @@ def serve(control_descriptor: int = 0) -> int:
                 agents[descriptor] = _SimulatedAgent(descriptor, simulation, selector)
             now = time.monotonic_ns()
             for descriptor, agent in list(agents.items()):
-                if agent.sampler is not None and agent.sampler.due <= now:
-                    agent.sample()
-                    attend(descriptor)
+                if agent.sampler is not None and agent.sampler.due <= now and not agent.sample():
+                    del agents[descriptor]
 
 
 def _until_next(agents: Dict[int, _SimulatedAgent]) -> Optional[float]:
