@@ -71,7 +71,7 @@ async def test_the_wheel_scrolls_back_and_stays_there() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("e")
         await pilot.pause()
-        table = app.screen.query_one("Table")
+        table = app.screen.query_one("TableView")
         table.scroll_to(y=0, animate=False)
         await pilot.pause()
         tell(made, 1)
