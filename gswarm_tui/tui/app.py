@@ -1,4 +1,4 @@
-"""The live app: the screens over a hub, sessions and sampling rates by keys, and looking back."""
+"""Live app: shows the hub's fleet, manages sessions, marks and the sampling rate, and looks back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from gswarm_tui.common.colours import DARK
 from gswarm_tui.common.errors import RecordingUnreadableError
-from gswarm_tui.common.quantities import clock, plural
+from gswarm_tui.common.quantities import age, clock, plural
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.common.time_input import TimeInputError, parse_start, split_start
 from gswarm_tui.fleet.events import SessionStarted
@@ -31,11 +31,11 @@ INTERVALS_MS = (MIN_INTERVAL_MS, 200, 500, 1000, 2000, 5000, 10_000, 30_000, MAX
 
 
 class GswarmApp(PlayingViewer):
-    """The terminal app over a hub.
+    """App over a running hub.
 
-    It never starts or stops links or the recorder: whoever made them does, when its first look is ``painted``
-    and after it ended. ``past`` makes a player of what is recorded already, in any thread; it raises
-    UnreadableError where that can't be read. None is for a run that isn't recorded.
+    It never starts or stops links or the recorder: the caller does, once the first screen is ``painted`` and
+    after the app ended. ``past`` returns a player of what is recorded so far, in any thread; it raises an
+    error where that can't be read. None is for a run that isn't recorded.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class GswarmApp(PlayingViewer):
         self.hub.flushed.append(self._flushed)
 
     def on_ready(self) -> None:
-        """The first look is on the screen."""
+        """Report that the first screen is painted."""
         self.painted.set()
 
     def on_unmount(self) -> None:
-        """Leave the hub alone."""
+        """Stop following the hub."""
         if self._flushed in self.hub.flushed:
             self.hub.flushed.remove(self._flushed)
 
     def _flushed(self) -> None:
-        """The hub ticked, on its own task."""
+        """Update after a tick of the hub, on its task."""
         if self.mode == PAST and self.player is not None and self.player.caught_up:
             self.action_return_to_now()
         self.request_update()
@@ -86,26 +86,26 @@ class GswarmApp(PlayingViewer):
     # Looking back
 
     async def action_play(self) -> None:
-        """Look back from now on; play or pause where that is done already."""
+        """Look back; while looking back, play or pause."""
         if self.mode == PAST:
             await super().action_play()
         else:
             await self._look_back()
 
     async def action_go_to(self) -> None:
-        """Ask for a time and look back to it."""
+        """Ask for a time and go there."""
         if self.mode == PAST or await self._look_back():
             await super().action_go_to()
 
     async def go_to_time(self, at: float) -> None:
-        """Look back to a time."""
+        """Show the fleet at a time of the recording."""
         if self.mode == PAST or await self._look_back():
             await super().go_to_time(at)
 
     async def _look_back(self) -> bool:
-        """Stay at what is on disk by now; links, hub and recorder go on. Whether it worked."""
+        """Show the newest recorded time while links, hub and recorder continue; whether that was possible."""
         if self._past is None:
-            self.show_notice("nothing is recorded, so there is no past to look at", error=True)
+            self.show_notice("nothing is recorded, so there is no past to show", error=True)
             return False
         self.feed = LiveFeed(self.hub, reading=True)
         self.update_view()
@@ -122,7 +122,7 @@ class GswarmApp(PlayingViewer):
         return True
 
     def action_return_to_now(self) -> None:
-        """Show what is live again."""
+        """Show the live fleet again."""
         self.end_playing()
         self.feed, self.mode = LiveFeed(self.hub), LIVE
         self.update_view()
@@ -147,10 +147,10 @@ class GswarmApp(PlayingViewer):
     # Sessions
 
     def action_start_session(self) -> None:
-        """Ask for a session's name and start, and begin it."""
+        """Ask for a session's name and start time, and start it."""
         self.push_screen(
             FormDialog(
-                "start a session",
+                "start session",
                 [
                     FormField(
                         "name", suggest_name(s.name for s in self.hub.fleet.sessions.sessions.values())
@@ -158,7 +158,7 @@ class GswarmApp(PlayingViewer):
                     FormField(
                         "started",
                         self._start_proposed(),
-                        "now, 30s, 2m, 14:05: recording never stops",
+                        "now, 30s or 2m ago, 14:05",
                         self._wrong_since,
                     ),
                 ],
@@ -167,7 +167,7 @@ class GswarmApp(PlayingViewer):
         )
 
     def _start_proposed(self) -> str:
-        """ "now", or the time that is looked at."""
+        """Return "now", or the time that is shown while looking back."""
         if self.mode == LIVE:
             return "now"
         at, today = (
@@ -182,7 +182,7 @@ class GswarmApp(PlayingViewer):
         except TimeInputError as wrong:
             return str(wrong)
         if at < self.hub.started_at:
-            return f"recording began {clock(now - self.hub.started_at)} ago; nothing is known of before"
+            return f"recording began {clock(now - self.hub.started_at)} ago; choose a later time"
         return ""
 
     def _start_session(self, answer: tuple[str, ...] | None) -> None:
@@ -199,22 +199,22 @@ class GswarmApp(PlayingViewer):
         session_id = self.hub.start_session(name, started_at=at)
         if self.player is not None:
             self.player.add_session(SessionStarted(session_id, self.hub.now(), name, at))
-        self.show_notice(f"started {name}, from {clock(ago)} ago on" if ago >= 1 else f"started {name}")
+        self.show_notice(f"started {name}, backdated {age(ago)}" if ago >= 1 else f"started {name}")
         self.update_view()
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
-        """Rename a session or rewrite its note."""
+        """Rename a session or replace its note."""
         self.hub.change_session(session_id, name=name, note=note)
         if self.player is not None:
             self.player.reload_timeline()
         self.update_view()
 
     def action_stop_session(self) -> None:
-        """End the session that is meant here, the only one, or the one that the person picks."""
+        """Stop the screen's session, the only running one, or the one that the user picks."""
         running = self.hub.fleet.sessions.running
         chosen = self.front.chosen_session()
         if chosen is not None and not chosen.running:
-            self.show_notice(f"{chosen.name} has ended already")
+            self.show_notice(f"{chosen.name} has already ended")
         elif chosen is not None:
             self._stop_session(chosen.session_id)
         elif not running:
@@ -240,12 +240,12 @@ class GswarmApp(PlayingViewer):
     # Marks
 
     def action_mark(self) -> None:
-        """Ask for a mark's name and values, and set it."""
+        """Ask for a mark's name, values and time, and set it."""
         self.push_screen(
             FormDialog(
                 "mark a moment",
                 [
-                    FormField("name", "", 'what happens: "epoch 3"', self._wrong_name),
+                    FormField("name", "", 'for example "epoch 3"', self._wrong_name),
                     FormField("values", "", "loss=1.2 acc=0.9, or none", self._wrong_values),
                     FormField("at", self._start_proposed(), "now, 30s, 2m, 14:05", self._wrong_since),
                 ],
@@ -267,14 +267,16 @@ class GswarmApp(PlayingViewer):
         if self.player is not None:
             self.player.add_mark(made)
         self.show_notice(
-            f"marked {name}" if self.hub.recorder else f"marked {name}; nothing is recorded, so it stays here"
+            f"marked {name}"
+            if self.hub.recorder
+            else f"marked {name}; nothing is recorded, so it is not saved"
         )
         self.update_view()
 
     # The end
 
     async def action_quit(self) -> None:
-        """Quit; while sessions run, ask once."""
+        """Quit; confirm it first while sessions run."""
         running = self.hub.fleet.sessions.running
         if not running:
             self.request_quit("quit")
@@ -285,7 +287,7 @@ class GswarmApp(PlayingViewer):
                 "quit?",
                 [
                     f"{plural(len(running), 'session')} running: {names}",
-                    f"{'It ends' if len(running) == 1 else 'They end'} now, and the recording is closed.",
+                    f"Quitting ends {'it' if len(running) == 1 else 'them'} and closes the recording.",
                 ],
                 "end and quit",
             ),
@@ -293,13 +295,13 @@ class GswarmApp(PlayingViewer):
         )
 
     def request_quit(self, reason: str) -> None:
-        """End all sessions and the app without a question, as when the terminal was closed or on SIGTERM."""
+        """Stop all sessions and quit without a question, as after SIGTERM or when the terminal closes."""
         self.hub.stop_all_sessions()
         super().request_quit(reason)
 
 
 def _values(text: str) -> dict[str, Value]:
-    """The values of ``loss=1.2 note="two words"``. Raises MarkError."""
+    """Parse ``loss=1.2 note="two words"``. Raises MarkError."""
     try:
         return values_of(shlex.split(text), {})
     except ValueError:
@@ -307,7 +309,7 @@ def _values(text: str) -> dict[str, Value]:
 
 
 def _wrong(made: Callable[[], object]) -> str:
-    """Why a mark can't be made so, empty if it can."""
+    """Return why a mark is invalid, empty if it is valid."""
     try:
         made()
     except MarkError as error:

@@ -1,4 +1,4 @@
-"""What screens look at, and only read: a fleet at a time, live, looked back at or replayed."""
+"""Feeds of the screens: the live fleet, its past, or a finished recording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gswarm_tui.tui.drawing.text import clean
 
 
 class LiveFeed:
-    """The hub's fleet, as it is now; ``reading`` while the past is opened."""
+    """Feed of the hub's fleet; ``reading`` while the past is being opened."""
 
     def __init__(self, hub: Hub, *, reading: bool = False) -> None:
         self._hub = hub
@@ -22,27 +22,27 @@ class LiveFeed:
 
     @property
     def fleet(self) -> Fleet:
-        """The fleet that links feed."""
+        """The hub's fleet."""
         return self._hub.fleet
 
     @property
     def started_at(self) -> float:
-        """When this run began."""
+        """Start of this run."""
         return self._hub.started_at
 
     def now(self) -> float:
-        """The head's clock."""
+        """Return the head's time."""
         return self._hub.now()
 
     def state(self) -> list[Span]:
-        """How the recording goes."""
+        """Return the recorder's state."""
         if self._reading:
             return [Span(" PAST ", "chip"), Span(" reading the recording …")]
         return recording(self._hub.recorder, self._hub.started_at, self._hub.now())
 
 
 class PlayedFeed:
-    """A recording's fleet, where its player is."""
+    """Feed of a recording, at its player's position."""
 
     def __init__(self, player: Player, file: str, zone: tzinfo | None) -> None:
         self._player = player
@@ -51,20 +51,20 @@ class PlayedFeed:
 
     @property
     def fleet(self) -> Fleet:
-        """The fleet as it was."""
+        """The fleet at the player's position."""
         return self._player.fleet
 
     @property
     def started_at(self) -> float:
-        """When the recording began."""
+        """Start of the recording."""
         return self._player.playhead.start
 
     def now(self) -> float:
-        """The time of the recording."""
+        """Return the player's position."""
         return self._player.now()
 
     def state(self) -> list[Span]:
-        """That it is a replay, of which time, how fast, of which file."""
+        """Return time, speed and file of the replay."""
         if self._player.problem:
             return [Span("╳ ", "error"), Span(clean(self._player.problem), "error")]
         moment = datetime.fromtimestamp(self._player.wanted, self._zone)
@@ -78,25 +78,25 @@ class PlayedFeed:
 
     @property
     def _under_way(self) -> str:
-        """After the time that one has asked for, while that is read."""
+        """An ellipsis while the requested time is being read."""
         return "" if self._player.wanted == self.now() else " …"
 
 
 class PastFeed(PlayedFeed):
-    """What a running recording holds already, while the hub goes on."""
+    """Feed of a running recording's past, while the hub continues."""
 
     def __init__(self, player: Player, hub: Hub, zone: tzinfo | None) -> None:
         super().__init__(player, "", zone)
         self._hub = hub
 
     def state(self) -> list[Span]:
-        """That it is the past, how far back, and that recording goes on."""
+        """Return how far back the player is, and the recorder's state."""
         if self._player.problem:
             return super().state()
         moment = datetime.fromtimestamp(self._player.wanted, self._zone)
         goes_on = recording(self._hub.recorder, self._hub.started_at, self._hub.now())
         if self._hub.recorder is not None and not self._hub.recorder.error:
-            goes_on = [Span("● ", "error"), Span("recording goes on"), *goes_on[2:]]
+            goes_on = [Span("● ", "error"), Span("recording continues"), *goes_on[2:]]
         return [
             Span(" PAST ", "chip"),
             Span(f" {clock(self._hub.now() - self._player.wanted)} ago", "title"),
@@ -107,7 +107,7 @@ class PastFeed(PlayedFeed):
 
 
 def speed_words(player: Player) -> str:
-    """ "paused", "4×", or that the end is reached."""
+    """Return "4×", "paused" or "end of the recording"."""
     if player.playhead.paused:
         return "end of the recording" if player.now() >= player.end else "paused"
     return f"{player.playhead.speed:g}×"

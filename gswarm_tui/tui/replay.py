@@ -1,4 +1,4 @@
-"""The app over a recording that has ended: no hub, no links, nothing that could change it."""
+"""App that plays a finished recording. It has no hub and can't change the recording."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gswarm_tui.tui.playing import PlayingViewer
 
 
 class ReplayApp(PlayingViewer):
-    """Plays a recording; ``file`` is its name for the header."""
+    """App over a player; ``file`` names the recording in the header."""
 
     def __init__(
         self,
@@ -42,5 +42,5 @@ class ReplayApp(PlayingViewer):
         self._first_player = player
 
     def on_mount(self) -> None:
-        """Play."""
+        """Start playing."""
         self.begin_playing(self._first_player)

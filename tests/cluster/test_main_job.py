@@ -86,10 +86,10 @@ def run(cluster: Cluster, scenarios: dict[str, Scenario], tmp_path: Path) -> Mai
         terminal.wait_for(re.compile(r"^ gpu03 .* 47 ", re.MULTILINE))
         before = time.time()
         terminal.press("s")
-        terminal.wait_for("start a session")
+        terminal.wait_for("start session")
         fill(terminal, "lr=3e-4 [bold]; DROP TABLE x")
         terminal.press("Enter")
-        terminal.wait_gone("start a session")
+        terminal.wait_gone("start session")
         started = (before, time.time())
         wait_seconds(terminal, 3)
         changed = {}

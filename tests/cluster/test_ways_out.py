@@ -40,7 +40,7 @@ def recording(cluster: Cluster, db: Path, options: str) -> Iterator[Terminal]:
         terminal.wait_for("nodes 2/2")
         for name in ("session-1", "session-2"):
             terminal.press("s")
-            terminal.wait_for("start a session")
+            terminal.wait_for("start session")
             terminal.press("Enter")
             terminal.wait_for(re.compile(rf"● {name} 00:00:0"))
         yield terminal
@@ -182,7 +182,7 @@ def test_full_disk_loses_no_frame(cluster: Cluster, small: Path) -> None:
         cluster.run(f"cat /dev/zero >{filler}", check=False)
         terminal.wait_for(f"╳ {db.name} can't be written because its disk is full; free some space")
         terminal.press("s")
-        terminal.wait_for("start a session")
+        terminal.wait_for("start session")
         terminal.press("Enter")
         terminal.wait_for(re.compile(r"● session-1 00:00:(0[3-9]|[1-5]\d)"))
         filler.unlink()

@@ -309,7 +309,7 @@ async def test_metrics_by_number_by_step_and_from_the_list() -> None:
         assert line_with("unmeasured", app).startswith(" CPU %")
         await pilot.press("m", "home")
         await pilot.pause()
-        assert "Energy used since the first reading of the GPU" in line_with("energy since start", app)
+        assert "Energy used since the GPU's first sample" in line_with("energy since start", app)
         await pilot.press("end", "enter")
         await pilot.pause()
         assert line_with("unmeasured", app).startswith(" I/O pressure %")

@@ -96,7 +96,7 @@ async def test_a_metric_without_a_value_tells_why() -> None:
         (0x4, "power cap"),
         (0x48, "hardware slowdown, thermal (hardware)"),
         (0x1, "idle"),
-        (0x0, "nothing holds them down"),
+        (0x0, "not throttled"),
     ],
 )
 async def test_clock_reasons_are_words(bits: int, words: str) -> None:

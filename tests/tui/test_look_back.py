@@ -74,7 +74,7 @@ async def test_one_looks_back_while_recording_goes_on_and_returns(
         await live.advance(30, pilot)
         await live.press(pilot, "space")
         assert " PAST  00:00:01 ago" in line_with(live.app, "PAST")
-        assert "recording goes on" in line_with(live.app, "PAST")
+        assert "recording continues" in line_with(live.app, "PAST")
         rows = live.recorder.status().rows
         await pilot.resize_terminal(80, 30)
         await pilot.pause()
@@ -253,7 +253,7 @@ async def test_where_nothing_is_recorded_there_is_no_past(live: Live) -> None:
         async with asyncio.timeout(30):
             while "no past" not in screen_text(live.app):
                 await pilot.pause(0.01)
-        assert "nothing is recorded, so there is no past to look at" in screen_text(live.app)
+        assert "nothing is recorded, so there is no past to show" in screen_text(live.app)
         assert live.app.player is None
 
 

@@ -164,7 +164,7 @@ async def test_a_node_without_an_answer_yet_and_one_without_gpus_are_shown() -> 
     async with app.run_test(size=(100, 30)) as pilot:
         app.show_node("gpu01")
         await pilot.pause()
-        assert "no GPU is known" in screen_text(app)
+        assert "no GPUs" in screen_text(app)
         assert "%" in line_with(app, "busiest core")
         app.show_node("gpu02")
         await pilot.pause()

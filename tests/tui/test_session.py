@@ -151,7 +151,7 @@ async def test_without_a_recording_a_session_has_no_summary() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("S", "enter")
         await pilot.pause()
-        assert "nothing is recorded, so there is nothing to sum up" in screen_text(app)
+        assert "nothing is recorded, so there is no summary" in screen_text(app)
 
 
 async def test_sessions_are_picked_and_compared_from_the_list(app: GswarmApp) -> None:
@@ -159,7 +159,7 @@ async def test_sessions_are_picked_and_compared_from_the_list(app: GswarmApp) ->
         await pilot.press("S", "c")
         await pilot.pause()
         assert [n.message for n in app._notifications] == [
-            "p picks a session; pick two or more, then compare them"
+            "pick two or more sessions with p, then compare them"
         ]
         await pilot.press("p")
         await pilot.pause()

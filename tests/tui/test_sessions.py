@@ -81,7 +81,7 @@ async def test_stopping_one_that_has_ended_says_so_and_stops_no_other() -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("S", "G", "x")
         await pilot.pause()
-        assert [n.message for n in app._notifications] == ["data_loading has ended already"]
+        assert [n.message for n in app._notifications] == ["data_loading has already ended"]
         assert len(made.fleet.sessions.running) == 2
 
 

@@ -1,4 +1,4 @@
-"""Drawing of one line of the heatmap, from a picture and a layout."""
+"""Draws a line of the heatmap from its data and layout."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BLOCK_GLYPHS = np.array([*BLOCK_OF, *BLOCK_OF, " "])
 def blocks(
     picture: HeatmapData, rows: Sequence[int], cursor: Cursor, colours: Palette
 ) -> Iterator[tuple[str, Style]]:
-    """One block character a GPU, as high as its value, and a blank after each node; all of these have GPUs.
+    """Draw one block character per GPU, as high as its value, and a blank after each node with GPUs.
 
     ``cursor`` is a row and a cell of it, None for all of them.
     """
@@ -59,7 +59,7 @@ def blocks(
 def halves(
     picture: HeatmapData, upper: Sequence[int], lower: Sequence[int], cursor: Cursor, colours: Palette
 ) -> Iterator[tuple[str, Style]]:
-    """Half a character a GPU by colour alone, two rows of nodes; after each pair a sign if one isn't well."""
+    """Draw two rows of nodes with half a character per GPU; a sign follows a node that isn't live."""
     above, below = np.full((2, len(upper), picture.cells), -1, dtype=np.int16)
     above[:], below[: len(lower)] = _steps(picture, upper), _steps(picture, lower)
     pairs, styles = _pairs(colours)
@@ -87,20 +87,20 @@ def halves(
 
 
 def _steps(picture: HeatmapData, rows: Sequence[int]) -> npt.NDArray[np.int16]:
-    """Buckets, -1 for what isn't measured, isn't there or isn't fresh, and for what a filter leaves out."""
+    """Return buckets: -1 for missing, unmeasured, stale and filtered GPUs."""
     live = np.array([picture.standings[row] is Standing.LIVE for row in rows], dtype=bool)
     known = live[:, np.newaxis] & ~picture.dim[rows] & picture.present[rows]
     return np.where(known, picture.steps[rows], -1).astype(np.int16)
 
 
 def _half_cursor(colours: Palette, other: int) -> Style:
-    """The cursor's colour in its half of a character, the bucket of the neighbour in the other."""
+    """Return the cursor's colour over or under the neighbour's colour."""
     ground = colours.role("text") if other < 0 else colours.cells[other]
     return Style.from_color(colours.cursor.bgcolor, ground.bgcolor)
 
 
 def _stretches(glyphs: Glyphs, drawn: Inks, styles: Sequence[Style]) -> Iterator[tuple[str, Style]]:
-    """A line as stretches of one style."""
+    """Split a line into runs of one style."""
     text, inks = "".join(glyphs.ravel().tolist()), drawn.ravel()
     edges = np.flatnonzero(inks[1:] != inks[:-1]) + 1
     for start, end in pairwise((0, *edges.tolist(), len(text))):
@@ -109,14 +109,14 @@ def _stretches(glyphs: Glyphs, drawn: Inks, styles: Sequence[Style]) -> Iterator
 
 @lru_cache
 def _block_inks(colours: Palette) -> tuple[list[Style], Inks]:
-    """Styles of blocks, of quiet blocks, of nothing and of the cursor; equal ones have one number."""
+    """Return all block styles, and the number of each; equal styles share a number."""
     styles = [*colours.inks, *colours.dim_cells, colours.role("text"), colours.cursor]
     return styles, np.array([styles.index(style) for style in styles[:-1]], dtype=np.int16)
 
 
 @lru_cache
 def _pairs(colours: Palette) -> tuple[Glyphs, list[Style]]:
-    """Characters that show two buckets, -1 the background, and their styles; the last is a blank's."""
+    """Return the characters and styles for each pair of buckets, -1 first; the last style is a blank's."""
     ground = colours.role("text").bgcolor
     ramp = [ground, *(style.bgcolor for style in colours.cells[:-1])]
     glyphs, styles = [], []
@@ -141,7 +141,7 @@ _IB_IN, _IB_OUT = HOST_COLUMNS.index("ib_rx_mb_s"), HOST_COLUMNS.index("ib_tx_mb
 
 @dataclass(frozen=True, eq=False)
 class DrawingContext:
-    """What drawing needs besides picture and layout."""
+    """What drawing needs beside data and layout."""
 
     colours: Palette
     now: float
@@ -151,7 +151,7 @@ class DrawingContext:
 
 
 def host_text(name: str, host: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> str:
-    """A host column of the widest layout; traffic is that of the fabric where there is one, in GB/s."""
+    """Format a host value of the widest layout; traffic is the fabric's where it is measured, in GB/s."""
     if name == "cpu":
         return quantities.percent(host[_CPU])
     if name == "iowait":
@@ -170,7 +170,7 @@ def host_text(name: str, host: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def ranks_text(node: NodeState) -> str:
-    """The ranks that run on a node: "8–15", empty where none are known."""
+    """Return a node's ranks: "8–15", empty if unknown."""
     ranks = [p.rank for p in node.processes if p.rank is not None]
     if not ranks:
         return ""
@@ -178,7 +178,7 @@ def ranks_text(node: NodeState) -> str:
 
 
 def line_key(picture: HeatmapData, layout: Layout, line: int, pen: DrawingContext) -> Hashable:
-    """Exactly what changes the pixels of a line."""
+    """Return a key that changes exactly when the line looks different."""
     rows = [row for part in layout.nodes_on(line) for row in part]
     if not rows:
         return ()
@@ -232,7 +232,7 @@ def draw_line(picture: HeatmapData, layout: Layout, line: int, pen: DrawingConte
 
 
 class _Drawing:
-    """Collects the segments of one line; equal neighbours become one."""
+    """Collects a line's segments and joins neighbours of one style."""
 
     def __init__(self, picture: HeatmapData, layout: Layout, pen: DrawingContext) -> None:
         self._picture = picture
@@ -269,7 +269,7 @@ class _Drawing:
             self.put(text, style)
 
     def is_well(self, row: int) -> bool:
-        """Whether a node has numbers to show."""
+        """Whether a node has current numbers."""
         return self._picture.standings[row] in FRESH and bool(self._picture.present[row, 0])
 
     def nodes(self, rows: Iterable[int]) -> None:
@@ -360,7 +360,7 @@ class _Drawing:
             )
 
     def _minutes(self, row: int) -> None:
-        """The last minutes, the newest at the right."""
+        """Draw the sparkline, newest at the right."""
         if not self._layout.spark:
             return
         self.put("  ", self._text)
@@ -369,7 +369,7 @@ class _Drawing:
         self.put(" ", self._text)
 
     def _instead(self, row: int, standing: Standing, start: int) -> None:
-        """What stands where a node has no numbers."""
+        """Write the status of a node without numbers."""
         node = self._picture.nodes[row]
         if self._layout.zoom is Zoom.ROWS:
             room = self._pen.width - self._width

@@ -1,4 +1,4 @@
-"""From readings to characters: time bins, fixed scales, braille and block curves. Pure."""
+"""Curves from samples: time bins, braille and block characters, time axes. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LEFT = np.array((0x40, 0x04, 0x02, 0x01))
 _RIGHT = np.array((0x80, 0x20, 0x10, 0x08))
 _TICKS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 HOLD_INTERVALS = 1.5
-"""A reading stands for this many intervals; a longer silence is drawn as a gap."""
+"""A sample is drawn for this many intervals; longer silence is a gap."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of time cut into equal bins; Unix seconds."""
+    """A time range in equal bins; Unix seconds."""
 
     start: float
     end: float
@@ -37,7 +37,7 @@ class Window:
 
 
 def window(now: float, span_s: float, bins: int) -> Window:
-    """The last ``span_s`` seconds; bins lie on multiples of their length, so that a curve doesn't shimmer."""
+    """Return the last ``span_s`` seconds; bins start at multiples of their length, so curves don't flicker."""
     bins = max(1, bins)
     bin_s = span_s / bins
     end = (math.floor(now / bin_s) + 1) * bin_s
@@ -45,9 +45,9 @@ def window(now: float, span_s: float, bins: int) -> Window:
 
 
 def in_bins(times: Floats, values: Singles, frame: Window, interval_s: float) -> Floats:
-    """Means in the bins of a window, shape (bins,); NaN where nothing was measured.
+    """Return the mean of each bin, shape (bins,); NaN where nothing was measured.
 
-    Bins shorter than the sampling interval hold the reading before them, for 1.5 intervals and no longer.
+    Bins shorter than the interval hold the previous sample, for at most 1.5 intervals.
     """
     return held(binned(times, values, frame.start, frame.end, frame.bins), frame, interval_s)
 
@@ -55,10 +55,10 @@ def in_bins(times: Floats, values: Singles, frame: Window, interval_s: float) ->
 def in_bins_by_node(
     histories: Sequence[tuple[Floats, Singles]], frame: Window, interval_s: float
 ) -> tuple[Floats, Floats]:
-    """Each node's sum over its GPUs and how many of them were measured, shape (nodes, bins).
+    """Return each node's sum over its GPUs and its measured GPUs, both of shape (nodes, bins).
 
-    A node holds its last reading where a bin has none of it: nodes are read at other moments of an interval,
-    and a bin with a few of them would tell of these alone.
+    A node holds its last sample in a bin without one: nodes sample at different moments of an interval, and
+    a bin must not show only some of them.
     """
     nodes, bins = len(histories), frame.bins
     times, readings = (np.concatenate(part) for part in zip(*histories, strict=True))
@@ -75,7 +75,7 @@ def in_bins_by_node(
 
 
 def held(means: Floats, frame: Window, interval_s: float) -> Floats:
-    """Means, shape (..., bins), whose empty bins hold the one before, for 1.5 intervals."""
+    """Fill empty bins of means, shape (..., bins), with the previous one, for 1.5 intervals."""
     places = np.arange(frame.bins)
     latest = np.maximum.accumulate(np.where(np.isfinite(means), places, -1), axis=-1)
     recent = (latest >= 0) & ((places - latest) * frame.bin_s <= HOLD_INTERVALS * interval_s)
@@ -83,7 +83,7 @@ def held(means: Floats, frame: Window, interval_s: float) -> Floats:
 
 
 def braille_curve(levels: Floats, height: int) -> list[str]:
-    """A curve of 2 bins a character and 4 dots a line, top line first; neighbours are joined, gaps blank."""
+    """Draw a line curve, top line first: 2 bins per character, 4 dots per line; gaps stay blank."""
     full = height * BRAILLE_DOTS
     dots = np.zeros((full + 1, len(levels) + len(levels) % 2), dtype=bool)
     steps = _steps(levels, full).tolist()
@@ -101,7 +101,7 @@ def braille_curve(levels: Floats, height: int) -> list[str]:
 
 
 def block_area(levels: Floats, height: int = 1) -> list[str]:
-    """A filled curve of 1 bin a character and 8 steps a line, top line first; gaps are blank, 0 isn't."""
+    """Draw a filled curve, top line first: 1 bin per character, 8 steps per line; only gaps are blank."""
     steps = _steps(levels, height * 8)
     lines = []
     for line in range(height):
@@ -111,7 +111,7 @@ def block_area(levels: Floats, height: int = 1) -> list[str]:
 
 
 def bar(level: float, width: int) -> str:
-    """A level 0..1 as a bar of eighths, filled up with blanks."""
+    """Draw a level from 0 to 1 as a bar, padded with blanks."""
     if not math.isfinite(level):
         return " " * width
     eighths = round(min(1.0, max(0.0, level)) * width * 8)
@@ -126,7 +126,7 @@ def _steps(levels: Floats, full: int) -> np.ndarray[tuple[int], np.dtype[np.int6
 
 
 def time_axis(span_s: float, width: int, last: str = "now") -> str:
-    """The x axis as text of ``width`` characters: ages at even steps, ``last`` at the right end."""
+    """Return a time axis of ``width`` characters: ages at even steps, ``last`` at the right end."""
     step = next((t for t in _TICKS_S if span_s / t <= max(1, width // 10)), _TICKS_S[-1])
     line = [" "] * width
     _put(line, width - len(last), last)
@@ -139,7 +139,7 @@ def time_axis(span_s: float, width: int, last: str = "now") -> str:
 
 
 def ago(seconds: float) -> str:
-    """A tick of the time axis: "-30 s", "-4:30", "-5 min"."""
+    """Format a tick of the time axis: "−30 s", "−4:30", "−5 min"."""
     minutes, rest = divmod(round(seconds), 60)
     return f"−{rest} s" if not minutes else f"−{minutes}:{rest:02d}" if rest else f"−{minutes} min"
 
@@ -151,7 +151,7 @@ def _put(line: list[str], at: int, text: str) -> None:
 
 
 def runs(buckets: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Stretches of equal buckets as (bucket, start, end), so that equal neighbours are drawn as one."""
+    """Return runs of equal buckets as (bucket, start, end)."""
     out: list[tuple[int, int, int]] = []
     start = 0
     for at in range(1, len(buckets) + 1):

@@ -1,4 +1,4 @@
-"""The lines around the heatmap, from the fleet's state: pure, as spans."""
+"""Lines around the heatmap: header, totals, sessions, events and the GPU under the cursor. Pure."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
 
 NAME = "gswarm"
 NAME_SHORTEST = 12
-"""So much room is for the job's name, before the state of the recording is told at length."""
+"""Cells kept for the job's name before the recorder's state takes the rest."""
 COMMAND_SHORTEST = 16
 _PREFIXES = {"link_lost": "lost: "}
 
 
 def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cells: int) -> Line:
-    """What is watched, whether it is simulated, and the ``state`` of it (``Feed.state``).
+    """Return the header: job, nodes, "SIMULATED", and the recording's ``state`` (``Feed.state``).
 
-    The state is told as far as half the line goes, and its first two pieces whatever it takes.
+    Later spans of the state are left out where they don't fit; the first two always stay.
     """
     left = [Span(f" {NAME}", "accent"), Span("  ")]
     if simulated:
@@ -49,7 +49,7 @@ def header_line(job: str, fleet: Fleet, simulated: bool, state: list[Span], cell
 
 
 def recording(recorder: RecorderStatus | None, started_at: float, now: float) -> list[Span]:
-    """ "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is written."""
+    """Return "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is recorded."""
     if recorder is None:
         return [Span("○ not recording", "dim")]
     if recorder.error:  # its folder would take the room in which it is said what to do
@@ -60,7 +60,7 @@ def recording(recorder: RecorderStatus | None, started_at: float, now: float) ->
 
 
 def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
-    """The whole fleet in numbers; what matters least is left out first."""
+    """Return the fleet's totals; the least important are left out first."""
     all_up = sums.nodes_up == sums.nodes
     slowest = f"{sums.slowest[0]}:{sums.slowest[1]}" if sums.slowest and sums.gpus > 1 else ""
     late = sums.lag_ms >= 100 * interval_s
@@ -87,7 +87,7 @@ def totals_line(sums: Totals, interval_s: float, cells: int) -> Line:
 
 
 def sessions_line(fleet: Fleet, now: float, cells: int, *, can_start: bool = True) -> list[Span]:
-    """The running sessions with their time and live means, as many as fit."""
+    """Return the running sessions with time and means, as many as fit."""
     running = fleet.sessions.running
     if not running and not can_start:
         return [Span(" no session", "dim")]
@@ -110,7 +110,7 @@ def sessions_line(fleet: Fleet, now: float, cells: int, *, can_start: bool = Tru
 
 
 def event_line(happened: EventLogged, timezone: tzinfo | None) -> list[Span]:
-    """One thing that happened: its time in a zone (None is the machine's own), whom it concerns, what."""
+    """Return an event as a line: time in the zone (None is the machine's own), node and GPU, message."""
     at = datetime.fromtimestamp(happened.at, UTC).astimezone(timezone)
     role = {ERROR: "error", WARNING: "warning"}.get(happened.severity, "text")
     sign = {ERROR: "╳ ", WARNING: "▲ "}.get(happened.severity, "")
@@ -129,7 +129,7 @@ def event_line(happened: EventLogged, timezone: tzinfo | None) -> list[Span]:
 
 
 def cursor_lines(node: NodeState | None, gpu: int | None, now: float, cells: int, most: int) -> list[Line]:
-    """Everything of note about the node and GPU under the cursor; what is wrong is told in ``most`` lines."""
+    """Return the state of the node and GPU under the cursor; a problem takes up to ``most`` lines."""
     if node is None:
         return [[Span(" no nodes match", "dim")]]
     standing = node.standing(now)
@@ -163,7 +163,7 @@ def _gpu_parts(node: NodeState, gpu: int, process_cells: int) -> list[list[Span]
     row, fact = node.gpus[gpu], node.facts[gpu]
     value = {name: float(row[column]) for column, name in enumerate(GPU_COLUMNS)}
     if not np.isfinite(row).any():
-        return [[Span("╳ this GPU does not answer", "error")]]
+        return [[Span("╳ GPU does not respond", "error")]]
     parts = []
     if not node.mine[gpu]:
         parts.append([Span("not in your job", "warning")])

@@ -1,4 +1,4 @@
-"""What a heatmap shows, as arrays: one metric of every GPU of the shown nodes. Nothing of how it is drawn."""
+"""Data of a heatmap: arrays with one metric of every GPU of the shown nodes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ FRESH = (Standing.LIVE, Standing.STALE)
 
 
 def metric_named(name: str) -> tuple[Metric, bool]:
-    """A metric of the catalogue, and whether it is one of the host."""
+    """Return a metric of the catalogue, and whether it belongs to the host."""
     if name in GPU_BY_NAME:
         return GPU_BY_NAME[name], False
     return HOST_BY_NAME[name], True
 
 
 class HeatmapData:
-    """One metric of some nodes; call ``look`` after the fleet changed.
+    """One metric of some nodes; call ``update`` after the fleet changed.
 
     ``values`` has shape (nodes, cells): GPUs, or one cell for a host metric; NaN where nothing was measured
-    or the node has fewer GPUs. ``steps`` are the buckets, ``shown`` whole numbers that differ where the
-    written numbers do, ``present`` tells which cells exist, ``dim`` which are to be drawn quietly. ``means``
-    are over the job's own GPUs.
+    or the node has fewer GPUs. ``steps`` are the buckets, ``shown`` integers that differ where the printed
+    numbers do, ``present`` marks the cells that exist, ``dim`` those to draw faintly. ``means`` are over the
+    job's own GPUs.
     """
 
     def __init__(self, metric: str) -> None:
@@ -52,13 +52,13 @@ class HeatmapData:
 
     @property
     def cells(self) -> int:
-        """How many cells the widest node has."""
+        """Cells of the widest node."""
         return int(self.present.shape[1])
 
     def update(
         self, nodes: Sequence[NodeState], now: float, hidden: Sequence[npt.NDArray[np.bool_]] | None = None
     ) -> None:
-        """Read the nodes as they are; ``hidden`` has the GPUs of each node that a filter leaves out."""
+        """Read the nodes; ``hidden`` marks each node's GPUs that a filter leaves out."""
         self.standings = [node.standing(now) for node in nodes]
         hellos = [id(node.hello) for node in nodes]
         if hellos != self._hellos or len(nodes) != len(self.nodes):
@@ -73,7 +73,7 @@ class HeatmapData:
         self._scale()
 
     def _measure(self, nodes: Sequence[NodeState]) -> None:
-        """What only changes with the nodes: which cells there are, whose they are, and their scales."""
+        """Compute what changes only with the nodes: cells, the job's own GPUs, scales."""
         counts = [1 if self.of_host else len(node.facts) for node in nodes]
         cells = max(1, *counts) if counts else 1
         self.present = np.arange(cells) < np.array(counts, dtype=np.int64)[:, np.newaxis]
@@ -103,7 +103,7 @@ class HeatmapData:
         np.divide(sums, counts, out=self.means, where=counts > 0)
 
     def _column(self, column: int) -> Floats:
-        """A column of all nodes, one after the other; energy counts from a GPU's first reading on."""
+        """Return a metric of all GPUs in a row; energy counts from a GPU's first sample."""
         if self.of_host:
             return np.array([node.host[column] for node in self.nodes])
         values: Floats = np.concatenate([node.gpus for node in self.nodes])[:, column]
@@ -125,7 +125,7 @@ class HeatmapData:
         )
 
     def spark(self, row: int, now: float, bins: int) -> Buckets:
-        """Buckets of a node's mean over the last five minutes, in bins that begin at round times."""
+        """Return buckets of a node's mean over the last five minutes, in bins that start at round times."""
         node = self.nodes[row]
         history = node.host_history if self.of_host else node.gpu_history
         if history is None:
@@ -141,7 +141,7 @@ class HeatmapData:
 
 
 def _without_gaps(means: Floats, bins: float) -> Floats:
-    """Means with the empty bins between samples that are ``bins`` apart filled with the one before."""
+    """Fill empty bins between samples that are ``bins`` apart with the previous mean."""
     filled = means.copy()
     for place in range(1, len(means) if bins > 1 else 0):
         if np.isnan(means[place]):

@@ -1,4 +1,4 @@
-"""How many nodes go where: the largest way to draw every GPU that fits without scrolling. Pure."""
+"""Layout of the heatmap: the largest size of GPUs that fits without scrolling. Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 
 class Zoom(enum.IntEnum):
-    """How large a GPU is drawn, from the largest."""
+    """Size of a GPU in the heatmap, largest first."""
 
     ROWS = 0
-    """A line for each node: numbers, mean, the last minutes, the host."""
+    """A line per node: numbers, mean, sparkline, host."""
     NUMBERS = 1
-    """Numbers, in several columns of nodes; with the last minutes where these have room."""
+    """Numbers in several columns of nodes, with sparklines where they fit."""
     BLOCKS = 2
-    """One block character a GPU, as high as its value, beside the node's name."""
+    """One block character per GPU, as high as its value, beside the node's name."""
     PLAIN = 3
-    """The same without names; the line's first node is named at its left."""
+    """Blocks without names; only the first node of a line is named."""
     HALVES = 4
-    """Half a character a GPU, by colour alone; two rows of nodes a line."""
+    """Half a character per GPU, by colour alone; two rows of nodes per line."""
 
 
 ZOOM_NAMES = ("rows", "numbers", "blocks", "small blocks", "half blocks")
@@ -32,11 +32,11 @@ GAP = 2
 
 @dataclass(frozen=True)
 class Layout:
-    """Where every node and GPU is drawn, in cells.
+    """Position of every node and GPU, in cells.
 
-    ``columns`` of blocks, each ``block`` wide, on ``lines``; ``margin`` is what stands at the left of all.
-    In a block come the name (``name`` wide, 0 for none), the ``sign`` of how the node stands, the ranks,
-    ``cells`` of ``cell`` width, and the extras that have room: ``mean``, ``spark`` bins and ``hosts``.
+    ``columns`` of blocks, each ``block`` wide, on ``lines``, at the right of a ``margin``. A block holds the
+    name (``name`` wide, 0 for none), the node's status ``sign``, the ranks, ``cells`` of ``cell`` width, and
+    what else fits: ``mean``, ``spark`` bins and ``hosts``.
     """
 
     zoom: Zoom
@@ -56,16 +56,16 @@ class Layout:
 
     @property
     def fits_by_rows(self) -> bool:
-        """Whether nodes run along the lines; with names they run down the columns."""
+        """Whether nodes follow each other along the lines; named ones follow each other down the columns."""
         return self.zoom >= Zoom.PLAIN
 
     @property
     def cells_at(self) -> int:
-        """Where the cells begin in a block: after name, sign and ranks."""
+        """Offset of the cells in a block, after name, sign and ranks."""
         return self.name + self.sign + self.rank
 
     def place(self, node: int) -> tuple[int, int, int]:
-        """The line, the half of it (0 upper, 1 lower) and the column of blocks of a node."""
+        """Return a node's line, half of the line (0 upper, 1 lower) and column of blocks."""
         if self.zoom is Zoom.HALVES:
             row, column = divmod(node, self.columns)
             return row // 2, row % 2, column
@@ -76,7 +76,7 @@ class Layout:
         return line, 0, column
 
     def nodes_on(self, line: int) -> list[list[int]]:
-        """The nodes on a line from left to right: one list, or one each for the upper and the lower half."""
+        """Return the nodes on a line from left to right: one list, or one for each half."""
         if self.zoom is Zoom.HALVES:
             starts = (2 * line * self.columns, (2 * line + 1) * self.columns)
             return [list(range(start, min(start + self.columns, self.nodes))) for start in starts]
@@ -85,7 +85,7 @@ class Layout:
         return [list(range(line, self.nodes, self.lines))]
 
     def at(self, x: int, line: int) -> tuple[int, int | None] | None:
-        """The node and the cell that are drawn at a point; the cell is None beside the cells."""
+        """Return the node and the cell at a point; the cell is None beside the cells."""
         column, inside = divmod(x - self.margin, self.block)
         if x < self.margin or column >= self.columns:
             return None
@@ -98,9 +98,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class LayoutRequest:
-    """What is to be laid out, and where: ``cells`` of the widest node, ``digits`` of the longest number.
+    """Nodes to lay out and the space for them: ``cells`` of the widest node, ``digits`` of the longest number.
 
-    Names are ``name`` wide and may be cut to ``short``, which still tells them apart.
+    Names are ``name`` wide and may be cut to ``short``, where they still differ.
     """
 
     nodes: int
@@ -114,7 +114,7 @@ class LayoutRequest:
 
 
 def choose_layout(room: LayoutRequest, zoom: Zoom | None = None) -> Layout:
-    """The largest layout that fits without scrolling, the smallest if none does; or the one of a ``zoom``."""
+    """Return the largest layout that fits without scrolling, else the smallest; or that of a ``zoom``."""
     if zoom is not None:
         return _LAYOUTS[zoom](room)
     for choice in Zoom:
@@ -131,7 +131,7 @@ def _fits(layout: Layout, room: LayoutRequest) -> bool:
 
 
 def _rows(room: LayoutRequest) -> Layout:
-    """One line a node, with what has room beside the numbers, the most telling first."""
+    """Lay out one line per node; the most important columns beside the numbers come first."""
     start = 1 + room.name + 2
     wide = max(5, room.digits + 1)
     cell = wide if start + wide * room.cells + MEAN_WIDTH <= room.width else room.digits + 1
@@ -169,7 +169,7 @@ def _rows(room: LayoutRequest) -> Layout:
 
 
 def _numbers(room: LayoutRequest) -> Layout:
-    """Numbers, with their mean if all nodes fit so too; else names are cut, then numbers stand close."""
+    """Lay out numbers with their mean if all fit; else cut names, then remove gaps."""
     spacious, close = room.digits + 1, room.digits
     cut = replace(room, name=room.short)
     ways = ((room, spacious, True), (room, spacious, False), (cut, spacious, False), (room, close, False))
@@ -182,7 +182,7 @@ def _numbers(room: LayoutRequest) -> Layout:
 
 
 def _spread(layout: Layout, room: LayoutRequest) -> Layout:
-    """Room left beside columns of nodes shows their last minutes, with numbers as wide as in rows."""
+    """Use the space that is left for sparklines and wider numbers."""
     if not layout.mean:
         return layout
     left = (room.width - layout.margin + GAP) // layout.columns - layout.block
@@ -204,7 +204,7 @@ def _blocks(room: LayoutRequest) -> Layout:
 
 
 def _columns(room: LayoutRequest, zoom: Zoom, cell: int, *, sign: int, mean: int, gap: int) -> Layout:
-    """Named nodes, down one column after the other, in no more columns than are needed."""
+    """Lay out named nodes down the columns, in as few columns as possible."""
     block = room.name + sign + cell * room.cells + mean + gap
     columns = max(1, (room.width - 1 + gap) // block)
     lines = max(1, -(-room.nodes // min(columns, max(1, -(-room.nodes // room.height)))))
@@ -223,7 +223,7 @@ def _halves(room: LayoutRequest) -> Layout:
 
 
 def _unnamed(room: LayoutRequest, zoom: Zoom) -> Layout:
-    """Nodes one after the other along the lines, the first of each line named in the margin."""
+    """Lay out nodes along the lines; the first of each line is named in the margin."""
     margin, block = room.name + 3, room.cells + 1
     columns = max(1, (room.width - margin + 1) // block)
     rows = max(1, -(-room.nodes // columns))

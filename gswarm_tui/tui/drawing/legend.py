@@ -1,4 +1,4 @@
-"""What the colours mean, and the headings above the heatmap. Pure."""
+"""Legend and column headings of the heatmap. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOST_HEADS = {"cpu": "cpu", "mem": "mem", "net": "GB/s in/out", "iowait": "iowai
 
 
 def legend_line(picture: HeatmapData, zoom: Zoom, state: str, cells: int) -> Line:
-    """The metric, its colours from low to high with the ends of the scale, and how nodes are chosen."""
+    """Return the metric, its colour scale with both ends, and the filter and order in use."""
     metric = picture.metric
     unit = shown_unit(metric).name
     left = [Span(f" {label(metric)}", "accent"), Span(f" {unit}  " if unit else "  ", "dim")]
@@ -33,19 +33,19 @@ def legend_line(picture: HeatmapData, zoom: Zoom, state: str, cells: int) -> Lin
 
 
 def label(metric: Metric) -> str:
-    """A metric's name as a title."""
+    """Return a metric's title."""
     return f"{metric.label} since start" if metric.name == "energy_mj" else metric.label
 
 
 def meaning(metric: Metric) -> str:
-    """What a metric's numbers are here: energy counts from a GPU's first reading on, bits are words."""
+    """Return what a metric's numbers mean on the screen, where energy and bits differ from the catalogue."""
     if metric.name == "energy_mj":
-        return "Energy used since the first reading of the GPU"
+        return "Energy used since the GPU's first sample"
     return metric.meaning.partition(":")[0] if metric.unit == "bits" else metric.meaning
 
 
 def ends(picture: HeatmapData) -> tuple[str, str]:
-    """The lower and the upper end of the scale, in the unit shown."""
+    """Return the lower and the upper end of the scale, in the unit shown."""
     metric = picture.metric
     if metric.unit == "errors":
         return "1", numbers.digits(picture.top)
@@ -64,7 +64,7 @@ def _ramp(zoom: Zoom) -> list[Span]:
 
 
 def heads_line(picture: HeatmapData, layout: Layout, indexes: tuple[int, ...]) -> Line:
-    """The headings over each column of nodes; ``indexes`` are the GPUs' own numbers."""
+    """Return the headings over each column of nodes; ``indexes`` are the GPUs' indexes."""
     block = ""
     if layout.name:
         block += f"{'node':<{layout.name}}"[: layout.name] + " " * layout.sign

@@ -1,4 +1,4 @@
-"""How a node stands, in a sign and in words."""
+"""Status of a node as a sign and as text."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ROLES = {
 }
 
 REASON_SHORTEST = 16
-"""Less of a reason says nothing."""
+"""A reason cut to fewer cells can't be understood."""
 
 
 def short_status(node: NodeState, standing: Standing, now: float) -> str:
-    """The state and its age: "╳ lost 12 s", "≈ stale 4 s"; empty while it is live."""
+    """Return the status and its age: "╳ lost 12 s", "≈ stale 4 s"; empty while it is live."""
     if standing is Standing.LIVE:
         return ""
     if standing in (Standing.STALE, Standing.UNHEALTHY):
@@ -36,15 +36,14 @@ def short_status(node: NodeState, standing: Standing, now: float) -> str:
     if standing is Standing.LOST:
         return f"{SIGNS[standing]} lost {age(max(0.0, now - node.since))}"
     if standing is Standing.CONNECTING and node.reason:
-        return f"{SIGNS[standing]} connecting again"
+        return f"{SIGNS[standing]} reconnecting"
     return f"{SIGNS[standing]} {standing.value}"
 
 
 def full_status(node: NodeState, standing: Standing, now: float, cells: int | None = None) -> str:
-    """The state, its reason, what the person can do, and when the next attempt is.
+    """Return the status, its reason, what to do, and the time of the next retry.
 
-    In so many cells the end of the reason is left out rather than what to do, which is left out for no less
-    than ``REASON_SHORTEST`` of it.
+    Within ``cells`` the reason is cut before the remedy, but not below ``REASON_SHORTEST``.
     """
     state = short_status(node, standing, now)
     if not state:

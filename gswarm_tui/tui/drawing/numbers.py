@@ -1,4 +1,4 @@
-"""Numbers as people read them: one spelling for every quantity, "–" where nothing was measured."""
+"""Formats of metrics: one spelling on every screen, "–" where nothing was measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def missing(value: float | None) -> bool:
 
 
 def digits(value: float) -> str:
-    """A number in at most four characters: "0", "0.3", "9.8", "98", "1980", "12k", "3.4M"."""
+    """Format a number in at most four characters: "0", "0.3", "9.8", "98", "1980", "12k", "3.4M"."""
     size = abs(value)
     if size < 0.05:
         return "0"
@@ -36,7 +36,7 @@ def digits(value: float) -> str:
 
 
 def cell(value: float | None, metric: Metric) -> str:
-    """A metric's number for a narrow cell, at most four characters and without its unit."""
+    """Format a metric for a cell: at most four characters, without the unit."""
     if value is None or math.isnan(value):
         return DASH
     if metric.unit == "bits":
@@ -49,14 +49,14 @@ def cell(value: float | None, metric: Metric) -> str:
 
 
 def cell_width(metric: Metric, top: float) -> int:
-    """How many characters ``cell`` takes at most for values up to ``top``: 3 or 4."""
+    """Return the characters that ``cell`` needs for values up to ``top``: 3 or 4."""
     if metric.unit in ("%", "°C", "P", "MiB", "MB/s", "W"):
         return 3 if top * shown_unit(metric).factor < 999.5 else 4
     return 4
 
 
 def quantity(value: float | None, metric: Metric) -> str:
-    """A metric's number with its unit: "98 %", "61 GiB", "0.3 GB/s", "P0"."""
+    """Format a metric with its unit: "98 %", "61 GiB", "0.3 GB/s", "P0"."""
     unit = shown_unit(metric).name
     number = cell(value, metric)
     return f"{number} {unit}" if unit and number != DASH else number

@@ -1,7 +1,7 @@
 """History plots as lines: a panel for one metric of one GPU or host, bands for many GPUs on one time axis.
 
 Scales start at 0 and end at a fixed top; nothing is scaled to its own smallest and largest value. The colour
-of a column is the ramp's colour of its value, its height says the same without colour.
+of a column is that of its value on the ramp; its height shows the same without colour.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ NAME_LONGEST = 16
 
 
 class PlotMark(NamedTuple):
-    """A mark ``at`` a part of the plotted time, from 0 to below 1."""
+    """A mark ``at`` a fraction of the plotted time, from 0 to below 1."""
 
     at: float
     name: str
 
 
 def marks_in(happened: Iterable[EventLogged], frame: Window) -> list[PlotMark]:
-    """The marks of a window, oldest first."""
+    """Return the marks of a window, oldest first."""
     length = frame.end - frame.start
     return sorted(
         PlotMark((one.at - frame.start) / length, clean(one.message))
@@ -46,7 +46,7 @@ def marks_in(happened: Iterable[EventLogged], frame: Window) -> list[PlotMark]:
 def overlay(
     lines: Sequence[Spans], marks: Sequence[PlotMark], first: int, columns: int, *, titled: bool = True
 ) -> list[Spans]:
-    """Lines of a plot with marks in the ``columns`` that begin at cell ``first``, names by its title.
+    """Draw marks into the lines of a plot, in ``columns`` from cell ``first``, with names beside the title.
 
     Only blanks are drawn over. All cells up to the last column hold characters of one cell.
     """
@@ -66,7 +66,7 @@ def overlay(
 
 
 def _write(row: list[tuple[str, str]], at: int, text: str, end: int) -> bool:
-    """Write where it and a cell on both sides are blank; whether there was room."""
+    """Write a text with a blank cell on both sides; whether it fits."""
     if not text.isascii() or at + len(text) > min(end, len(row)):
         return False
     around = row[max(0, at - 1) : at + len(text) + 1]
@@ -88,10 +88,10 @@ GAP = 2
 
 @dataclass(frozen=True)
 class PlotSeries:
-    """What is drawn of one series: ``levels`` are its bins on their scale, 0 to 1, NaN where unmeasured.
+    """One series to plot: ``levels`` are its bins on their scale, 0 to 1, NaN where unmeasured.
 
-    ``top`` and ``now`` are the upper end and the newest value as text, ``note`` stands at the right of the
-    title. A logarithmic scale says so, as it has no 0; ``old`` is a newest value that isn't fresh.
+    ``top`` and ``now`` are the upper end and the newest value as text, ``note`` is at the right of the title.
+    A logarithmic scale prints "log" in the place of 0; an ``old`` newest value is drawn faintly.
     """
 
     label: str
@@ -103,7 +103,7 @@ class PlotSeries:
     old: bool = False
 
     def named(self, label: str) -> PlotSeries:
-        """The same under another name."""
+        """Return the series with another label."""
         return replace(self, label=label)
 
 
@@ -116,7 +116,7 @@ def panel(
     *,
     marks: Sequence[PlotMark] = (),
 ) -> list[Spans]:
-    """A title line, the curve with its scale at the left, with ``span_s`` the time axis: ``height`` lines."""
+    """Draw title, curve and scale, and with ``span_s`` a time axis, in ``height`` lines."""
     curve_height = max(1, height - 1 - (span_s is not None))
     columns = curve_width(width)
     lines = [title(plot, width)]
@@ -130,7 +130,7 @@ def panel(
 
 
 def beside(panels: list[list[Spans]]) -> list[Spans]:
-    """Panels of one height put next to each other."""
+    """Join panels of one height side by side."""
     lines = []
     for parts in zip(*panels, strict=True):
         line = list(parts[0])
@@ -141,12 +141,12 @@ def beside(panels: list[list[Spans]]) -> list[Spans]:
 
 
 def curve_width(width: int) -> int:
-    """Characters of a panel's curve; a braille curve has two bins in each."""
+    """Return the characters of a panel's curve; a braille curve has two bins in each."""
     return max(2, width - LABEL_WIDTH - 1)
 
 
 def title(plot: PlotSeries, width: int) -> Spans:
-    """What is drawn and how it stands, at the right what else is known."""
+    """Return the title line: label, newest value, and the note at the right."""
     room = width - LABEL_WIDTH - 1 - len(plot.label) - 2 - len(plot.now)
     tail = plot.note.rjust(room) if len(plot.note) + 2 <= room else " " * max(0, room)
     indent = Span(" " * (LABEL_WIDTH + 1))
@@ -154,12 +154,12 @@ def title(plot: PlotSeries, width: int) -> Spans:
 
 
 def now_role(plot: PlotSeries) -> str:
-    """How the newest value is written."""
+    """Return the role of the newest value."""
     return "dim" if plot.old else "text"
 
 
 def band(plot: PlotSeries, width: int, height: int) -> list[Spans]:
-    """One series of many: its name at the left, its newest value at the right, the curve between.
+    """Draw one series of many: name, curve, newest value.
 
     The uppermost step stays empty, so that full bands below each other don't flow into one.
     """
@@ -183,31 +183,31 @@ NOW_WIDTH = 8
 
 
 def band_width(width: int) -> int:
-    """Characters of a band's curve."""
+    """Return the characters of a band's curve."""
     return max(2, width - LABEL_WIDTH - 1 - 1 - NOW_WIDTH)
 
 
 def band_bins(height: int) -> int:
-    """Bins in a character of a band's curve: blocks have one, braille has two."""
+    """Return the bins per character of a band's curve: one in blocks, two in braille."""
     return 1 if height == 1 else 2
 
 
 def bands_axis(span_s: float, width: int) -> Spans:
-    """The time axis under bands."""
+    """Return the time axis under bands."""
     return (Span(" " * (LABEL_WIDTH + 1) + time_axis(span_s, band_width(width)), "dim"),)
 
 
 def sparkline(levels: Floats, height: int = 1) -> list[tuple[Span, ...]]:
-    """Lines of blocks, coloured by value; 1 bin a character, and the uppermost step stays empty."""
+    """Draw coloured blocks, 1 bin per character; the uppermost step stays empty."""
     steps = 8 * height
     return [_coloured(text, levels, 1) for text in block_area(levels * ((steps - 1) / steps), height)]
 
 
 def _coloured(text: str, levels: Floats, bins: int) -> tuple[Span, ...]:
-    """The characters of a curve in stretches of one colour; a character of several bins shows the highest."""
+    """Colour a curve by runs; a character with several bins has the colour of the highest."""
     steps = buckets(levels)
     if len(steps) % bins:
         steps = np.append(steps, np.int8(UNMEASURED))
     highest = steps.reshape(-1, bins).max(axis=1)[: len(text)].tolist()
-    # Most are of one character, and a screen has thousands of the same few.
+    # Interned: a screen has thousands of these short runs.
     return tuple(Span(intern(text[start:end]), ink(step)) for step, start, end in runs(highest))

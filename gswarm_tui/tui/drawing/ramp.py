@@ -1,4 +1,4 @@
-"""From a measured value to a colour: fixed buckets, so that one colour means one value on every screen.
+"""Scales of metrics and their colour buckets: one colour means one value on every screen.
 
 A *fraction* is a value on its fixed scale, 0 to 1, NaN where unmeasured. A *bucket* is one of ``BUCKETS``
 equal steps of it, ``UNMEASURED`` for NaN. Heights of block characters are the second channel.
@@ -26,12 +26,12 @@ RATE_LOWEST_MB_S, RATE_TOP_MB_S = 1.0, 100_000.0
 
 
 def is_logarithmic(metric: Metric) -> bool:
-    """Whether a metric without an upper end is shown on a logarithmic scale: rates and counts of errors."""
+    """Whether a metric has a logarithmic scale: rates and error counts without an upper end."""
     return metric.top is None and metric.top_fact is None and metric.unit in ("MB/s", "errors")
 
 
 def top_of(metric: Metric, facts: GpuFacts | HostFacts | None) -> float | None:
-    """The fixed upper end of a metric's scale on a device, in the metric's unit; None where there is none."""
+    """Return the fixed upper end of a metric's scale on a device, in the metric's unit; None without one."""
     if metric.top is not None:
         return metric.top
     if metric.unit == "errors":
@@ -43,7 +43,7 @@ def top_of(metric: Metric, facts: GpuFacts | HostFacts | None) -> float | None:
 
 
 def tops(metric: Metric, facts: Sequence[GpuFacts | HostFacts | None]) -> Floats:
-    """``top_of`` for many devices, NaN where there is none."""
+    """Return ``top_of`` for many devices, NaN without one."""
     fixed = top_of(metric, None)
     if fixed is not None or not metric.top_fact:
         return np.full(len(facts), np.nan if fixed is None else fixed)
@@ -51,10 +51,10 @@ def tops(metric: Metric, facts: Sequence[GpuFacts | HostFacts | None]) -> Floats
 
 
 def fractions(metric: Metric, values: Floats, top: Floats | float) -> Floats:
-    """Values on their scale, clipped to 0..1; NaN stays NaN. ``top`` broadcasts against ``values``.
+    """Scale values to 0..1; NaN stays NaN. ``top`` broadcasts against ``values``.
 
-    Rates without an end go by the logarithm from 1 MB/s to 100 GB/s, counts of errors by the logarithm from
-    1 to 10,000, clock reasons are 0, power cap 0.5 and anything that harms 1.
+    Rates are logarithmic from 1 MB/s to 100 GB/s, error counts from 1 to 10,000. Clock reasons are 0, a power
+    cap 0.5 and harmful ones 1.
     """
     if metric.unit == "bits":
         bits = np.nan_to_num(values).astype(np.int64)
@@ -72,19 +72,19 @@ def fractions(metric: Metric, values: Floats, top: Floats | float) -> Floats:
 
 
 def buckets(fraction: Floats) -> Buckets:
-    """The bucket of each fraction."""
+    """Return the bucket of each fraction."""
     measured = np.isfinite(fraction)
     steps = np.minimum(np.where(measured, fraction, 0.0) * BUCKETS, BUCKETS - 1)
     return np.where(measured, steps, UNMEASURED).astype(np.int8)
 
 
 def bucket(fraction: float) -> int:
-    """The bucket of one fraction."""
+    """Return the bucket of one fraction."""
     return int(buckets(np.array([fraction]))[0])
 
 
 def block(step: int) -> str:
-    """The block character of a bucket: eight heights, "–" where unmeasured."""
+    """Return a bucket's block character: eight heights, "–" where unmeasured."""
     return "–" if step < 0 else BLOCKS[step * len(BLOCKS) // BUCKETS]
 
 

@@ -1,4 +1,4 @@
-"""A line of text in several styles, drawn by line and redrawn only when it changed."""
+"""Spans: pieces of text with a role, joined to lines and drawn as Textual's strips."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gswarm_tui.tui.drawing.themes import Palette, palette
 
 
 class Span(NamedTuple):
-    """A piece of clean text, the role of its style (``Palette.role``) and what a click on it does."""
+    """Clean text, the role of its style (``Palette.role``) and the action of a click."""
 
     text: str
     role: str = "text"
@@ -27,18 +27,18 @@ Line = Sequence[Span]
 
 
 def measure(spans: Iterable[Span]) -> int:
-    """The width of a line in cells."""
+    """Return the width of a line in cells."""
     return sum(width(span.text) for span in spans)
 
 
 def spread(left: Line, right: Line, cells: int) -> list[Span]:
-    """A line with one part at the left and one at the right end, the right one left out if both don't fit."""
+    """Return a line with a left and a right part; the right one is left out where both don't fit."""
     space = cells - measure(left) - measure(right)
     return [*left, Span(" " * space), *right] if space >= 1 and right else list(left)
 
 
 def strip_of(spans: Line, cells: int, colours: Palette) -> Strip:
-    """Draw a line into exactly so many cells, an ellipsis at the end where it doesn't fit."""
+    """Draw a line into exactly this many cells, with an ellipsis where it is cut."""
     segments = []
     room = cells
     for text, role, click in spans:
@@ -58,26 +58,26 @@ def strip_of(spans: Line, cells: int, colours: Palette) -> Strip:
 Spans = tuple[Span, ...]
 
 HEAT = "heat"
-# By bucket, the unmeasured one at -1: a screen of curves has thousands of them, so they are made once.
+# By bucket, the unmeasured one at -1. Made once: a screen of curves uses thousands of them.
 _INKS = tuple(f"ink{step}" for step in (*range(BUCKETS), -1))
 _HEATS = tuple(f"{HEAT}{step}" for step in (*range(BUCKETS), -1))
 ON_SCREEN = 256
-"""Lines kept as drawn: more than a screen has. One of a plot takes up to 40 kB, and moves with each look."""
+"""Drawn lines in the cache: more than a screen has. A line of a plot takes up to 40 kB."""
 
 
 def ink(bucket: int) -> str:
-    """The role of text in a bucket's colour."""
+    """Return the role of text in a bucket's colour."""
     return _INKS[bucket]
 
 
 def heat(bucket: int) -> str:
-    """The role of text on a bucket's colour."""
+    """Return the role of text on a bucket's colour."""
     return _HEATS[bucket]
 
 
 @lru_cache(maxsize=ON_SCREEN)
 def drawn(spans: Spans, cells: int, theme: str, under: str = "") -> Strip:
-    """A line in exactly so many cells; ``under`` is the role of a cursor's line, that leaves heat alone."""
+    """Draw a line into exactly this many cells; ``under`` is the role of the cursor's line."""
     colours = palette(theme)
     over = colours.role(under) if under else None
     segments = []

@@ -1,4 +1,4 @@
-"""Strings from nodes and people made safe for a terminal, and cut to a width in cells."""
+"""Text from nodes and users: cleaned for the terminal, measured and cut in cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPACES = {"\t", "\n", "\r", "\v", "\f", "\x85", "\u2028", "\u2029"}
 
 
 def clean(text: str) -> str:
-    """One line that can't move the cursor, start an escape or turn the writing direction.
+    """Return one line that can't move the cursor, start an escape or change the writing direction.
 
     Breaks and tabs become spaces, other unprintable characters a replacement character. Square brackets
     stay as they are: nothing that goes through here is read as markup.
@@ -30,12 +30,12 @@ def clean(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """How many cells a clean text takes."""
+    """Return the cells of a clean text."""
     return cell_len(text)
 
 
 def clip(text: str, cells: int) -> str:
-    """A clean text of at most so many cells, its end replaced by an ellipsis where it is longer."""
+    """Cut a clean text to this many cells, with an ellipsis at its end."""
     if cells <= 0:
         return ""
     if cell_len(text) <= cells:
@@ -44,7 +44,7 @@ def clip(text: str, cells: int) -> str:
 
 
 def clip_left(text: str, cells: int) -> str:
-    """Like ``clip``, but keeps the end: right for node names that differ in their last digits."""
+    """Cut the start of a clean text: node names differ in their last digits."""
     if cells <= 0:
         return ""
     if cell_len(text) <= cells:
@@ -56,7 +56,7 @@ def clip_left(text: str, cells: int) -> str:
 
 
 def wrap(text: str, cells: int) -> list[str]:
-    """A clean text on lines of at most so many cells, broken at spaces; wider words are cut to pieces."""
+    """Break a clean text at spaces into lines of at most this many cells; longer words are split."""
     lines: list[str] = []
     for word in filter(None, text.split(" ")):
         if lines and cell_len(lines[-1]) + 1 + cell_len(word) <= cells:
@@ -67,7 +67,7 @@ def wrap(text: str, cells: int) -> list[str]:
 
 
 def telling_end(texts: Sequence[str], least: int = 4) -> int:
-    """How many characters at the end of the texts tell them all apart, with one more for an ellipsis."""
+    """Return how many last characters distinguish all texts, plus one for an ellipsis."""
     longest = max(map(len, texts), default=0)
     for count in range(least, longest):
         if len({text[-count:] for text in texts}) == len(texts):
@@ -76,7 +76,7 @@ def telling_end(texts: Sequence[str], least: int = 4) -> int:
 
 
 def pad(text: str, cells: int, *, right: bool = False) -> str:
-    """A clean text of exactly so many cells, clipped or filled with spaces (in front with ``right``)."""
+    """Cut or pad a clean text to exactly this many cells (padded in front with ``right``)."""
     fitting = clip(text, cells)
     space = " " * (cells - cell_len(fitting))
     return space + fitting if right else fitting + space

@@ -1,4 +1,4 @@
-"""Three themes (dark, light, 16 colours) and what they mean for everything that is drawn by line.
+"""Three themes (dark, light, 16 colours) and their palettes for all that is drawn by line.
 
 Colour carries the metric and nothing else: the ramps run from the background (little) to its opposite
 (much) in even steps of lightness, blue to green, which all kinds of colour vision tell apart. The 16-colour
@@ -35,7 +35,7 @@ from gswarm_tui.tui.drawing.ramp import BUCKETS
 
 @dataclass(frozen=True, eq=False)
 class Palette:
-    """Every style that is drawn by line, ready made.
+    """Styles of a theme.
 
     ``roles`` are named text styles on the background; ``heat7`` and ``ink7`` among them are the ramp's
     seventh bucket as background and as text. ``cells`` has a style for each bucket with the ramp as
@@ -68,7 +68,7 @@ _EIGHT_BIT_RAMPS = {
 
 
 def theme_for(environ: Mapping[str, str]) -> str:
-    """The theme that suits a terminal, as far as its environment tells: its colours and its background."""
+    """Return the theme for a terminal's colours and background, from its environment."""
     term, colours = environ.get("TERM", ""), environ.get("COLORTERM", "")
     if colours not in ("truecolor", "24bit") and not any(
         kind in term for kind in ("256color", "direct", "kitty")
@@ -111,7 +111,7 @@ def _theme(name: str, colours: Colours, *, dark: bool) -> Theme:
 
 
 def themes() -> tuple[Theme, ...]:
-    """The themes to register with the app."""
+    """Return the themes to register with the app."""
     base = BUILTIN_THEMES["ansi-dark"]
     ansi = replace(base, name=ANSI, variables={**base.variables, "block-cursor-text-style": "none"})
     return _theme(DARK, DARK_COLOURS, dark=True), _theme(LIGHT, LIGHT_COLOURS, dark=False), ansi
@@ -119,7 +119,7 @@ def themes() -> tuple[Theme, ...]:
 
 @lru_cache(maxsize=len(THEME_NAMES))
 def palette(theme: str) -> Palette:
-    """The palette of a theme by name; any other theme gets the dark one."""
+    """Return the palette of a theme; an unknown theme gets the dark one."""
     if theme == ANSI:
         return _ansi_palette()
     return _true_palette(LIGHT, LIGHT_COLOURS) if theme == LIGHT else _true_palette(DARK, DARK_COLOURS)
@@ -127,7 +127,7 @@ def palette(theme: str) -> Palette:
 
 @lru_cache(maxsize=1)
 def eight_bit_steps() -> Mapping[ColorTriplet, Color]:
-    """The colours of the ramps, and what stands for each where there are 256 colours."""
+    """Return the ramps' colours and the replacement of each in 256 colours."""
     found = {}
     for theme, ramps in _EIGHT_BIT_RAMPS.items():
         grounds = [style.bgcolor for style in palette(theme).cells[:-1]]
@@ -148,7 +148,7 @@ def _true_palette(name: str, colours: Colours) -> Palette:
     ramp = [between(colours.anchors, step / (BUCKETS - 1)) for step in range(BUCKETS)]
     back = parsed(ground)
     cells = [Style(color=_contrasting(rgb), bgcolor=_colour(rgb)) for rgb in ramp]
-    # Left out by a filter, or somebody else's: no longer a cell, only a quiet number.
+    # Filtered out, or not in the job: a faint number without background.
     dim_cells = [on(colours.faint) for _ in ramp]
     # As text the darkest steps need some distance from the background.
     inks = [
@@ -217,12 +217,12 @@ def _colour(rgb: RGB) -> Color:
 
 
 def luminance(rgb: RGB) -> float:
-    """Relative luminance, 0 to 1 (WCAG 2.2)."""
+    """Return the relative luminance, 0 to 1 (WCAG 2.2)."""
     linear = [c / 12.92 if (c := v / 255) <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for v in rgb]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def _contrasting(rgb: RGB) -> str:
-    """Black or white, whichever reads better on a colour."""
+    """Return black or white, the more readable one on a colour."""
     light = luminance(rgb)
     return "#000000" if (light + 0.05) / 0.05 > 1.05 / (light + 0.05) else "#ffffff"

@@ -1,4 +1,4 @@
-"""From a node's history to plots: which bins, which scale, which words."""
+"""Plots of a node's history: bins, scale and labels."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gswarm_tui.tui.drawing.plot import PlotSeries
 from gswarm_tui.tui.drawing.ramp import fractions, is_logarithmic, top_of
 
 SPANS_S = (60.0, 300.0, 900.0, 3600.0)
-"""Lengths of time that a plot can show."""
+"""Time ranges of a plot."""
 
 
 class Trends:
-    """Makes plots of a fleet's history and remembers the tops of scales that have none: those only grow."""
+    """Makes plots of a fleet's history. Scales without a fixed top only grow."""
 
     def __init__(self) -> None:
         self.span_s = SPANS_S[0]
@@ -32,7 +32,7 @@ class Trends:
         self._grown: dict[Metric, float] = {}
 
     def lengthen(self) -> None:
-        """Show a longer time, the shortest after the longest."""
+        """Choose the next longer time range, the shortest after the longest."""
         self._picked = True
         self.span_s = SPANS_S[(SPANS_S.index(self.span_s) + 1) % len(SPANS_S)]
 
@@ -42,12 +42,12 @@ class Trends:
         return f"last {self.span_s / 60:g} min"
 
     def settle(self, running_s: float) -> None:
-        """Until a time is picked: show a minute while there is no more, then five."""
+        """Choose the range until the user does: a minute at first, then five."""
         if not self._picked:
             self.span_s = SPANS_S[0] if running_s <= SPANS_S[0] else SPANS_S[1]
 
     def top(self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats) -> float:
-        """The upper end of a metric's scale: the device's, or a round number that held all values so far."""
+        """Return the upper end of a metric's scale: the device's, or a round number above all values so far."""
         fixed = top_of(metric, facts)
         if fixed is None and metric.name == "load_1m" and isinstance(facts, HostFacts):
             fixed = facts.cpus
@@ -58,7 +58,7 @@ class Trends:
         return self._grown[metric]
 
     def gpu(self, node: NodeState, row: int, metric: Metric, bins: int, now: float) -> PlotSeries:
-        """One metric of one GPU."""
+        """Return the plot of a GPU's metric."""
         column = GPU_METRICS.index(metric)
         facts = node.facts[row]
         values = np.full(bins, np.nan)
@@ -70,7 +70,7 @@ class Trends:
         return self._plot(metric, facts, values, float(node.history_values(column)[row]), old=old)
 
     def host(self, node: NodeState, metric: Metric, bins: int, now: float) -> PlotSeries:
-        """One metric of a node's host."""
+        """Return the plot of a host metric."""
         column = HOST_METRICS.index(metric)
         facts = node.hello.host if node.hello is not None else None
         values = np.full(bins, np.nan)
@@ -82,7 +82,7 @@ class Trends:
         return self._plot(metric, facts, values, float(node.host[column]), old=old)
 
     def session(self, fleet: Fleet, session: Session, metric: Metric, bins: int, now: float) -> PlotSeries:
-        """The mean of a metric over all GPUs in a session's time, as far back as the history goes."""
+        """Return the plot of a metric's mean over all GPUs during a session, as far as the history reaches."""
         asked = session_window(session, fleet.interval_s, bins, now)
         before = math.ceil(HOLD_INTERVALS * fleet.interval_s / asked.bin_s)
         frame = Window(asked.start - before * asked.bin_s, asked.end, before + bins)
@@ -120,13 +120,13 @@ class Trends:
 
 
 def session_window(session: Session, interval_s: float, bins: int, now: float) -> Window:
-    """A session's time; at least an interval and a second, so that bins are no tiny parts of an interval."""
+    """Return a session's time range, at least an interval and a second long."""
     span_s = max(1.0, interval_s, session.seconds(now))
     return Window(session.started_at, session.started_at + span_s, bins)
 
 
 def _note(metric: Metric, values: Floats) -> str:
-    """Mean, smallest and largest of what is in view."""
+    """Return mean, minimum and maximum of the plotted values."""
     measured = values[np.isfinite(values)]
     if not len(measured) or metric.unit == "bits":
         return ""

@@ -52,7 +52,7 @@ class ComputedScreen(ViewerScreen, Generic[T]):
     def on_mount(self) -> None:
         """Get something to ask."""
         if self.viewer.open_queries is None:
-            self.problem = "nothing is recorded, so there is nothing to sum up"
+            self.problem = "nothing is recorded, so there is no summary"
         else:
             self._queries = self.viewer.open_queries()
 
@@ -91,7 +91,7 @@ class ComputedScreen(ViewerScreen, Generic[T]):
     def progress_text(self) -> str:
         """For the end of a rule: whether it is being computed, or of when it is."""
         if self.computing:
-            return "computing …" if self.result is None else "computing anew …"
+            return "computing …" if self.result is None else "updating …"
         if self.result is not None and self.still_recording(self.result):
             return f"as of {datetime.fromtimestamp(self._as_of, self.viewer.timezone):%H:%M:%S}"
         return ""

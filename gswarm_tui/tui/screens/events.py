@@ -79,7 +79,7 @@ class EventsScreen(ViewerScreen):
     def compose(self) -> ComposeResult:
         """What is shown, then the list."""
         yield Bar(id="title")
-        yield TableView(EVENT_TABLE, empty="nothing that fits has happened")
+        yield TableView(EVENT_TABLE, empty="no matching events")
         yield from self.compose_footer()
 
     def draw(self) -> None:
@@ -126,7 +126,7 @@ class EventsScreen(ViewerScreen):
         if self._hidden:
             left.append(Span(f"  {self._hidden} hidden", "dim"))
         left.append(
-            Span("  follows the newest", "dim") if following else Span("  G follows again", "warning")
+            Span("  follows the newest", "dim") if following else Span("  G follows the newest", "warning")
         )
         return title_line(left, self.feed, self.size.width)
 
@@ -164,7 +164,7 @@ class EventsScreen(ViewerScreen):
     def action_filter(self) -> None:
         """Ask for a text that events must hold."""
         asked = FormDialog(
-            "show events that hold", [FormField("text", self._text, "node, kind or words; empty for all")]
+            "filter events", [FormField("text", self._text, "node, kind or words; empty for all")]
         )
         self.app.push_screen(asked, self._filter)
 

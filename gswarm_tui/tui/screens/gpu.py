@@ -82,13 +82,13 @@ def in_words(bits: float) -> tuple[str, str]:
     if held:
         return held, "warning" if int(bits) & HARMFUL else "text"
     others = ", ".join(name for bit, name in REASON_NAMES.items() if bit & int(bits))
-    return others or "nothing holds them down", "text"
+    return others or "not throttled", "text"
 
 
 def why_missing(node: NodeState, row: int, metric: Metric) -> str:
     """The reason that a node gives for a GPU's metric, or what is likely."""
     if node.hello is None:
-        return "the node has not introduced itself"
+        return "the node has not connected yet"
     known = node.hello.capabilities
     index = node.facts[row].index
     for name in (f"gpu{index}.{metric.name}", metric.name, f"gpu{index}", "gpu"):

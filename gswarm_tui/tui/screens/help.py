@@ -14,14 +14,14 @@ from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.widgets.lines import Bar
 
 SIGNS: tuple[tuple[str, str], ...] = (
-    ("–", "not measured: the machine has no answer, or the GPU doesn't"),
+    ("–", "not measured: the GPU or its driver doesn't report it"),
     ("…", "connecting"),
     ("≈", "stale: no data for three intervals; last numbers are faint"),
     ("‼", "unhealthy: connected, but no data for half a minute"),
-    ("╳", "lost: why, what to do about it, and when it is tried again"),
+    ("╳", "lost: reason, what to do, time of the next retry"),
     ("■", "ended: the node's agent was stopped"),
-    ("▲", "a warning; an error has ╳"),
-    ("98", "faint: left out by the filter, stale, or not in your job"),
+    ("▲", "warning; ╳ is an error"),
+    ("98", "faint: filtered out, stale or not in your job"),
 )
 FILTERS: tuple[tuple[str, str], ...] = (
     ("util<5", "a metric by its short or full name: < <= > >= = !="),

@@ -171,11 +171,11 @@ class NodeScreen(ViewerScreen):
         yield Bar(id="title")
         yield ViewBar(self.VIEWS)
         with Vertical(id="body"):
-            yield TableView(gpu_columns(), picks_column=True, empty="no GPU is known", id="gpus")
+            yield TableView(gpu_columns(), picks_column=True, empty="no GPUs", id="gpus")
             yield Canvas(id="plots")
             yield Canvas(id="host")
-            yield TableView(PROCESS_TABLE, empty="no process on a GPU", id="processes")
-            yield TableView(UNMEASURED_TABLE, empty="everything could be measured", id="unmeasured")
+            yield TableView(PROCESS_TABLE, empty="no GPU processes", id="processes")
+            yield TableView(UNMEASURED_TABLE, empty="all metrics are measured", id="unmeasured")
         yield from self.compose_footer()
 
     def on_mount(self) -> None:

@@ -86,7 +86,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         self.query_one(ViewBar).show_hint(self.progress_text())
         canvas, table = self.query_one("#summary", Canvas), self.query_one(TableView)
         if self.result is None or self.result.summary.whole is None:
-            words = wrapped(f"{session.name} holds no sample of a GPU yet", self.size.width, "warning")
+            words = wrapped(f"{session.name} has no GPU samples yet", self.size.width, "warning")
             canvas.display, table.display = True, False
             canvas.show(words if self.result is not None else self.placeholder_lines())
             return
@@ -114,7 +114,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         summary = dossier.summary
         several = len(summary.nodes) > 1
         if self.view == EVENTS:
-            table.empty = "nothing happened in it"
+            table.empty = "no events in this session"
             rows = [event_row(event, self.viewer.timezone) for event in dossier.events]
             table.show_columns(EVENT_TABLE, rows)
         elif self.view == PROCESSES:
@@ -166,7 +166,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
             s for s in self.fleet.sessions.sessions.values() if s.session_id != self._session.session_id
         ]
         if not others:
-            self.viewer.show_notice("there is no other session to compare it with")
+            self.viewer.show_notice("no other session to compare with")
             return
         options = [(s.session_id, s.name) for s in others]
         self.app.push_screen(

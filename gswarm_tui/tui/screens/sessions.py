@@ -219,20 +219,20 @@ class SessionsScreen(ViewerScreen):
         if len(picked) > 1:
             self.viewer.show_comparison(sorted(picked, key=lambda s: s.started_at))
         else:
-            self.viewer.show_notice("p picks a session; pick two or more, then compare them")
+            self.viewer.show_notice("pick two or more sessions with p, then compare them")
 
     def action_rename(self) -> None:
         """Ask for another name."""
         session = self.chosen_session()
         if session is not None:
-            asked = FormDialog("rename the session", [FormField("name", session.name)])
+            asked = FormDialog("rename session", [FormField("name", session.name)])
             self.app.push_screen(asked, lambda answer: self._change(session, answer, "name"))
 
     def action_note(self) -> None:
         """Ask for a note."""
         session = self.chosen_session()
         if session is not None:
-            asked = FormDialog(f"note to {session.name}", [FormField("note", session.note)])
+            asked = FormDialog(f"note of {session.name}", [FormField("note", session.note)])
             self.app.push_screen(asked, lambda answer: self._change(session, answer, "note"))
 
     def _change(self, session: Session, answer: tuple[str, ...] | None, field: str) -> None:

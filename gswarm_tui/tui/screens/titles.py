@@ -71,7 +71,7 @@ def gpu_names(node: NodeState) -> str:
 def host_facts(node: NodeState) -> str:
     """CPU, memory, kernel, driver and CUDA in one line."""
     if node.hello is None:
-        return "nothing is known of this node yet"
+        return "no data from this node yet"
     host = node.hello.host
     return joined(
         (
@@ -93,7 +93,7 @@ def _what_and_how(node: NodeState, what: str, now: float, cells: int) -> list[Li
         role = "error" if standing is Standing.LOST else "warning"
         return [*_told(node.reason, role, cells), *_told(joined((retry, node.remedy)), "text", cells)]
     if standing in (Standing.STALE, Standing.UNHEALTHY):
-        words = "the link is up, but no data comes; what is shown is the last that came"
+        words = "the link is up but sends no data; the last values are shown"
         return [[Span(f" {what}", "dim")], [Span(f" {words}", "warning")]]
     return [[Span(f" {what}", "dim")], link_line(node)]
 
@@ -141,13 +141,13 @@ def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:
     now = feed.now()
     if row >= len(node.facts):
         left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
-        return [title_line(left, feed, cells), *_what_and_how(node, "this GPU isn't known", now, cells)]
+        return [title_line(left, feed, cells), *_what_and_how(node, "unknown GPU", now, cells)]
     facts = node.facts[row]
     left = [
         Span(f" {clean(node.name)}:{facts.index}", "title"),
         Span("  "),
         *standing_spans(node, now),
-        Span("" if node.mine[row] else "  not of this job", "warning"),
+        Span("" if node.mine[row] else "  not in your job", "warning"),
         Span(f"  {clean(facts.name)}"),
     ]
     what = joined(

@@ -16,7 +16,7 @@ from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.widgets.lines import Bar
 
-HINT = "util<5 & power>300   gpu0*   state:lost   !mine   rank:0-7   iowait>20   (a | b)   ⏎ keep   esc drop"
+HINT = "util<5 & power>300   gpu0*   state:lost   !mine   rank:0-7   iowait>20   (a | b)   ⏎ keep   esc clear"
 
 
 class FilterLine(Vertical):

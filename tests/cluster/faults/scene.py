@@ -105,7 +105,7 @@ class FaultTest:
         """Start a session that runs to the end of the recording."""
         assert self._terminal is not None
         self._terminal.press("s")
-        self._terminal.wait_for("start a session")
+        self._terminal.wait_for("start session")
         self._terminal.press("Enter")
         self._terminal.wait_for("● session-1")
 
