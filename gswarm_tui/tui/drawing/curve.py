@@ -37,7 +37,7 @@ class Window:
 
 
 def window(now: float, span_s: float, bins: int) -> Window:
-    """Return the last ``span_s`` seconds; bins start at multiples of their length, so curves don't flicker."""
+    """Return the last ``span_s`` seconds; bins start at multiples of their length, so nothing flickers."""
     bins = max(1, bins)
     bin_s = span_s / bins
     end = (math.floor(now / bin_s) + 1) * bin_s

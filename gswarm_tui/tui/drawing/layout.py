@@ -98,7 +98,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class LayoutRequest:
-    """Nodes to lay out and the space for them: ``cells`` of the widest node, ``digits`` of the longest number.
+    """Nodes to lay out and their space: ``cells`` of the widest node, ``digits`` of the longest number.
 
     Names are ``name`` wide and may be cut to ``short``, where they still differ.
     """

@@ -47,7 +47,7 @@ class Trends:
             self.span_s = SPANS_S[0] if running_s <= SPANS_S[0] else SPANS_S[1]
 
     def top(self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats) -> float:
-        """Return the upper end of a metric's scale: the device's, or a round number above all values so far."""
+        """Return the upper end of a metric's scale: the device's, or a round number above all values."""
         fixed = top_of(metric, facts)
         if fixed is None and metric.name == "load_1m" and isinstance(facts, HostFacts):
             fixed = facts.cpus
@@ -82,7 +82,7 @@ class Trends:
         return self._plot(metric, facts, values, float(node.host[column]), old=old)
 
     def session(self, fleet: Fleet, session: Session, metric: Metric, bins: int, now: float) -> PlotSeries:
-        """Return the plot of a metric's mean over all GPUs during a session, as far as the history reaches."""
+        """Return the plot of a metric's mean over all GPUs in a session, as far as the history reaches."""
         asked = session_window(session, fleet.interval_s, bins, now)
         before = math.ceil(HOLD_INTERVALS * fleet.interval_s / asked.bin_s)
         frame = Window(asked.start - before * asked.bin_s, asked.end, before + bins)

@@ -1,1 +1,1 @@
-"""The places of the app: fleet, node, GPU, sessions, events, help."""
+"""Screens of the apps, their dialogs, and the interface through which they see the app."""

@@ -1,4 +1,4 @@
-"""Tables and lines that analyses made, as the screen's own. Names in them come from people and nodes."""
+"""Shows tables and text of an analysis on the screen; names in them are cleaned."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
 
 WIDEST = 40
 SPARE_MOST = 2
-"""Cells that numbers stand further apart where there is room."""
+"""Extra cells between numbers where they fit."""
 LABELS = 16
-"""Cells of the labels before words."""
+"""Cells of the labels."""
 
 
 def show_table(table: TableView, made: summary_text.TextTable) -> None:
-    """Show it; the cursor stays where it was if it is the same table with other numbers."""
+    """Show a table of an analysis; the cursor stays if only numbers changed."""
     texts = [[clean(cell) for cell in row] for row in made.rows]
     widths = [
         min(WIDEST, max([width(clean(name)), 1, *(width(row[at]) for row in texts)]))
@@ -42,7 +42,7 @@ def show_table(table: TableView, made: summary_text.TextTable) -> None:
 
 
 def labelled(lines: Iterable[summary_text.LabelledLine], cells: int) -> list[Spans]:
-    """Labels, and their words beside them, on as many lines as these need."""
+    """Return labels with their text, wrapped to the width."""
     shown: list[Spans] = []
     for label, words in lines:
         parts = wrap(clean(words), max(20, cells - LABELS - 2)) or [""]
@@ -52,5 +52,5 @@ def labelled(lines: Iterable[summary_text.LabelledLine], cells: int) -> list[Spa
 
 
 def wrapped(words: str, cells: int, role: str = "text") -> list[Spans]:
-    """A sentence on as many lines as it needs."""
+    """Wrap a sentence to the width."""
     return [(Span(f" {line}", role),) for line in wrap(clean(words), max(20, cells - 2))]

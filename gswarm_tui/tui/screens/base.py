@@ -1,4 +1,4 @@
-"""What all places have in common: the feed, the timeline, the footer and when to look at the fleet again."""
+"""Base of all screens: feed, timeline, footer and updates."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from gswarm_tui.tui.widgets.timeline import Timeline
 
 
 class ViewerScreen(Screen[None], inherit_bindings=False):
-    """A screen of the app that shows the fleet, as it is or as it was.
+    """Screen that shows the feed.
 
-    A subclass names its ``SCREEN`` (``actions.SCREENS``), takes ``BINDINGS = bindings_of(SCREEN)``, ends its
-    ``compose`` with ``foot`` and overrides ``draw``, which ``look`` calls: after each tick, once a second and
-    when the screen comes to the front. What it remembers of a fleet it drops in ``forget``: after a jump in
-    time there is another one.
+    A subclass names its ``SCREEN`` (``actions.SCREENS``), sets ``BINDINGS = bindings_of(SCREEN)``, ends its
+    ``compose`` with ``compose_footer`` and overrides ``draw``. ``update_view`` calls it after each tick, once
+    a second, and when the screen comes to the front. ``reset`` drops what a subclass keeps of a fleet: a jump
+    in time brings another one.
     """
 
     SCREEN: ClassVar[str]
 
     def __init__(self) -> None:
         super().__init__()
-        self._looked_at: Fleet | None = None
+        self._drawn_fleet: Fleet | None = None
         self._update_pending = False
 
     @property
     def feed(self) -> Feed:
-        """What is shown."""
+        """The feed to show."""
         return self.viewer.feed
 
     @property
@@ -50,16 +50,16 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
 
     @property
     def colours(self) -> Palette:
-        """The styles of the present theme."""
+        """The palette of the theme."""
         return palette(self.app.theme)
 
     def update_view(self) -> None:
-        """Show the fleet as it is now, unless the widgets aren't there yet or are being taken away."""
-        if not self.app.is_running:  # an app that ends takes them away one by one
+        """Draw the present state, unless the widgets don't exist yet or are being removed."""
+        if not self.app.is_running:  # an app that ends removes them one by one
             return
         if self.is_mounted and self.is_attached and self in self.app.screen_stack and self.size:
-            if self.fleet is not self._looked_at:
-                self._looked_at = self.fleet
+            if self.fleet is not self._drawn_fleet:
+                self._drawn_fleet = self.fleet
                 self.reset()
             timeline = self.query_one(Timeline)
             if timeline.show(self.viewer.player, self.viewer.timezone):
@@ -68,7 +68,7 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
             self.draw()
 
     def update_after_layout(self) -> None:
-        """Look when all parts have their new sizes, once for all that ask for it."""
+        """Update once when all widgets have their new sizes."""
         if not self._update_pending:
             self._update_pending = True
             self.call_after_refresh(self._update_after_layout)
@@ -79,51 +79,51 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
 
     @property
     def lines(self) -> int:
-        """How many lines there are without a timeline."""
+        """Lines above the timeline."""
         return self.size.height - self.query_one(Timeline).size.height
 
     @property
     def typing(self) -> bool:
-        """Whether letters are a text now, and no keys."""
+        """Whether keys type text now."""
         return False
 
     def compose_footer(self) -> ComposeResult:
-        """The timeline, where there is one, and the keys."""
+        """Yield the timeline and the footer."""
         yield Timeline()
         yield Footer(self.SCREEN)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what makes sense in this mode is possible."""
+        """Allow only actions of this mode."""
         return possible(action, self.viewer.mode) and super().check_action(action, parameters)
 
     def on_timeline_sought(self, event: Timeline.Sought) -> None:
-        """A time was clicked: go there."""
+        """Go to the time that was clicked."""
         if self.viewer.player is not None:
             self.viewer.player.seek(event.at)
 
     def reset(self) -> None:
-        """There is another fleet: what was remembered of the one before doesn't hold."""
+        """Drop what was kept of another fleet."""
 
     def draw(self) -> None:
-        """Show the fleet as it is now; called on the app's own task, cheap when nothing changed."""
+        """Draw the present state, on the app's task; cheap when nothing changed."""
 
     def chosen_session(self) -> Session | None:
-        """The session that a key means here, None where the person is to be asked."""
+        """Return the session that keys apply to, None to ask the user."""
         return None
 
     def action_back(self) -> None:
-        """Go to the screen before."""
+        """Go back to the previous screen."""
         self.app.pop_screen()
 
     async def on_event(self, event: Event) -> None:
-        """Heed only the newest size: of two under way, each lays the screen out and calls for the other."""
+        """Drop outdated sizes: two of them in the queue would lay the screen out in turns."""
         if not isinstance(event, Resize) or event.size == self.app.size:
             await super().on_event(event)
 
     def on_mount(self) -> None:
-        """Look for the first time, as soon as all widgets are there."""
+        """Draw as soon as all widgets exist."""
         self.call_later(self.update_view)
 
     def on_screen_resume(self) -> None:
-        """Catch up with what happened while another screen was in front."""
+        """Draw what changed while another screen was in front."""
         self.update_view()

@@ -1,4 +1,4 @@
-"""Sessions side by side, with what differs most."""
+"""Comparison of sessions side by side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gswarm_tui.tui.widgets.table import TableView
 
 
 class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
-    """Sessions beside the first of them."""
+    """Sessions compared with the first of them."""
 
     SCREEN = COMPARISON
     BINDINGS = bindings_of(SCREEN)
@@ -32,7 +32,7 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
         self._sessions = tuple(sessions)
 
     def compose(self) -> ComposeResult:
-        """Title, what differs most, the table, what its reader must know."""
+        """Title, largest difference, table, remarks."""
         yield Bar(id="title")
         yield Canvas(id="difference")
         yield TableView(())
@@ -40,20 +40,20 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
         yield from self.compose_footer()
 
     def compute(self, queries: RecordingQueries) -> list[ComparedRun]:
-        """Sum up each of them."""
+        """Summarize each session."""
         return queries.compared_runs([named(session) for session in self._sessions])
 
     def still_recording(self, result: list[ComparedRun]) -> bool:
-        """Whether any of them is still being recorded."""
+        """Whether any session is still recorded."""
         return any(run.summary.running for run in result)
 
     def has_ended(self) -> bool:
-        """Whether all of them are over."""
+        """Whether all sessions have ended."""
         now = self.fleet.sessions.sessions
         return not any(now.get(session.session_id, session).running for session in self._sessions)
 
     def draw(self) -> None:
-        """Show what is known."""
+        """Draw the comparison."""
         super().draw()
         names = ", ".join(clean(session.name) for session in self._sessions[1:])
         left = [Span(f" {clean(self._sessions[0].name)}", "title"), Span(f" beside {names}", "text")]

@@ -1,4 +1,4 @@
-"""What places have in common that show something computed from the recording: in a thread, now and then."""
+"""Base of screens that show a summary of the recording, computed in a thread from time to time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gswarm_tui.tui.screens.base import ViewerScreen
 T = TypeVar("T")
 
 AGAIN_S = 10.0
-"""What goes on is computed anew so often, if that takes no more than a twentieth of the time."""
+"""Seconds between updates of a running session, unless they would take over a twentieth of the time."""
 SOON_S = 1.0
-"""What has ended is asked for so often until its end is on disk."""
+"""Seconds between updates of an ended session until its end is on disk."""
 SHARE = 20.0
 
 
@@ -39,35 +39,35 @@ class ComputedScreen(ViewerScreen, Generic[T]):
 
     @abstractmethod
     def compute(self, queries: RecordingQueries) -> T:
-        """What is shown; takes a while. Raises RecordingQueryError."""
+        """Compute the result; takes a while. Raises RecordingQueryError."""
 
     @abstractmethod
     def still_recording(self, result: T) -> bool:
-        """Whether it will be another one later."""
+        """Whether the result will still change."""
 
     def has_ended(self) -> bool:
-        """Whether it goes on no more, whatever the result says."""
+        """Whether the recording of it has ended since the result."""
         return False
 
     def on_mount(self) -> None:
-        """Get something to ask."""
+        """Connect to the recording."""
         if self.viewer.open_queries is None:
             self.problem = "nothing is recorded, so there is no summary"
         else:
             self._queries = self.viewer.open_queries()
 
     def on_unmount(self) -> None:
-        """Leave nothing behind that asks; ending it may take a moment."""
+        """Close the connection; cancelling its query may take a moment."""
         if self._queries is not None:
             asyncio.get_running_loop().run_in_executor(None, self._queries.close)
 
     def draw(self) -> None:
-        """Compute it where it isn't there yet, or is of some time ago."""
+        """Compute the result if it is missing or outdated."""
         if self._queries is None or self.computing:
             return
         wait_s = max(SOON_S, self._took_s) if self.has_ended() else max(AGAIN_S, SHARE * self._took_s)
         player = self.viewer.player
-        # Whoever looks back asks for all that there is by now, too.
+        # Looking back, the summary still covers everything recorded so far.
         now = self.feed.now() if player is None else player.end
         fresh = self._as_of > 0 and 0 <= now - self._as_of < wait_s
         finished = self.result is not None and not self.still_recording(self.result)
@@ -89,7 +89,7 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         self.update_view()
 
     def progress_text(self) -> str:
-        """For the end of a rule: whether it is being computed, or of when it is."""
+        """Return whether the result is being computed, or its time."""
         if self.computing:
             return "computing …" if self.result is None else "updating …"
         if self.result is not None and self.still_recording(self.result):
@@ -97,7 +97,7 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         return ""
 
     def placeholder_lines(self) -> list[Spans]:
-        """What stands where the result would be."""
+        """Return the lines to show without a result."""
         if self.problem:
             return [(Span(f" {clean(self.problem)}", "warning"),)]
         return [(Span(" computing …", "dim"),)]

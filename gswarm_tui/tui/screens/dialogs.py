@@ -1,4 +1,4 @@
-"""Small questions in front of a screen: fill in lines, say yes or no, pick one."""
+"""Dialogs: fill in a form, confirm, pick from a list, show details."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Result = TypeVar("Result")
 
 
 LEAST, FRAME = 84, 8
-"""Cells of a question, and those around its texts: border, padding, scroll bar."""
+"""Smallest width of a dialog, and the cells of border, padding and scroll bar."""
 
 
 def accept_any(text: str) -> str:
-    """The check of a field that takes anything."""
+    """Accept any text."""
     del text
     return ""
 
 
 @dataclass(frozen=True)
 class FormField:
-    """A line to fill in. ``check`` answers what is wrong with a text in one sentence, empty if nothing is."""
+    """Line of a form. ``check`` returns what is wrong with a text, empty if it is valid."""
 
     label: str
     value: str = ""
@@ -45,7 +45,7 @@ class FormField:
 
 
 class Dialog(ModalScreen[Result], inherit_bindings=False):
-    """A question in front of the screen; Esc takes it back."""
+    """Dialog in front of a screen; Esc cancels it."""
 
     DEFAULT_CSS = """
     Dialog { align: center middle; background: $background 60%; }
@@ -68,20 +68,20 @@ class Dialog(ModalScreen[Result], inherit_bindings=False):
         self._title = title
 
     def box(self, longest: int = 0) -> Vertical:
-        """The frame around the question, with its title; wider where its longest text needs it [cells]."""
+        """Return the dialog's frame, wide enough for its ``longest`` text in cells."""
         box = Vertical()
         box.styles.width = max(LEAST, longest + FRAME)
         box.border_title = Text(clean(self._title)).markup
         return box
 
-    def answer(self, result: Result | None) -> None:
-        """Close with an answer; a second one, of a key pressed twice, is too late."""
+    def finish(self, result: Result | None) -> None:
+        """Close with a result; a key pressed twice has no further effect."""
         if self.is_current:
             self.dismiss(result)
 
     def action_cancel(self) -> None:
-        """Take the question back."""
-        self.answer(None)
+        """Cancel."""
+        self.finish(None)
 
 
 class FormDialog(Dialog[tuple[str, ...]]):
@@ -98,7 +98,7 @@ class FormDialog(Dialog[tuple[str, ...]]):
         self._fields = fields
 
     def compose(self) -> ComposeResult:
-        """A label and an input a field, and a line for what is wrong."""
+        """Label and input of each field, and a line for errors."""
         with self.box():
             for number, field in enumerate(self._fields):
                 hint = [Span(f"  {field.hint}", "dim")] if field.hint else []
@@ -106,28 +106,28 @@ class FormDialog(Dialog[tuple[str, ...]]):
                 yield Input(field.value, id=f"field-{number}", select_on_focus=True)
             keys = (("⏎", "accept"), ("tab", "next line"), ("esc", "cancel"))
             spans = ((Span(key, "key"), Span(f" {does}  ", "dim")) for key, does in keys)
-            yield Bar([span for pair in spans for span in pair], id="said")
+            yield Bar([span for pair in spans for span in pair], id="error")
 
     def on_input_submitted(self) -> None:
-        """Accept the lines if nothing is wrong with any of them."""
-        answer = []
+        """Accept the form if every field is valid."""
+        values = []
         for number, field in enumerate(self._fields):
             line = self.query_one(f"#field-{number}", Input)
             if wrong := field.check(line.value):
-                said = self.query_one("#said", Bar)
-                said.show(*([Span(part, "error")] for part in wrap(clean(wrong), said.size.width)))
+                error = self.query_one("#error", Bar)
+                error.show(*([Span(part, "error")] for part in wrap(clean(wrong), error.size.width)))
                 line.focus()
                 return
-            answer.append(line.value)
-        self.answer(tuple(answer))
+            values.append(line.value)
+        self.finish(tuple(values))
 
 
 class ConfirmDialog(Dialog[bool]):
-    """A yes or no question before the end; None when taken back."""
+    """Question to confirm; returns None when cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n", "cancel"),
-        Binding("enter,y,ctrl+c,ctrl+q", "agree"),  # who presses again what quits everywhere means it
+        Binding("enter,y,ctrl+c,ctrl+q", "agree"),  # pressing a quit key again confirms
     ]
 
     def __init__(self, title: str, lines: Sequence[str], agree: str) -> None:
@@ -136,7 +136,7 @@ class ConfirmDialog(Dialog[bool]):
         self._agree = agree
 
     def compose(self) -> ComposeResult:
-        """The sentences, then the two keys."""
+        """Sentences and keys."""
         with self.box():
             yield Bar(*([Span(clean(line))] for line in self._lines), [])
             yield Bar(
@@ -149,14 +149,14 @@ class ConfirmDialog(Dialog[bool]):
             )
 
     def action_agree(self) -> None:
-        """Say yes."""
-        self.answer(True)
+        """Confirm."""
+        self.finish(True)
 
 
 class PickDialog(Dialog[str]):
-    """Picks one of several things by its id, None when taken back.
+    """List to pick from; returns the id, None when cancelled.
 
-    An option is its id, its label and, where there is one, what is told of it, in as many lines as it takes.
+    An option is an id, a label and optionally a description, which is wrapped.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel")]
@@ -177,12 +177,12 @@ class PickDialog(Dialog[str]):
             yield choices
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Take the one that was chosen."""
-        self.answer(event.option.id)
+        """Return the picked option."""
+        self.finish(event.option.id)
 
 
 def _option(labels: int, name: str, texts: Sequence[str]) -> Option:
-    """A line of a list, its label so wide; what is told of it goes on below itself."""
+    """Return an option whose label is ``labels`` wide; its description wraps beside it."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(width=labels, no_wrap=True)
     grid.add_column()
@@ -191,7 +191,7 @@ def _option(labels: int, name: str, texts: Sequence[str]) -> Option:
 
 
 class DetailsDialog(Dialog[None]):
-    """Names and texts, one below the other, whole."""
+    """Names and texts in full, one below the other."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,ctrl+c", "cancel")]
 
@@ -200,7 +200,7 @@ class DetailsDialog(Dialog[None]):
         self._entries = entries
 
     def compose(self) -> ComposeResult:
-        """A grid of names and texts, that scrolls where it doesn't fit."""
+        """Scrollable grid of names and texts."""
         grid = Table.grid(padding=(0, 2))
         entries = [(clean(name), clean(text)) for name, text in self._entries]
         for name, text in entries:

@@ -1,4 +1,4 @@
-"""What happened: links, gaps, throttling, sessions; newest last."""
+"""Events: links, gaps, throttling, sessions, marks; newest last."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVENT_TABLE = (
 
 
 def event_row(event: EventLogged, zone: tzinfo | None) -> Row:
-    """One event: time, a glyph for its severity, node, GPU, kind, message and what to do."""
+    """Return an event's row: time, sign of its severity, node, GPU, kind, message and remedy."""
     glyph, role = GLYPHS.get(event.severity, GLYPHS[INFO])
     message = clean(event.message)
     if event.kind == "link_lost" and event.detail:
@@ -53,7 +53,7 @@ def event_row(event: EventLogged, zone: tzinfo | None) -> Row:
 
 
 def mark_values(detail: str | None) -> str:
-    """A mark's values as they are written: "loss=1.2 acc=0.9". What is no such object has none."""
+    """Return a mark's values: "loss=1.2 acc=0.9"; empty for anything else."""
     try:
         values = json.loads(detail or "{}")
     except (ValueError, RecursionError):
@@ -62,7 +62,7 @@ def mark_values(detail: str | None) -> str:
 
 
 class EventsScreen(ViewerScreen):
-    """The events, a row each. The cursor follows the newest while it is on the last row."""
+    """Table of events. The cursor follows the newest while it is on the last row."""
 
     SCREEN = EVENTS
     BINDINGS = bindings_of(SCREEN)
@@ -77,13 +77,13 @@ class EventsScreen(ViewerScreen):
         self._text = ""
 
     def compose(self) -> ComposeResult:
-        """What is shown, then the list."""
+        """Title and table."""
         yield Bar(id="title")
         yield TableView(EVENT_TABLE, empty="no matching events")
         yield from self.compose_footer()
 
     def draw(self) -> None:
-        """Add what happened since the last look, and follow it if the cursor is on the last row."""
+        """Append new events, and follow them if the cursor is on the last row."""
         table = self.query_one(TableView)
         following = table.at_end
         self._take_new()
@@ -98,7 +98,7 @@ class EventsScreen(ViewerScreen):
         self.query_one("#title", Bar).show(self._title(following))
 
     def reset(self) -> None:
-        """Take everything anew."""
+        """Read all events again."""
         self._rows, self._times, self._seen, self._hidden = [], [], 0, 0
 
     def _take_new(self) -> None:
@@ -130,8 +130,8 @@ class EventsScreen(ViewerScreen):
         )
         return title_line(left, self.feed, self.size.width)
 
-    def _again(self) -> None:
-        """Look at everything anew, with another filter."""
+    def _apply_filter(self) -> None:
+        """Apply another filter."""
         self.reset()
         self.update_view()
 
@@ -140,7 +140,7 @@ class EventsScreen(ViewerScreen):
         self.update_after_layout()
 
     def on_table_view_moved(self) -> None:
-        """The cursor left the last row, or came back to it."""
+        """Update the title when the cursor leaves the last row."""
         self.update_view()
 
     async def on_table_view_chosen(self, event: TableView.Chosen) -> None:
@@ -157,12 +157,12 @@ class EventsScreen(ViewerScreen):
         self.query_one(TableView).move(where)
 
     def action_severity(self) -> None:
-        """Show less: all, warnings and errors, errors only."""
+        """Show all, warnings and errors, or errors only."""
         self._least = SEVERITIES[(SEVERITIES.index(self._least) + 1) % len(SEVERITIES)]
-        self._again()
+        self._apply_filter()
 
     def action_filter(self) -> None:
-        """Ask for a text that events must hold."""
+        """Ask for a text that events must contain."""
         asked = FormDialog(
             "filter events", [FormField("text", self._text, "node, kind or words; empty for all")]
         )
@@ -171,12 +171,12 @@ class EventsScreen(ViewerScreen):
     def _filter(self, answer: tuple[str, ...] | None) -> None:
         if answer is not None:
             self._text = answer[0].strip()
-            self._again()
+            self._apply_filter()
 
     def action_back(self) -> None:
-        """Drop the text first, then go back."""
+        """Clear the filter, else go back."""
         if self._text:
             self._text = ""
-            self._again()
+            self._apply_filter()
         else:
             super().action_back()

@@ -1,4 +1,4 @@
-"""The fleet: nodes × GPUs, one metric as colour."""
+"""Fleet screen: nodes × GPUs with one metric as colour."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ METRICS = (*(m.name for m in GPU_METRICS), *(m.name for m in HOST_METRICS))
 ARRANGE_EVERY_S = 2.0
 EVENTS_MOST = 8
 HERE_MORE = 5
-"""So many more lines may be taken by what is wrong under the cursor, of those that events have else."""
+"""Lines of the events that a problem under the cursor may take."""
 MINUTES_TURNS = 30
-"""So many times in the time that they show last minutes are drawn: whole lines move, which terminals feel."""
+"""Redraws of the plots during the time range they show: each moves whole lines, which costs terminals."""
 TALL = 30
 
 
 class FleetScreen(ViewerScreen):
-    """The first place: all nodes and GPUs, the totals, the sessions and the last event."""
+    """Start screen: all nodes and GPUs, totals, sessions and latest events."""
 
     SCREEN = FLEET
     BINDINGS = bindings_of(SCREEN)
@@ -69,7 +69,7 @@ class FleetScreen(ViewerScreen):
         self._minutes_of: Hashable = ()
 
     def compose(self) -> ComposeResult:
-        """From the top: header, totals, legend, heatmap, minutes, what is under the cursor, events, keys."""
+        """Header, totals, legend, heatmap, plots, GPU under the cursor, sessions, events, footer."""
         yield Bar(id="header")
         yield Bar(id="totals")
         yield Bar(id="rule-above")
@@ -94,7 +94,7 @@ class FleetScreen(ViewerScreen):
         return self.query_one(Heatmap)
 
     def on_resize(self, event: Resize) -> None:
-        """Rules and a line for the last event where there is room for them."""
+        """Show rules and events on tall terminals."""
         self.set_class(event.size.height >= TALL, "tall")
         rule = [Span("─" * event.size.width, "faint")]
         self.query_one("#rule-above", Bar).show(rule)
@@ -102,19 +102,19 @@ class FleetScreen(ViewerScreen):
         self.update_after_layout()
 
     def on_canvas_resized(self) -> None:
-        """Draw the minutes into the new room."""
+        """Draw the plots into the new space."""
         self.update_after_layout()
 
     # Looking
 
     def reset(self) -> None:
-        """Choose the nodes anew."""
+        """Choose the nodes again."""
         self._arranged_at = 0.0
         self._minutes_of = ()
         self.heatmap.reset()
 
     def draw(self) -> None:
-        """Show the fleet as it is now."""
+        """Draw the fleet."""
         now = self.feed.now()
         matches = self._matches(now)
         if now - self._arranged_at >= ARRANGE_EVERY_S:
@@ -127,12 +127,12 @@ class FleetScreen(ViewerScreen):
 
     @property
     def _room(self) -> int:
-        """Lines for the heatmap, the minutes, and what is under the cursor and events beyond one each."""
+        """Lines to share between heatmap, plots, the GPU under the cursor and events."""
         below = self.query_one("#here").size.height, self.query_one("#happened").size.height
         return self.query_one("#body").size.height + sum(max(0, lines - 1) for lines in below)
 
     def _minutes(self, now: float) -> None:
-        """The last minutes of few nodes, where there is room for them."""
+        """Plot the last minutes of a few nodes where they fit."""
         picture = self.heatmap.picture
         self._trends.settle(now - self.feed.started_at)
         span_s = self._trends.span_s
@@ -151,7 +151,7 @@ class FleetScreen(ViewerScreen):
         return {node.name: self._filter.match(node, now) for node in self.fleet.nodes.values()}
 
     def _arrange(self, now: float, matches: dict[str, Matches] | None) -> None:
-        """Choose and sort the nodes; not at every tick, so that rows hold still under the eye."""
+        """Filter and sort the nodes; not at every tick, so rows stay in place."""
         self._arranged_at = now
         nodes = [n for n in self.fleet.nodes.values() if matches is None or matches[n.name].any()]
         means: Sequence[float] = ()
@@ -172,7 +172,7 @@ class FleetScreen(ViewerScreen):
         self._below(now)
 
     def _below(self, now: float) -> None:
-        """What is under the cursor, the sessions and the last events."""
+        """Draw the GPU under the cursor, the sessions and the latest events."""
         width, fleet = self.size.width, self.fleet
         spare = self._room - self.heatmap.layout_plan.lines
         here = self._here(now, 1 + max(0, min(HERE_MORE, spare)))
@@ -189,7 +189,7 @@ class FleetScreen(ViewerScreen):
             running.show([*sessions, Span(" " * room), *happened] if room > 1 else sessions)
 
     def _latest(self, room: int) -> list[Line]:
-        """The latest events, oldest first: as many as there is room for."""
+        """Return the latest events that fit, oldest first."""
         count = min(EVENTS_MOST, max(1, room))
         latest = list(itertools.islice(reversed(self.fleet.event_log), count))
         lines: list[Line] = [event_line(happened, self.viewer.timezone) for happened in reversed(latest)]
@@ -219,15 +219,15 @@ class FleetScreen(ViewerScreen):
         return cursor_lines(node, gpu, now, self.size.width, most)
 
     def on_heatmap_pointed(self) -> None:
-        """The cursor or the mouse went elsewhere."""
+        """Show the GPU under the cursor or the mouse."""
         self._below(self.feed.now())
 
     def on_heatmap_replanned(self) -> None:
-        """The nodes are laid out anew: so are the headings."""
+        """Update the headings for another layout."""
         self._legend()
 
     def on_heatmap_opened(self) -> None:
-        """A node was clicked."""
+        """Open the clicked node."""
         self.action_open()
 
     # Moving
@@ -265,7 +265,7 @@ class FleetScreen(ViewerScreen):
         self.update_view()
 
     def action_step_metric(self, step: int) -> None:
-        """Show the metric before or after this one."""
+        """Show the next or previous metric."""
         at = METRICS.index(self.heatmap.picture.metric.name)
         self.action_metric(METRICS[(at + step) % len(METRICS)])
 
@@ -281,18 +281,18 @@ class FleetScreen(ViewerScreen):
             self.action_metric(name)
 
     def action_order(self) -> None:
-        """Sort in the next way."""
+        """Switch to the next sort order."""
         orders = list(Order)
         self.sort(orders[(orders.index(self._order) + 1) % len(orders)])
 
     def sort(self, order: Order) -> None:
-        """Sort in this way."""
+        """Sort the nodes."""
         self._order = order
         self._arranged_at = 0.0
         self.update_view()
 
     def action_zoom(self) -> None:
-        """Draw GPUs in the next size that isn't the one of now; after the smallest, as large as fits."""
+        """Switch to the next size of GPUs; after the smallest, to the largest that fits."""
         heatmap, sizes = self.heatmap, (*Zoom, None)
         after = 0 if heatmap.zoom_wanted is None else heatmap.zoom_wanted + 1
         heatmap.zoom_wanted = sizes[after + (sizes[after] is heatmap.layout_plan.zoom)]
@@ -301,11 +301,11 @@ class FleetScreen(ViewerScreen):
     # The filter
 
     def action_filter(self) -> None:
-        """Ask for a filter; what can be read of it works while it is typed."""
+        """Ask for a filter, which applies while it is typed."""
         self.query_one(FilterLine).ask(self._filter.text if self._filter else "")
 
     def on_filter_line_changed(self, event: FilterLine.Changed) -> None:
-        """Another filter, None to show everything."""
+        """Apply another filter."""
         self._choose(event.filter)
 
     def _choose(self, chosen: Filter | None) -> None:
@@ -320,10 +320,10 @@ MINUTES_HIGHEST = 8
 def minutes(
     nodes: Sequence[NodeState], metric: Metric, trends: Trends, now: float, size: tuple[int, int]
 ) -> list[Spans]:
-    """For each node a heading and a band for each of its GPUs, or for its host, and a time axis under all.
+    """Plot a band for each GPU of each node, or for its host, above one time axis.
 
-    ``size`` is how many cells and lines there are at most: no line where not all fit. As they aren't drawn
-    at every reading, the newest value isn't told.
+    ``size`` is the space in cells and lines; nothing is drawn where not all bands fit. Newest values are left
+    out because the plots aren't redrawn for every sample.
     """
     cells, room = size
     known = [node for node in nodes if node.facts]

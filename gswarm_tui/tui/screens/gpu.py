@@ -1,4 +1,4 @@
-"""One GPU: all metrics, their history and its processes."""
+"""GPU screen: all metrics, their history and the GPU's processes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LABEL_WIDTH = 17
 VALUE_WIDTH = 10
 BAR_WIDTH = 14
 NARROW = 1 + LABEL_WIDTH + 1 + VALUE_WIDTH + 2 + BAR_WIDTH
-"""Cells of the list without meanings."""
+"""Cells of the metric list without meanings."""
 MEANING_LEAST = 30
 
 
 def metric_lines(node: NodeState, row: int, cells: int, now: float) -> list[Spans]:
-    """One line a metric; what wasn't measured says why instead of what it means."""
+    """Return a line per metric; an unmeasured one shows the reason in the place of its meaning."""
     if row >= len(node.facts):
         return []
     old = node.standing(now) is not Standing.LIVE
@@ -67,7 +67,7 @@ def metric_lines(node: NodeState, row: int, cells: int, now: float) -> list[Span
 
 
 def _bar(metric: Metric, value: float, top: float | None) -> Span:
-    """A bar where the scale has an end; performance states count down from the fastest and have none."""
+    """Draw a bar where the scale has an end; performance states have none."""
     if top is None or metric.unit == "P" or math.isnan(value):
         return Span(" " * BAR_WIDTH)
     level = float(fractions(metric, np.array([value]), top)[0])
@@ -75,7 +75,7 @@ def _bar(metric: Metric, value: float, top: float | None) -> Span:
 
 
 def in_words(bits: float) -> tuple[str, str]:
-    """Clock reasons in words, and the role they are written in."""
+    """Return clock reasons as text, and the text's role."""
     if math.isnan(bits):
         return DASH, "dim"
     held = reason_names(int(bits))
@@ -86,7 +86,7 @@ def in_words(bits: float) -> tuple[str, str]:
 
 
 def why_missing(node: NodeState, row: int, metric: Metric) -> str:
-    """The reason that a node gives for a GPU's metric, or what is likely."""
+    """Return why a GPU's metric is missing."""
     if node.hello is None:
         return "the node has not connected yet"
     known = node.hello.capabilities
@@ -112,21 +112,21 @@ PLOTTED = (
     "mem_temp_c",
     "mem_clock_mhz",
 )
-"""What is plotted, the most telling first: as many as fit."""
+"""Plotted metrics, most important first: as many as fit."""
 PANEL_WIDTH, PANEL_HEIGHT = 38, 6
 WIDE = 100
 PROCESSES_MOST = 4
 
 
 def grid(cells: int, lines: int) -> tuple[int, int]:
-    """Columns and rows of panels that fit."""
+    """Return the columns and rows of panels that fit."""
     columns = max(1, min(4, (cells + GAP) // (PANEL_WIDTH + GAP)))
     rows = max(1, min(-(-len(PLOTTED) // columns), lines // PANEL_HEIGHT))
     return columns, rows
 
 
 class GpuScreen(ViewerScreen):
-    """One GPU of a node; ``gpu`` is its position in the node."""
+    """A GPU of a node; ``gpu`` is its position in the node."""
 
     SCREEN = GPU
     BINDINGS = bindings_of(SCREEN)
@@ -145,7 +145,7 @@ class GpuScreen(ViewerScreen):
         self._trends = Trends()
 
     def compose(self) -> ComposeResult:
-        """Title, views, then metrics, plots and processes."""
+        """Title, views, metrics, plots and processes."""
         yield Bar(id="title")
         yield ViewBar(self.VIEWS)
         with Vertical(id="body"):
@@ -157,16 +157,16 @@ class GpuScreen(ViewerScreen):
 
     @property
     def state(self) -> NodeState:
-        """The GPU's node as the fleet knows it."""
+        """The GPU's node."""
         return self.fleet.nodes[self.node]
 
     @property
     def view(self) -> str:
-        """The view that is shown."""
+        """The selected view."""
         return self.query_one(ViewBar).picked
 
     def draw(self) -> None:
-        """Show the GPU as it is now."""
+        """Draw the GPU."""
         now, node = self.feed.now(), self.state
         self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, self.feed, self.size.width))
         self._trends.settle(now - self.feed.started_at)
@@ -184,7 +184,7 @@ class GpuScreen(ViewerScreen):
         self.query_one(ViewBar).show_hint(self._trends.span_in_words if plots.display else "")
 
     def _arrange(self) -> None:
-        """Show the parts of the view; the overview has metrics and processes where there is room."""
+        """Show the widgets of the view; the overview has metrics and processes where they fit."""
         view, room = self.view, self.query_one("#body").size
         wide = room.width >= WIDE
         metrics, processes = self.query_one("#metrics"), self.query_one("#processes", TableView)
@@ -220,11 +220,11 @@ class GpuScreen(ViewerScreen):
     # What people do
 
     def on_resize(self) -> None:
-        """Fit the parts into the new size."""
+        """Fit into the new size."""
         self.update_after_layout()
 
     def on_canvas_resized(self) -> None:
-        """Draw into the new room."""
+        """Draw into the new space."""
         self.update_after_layout()
 
     def on_view_bar_picked(self) -> None:
@@ -234,7 +234,7 @@ class GpuScreen(ViewerScreen):
         self.update_after_layout()
 
     def action_move(self, where: str) -> None:
-        """Go to the GPU before or after this one, also across nodes; up and down move in what scrolls."""
+        """Show the next or previous GPU, also of other nodes; up and down scroll."""
         if where in ("left", "right"):
             self._step(-1 if where == "left" else 1)
         elif self.view == METRICS:
@@ -258,6 +258,6 @@ class GpuScreen(ViewerScreen):
         self.query_one(ViewBar).step(by)
 
     def action_step_span(self) -> None:
-        """Plot a longer time."""
+        """Change the plotted time range."""
         self._trends.lengthen()
         self.update_view()

@@ -1,4 +1,4 @@
-"""All keys and signs."""
+"""Help: all keys of a screen, signs and the filter language."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FILTERS: tuple[tuple[str, str], ...] = (
 
 
 def help_lines(place: str, mode: str) -> list[Line]:
-    """What can be done in a place and a mode, by group; then the signs and the filter language."""
+    """Return a screen's actions by group, then the signs and the filter language."""
     lines: list[Line] = []
     for group in GROUPS:
         actions = [action for action in actions_of(place, mode) if action.group == group]
@@ -51,7 +51,7 @@ def _entry(what: str, meaning: str) -> Line:
 
 
 class HelpScreen(ModalScreen[None], inherit_bindings=False):
-    """All keys of a place, and what the signs mean."""
+    """Help for a screen and mode."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark,f1,enter,ctrl+c", "app.pop_screen")
@@ -68,6 +68,6 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         self._mode = mode
 
     def compose(self) -> ComposeResult:
-        """The lines, scrolling where they don't fit."""
+        """Scrollable lines."""
         with VerticalScroll():
             yield Bar(*help_lines(self._place, self._mode))

@@ -1,4 +1,4 @@
-"""One node: its GPUs, their history, its host, its processes and what it could not measure."""
+"""Node screen: GPUs, their history, the host, processes and unmeasured metrics."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ WORDS_WIDTH = HOST_LABEL_WIDTH + HOST_VALUE_WIDTH + 2
 
 
 def host_columns(width: int) -> int:
-    """How many metrics stand side by side."""
+    """Return how many host metrics fit side by side."""
     return max(1, min(4, (width - 1 + HOST_GAP) // (CELL_WIDTH + HOST_GAP)))
 
 
 def host_height(width: int) -> int:
-    """Lines that all metrics need."""
+    """Return the lines of all host metrics."""
     return -(-len(HOST_METRICS) // host_columns(width))
 
 
 def host_lines(node: NodeState, trends: Trends, width: int, now: float) -> list[Spans]:
-    """All host metrics, column by column."""
+    """Draw all host metrics, column by column."""
     columns = host_columns(width)
     height = host_height(width)
     curve = max(4, (width - 1 - HOST_GAP * (columns - 1)) // columns - WORDS_WIDTH)
@@ -84,7 +84,7 @@ def host_lines(node: NodeState, trends: Trends, width: int, now: float) -> list[
 
 
 def host_plots(node: NodeState, trends: Trends, width: int, height: int, now: float) -> list[Spans]:
-    """All host metrics below each other over one time axis; side by side where there are too few lines."""
+    """Draw all host metrics above one time axis; side by side where lines are few."""
     each = (height - 1) // len(HOST_METRICS)
     if each < 1:
         return host_lines(node, trends, width, now)
@@ -98,7 +98,7 @@ def host_plots(node: NodeState, trends: Trends, width: int, height: int, now: fl
 
 
 def _lines(metric: Metric, plot: PlotSeries, height: int) -> list[Spans]:
-    """One metric: its curve of so many lines, with name and value before the lowest."""
+    """Draw a metric's curve, with name and value on its lowest line."""
     quiet = plot.old or plot.now == DASH
     words = (
         Span(f"{metric.label:<{HOST_LABEL_WIDTH}} ", "dim"),
@@ -117,9 +117,9 @@ TALLER = 12
 
 @dataclass(frozen=True)
 class Heights:
-    """Lines of each part of the overview; 0 is hidden. ``band`` is the height of one GPU's curve.
+    """Lines of each part of the overview, 0 for hidden. ``band`` is the height of a GPU's curve.
 
-    With ``band`` 0 there is no room for all GPUs: the plot is of the GPU under the cursor.
+    With ``band`` 0 not all GPUs fit: only the GPU under the cursor is plotted.
     """
 
     gpus: int
@@ -130,7 +130,7 @@ class Heights:
 
 
 def heights(room: int, gpus: int, host: int, processes: int) -> Heights:
-    """Share the lines of the overview: GPUs and plots first, then host and processes where they fit."""
+    """Share the overview's lines: GPUs and plots first, then host and processes where they fit."""
     table = min(max(gpus, 1) + 2, max(5, room - PANEL_LOWEST))
     left = max(0, room - table)
     bands = gpus + 1
@@ -150,7 +150,7 @@ def heights(room: int, gpus: int, host: int, processes: int) -> Heights:
 
 
 class NodeScreen(ViewerScreen):
-    """One node. The GPU table's column cursor picks the metric that is plotted."""
+    """A node. The column cursor of the GPU table selects the plotted metric."""
 
     SCREEN = NODE
     BINDINGS = bindings_of(SCREEN)
@@ -167,7 +167,7 @@ class NodeScreen(ViewerScreen):
         self._band = 0
 
     def compose(self) -> ComposeResult:
-        """Title, views, then everything that a view may show."""
+        """Title, views, and the widgets of all views."""
         yield Bar(id="title")
         yield ViewBar(self.VIEWS)
         with Vertical(id="body"):
@@ -179,28 +179,28 @@ class NodeScreen(ViewerScreen):
         yield from self.compose_footer()
 
     def on_mount(self) -> None:
-        """The cursor begins on the GPU that was asked for."""
+        """Put the cursor on the requested GPU."""
         self.query_one("#gpus", TableView).cursor = self.gpu or 0
         self._focus_view()
 
     @property
     def state(self) -> NodeState:
-        """The node as the fleet knows it."""
+        """The node's state."""
         return self.fleet.nodes[self.node]
 
     @property
     def view(self) -> str:
-        """The view that is shown."""
+        """The selected view."""
         return self.query_one(ViewBar).picked
 
     @property
     def table(self) -> TableView:
-        """The table that moving keys move in."""
+        """The table that the arrow keys move in."""
         names = {PROCESSES: "#processes", UNMEASURED: "#unmeasured"}
         return self.query_one(names.get(self.view, "#gpus"), TableView)
 
     def draw(self) -> None:
-        """Show the node as it is now."""
+        """Draw the node."""
         now, node = self.feed.now(), self.state
         self.query_one("#title", Bar).show(*node_title(node, self.feed, self.size.width))
         self._trends.settle(now - self.feed.started_at)
@@ -227,7 +227,7 @@ class NodeScreen(ViewerScreen):
             self.query_one("#unmeasured", TableView).show(unmeasured_rows(node.hello))
 
     def _arrange(self) -> None:
-        """Give each part of the view its lines."""
+        """Set the height of each widget."""
         room, node = self.query_one("#body").size.height, self.state
         gpus = len(node.facts)
         parts = {
@@ -278,7 +278,7 @@ class NodeScreen(ViewerScreen):
         return marks_in(self.fleet.event_log, window(now, self._trends.span_s, bins))
 
     def _hint(self, node: NodeState) -> str:
-        """What is plotted: the metric and its scale, as bands have no room for it."""
+        """Return the plotted metric and its scale, which bands don't print."""
         if self.view not in (ALL, PLOTS):
             return self._trends.span_in_words if self.view == HOST else ""
         facts = node.facts[0] if node.facts else None
@@ -294,7 +294,7 @@ class NodeScreen(ViewerScreen):
         self.update_after_layout()
 
     def on_canvas_resized(self) -> None:
-        """Draw into the new room."""
+        """Draw into the new space."""
         self.update_after_layout()
 
     def on_view_bar_picked(self) -> None:
@@ -308,19 +308,19 @@ class NodeScreen(ViewerScreen):
         self.set_focus(self.query_one(target) if target else self.table)
 
     def on_table_view_moved(self, event: TableView.Moved) -> None:
-        """Another GPU or another metric: plot it."""
+        """Plot the selected GPU and metric."""
         if event.table.id == "gpus":
             self._metric = metric_at(event.column)
             self.gpu = event.row
             self.update_view()
 
     def on_table_view_chosen(self, event: TableView.Chosen) -> None:
-        """Go to the GPU of a row."""
+        """Open the GPU of a row."""
         if event.table.id == "gpus":
             self.viewer.show_gpu(self.node, event.row)
 
     def action_move(self, where: str) -> None:
-        """Move the cursor, or scroll where there is none."""
+        """Move the cursor, or scroll a view without one."""
         if self.view == HOST:
             self.query_one("#host", Canvas).scroll_relative(y=-1 if where == "up" else 1, animate=False)
         elif self.view == PLOTS and where in ("left", "right"):
@@ -337,12 +337,12 @@ class NodeScreen(ViewerScreen):
         self.query_one(ViewBar).step(by)
 
     def action_step_span(self) -> None:
-        """Plot a longer time."""
+        """Change the plotted time range."""
         self._trends.lengthen()
         self.update_view()
 
     def action_metric(self, name: str) -> None:
-        """Plot a metric of the catalogue; one of the host shows the host."""
+        """Plot a metric; a host metric shows the host view."""
         if name in GPU_BY_NAME:
             self.query_one("#gpus", TableView).pick_column(column_of(GPU_BY_NAME[name]))
         elif name in HOST_BY_NAME:

@@ -1,4 +1,4 @@
-"""Processes on GPUs as rows of a table."""
+"""Rows of the tables on the node and GPU screens: GPUs, processes, unmeasured metrics."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ FROZEN = 1
 
 
 def gpu_columns() -> tuple[TableColumn, ...]:
-    """The GPU's index, then one column a metric, in the catalogue's order."""
+    """Return the index column and one column per metric, in the catalogue's order."""
     metrics = (TableColumn(m.short, max(len(m.short), 5), shown_unit(m).name) for m in GPU_METRICS)
     return (TableColumn("GPU", 4, frozen=True), *metrics)
 
 
 def metric_at(column: int) -> Metric:
-    """The metric in a column of the table."""
+    """Return the metric of a column."""
     return GPU_METRICS[max(0, column - FROZEN)]
 
 
 def column_of(metric: Metric) -> int:
-    """The column of a metric."""
+    """Return the column of a metric."""
     return GPU_METRICS.index(metric) + FROZEN
 
 
 def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
-    """One row a GPU; the picked metric has its heat, data that isn't fresh and GPUs of others are dim."""
+    """Return a row per GPU; the picked metric is coloured, stale data and others' GPUs are faint."""
     old = node.standing(now) is not Standing.LIVE
     values = node.gpus
     column = GPU_METRICS.index(picked)
@@ -71,7 +71,7 @@ UNMEASURED_TABLE = (
 
 
 def unmeasured_rows(hello: Hello) -> list[Row]:
-    """One row a reason; the catalogue's label where the name is a metric's."""
+    """Return a row per unmeasured metric with its reason."""
     rows: list[Row] = []
     for name, why in sorted(hello.capabilities.items()):
         where, _, metric = name.rpartition(".")
@@ -97,7 +97,7 @@ PROCESS_TABLE = (
 
 
 def process_rows(hello: Hello, processes: Iterable[ProcessSample], *, old: bool) -> list[Row]:
-    """One row a process and GPU, by GPU and then by its memory; dim where the data isn't fresh."""
+    """Return a row per process and GPU, sorted by GPU and memory; stale data is faint."""
     rows = []
     for process in sorted(processes, key=lambda p: (p.gpu, -_number(hello, p, "gpu_memory_mib"), p.pid)):
         index = hello.gpus[process.gpu].index if process.gpu < len(hello.gpus) else process.gpu

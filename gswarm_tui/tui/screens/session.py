@@ -1,4 +1,4 @@
-"""One session: what it came to, its nodes, GPUs and processes, and what happened in it."""
+"""Session screen: summary, nodes, GPUs, processes and events of one session."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from gswarm_tui.tui.widgets.view_bar import ViewBar
 
 ALL, NODES, GPUS, PROCESSES, EVENTS = "summary", "nodes", "GPUs", "processes", "events"
 TABLE_LEAST = 5
-"""Lines of a table below the summary; with less room it is left to its own view."""
+"""Lines of a table below the summary; with fewer it is only in its own view."""
 
 
 def named(session: Session) -> SessionKey:
-    """What tells a session of the fleet from all others of the recording."""
+    """Return the key of a session in the recording."""
     return SessionKey(session.name, session.started_at)
 
 
 class SessionScreen(ComputedScreen[SessionDetails]):
-    """A session of the fleet, by its id, as the recording has it."""
+    """A session as the recording has it."""
 
     SCREEN = SESSION
     BINDINGS = bindings_of(SCREEN)
@@ -43,7 +43,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         self._session = session
 
     def compose(self) -> ComposeResult:
-        """Title, views, the summary in lines, a table."""
+        """Title, views, summary, table."""
         yield Bar(id="title")
         yield ViewBar(self.VIEWS)
         yield Canvas(id="summary")
@@ -52,32 +52,32 @@ class SessionScreen(ComputedScreen[SessionDetails]):
 
     @property
     def session(self) -> Session:
-        """The session as the fleet has it now, or had it last."""
+        """The session's present state, or its last one."""
         return self.fleet.sessions.sessions.get(self._session.session_id, self._session)
 
     @property
     def view(self) -> str:
-        """The view that is shown."""
+        """The selected view."""
         return self.query_one(ViewBar).picked
 
     def compute(self, queries: RecordingQueries) -> SessionDetails:
-        """Ask for all of it at once."""
+        """Query all details at once."""
         return queries.details(named(self._session))
 
     def still_recording(self, result: SessionDetails) -> bool:
-        """Whether it is still being recorded."""
+        """Whether the session is still recorded."""
         return result.summary.running
 
     def has_ended(self) -> bool:
-        """Whether it is over."""
+        """Whether the session has ended."""
         return not self.session.running
 
     def chosen_session(self) -> Session | None:
-        """The session that keys mean here."""
+        """Return the session of this screen."""
         return self.session
 
     def draw(self) -> None:
-        """Show what is known."""
+        """Draw the session."""
         super().draw()
         session = self.session
         standing = Span("● running", "good") if session.running else Span("○ ended", "dim")
@@ -141,7 +141,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         self.query_one(ViewBar).step(by)
 
     def action_move(self, where: str) -> None:
-        """Move in the table; where there is none, in the summary."""
+        """Move in the table, or scroll the summary."""
         table = self.query_one(TableView)
         if table.display:
             table.move(where)
@@ -149,7 +149,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
             self.query_one("#summary", Canvas).scroll_relative(y=SCROLLED[where], animate=False)
 
     async def action_open(self) -> None:
-        """Go to the time of an event, else to where the session starts."""
+        """Go to the time of the selected event, else to the session's start."""
         at = self.session.started_at
         row = self.query_one(TableView).cursor
         if self.view == EVENTS and self.result is not None and row < len(self.result.events):
@@ -157,11 +157,11 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         await self.viewer.go_to_time(at)
 
     async def on_table_view_chosen(self) -> None:
-        """A second click."""
+        """Go there on a second click."""
         await self.action_open()
 
     def action_compare(self) -> None:
-        """Ask for another session, and show both side by side."""
+        """Ask for another session and compare both."""
         others = [
             s for s in self.fleet.sessions.sessions.values() if s.session_id != self._session.session_id
         ]

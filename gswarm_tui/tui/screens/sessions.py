@@ -1,4 +1,4 @@
-"""All sessions of the recording, those that run first."""
+"""Sessions screen: all sessions of the recording, running ones first."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ PLOTTED = ("util_pct", "power_w")
 PLOTS_LEAST, PLOTS_MOST = 9, 24
 """Lines of the chosen session's plots."""
 CHROME = 4
-"""Lines of title, heading of the plots and footer, and one to spare."""
+"""Lines of title, plot heading and footer, and a spare one."""
 PLOTS_FROM = 20
-"""Lines of the whole screen from which on there is room for plots."""
+"""Lines of a screen with plots."""
 
 
 def in_order(sessions: list[Session]) -> list[Session]:
-    """Those that run first, the newest start first among each."""
+    """Sort running sessions first, then the newest first."""
     return sorted(sessions, key=lambda s: (not s.running, -s.started_at))
 
 
 def session_rows(sessions: list[Session], fleet: Fleet, now: float, zone: tzinfo | None) -> list[Row]:
-    """One row a session: a glyph for running, name, start, length, means, energy, what is missing, note."""
+    """Return a row per session: state, name, start, duration, means, energy, missing data and note."""
     rows: list[Row] = []
     for session in sessions:
         partial = session.partial(fleet.nodes, now, stale_after_s(fleet.interval_s))
@@ -74,7 +74,7 @@ def session_rows(sessions: list[Session], fleet: Fleet, now: float, zone: tzinfo
 
 
 def session_columns(rows: Sequence[Row], cells: int) -> tuple[TableColumn, ...]:
-    """The table's columns with names as wide as they are; notes get half of the room that is left over."""
+    """Return the columns with full names; notes get half of the remaining width."""
     longest, note = (max((width(row[at].text) for row in rows), default=0) for at in (NAME, NOTE))
     spare = cells - 1 - sum(column.width + 1 for column in SESSION_TABLE)
     left = spare - min(max(0, note - SESSION_TABLE[NOTE].width), spare // 2)
@@ -86,13 +86,13 @@ def session_columns(rows: Sequence[Row], cells: int) -> tuple[TableColumn, ...]:
 
 
 def started(at: float, now: float, zone: tzinfo | None) -> str:
-    """A start as a clock time, as a day where it was on another one."""
+    """Format a start as a time, or as a date if it isn't today."""
     begun, today = datetime.fromtimestamp(at, zone), datetime.fromtimestamp(now, zone)
     return f"{begun:%H:%M:%S}" if begun.date() == today.date() else f"{begun:%d %b}"
 
 
 class SessionsScreen(ViewerScreen):
-    """All sessions; keys start, stop, rename and annotate them."""
+    """Table of sessions; keys start, stop, rename and annotate them."""
 
     SCREEN = SESSIONS
     BINDINGS = bindings_of(SCREEN)
@@ -105,18 +105,18 @@ class SessionsScreen(ViewerScreen):
         self._drawn: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """A line of totals and the list."""
+        """Title, table, plots."""
         yield Bar(id="title")
         yield TableView(SESSION_TABLE)
         yield Canvas(id="plots")
         yield from self.compose_footer()
 
     def reset(self) -> None:
-        """Plot anew."""
+        """Draw the plots again."""
         self._drawn = ()
 
     def draw(self) -> None:
-        """Show the sessions as they are now, the cursor on the session where it was."""
+        """Draw the sessions; the cursor stays on its session."""
         now = self.feed.now()
         before = self.chosen_session()
         self._shown = in_order(list(self.fleet.sessions.sessions.values()))
@@ -141,9 +141,9 @@ class SessionsScreen(ViewerScreen):
         self._plot(now)
 
     def _plot(self, now: float) -> None:
-        """The chosen session's course, where the list leaves room for it.
+        """Plot the selected session where the table leaves space.
 
-        It goes through the history of every node, so it is drawn once a second at most.
+        This reads the history of every node, so it is drawn at most once a second.
         """
         session, plots = self.chosen_session(), self.query_one("#plots", Canvas)
         plots.display = session is not None and self.lines >= PLOTS_FROM
@@ -185,7 +185,7 @@ class SessionsScreen(ViewerScreen):
         self.query_one(TableView).move(where)
 
     def on_table_view_moved(self) -> None:
-        """Another session: show its course."""
+        """Plot the selected session."""
         self._plot(self.feed.now())
 
     def on_resize(self) -> None:
@@ -197,13 +197,13 @@ class SessionsScreen(ViewerScreen):
         self.query_one(TableView).choose()
 
     def on_table_view_chosen(self) -> None:
-        """Enter, or a second click: open it."""
+        """Open the session."""
         session = self.chosen_session()
         if session is not None:
             self.viewer.show_session(session)
 
     def action_pick(self) -> None:
-        """Pick the session under the cursor for a comparison, or drop it."""
+        """Pick the session under the cursor for a comparison, or unpick it."""
         session = self.chosen_session()
         if session is not None:
             self._picked ^= {session.session_id}
@@ -211,7 +211,7 @@ class SessionsScreen(ViewerScreen):
             self.update_view()
 
     def action_compare(self) -> None:
-        """Compare the picked sessions, the one under the cursor last if only one other is."""
+        """Compare the picked sessions; a single one with the session under the cursor."""
         chosen = self.chosen_session()
         picked = [s for s in self._shown if s.session_id in self._picked]
         if len(picked) == 1 and chosen is not None and chosen not in picked:
@@ -222,7 +222,7 @@ class SessionsScreen(ViewerScreen):
             self.viewer.show_notice("pick two or more sessions with p, then compare them")
 
     def action_rename(self) -> None:
-        """Ask for another name."""
+        """Ask for a new name."""
         session = self.chosen_session()
         if session is not None:
             asked = FormDialog("rename session", [FormField("name", session.name)])

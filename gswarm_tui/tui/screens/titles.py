@@ -1,4 +1,4 @@
-"""What a node or GPU is and how it stands, as the lines at the top of its screen."""
+"""Title lines of the screens: name, status, hardware and link of a node or GPU."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
 from gswarm_tui.tui.screens.host import Feed
 
 ERROR_SHORTEST = 12
-"""Less than so many cells of a sentence say nothing."""
+"""An error cut to fewer cells can't be understood."""
 MOST_LINES = 8
-"""A sentence, which a node may have said, takes no more of its screen; what launchers tell has room."""
+"""Lines that an error may take of its screen."""
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Facts in one line; those that aren't known are left out."""
+    """Join facts; unknown ones are left out."""
     return " · ".join(part for part in parts if part)
 
 
 def title_line(left: list[Span], feed: Feed, cells: int) -> Line:
-    """A title with, at the right, how the recording goes and whether what is seen is simulated.
+    """Return a title with the recorder's state and "SIMULATED" at the right.
 
-    Where it doesn't fit, the recording goes first, then the end of the title; "SIMULATED" always stays. What
-    is wrong with the recording is told as far as there is room.
+    Where they don't fit, the state is left out first, then the end of the title; "SIMULATED" always stays. An
+    error of the recorder is cut to the space.
     """
     simulated = any(n.hello is not None and n.hello.simulated for n in feed.fleet.nodes.values())
     chip = [Span(" SIMULATED ", "chip"), Span(" ")] if simulated else []
@@ -43,7 +43,7 @@ def title_line(left: list[Span], feed: Feed, cells: int) -> Line:
 
 
 def standing_spans(node: NodeState, now: float) -> list[Span]:
-    """Sign and word of a node's standing, with the age of its data where that matters."""
+    """Return sign and name of a node's status, with the age of old data."""
     standing = node.standing(now)
     if standing is Standing.LIVE:
         return [Span("● live", "good")]
@@ -53,7 +53,7 @@ def standing_spans(node: NodeState, now: float) -> list[Span]:
 
 
 def node_title(node: NodeState, feed: Feed, cells: int) -> list[Line]:
-    """Name and standing, what it is, how its link does (or, in full, why it is lost and what to do)."""
+    """Return name, status, hardware and link, or why the node is lost and what to do."""
     now = feed.now()
     left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
     left.append(Span(f"  {gpu_names(node)}"))
@@ -61,7 +61,7 @@ def node_title(node: NodeState, feed: Feed, cells: int) -> list[Line]:
 
 
 def gpu_names(node: NodeState) -> str:
-    """Its GPUs by name: "8 × NVIDIA H100 80GB HBM3"."""
+    """Return a node's GPUs: "8 × NVIDIA H100 80GB HBM3"."""
     if node.hello is None:
         return ""
     names = Counter(clean(facts.name) for facts in node.facts)
@@ -69,7 +69,7 @@ def gpu_names(node: NodeState) -> str:
 
 
 def host_facts(node: NodeState) -> str:
-    """CPU, memory, kernel, driver and CUDA in one line."""
+    """Return CPU, memory, kernel, driver and CUDA in one line."""
     if node.hello is None:
         return "no data from this node yet"
     host = node.hello.host
@@ -86,7 +86,7 @@ def host_facts(node: NodeState) -> str:
 
 
 def _what_and_how(node: NodeState, what: str, now: float, cells: int) -> list[Line]:
-    """What it is and how its link does, or what is wrong with it, what to do and when it is tried again."""
+    """Return hardware and link, or the problem, the next retry and what to do."""
     standing = node.standing(now)
     if standing in (Standing.LOST, Standing.CONNECTING) and node.reason:
         retry = "" if node.retry_at is None else f"retry in {max(0.0, node.retry_at - now):.0f} s"
@@ -99,7 +99,7 @@ def _what_and_how(node: NodeState, what: str, now: float, cells: int) -> list[Li
 
 
 def _told(words: str, role: str, cells: int) -> list[Line]:
-    """A sentence on as many lines as it needs: what to do about a node must be read to its end."""
+    """Wrap a sentence: what to do about a node must be readable to its end."""
     room = max(20, cells - 2)
     lines = wrap(clean(words), room)
     if len(lines) > MOST_LINES:
@@ -108,7 +108,7 @@ def _told(words: str, role: str, cells: int) -> list[Line]:
 
 
 def link_line(node: NodeState) -> Line:
-    """How a link does: interval, lateness, clocks, frames."""
+    """Return a link's interval, lateness, clock offset and frames."""
     trip = node.round_trip_s
     return [
         Span(
@@ -130,14 +130,14 @@ def link_line(node: NodeState) -> Line:
 
 
 def milliseconds(seconds: float) -> str:
-    """A clock's offset: "+0.3 ms", "−2.1 s"."""
+    """Format a clock offset: "+0.3 ms", "−2.1 s"."""
     sign = "−" if seconds < 0 else "+"
     size = abs(seconds)
     return f"{sign}{size * 1000:.1f} ms" if size < 1 else f"{sign}{size:.1f} s"
 
 
 def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:
-    """Which GPU, how its node stands and what it is, or what is wrong with its node and what to do."""
+    """Return GPU, status and hardware, or the node's problem and what to do."""
     now = feed.now()
     if row >= len(node.facts):
         left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]

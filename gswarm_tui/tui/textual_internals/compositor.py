@@ -1,8 +1,6 @@
-"""What the terminal shows already, so that only cells which look different are written to it.
+"""Writes only changed cells to the terminal: compares each update of Textual's compositor with the last ones.
 
-Textual writes a line anew from the left edge of the widget that changed, each piece of it with both of its
-colours. Over SSH that is felt: a second of a quiet screen is some kilobytes. Here a frame becomes the cells
-that differ from the frame before, and colours are told where they change.
+Why, and what it depends on: docs/decisions/006-textual-compositor.md.
 """
 
 from __future__ import annotations
@@ -39,14 +37,14 @@ _ATTRIBUTES = {
 }
 _SEEN_ON_BLANKS = set("479")
 _BRIDGED = 4
-"""So few unchanged cells between two that changed are written, too: going over them takes as many bytes."""
+"""Unchanged cells between changed ones that are written too: skipping them takes as many bytes."""
 
 # One cell each: ASCII, Latin, Greek, Cyrillic, dashes, arrows, signs, boxes, blocks, braille.
 _SINGLE = re.compile("[ -~¡-¬®-ˬͰ-͵Ͷ-ͽА-я–—…←-↓−≈─-▟■-▬►●-◦✓⠀-⣿]*").fullmatch
 
 
 class CellStyle(NamedTuple):
-    """How a cell is drawn, as parameters of the escape that sets it; None where it can't be seen."""
+    """Style of a cell as parameters of its escape sequence; None where it can't be seen."""
 
     attributes: str | None
     colour: str | None
@@ -57,14 +55,14 @@ _PLAIN = CellStyle("", "39", "49")
 
 
 class TerminalLine:
-    """One line of the terminal: for each cell its character ("" in a wide one's second cell) and its ink."""
+    """A line of the terminal: character ("" in a wide one's second cell) and style of each cell."""
 
     def __init__(self) -> None:
         self.chars: list[str | None] = []
         self.inks: list[CellStyle | None] = []
 
     def changed(self, at: int, chars: list[str], inks: list[CellStyle]) -> Iterator[tuple[int, int]]:
-        """Put these cells in the place of those from a column on; the stretches that differ, in order."""
+        """Replace the cells from a column on; yields the ranges that differ, in order."""
         end = at + len(chars)
         missing = end - len(self.chars)
         if missing > 0:
@@ -88,7 +86,7 @@ class TerminalLine:
 
 
 def _whole(chars: list[str], first: int, last: int) -> tuple[int, int]:
-    """The stretch from a changed cell to another, without half of a wide character."""
+    """Return the range between two changed cells, widened to whole characters."""
     while first and not chars[first]:
         first -= 1
     end = last + 1
@@ -98,22 +96,22 @@ def _whole(chars: list[str], first: int, last: int) -> tuple[int, int]:
 
 
 class TerminalCells:
-    """Remembers what was written; ``forget`` when something else may have drawn on it."""
+    """Cells that were written to the terminal; ``forget`` them when others may have drawn on it."""
 
     def __init__(self) -> None:
         self._lines: dict[int, TerminalLine] = {}
 
     def forget(self) -> None:
-        """Nothing is known of what is on it."""
+        """Write every cell again."""
         self._lines.clear()
 
     def changes(self, drawn: RenderableType | None) -> RenderableType | None:
-        """What Textual drew as what differs; anything but a compositor's update stays as it is."""
+        """Return an update that writes only changed cells; anything else is returned unchanged."""
         update: object = drawn
         return ChangedCells(self, update) if isinstance(update, CompositorUpdate) else drawn
 
     def frame(self, update: CompositorUpdate, console: Console) -> str | None:
-        """The text that brings an update to the terminal, None for one of an unknown kind."""
+        """Return the text to write for an update, None for an unknown kind."""
         if isinstance(update, LayoutUpdate):
             strips = _all_of(update)
         elif isinstance(update, ChopsUpdate):
@@ -131,18 +129,18 @@ class TerminalCells:
 
 
 class ChangedCells(CompositorUpdate):
-    """An update of which only what differs is written."""
+    """Update that writes only changed cells."""
 
     def __init__(self, terminal: TerminalCells, update: CompositorUpdate) -> None:
         self._terminal, self._update = terminal, update
 
     def render_segments(self, console: Console) -> str:
-        """The text that is written."""
+        """Return the text to write."""
         text = self._terminal.frame(self._update, console)
         return self._update.render_segments(console) if text is None else text
 
     def __rich__(self) -> str:
-        """Textual never prints an update by Rich."""
+        """Return nothing: Textual never prints an update with Rich."""
         return ""
 
 
@@ -162,7 +160,7 @@ def _those_in(update: ChopsUpdate) -> Iterator[tuple[int, int, Strip]]:
 
 
 class _CellWriter:
-    """Writes cells, and says where and how only as far as that isn't so already."""
+    """Writes cells, with cursor movements and styles only where they change."""
 
     def __init__(self, system: ColorSystem) -> None:
         self._system = system
@@ -171,7 +169,7 @@ class _CellWriter:
         self._ink = _PLAIN
 
     def cells(self, strip: Strip) -> tuple[list[str], list[CellStyle]]:
-        """A strip's characters and inks, one of each for a cell."""
+        """Return the characters and styles of a strip, one of each per cell."""
         chars: list[str] = []
         inks: list[CellStyle] = []
         for text, style, control in strip:
@@ -187,7 +185,7 @@ class _CellWriter:
         return chars, inks
 
     def write(self, y: int, x: int, chars: Sequence[str], inks: Sequence[CellStyle]) -> None:
-        """Write these cells from a place on."""
+        """Write cells from a position."""
         line, column = self._at
         if line == y and x > column:
             self._parts.append(f"\x1b[{x - column}C")
@@ -199,14 +197,14 @@ class _CellWriter:
             while stop < end and inks[stop] is ink:
                 stop += 1
             if ink is not self._ink:
-                told, self._ink = _change(self._ink, ink)
-                self._parts.append(told)
+                sequence, self._ink = _change(self._ink, ink)
+                self._parts.append(sequence)
             self._parts += chars[start:stop]
             start = stop
         self._at = (y, x + end)
 
     def text(self) -> str:
-        """All that was written, and the terminal's own colours again."""
+        """Return the text, ended by a reset of the style."""
         if self._parts:
             self._parts.append("\x1b[0m")
         return "".join(self._parts)
@@ -214,9 +212,9 @@ class _CellWriter:
 
 @lru_cache(maxsize=1024)
 def _split(text: str) -> tuple[str, ...]:
-    """The characters of a text, one for each cell: "" after a wide one, marks without width with theirs."""
+    """Return the characters of a text per cell: "" after a wide one, combining marks with theirs."""
     if _SINGLE(text):
-        return tuple(map(intern, text))  # Python makes a string anew for each character beyond Latin
+        return tuple(map(intern, text))  # Python keeps single strings only for Latin characters
     cells: list[str] = []
     for char in text:
         width = cell_len(char)
@@ -230,20 +228,20 @@ def _split(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _cell_styles(style: Style | None, system: ColorSystem) -> tuple[CellStyle, CellStyle]:
-    """How a style draws characters, and blanks."""
+    """Return the cell style of a style for characters, and for blanks."""
     if style is None:
         return _PLAIN, CellStyle(None, None, "49")
     attributes = ";".join(code for name, code in _ATTRIBUTES.items() if getattr(style, name))
     colour, ground = (
-        default if told is None else ";".join(_possible(told, system).get_ansi_codes(foreground))
-        for told, foreground, default in ((style.color, True, "39"), (style.bgcolor, False, "49"))
+        default if given is None else ";".join(_available(given, system).get_ansi_codes(foreground))
+        for given, foreground, default in ((style.color, True, "39"), (style.bgcolor, False, "49"))
     )
     ink = CellStyle(attributes, colour, ground)
     return ink, ink if _SEEN_ON_BLANKS & set(attributes) else CellStyle(None, None, ground)
 
 
-def _possible(colour: Color, system: ColorSystem) -> Color:
-    """What stands for a colour where there are fewer: the nearest, but for those of a ramp."""
+def _available(colour: Color, system: ColorSystem) -> Color:
+    """Return the terminal's nearest colour; the ramps have their own replacements."""
     steps = eight_bit_steps() if system is ColorSystem.EIGHT_BIT else {}
     step = steps.get(colour.triplet) if colour.triplet is not None else None
     return step or colour.downgrade(system)
@@ -251,7 +249,7 @@ def _possible(colour: Color, system: ColorSystem) -> Color:
 
 @lru_cache(maxsize=4096)
 def _change(old: CellStyle, ink: CellStyle) -> tuple[str, CellStyle]:
-    """What makes a pen draw with another ink, and how it draws then."""
+    """Return the escape sequence from one style to another, and the style after it."""
     attributes = ink.attributes
     if attributes is None:  # a blank: what can't be seen on it stays as it is
         attributes = "" if _SEEN_ON_BLANKS & set(old.attributes or "") else old.attributes
@@ -259,5 +257,5 @@ def _change(old: CellStyle, ink: CellStyle) -> tuple[str, CellStyle]:
     known = _PLAIN if codes else old
     colour = known.colour if ink.colour is None else ink.colour
     codes += [colour or ""] * (colour != known.colour) + [ink.ground] * (ink.ground != known.ground)
-    told = ";".join(filter(None, codes))
-    return f"\x1b[{told}m" if told else "", CellStyle(attributes, colour, ink.ground)
+    sequence = ";".join(filter(None, codes))
+    return f"\x1b[{sequence}m" if sequence else "", CellStyle(attributes, colour, ink.ground)

@@ -1,4 +1,4 @@
-"""A program that was stopped and goes on has its terminal as before; one whose terminal is gone ends."""
+"""Driver that survives suspension (Ctrl-Z, scontrol suspend) and a terminal that goes away."""
 
 from __future__ import annotations
 
@@ -14,64 +14,63 @@ from textual.drivers.linux_driver import LinuxDriver
 
 
 class DetachableFile:
-    """A terminal to write to that may go away: what can't be written then is dropped."""
+    """Terminal file that may go away: writes that fail are dropped."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
 
     def write(self, text: str) -> None:
-        """Write text, if there is where."""
+        """Write text if the terminal exists."""
         with suppress(OSError):
             self._file.write(text)
 
     def flush(self) -> None:
-        """Bring out what was written, if there is where."""
+        """Flush if the terminal exists."""
         with suppress(OSError):
             self._file.flush()
 
     def fileno(self) -> int:
-        """The terminal's descriptor."""
+        """Return the terminal's descriptor."""
         return self._file.fileno()
 
 
 class DetachableDriver(LinuxDriver):
-    """Textual's own, but for a thread that writes on: where it ended, the app would wait for it for ever."""
+    """Textual's driver on a DetachableFile: its writer thread never fails, or the app would wait for it."""
 
-    def __init__(self, *words: Any, **named: Any) -> None:
-        super().__init__(*words, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         file: Any = self._file
-        lasting: Any = DetachableFile(file)
-        self._file = lasting
+        detachable: Any = DetachableFile(file)
+        self._file = detachable
 
 
 def handle_stop_and_continue(driver: Driver | None) -> None:
-    """Take over what Textual does at SIGTSTP and SIGCONT; for a driver of another kind, nothing.
+    """Handle SIGTSTP and SIGCONT in the event loop; other drivers are left alone.
 
-    Textual stops writing in the midst of whatever a SIGTSTP interrupts, and waits for ever where that was
-    handing on something to write. The event loop does so between other things.
+    Textual's own handler suspends in the middle of whatever the signal interrupts, and deadlocks if that
+    holds the writer's lock.
 
-    Textual begins its work on the terminal again, and that is right where it ended it, at a SIGTSTP. Whoever
-    is stopped otherwise, as by ``scontrol suspend``, never ended it: a second reader would take some of the
-    keys, and the first would read on for ever.
+    After SIGSTOP, as sent by ``scontrol suspend``, Textual would start a second reader without having
+    stopped the first: so the application mode is suspended before it is resumed.
     """
     if not isinstance(driver, LinuxDriver):
         return
 
-    def go_on() -> None:
+    def resume() -> None:
         if not driver._must_signal_resume:
             driver.suspend_application_mode()
         driver.resume_application_mode()
 
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTSTP, driver._sigtstp_application)
-    loop.add_signal_handler(signal.SIGCONT, go_on)
+    loop.add_signal_handler(signal.SIGCONT, resume)
 
 
 def hang_up_if_terminal_closed() -> None:
-    """End as at SIGHUP where the terminal was closed and nobody said so.
+    """Raise SIGHUP if the terminal was closed without one.
 
-    The kernel tells only those whose controlling terminal it is; Textual reads the end of its input for ever
-    then, which takes a whole core.
+    The kernel sends SIGHUP only for a controlling terminal; without it Textual would read the end of its
+    input in a loop that takes a whole core.
     """
     try:
         termios.tcgetattr(0)

@@ -1,1 +1,1 @@
-"""What screens are made of; everything live is drawn by line."""
+"""Widgets of the screens. Everything live is drawn by line, never as a widget per cell."""

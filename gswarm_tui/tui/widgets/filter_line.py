@@ -1,4 +1,4 @@
-"""The line in which a filter is typed: it works while it is typed, and tells what it can't read."""
+"""Filter input: the filter applies while it is typed, and errors are shown below it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HINT = "util<5 & power>300   gpu0*   state:lost   !mine   rank:0-7   iowait>20  
 
 
 class FilterLine(Vertical):
-    """Takes the place of the footer while a filter is typed."""
+    """Input line above the footer."""
 
     DEFAULT_CSS = """
     FilterLine { height: 2; display: none; background: $background; }
@@ -32,30 +32,30 @@ class FilterLine(Vertical):
 
     @dataclass
     class Changed(Message):
-        """Another filter is wanted, None for none."""
+        """The filter changed; None shows all."""
 
         filter: Filter | None
 
     def compose(self) -> ComposeResult:
-        """What is typed, and what is said about it."""
+        """Input and message."""
         yield Input(id="filter", disabled=True)
-        yield Bar(id="filter-said")
+        yield Bar(id="filter-message")
 
     def ask(self, text: str) -> None:
-        """Open, with a text to begin from."""
+        """Open with a text."""
         self.add_class("asking")
         line = self.query_one(Input)
         line.disabled = False
         line.value = text
         line.focus()
-        self._say("")
+        self._show_message("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Use what can be read."""
+        """Apply a valid filter."""
         event.stop()
         if not self.has_class("asking"):
             return
-        self._say(event.value)
+        self._show_message(event.value)
         try:
             wanted = parse(event.value)
         except FilterError:
@@ -63,13 +63,13 @@ class FilterLine(Vertical):
         self.post_message(self.Changed(wanted if event.value.strip() else None))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the filter, if it can be read."""
+        """Close if the filter is valid."""
         event.stop()
-        if not self._say(event.value):
+        if not self._show_message(event.value):
             self._close()
 
     def action_drop(self) -> None:
-        """Close, and show everything."""
+        """Close and clear the filter."""
         self._close()
         self.post_message(self.Changed(None))
 
@@ -79,14 +79,14 @@ class FilterLine(Vertical):
         line.disabled = True
         self.screen.set_focus(None)
 
-    def _say(self, text: str) -> bool:
-        """Tell what is wrong under its column; answers whether anything is."""
-        said = self.query_one("#filter-said", Bar)
+    def _show_message(self, text: str) -> bool:
+        """Show the error under its column, else the hint; whether the text has an error."""
+        message = self.query_one("#filter-message", Bar)
         try:
             parse(text)
         except FilterError as wrong:
             caret = " " * (wrong.position + 1) + "^ "
-            said.show([Span(caret, "error"), Span(clean(str(wrong)), "error")])
+            message.show([Span(caret, "error"), Span(clean(str(wrong)), "error")])
             return True
-        said.show([Span(f" {HINT}", "dim")])
+        message.show([Span(f" {HINT}", "dim")])
         return False

@@ -1,4 +1,4 @@
-"""The last line: the keys that matter in a place."""
+"""Footer: the keys of a screen."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gswarm_tui.tui.drawing.spans import Line, Span, measure
 from gswarm_tui.tui.widgets.lines import Bar
 
 
-def footer_line(place: str, cells: int, mode: str = LIVE, *, typing: bool = False) -> Line:
-    """The place's keys, as many as fit; help and quit are always among them.
+def footer_line(screen: str, cells: int, mode: str = LIVE, *, typing: bool = False) -> Line:
+    """Return as many keys of a screen as fit; help and quit always do.
 
-    While a text is ``typing`` only those that aren't part of it.
+    While ``typing``, only keys that don't type a character.
     """
     entries = [
         [
             Span(keys, "key", _click(a.name, everywhere=not a.screens)),
             Span(f" {a.label}", "dim", _click(a.name, everywhere=not a.screens)),
         ]
-        for a in footer_of(place, mode)
+        for a in footer_of(screen, mode)
         if (keys := _keys(a, typing=typing))
     ]
     always = entries[-2:]
@@ -47,18 +47,18 @@ def _click(name: str, *, everywhere: bool) -> str:
 
 
 class Footer(Bar):
-    """The keys of a place, clickable."""
+    """Clickable keys of a screen."""
 
     DEFAULT_CSS = "Footer { dock: bottom; height: 1; }"
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, screen: str) -> None:
         super().__init__()
-        self._place = place
+        self._screen_name = screen
         self._mode = LIVE
         self._typing = False
 
     def show_mode(self, mode: str, *, typing: bool = False) -> None:
-        """Show the keys that make sense in a mode, and while a text is typed."""
+        """Show the keys of a mode, or those that work while typing."""
         if (mode, typing) != (self._mode, self._typing):
             self._mode, self._typing = mode, typing
             self._fit(self.size.width)
@@ -68,4 +68,4 @@ class Footer(Bar):
         self._fit(event.size.width)
 
     def _fit(self, cells: int) -> None:
-        self.show(footer_line(self._place, cells, self._mode, typing=self._typing))
+        self.show(footer_line(self._screen_name, cells, self._mode, typing=self._typing))

@@ -1,4 +1,4 @@
-"""The heatmap: all nodes and GPUs, one metric as colour, drawn by line."""
+"""Heatmap: all nodes and GPUs with one metric as colour, drawn by line."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from gswarm_tui.tui.drawing.themes import palette
 
 SPARK_EVERY_S = 5.0
 RANKED = 200
-"""So many nodes tell how wide the ranks are."""
+"""Nodes that decide the width of the ranks."""
 
 
 class Heatmap(ScrollView, can_focus=False):
-    """Shows the nodes it is given; has a cursor on a node and one of its GPUs.
+    """Heatmap with a cursor on a node and one of its GPUs.
 
-    After ``look`` only the lines whose picture changed are drawn again, one region each. ``now`` is the
-    clock, ``spare`` is how many more lines it would get if it needed them.
+    ``show_nodes`` redraws only the lines that changed, one region each. ``now`` is the clock, ``spare`` the
+    lines that it would get in addition if it needed them.
     """
 
     DEFAULT_CSS = "Heatmap { height: 1fr; width: 1fr; overflow-x: hidden; scrollbar-gutter: auto; }"
 
     class Opened(Message):
-        """A node was clicked while the cursor was on it."""
+        """A node under the cursor was clicked."""
 
     class Pointed(Message):
-        """The cursor, or the mouse, went somewhere else."""
+        """The cursor or the mouse moved to another GPU."""
 
     class Replanned(Message):
-        """The nodes are laid out in another way."""
+        """The layout changed."""
 
     def __init__(self, now: Callable[[], float], metric: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Heatmap(ScrollView, can_focus=False):
         self.spare = 0
         self.at: tuple[str, int | None] | None = None
         self.hovered: tuple[str, int | None] | None = None
-        self._looked_at: tuple[Sequence[NodeState], Sequence[npt.NDArray[np.bool_]] | None] = (), None
+        self._nodes_shown: tuple[Sequence[NodeState], Sequence[npt.NDArray[np.bool_]] | None] = (), None
         self._rows: dict[str, int] = {}
         self._names: tuple[str, ...] = ()
         self._widths = (1, 1)
@@ -66,27 +66,27 @@ class Heatmap(ScrollView, can_focus=False):
     # What is shown
 
     def set_metric(self, metric: str) -> None:
-        """Show another metric from the next look on."""
+        """Show another metric with the next ``show_nodes``."""
         self.picture = HeatmapData(metric)
         self._sparks.clear()
 
     def reset(self) -> None:
-        """The nodes are others from now on, or of another time."""
+        """Drop what was drawn of another fleet or time."""
         self._sparks.clear()
 
     def show_nodes(
         self, nodes: Sequence[NodeState], hidden: Sequence[npt.NDArray[np.bool_]] | None = None
     ) -> None:
-        """Show these nodes as they are now; ``hidden`` has the cells of each that a filter leaves out."""
+        """Show these nodes; ``hidden`` marks each node's GPUs that a filter leaves out."""
         now = self._now()
-        self._looked_at = nodes, hidden
+        self._nodes_shown = nodes, hidden
         self.picture.update(nodes, now, hidden)
         self._rows = {node.name: row for row, node in enumerate(nodes)}
         row = None if self.at is None else self._rows.get(self.at[0])
         if self.at is None or row is None:
             self.at = (nodes[0].name, 0 if self._counts(0) else None) if nodes else None
         elif self.at[1] is None and self._counts(row):
-            self.at = (self.at[0], 0)  # its agent has just told which GPUs it has
+            self.at = (self.at[0], 0)  # its agent has just connected
         self._plan()
         self._refresh_lines(now)
 
@@ -116,7 +116,7 @@ class Heatmap(ScrollView, can_focus=False):
             self.post_message(self.Replanned())
 
     def _name_widths(self) -> tuple[int, int]:
-        """How wide names are, and how wide they must be to be told apart; kept while they are the same."""
+        """Return the width of names, and the shortest width in which they differ."""
         names = tuple(self._rows)
         if names != self._names:
             self._names = names
@@ -126,7 +126,7 @@ class Heatmap(ScrollView, can_focus=False):
         return self._widths
 
     def _refresh_lines(self, now: float) -> None:
-        """Ask for the lines that look different now."""
+        """Redraw the lines that look different now."""
         pen = self._pen(now)
         drawn_for = (self.layout_plan, pen.width, pen.colours, self.picture.metric.name)
         if drawn_for != self._drawn_for:
@@ -139,12 +139,12 @@ class Heatmap(ScrollView, can_focus=False):
 
     @property
     def _visible(self) -> range:
-        """The lines in view."""
+        """The visible lines."""
         top = round(self.scroll_y)
         return range(top, min(top + self.size.height, self.layout_plan.lines))
 
     def _compare(self, lines: Iterable[int], pen: DrawingContext) -> None:
-        """Ask for those of these lines that look different now."""
+        """Redraw those of these lines that look different now."""
         top = round(self.scroll_y)
         for line in lines:
             key = line_key(self.picture, self.layout_plan, line, pen)
@@ -159,7 +159,7 @@ class Heatmap(ScrollView, can_focus=False):
         )
 
     def _spark(self, now: float, row: int) -> Buckets:
-        """A node's sparkline, computed anew every few seconds: those of all nodes at once, to be compared."""
+        """Return a node's sparkline; all nodes' are updated together every few seconds."""
         turn = now // SPARK_EVERY_S
         name = self.picture.nodes[row].name
         known = self._sparks.get(name)
@@ -168,7 +168,7 @@ class Heatmap(ScrollView, can_focus=False):
         return known[1]
 
     def render_line(self, y: int) -> Strip:
-        """Draw one line, or take it as it was drawn before."""
+        """Draw a line, or return it from the cache."""
         line = y + round(self.scroll_y)
         if line >= self.layout_plan.lines or not self.picture.nodes:
             return Strip.blank(self.size.width, palette(self.app.theme).role("text"))
@@ -179,31 +179,31 @@ class Heatmap(ScrollView, can_focus=False):
         return self._strips[line]
 
     def notify_style_update(self) -> None:
-        """Another theme: nothing drawn so far holds."""
+        """Drop drawn lines when the theme changes."""
         super().notify_style_update()
         self._keys.clear()
         self._strips.clear()
 
     def on_resize(self, event: Resize) -> None:
-        """Lay out for the new room."""
+        """Lay out for the new size."""
         del event
-        self.show_nodes(*self._looked_at)
+        self.show_nodes(*self._nodes_shown)
 
     # The cursor
 
     @property
     def cursor(self) -> Cursor:
-        """The row of the picture and the cell under the cursor."""
+        """Row of the data and cell under the cursor."""
         if self.at is None or self.at[0] not in self._rows:
             return None
         return self._rows[self.at[0]], None if self.picture.of_host else self.at[1]
 
     def _counts(self, row: int) -> int:
-        """How many GPUs a node has."""
+        """Return a node's number of GPUs."""
         return len(self.picture.nodes[row].facts)
 
     def point_at(self, node: str, gpu: int | None) -> None:
-        """Put the cursor somewhere."""
+        """Move the cursor to a GPU."""
         before, self.at, visible = self.cursor, (node, gpu), self._visible
         self._show_cursor()
         ends = {
@@ -213,7 +213,7 @@ class Heatmap(ScrollView, can_focus=False):
         self.post_message(self.Pointed())
 
     def _show_cursor(self) -> None:
-        """Scroll to the cursor's line if it can't be seen."""
+        """Scroll the cursor's line into view."""
         if self.cursor is None:
             return
         line, _, _ = self.layout_plan.place(self.cursor[0])
@@ -241,7 +241,7 @@ class Heatmap(ScrollView, can_focus=False):
         self._to(row, gpu or 0)
 
     def _sideways(self, row: int, gpu: int | None, step: int) -> None:
-        """One GPU further; over the edge of a node to its neighbour in the line."""
+        """Move one GPU sideways, also to the next node on the line."""
         wanted = (gpu or 0) + step
         if not self.picture.of_host and 0 <= wanted < self._counts(row):
             self._to(row, wanted)
@@ -270,20 +270,20 @@ class Heatmap(ScrollView, can_focus=False):
         return self.picture.nodes[row].name, cell
 
     def on_mouse_move(self, event: MouseMove) -> None:
-        """Tell what is under the mouse."""
+        """Report the GPU under the mouse."""
         hovered = self._under(event.x, event.y)
         if hovered != self.hovered:
             self.hovered = hovered
             self.post_message(self.Pointed())
 
     def on_leave(self, event: Leave) -> None:
-        """The mouse is elsewhere."""
+        """Report that the mouse left."""
         del event
         self.hovered = None
         self.post_message(self.Pointed())
 
     def on_click(self, event: Click) -> None:
-        """Point at what was clicked; open it if the cursor was there already."""
+        """Select the clicked GPU; open it if it was selected."""
         under = self._under(event.x, event.y)
         if under is None:
             return

@@ -15,7 +15,7 @@ from gswarm_tui.tui.drawing.themes import palette
 
 
 class Bar(Widget):
-    """One or more lines of spans, given with ``show``."""
+    """Lines of spans, set with ``show``."""
 
     DEFAULT_CSS = "Bar { height: auto; width: 1fr; }"
 
@@ -24,7 +24,7 @@ class Bar(Widget):
         self._lines: tuple[tuple[Span, ...], ...] = tuple(tuple(line) for line in lines) or ((),)
 
     def show(self, *lines: Line) -> None:
-        """Put these lines in the place of the present ones."""
+        """Replace the lines."""
         new = tuple(tuple(line) for line in lines)
         if new == self._lines:
             return
@@ -33,22 +33,22 @@ class Bar(Widget):
         self.refresh(layout=taller)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """As high as it has lines."""
+        """Return the number of lines."""
         return len(self._lines)
 
     def render_line(self, y: int) -> Strip:
-        """Draw one of the lines."""
+        """Draw a line."""
         spans = self._lines[y] if y < len(self._lines) else ()
         return strip_of(spans, self.size.width, palette(self.app.theme))
 
 
 class Canvas(ScrollView, can_focus=False, inherit_bindings=False):
-    """Shows lines as they are; scrolls when they don't fit."""
+    """Lines of spans that scroll where they don't fit."""
 
     DEFAULT_CSS = "Canvas { height: auto; overflow-x: hidden; scrollbar-size-vertical: 1; }"
 
     class Resized(Message):
-        """There is more or less room than before."""
+        """The widget has another size."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
@@ -56,11 +56,11 @@ class Canvas(ScrollView, can_focus=False, inherit_bindings=False):
 
     @property
     def lines(self) -> tuple[Spans, ...]:
-        """What is shown now."""
+        """The present lines."""
         return self._lines
 
     def show(self, lines: Sequence[Spans]) -> None:
-        """Put these lines in the place of the present ones."""
+        """Replace the lines."""
         before, self._lines = self._lines, tuple(lines)
         if len(before) != len(self._lines):
             self.virtual_size = Size(0, len(self._lines))
@@ -73,14 +73,14 @@ class Canvas(ScrollView, can_focus=False, inherit_bindings=False):
             self.refresh(*changed)
 
     def on_resize(self) -> None:
-        """Tell whoever draws."""
+        """Post Resized, so that the screen draws again."""
         self.post_message(self.Resized())
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """As high as it has lines."""
+        """Return the number of lines."""
         return len(self._lines)
 
     def render_line(self, y: int) -> Strip:
-        """Draw the line at a height of the view."""
+        """Draw a line of the visible part."""
         at = y + self.scroll_offset.y
         return drawn(self._lines[at] if at < len(self._lines) else (), self.size.width, self.app.theme)

@@ -1,4 +1,4 @@
-"""A table drawn by line: a row cursor, a column cursor where wanted, frozen columns, thousands of rows."""
+"""Table drawn by line: row cursor, optional column cursor, frozen columns, thousands of rows."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gswarm_tui.tui.drawing.spans import Span, Spans, drawn
 from gswarm_tui.tui.drawing.text import pad
 
 Row = tuple[Span, ...]
-"""One span a column, of text that is already safe."""
+"""One span per column, of cleaned text."""
 
 CURSOR_MARK = "▸"
 CUT_LEAST = 12
-"""A column of text is shown cut short in no fewer cells than this."""
+"""Smallest width of a text column that is cut."""
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """One column: its heading, what stands under it (a unit), its width in characters.
+    """Column: heading, unit below it, width in cells.
 
-    ``frozen`` columns stay when the others move sideways; the one that ``grows`` takes what is left over.
+    ``frozen`` columns stay while the others scroll sideways; the one that ``grows`` takes the rest.
     """
 
     heading: str
@@ -38,7 +38,7 @@ class TableColumn:
 
 
 class TableView(ScrollView, can_focus=True, inherit_bindings=False):
-    """Rows under a heading of one or two lines; the cursor is seen while it has the focus.
+    """Rows under a heading of one or two lines; the cursor is visible with the focus.
 
     With ``picks_column`` ← and → choose a column, else they scroll sideways.
     """
@@ -90,7 +90,7 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def rows(self) -> Sequence[Row]:
-        """What is shown now."""
+        """The present rows."""
         return self._rows
 
     @property
@@ -103,7 +103,7 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         return sum(c.frozen for c in self.columns)
 
     def show_columns(self, columns: Sequence[TableColumn], rows: Sequence[Row]) -> None:
-        """Show another table in the place of this one; one with the same columns stays where it was."""
+        """Show other columns and rows; with the same headings, the cursor stays."""
         if [c.heading for c in columns] != [c.heading for c in self.columns]:
             self._rows, self.cursor = (), 0
             self.columns = tuple(columns)
@@ -115,7 +115,7 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         self.show(rows)
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Show these rows instead; only rows that changed are drawn again."""
+        """Replace the rows; only changed ones are drawn again."""
         before, self._rows = self._rows, rows
         if len(before) != len(rows):
             self.virtual_size = Size(0, len(rows) + self.heading_height)
@@ -130,14 +130,14 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def at_end(self) -> bool:
-        """Whether the cursor is on the last row and that row is in view."""
+        """Whether the cursor is on the last row and that row is visible."""
         return self.cursor >= len(self._rows) - 1 and self.scroll_offset.y >= self.max_scroll_y
 
     def _row_region(self, row: int) -> Region:
         return Region(0, row - self.scroll_offset.y + self.heading_height, self.size.width, 1)
 
     def move_to(self, row: int) -> None:
-        """Put the cursor on a row and show it."""
+        """Move the cursor to a row and scroll it into view."""
         row = max(0, min(row, len(self._rows) - 1))
         if row != self.cursor:
             self.refresh(self._row_region(self.cursor), self._row_region(row))
@@ -154,7 +154,7 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
             self.scroll_to(y=self.cursor - room + 1, animate=False, force=True)
 
     def pick_column(self, column: int) -> None:
-        """Put the column cursor on a column and bring it into view."""
+        """Move the column cursor and scroll it into view."""
         column = max(self._frozen, min(column, len(self.columns) - 1))
         if column != self.column:
             self.column = column
@@ -184,7 +184,7 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
             self._sideways(-1 if where == "left" else 1)
 
     def _sideways(self, by: int) -> None:
-        """Move the column cursor, or show the columns left or right of those in view."""
+        """Move the column cursor, or scroll sideways."""
         if self.picks_column:
             self.pick_column(self.column + by)
             return
@@ -201,7 +201,7 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
             self.post_message(self.Chosen(self, self.cursor))
 
     def on_click(self, event: events.Click) -> None:
-        """A click takes a row (and a column); a second click on the same row opens it."""
+        """Select the clicked row and column; a second click opens the row."""
         row = event.y - self.heading_height + self.scroll_offset.y
         column = self._column_at(event.x)
         if event.y < self.heading_height:
@@ -225,7 +225,7 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         return None
 
     def _layout(self) -> list[tuple[int, int, int]]:
-        """The columns in view, each with the cells left free before it and its width."""
+        """Return the visible columns, each with the gap before it and its width."""
         room = self.size.width - 2
         shown: list[tuple[int, int, int]] = []
         for at, column in enumerate(self.columns):
@@ -241,11 +241,11 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         return [(at, gap, width + (room if self.columns[at].grows else 0)) for at, gap, width in shown]
 
     def _gap(self, before: int, column: TableColumn) -> int:
-        """The cells between two columns: a number and a text right behind it read as one."""
+        """Return the cells between two columns: more between a number and a text, which would read as one."""
         return 2 if column.left and not self.columns[before].left else 1
 
     def on_resize(self) -> None:
-        """Keep the cursor and the picked column in view."""
+        """Keep cursor and selected column visible."""
         self._first = self._frozen
         self._reveal()
         self._show_cursor()
@@ -259,7 +259,7 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """The heading, then the rows from the scroll position on."""
+        """Draw the heading or a row."""
         cells, theme = self.size.width, self.app.theme
         if y < self.heading_height:
             return drawn(self._heading(y), cells, theme)

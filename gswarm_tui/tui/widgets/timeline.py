@@ -1,4 +1,4 @@
-"""The timeline: where in a recording one is, its sessions, and what happened along it."""
+"""Timeline of a recording: position, sessions, events and marks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLAYING, PAUSED, ENDED = "►", "‖", "■"
 
 @dataclass(frozen=True)
 class TimelineState:
-    """All that a timeline shows. Times are Unix seconds; ``pointed`` is where the mouse is."""
+    """What a timeline shows. Times are Unix seconds; ``pointed`` is the time under the mouse."""
 
     start: float
     end: float
@@ -41,7 +41,7 @@ class TimelineState:
 
 @dataclass(frozen=True)
 class TrackScale:
-    """The cells of a timeline's track, from ``left`` on, ``cells`` of them, and what time each stands for."""
+    """Maps times to the cells of a timeline's track: ``cells`` of them, from ``left``."""
 
     left: int
     cells: int
@@ -49,38 +49,38 @@ class TrackScale:
     end: float
 
     def cell_of(self, at: float) -> int:
-        """The cell that a time falls into; those outside are put to the nearer end."""
+        """Return the cell of a time; times outside map to the nearer end."""
         share = (at - self.start) / max(self.end - self.start, 1e-9)
         return min(max(int(share * self.cells), 0), self.cells - 1)
 
     def time_of(self, x: int) -> float:
-        """The time in the middle of a cell of the widget; the ends are the ends."""
+        """Return the time in the middle of a cell; the outer cells are the exact ends."""
         cell = min(max(x - self.left, 0), self.cells - 1)
         if cell in (0, self.cells - 1):
             return self.start if cell == 0 else self.end
         return self.start + (self.end - self.start) * (cell + 0.5) / self.cells
 
 
-def track_scale(look: TimelineState, cells: int) -> TrackScale:
-    """How a width is divided: times stand at both sides where there is room for them."""
+def track_scale(state: TimelineState, cells: int) -> TrackScale:
+    """Return the track within a width, with space for times at both sides where it fits."""
     left, right = (13, 11) if cells >= NARROW else (1, 1)
-    return TrackScale(left, max(1, cells - left - right), look.start, look.end)
+    return TrackScale(left, max(1, cells - left - right), state.start, state.end)
 
 
-def timeline_lines(look: TimelineState, cells: int) -> tuple[Line, Line]:
-    """The track with what happened, then the sessions; at the left the position, at the right the end."""
-    room = track_scale(look, cells)
-    upper = _track(look, room)
-    lower = _lane(look, room)
+def timeline_lines(state: TimelineState, cells: int) -> tuple[Line, Line]:
+    """Return the lines of the track and of the sessions, with position and end beside them."""
+    room = track_scale(state, cells)
+    upper = _track(state, room)
+    lower = _lane(state, room)
     if not room.left > 1:
         return [Span(" "), *upper], [Span(" "), *lower]
-    at, end = (datetime.fromtimestamp(time, look.zone) for time in (look.at, look.end))
-    whole = clock(look.at - look.start)
-    if look.pointed is not None:
-        whole = f"→ {datetime.fromtimestamp(look.pointed, look.zone):%H:%M:%S}"
+    at, end = (datetime.fromtimestamp(time, state.zone) for time in (state.at, state.end))
+    whole = clock(state.at - state.start)
+    if state.pointed is not None:
+        whole = f"→ {datetime.fromtimestamp(state.pointed, state.zone):%H:%M:%S}"
     return (
         [
-            Span(f" {look.sign} ", "accent"),
+            Span(f" {state.sign} ", "accent"),
             Span(f"{at:%H:%M:%S}  ", "title"),
             *upper,
             Span(f"  {end:%H:%M:%S} ", "dim"),
@@ -88,16 +88,16 @@ def timeline_lines(look: TimelineState, cells: int) -> tuple[Line, Line]:
         [
             Span(f" {pad(whole, 10, right=True)}  ", "dim"),
             *lower,
-            Span(pad(f"{look.speed:g}× ", 11, right=True), "title"),
+            Span(pad(f"{state.speed:g}× ", 11, right=True), "title"),
         ],
     )
 
 
-def _track(look: TimelineState, room: TrackScale) -> list[Span]:
-    here = room.cell_of(look.at)
+def _track(state: TimelineState, room: TrackScale) -> list[Span]:
+    here = room.cell_of(state.at)
     cells = [("━", "key") if cell < here else ("─", "faint") for cell in range(room.cells)]
     kinds: dict[int, str] = {}
-    for stop in look.track.between(look.start, look.end + 1e-6):
+    for stop in state.track.between(state.start, state.end + 1e-6):
         cell = room.cell_of(stop.at)
         if stop.kind in SIGNS and KINDS.index(stop.kind) > KINDS.index(kinds.get(cell, KINDS[0])):
             kinds[cell] = stop.kind
@@ -107,46 +107,46 @@ def _track(look: TimelineState, room: TrackScale) -> list[Span]:
     return _joined(cells)
 
 
-def _lane(look: TimelineState, room: TrackScale) -> list[Span]:
-    """The sessions in one line, shorter ones on top of longer ones; the one played now stands out."""
+def _lane(state: TimelineState, room: TrackScale) -> list[Span]:
+    """Draw the sessions in one line, shorter ones above longer ones; the played one is bright."""
     cells = [(" ", "text")] * room.cells
     owners: list[SessionRange | None] = [None] * room.cells
-    inside = [s for s in look.track.sessions if s.start < look.end and (s.end or look.end) > look.start]
-    for session in sorted(inside, key=lambda s: (s.end or look.end) - s.start, reverse=True):
-        first, last = room.cell_of(session.start), room.cell_of(session.end or look.end)
-        cells[first : last + 1] = _bar(session, last + 1 - first, look)
+    inside = [s for s in state.track.sessions if s.start < state.end and (s.end or state.end) > state.start]
+    for session in sorted(inside, key=lambda s: (s.end or state.end) - s.start, reverse=True):
+        first, last = room.cell_of(session.start), room.cell_of(session.end or state.end)
+        cells[first : last + 1] = _bar(session, last + 1 - first, state)
         owners[first : last + 1] = [session] * (last + 1 - first)
     at = 0
     for owner, run in itertools.groupby(owners):
         length = len(list(run))
         if owner is not None:
-            _name(cells, owner, at, length, look)
+            _name(cells, owner, at, length, state)
         at += length
     return _joined(cells)
 
 
-def _is_current(session: SessionRange, look: TimelineState) -> bool:
-    return session.start <= look.at and (session.end is None or look.at < session.end)
+def _is_current(session: SessionRange, state: TimelineState) -> bool:
+    return session.start <= state.at and (session.end is None or state.at < session.end)
 
 
-def _bar(session: SessionRange, length: int, look: TimelineState) -> list[tuple[str, str]]:
-    """One session, "├──────┤", in so many cells; an end that lies outside, or is to come, is open."""
-    role, line = ("title", "dim") if _is_current(session, look) else ("dim", "faint")
+def _bar(session: SessionRange, length: int, state: TimelineState) -> list[tuple[str, str]]:
+    """Draw a session, "├──────┤"; an end outside the track is open."""
+    role, line = ("title", "dim") if _is_current(session, state) else ("dim", "faint")
     if length == 1:
         return [("┃", role)]
-    begins = "├" if session.start >= look.start else "╌"
-    ends = "╌" if session.end is None or session.end > look.end else "┤"
+    begins = "├" if session.start >= state.start else "╌"
+    ends = "╌" if session.end is None or session.end > state.end else "┤"
     return [(begins, role), *[("─", line)] * (length - 2), (ends, role)]
 
 
 def _name(
-    cells: list[tuple[str, str]], session: SessionRange, at: int, length: int, look: TimelineState
+    cells: list[tuple[str, str]], session: SessionRange, at: int, length: int, state: TimelineState
 ) -> None:
-    """Write a session's name into cells that are its own, where there is room for most of it."""
+    """Write a session's name into its cells if most of it fits."""
     whole = clean(session.name)
     name = clip(whole, length - 4)
     if len(name) == width(name) and width(name) >= min(6, width(whole)):
-        role = "title" if _is_current(session, look) else "dim"
+        role = "title" if _is_current(session, state) else "dim"
         cells[at + 1 : at + 3 + len(name)] = [(letter, role) for letter in f" {name} "]
 
 
@@ -161,7 +161,7 @@ def _joined(cells: list[tuple[str, str]]) -> list[Span]:
 
 
 class Timeline(Widget, can_focus=False):
-    """Two lines above the footer, while a recording is played; a click goes to a time."""
+    """Two lines above the footer while a recording is played; a click goes to a time."""
 
     DEFAULT_CSS = """
     Timeline { dock: bottom; height: 2; margin-bottom: 1; width: 1fr; display: none; }
@@ -177,18 +177,18 @@ class Timeline(Widget, can_focus=False):
 
     def __init__(self) -> None:
         super().__init__()
-        self._look: TimelineState | None = None
+        self._state: TimelineState | None = None
         self._pointed: int | None = None
 
     def show(self, player: Player | None, zone: tzinfo | None) -> bool:
-        """Show where a player is; without one there is no timeline. Whether it came or went."""
+        """Show a player's position, hide without one; whether that changed the visibility."""
         changed = self.has_class("playing") is (player is None)
         self.set_class(player is not None, "playing")
-        look = None
+        state = None
         if player is not None:
             head, at = player.playhead, player.now()
             paused = ENDED if at >= player.end and not player.source.running else PAUSED
-            look = TimelineState(
+            state = TimelineState(
                 head.start,
                 player.end,
                 at,
@@ -197,38 +197,38 @@ class Timeline(Widget, can_focus=False):
                 player.timeline,
                 zone,
             )
-        if look != self._look:
-            self._look = look
+        if state != self._state:
+            self._state = state
             self.refresh()
         return changed
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Track and sessions."""
+        """Return two lines: track and sessions."""
         return 2
 
     def render_line(self, y: int) -> Strip:
         """Draw one of the two lines."""
-        if self._look is None:
+        if self._state is None:
             return Strip.blank(self.size.width)
-        look = self._look
+        state = self._state
         if self._pointed is not None:
-            pointed = track_scale(look, self.size.width).time_of(self._pointed)
-            look = TimelineState(**(vars(look) | {"pointed": pointed}))
-        line = timeline_lines(look, self.size.width)[y]
+            pointed = track_scale(state, self.size.width).time_of(self._pointed)
+            state = TimelineState(**(vars(state) | {"pointed": pointed}))
+        line = timeline_lines(state, self.size.width)[y]
         return strip_of(line, self.size.width, palette(self.app.theme))
 
     def on_click(self, event: Click) -> None:
-        """Go to what was clicked."""
-        if self._look is not None:
-            self.post_message(self.Sought(track_scale(self._look, self.size.width).time_of(event.x)))
+        """Go to the clicked time."""
+        if self._state is not None:
+            self.post_message(self.Sought(track_scale(self._state, self.size.width).time_of(event.x)))
 
     def on_mouse_move(self, event: MouseMove) -> None:
-        """Tell the time under the mouse."""
+        """Show the time under the mouse."""
         self._pointed = event.x
         self.refresh()
 
     def on_leave(self, event: Leave) -> None:
-        """The mouse is elsewhere."""
+        """Hide the time under the mouse."""
         del event
         self._pointed = None
         self.refresh()

@@ -1,4 +1,4 @@
-"""The line of views of a screen: which there are and which is shown."""
+"""Bar with the views of a screen."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gswarm_tui.tui.drawing.spans import Span, drawn
 
 
 class ViewBar(Widget):
-    """Names of views; a click picks one, the picked one stands out. At the right a hint, as the scale."""
+    """Names of views; a click selects one. A hint, such as the scale, is at the right."""
 
     DEFAULT_CSS = "ViewBar { height: 1; }"
 
     class Picked(Message):
-        """Another view was picked."""
+        """Another view was selected."""
 
         def __init__(self, view: str) -> None:
             super().__init__()
@@ -31,24 +31,24 @@ class ViewBar(Widget):
         self._hint = ""
 
     def pick(self, view: str) -> None:
-        """Show another view."""
+        """Select a view."""
         if view != self.picked:
             self.picked = view
             self.refresh()
             self.post_message(self.Picked(view))
 
     def step(self, by: int = 1) -> None:
-        """Pick the view after this one, the first after the last."""
+        """Select the next view, the first after the last."""
         self.pick(self.views[(self.views.index(self.picked) + by) % len(self.views)])
 
     def show_hint(self, hint: str) -> None:
-        """Write this at the right end."""
+        """Show a hint at the right end."""
         if hint != self._hint:
             self._hint = hint
             self.refresh()
 
     def on_click(self, event: events.Click) -> None:
-        """Pick the view whose name was clicked."""
+        """Select the clicked view."""
         at = 1
         for view in self.views:
             if at <= event.x < at + len(view) + 2:
@@ -56,7 +56,7 @@ class ViewBar(Widget):
             at += len(view) + 2
 
     def render_line(self, y: int) -> Strip:
-        """The names, then a rule, then the hint."""
+        """Draw names, rule and hint."""
         spans = [Span("─", "faint")]
         spans += (Span(f" {view} ", "accent" if view == self.picked else "dim") for view in self.views)
         used = sum(len(s.text) for s in spans)
