@@ -1,4 +1,4 @@
-"""Running the app on a scene, and what is on its screen as plain text."""
+"""Fixtures: the app over a scene, and its screen as plain text."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ PICTURES = Path(__file__).parent / "pictures"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--new-pictures", action="store_true", help="write tests/tui/pictures anew")
+    parser.addoption("--new-pictures", action="store_true", help="rewrite tests/tui/pictures")
 
 
 def app_on(scene: Scene, *, title: str = "job 4711 · gpu[01-04]", theme: str = "dark") -> GswarmApp:
-    """The app over a scene's hub."""
+    """Return the app over a scene's hub."""
     return GswarmApp(scene.hub, title=title, theme=theme, timezone=UTC)
 
 
 def screen_text(app: Viewer) -> str:
-    """What is on the screen, line by line, without colours and trailing spaces."""
+    """Return the screen's lines without colours and trailing spaces."""
     strips = app.screen._compositor.render_strips()
     return "\n".join(strip.text.rstrip() for strip in strips) + "\n"
 
 
 def line_with(app: Viewer, words: str) -> str:
-    """The first line of the screen that holds these words."""
+    """Return the first line of the screen that contains a text."""
     lines = screen_text(app).splitlines()
     found = [line for line in lines if words in line]
     assert found, f"nothing on the screen holds {words!r}:\n" + "\n".join(lines)
@@ -41,7 +41,7 @@ def line_with(app: Viewer, words: str) -> str:
 
 @pytest.fixture
 def matches_picture(request: pytest.FixtureRequest) -> Callable[[Viewer, str], None]:
-    """Compares the screen with tests/tui/pictures/NAME.txt; ``--new-pictures`` writes it anew."""
+    """Compare the screen with tests/tui/pictures/NAME.txt; ``--new-pictures`` rewrites it."""
 
     def compare(app: Viewer, name: str) -> None:
         path = PICTURES / f"{name}.txt"

@@ -1,4 +1,4 @@
-"""The app over a recording, on a clock moved by hand."""
+"""Test driver of the replay app, with a manual clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tui.scene import BEGINNING
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """Clock that a test advances."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -47,7 +47,7 @@ class Deck:
         await settle(self.app, self.player, pilot)
 
     async def play(self, pilot: Pilot[str], until: float) -> None:
-        """Let the clock run until so far from the beginning is shown; it plays already."""
+        """Advance the clock until this position is shown."""
         async with asyncio.timeout(60):
             while self.seconds < until and not self.head.paused:
                 self.clock.seconds += 0.05
@@ -61,12 +61,12 @@ class Deck:
 
     @property
     def seconds(self) -> float:
-        """How far from the beginning is shown."""
+        """Seconds from the beginning that are shown."""
         return self.player.now() - BEGINNING
 
 
 async def settle(app: Viewer, player: Player, pilot: Pilot[str]) -> None:
-    """Wait until the player is where it was told to be, and that is drawn."""
+    """Wait until the player has reached its target and the screen shows it."""
     async with asyncio.timeout(30):
         while player.wanted != player.now() or (
             not player.playhead.paused and player.now() < player.playhead.at

@@ -1,4 +1,4 @@
-"""A fleet in memory, fed with a seeded job on a clock that is moved by hand."""
+"""Fleet in memory that runs a simulated job on a manual clock."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ BEGINNING = datetime(2026, 3, 2, 14, 0, tzinfo=UTC).timestamp()
 class Scene:
     """A hub whose nodes are ``SimulatedNode`` probes, read in this process.
 
-    ``hub`` is what the app gets. Nothing happens until ``advance``; what a test does to a node
-    (``lose``, ``silence``, ``forget_gpu``) holds until ``bring_back`` and ``remember_gpu``.
+    ``hub`` is what the app gets. Nothing happens until ``advance``. A node stays as
+    ``lose``, ``silence`` or ``forget_gpu`` left it until ``bring_back`` and ``remember_gpu``.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Scene:
         self._notes: dict[str, list[Note]] = {}
 
     def connect(self, *names: str) -> Scene:
-        """Bring these nodes up (all, when none is named)."""
+        """Connect these nodes, by default all."""
         for name in names or self.names:
             host, gpus, capabilities = self._probes[name].facts()
             hello = Hello(
@@ -73,7 +73,7 @@ class Scene:
         return self
 
     def advance(self, seconds: float) -> Scene:
-        """Let time pass: a frame a tick from every node that speaks, then what the hub does once a tick."""
+        """Advance the clock: each connected node sends a frame per tick, then the hub flushes."""
         for _ in range(max(1, round(seconds / self.interval_s))):
             self.time += self.interval_s
             for name in self.names:
@@ -105,45 +105,45 @@ class Scene:
         self.hub.publish(FrameArrived(name, self.time, self.time, f"life-{name}", frame))
 
     def lose(self, name: str, reason: str, remedy: str = "", retry_in: float | None = None) -> Scene:
-        """The node's link is lost."""
+        """Lose a node's link."""
         retry_at = None if retry_in is None else self.time + retry_in
         self.hub.publish(LinkChanged(name, self.time, Phase.LOST, reason, remedy, retry_at))
         self._quiet.add(name)
         return self
 
     def silence(self, name: str) -> Scene:
-        """The node sends no frames, though its link is up."""
+        """Stop a node's frames while its link stays up."""
         self._quiet.add(name)
         return self
 
     def bring_back(self, name: str) -> Scene:
-        """The node speaks again."""
+        """Reconnect a node."""
         self.hub.publish(LinkChanged(name, self.time, Phase.LIVE))
         self._quiet.discard(name)
         return self
 
     def forget_gpu(self, name: str, gpu: int) -> Scene:
-        """A GPU doesn't answer any more."""
+        """Make a GPU stop responding."""
         self._forgotten.add((name, gpu))
         return self
 
     def remember_gpu(self, name: str, gpu: int) -> Scene:
-        """A GPU answers again."""
+        """Make a GPU respond again."""
         self._forgotten.discard((name, gpu))
         return self
 
     def note(self, name: str, note: Note) -> Scene:
-        """The node tells this with its next frame."""
+        """Send a note with the node's next frame."""
         self._notes.setdefault(name, []).append(note)
         return self
 
     def recording(self, rows: int = 1_234_567, file_bytes: int = 14_200_000, error: str = "") -> Scene:
-        """The recorder reports."""
+        """Publish a recorder status."""
         self.hub.recorded(RecorderStatus("run.duckdb", rows, file_bytes, 0, {}, error))
         return self
 
 
 def scene(nodes: int = 4, gpus: int = 8, seconds: float = 60, *, seed: int = 1) -> Scene:
-    """A fleet that is up and has run for a while."""
+    """Return a connected fleet after a while."""
     made = Scene(nodes, gpus, seed=seed).connect()
     return made.advance(seconds) if seconds else made

@@ -1,4 +1,4 @@
-"""Keys, footer, help and palette all come from one table."""
+"""Keys, footer, help and palette come from the table of actions."""
 
 from __future__ import annotations
 

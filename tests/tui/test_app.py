@@ -1,4 +1,4 @@
-"""What is possible everywhere: sessions by keys, rates, quitting."""
+"""Live app: sessions, sampling rate, themes, help and quitting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import scene
 
 
-async def test_a_session_starts_with_a_good_name_and_stops() -> None:
+async def test_session_starts_with_a_suggested_name_and_stops() -> None:
     made = scene(2, 2, 60)
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -29,7 +29,7 @@ async def test_a_session_starts_with_a_good_name_and_stops() -> None:
         assert "no session" in screen_text(app)
 
 
-async def test_what_waits_for_the_first_look_hears_of_it() -> None:
+async def test_painted_is_set_after_the_first_screen() -> None:
     app = app_on(scene(2, 2, 60))
     assert not app.painted.is_set()
     async with app.run_test(size=(100, 30)) as pilot:
@@ -38,7 +38,7 @@ async def test_what_waits_for_the_first_look_hears_of_it() -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 3), (80, 1), (1, 24)])
-async def test_the_palette_lives_in_a_terminal_without_room_for_it(size: tuple[int, int]) -> None:
+async def test_palette_works_in_a_tiny_terminal(size: tuple[int, int]) -> None:
     app = app_on(scene(2, 2, 60))
     async with app.run_test(size=size) as pilot:
         await pilot.press("colon", "down", "pagedown", "pageup")
@@ -47,7 +47,7 @@ async def test_the_palette_lives_in_a_terminal_without_room_for_it(size: tuple[i
         assert not isinstance(app.screen, ActionPalette)
 
 
-async def test_the_fleet_stays_live_behind_a_question() -> None:
+async def test_fleet_updates_behind_a_dialog() -> None:
     made = scene(2, 2, 60)
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -59,7 +59,7 @@ async def test_the_fleet_stays_live_behind_a_question() -> None:
         assert "● session-1 00:00:35" in shown
 
 
-async def test_a_size_that_is_no_longer_the_terminals_is_not_drawn_for() -> None:
+async def test_outdated_resize_is_ignored() -> None:
     app = app_on(scene(2, 2, 60))
     async with app.run_test(size=(100, 30)) as pilot:
         drawn_for: set[int] = set()
@@ -75,9 +75,7 @@ async def test_a_size_that_is_no_longer_the_terminals_is_not_drawn_for() -> None
 @pytest.mark.parametrize(
     "by", ["key", "key in a question", "key in the help", "a size as before", "its return from being stopped"]
 )
-async def test_what_something_else_wrote_over_the_screen_is_drawn_over(
-    by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_redraw_repairs_an_overwritten_screen(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app, seen = app_on(scene(2, 2, 60)), Screen(100, 30)
 
     def display(_: object, drawn: CompositorUpdate | None) -> None:
@@ -102,7 +100,7 @@ async def test_what_something_else_wrote_over_the_screen_is_drawn_over(
         assert seen.text() == before
 
 
-async def test_a_question_answered_twice_is_answered_once() -> None:
+async def test_dialog_closes_once_for_two_keys() -> None:
     made = scene(2, 2, 60)
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -124,7 +122,7 @@ async def test_a_question_answered_twice_is_answered_once() -> None:
         (("s", *"late", "tab", *"14:00:30", "enter"), "late", 30),
     ],
 )
-async def test_a_session_may_have_begun_in_the_past(keys: tuple[str, ...], name: str, ago: float) -> None:
+async def test_session_can_be_backdated(keys: tuple[str, ...], name: str, ago: float) -> None:
     made = scene(2, 2, 60)
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -136,7 +134,7 @@ async def test_a_session_may_have_begun_in_the_past(keys: tuple[str, ...], name:
         assert session.started_at == made.time - ago
 
 
-async def test_a_time_that_can_not_be_is_told_and_asked_again() -> None:
+async def test_invalid_start_time_is_reported_in_the_dialog() -> None:
     made = scene(2, 2, 60)
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -150,7 +148,7 @@ async def test_a_time_that_can_not_be_is_told_and_asked_again() -> None:
         assert not made.fleet.sessions.sessions
 
 
-async def test_what_is_wrong_is_told_whole_in_a_small_terminal() -> None:
+async def test_form_error_wraps_in_a_small_terminal() -> None:
     app = app_on(scene(2, 2, 60))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("s", "tab", *"when it got interesting at last", "enter")
@@ -162,7 +160,7 @@ async def test_what_is_wrong_is_told_whole_in_a_small_terminal() -> None:
 
 
 @pytest.mark.parametrize(("since", "said"), [("now", "started one"), ("30s", "started one, backdated 30 s")])
-async def test_starting_a_session_is_told(since: str, said: str) -> None:
+async def test_starting_a_session_shows_a_notice(since: str, said: str) -> None:
     app = app_on(scene(2, 2, 60))
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("e", "s", *"one", "tab", *since, "enter")
@@ -170,7 +168,7 @@ async def test_starting_a_session_is_told(since: str, said: str) -> None:
         assert [n.message for n in app._notifications] == [said]
 
 
-async def test_with_several_sessions_the_one_to_stop_is_picked() -> None:
+async def test_session_to_stop_is_picked_from_several() -> None:
     made = scene(2, 2, 60)
     for name in ("one", "two", "three"):
         made.hub.start_session(name)
@@ -181,7 +179,7 @@ async def test_with_several_sessions_the_one_to_stop_is_picked() -> None:
         assert [s.name for s in made.fleet.sessions.running] == ["one", "three"]
 
 
-async def test_quitting_asks_once_while_sessions_run_and_ends_them() -> None:
+async def test_quit_confirms_and_stops_running_sessions() -> None:
     made = scene(2, 2, 5)
     made.hub.start_session("train")
     app = app_on(made)
@@ -200,7 +198,7 @@ async def test_quitting_asks_once_while_sessions_run_and_ends_them() -> None:
 
 
 @pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q"])
-async def test_the_key_that_asked_whether_to_quit_quits_when_it_is_pressed_again(key: str) -> None:
+async def test_second_quit_key_confirms(key: str) -> None:
     made = scene(2, 2, 5)
     made.hub.start_session("train")
     app = app_on(made)
@@ -212,14 +210,14 @@ async def test_the_key_that_asked_whether_to_quit_quits_when_it_is_pressed_again
     assert not made.fleet.sessions.running
 
 
-async def test_quitting_without_sessions_asks_nothing() -> None:
+async def test_quit_without_sessions_needs_no_confirmation() -> None:
     app = app_on(scene(2, 2, 5))
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("q")
     assert app.return_value == "quit"
 
 
-async def test_a_signal_ends_sessions_and_app_without_a_question() -> None:
+async def test_requested_quit_stops_sessions_without_confirmation() -> None:
     made = scene(2, 2, 5)
     made.hub.start_session("train")
     app = app_on(made)
@@ -230,7 +228,7 @@ async def test_a_signal_ends_sessions_and_app_without_a_question() -> None:
     assert made.hub.flushed == []
 
 
-async def test_the_interval_goes_up_and_down_by_keys() -> None:
+async def test_keys_change_the_interval() -> None:
     made = scene(2, 2, 5)
     app = app_on(made)
     async with app.run_test(size=(120, 30)) as pilot:
@@ -244,7 +242,7 @@ async def test_the_interval_goes_up_and_down_by_keys() -> None:
         assert made.fleet.interval_s == 60
 
 
-async def test_themes_take_turns() -> None:
+async def test_theme_key_cycles_through_themes() -> None:
     app = app_on(scene(2, 2, 5))
     async with app.run_test(size=(100, 30)) as pilot:
         for theme in (*THEME_NAMES[1:], THEME_NAMES[0]):
@@ -253,7 +251,7 @@ async def test_themes_take_turns() -> None:
             assert app.theme == theme
 
 
-async def test_help_tells_the_keys_of_the_place_that_it_was_asked_from() -> None:
+async def test_help_shows_the_keys_of_its_screen() -> None:
     app = app_on(scene(2, 2, 5))
     async with app.run_test(size=(100, 60)) as pilot:
         await pilot.press("question_mark")
@@ -266,7 +264,7 @@ async def test_help_tells_the_keys_of_the_place_that_it_was_asked_from() -> None
 
 
 @pytest.mark.parametrize("keys", [("enter",), ("enter", "enter"), ("S",), ("e",)])
-async def test_ticks_while_a_place_opens_do_no_harm(keys: tuple[str, ...]) -> None:
+async def test_ticks_while_a_screen_opens_are_harmless(keys: tuple[str, ...]) -> None:
     made = scene(2, 2, 5)
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -279,7 +277,7 @@ async def test_ticks_while_a_place_opens_do_no_harm(keys: tuple[str, ...]) -> No
         assert app.front.SCREEN != "fleet"
 
 
-async def test_a_place_that_is_open_is_open_error_twice() -> None:
+async def test_open_screen_is_not_opened_again() -> None:
     app = app_on(scene(2, 2, 5))
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("S", "e", "S", "e", "e")

@@ -1,4 +1,4 @@
-"""The events' screen, as a person sees and steers it."""
+"""Events screen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tell(made: Scene, number: int, *, severity: str = INFO, message: str = "") -
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_events_look_as_kept(
+async def test_events_match_picture(
     size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
 ) -> None:
     made = scene(nodes=3, gpus=4, seconds=40)
@@ -42,7 +42,7 @@ async def test_events_look_as_kept(
         matches_picture(app, f"events-{size[0]}x{size[1]}")
 
 
-async def test_the_newest_is_followed_until_one_scrolls_back() -> None:
+async def test_table_follows_the_newest_event() -> None:
     made = told(100)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -65,7 +65,7 @@ async def test_the_newest_is_followed_until_one_scrolls_back() -> None:
         assert line_with(app, "▸").endswith("thing 107")
 
 
-async def test_the_wheel_scrolls_back_and_stays_there() -> None:
+async def test_mouse_wheel_stops_following() -> None:
     made = told(100)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -79,7 +79,7 @@ async def test_the_wheel_scrolls_back_and_stays_there() -> None:
         assert "thing 1\n" in screen_text(app)
 
 
-async def test_five_thousand_events_are_kept_and_the_oldest_go() -> None:
+async def test_oldest_events_are_dropped_above_the_limit() -> None:
     made = told(5_100)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -94,7 +94,7 @@ async def test_five_thousand_events_are_kept_and_the_oldest_go() -> None:
         assert line_with(app, "▸").endswith("thing 104")
 
 
-async def test_severities_are_told_by_a_glyph_and_can_be_left_out() -> None:
+async def test_events_are_filtered_by_severity() -> None:
     made = told(2)
     tell(made, 1, severity=WARNING, message="warm")
     tell(made, 1, severity=ERROR, message="gone")
@@ -113,7 +113,7 @@ async def test_severities_are_told_by_a_glyph_and_can_be_left_out() -> None:
         assert "thing 1" in screen_text(app)
 
 
-async def test_a_text_keeps_what_holds_it_and_escape_drops_it() -> None:
+async def test_text_filter_applies_until_escape() -> None:
     made = told(3)
     tell(made, 1, message="fan is LOUD [red]\x1b[2J")
     app = app_on(made)

@@ -1,4 +1,4 @@
-"""The fleet's screen: what a person sees and does there."""
+"""Fleet screen."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def troubled() -> Scene:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_the_fleet_looks_as_kept(size: tuple[int, int], matches_picture: Matches) -> None:
+async def test_fleet_matches_picture(size: tuple[int, int], matches_picture: Matches) -> None:
     app = app_on(troubled())
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
@@ -54,7 +54,7 @@ async def test_many_gpus_fit_without_scrolling(nodes: int, size: tuple[int, int]
         assert app.fleet_screen.heatmap.max_scroll_y == 0
 
 
-async def test_nodes_in_columns_show_their_last_minutes_to_be_compared() -> None:
+async def test_columns_of_nodes_show_sparklines() -> None:
     app = app_on(scene(64, 8, 30))
     async with app.run_test(size=(200, 60)) as pilot:
         await pilot.pause()
@@ -63,7 +63,7 @@ async def test_nodes_in_columns_show_their_last_minutes_to_be_compared() -> None
 
 
 @pytest.mark.parametrize(("nodes", "size"), [(1, (200, 60)), (1, (120, 40)), (4, (200, 60))])
-async def test_few_nodes_leave_room_for_the_last_minutes_of_each_gpu(
+async def test_few_nodes_get_plots_of_each_gpu(
     nodes: int, size: tuple[int, int], matches_picture: Matches
 ) -> None:
     app = app_on(scene(nodes, 8, 90, seed=3))
@@ -78,14 +78,14 @@ async def test_few_nodes_leave_room_for_the_last_minutes_of_each_gpu(
 
 
 @pytest.mark.parametrize(("nodes", "size"), [(1, (80, 24)), (6, (200, 60)), (64, (200, 60))])
-async def test_where_not_all_gpus_have_room_no_minutes_are_shown(nodes: int, size: tuple[int, int]) -> None:
+async def test_plots_are_hidden_where_not_all_fit(nodes: int, size: tuple[int, int]) -> None:
     app = app_on(scene(nodes, 8, 90))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         assert "GPU util, last" not in screen_text(app)
 
 
-async def test_minutes_fit_whatever_size_the_terminal_had_before() -> None:
+async def test_plots_fit_after_a_resize() -> None:
     app = app_on(scene(1, 8, 90, seed=3))
     async with app.run_test(size=(200, 60)) as pilot:
         await pilot.pause()
@@ -98,7 +98,7 @@ async def test_minutes_fit_whatever_size_the_terminal_had_before() -> None:
         assert screen_text(app) == first
 
 
-async def test_minutes_hold_still_between_readings_and_follow_after_some() -> None:
+async def test_plots_move_only_from_time_to_time() -> None:
     made = scene(1, 8, 90, seed=3)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -112,7 +112,7 @@ async def test_minutes_hold_still_between_readings_and_follow_after_some() -> No
         assert 1 < len(set(seen)) <= 3
 
 
-async def test_more_than_fit_can_be_scrolled_to_by_the_cursor() -> None:
+async def test_cursor_scrolls_the_heatmap() -> None:
     app = app_on(scene(1024, 8, 2))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("G")
@@ -123,7 +123,7 @@ async def test_more_than_fit_can_be_scrolled_to_by_the_cursor() -> None:
         assert line_with(" gpu1024:0  ", app)
 
 
-async def test_the_cursor_can_be_seen_where_a_gpu_is_one_character() -> None:
+async def test_cursor_is_visible_in_the_smallest_size() -> None:
     app = app_on(Scene(1024, 8, interval_s=20).connect().advance(60))
     async with app.run_test(size=(200, 60)) as pilot:
         await pilot.press("right", "right")
@@ -131,7 +131,7 @@ async def test_the_cursor_can_be_seen_where_a_gpu_is_one_character() -> None:
         assert line_with(" gpu0001  ", app).startswith(" gpu0001  ██+█████ ")
 
 
-async def test_states_are_told_in_words() -> None:
+async def test_node_states_are_shown_as_text() -> None:
     app = app_on(troubled())
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
@@ -151,7 +151,7 @@ NO_PYTHON = (
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_why_a_node_is_lost_and_what_to_do_is_told_to_its_end_under_the_cursor(
+async def test_reason_and_remedy_of_a_lost_node_wrap_completely(
     size: tuple[int, int],
 ) -> None:
     made = Scene(4, 8).connect().advance(90)
@@ -170,7 +170,7 @@ async def test_why_a_node_is_lost_and_what_to_do_is_told_to_its_end_under_the_cu
 
 
 @pytest.mark.parametrize("height", [33, 34, 35, 36, 40])
-async def test_what_is_told_of_a_lost_node_does_not_push_it_out_of_view(height: int) -> None:
+async def test_lost_node_stays_visible_above_its_reason(height: int) -> None:
     made = Scene(2, 2).connect().advance(90)
     for _ in range(4):
         made.lose("gpu01", "it was cut off").advance(1).bring_back("gpu01").advance(1)
@@ -187,7 +187,7 @@ async def test_what_is_told_of_a_lost_node_does_not_push_it_out_of_view(height: 
         assert line_with(" gpu02  ", app)
 
 
-async def test_what_to_do_about_a_node_is_not_cut_before_its_reason_where_rows_fill_the_screen() -> None:
+async def test_reason_is_cut_before_the_remedy() -> None:
     made = Scene(17, 8).connect().advance(10)
     made.lose("gpu09", "it can't be reached: no route to host, as of the last ten tries", "try `ssh gpu09`")
     app = app_on(made.advance(1))
@@ -200,14 +200,14 @@ async def test_what_to_do_about_a_node_is_not_cut_before_its_reason_where_rows_f
         assert all(line_with(f" {name} ", app) for name in made.names)
 
 
-async def test_the_scale_is_right_before_any_gpu_is_known() -> None:
+async def test_scale_is_right_without_gpus() -> None:
     app = app_on(Scene(2, 8))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         assert line_with("GPU util %", app).split()[-4:] == ["0", "100", "–", "unmeasured"]
 
 
-async def test_why_a_gpu_is_slow_is_told_before_its_clock_where_room_is_short() -> None:
+async def test_throttle_reason_comes_before_the_clock() -> None:
     made = Scene(2, 8, seed=3).connect().advance(30)
     hot = next(e for e in made.fleet.event_log if e.kind == "throttle" and e.severity == WARNING)
     app = app_on(made)
@@ -217,7 +217,7 @@ async def test_why_a_gpu_is_slow_is_told_before_its_clock_where_room_is_short() 
         assert "°C  ▲ thermal" in line_with(f"{hot.node}:{hot.gpu}  util", app)
 
 
-async def test_many_nodes_are_counted_with_separators() -> None:
+async def test_large_counts_have_separators() -> None:
     made = Scene(1001, 1).connect().advance(1)
     app = app_on(made, title="")
     async with app.run_test(size=(120, 40)) as pilot:
@@ -228,7 +228,7 @@ async def test_many_nodes_are_counted_with_separators() -> None:
         assert " of 1,001 nodes: gpu1*" in screen_text(app)
 
 
-async def test_small_blocks_have_no_heading_where_there_is_no_node() -> None:
+async def test_small_blocks_have_headings_only_above_nodes() -> None:
     app = app_on(scene(2, 8, 2))
     async with app.run_test(size=(80, 24)) as pilot:
         app.fleet_screen.heatmap.zoom_wanted = Zoom.PLAIN
@@ -237,7 +237,7 @@ async def test_small_blocks_have_no_heading_where_there_is_no_node() -> None:
         assert line_with("01234567", app).split() == ["01234567"] * 2
 
 
-async def test_the_countdown_and_ages_go_on_without_frames() -> None:
+async def test_ages_and_countdowns_update_without_frames() -> None:
     made = troubled()
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -248,7 +248,7 @@ async def test_the_countdown_and_ages_go_on_without_frames() -> None:
         assert "retry in 1 s" in line_with("gpu04 ", app)
 
 
-async def test_a_frame_changes_the_numbers_and_only_their_line_is_drawn() -> None:
+async def test_frame_redraws_only_changed_lines() -> None:
     made = scene(4, 8, 20)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -263,7 +263,7 @@ async def test_a_frame_changes_the_numbers_and_only_their_line_is_drawn() -> Non
         assert same == [0, 1, 3]
 
 
-async def test_the_cursor_tells_about_the_gpu_and_opens_the_node() -> None:
+async def test_cursor_shows_the_gpu_and_opens_the_node() -> None:
     app = app_on(scene(4, 8, 30))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("down", "l", "l")
@@ -278,7 +278,7 @@ async def test_the_cursor_tells_about_the_gpu_and_opens_the_node() -> None:
         assert app.fleet_screen.heatmap.at == ("gpu02", 2)
 
 
-async def test_the_mouse_points_and_opens() -> None:
+async def test_mouse_selects_and_opens() -> None:
     app = app_on(scene(4, 8, 30))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
@@ -295,7 +295,7 @@ async def test_the_mouse_points_and_opens() -> None:
         assert app.front.SCREEN == "node"
 
 
-async def test_metrics_by_number_by_step_and_from_the_list() -> None:
+async def test_metric_is_chosen_by_number_step_and_list() -> None:
     app = app_on(scene(4, 8, 30))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("3")
@@ -315,7 +315,7 @@ async def test_metrics_by_number_by_step_and_from_the_list() -> None:
         assert line_with("unmeasured", app).startswith(" I/O pressure %")
 
 
-async def test_the_list_of_metrics_tells_their_meanings_whole_in_a_small_terminal() -> None:
+async def test_metric_list_wraps_meanings_in_a_small_terminal() -> None:
     app = app_on(scene(2, 8, 5))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("m")
@@ -326,7 +326,7 @@ async def test_the_list_of_metrics_tells_their_meanings_whole_in_a_small_termina
         assert meaning == GPU_BY_NAME["throttle_power_pct"].meaning
 
 
-async def test_sorting_by_the_metric_puts_the_worst_on_top() -> None:
+async def test_sort_by_metric_puts_the_lowest_first() -> None:
     app = app_on(scene(4, 8, 30))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("o", "o", "o")
@@ -336,7 +336,7 @@ async def test_sorting_by_the_metric_puts_the_worst_on_top() -> None:
         assert "lowest first" in screen_text(app)
 
 
-async def test_nodes_that_look_alike_change_places_with_their_names() -> None:
+async def test_equal_nodes_are_redrawn_after_sorting() -> None:
     given = ["gpu04", "gpu03", "gpu02", "gpu01"]
     made = Scene(names=given).connect().advance(30)
     app = app_on(made)
@@ -352,7 +352,7 @@ async def test_nodes_that_look_alike_change_places_with_their_names() -> None:
             assert named == (sorted(given) if order is Order.NAME else given)
 
 
-async def test_a_filter_hides_nodes_while_it_is_typed_and_tells_mistakes_under_their_column() -> None:
+async def test_filter_applies_while_typing_and_marks_errors() -> None:
     app = app_on(scene(4, 8, 30))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("slash", *"util<5 | x")
@@ -372,7 +372,7 @@ async def test_a_filter_hides_nodes_while_it_is_typed_and_tells_mistakes_under_t
         assert line_with(" gpu01 ", app)
 
 
-async def test_somebody_elses_gpus_are_faint_and_not_counted() -> None:
+async def test_gpus_of_others_are_faint_and_not_counted() -> None:
     made = Scene(2, 4)
     made.fleet._allocation = {"gpu01": frozenset({0, 1})}
     made.connect().advance(30)
@@ -389,7 +389,7 @@ async def test_somebody_elses_gpus_are_faint_and_not_counted() -> None:
         assert faint in styles
 
 
-async def test_the_header_tells_how_the_recording_goes() -> None:
+async def test_header_shows_the_recorder_state() -> None:
     made = scene(2, 2, 5)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -409,9 +409,7 @@ FULL = "can't be written because its disk is full; free some space"
 
 @pytest.mark.parametrize("cells", [80, 90, 100, 110, 120, 140, 200])
 @pytest.mark.parametrize("waits", ["", "; newer frames of 1,024 nodes wait there"])
-async def test_what_is_wrong_with_the_recording_is_in_the_header_however_long_its_path(
-    cells: int, waits: str
-) -> None:
+async def test_recorder_error_fits_the_header(cells: int, waits: str) -> None:
     path = "/home/somebody/experiments/2026/gswarm-job4711.duckdb"
     made = scene(2, 2, 5)
     made.hub.recorded(RecorderStatus(path, 1, 1, 0, {}, f"{path} {FULL}{waits}"))
@@ -450,7 +448,7 @@ async def test_every_theme_shows_the_same_text(theme: str) -> None:
         assert screen_text(app) == wanted
 
 
-async def test_zoom_can_be_chosen_and_events_make_room() -> None:
+async def test_zoom_key_changes_the_size_of_gpus() -> None:
     app = app_on(scene(20, 8, 2))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()

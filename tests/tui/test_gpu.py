@@ -1,4 +1,4 @@
-"""A GPU's screen, as a person sees and steers it."""
+"""GPU screen."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tell(made: Scene, **values: float) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_a_gpu_looks_as_kept(
+async def test_gpu_matches_picture(
     size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
 ) -> None:
     app = app_on(scene(nodes=2, gpus=8, seconds=120))
@@ -42,7 +42,7 @@ async def test_a_gpu_looks_as_kept(
         matches_picture(app, f"gpu-{size[0]}x{size[1]}")
 
 
-async def test_arrows_go_through_all_gpus_of_all_nodes_and_round() -> None:
+async def test_arrows_cycle_through_all_gpus() -> None:
     app = app_on(scene(nodes=2, gpus=2, seconds=2))
     async with app.run_test(size=(80, 24)) as pilot:
         app.show_gpu("gpu01", 0)
@@ -56,7 +56,7 @@ async def test_arrows_go_through_all_gpus_of_all_nodes_and_round() -> None:
         assert screen_text(app).split()[0] == "gpu02:1"
 
 
-async def test_every_metric_has_its_value_unit_and_meaning() -> None:
+async def test_metrics_show_value_unit_and_meaning() -> None:
     made = scene(nodes=1, gpus=1, seconds=0)
     tell(made, util_pct=50, mem_used_mib=40_960, power_w=350.4, energy_mj=7.2e9, ecc_corrected=3, pstate=2)
     app = app_on(made)
@@ -73,7 +73,7 @@ async def test_every_metric_has_its_value_unit_and_meaning() -> None:
         assert "P2" in line_with(app, "performance state")
 
 
-async def test_a_metric_without_a_value_tells_why() -> None:
+async def test_missing_metric_shows_its_reason() -> None:
     made = scene(nodes=1, gpus=1, seconds=0)
     hello = made.fleet.nodes["gpu01"].hello
     assert hello is not None
@@ -99,7 +99,7 @@ async def test_a_metric_without_a_value_tells_why() -> None:
         (0x0, "not throttled"),
     ],
 )
-async def test_clock_reasons_are_words(bits: int, words: str) -> None:
+async def test_clock_reasons_are_shown_as_text(bits: int, words: str) -> None:
     made = scene(nodes=1, gpus=1, seconds=0)
     tell(made, clock_reasons=bits)
     app = app_on(made)
@@ -111,7 +111,7 @@ async def test_clock_reasons_are_words(bits: int, words: str) -> None:
         assert words in " ".join(line[19:46].strip() for line in lines[at : at + 2])
 
 
-async def test_only_the_gpus_own_processes_are_shown() -> None:
+async def test_gpu_shows_only_its_processes() -> None:
     made = scene(nodes=1, gpus=4, seconds=10)
     (gpu, pid), (_, other) = [(p.gpu, str(p.pid)) for p in made.fleet.nodes["gpu01"].processes][:2]
     app = app_on(made)
@@ -122,7 +122,7 @@ async def test_only_the_gpus_own_processes_are_shown() -> None:
         assert other not in screen_text(app)
 
 
-async def test_a_gpu_of_a_lost_node_says_so() -> None:
+async def test_gpu_of_a_lost_node_shows_the_reason() -> None:
     made = scene(nodes=1, gpus=2, seconds=5)
     made.lose("gpu01", "connection refused", "is sshd up?").advance(3)
     app = app_on(made)
@@ -134,7 +134,7 @@ async def test_a_gpu_of_a_lost_node_says_so() -> None:
         assert line_with(app, "is sshd up?")
 
 
-async def test_a_longer_time_is_plotted_with_a_key() -> None:
+async def test_key_changes_the_plotted_time() -> None:
     app = app_on(scene(nodes=1, gpus=1, seconds=30))
     async with app.run_test(size=(120, 40)) as pilot:
         app.show_gpu("gpu01", 0)

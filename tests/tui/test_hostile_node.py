@@ -1,4 +1,4 @@
-"""A node that somebody has taken over can spoil its own row and nothing else."""
+"""A hostile node can spoil its own row and nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WALK = (
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_no_screen_fails_or_shows_what_a_terminal_obeys(seed: int) -> None:
+async def test_hostile_node_breaks_no_screen(seed: int) -> None:
     scene = Scene(2, 4, names=("evil", "good")).connect("good").advance(5)
     node, walk = HostileNode("evil", seed), random.Random(seed)
     app = app_on(scene)

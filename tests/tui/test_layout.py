@@ -1,4 +1,4 @@
-"""Every GPU has a place, as large as the room allows, and a point on screen finds it again."""
+"""Layout of the heatmap: largest size that fits, and the GPU at a point."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def room(nodes: int, gpus: int, size: tuple[int, int], digits: int = 3) -> Layou
         (2048, 8, (200, 50), Zoom.HALVES),
     ],
 )
-def test_gpus_are_drawn_as_large_as_fits(nodes: int, gpus: int, size: tuple[int, int], zoom: Zoom) -> None:
+def test_layout_is_the_largest_that_fits(nodes: int, gpus: int, size: tuple[int, int], zoom: Zoom) -> None:
     layout = choose_layout(room(nodes, gpus, size))
     assert layout.zoom is zoom
     assert layout.lines <= size[1]
 
 
-def test_what_is_there_beside_the_numbers_depends_on_the_room() -> None:
+def test_extra_columns_depend_on_the_width() -> None:
     wide = choose_layout(room(4, 8, (120, 30)))
     assert (wide.mean, wide.spark, wide.hosts) == (True, 26, ("cpu", "mem", "net", "iowait"))
     narrow = choose_layout(room(4, 8, (64, 30)))
     assert (narrow.mean, narrow.spark, narrow.hosts) == (True, 0, ("cpu",))
 
 
-def test_columns_of_nodes_have_their_last_minutes_where_there_is_room() -> None:
+def test_columns_have_sparklines_where_they_fit() -> None:
     wide = choose_layout(room(64, 8, (200, 44)))
     assert (wide.zoom, wide.columns, wide.mean, wide.cell) == (Zoom.NUMBERS, 2, True, 5)
     assert wide.spark >= 30
@@ -73,9 +73,7 @@ def test_each_node_is_on_exactly_one_line(where: LayoutRequest, zoom: Zoom | Non
 
 
 @given(rooms, st.sampled_from([None, *Zoom]), st.data())
-def test_a_point_on_a_gpu_finds_that_gpu(
-    where: LayoutRequest, zoom: Zoom | None, data: st.DataObject
-) -> None:
+def test_point_maps_to_its_gpu(where: LayoutRequest, zoom: Zoom | None, data: st.DataObject) -> None:
     layout = choose_layout(where, zoom)
     node = data.draw(st.integers(0, where.nodes - 1))
     cell = data.draw(st.integers(0, where.cells - 1))

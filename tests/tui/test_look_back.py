@@ -1,4 +1,4 @@
-"""Looking back on a live fleet, while it and its recording go on."""
+"""Looking back while the fleet and its recording continue."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
     await asyncio.to_thread(made.recorder.close, made.made.time)
 
 
-async def test_one_looks_back_while_recording_goes_on_and_returns(
+async def test_looking_back_does_not_stop_recording(
     live: Live, matches_picture: Callable[[GswarmApp, str], None]
 ) -> None:
     live.made.connect()
@@ -102,7 +102,7 @@ async def test_one_looks_back_while_recording_goes_on_and_returns(
         assert live.app.feed.fleet is live.made.fleet
 
 
-async def test_a_session_is_summed_up_to_now_whatever_time_is_looked_at(live: Live) -> None:
+async def test_session_summary_covers_everything_while_looking_back(live: Live) -> None:
     live.made.connect()
     live.app.open_queries = lambda: RecordingQueries(live.recorder.queries())
     async with live.app.run_test(size=(80, 24)) as pilot:
@@ -121,7 +121,7 @@ async def test_a_session_is_summed_up_to_now_whatever_time_is_looked_at(live: Li
         assert "hottest" in screen_text(live.app)
 
 
-async def test_playing_on_until_now_is_live_again(live: Live) -> None:
+async def test_playing_to_the_end_returns_to_now(live: Live) -> None:
     live.made.connect()
     async with live.app.run_test(size=(120, 30)) as pilot:
         await live.advance(30, pilot)
@@ -135,7 +135,7 @@ async def test_playing_on_until_now_is_live_again(live: Live) -> None:
         assert "PAST" not in screen_text(live.app)
 
 
-async def test_a_session_started_in_the_past_is_proposed_to_begin_there(live: Live) -> None:
+async def test_session_start_suggests_the_shown_time(live: Live) -> None:
     live.made.connect()
     async with live.app.run_test(size=(120, 30)) as pilot:
         await live.advance(30, pilot)
@@ -152,7 +152,7 @@ async def test_a_session_started_in_the_past_is_proposed_to_begin_there(live: Li
         assert "● session-1 00:00:16" in screen_text(live.app)
 
 
-async def test_a_session_started_while_one_looks_back_is_on_the_timeline_at_once(live: Live) -> None:
+async def test_session_started_while_looking_back_is_on_the_timeline(live: Live) -> None:
     live.made.connect()
     async with live.app.run_test(size=(120, 30)) as pilot:
         await live.advance(30, pilot)
@@ -161,7 +161,7 @@ async def test_a_session_started_while_one_looks_back_is_on_the_timeline_at_once
         assert "● session-1 00:00:00" in screen_text(live.app)
 
 
-async def test_a_mark_made_while_one_looks_back_is_on_the_timeline_and_among_the_events_at_once(
+async def test_mark_set_while_looking_back_is_shown_at_once(
     live: Live,
 ) -> None:
     live.made.connect()
@@ -181,7 +181,7 @@ async def _shows(live: Live, pilot: Pilot[str], text: str) -> None:
             await pilot.pause(0.01)
 
 
-async def test_what_is_about_now_waits_until_one_returns(live: Live) -> None:
+async def test_live_actions_are_disabled_while_looking_back(live: Live) -> None:
     live.made.connect()
     async with live.app.run_test(size=(120, 30)) as pilot:
         await live.advance(10, pilot)
@@ -194,7 +194,7 @@ async def test_what_is_about_now_waits_until_one_returns(live: Live) -> None:
         assert "rename" not in screen_text(live.app)
 
 
-async def test_a_time_is_looked_back_to_from_anywhere(live: Live) -> None:
+async def test_go_to_works_on_every_screen(live: Live) -> None:
     live.made.connect()
     async with live.app.run_test(size=(120, 30)) as pilot:
         await live.advance(60, pilot)
@@ -203,7 +203,7 @@ async def test_a_time_is_looked_back_to_from_anywhere(live: Live) -> None:
         assert live.app.front.SCREEN == "node"
 
 
-async def test_enter_on_an_event_looks_back_to_it(live: Live) -> None:
+async def test_enter_on_an_event_goes_to_its_time(live: Live) -> None:
     live.made.connect()
     async with live.app.run_test(size=(120, 30)) as pilot:
         await live.advance(20, pilot)
@@ -216,7 +216,7 @@ async def test_enter_on_an_event_looks_back_to_it(live: Live) -> None:
         assert "00:00:20 ago" in line_with(live.app, "PAST")
 
 
-async def test_the_screen_goes_on_until_the_past_is_read_and_keys_wait_for_it(live: Live) -> None:
+async def test_screen_stays_live_while_the_past_is_read(live: Live) -> None:
     asked, read, open_past = threading.Event(), threading.Event(), live.past
 
     def past() -> Player:
@@ -244,7 +244,7 @@ async def test_the_screen_goes_on_until_the_past_is_read_and_keys_wait_for_it(li
                 await asyncio.sleep(0.01)
 
 
-async def test_where_nothing_is_recorded_there_is_no_past(live: Live) -> None:
+async def test_looking_back_needs_a_recording(live: Live) -> None:
     live.app._past = None
     live.made.connect()
     async with live.app.run_test(size=(120, 30), notifications=True) as pilot:
@@ -257,7 +257,7 @@ async def test_where_nothing_is_recorded_there_is_no_past(live: Live) -> None:
         assert live.app.player is None
 
 
-async def test_a_past_that_can_not_be_read_is_told_and_the_screen_stays_live(live: Live) -> None:
+async def test_unreadable_past_is_reported_and_the_screen_stays_live(live: Live) -> None:
     def past() -> Player:
         raise RecordingUnreadableError("run.duckdb isn't open now; ask again in a moment")
 

@@ -1,4 +1,4 @@
-"""Marks that a person sets, and where they are seen."""
+"""Setting marks, and showing them in events and plots."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def fill_in(app: GswarmApp, pilot: Pilot[str], *texts: str) -> None:
     await pilot.pause()
 
 
-async def test_a_mark_with_values_is_set_now_and_seen_among_the_events() -> None:
+async def test_mark_with_values_is_listed_as_an_event() -> None:
     made = scene(2, 2, 20)
     app = app_on(made)
     async with app.run_test(size=(120, 30)) as pilot:
@@ -40,7 +40,7 @@ async def test_a_mark_with_values_is_set_now_and_seen_among_the_events() -> None
         assert "epoch 3 · loss=1.25 acc=0.9 note=two words" in line_with(app, "mark")
 
 
-async def test_a_mark_can_be_set_in_the_past() -> None:
+async def test_mark_can_be_backdated() -> None:
     made = scene(2, 2, 60)
     app = app_on(made)
     async with app.run_test(size=(120, 30)) as pilot:
@@ -49,7 +49,7 @@ async def test_a_mark_can_be_set_in_the_past() -> None:
         assert made.fleet.event_log[-1].at == made.time - 30
 
 
-async def test_what_cannot_be_a_mark_is_told_in_the_dialog() -> None:
+async def test_invalid_mark_is_reported_in_the_dialog() -> None:
     made = scene(1, 1, 5)
     app = app_on(made)
     before = made.fleet.logged_count
@@ -67,7 +67,7 @@ async def test_what_cannot_be_a_mark_is_told_in_the_dialog() -> None:
         assert made.fleet.logged_count == before
 
 
-async def test_values_that_are_none_are_shown_as_nothing() -> None:
+async def test_invalid_mark_values_are_not_shown() -> None:
     made = scene(1, 1, 5)
     for detail in (None, "", "[1, 2]", "{", "[" * 5000):
         made.hub.publish(EventLogged(made.time, "mark", INFO, "[b]odd[/b]\x1b[2J", detail=detail))
@@ -83,7 +83,7 @@ async def test_values_that_are_none_are_shown_as_nothing() -> None:
 @pytest.mark.parametrize(
     ("keys", "name"), [(("enter", "enter"), "gpu"), (("enter",), "node"), (("S",), "sessions")]
 )
-async def test_marks_stand_in_plots_where_they_happened(
+async def test_marks_are_drawn_in_plots_at_their_time(
     keys: tuple[str, ...], name: str, matches_picture: Callable[[GswarmApp, str], None]
 ) -> None:
     made = scene(2, 4, 30)
@@ -99,14 +99,14 @@ async def test_marks_stand_in_plots_where_they_happened(
         matches_picture(app, f"marks-{name}-120x40")
 
 
-def test_a_name_never_covers_what_is_plotted() -> None:
+def test_mark_name_never_covers_the_curve() -> None:
     lines = [(Span("util  98 %"), Span(" " * 10)), (Span("⠉" * 20),)]
     marks = [PlotMark(0.0, "first"), PlotMark(0.55, "second"), PlotMark(0.6, "third"), PlotMark(0.95, "last")]
     shown = ["".join(span.text for span in line) for line in overlay(lines, marks, 0, 20)]
     assert shown == ["util  98 %  third   ", "⠉" * 20]
 
 
-def test_only_marks_of_the_time_that_is_plotted_are_drawn() -> None:
+def test_only_marks_in_the_window_are_drawn() -> None:
     happened = [
         EventLogged(at, kind, INFO, f"{kind} {at:g}")
         for at, kind in ((9.0, "mark"), (10.0, "mark"), (15.0, "xid"), (14.0, "mark"), (20.0, "mark"))

@@ -1,4 +1,4 @@
-"""A node's screen, as a person sees and steers it."""
+"""Node screen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def hello_of(made: Scene, node: str) -> Hello:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_a_node_looks_as_kept(
+async def test_node_matches_picture(
     size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
 ) -> None:
     app = app_on(scene(nodes=2, gpus=8, seconds=120))
@@ -37,7 +37,7 @@ async def test_a_node_looks_as_kept(
         matches_picture(app, f"node-{size[0]}x{size[1]}")
 
 
-async def test_arrows_pick_the_metric_that_is_plotted_and_bring_its_column_into_view() -> None:
+async def test_arrows_select_and_reveal_the_plotted_metric() -> None:
     app = app_on(scene(nodes=1, gpus=4, seconds=20))
     async with app.run_test(size=(80, 24)) as pilot:
         app.show_node("gpu01")
@@ -53,7 +53,7 @@ async def test_arrows_pick_the_metric_that_is_plotted_and_bring_its_column_into_
         assert "power 0 to 700 W" in screen_text(app)
 
 
-async def test_the_metric_can_be_picked_from_a_list_and_a_host_metric_shows_the_host() -> None:
+async def test_metric_list_plots_gpu_metrics_and_shows_the_host() -> None:
     app = app_on(scene(nodes=1, gpus=2, seconds=5))
     async with app.run_test(size=(100, 30)) as pilot:
         app.show_node("gpu01")
@@ -65,7 +65,7 @@ async def test_the_metric_can_be_picked_from_a_list_and_a_host_metric_shows_the_
         assert "memutil" not in screen_text(app)
 
 
-async def test_enter_opens_the_gpu_under_the_cursor_and_escape_comes_back_to_it() -> None:
+async def test_enter_opens_the_gpu_and_escape_returns() -> None:
     app = app_on(scene(nodes=1, gpus=4, seconds=5))
     async with app.run_test(size=(100, 30)) as pilot:
         app.show_node("gpu01")
@@ -76,7 +76,7 @@ async def test_enter_opens_the_gpu_under_the_cursor_and_escape_comes_back_to_it(
         assert line_with(app, "▸   2")
 
 
-async def test_a_click_takes_a_gpu_and_a_metric_and_a_second_one_opens_it() -> None:
+async def test_click_selects_and_second_click_opens_a_gpu() -> None:
     app = app_on(scene(nodes=1, gpus=4, seconds=5))
     async with app.run_test(size=(100, 30)) as pilot:
         app.show_node("gpu01")
@@ -89,7 +89,7 @@ async def test_a_click_takes_a_gpu_and_a_metric_and_a_second_one_opens_it() -> N
         assert "gpu01:2" in screen_text(app)
 
 
-async def test_what_could_not_be_measured_is_a_dash_with_its_reason() -> None:
+async def test_unmeasured_metrics_show_a_dash_and_a_reason() -> None:
     made = scene(nodes=1, gpus=2, seconds=3)
     hello = hello_of(made, "gpu01")
     reasons = {"gpu1.power_w": "Not Supported", "ib_rx_mb_s": "no InfiniBand \x1b[31mport"}
@@ -107,7 +107,7 @@ async def test_what_could_not_be_measured_is_a_dash_with_its_reason() -> None:
         assert "\x1b" not in screen_text(app)
 
 
-async def test_a_lost_node_says_why_since_when_and_what_to_do() -> None:
+async def test_lost_node_shows_reason_age_and_remedy() -> None:
     made = scene(nodes=2, gpus=2, seconds=10)
     made.lose("gpu02", "connection reset by peer", "is the job over? squeue tells", retry_in=30).advance(5)
     app = app_on(made)
@@ -122,7 +122,7 @@ async def test_a_lost_node_says_why_since_when_and_what_to_do() -> None:
         assert "● live" in line_with(app, "gpu02")
 
 
-async def test_what_to_do_about_a_lost_node_is_told_to_its_end() -> None:
+async def test_long_remedy_wraps_completely() -> None:
     remedy = "load one with --setup 'module load python', or name one with --agent-python PATH, as on its own"
     made = scene(nodes=2, gpus=2, seconds=10)
     made.lose("gpu02", "it has no python3 that runs", remedy, retry_in=30).advance(5)
@@ -134,7 +134,7 @@ async def test_what_to_do_about_a_lost_node_is_told_to_its_end() -> None:
         assert line_with(app, "overview")
 
 
-async def test_a_reason_in_wide_characters_is_told_whole_and_broken_at_spaces() -> None:
+async def test_reason_with_wide_characters_wraps_at_spaces() -> None:
     said = "保守作業のため " * 30  # as long as a launcher lets it be
     made = scene(nodes=2, gpus=2, seconds=10)
     made.lose("gpu02", said.strip(), "ask who runs the cluster", retry_in=30).advance(5)
@@ -147,7 +147,7 @@ async def test_a_reason_in_wide_characters_is_told_whole_and_broken_at_spaces() 
         assert line_with(app, "retry in 25 s · ask who runs the cluster")
 
 
-async def test_a_stale_node_tells_the_age_of_its_data() -> None:
+async def test_stale_node_shows_the_age_of_its_data() -> None:
     made = scene(nodes=1, gpus=2, seconds=10)
     made.silence("gpu01").advance(7)
     app = app_on(made)
@@ -157,7 +157,7 @@ async def test_a_stale_node_tells_the_age_of_its_data() -> None:
         assert "≈ stale, data 7 s old" in line_with(app, "gpu01")
 
 
-async def test_a_node_without_an_answer_yet_and_one_without_gpus_are_shown() -> None:
+async def test_unconnected_nodes_and_nodes_without_gpus_are_shown() -> None:
     made = Scene(nodes=2, gpus=0)
     made.connect("gpu01").advance(3)
     app = app_on(made)
@@ -172,7 +172,7 @@ async def test_a_node_without_an_answer_yet_and_one_without_gpus_are_shown() -> 
 
 
 @pytest.mark.parametrize(("width", "recording"), [(40, False), (120, True), (200, True)])
-async def test_simulated_gpus_are_called_so_at_every_width(width: int, recording: bool) -> None:
+async def test_simulated_is_shown_at_every_width(width: int, recording: bool) -> None:
     app = app_on(scene(nodes=1, gpus=2, seconds=2).recording())
     async with app.run_test(size=(width, 30)) as pilot:
         app.show_node("gpu01")
@@ -185,7 +185,7 @@ async def test_simulated_gpus_are_called_so_at_every_width(width: int, recording
             await pilot.press("escape")
 
 
-async def test_clock_and_round_trip_of_the_link() -> None:
+async def test_link_line_shows_clock_and_round_trip() -> None:
     made = scene(nodes=1, gpus=1, seconds=2)
     made.hub.publish(LinkMeasured("gpu01", made.time, -0.0123, 0.0008))
     app = app_on(made)
@@ -195,7 +195,7 @@ async def test_clock_and_round_trip_of_the_link() -> None:
         assert "clock −12.3 ms · round trip 0.8 ms" in screen_text(app)
 
 
-async def test_processes_are_by_gpu_and_their_words_are_harmless() -> None:
+async def test_processes_are_sorted_by_gpu_and_cleaned() -> None:
     made = scene(nodes=1, gpus=2, seconds=1)
     row = (1024, 50, 210.0, 2048, None, 1500.0)
     evil = ProcessSample(1, 4242, "eve\u202e", "python\n[red]x.py\x1b]0;title\x07", 3, None, row)
@@ -224,7 +224,7 @@ async def test_processes_are_by_gpu_and_their_words_are_harmless() -> None:
         assert line.split()[-2:] == ["–", "1.5"]
 
 
-async def test_views_show_one_part_in_all_the_room() -> None:
+async def test_views_fill_the_screen_with_one_part() -> None:
     app = app_on(scene(nodes=1, gpus=8, seconds=30))
     async with app.run_test(size=(80, 24)) as pilot:
         app.show_node("gpu01")
@@ -239,7 +239,7 @@ async def test_views_show_one_part_in_all_the_room() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_the_hosts_course_takes_all_the_room_and_has_a_time_axis(size: tuple[int, int]) -> None:
+async def test_host_view_fills_the_screen_with_a_time_axis(size: tuple[int, int]) -> None:
     app = app_on(scene(nodes=1, gpus=8, seconds=300))
     async with app.run_test(size=size) as pilot:
         app.show_node("gpu01")
@@ -254,7 +254,7 @@ async def test_the_hosts_course_takes_all_the_room_and_has_a_time_axis(size: tup
 
 
 @given(st.integers(1, 120), st.integers(0, 64), st.integers(4, 17), st.integers(0, 200))
-def test_parts_never_take_more_than_there_is(room: int, gpus: int, host: int, processes: int) -> None:
+def test_parts_never_exceed_the_lines(room: int, gpus: int, host: int, processes: int) -> None:
     shared = heights(room, gpus, host, processes)
     taken = shared.gpus + shared.plots + shared.host + shared.processes
     assert taken <= max(room, 5)

@@ -1,4 +1,4 @@
-"""Curves: what a reading looks like, and what a missing one does."""
+"""Plots: curves, bins, scales and time axes."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def readings(*pairs: tuple[float, float]) -> tuple[Floats, Singles]:
     return np.array([t for t, _ in pairs]), np.array([v for _, v in pairs], dtype=np.float32)
 
 
-def test_a_constant_full_load_is_full_and_not_scaled_away() -> None:
+def test_constant_full_load_is_drawn_full() -> None:
     assert block_area(levels(1.0, 1.0, 1.0)) == ["███"]
     assert block_area(levels(0.5, 0.5, 0.5), height=2) == ["   ", "███"]
 
 
-def test_zero_is_drawn_and_a_gap_is_not() -> None:
+def test_zero_is_drawn_but_gaps_are_blank() -> None:
     assert block_area(levels(0.0, NAN, 0.0)) == ["▁ ▁"]
     assert braille_curve(levels(0.0, 0.0, NAN, NAN, 0.0, 0.0), 1) == ["⣀ ⣀"]
 
@@ -69,7 +69,7 @@ def test_a_braille_curve_does_not_join_across_a_gap() -> None:
 
 
 @given(st.lists(st.one_of(st.just(NAN), st.floats(0, 1)), min_size=1, max_size=60), st.integers(1, 6))
-def test_curves_fill_their_room_exactly(values: list[float], height: int) -> None:
+def test_curves_have_exact_size(values: list[float], height: int) -> None:
     blocks, braille = block_area(levels(*values), height), braille_curve(levels(*values), height)
     assert [len(line) for line in blocks] == [len(values)] * height
     assert [len(line) for line in braille] == [(len(values) + 1) // 2] * height
@@ -78,13 +78,13 @@ def test_curves_fill_their_room_exactly(values: list[float], height: int) -> Non
 
 
 @given(st.lists(st.integers(-1, 5), max_size=40))
-def test_runs_put_together_are_the_whole(buckets: list[int]) -> None:
+def test_runs_cover_all_buckets(buckets: list[int]) -> None:
     stretches = runs(buckets)
     assert [b for b, start, end in stretches for _ in range(start, end)] == buckets
     assert all(a[0] != b[0] for a, b in pairwise(stretches))
 
 
-def test_bins_hold_a_reading_for_an_interval_and_a_half_and_then_show_the_gap() -> None:
+def test_bins_hold_a_sample_for_one_and_a_half_intervals() -> None:
     frame = window(now=9.9, span_s=10.0, bins=20)
     assert (frame.start, frame.end) == (0.0, 10.0)
     times, values = readings((0.0, 50.0), (1.0, 50.0), (6.0, 80.0))
@@ -95,7 +95,7 @@ def test_bins_hold_a_reading_for_an_interval_and_a_half_and_then_show_the_gap() 
     assert np.isnan(binned[16:]).all()
 
 
-def test_a_mean_of_nodes_is_of_all_of_them_in_bins_that_hold_readings_of_some() -> None:
+def test_mean_covers_all_nodes_in_every_bin() -> None:
     idle = np.arange(0.0, 9.0), np.zeros((9, 2), dtype=np.float32)
     busy = np.arange(0.5, 9.0), np.full((9, 2), 100, dtype=np.float32)
     sums, counts = in_bins_by_node([idle, busy], Window(0.0, 8.0, 80), interval_s=1.0)
@@ -104,14 +104,14 @@ def test_a_mean_of_nodes_is_of_all_of_them_in_bins_that_hold_readings_of_some() 
 
 
 @given(st.floats(1e9, 2e9), st.integers(1, 400))
-def test_a_window_moves_by_whole_bins_and_holds_now(now: float, bins: int) -> None:
+def test_window_moves_by_whole_bins_and_contains_now(now: float, bins: int) -> None:
     frame = window(now, 300.0, bins)
     assert frame.start <= now + 1e-3
     assert now < frame.end + 1e-3
     assert frame.end - now <= frame.bin_s + 1e-3
 
 
-def test_the_time_axis_ends_with_now_and_has_round_ages() -> None:
+def test_time_axis_has_round_ages_and_ends_with_now() -> None:
     axis = time_axis(300, 80)
     assert len(axis) == 80
     assert axis.endswith("now")
@@ -143,13 +143,13 @@ def test_a_panel_prints_its_scale_its_value_and_the_time() -> None:
     assert all(len(text(line)) == 40 for line in lines)
 
 
-def test_full_bands_under_each_other_stay_apart() -> None:
+def test_full_bands_stay_apart() -> None:
     plot = PlotSeries("7", levels(*[1.0] * 20), "100", "100 %")
     assert "▇" in text(band(plot, 36, 1)[0])
     assert "█" not in text(band(plot, 36, 1)[0])
 
 
-def test_the_scale_is_the_devices_and_does_not_follow_the_values() -> None:
+def test_scale_is_the_devices_limit() -> None:
     trends = Trends()
     assert trends.top(GPU_BY_NAME["util_pct"], A100, levels(3.0)) == 100
     assert trends.top(GPU_BY_NAME["power_w"], A100, levels(3.0)) == 400
@@ -157,14 +157,14 @@ def test_the_scale_is_the_devices_and_does_not_follow_the_values() -> None:
     assert trends.top(HOST_BY_NAME["load_1m"], HostFacts("n", "b", cpus=64), levels(900.0)) == 64
 
 
-def test_a_scale_without_an_end_is_round_and_only_grows() -> None:
+def test_open_scale_is_round_and_only_grows() -> None:
     trends, swap = Trends(), HOST_BY_NAME["swap_used_mib"]
     assert trends.top(swap, None, levels(730.0)) == 1000
     assert trends.top(swap, None, levels(1200.0)) == 2000
     assert trends.top(swap, None, levels(3.0, NAN)) == 2000
 
 
-def test_energy_is_plotted_from_the_first_reading_on_as_the_number_beside_it() -> None:
+def test_energy_plot_starts_at_the_first_sample() -> None:
     """A counter that has grown since the driver was loaded would be one flat line."""
     scene = Scene(1, 1).connect().advance(60)
     node = next(iter(scene.fleet.nodes.values()))
@@ -175,7 +175,7 @@ def test_energy_is_plotted_from_the_first_reading_on_as_the_number_beside_it() -
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.005, 0.4])
-def test_a_session_of_a_moment_shows_its_reading_and_takes_little_memory(seconds: float) -> None:
+def test_very_short_session_plots_its_sample(seconds: float) -> None:
     """Bins of a few microseconds would be hundreds of thousands for the interval before it, of each node."""
     made = Scene(16, 1).connect().advance(60)
     session = Session("s", "step", made.time, ended_at=made.time + seconds)
@@ -189,7 +189,7 @@ def test_a_session_of_a_moment_shows_its_reading_and_takes_little_memory(seconds
     assert peak < 4e6
 
 
-def test_energy_counts_from_a_gpus_own_first_reading_where_it_answers_late() -> None:
+def test_energy_starts_at_the_first_sample_of_a_late_gpu() -> None:
     made = Scene(1, 2).connect().forget_gpu("gpu01", 1).advance(10)
     made.remember_gpu("gpu01", 1).advance(30)
     node = made.fleet.nodes["gpu01"]

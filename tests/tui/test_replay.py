@@ -1,4 +1,4 @@
-"""A recording in the screens: what a person sees and steers."""
+"""Replay app."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def deck(path: Path) -> Iterator[Deck]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_a_replay_looks_as_kept(
+async def test_replay_matches_picture(
     deck: Deck, size: tuple[int, int], matches_picture: Callable[[ReplayApp, str], None]
 ) -> None:
     async with deck.app.run_test(size=size) as pilot:
@@ -56,7 +56,7 @@ async def test_a_replay_looks_as_kept(
         matches_picture(deck.app, f"replay-{size[0]}x{size[1]}")
 
 
-async def test_it_plays_pauses_and_says_so(deck: Deck) -> None:
+async def test_space_plays_and_pauses(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         assert "REPLAY  14:00:00" in line_with(deck.app, "REPLAY")
@@ -75,7 +75,7 @@ async def test_it_plays_pauses_and_says_so(deck: Deck) -> None:
         assert deck.seconds == here
 
 
-async def test_before_the_first_session_nobody_is_told_to_start_one(deck: Deck) -> None:
+async def test_replay_offers_no_session_start(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "S")
@@ -83,7 +83,7 @@ async def test_before_the_first_session_nobody_is_told_to_start_one(deck: Deck) 
         assert "starts one" not in screen_text(deck.app)
 
 
-async def test_it_is_played_faster_and_slower(deck: Deck) -> None:
+async def test_keys_change_the_speed(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         await pilot.press("space", "plus", "plus", "plus")
@@ -97,7 +97,7 @@ async def test_it_is_played_faster_and_slower(deck: Deck) -> None:
         assert deck.clock.seconds - then == pytest.approx(4, rel=0.5)
 
 
-async def test_at_the_end_it_stays_and_says_so_and_plays_from_the_start(deck: Deck) -> None:
+async def test_replay_stops_at_its_end_and_restarts(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         await pilot.press("space", *["plus"] * 6)
@@ -110,7 +110,7 @@ async def test_at_the_end_it_stays_and_says_so_and_plays_from_the_start(deck: De
         assert not deck.head.paused
 
 
-async def test_steps_and_skips_go_forward_and_back_and_stay_within(deck: Deck) -> None:
+async def test_steps_and_skips_stay_within_the_recording(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         seen = []
@@ -127,7 +127,7 @@ async def test_steps_and_skips_go_forward_and_back_and_stay_within(deck: Deck) -
         assert seen == [10, 11, 12, 11, 1, 0]
 
 
-async def test_events_are_gone_to_and_told(deck: Deck) -> None:
+async def test_keys_go_to_events_and_show_them(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30), notifications=True) as pilot:
         await deck.settle(pilot)
         times = sorted({stop.at - BEGINNING for stop in deck.player.timeline.targets})
@@ -146,7 +146,7 @@ async def test_events_are_gone_to_and_told(deck: Deck) -> None:
         assert deck.seconds == pytest.approx(times[-2])
 
 
-async def test_a_time_is_asked_for_and_one_that_is_not_there_is_told(deck: Deck) -> None:
+async def test_go_to_rejects_times_outside_the_recording(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         await pilot.press("T", *"15:00", "enter")
@@ -160,7 +160,7 @@ async def test_a_time_is_asked_for_and_one_that_is_not_there_is_told(deck: Deck)
         assert deck.seconds == 85
 
 
-async def test_a_click_on_the_timeline_goes_there(deck: Deck) -> None:
+async def test_click_on_the_timeline_goes_to_its_time(deck: Deck) -> None:
     async with deck.app.run_test(size=(123, 30)) as pilot:
         await deck.settle(pilot)
         await pilot.click(Timeline, offset=(13 + 50, 0))
@@ -171,7 +171,7 @@ async def test_a_click_on_the_timeline_goes_there(deck: Deck) -> None:
         assert deck.seconds == 120
 
 
-async def test_a_lost_node_looks_lost_only_while_it_was(deck: Deck) -> None:
+async def test_node_is_lost_only_while_it_was(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         for seconds, lost in ((60, False), (75, True), (100, False)):
@@ -181,7 +181,7 @@ async def test_a_lost_node_looks_lost_only_while_it_was(deck: Deck) -> None:
             assert ("lost 5 s ago: connection reset by peer" in shown) is lost
 
 
-async def test_curves_reach_back_after_a_jump_as_they_would_have_live(deck: Deck) -> None:
+async def test_curves_are_complete_after_a_jump(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 40)) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "enter", "enter")
@@ -195,7 +195,7 @@ async def test_curves_reach_back_after_a_jump_as_they_would_have_live(deck: Deck
         assert screen_text(deck.app) == played
 
 
-async def test_events_after_the_time_are_not_there_and_enter_goes_to_one(deck: Deck) -> None:
+async def test_only_past_events_are_listed_and_enter_goes_to_one(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "e")
@@ -208,7 +208,7 @@ async def test_events_after_the_time_are_not_there_and_enter_goes_to_one(deck: D
         assert "XID 92" not in screen_text(deck.app)
 
 
-async def test_enter_in_a_session_goes_to_its_start(deck: Deck) -> None:
+async def test_enter_goes_to_the_session_start(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         deck.player.seek(BEGINNING + 100)
@@ -217,7 +217,7 @@ async def test_enter_in_a_session_goes_to_its_start(deck: Deck) -> None:
         assert deck.seconds == 10
 
 
-async def test_what_only_a_live_fleet_can_do_is_not_offered(deck: Deck) -> None:
+async def test_replay_hides_live_actions(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 60)) as pilot:
         await deck.settle(pilot)
         await deck.press(pilot, "s", "x")
@@ -233,7 +233,7 @@ async def test_what_only_a_live_fleet_can_do_is_not_offered(deck: Deck) -> None:
     assert deck.app.return_value == "quit"
 
 
-async def test_a_file_that_can_not_be_read_any_more_is_told(deck: Deck) -> None:
+async def test_unreadable_recording_is_reported(deck: Deck) -> None:
     class Gone(Exception):
         pass
 

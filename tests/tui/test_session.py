@@ -1,4 +1,4 @@
-"""A session and a comparison, computed from the recording, as a person sees them."""
+"""Session and comparison screens."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def computed(app: GswarmApp, pilot: Pilot[str]) -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_a_session_and_a_comparison_look_as_kept(
+async def test_session_and_comparison_match_their_pictures(
     app: GswarmApp, size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
 ) -> None:
     name = f"{size[0]}x{size[1]}"
@@ -73,7 +73,7 @@ async def test_a_session_and_a_comparison_look_as_kept(
         matches_picture(app, f"comparison-{name}")
 
 
-async def test_a_running_session_is_computed_anew_now_and_then(tmp_path: Path) -> None:
+async def test_running_session_is_updated_from_time_to_time(tmp_path: Path) -> None:
     made = Scene(2, 2)
     recorder = begin(tmp_path / "run.duckdb", made)
     app = GswarmApp(made.hub, timezone=UTC, open_queries=lambda: RecordingQueries(recorder.queries()))
@@ -120,7 +120,7 @@ async def test_a_running_session_is_computed_anew_now_and_then(tmp_path: Path) -
         await asyncio.to_thread(recorder.close, made.time)
 
 
-async def test_a_session_without_samples_and_one_that_is_not_on_disk_say_so(tmp_path: Path) -> None:
+async def test_missing_samples_and_sessions_are_reported(tmp_path: Path) -> None:
     made = Scene(1, 1)
     path = tmp_path / "run.duckdb"
 
@@ -138,13 +138,13 @@ async def test_a_session_without_samples_and_one_that_is_not_on_disk_say_so(tmp_
             assert "late isn't on disk yet" in screen_text(app)
             await pilot.press("escape", "down", "enter")
             await computed(app, pilot)
-            assert "[b]empty[/b]� holds no sample of a GPU" in screen_text(app)
+            assert "[b]empty[/b]� has no GPU samples" in screen_text(app)
             await pilot.press("c", "enter")
             await computed(app, pilot)
             assert "isn't on disk yet" in screen_text(app) or "nothing to compare" in screen_text(app)
 
 
-async def test_without_a_recording_a_session_has_no_summary() -> None:
+async def test_session_without_recording_has_no_summary() -> None:
     made = Scene(1, 1).connect()
     made.hub.start_session("train")
     app = app_on(made.advance(5))
@@ -154,7 +154,7 @@ async def test_without_a_recording_a_session_has_no_summary() -> None:
         assert "nothing is recorded, so there is no summary" in screen_text(app)
 
 
-async def test_sessions_are_picked_and_compared_from_the_list(app: GswarmApp) -> None:
+async def test_picked_sessions_are_compared(app: GswarmApp) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("S", "c")
         await pilot.pause()
@@ -172,7 +172,7 @@ async def test_sessions_are_picked_and_compared_from_the_list(app: GswarmApp) ->
         assert "1.00 ×" in line_with(app, "speed-up")
 
 
-async def test_nodes_and_processes_have_views_of_their_own(app: GswarmApp) -> None:
+async def test_session_has_views_of_nodes_and_processes(app: GswarmApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("S", "enter")
         await computed(app, pilot)

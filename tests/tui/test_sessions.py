@@ -1,4 +1,4 @@
-"""The sessions' screen, as a person sees and steers it."""
+"""Sessions screen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def busy_scene() -> Scene:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_sessions_look_as_kept(
+async def test_sessions_match_picture(
     size: tuple[int, int], matches_picture: Callable[[GswarmApp, str], None]
 ) -> None:
     app = app_on(busy_scene())
@@ -33,7 +33,7 @@ async def test_sessions_look_as_kept(
         matches_picture(app, f"sessions-{size[0]}x{size[1]}")
 
 
-async def test_running_sessions_come_first_with_what_was_measured() -> None:
+async def test_running_sessions_come_first() -> None:
     made = busy_scene()
     app = app_on(made)
     async with app.run_test(size=(120, 30)) as pilot:
@@ -51,7 +51,7 @@ async def test_running_sessions_come_first_with_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize(("cells", "whole"), [(200, True), (80, False)])
-async def test_long_names_are_whole_where_there_is_room(cells: int, whole: bool) -> None:
+async def test_long_names_are_complete_where_they_fit(cells: int, whole: bool) -> None:
     made, name = busy_scene(), "llama-8b pretraining, warm restart from step 120000"
     made.hub.start_session(name, note="on new nodes, " * 10)
     app = app_on(made)
@@ -64,7 +64,7 @@ async def test_long_names_are_whole_where_there_is_room(cells: int, whole: bool)
         assert row.endswith("…")
 
 
-async def test_the_chosen_one_is_stopped_and_the_others_run_on() -> None:
+async def test_stop_ends_only_the_selected_session() -> None:
     made = busy_scene()
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -75,7 +75,7 @@ async def test_the_chosen_one_is_stopped_and_the_others_run_on() -> None:
         assert "1 running" in screen_text(app)
 
 
-async def test_stopping_one_that_has_ended_says_so_and_stops_no_other() -> None:
+async def test_stopping_an_ended_session_changes_nothing() -> None:
     made = busy_scene()
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -85,7 +85,7 @@ async def test_stopping_one_that_has_ended_says_so_and_stops_no_other() -> None:
         assert len(made.fleet.sessions.running) == 2
 
 
-async def test_the_chosen_sessions_course_is_plotted_from_its_start_to_its_end() -> None:
+async def test_selected_session_is_plotted_from_start_to_end() -> None:
     made = busy_scene()
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -101,7 +101,7 @@ async def test_the_chosen_sessions_course_is_plotted_from_its_start_to_its_end()
         assert line_with(app, "−1 min").endswith("end")
 
 
-async def test_a_new_session_leaves_the_cursor_on_the_one_it_was_on() -> None:
+async def test_cursor_stays_on_its_session() -> None:
     made = busy_scene()
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -112,7 +112,7 @@ async def test_a_new_session_leaves_the_cursor_on_the_one_it_was_on() -> None:
         assert "full_training" in line_with(app, "▸")
 
 
-async def test_rename_and_note_keep_any_text_and_show_it_harmless() -> None:
+async def test_names_and_notes_are_cleaned_only_on_screen() -> None:
     made = busy_scene()
     app = app_on(made)
     name, note = "[red]日本 \u202edrop", "two words; [b]x[/b]"
@@ -138,7 +138,7 @@ async def test_an_empty_name_changes_nothing() -> None:
         assert made.fleet.sessions.sessions["id-3"].name == "eval"
 
 
-async def test_no_session_yet_says_how_to_start_one() -> None:
+async def test_empty_list_shows_how_to_start_a_session() -> None:
     app = app_on(scene(nodes=1, gpus=1, seconds=1))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("S")

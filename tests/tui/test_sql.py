@@ -1,4 +1,4 @@
-"""The SQL screen, in the app and alone as ``gswarm-tui sql`` opens it."""
+"""SQL screen, in the app and alone as ``gswarm-tui sql`` opens it."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_linux_driver_keeps_the_attributes_that_the_driver_module_reads() -> Non
     assert "WriterThread(self._file)" in source, (
         "LinuxDriver no longer writes to _file in a WriterThread; driver.py keeps that thread alive"
     )
-    assert hasattr(_writer_thread, "MAX_QUEUED_WRITES"), "test_stopping.py fills the writer's queue"
+    assert hasattr(_writer_thread, "MAX_QUEUED_WRITES"), "test_driver.py fills the writer's queue"
 
 
 async def test_forwarded_keys_are_marked() -> None:

@@ -1,4 +1,4 @@
-"""Numbers, texts and colours: what every screen spells and paints the same way."""
+"""Formats of numbers, text and colours."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ NAN = float("nan")
         ("pstate", 0, "P0"),
     ],
 )
-def test_a_metric_is_spelt_with_its_unit(metric: str, value: float, shown: str) -> None:
+def test_metric_is_formatted_with_its_unit(metric: str, value: float, shown: str) -> None:
     assert numbers.quantity(value, GPU_BY_NAME[metric]) == shown
 
 
 @given(st.sampled_from(list(GPU_BY_NAME.values())), st.floats(0, 1e12))
-def test_a_cell_never_grows_over_four_characters(metric: Metric, value: float) -> None:
+def test_cell_has_at_most_four_characters(metric: Metric, value: float) -> None:
     possible = min(value, metric.top) if metric.top is not None else value
     assert 1 <= len(numbers.cell(possible, metric)) <= numbers.cell_width(metric, possible) <= 4
 
@@ -71,7 +71,7 @@ def test_a_cell_never_grows_over_four_characters(metric: Metric, value: float) -
         (quantities.percent(None), "–"),
     ],
 )
-def test_quantities_read_as_people_write_them(made: str, shown: str) -> None:
+def test_quantities_are_readable(made: str, shown: str) -> None:
     assert made == shown
 
 
@@ -89,7 +89,7 @@ def test_markup_stays_text() -> None:
 
 
 @given(st.text(max_size=30), st.integers(0, 20))
-def test_texts_keep_to_their_width(text: str, cells: int) -> None:
+def test_cut_and_padded_text_has_its_width(text: str, cells: int) -> None:
     safe = clean(text)
     assert cell_len(clip(safe, cells)) <= cells
     assert cell_len(clip_left(safe, cells)) <= cells
@@ -98,7 +98,7 @@ def test_texts_keep_to_their_width(text: str, cells: int) -> None:
         assert clip(safe, cells) == clip_left(safe, cells) == safe
 
 
-def test_node_names_are_cut_where_they_are_alike() -> None:
+def test_node_names_are_cut_at_their_common_start() -> None:
     assert clip_left("cluster-a-gpu0017", 8) == "…gpu0017"
 
 
@@ -118,7 +118,7 @@ def test_traffic_is_logarithmic_and_errors_stand_out() -> None:
     assert errors.tolist() == [0.0, 0.5, 1.0]
 
 
-def test_heights_tell_what_colours_tell() -> None:
+def test_block_heights_match_buckets() -> None:
     heights = [block(step) for step in range(BUCKETS)]
     assert heights == sorted(heights)
     assert len(set(heights)) == 8
@@ -131,7 +131,7 @@ def light_of(colour: Color) -> float:
 
 
 @pytest.mark.parametrize("theme", [DARK, LIGHT])
-def test_the_ramp_runs_evenly_from_the_background_and_its_numbers_can_be_read(theme: str) -> None:
+def test_ramp_is_even_and_readable(theme: str) -> None:
     light = []
     for style in palette(theme).cells[:-1]:
         assert style.bgcolor is not None
@@ -144,7 +144,7 @@ def test_the_ramp_runs_evenly_from_the_background_and_its_numbers_can_be_read(th
 
 
 @pytest.mark.parametrize("theme", THEME_NAMES)
-def test_the_cursor_is_on_a_ground_that_no_step_has(theme: str) -> None:
+def test_cursor_has_a_background_of_its_own(theme: str) -> None:
     cursor = palette(theme).cursor
     assert not cursor.reverse, "text may have the colour of a step"
     assert cursor.bgcolor not in {style.bgcolor for style in palette(theme).cells}
@@ -162,11 +162,11 @@ def test_the_cursor_is_on_a_ground_that_no_step_has(theme: str) -> None:
         ({}, ANSI),
     ],
 )
-def test_the_theme_suits_the_terminal(environ: dict[str, str], theme: str) -> None:
+def test_theme_fits_the_terminal(environ: dict[str, str], theme: str) -> None:
     assert theme_for(environ) == theme
 
 
-def test_sixteen_colours_use_only_the_terminals_own() -> None:
+def test_ansi_theme_uses_only_terminal_colours() -> None:
     for style in palette(ANSI).roles.values():
         for colour in (style.color, style.bgcolor):
             assert colour is None or colour.is_default or colour.number is not None

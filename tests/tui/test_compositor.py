@@ -1,4 +1,4 @@
-"""What is written to the terminal: after any frames it shows the last one, and nothing is written twice."""
+"""Output to the terminal: it shows the last frame, and only changed cells are written."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ STYLES = [
 ]
 
 
-class Cell(NamedTuple):
-    """A cell as an eye sees it."""
+class VisibleCell(NamedTuple):
+    """A cell as it looks."""
 
     text: str
     bold: bool
@@ -46,15 +46,15 @@ class Cell(NamedTuple):
     ground: str
 
 
-def seen(char: Char) -> Cell:
-    """Of a blank, bold and the colour can't be seen."""
+def seen(char: Char) -> VisibleCell:
+    """Return what can be seen of a cell: not bold or colour of a blank."""
     if char.data == " " and not (char.underscore or char.reverse):
         char = char._replace(bold=False, fg="default")
-    return Cell(char.data, char.bold, char.underscore, char.reverse, char.fg, char.bg)
+    return VisibleCell(char.data, char.bold, char.underscore, char.reverse, char.fg, char.bg)
 
 
-class Scene:
-    """A terminal in which something else was drawn before."""
+class DirtyTerminal:
+    """Terminal that shows other text at first."""
 
     def __init__(self) -> None:
         self._screen = Screen(WIDE, HIGH)
@@ -66,16 +66,16 @@ class Scene:
         assert self._screen.pen() == self._plain, "colours are left behind"
 
     @property
-    def lines(self) -> list[list[Cell]]:
+    def lines(self) -> list[list[VisibleCell]]:
         return [[seen(char) for char in self._screen.line(y)] for y in range(HIGH)]
 
 
-def shown(strips: list[Strip]) -> list[list[Cell]]:
-    """What a screen with these lines looks like, by Textual's own account of their styles."""
-    scene = Scene()
+def shown(strips: list[Strip]) -> list[list[VisibleCell]]:
+    """Return how these lines look, by Textual's styles."""
+    screen = DirtyTerminal()
     for y, strip in enumerate(strips, 1):
-        scene.take(f"\x1b[{y};1H{strip.render(CONSOLE)}")
-    return scene.lines
+        screen.take(f"\x1b[{y};1H{strip.render(CONSOLE)}")
+    return screen.lines
 
 
 @st.composite
@@ -107,28 +107,28 @@ EVERYWHERE = [(y, 0, WIDE) for y in range(HIGH)]
 
 
 @given(st.lists(frames, min_size=1, max_size=4))
-def test_after_any_frames_the_terminal_shows_the_last(drawn: list[list[tuple[Strip, Strip]]]) -> None:
-    terminal, scene = TerminalCells(), Scene()
+def test_terminal_shows_the_last_of_any_frames(drawn: list[list[tuple[Strip, Strip]]]) -> None:
+    terminal, screen = TerminalCells(), DirtyTerminal()
     for number, frame in enumerate(drawn):
         update = chops(frame, EVERYWHERE) if number else layout(frame)
-        scene.take(terminal.frame(update, CONSOLE) or "")
-        assert scene.lines == shown([Strip.join(pair) for pair in frame])
+        screen.take(terminal.frame(update, CONSOLE) or "")
+        assert screen.lines == shown([Strip.join(pair) for pair in frame])
     assert terminal.frame(chops(drawn[-1], EVERYWHERE), CONSOLE) == ""
 
 
 @given(frames, frames)
-def test_only_the_part_that_textual_drew_is_looked_at(
+def test_only_the_updated_part_is_compared(
     before: list[tuple[Strip, Strip]], after: list[tuple[Strip, Strip]]
 ) -> None:
-    terminal, scene = TerminalCells(), Scene()
-    scene.take(terminal.frame(layout(before), CONSOLE) or "")
-    scene.take(terminal.frame(chops(after, [(1, CUT + 1, WIDE)]), CONSOLE) or "")
+    terminal, screen = TerminalCells(), DirtyTerminal()
+    screen.take(terminal.frame(layout(before), CONSOLE) or "")
+    screen.take(terminal.frame(chops(after, [(1, CUT + 1, WIDE)]), CONSOLE) or "")
     want = [Strip.join(pair) for pair in before]
     want[1] = Strip.join([before[1][0], after[1][1]])
-    assert scene.lines == shown(want)
+    assert screen.lines == shown(want)
 
 
-def test_a_number_that_changes_takes_a_few_bytes() -> None:
+def test_changed_number_takes_few_bytes() -> None:
     plain, other = STYLES[1], STYLES[2]
     terminal = TerminalCells()
     frame = [(Strip([Segment("util ", other)]), Strip([Segment("  73 % ", plain)]))] * HIGH
@@ -138,20 +138,18 @@ def test_a_number_that_changes_takes_a_few_bytes() -> None:
     assert text == "\x1b[2;9H\x1b[38;2;216;221;230;48;2;15;18;23m5\x1b[0m"
 
 
-def test_what_was_forgotten_is_written_again() -> None:
-    terminal, scene = TerminalCells(), Scene()
+def test_forgotten_cells_are_written_again() -> None:
+    terminal, screen = TerminalCells(), DirtyTerminal()
     frame = [(Strip([Segment("gpu01", None)]), Strip([Segment("  98   ", STYLES[3])]))] * HIGH
     terminal.frame(layout(frame), CONSOLE)
     terminal.forget()
-    scene.take(terminal.frame(chops(frame, EVERYWHERE), CONSOLE) or "")
-    assert scene.lines == shown([Strip.join(pair) for pair in frame])
+    screen.take(terminal.frame(chops(frame, EVERYWHERE), CONSOLE) or "")
+    assert screen.lines == shown([Strip.join(pair) for pair in frame])
 
 
 @pytest.mark.parametrize("theme", [DARK, LIGHT])
 @pytest.mark.parametrize("kind", ["heat", "ink"])
-def test_in_256_colours_a_ramp_goes_one_way_in_steps_that_can_be_told_apart_and_read(
-    theme: str, kind: str
-) -> None:
+def test_ramp_in_256_colours_is_monotonic_and_readable(theme: str, kind: str) -> None:
     ramp = Strip([Segment("5", palette(theme).role(f"{kind}{step}")) for step in range(BUCKETS)])
     console = Console(color_system="256", force_terminal=True)
     screen = Screen(BUCKETS, 1)

@@ -1,4 +1,4 @@
-"""Keys that are typed faster than the screen follows."""
+"""Keys typed faster than the screen follows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def typed(text: str) -> list[Key]:
     return [Key(NAMES.get(char, char), char if char not in "\r\n" else None) for char in text]
 
 
-async def test_what_is_typed_ahead_of_a_filter_is_in_it() -> None:
+async def test_keys_typed_ahead_reach_the_filter() -> None:
     app = app_on(scene(4, 8, 60))
     async with app.run_test(size=(120, 40)) as pilot:
         theme = app.theme
@@ -32,7 +32,7 @@ async def test_what_is_typed_ahead_of_a_filter_is_in_it() -> None:
         assert app.theme == theme
 
 
-async def test_what_is_pasted_comes_between_what_is_typed_before_and_after_it() -> None:
+async def test_pasted_text_keeps_its_position_among_keys() -> None:
     app = app_on(scene(4, 8, 60))
     async with app.run_test(size=(120, 40)) as pilot:
         for event in (*typed("/ut"), Paste("il"), *typed("<"), Paste("5")):
@@ -44,7 +44,7 @@ async def test_what_is_pasted_comes_between_what_is_typed_before_and_after_it() 
 
 
 @pytest.mark.parametrize("enter", ["\r", "\n"])
-async def test_what_is_typed_ahead_of_a_question_answers_it(enter: str) -> None:
+async def test_keys_typed_ahead_reach_the_dialog(enter: str) -> None:
     """Also where the terminal wasn't raw yet when it was typed, and made a line's end of ⏎."""
     made = scene(4, 8, 60)
     app = app_on(made)
@@ -58,7 +58,7 @@ async def test_what_is_typed_ahead_of_a_question_answers_it(enter: str) -> None:
 
 
 @pytest.mark.parametrize("enter", ["\r", "\n"])
-async def test_keys_go_to_the_screen_that_the_key_before_them_opened(enter: str) -> None:
+async def test_keys_go_to_the_screen_that_the_previous_key_opened(enter: str) -> None:
     app = app_on(scene(4, 8, 60))
     async with app.run_test(size=(120, 40)) as pilot:
         for key in typed(f"{enter}{enter}l"):

@@ -1,4 +1,4 @@
-"""A program that is stopped and goes on, as by ``scontrol suspend`` or ``fg``, or ended as it begins."""
+"""Suspending and resuming the app, a terminal that goes away, and signals at the start."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def press_until(running: InTerminal, key: str, shows: str) -> None:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGSTOP, signal.SIGTSTP])
-def test_whoever_was_stopped_goes_on_obeys_keys_and_quits(stop: signal.Signals) -> None:
+def test_suspended_app_resumes_and_obeys_keys(stop: signal.Signals) -> None:
     command = [sys.executable, "-m", "gswarm_tui", "--demo", "2x4", "--no-record"]
     with InTerminal(command, size=(100, 30)) as running:
         running.wait_for("sim02")
@@ -60,7 +60,7 @@ def test_whoever_was_stopped_goes_on_obeys_keys_and_quits(stop: signal.Signals) 
         assert running.process.wait(PATIENCE_S) == 0
 
 
-def test_a_terminal_that_is_gone_ends_it_also_where_nobody_says_so(tmp_path: Path) -> None:
+def test_closed_terminal_ends_the_app_without_sighup(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     command = [sys.executable, "-m", "gswarm_tui", "--demo", "2x4", "--db", str(path)]
     terminal, its_end = pty.openpty()
@@ -81,7 +81,7 @@ def test_a_terminal_that_is_gone_ends_it_also_where_nobody_says_so(tmp_path: Pat
         assert recording.sql("SELECT count(*) FROM recordings WHERE ended_at IS NULL").fetchall() == [(0,)]
 
 
-def test_nobody_waits_for_what_is_written_to_a_terminal_that_is_gone() -> None:
+def test_writer_never_blocks_on_a_closed_terminal() -> None:
     terminal, its_end = pty.openpty()
     file = os.fdopen(its_end, "w")
     try:
@@ -97,9 +97,7 @@ def test_nobody_waits_for_what_is_written_to_a_terminal_that_is_gone() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_before_there_is_a_screen_closes_the_recording_and_says_nothing(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_signal_before_the_first_screen_closes_the_recording(tmp_path: Path, number: signal.Signals) -> None:
     path = tmp_path / "run.duckdb"
     command = [sys.executable, "-m", "gswarm_tui", "--demo", "2x4", "--db", str(path)]
     with InTerminal(command, size=(100, 30)) as running:
