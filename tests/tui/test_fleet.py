@@ -361,7 +361,7 @@ async def test_filter_applies_while_typing_and_marks_errors() -> None:
         lines = screen_text(app).splitlines()
         typed = next(i for i, line in enumerate(lines) if "util<5 | x(" in line)
         assert lines[typed + 1].index("^") == lines[typed].index("x(") + 2
-        assert "is missing here" in lines[typed + 1]
+        assert "the filter ends too early" in lines[typed + 1]
         await pilot.press("backspace", "backspace", "backspace", "enter")
         await pilot.pause()
         assert "1 of 4 nodes: util<5" in screen_text(app)
