@@ -119,11 +119,11 @@ def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInf
 
     loop = asyncio.get_running_loop()
 
-    def told(status: RecorderStatus) -> None:
+    def publish_status(status: RecorderStatus) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(hub.recorded, status)
 
-    recorder = Recorder(path, what, told, allocation=plan.allocation, lasting=keeps_agents(options))
+    recorder = Recorder(path, what, publish_status, allocation=plan.allocation, lasting=keeps_agents(options))
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)
