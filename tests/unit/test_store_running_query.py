@@ -213,7 +213,7 @@ def test_queries_cannot_read_python_variables(source: QuerySource) -> None:
         ("SELECT\n nod FROM samples", 'Candidate bindings: "node"'),
         ("DROP TABLE sessions", "can be used here, not DROP"),
         ("FROM enable_logging()", "queries can't use the function enable_logging"),
-        ("PIVOT samples ON gpu_index USING count(*)", "PIVOT needs the values that become columns"),
+        ("PIVOT samples ON gpu_index USING count(*)", "name the columns that PIVOT makes"),
         ("FROM '/etc/passwd.csv'", "queries can only read the recording, not /etc/passwd.csv"),
         ("", "the query is empty"),
         ("SELECT 1; SELECT 2", "run one statement at a time"),
