@@ -153,19 +153,19 @@ async def test_form_error_wraps_in_a_small_terminal() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("s", "tab", *"when it got interesting at last", "enter")
         await pilot.pause()
-        said = " ".join(line.strip(" │") for line in screen_text(app).splitlines())
+        text = " ".join(line.strip(" │") for line in screen_text(app).splitlines())
         wrong = "can't read 'when it got interesting at last' as a time; write "
-        assert wrong in said
-        assert "…" not in said.partition(wrong)[2].partition("╰")[0]
+        assert wrong in text
+        assert "…" not in text.partition(wrong)[2].partition("╰")[0]
 
 
-@pytest.mark.parametrize(("since", "said"), [("now", "started one"), ("30s", "started one, backdated 30 s")])
-async def test_starting_a_session_shows_a_notice(since: str, said: str) -> None:
+@pytest.mark.parametrize(("since", "text"), [("now", "started one"), ("30s", "started one, backdated 30 s")])
+async def test_starting_a_session_shows_a_notice(since: str, text: str) -> None:
     app = app_on(scene(2, 2, 60))
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("e", "s", *"one", "tab", *since, "enter")
         await pilot.pause()
-        assert [n.message for n in app._notifications] == [said]
+        assert [n.message for n in app._notifications] == [text]
 
 
 async def test_session_to_stop_is_picked_from_several() -> None:

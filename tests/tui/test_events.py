@@ -13,13 +13,13 @@ from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.scene import Scene, scene
 
 
-def told(number: int, *, severity: str = INFO, message: str = "") -> Scene:
+def scene_with_events(number: int, *, severity: str = INFO, message: str = "") -> Scene:
     """A scene in which this many things happened, and nothing else."""
     made = Scene(nodes=1, gpus=1)
-    return tell(made, number, severity=severity, message=message)
+    return log_events(made, number, severity=severity, message=message)
 
 
-def tell(made: Scene, number: int, *, severity: str = INFO, message: str = "") -> Scene:
+def log_events(made: Scene, number: int, *, severity: str = INFO, message: str = "") -> Scene:
     for at in range(number):
         words = message or f"thing {made.fleet.logged_count + 1}"
         made.hub.publish(EventLogged(made.time + at, "mark", severity, words, "gpu01", 0))
@@ -43,30 +43,30 @@ async def test_events_match_picture(
 
 
 async def test_table_follows_the_newest_event() -> None:
-    made = told(100)
+    made = scene_with_events(100)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("e")
         await pilot.pause()
         assert line_with(app, "▸").endswith("thing 100")
-        tell(made, 1)
+        log_events(made, 1)
         await pilot.pause()
         assert line_with(app, "▸").endswith("thing 101")
         await pilot.press("pageup")
         here = line_with(app, "▸")
-        tell(made, 5)
+        log_events(made, 5)
         await pilot.pause()
         assert line_with(app, "▸") == here
         assert "thing 106" not in screen_text(app)
         assert "G follows" in screen_text(app)
         await pilot.press("G")
-        tell(made, 1)
+        log_events(made, 1)
         await pilot.pause()
         assert line_with(app, "▸").endswith("thing 107")
 
 
 async def test_mouse_wheel_stops_following() -> None:
-    made = told(100)
+    made = scene_with_events(100)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("e")
@@ -74,13 +74,13 @@ async def test_mouse_wheel_stops_following() -> None:
         table = app.screen.query_one("TableView")
         table.scroll_to(y=0, animate=False)
         await pilot.pause()
-        tell(made, 1)
+        log_events(made, 1)
         await pilot.pause()
         assert "thing 1\n" in screen_text(app)
 
 
 async def test_oldest_events_are_dropped_above_the_limit() -> None:
-    made = told(5_100)
+    made = scene_with_events(5_100)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("e")
@@ -88,16 +88,16 @@ async def test_oldest_events_are_dropped_above_the_limit() -> None:
         assert "5,000 events" in screen_text(app)
         await pilot.press("home")
         assert line_with(app, "▸").endswith("thing 101")
-        tell(made, 3)
+        log_events(made, 3)
         await pilot.pause()
         assert "5,000 events" in screen_text(app)
         assert line_with(app, "▸").endswith("thing 104")
 
 
 async def test_events_are_filtered_by_severity() -> None:
-    made = told(2)
-    tell(made, 1, severity=WARNING, message="warm")
-    tell(made, 1, severity=ERROR, message="gone")
+    made = scene_with_events(2)
+    log_events(made, 1, severity=WARNING, message="warm")
+    log_events(made, 1, severity=ERROR, message="gone")
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("e")
@@ -114,8 +114,8 @@ async def test_events_are_filtered_by_severity() -> None:
 
 
 async def test_text_filter_applies_until_escape() -> None:
-    made = told(3)
-    tell(made, 1, message="fan is LOUD [red]\x1b[2J")
+    made = scene_with_events(3)
+    log_events(made, 1, message="fan is LOUD [red]\x1b[2J")
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("e", "slash", *"loud", "enter")

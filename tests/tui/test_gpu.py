@@ -20,7 +20,7 @@ from tests.tui.scene import Scene, scene
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
-def tell(made: Scene, **values: float) -> None:
+def report(made: Scene, **values: float) -> None:
     """A frame of gpu01's only GPU with these metrics and no others."""
     hello = made.fleet.nodes["gpu01"].hello
     assert hello is not None
@@ -58,7 +58,7 @@ async def test_arrows_cycle_through_all_gpus() -> None:
 
 async def test_metrics_show_value_unit_and_meaning() -> None:
     made = scene(nodes=1, gpus=1, seconds=0)
-    tell(made, util_pct=50, mem_used_mib=40_960, power_w=350.4, energy_mj=7.2e9, ecc_corrected=3, pstate=2)
+    report(made, util_pct=50, mem_used_mib=40_960, power_w=350.4, energy_mj=7.2e9, ecc_corrected=3, pstate=2)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
         app.show_gpu("gpu01", 0)
@@ -79,7 +79,7 @@ async def test_missing_metric_shows_its_reason() -> None:
     assert hello is not None
     reasons = {"gpu0.mem_temp_c": "this GPU has no such sensor"}
     made.hub.publish(NodeIntroduced("gpu01", made.time, replace(hello, capabilities=reasons)))
-    tell(made, util_pct=50)
+    report(made, util_pct=50)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
         app.show_gpu("gpu01", 0)
@@ -101,7 +101,7 @@ async def test_missing_metric_shows_its_reason() -> None:
 )
 async def test_clock_reasons_are_shown_as_text(bits: int, words: str) -> None:
     made = scene(nodes=1, gpus=1, seconds=0)
-    tell(made, clock_reasons=bits)
+    report(made, clock_reasons=bits)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
         app.show_gpu("gpu01", 0)

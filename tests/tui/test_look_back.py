@@ -217,10 +217,10 @@ async def test_enter_on_an_event_goes_to_its_time(live: Live) -> None:
 
 
 async def test_screen_stays_live_while_the_past_is_read(live: Live) -> None:
-    asked, read, open_past = threading.Event(), threading.Event(), live.past
+    opening, read, open_past = threading.Event(), threading.Event(), live.past
 
     def past() -> Player:
-        asked.set()
+        opening.set()
         read.wait(60)
         return open_past()
 
@@ -231,7 +231,7 @@ async def test_screen_stays_live_while_the_past_is_read(live: Live) -> None:
         live.app.post_message(Key("space", " "))
         live.app.post_message(Key("less_than_sign", "<"))
         try:
-            assert await asyncio.to_thread(asked.wait, 30)
+            assert await asyncio.to_thread(opening.wait, 30)
             live.made.lose("gpu02", "connection reset by peer").advance(1)
             async with asyncio.timeout(30):
                 while "lost" not in line_with(live.app, "gpu02 "):

@@ -113,7 +113,7 @@ async def test_running_session_is_updated_from_time_to_time(tmp_path: Path) -> N
                     made.advance(1)
                     await on_disk()
                     await computed(app, pilot)
-            assert made.time < stopped + 9, "sooner than it is computed anew while it goes on"
+            assert made.time < stopped + 9, "sooner than a running session is updated"
             assert "○ ended" in screen_text(app)
             assert "as of" not in screen_text(app)
     finally:

@@ -52,7 +52,7 @@ def recording(recorder: RecorderStatus | None, started_at: float, now: float) ->
     """Return "● rec 00:12:31 · 1.2 M rows · 14 MB", or why nothing is recorded."""
     if recorder is None:
         return [Span("○ not recording", "dim")]
-    if recorder.error:  # its folder would take the room in which it is said what to do
+    if recorder.error:  # only the file name, so that the remedy fits
         words = recorder.error.replace(recorder.path, PurePath(recorder.path).name)
         return [Span("╳ ", "error"), Span(clean(words), "error")]
     words = f" · {quantities.count(recorder.rows)} rows · {quantities.file_size(recorder.file_bytes)}"

@@ -1,9 +1,9 @@
 """Three themes (dark, light, 16 colours) and their palettes for all that is drawn by line.
 
 Colour carries the metric and nothing else: the ramps run from the background (little) to its opposite
-(much) in even steps of lightness, blue to green, which all kinds of colour vision tell apart. The 16-colour
+(much) in even steps of lightness, blue to green, which all kinds of colour vision distinguish. The 16-colour
 theme uses five of the terminal's own colours, and of 256 colours each ramp has ten; numbers and block heights
-tell what these can't.
+show what these can't.
 """
 
 from __future__ import annotations

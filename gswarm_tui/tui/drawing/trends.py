@@ -83,11 +83,11 @@ class Trends:
 
     def session(self, fleet: Fleet, session: Session, metric: Metric, bins: int, now: float) -> PlotSeries:
         """Return the plot of a metric's mean over all GPUs in a session, as far as the history reaches."""
-        asked = session_window(session, fleet.interval_s, bins, now)
-        before = math.ceil(HOLD_INTERVALS * fleet.interval_s / asked.bin_s)
-        frame = Window(asked.start - before * asked.bin_s, asked.end, before + bins)
+        session_time = session_window(session, fleet.interval_s, bins, now)
+        before = math.ceil(HOLD_INTERVALS * fleet.interval_s / session_time.bin_s)
+        frame = Window(session_time.start - before * session_time.bin_s, session_time.end, before + bins)
         column = GPU_METRICS.index(metric)
-        taken: dict[int, list[tuple[Floats, Singles]]] = {}  # nodes with so many GPUs
+        taken: dict[int, list[tuple[Floats, Singles]]] = {}  # by number of GPUs
         for node in fleet.nodes.values():
             if node.gpu_history is not None and node.facts:
                 series = node.gpu_history.series(column, since=frame.start)

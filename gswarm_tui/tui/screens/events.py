@@ -163,10 +163,10 @@ class EventsScreen(ViewerScreen):
 
     def action_filter(self) -> None:
         """Ask for a text that events must contain."""
-        asked = FormDialog(
+        dialog = FormDialog(
             "filter events", [FormField("text", self._text, "node, kind or words; empty for all")]
         )
-        self.app.push_screen(asked, self._filter)
+        self.app.push_screen(dialog, self._filter)
 
     def _filter(self, answer: tuple[str, ...] | None) -> None:
         if answer is not None:

@@ -225,15 +225,15 @@ class SessionsScreen(ViewerScreen):
         """Ask for a new name."""
         session = self.chosen_session()
         if session is not None:
-            asked = FormDialog("rename session", [FormField("name", session.name)])
-            self.app.push_screen(asked, lambda answer: self._change(session, answer, "name"))
+            dialog = FormDialog("rename session", [FormField("name", session.name)])
+            self.app.push_screen(dialog, lambda answer: self._change(session, answer, "name"))
 
     def action_note(self) -> None:
         """Ask for a note."""
         session = self.chosen_session()
         if session is not None:
-            asked = FormDialog(f"note of {session.name}", [FormField("note", session.note)])
-            self.app.push_screen(asked, lambda answer: self._change(session, answer, "note"))
+            dialog = FormDialog(f"note of {session.name}", [FormField("note", session.note)])
+            self.app.push_screen(dialog, lambda answer: self._change(session, answer, "note"))
 
     def _change(self, session: Session, answer: tuple[str, ...] | None, field: str) -> None:
         if answer is None:
