@@ -12,6 +12,7 @@ from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.palette import palette_entries
 from gswarm_tui.tui.screens.base import ViewerScreen
 from gswarm_tui.tui.screens.help import help_lines
+from gswarm_tui.tui.screens.host import ViewerApp
 from gswarm_tui.tui.widgets.footer import footer_line
 from tests.tui.conftest import app_on
 from tests.tui.scene import scene
@@ -89,7 +90,9 @@ def test_footer_of_a_small_terminal_keeps_important_keys(screen: str, label: str
 async def test_palette_lists_every_action_metric_and_node() -> None:
     app: GswarmApp = app_on(scene(2, 2, 5))
     async with app.run_test(size=(120, 40)):
-        offered = {command.name for command in palette_entries(app.front)}
+        viewer: ViewerApp = app  # the app has all that its screens use
+        assert app.front.viewer is viewer
+        offered = {entry.name for entry in palette_entries(app.front)}
     for action in ACTIONS:
         live = not action.modes or LIVE in action.modes
         if live and action.palette and (not action.screens or "fleet" in action.screens):

@@ -1,1 +1,1 @@
-"""What screens and widgets draw: values to cells, colours and lines of text. No widgets."""
+"""Drawing without widgets: values to cells, colours and lines of text."""

@@ -141,7 +141,7 @@ _IB_IN, _IB_OUT = HOST_COLUMNS.index("ib_rx_mb_s"), HOST_COLUMNS.index("ib_tx_mb
 
 @dataclass(frozen=True, eq=False)
 class DrawingContext:
-    """What drawing needs beside data and layout."""
+    """Colours, time, cursor and width for drawing the heatmap."""
 
     colours: Palette
     now: float
@@ -221,7 +221,7 @@ def draw_line(picture: HeatmapData, layout: Layout, line: int, pen: DrawingConte
     if layout.zoom is Zoom.HALVES:
         drawing.stretches(halves(picture, parts[0], parts[1], pen.cursor, pen.colours))
     elif layout.zoom is Zoom.PLAIN:
-        for well, rows in groupby(parts[0], drawing.is_well):
+        for well, rows in groupby(parts[0], drawing.has_numbers):
             if well:
                 drawing.stretches(blocks(picture, list(rows), pen.cursor, pen.colours))
             else:
@@ -268,7 +268,7 @@ class _Drawing:
         for text, style in stretches:
             self.put(text, style)
 
-    def is_well(self, row: int) -> bool:
+    def has_numbers(self, row: int) -> bool:
         """Whether a node has current numbers."""
         return self._picture.standings[row] in FRESH and bool(self._picture.present[row, 0])
 
@@ -280,7 +280,7 @@ class _Drawing:
         start = self._width
         standing = self._picture.standings[row]
         self._name(row, standing)
-        if self.is_well(row):
+        if self.has_numbers(row):
             self._cells(row, standing)
             if self._layout.zoom is Zoom.ROWS:
                 self._extras(row, standing)
@@ -288,7 +288,7 @@ class _Drawing:
                 self._mean(row, standing)
                 self._minutes(row)
         else:
-            self._instead(row, standing, start)
+            self._status(row, standing, start)
         end = start + self._layout.block
         if self._width < end:
             self.put(" " * (end - self._width), self._text)
@@ -368,7 +368,7 @@ class _Drawing:
             self.put(" " if step < 0 else BLOCK_OF[step], self._colours.inks[step])
         self.put(" ", self._text)
 
-    def _instead(self, row: int, standing: Standing, start: int) -> None:
+    def _status(self, row: int, standing: Standing, start: int) -> None:
         """Write the status of a node without numbers."""
         node = self._picture.nodes[row]
         if self._layout.zoom is Zoom.ROWS:

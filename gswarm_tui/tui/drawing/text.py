@@ -66,7 +66,7 @@ def wrap(text: str, cells: int) -> list[str]:
     return lines
 
 
-def telling_end(texts: Sequence[str], least: int = 4) -> int:
+def distinct_end(texts: Sequence[str], least: int = 4) -> int:
     """Return how many last characters distinguish all texts, plus one for an ellipsis."""
     longest = max(map(len, texts), default=0)
     for count in range(least, longest):

@@ -35,7 +35,7 @@ class Feed(Protocol):
 
 
 class ViewerApp(Protocol):
-    """The app as its screens use it.
+    """The app as its screens use it; SqlApp has only what the SQL screen needs.
 
     ``open_queries`` opens a connection for queries; None where nothing is recorded. ``player`` is None while
     the screen shows the live fleet. ``timezone`` None is the machine's own.

@@ -57,7 +57,7 @@ def node_title(node: NodeState, feed: Feed, cells: int) -> list[Line]:
     now = feed.now()
     left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
     left.append(Span(f"  {gpu_names(node)}"))
-    return [title_line(left, feed, cells), *_what_and_how(node, host_facts(node), now, cells)]
+    return [title_line(left, feed, cells), *_details(node, host_facts(node), now, cells)]
 
 
 def gpu_names(node: NodeState) -> str:
@@ -85,20 +85,20 @@ def host_facts(node: NodeState) -> str:
     )
 
 
-def _what_and_how(node: NodeState, what: str, now: float, cells: int) -> list[Line]:
+def _details(node: NodeState, what: str, now: float, cells: int) -> list[Line]:
     """Return hardware and link, or the problem, the next retry and what to do."""
     standing = node.standing(now)
     if standing in (Standing.LOST, Standing.CONNECTING) and node.reason:
         retry = "" if node.retry_at is None else f"retry in {max(0.0, node.retry_at - now):.0f} s"
         role = "error" if standing is Standing.LOST else "warning"
-        return [*_told(node.reason, role, cells), *_told(joined((retry, node.remedy)), "text", cells)]
+        return [*_wrapped(node.reason, role, cells), *_wrapped(joined((retry, node.remedy)), "text", cells)]
     if standing in (Standing.STALE, Standing.UNHEALTHY):
         words = "the link is up but sends no data; the last values are shown"
         return [[Span(f" {what}", "dim")], [Span(f" {words}", "warning")]]
     return [[Span(f" {what}", "dim")], link_line(node)]
 
 
-def _told(words: str, role: str, cells: int) -> list[Line]:
+def _wrapped(words: str, role: str, cells: int) -> list[Line]:
     """Wrap a sentence: what to do about a node must be readable to its end."""
     room = max(20, cells - 2)
     lines = wrap(clean(words), room)
@@ -141,7 +141,7 @@ def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:
     now = feed.now()
     if row >= len(node.facts):
         left = [Span(f" {clean(node.name)}", "title"), Span("  "), *standing_spans(node, now)]
-        return [title_line(left, feed, cells), *_what_and_how(node, "unknown GPU", now, cells)]
+        return [title_line(left, feed, cells), *_details(node, "unknown GPU", now, cells)]
     facts = node.facts[row]
     left = [
         Span(f" {clean(node.name)}:{facts.index}", "title"),
@@ -159,5 +159,5 @@ def gpu_title(node: NodeState, row: int, feed: Feed, cells: int) -> list[Line]:
             clean(facts.uuid),
         )
     )
-    below = _what_and_how(node, what, now, cells)
+    below = _details(node, what, now, cells)
     return [title_line(left, feed, cells), *(below[:1] if node.standing(now) is Standing.LIVE else below)]

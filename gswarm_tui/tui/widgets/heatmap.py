@@ -19,7 +19,7 @@ from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import NAME_LONGEST, Layout, LayoutRequest, Zoom, choose_layout
 from gswarm_tui.tui.drawing.numbers import cell_width
 from gswarm_tui.tui.drawing.ramp import Buckets
-from gswarm_tui.tui.drawing.text import clean, telling_end, width
+from gswarm_tui.tui.drawing.text import clean, distinct_end, width
 from gswarm_tui.tui.drawing.themes import palette
 
 SPARK_EVERY_S = 5.0
@@ -122,7 +122,7 @@ class Heatmap(ScrollView, can_focus=False):
             self._names = names
             cleaned = [clean(name) for name in names]
             longest = min(max(map(width, cleaned), default=1), NAME_LONGEST)
-            self._widths = longest, min(longest, telling_end(cleaned))
+            self._widths = longest, min(longest, distinct_end(cleaned))
         return self._widths
 
     def _refresh_lines(self, now: float) -> None:
