@@ -35,7 +35,7 @@ trap - EXIT; exec 1>&3 3>&-;
 # beside it and renamed, because nodes may share the folder.
 _RUN = """
 name=$1; hash=$2; shift 2; umask 077;
-private() { set -- $(stat -c %u:%A /proc/self "$1"); uid=${1%%:*};
+private() { set -- $(stat -c %u:%A /proc/self/ "$1"); uid=${1%%:*};
 case $2 in $uid:d????-??-?) ;; *) return 1;; esac; };
 complete() ( cd "$1" && echo "$hash  MANIFEST" | sha256sum -c - MANIFEST ) >&2;
 find_bundle() { bundle=$1/$name; [ -d "$1" ] || mkdir -p "$1"; private "$1" || return 1;
