@@ -18,24 +18,19 @@ import msgpack
 from gswarm_agent.frame import ClockExchange, Frame, Hello
 from gswarm_agent.frozen import dataclass
 from gswarm_agent.wire_payload import (
-    MAX_LIVES,
     MAX_PROCESSES,
     MAX_TEXT,
     FrameReader,
     WireError,
     malformed,
-    optional,
     pack_frame,
-    read_array,
-    read_clock,
+    read_fields,
     read_hello,
-    read_integer,
-    read_text,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
+    from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Type, TypeAlias, Union
 
 WIRE_VERSION = 4
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
@@ -144,34 +139,20 @@ class Bye:
 Message: TypeAlias = "Union[Hello, Frame, Lost, Start, Ping, Pong, Ack, SetInterval, JobEnds, Stop, Bye]"
 
 
-def _start(interval_ms: Any, sent: Any, resume: Any) -> Start:
-    pairs = [read_array(pair, "start resume", 2, 2) for pair in read_array(resume, "start resume", MAX_LIVES)]
-    committed = tuple((read_text(life, "start life"), read_integer(seq, "start seq")) for life, seq in pairs)
-    return Start(read_integer(interval_ms, "start interval", 1), read_integer(sent, "start time"), committed)
-
-
-def _lost(life: Any, seq: Any, ts_ns: Any, reason: Any) -> Lost:
-    return Lost(
-        read_text(life, "lost life"),
-        read_integer(seq, "lost seq", 1),
-        read_integer(ts_ns, "lost time"),
-        read_text(reason, "lost reason"),
-    )
-
-
 _HELLO, _FRAME = 1, 2
-_SIMPLE: Dict[int, Tuple[Type[Any], Callable[[List[Any]], Message]]] = {
-    3: (Pong, lambda b: Pong(read_clock(b[0]))),
-    4: (Bye, lambda b: Bye(read_text(b[0], "bye"))),
-    5: (Lost, lambda b: _lost(*b)),
-    16: (Start, lambda b: _start(*b)),
-    17: (Ack, lambda b: Ack(read_text(b[0], "ack life"), read_integer(b[1], "ack seq"))),
-    18: (Ping, lambda b: Ping(read_integer(b[0], "ping"))),
-    19: (SetInterval, lambda b: SetInterval(read_integer(b[0], "interval", 1))),
-    20: (Stop, lambda _b: Stop()),
-    21: (JobEnds, lambda b: JobEnds(optional(read_integer, b[0], "job end"), read_integer(b[1], "job end"))),
+_KINDS: Dict[int, Type[Any]] = {
+    3: Pong,
+    4: Bye,
+    5: Lost,
+    16: Start,
+    17: Ack,
+    18: Ping,
+    19: SetInterval,
+    20: Stop,
+    21: JobEnds,
 }
-_TAGS: Dict[Type[Any], int] = {kind: tag for tag, (kind, _) in _SIMPLE.items()}
+"""The messages that are arrays of their fields, by tag."""
+_TAGS = {kind: tag for tag, kind in _KINDS.items()}
 
 
 def _body(message: Message) -> List[Any]:
@@ -325,7 +306,7 @@ class _MessageSplitter:
 class Decoder:
     """Decodes a stream, in pieces of any size, into messages; checks frames against their hello.
 
-    ``noise`` holds what came before the magic, for an error message.
+    ``started`` is set when the magic has been seen; ``noise`` is what came before it, for an error message.
     """
 
     def __init__(self) -> None:
@@ -333,18 +314,13 @@ class Decoder:
         self._splitter = _MessageSplitter()
         self._unpacked_splitter = _MessageSplitter()
         self._unpacker = Unpacker()
-        self._started = False
+        self.started = False
         self._frames: Optional[FrameReader] = None
         self.noise = b""
 
-    @property
-    def started(self) -> bool:
-        """Whether the magic has been seen."""
-        return self._started
-
     def feed(self, data: bytes) -> Iterator[Message]:
         """Return the messages that these bytes complete. Raises WireError at the first malformed one."""
-        if not self._started:
+        if not self.started:
             data = self._after_magic(data)
         for is_packed, body in self._splitter.split(data):
             if not is_packed:
@@ -365,7 +341,7 @@ class Decoder:
             return b""
         self.noise = bytes(self._buffer[:at])
         rest = bytes(self._buffer[at + len(MAGIC) :])
-        self._started, self._buffer = True, bytearray()
+        self.started, self._buffer = True, bytearray()
         return rest
 
     def _decode(self, packed: bytes) -> Message:
@@ -395,11 +371,9 @@ class Decoder:
                 if self._frames is None:
                     raise WireError("a frame came before the hello")
                 return self._frames.read(values)
-            if tag in _SIMPLE:
-                kind, build = _SIMPLE[tag]
-                if len(values) != len(kind.__annotations__):
-                    raise malformed(kind.__name__.lower())
-                return build(values)
+            if tag in _KINDS:
+                message: Message = read_fields(_KINDS[tag], values, _KINDS[tag].__name__.lower())
+                return message
         except (ValueError, TypeError) as error:
             raise WireError(f"malformed message: {error}") from None
         raise WireError(f"unknown message {tag}")

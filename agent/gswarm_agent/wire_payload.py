@@ -95,21 +95,28 @@ def _flag(value: Any, what: str) -> bool:
     return value
 
 
-_FACT_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
+def _resume(value: Any, what: str) -> Tuple[Tuple[str, int], ...]:
+    pairs = [read_array(pair, what, 2, 2) for pair in read_array(value, what, MAX_LIVES)]
+    return tuple((read_text(life, what), read_integer(seq, what)) for life, seq in pairs)
+
+
+_FIELD_CHECKS: Dict[str, Callable[[Any, str], Any]] = {
     "str": read_text,
     "int": read_integer,
     "bool": _flag,
     "Optional[str]": partial(optional, read_text),
     "Optional[int]": partial(optional, read_integer),
     "Optional[float]": partial(optional, read_number),
+    "ClockExchange": lambda value, what: read_fields(ClockExchange, value, what),
+    "Tuple[Tuple[str, int], ...]": _resume,
 }
 
 
-def _facts(kind: Type[_T], value: Any, what: str) -> _T:
-    """Build a dataclass of plain fields from an array in the order of its fields."""
+def read_fields(kind: Type[_T], value: Any, what: str) -> _T:
+    """Return a dataclass from an array in the order of its fields, checked by their annotations."""
     fields = kind.__annotations__.items()
     values = read_array(value, what, MAX_COLUMNS, len(fields))
-    return kind(*(_FACT_CHECKS[type_](v, f"{what} {name}") for (name, type_), v in zip(fields, values)))
+    return kind(*(_FIELD_CHECKS[type_](v, f"{what} {name}") for (name, type_), v in zip(fields, values)))
 
 
 def read_hello(body: List[Any]) -> Hello:
@@ -124,8 +131,8 @@ def read_hello(body: List[Any]) -> Hello:
         life=read_text(life, "hello life"),
         interval_ms=read_integer(interval_ms, "hello interval"),
         simulated=_flag(simulated, "hello"),
-        host=_facts(HostFacts, host, "hello host"),
-        gpus=tuple(_facts(GpuFacts, g, "hello gpu") for g in read_array(gpus, "hello gpus", MAX_GPUS)),
+        host=read_fields(HostFacts, host, "hello host"),
+        gpus=tuple(read_fields(GpuFacts, g, "hello gpu") for g in read_array(gpus, "hello gpus", MAX_GPUS)),
         capabilities={
             read_text(k, "capability"): read_text(v, "capability") for k, v in capabilities.items()
         },
@@ -133,7 +140,7 @@ def read_hello(body: List[Any]) -> Hello:
         host_columns=named[1],
         process_columns=named[2],
         exact_columns=frozenset(named[3]),
-        clock=None if clock is None else read_clock(clock),
+        clock=None if clock is None else read_fields(ClockExchange, clock, "clock"),
     )
 
 
@@ -141,14 +148,6 @@ def read_hello(body: List[Any]) -> Hello:
 def _columns(names: Tuple[Any, ...]) -> Tuple[str, ...]:
     """Check a table's columns; nodes of one version share the result."""
     return tuple(read_text(name, "hello column") for name in names)
-
-
-def read_clock(value: Any) -> ClockExchange:
-    """Return a clock exchange."""
-    sent, received, answered = read_array(value, "clock", 3, 3)
-    return ClockExchange(
-        read_integer(sent, "clock"), read_integer(received, "clock"), read_integer(answered, "clock")
-    )
 
 
 def pack_frame(tag: int, frame: Frame) -> bytes:
