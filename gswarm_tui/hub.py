@@ -8,7 +8,7 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gswarm_agent.frame import INFO
 from gswarm_tui.fleet.events import (
@@ -27,6 +27,9 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
 )
 from gswarm_tui.fleet.state import Fleet
+
+if TYPE_CHECKING:
+    from gswarm_tui.link.link import Link
 
 MAX_FLUSH_INTERVAL_S = 1.0
 STOP_FLUSH_INTERVAL_S = 0.1
@@ -49,45 +52,6 @@ class Sink(Protocol):
 
     def submit(self, events: Sequence[Event]) -> None:
         """Add events; the list belongs to the sink afterwards."""
-
-
-class NodeLink(Protocol):
-    """The part of a link that the hub needs."""
-
-    node: str
-
-    async def run(self) -> None:
-        """Keep the node connected until stopped."""
-
-    async def stop(self) -> None:
-        """Stop the agent and disconnect."""
-
-    def acknowledge(self, life: str, seq: int) -> None:
-        """Acknowledge a life's frames up to ``seq``: they are on disk."""
-
-    def resume(
-        self, life: str, seq: int, offset_s: float, round_trip_s: float, last: tuple[int, float] | None = None
-    ) -> None:
-        """Resume a recording that has a life's frames up to ``seq``.
-
-        ``offset_s`` is the node's clock minus the head's, measured with ``round_trip_s``; ``last`` is the
-        time of that frame by the node's clock [ns] and by the head's [Unix seconds].
-        """
-
-    def may_hold_frames(self) -> bool:
-        """Return whether the node may hold frames that aren't on disk here."""
-
-    def is_paused(self) -> bool:
-        """Return whether reading waits for acknowledgements."""
-
-    def reconnect(self) -> None:
-        """Reconnect, so that the agent sends unacknowledged frames again."""
-
-    def set_interval(self, interval_ms: int) -> None:
-        """Change the sampling interval."""
-
-    def set_job_end(self, at: float) -> None:
-        """Set when the node's job ends."""
 
 
 def next_flush(now: float, interval_s: float, start_until: float = -math.inf) -> float:
@@ -117,7 +81,7 @@ class Hub:
         self.fleet = fleet
         self.recorder: RecorderStatus | None = None
         self.started_at = clock()
-        self.links: dict[str, NodeLink] = {}
+        self.links: dict[str, Link] = {}
         self.sinks: list[Sink] = []
         self.flushed: list[Callable[[], None]] = []
         self._clock = clock
@@ -218,7 +182,7 @@ class Hub:
                 await asyncio.sleep(next_flush(now, self.fleet.interval_s, start_until) - now)
                 self.flush()
 
-    async def _run_link(self, link: NodeLink) -> None:
+    async def _run_link(self, link: Link) -> None:
         """Run one link; an internal error loses only its node."""
         try:
             await link.run()

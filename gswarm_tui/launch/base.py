@@ -7,7 +7,7 @@ import re
 import resource
 import unicodedata
 from collections.abc import Callable, Collection
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 LONGEST_REASON = 240
 _NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
@@ -50,26 +50,15 @@ class Channel(Protocol):
     async def close(self) -> None:
         """Close the connection and end its processes; may be called again."""
 
-
-@runtime_checkable
-class PushChannel(Protocol):
-    """A channel that hands over bytes as they arrive, which costs less than waking a task for each read."""
-
     async def for_each_chunk(self, take: Callable[[bytes], bool]) -> bool:
-        """See the function ``for_each_chunk``."""
+        """Pass the agent's bytes to ``take`` until it returns True; return False at their end.
 
-
-async def for_each_chunk(channel: Channel, take: Callable[[bytes], bool]) -> bool:
-    """Pass a channel's bytes to ``take`` until it returns True; return False at the channel's end.
-
-    Raises what ``take`` raises, and ConnectionError if the connection broke.
-    """
-    if isinstance(channel, PushChannel):
-        return await channel.for_each_chunk(take)
-    while data := await channel.read():
-        if take(data):
-            return True
-    return False
+        Raises what ``take`` raises, and ConnectionError if the connection broke.
+        """
+        while data := await self.read():
+            if take(data):
+                return True
+        return False
 
 
 class Launcher(Protocol):
@@ -78,23 +67,12 @@ class Launcher(Protocol):
     async def open(self, node: str) -> Channel:
         """Start the agent on a node. Raises LaunchError."""
 
+    async def join(self, node: str, lives: Collection[str]) -> Channel:
+        """Connect to the running agent if it is in one of these lives, else ``open``. Raises LaunchError."""
+        return await self.open(node)
+
     async def close(self) -> None:
         """Close connections that channels share; called after the channels are closed."""
-
-
-@runtime_checkable
-class JoiningLauncher(Launcher, Protocol):
-    """A launcher that can connect to a running agent without a command on its node."""
-
-    async def join(self, node: str, lives: Collection[str]) -> Channel:
-        """Connect to a running agent in one of these lives, else ``open``. Raises LaunchError."""
-
-
-async def reach(launcher: Launcher, node: str, lives: Collection[str]) -> Channel:
-    """Connect to a node's running agent, known by these lives, or start one. Raises LaunchError."""
-    if lives and isinstance(launcher, JoiningLauncher):
-        return await launcher.join(node, lives)
-    return await launcher.open(node)
 
 
 class CommandLauncher(Launcher, Protocol):

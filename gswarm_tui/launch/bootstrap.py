@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gswarm_agent.wire import MAGIC, MAX_NOISE
-from gswarm_tui.launch.base import Channel, LaunchError, Retry, clean, for_each_chunk, last_line
+from gswarm_tui.launch.base import Channel, LaunchError, Retry, clean, last_line
 from gswarm_tui.launch.bundle import Bundle, own_bundle, own_python
 
 GREETING_S = 120.0
@@ -224,7 +224,7 @@ class GreetedChannel:
     async def for_each_chunk(self, take: Callable[[bytes], bool]) -> bool:
         """Hand over the same bytes as they come."""
         first, self._first = self._first, b""
-        return (first != b"" and take(first)) or await for_each_chunk(self._channel, take)
+        return (first != b"" and take(first)) or await self._channel.for_each_chunk(take)
 
 
 async def greet(channel: Channel, bootstrap: Bootstrap) -> GreetedChannel:

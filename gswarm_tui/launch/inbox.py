@@ -65,7 +65,7 @@ class Inbox:
             self._taken.set_result(False)
 
     async def for_each_chunk(self, take: Callable[[bytes], bool]) -> bool:
-        """Pass bytes on as they arrive; see ``launch.base.for_each_chunk``."""
+        """Pass bytes on as they arrive; see ``Channel``."""
         while self._held:
             data = b"".join(self._held)
             self._held.clear()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from gswarm_tui.launch.base import CommandLauncher
 from gswarm_tui.launch.bootstrap import Serving
 from gswarm_tui.launch.process import ProcessChannel
 
 
-class LocalLauncher:
+class LocalLauncher(CommandLauncher):
     """Runs the agent on the head's own machine, whatever the node's name is; see ``Launcher``."""
 
     def __init__(self, serving: Serving | None = None) -> None:

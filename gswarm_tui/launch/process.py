@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Sequence
 
-from gswarm_tui.launch.base import LaunchError, clean, last_line
+from gswarm_tui.launch.base import Channel, LaunchError, clean, last_line
 
 _CHUNK = 256 * 1024
 _STDERR_KEPT = 8 * 1024
@@ -17,7 +17,7 @@ _KILLING = (signal.SIGKILL,)
 _ENDING = (signal.SIGTERM, *_KILLING)
 
 
-class ProcessChannel:
+class ProcessChannel(Channel):
     """The standard streams of a child process that runs an agent; see ``Channel``.
 
     With ``leaves_agent``, ``close`` sends the child no SIGTERM, which it would pass on to an agent that has

@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict
 
 from gswarm_agent.simulated import Simulation
-from gswarm_tui.launch.base import Channel, LaunchError, Retry, allow_many_files, clean
+from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, allow_many_files, clean
 from gswarm_tui.launch.inbox import Inbox
 from gswarm_tui.launch.local import agent_command
 from gswarm_tui.launch.process import ProcessChannel, end_process
@@ -27,7 +27,7 @@ def simulated_names(nodes: int) -> list[str]:
     return [f"sim{index:0{width}d}" for index in range(1, nodes + 1)]
 
 
-class SimulatedLauncher:
+class SimulatedLauncher(Launcher):
     """Starts simulated nodes with ``gpus`` GPUs each, named by ``simulated_names``; see ``Launcher``."""
 
     def __init__(self, nodes: int, gpus: int, seed: int = 1) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 
-from gswarm_tui.launch.base import LaunchError, Retry, allow_many_files, check_name, clean, last_line
+from gswarm_tui.launch.base import (
+    CommandLauncher,
+    LaunchError,
+    Retry,
+    allow_many_files,
+    check_name,
+    clean,
+    last_line,
+)
 from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, greet
 from gswarm_tui.launch.process import ProcessChannel
 
@@ -15,7 +23,7 @@ STEPS_AT_ONCE = 16
 _TASK_ENDED = re.compile(rb"^srun: (error: \S+: task \d+: .*|Terminating .*)\n", re.MULTILINE)
 
 
-class SrunLauncher:
+class SrunLauncher(CommandLauncher):
     """Starts each agent by an ``srun`` of its own, beside the job's own steps; see ``Launcher``.
 
     ``job_id`` is the allocation to start in. The step takes none of its resources (``--overlap``).

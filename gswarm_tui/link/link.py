@@ -39,7 +39,7 @@ from gswarm_tui.fleet.events import (
     Phase,
     weight,
 )
-from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean, for_each_chunk, reach
+from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean
 from gswarm_tui.link.clock import NodeClock, TimedSample
 from gswarm_tui.link.limits import MAX_UNACKNOWLEDGED_BYTES, Backlog, HandshakeLimits, RateLimit
 
@@ -242,7 +242,7 @@ class Link:
 
     async def _connect_once(self) -> None:
         """Run one connection to its end. Returns after ``stop``, raises LaunchError when it is lost."""
-        channel = await reach(self._launcher, self.node, {*self._on_disk, *self._received})
+        channel = await self._launcher.join(self.node, {*self._on_disk, *self._received})
         self._channel, self._hello = channel, None
         self._clock.start_connection()
         self._is_live, self._limits, self._rate_limit = False, HandshakeLimits(), None
@@ -281,7 +281,7 @@ class Link:
             rest = decoder.feed(data)
             return self._handle_all(rest)
 
-        while await for_each_chunk(channel, receive):
+        while await channel.for_each_chunk(receive):
             while not self._said_bye:
                 await self._pause()
                 if not self._handle_all(rest):

@@ -58,7 +58,7 @@ class Headless:
             raise
 
 
-class _BySsh:
+class _BySsh(Launcher):
     """A launcher of simulated nodes, each an agent of its own behind SSH; see ``Launcher``."""
 
     def __init__(self, configuration: Path, names: Sequence[str]) -> None:

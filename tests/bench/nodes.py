@@ -30,7 +30,7 @@ from gswarm_agent.server import make_hello
 from gswarm_agent.simulated import SimulatedNode, Simulation
 from gswarm_agent.spool import Spool
 from gswarm_agent.wire import Ack, SetInterval, Start, Stop
-from gswarm_tui.launch.base import LaunchError, allow_many_files
+from gswarm_tui.launch.base import Launcher, LaunchError, allow_many_files
 from gswarm_tui.launch.simulated import SimulatedChannel, simulated_names
 from tests.bench.processes import cpu_s
 
@@ -239,7 +239,7 @@ class Nodes:
         return cpu_s(self._process.pid)
 
 
-class ToNodes:
+class ToNodes(Launcher):
     """Launcher whose connections break at random, after ``lives_s`` on average."""
 
     def __init__(self, folder: Path, lives_s: float = math.inf, rng: random.Random | None = None) -> None:

@@ -16,7 +16,7 @@ from gswarm_agent.wire import MAGIC, Packer, encode
 from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.launch.base import Channel
+from gswarm_tui.launch.base import Channel, Launcher
 from gswarm_tui.launch.simulated import SimulatedLauncher, simulated_names
 from gswarm_tui.link.link import Link
 from gswarm_tui.run import event_loop
@@ -134,7 +134,7 @@ def recorded(name: str, index: int, nodes: int, frames: int, seed: int) -> list[
     return pieces
 
 
-class _Replayed:
+class _Replayed(Launcher):
     """A launcher whose nodes say what was written down before."""
 
     def __init__(self, streams: dict[str, list[bytes]]) -> None:
@@ -148,7 +148,7 @@ class _Replayed:
         """Nothing is to be ended."""
 
 
-class _Pieces:
+class _Pieces(Channel):
     """A channel that gives one piece a read and is then quiet."""
 
     def __init__(self, pieces: list[bytes]) -> None:

@@ -20,12 +20,12 @@ from gswarm_agent.folder import tops
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.requests import status
 from gswarm_agent.wire import MAGIC, QUERY_LIFE, Ack, Bye, Decoder, Message, Start, Stop, encode
-from gswarm_tui.launch.base import Channel, CommandLauncher, LaunchError, reach
+from gswarm_tui.launch.base import Channel, CommandLauncher, LaunchError
 from gswarm_tui.launch.bootstrap import Bootstrap, Serving
 from gswarm_tui.launch.local import LocalLauncher
 from gswarm_tui.launch.node_status import query_status
 from gswarm_tui.launch.srun import SrunLauncher
-from gswarm_tui.launch.ssh import SshLauncher, SshSettings, joining
+from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh import launcher as ssh_launcher
 from tests.unit.sshd import SSHD, SshServer, running
 
@@ -65,7 +65,7 @@ class Listener:
 
     @classmethod
     async def on(cls, launcher: CommandLauncher, node: str, lives: Collection[str] = ()) -> Listener:
-        listener = cls(await reach(launcher, node, lives))
+        listener = cls(await launcher.join(node, lives))
         listener.channel.write(MAGIC + encode(Start(100, 1)))
         return listener
 
@@ -217,7 +217,7 @@ async def test_agent_is_found_in_the_folder_that_it_reports(
     server: SshServer, recording: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = ssh(server, recording)
-    monkeypatch.setattr(joining, "tops", lambda given="": (given or "/var/tmp/gswarm-tui-of-somebody-else",))
+    monkeypatch.setattr(ssh_launcher, "tops", lambda given="": (given or "/var/tmp/gswarm-tui-somebody",))
     again = await rejoined(launcher)
     assert not run_for(server)
     await again.channel.close()
@@ -326,9 +326,9 @@ async def test_foreign_socket_is_sent_nothing_and_rejected(
     first = await Listener.on(launcher, "gpu01")
     await first.hear(Frame)
     await first.channel.close()
-    monkeypatch.setattr(joining, "REPLY_S", 0.5)
+    monkeypatch.setattr(ssh_launcher, "REPLY_S", 0.5)
     with impostor(recording, says, leaves) as (top, heard):
-        monkeypatch.setattr(joining, "tops", lambda _told: (top,))
+        monkeypatch.setattr(ssh_launcher, "tops", lambda _told: (top,))
         again = await Listener.on(launcher, "gpu01", first.lives)
         await again.hear(Frame)
     assert again.lives == first.lives
@@ -344,7 +344,7 @@ async def test_join_without_a_reply_closes_its_connection(
 ) -> None:
     launcher = ssh(server, recording)
     with impostor(recording, b"", leaves=False) as (top, heard):
-        monkeypatch.setattr(joining, "tops", lambda _told: (top,))
+        monkeypatch.setattr(ssh_launcher, "tops", lambda _told: (top,))
         waiting = asyncio.create_task(launcher.join("gpu01", ["0123456789abcdef"]))
         await until(lambda: heard == [QUERY_LIFE])
         if end == "its head gives up":

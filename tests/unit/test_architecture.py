@@ -41,7 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "gswarm_tui.options": {"gswarm_tui.common"},
     "gswarm_tui.slurm": {"gswarm_tui.common"},
     "gswarm_tui.fleet": {"gswarm_tui.common"},
-    "gswarm_tui.hub": {"gswarm_tui.fleet"},
+    "gswarm_tui.hub": {"gswarm_tui.fleet", "gswarm_tui.link"},
     "gswarm_tui.launch": {"gswarm_agent"},
     "gswarm_tui.link": {"gswarm_tui.fleet", "gswarm_tui.launch"},
     "gswarm_tui.store": {"gswarm_tui.common"},

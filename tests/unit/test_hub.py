@@ -27,6 +27,7 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import FEW_NODES, Hub, next_flush
+from gswarm_tui.link.link import Link
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced
 
 
@@ -38,7 +39,7 @@ class ListSink:
         self.events.extend(events)
 
 
-class FakeLink:
+class FakeLink(Link):
     def __init__(self, node: str) -> None:
         self.node = node
         self.acknowledged: list[tuple[str, int]] = []

@@ -12,6 +12,7 @@ import pytest
 from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus, SessionStopped
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
+from gswarm_tui.link.link import Link
 from gswarm_tui.run import lifetime
 from gswarm_tui.run.lifetime import Lifetime, delay_garbage_collection
 from tests.unit.store_recording import arrived, introduced
@@ -26,7 +27,7 @@ def searched_as_before() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-class Node:
+class Node(Link):
     """A link whose agent has one frame left when it is asked to stop, and ends when that is acknowledged."""
 
     def __init__(self, hub: Hub, answers: bool) -> None:

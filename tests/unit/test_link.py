@@ -45,7 +45,7 @@ from gswarm_tui.fleet.events import (
     NodeIntroduced,
     Phase,
 )
-from gswarm_tui.launch.base import LaunchError, Retry
+from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry
 from gswarm_tui.link.clock import MAX_DRIFT, ClockOffset
 from gswarm_tui.link.link import Clocks, Link
 
@@ -91,7 +91,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-class FakeAgent:
+class FakeAgent(Channel):
     """The agent's end of a channel."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class FakeAgent:
         self.closed = True
 
 
-class FakeLauncher:
+class FakeLauncher(Launcher):
     """Launcher that returns its agents and raises its errors in order, then hangs."""
 
     def __init__(self, *outcomes: FakeAgent | LaunchError) -> None:
@@ -462,7 +462,7 @@ async def test_reconnect_acknowledges_newest_life_first() -> None:
 async def test_reconnect_joins_agents_of_known_lives() -> None:
     first, second, third = FakeAgent(), FakeAgent(), FakeAgent()
     async with running_link(first, second, third) as test:
-        assert test.launcher.joined == []
+        assert test.launcher.joined == [set()]
         first.greet()
         first.send(FRAME)
         await settle()
@@ -471,7 +471,7 @@ async def test_reconnect_joins_agents_of_known_lives() -> None:
         test.link.resume("life of before", 5, 0.0, 0.0)
         second.outgoing.put_nowait(b"")
         await test.clock.advance(4)
-        assert test.launcher.joined == [{HELLO.life}, {HELLO.life, "life of before"}]
+        assert test.launcher.joined == [set(), {HELLO.life}, {HELLO.life, "life of before"}]
 
 
 async def test_reconnect_starts_at_once() -> None:

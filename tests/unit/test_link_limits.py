@@ -22,7 +22,7 @@ from gswarm_agent.wire import MAGIC, encode
 from gswarm_tui.fleet.events import FrameArrived, Phase, RecorderStatus, weight
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
-from gswarm_tui.launch.base import LaunchError, Retry
+from gswarm_tui.launch.base import Launcher, LaunchError, Retry
 from gswarm_tui.launch.process import ProcessChannel
 from gswarm_tui.launch.srun import STEPS_AT_ONCE, SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
@@ -71,7 +71,7 @@ def test_backoff_differs_from_node_to_node() -> None:
     assert len(waits) > 10
 
 
-class Refusing:
+class Refusing(Launcher):
     """Launcher whose nodes all refuse connections; ``attempts`` holds the times of the attempts."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -300,7 +300,7 @@ def frames_of_gpus(first: int, count: int, gpus: int) -> list[Frame]:
     return [replace(frame, gpus=made[0], host=made[1]) for frame in frames(first, count)]
 
 
-class FakeFleet:
+class FakeFleet(Launcher):
     """Launcher of one fake agent for each node."""
 
     def __init__(self, agents: dict[str, FakeAgent]) -> None:

@@ -44,40 +44,37 @@ class MissingError(LookupError):
 
 
 class HostSource(ABC):
-    """Some of the catalogue's host metrics and the files that they are read from.
-
-    ``read`` takes a monotonic time in nanoseconds and returns the columns in order. It raises OSError when a
-    file can't be read, ValueError or LookupError when its content has another form.
-    """
+    """Some of the catalogue's host metrics, read from a file below /proc."""
 
     columns: Sequence[str] = ()
+    file_name = ""
 
-    def __init__(self, *files: KeptFile) -> None:
-        self._files = files
+    def __init__(self, proc: str, sys: str) -> None:
+        self._sys = sys
+        self._file = KeptFile(f"{proc}/{self.file_name}")
 
     @abstractmethod
     def read(self, now_ns: int) -> HostValues:
-        """Return the columns' values."""
+        """Return the columns' values at a monotonic time.
+
+        Raises OSError if a file can't be read, ValueError or LookupError if its content has another form.
+        """
 
     def close(self) -> None:
-        """Close the files."""
-        for file in self._files:
-            file.close()
+        """Close the file."""
+        self._file.close()
 
 
 class Cpu(HostSource):
     """Shares of CPU time since the previous reading."""
 
     columns = ("cpu_pct", "cpu_user_pct", "cpu_system_pct", "cpu_iowait_pct", "cpu_busiest_pct")
-
-    def __init__(self, proc: str, sys: str) -> None:
-        self._stat = KeptFile(f"{proc}/stat")
-        super().__init__(self._stat)
-        self._before: Optional[Tuple[CpuTimes, CoreTimes]] = None
+    file_name = "stat"
+    _before: Optional[Tuple[CpuTimes, CoreTimes]] = None
 
     def read(self, now_ns: int) -> HostValues:
-        """See HostSource."""
-        before, (now, cores) = self._before, parse_stat(self._stat.read())
+        """Return percentages, None at the first reading."""
+        before, (now, cores) = self._before, parse_stat(self._file.read())
         self._before = (now, cores)
         if before is None:
             return (None,) * len(self.columns)
@@ -112,74 +109,62 @@ class Load(HostSource):
     """The load average of one minute."""
 
     columns = ("load_1m",)
-
-    def __init__(self, proc: str, sys: str) -> None:
-        self._loadavg = KeptFile(f"{proc}/loadavg")
-        super().__init__(self._loadavg)
+    file_name = "loadavg"
 
     def read(self, now_ns: int) -> HostValues:
-        """See HostSource."""
-        return (parse_loadavg(self._loadavg.read()),)
+        """Return the number of tasks."""
+        return (parse_loadavg(self._file.read()),)
 
 
 class Memory(HostSource):
     """Memory and swap in use."""
 
     columns = ("memory_used_mib", "swap_used_mib")
-
-    def __init__(self, proc: str, sys: str) -> None:
-        self._meminfo = KeptFile(f"{proc}/meminfo")
-        super().__init__(self._meminfo)
+    file_name = "meminfo"
 
     def read(self, now_ns: int) -> HostValues:
-        """See HostSource."""
-        kib = parse_meminfo(self._meminfo.read())
+        """Return both in MiB."""
+        kib = parse_meminfo(self._file.read())
         memory = kib[b"MemTotal"] - kib[b"MemAvailable"]
         return max(0, memory) >> 10, max(0, kib[b"SwapTotal"] - kib[b"SwapFree"]) >> 10
 
 
 class DeviceTraffic(HostSource):
-    """Bytes per second summed over devices, each byte counted once."""
+    """Bytes per second summed over devices, each byte counted once. ``parse`` returns counters by device."""
 
-    table = ""
+    parse: Callable[[bytes], Dict[str, Tuple[int, int]]]
 
     def __init__(self, proc: str, sys: str) -> None:
-        self._counts = KeptFile(f"{proc}/{self.table}")
-        super().__init__(self._counts)
-        self._sys = sys
+        super().__init__(proc, sys)
         self._known: List[str] = []
         self._selected: List[str] = []
         self._rates = SummedRates(2)
-
-    @abstractmethod
-    def parse(self, text: bytes) -> Dict[str, Tuple[int, int]]:
-        """Return two byte counters by device."""
 
     @abstractmethod
     def select(self, names: Sequence[str]) -> List[str]:
         """Return the devices to add up."""
 
     def read(self, now_ns: int) -> HostValues:
-        """See HostSource."""
-        counts = self.parse(self._counts.read())
+        """Return MB/s, None at the first reading."""
+        counts = self.parse(self._file.read())
         names = list(counts)
         if names != self._known:
             self._known, self._selected = names, self.select(names)
-        rates = self._rates.update({name: counts[name] for name in self._selected}, now_ns)
-        return (None, None) if rates is None else tuple(rate / _MB for rate in rates)
+        return _mb_s(self._rates.update({name: counts[name] for name in self._selected}, now_ns))
+
+
+def _mb_s(rates: Optional[Tuple[float, ...]]) -> HostValues:
+    return (None, None) if rates is None else tuple(rate / _MB for rate in rates)
 
 
 class Disks(DeviceTraffic):
     """Traffic of whole physical disks: no partitions, and no volumes built from other disks."""
 
     columns = ("disk_read_mb_s", "disk_write_mb_s")
-    table = "diskstats"
+    file_name = "diskstats"
+    parse = staticmethod(parse_diskstats)
     # One path of a multipath NVMe disk, which counts the same traffic itself.
     _PATH = re.compile(r"nvme\d+c\d+n\d+")
-
-    def parse(self, text: bytes) -> Dict[str, Tuple[int, int]]:
-        """Return bytes (read, written) by disk."""
-        return parse_diskstats(text)
 
     def select(self, names: Sequence[str]) -> List[str]:
         """Return disks with a device in /sys/block, which loop, ram, dm and md do not have."""
@@ -191,11 +176,8 @@ class Network(DeviceTraffic):
     """Traffic of physical network interfaces, or of all but lo without one (in a container)."""
 
     columns = ("net_rx_mb_s", "net_tx_mb_s")
-    table = "net/dev"
-
-    def parse(self, text: bytes) -> Dict[str, Tuple[int, int]]:
-        """Return bytes (received, sent) by interface."""
-        return parse_net_dev(text)
+    file_name = "net/dev"
+    parse = staticmethod(parse_net_dev)
 
     def select(self, names: Sequence[str]) -> List[str]:
         """Return physical interfaces: bridges, bonds, VLANs and veths would count the same bytes again."""
@@ -206,15 +188,15 @@ class Network(DeviceTraffic):
 class Pressure(HostSource):
     """Share of the interval in which some task waited for a resource ("cpu", "memory" or "io")."""
 
-    def __init__(self, proc: str, resource: str) -> None:
+    def __init__(self, proc: str, sys: str, resource: str) -> None:
         self.columns = (f"psi_{resource}_pct",)
-        self._pressure = KeptFile(f"{proc}/pressure/{resource}")
-        super().__init__(self._pressure)
+        self.file_name = f"pressure/{resource}"
+        super().__init__(proc, sys)
         self._rate = Rate()
 
     def read(self, now_ns: int) -> HostValues:
-        """See HostSource."""
-        rate = self._rate.update(parse_pressure(self._pressure.read()), now_ns)
+        """Return a percentage, None at the first reading."""
+        rate = self._rate.update(parse_pressure(self._file.read()), now_ns)
         return (None if rate is None else min(100.0, rate * _US_TO_PERCENT),)
 
 
@@ -229,34 +211,34 @@ class Fabric(HostSource):
         folders = sorted(glob(f"{sys}/class/infiniband/*/ports/*/counters"))
         files = [(KeptFile(f"{f}/port_rcv_data"), KeptFile(f"{f}/port_xmit_data")) for f in folders]
         self._ports = [pair for pair in files if all(exists(file.path) for file in pair)]
-        super().__init__(*(file for pair in self._ports for file in pair))
         self._rates = SummedRates(2)
 
     def read(self, now_ns: int) -> HostValues:
-        """See HostSource. A port that can't be read is left out."""
+        """Return MB/s, None at the first reading. A port that can't be read is left out."""
         if not self._ports:
             raise MissingError("this node has no InfiniBand or RoCE port that counts its data")
         counts: Dict[str, Tuple[int, int]] = {}
         failed: List[OSError] = []
         for received, sent in self._ports:
             try:
-                counts[received.path] = (
-                    int(received.read()) * self._WORD,
-                    int(sent.read()) * self._WORD,
-                )
+                counts[received.path] = int(received.read()) * self._WORD, int(sent.read()) * self._WORD
             except OSError as error:
                 failed.append(error)
         if not counts:
             raise failed[0]
-        rates = self._rates.update(counts, now_ns)
-        return (None, None) if rates is None else tuple(rate / _MB for rate in rates)
+        return _mb_s(self._rates.update(counts, now_ns))
+
+    def close(self) -> None:
+        """Close the files."""
+        for pair in self._ports:
+            for file in pair:
+                file.close()
 
 
 def all_sources(proc: str, sys: str) -> List[HostSource]:
     """Return new sources for all columns; the slowest come last (some adapters take 1 ms a port)."""
-    kinds: List[Callable[[str, str], HostSource]] = [Cpu, Load, Memory, Disks, Network]
-    pressures = [Pressure(proc, resource) for resource in ("cpu", "memory", "io")]
-    return [*(kind(proc, sys) for kind in kinds), *pressures, Fabric(proc, sys)]
+    pressures = [Pressure(proc, sys, resource) for resource in ("cpu", "memory", "io")]
+    return [*(kind(proc, sys) for kind in (Cpu, Load, Memory, Disks, Network)), *pressures, Fabric(proc, sys)]
 
 
 class HostProbe:
@@ -286,15 +268,12 @@ class HostProbe:
             return self._row
         if self._row:  # the first row has no rates: the next call reads again
             self._due = now_ns + _ROW_NS
-        self._row = self._read_all(now_ns)
-        return self._row
-
-    def _read_all(self, now_ns: int) -> Row:
         values: List[Optional[Number]] = []
         for source in self._sources:
             values += self._read(source, now_ns)
         values.append(None)  # for metrics that this node lacks
-        return tuple([values[place] for place in self._order])
+        self._row = tuple([values[place] for place in self._order])
+        return self._row
 
     def take_notes(self) -> List[Note]:
         """Return what happened since the last call."""

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import asyncssh
 
-from gswarm_tui.launch.base import LaunchError, allow_many_files, check_name, clean
+from gswarm_agent.folder import SOCKET, name_of, tops
+from gswarm_agent.wire import MAGIC, QUERY_LIFE
+from gswarm_tui.launch.base import Channel, CommandLauncher, LaunchError, allow_many_files, check_name, clean
 from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, greet
 from gswarm_tui.launch.ssh.attempt import Attempt
 from gswarm_tui.launch.ssh.channel import CommandChannel, ForwardedChannel
 from gswarm_tui.launch.ssh.configuration import Configuration
 from gswarm_tui.launch.ssh.failures import explain, explain_refusal
-from gswarm_tui.launch.ssh.joining import identify, sockets
 
 HANDSHAKES_AT_ONCE = 64
 CONNECT_S = 15.0
@@ -31,6 +32,9 @@ MAX_REFUSALS = 2
 RETRY_EVERY = 10
 """After so many refusals in a row, only every tenth connection tries to join an agent by its socket: perhaps
 the server forbids socket forwarding, or the agent's folder is elsewhere, or the agent was replaced."""
+REPLY_S = 5.0
+_LONGEST_ADDRESS = 107
+_LONGEST_REPLY = len(MAGIC) + 64
 # asyncssh prefers ChaCha20, which costs it five times as much CPU for each packet.
 _CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _HAS_PORT = re.compile(r"(\]|^[^:]*):\d+$")
@@ -60,7 +64,7 @@ class SshSettings:
         return [str(path) for path in files if os.access(path, os.R_OK)]
 
 
-class SshLauncher:
+class SshLauncher(CommandLauncher):
     """Launcher with one SSH connection for each node; nodes behind a jump host share its connection."""
 
     def __init__(self, settings: SshSettings | None = None, bootstrap: Bootstrap | None = None) -> None:
@@ -99,7 +103,7 @@ class SshLauncher:
         """Join the agent that listens on a node, if it is in one of these lives."""
         recording = self._bootstrap.serving.recording
         refusals = self._refusals[node]
-        if not recording:
+        if not (recording and lives):
             return None
         if refusals >= MAX_REFUSALS and refusals % RETRY_EVERY:  # this connection counts, too
             self._refusals[node] += 1
@@ -221,3 +225,27 @@ class SshLauncher:
         except LaunchError as error:
             reason = clean(f"the jump host {host} can't be used: {error.reason}")
             raise LaunchError(reason, error.remedy, error.retry) from None
+
+
+def sockets(recording: str, node: str, top: str = "") -> list[str]:
+    """Return the paths on which an agent may listen, likeliest first; ``top`` is empty if unknown."""
+    paths = (f"{top}/{name_of(recording, node)}/{SOCKET}" for top in tops(top))
+    return [path for path in paths if len(path) <= _LONGEST_ADDRESS]
+
+
+async def identify(channel: Channel, lives: Collection[str]) -> GreetedChannel | None:
+    """Return the channel if an agent in one of these lives is at its other end, else None.
+
+    Nothing else checks that the socket is in a folder of the user's own, as ``attach`` does on the node:
+    so the agent has to name its life first, which only it and the recording know.
+    """
+    reply = b""
+    channel.write(QUERY_LIFE)
+    try:
+        async with asyncio.timeout(REPLY_S):
+            while reply.count(b"\n") < 2 and len(reply) <= _LONGEST_REPLY and (data := await channel.read()):
+                reply += data
+    except (TimeoutError, ConnectionError):
+        return None
+    known = (MAGIC + f"{life}\n".encode() for life in lives if life)
+    return GreetedChannel(channel, MAGIC) if reply in known else None
