@@ -45,7 +45,7 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
     SIGTERM, the end of the job, on to the agent, which Slurm may not know as part of the step.
     """
     try:
-        connection, folder, started = _reach(name, tops(top), serve)
+        connection, folder, started = _connect_or_start(name, tops(top), serve)
     except (FolderError, OSError) as error:
         print(f"gswarm-agent: {error}", file=sys.stderr)
         return 1
@@ -53,11 +53,11 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
         import signal
 
         agent = peer_pid(connection)
-        signal.signal(signal.SIGTERM, lambda number, _frame: _pass_on(agent, number))
-    greeted, listened = _thread.allocate_lock(), _thread.allocate_lock()
-    greeted.acquire()
-    listened.acquire()
-    _thread.start_new_thread(_relay_in, (connection, greeted, listened, hold))
+        signal.signal(signal.SIGTERM, lambda number, _frame: _forward_signal(agent, number))
+    agent_silent, input_open = _thread.allocate_lock(), _thread.allocate_lock()
+    agent_silent.acquire()
+    input_open.acquire()
+    _thread.start_new_thread(_relay_in, (connection, agent_silent, input_open, hold))
     preamble = f"GSWARM-AT {folder.top}\n".encode()
     try:
         while True:
@@ -67,14 +67,14 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
             _write(1, preamble + data)
             if preamble:
                 preamble = b""
-                greeted.release()
+                agent_silent.release()
     except OSError:  # the agent or the head is gone
         pass
     connection.close()
-    _leave_output()
+    _restore_output()
     if hold and started:
-        return _hold(folder)
-    return _report_end(folder) if listened.locked() else 0
+        return _wait_for_agent(folder)
+    return _report_end(folder) if input_open.locked() else 0
 
 
 def report_end(name: str, top: str) -> int:
@@ -96,7 +96,7 @@ def _report_end(folder: Folder) -> int:
     return 1
 
 
-def _reach(name: str, tops: Sequence[str], serve: Serve) -> tuple[_socket.socket, Folder, bool]:
+def _connect_or_start(name: str, tops: Sequence[str], serve: Serve) -> tuple[_socket.socket, Folder, bool]:
     """Return a connection to the agent, its folder, and whether this call started it."""
     started = False
     deadline = time.monotonic() + _TIMEOUT_S
@@ -160,7 +160,7 @@ def _become_agent(folder: Folder, serve: Serve, writing: int) -> NoReturn:
             os._exit(0)
         os.umask(0o077)
         os.chdir("/")
-        _leave_streams(folder, writing)
+        _redirect_streams(folder, writing)
         try:
             lock = folder.lock()
             listener = None if lock is None else _listen(folder)
@@ -185,7 +185,7 @@ def _become_agent(folder: Folder, serve: Serve, writing: int) -> NoReturn:
             os._exit(status)
 
 
-def _leave_streams(folder: Folder, writing: int) -> None:
+def _redirect_streams(folder: Folder, writing: int) -> None:
     """Close the connection's descriptors, without which it couldn't end; prints go to the log."""
     kept = {writing, *folder.descriptors}
     nothing, log = os.open(os.devnull, os.O_RDWR), folder.open_log()
@@ -211,9 +211,11 @@ def _listen(folder: Folder) -> socket.socket:
 
 
 def _relay_in(
-    connection: _socket.socket, greeted: _thread.LockType, listened: _thread.LockType, hold: bool
+    connection: _socket.socket, agent_silent: _thread.LockType, input_open: _thread.LockType, hold: bool
 ) -> None:
-    """Relay the head's bytes; ``greeted`` is locked until the agent has spoken, ``listened`` until the end.
+    """Relay the head's bytes to the agent.
+
+    ``agent_silent`` is locked until its first bytes came, ``input_open`` while the head may send more.
 
     Standard output goes along with the first bytes if it is a pipe. The agent sets it to non-blocking, which
     other programs that write to a terminal or a file wouldn't expect.
@@ -221,7 +223,7 @@ def _relay_in(
     try:
         if _is_pipe() and (data := os.read(0, _CHUNK)):
             # The bytes that were relayed so far come before those that the agent writes itself.
-            if greeted.acquire(timeout=_FIRST_BYTES_S):
+            if agent_silent.acquire(timeout=_FIRST_BYTES_S):
                 given = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, (1).to_bytes(4, sys.byteorder))
                 data = data[connection.sendmsg([data], [given]) :]
             connection.sendall(data)
@@ -239,9 +241,9 @@ def _relay_in(
     # The agent closes its side now; don't wait for long if nobody reads its last bytes.
     time.sleep(_BYE_S)
     if not hold:
-        _leave_output()
+        _restore_output()
         os._exit(0)
-    listened.release()
+    input_open.release()
 
 
 def _is_pipe() -> bool:
@@ -249,7 +251,7 @@ def _is_pipe() -> bool:
     return os.fstat(1).st_mode & _KIND == _PIPE
 
 
-def _leave_output() -> None:
+def _restore_output() -> None:
     """Set standard output back to blocking, for programs that write to it afterwards."""
     try:
         if _is_pipe():
@@ -258,14 +260,14 @@ def _leave_output() -> None:
         pass
 
 
-def _pass_on(agent: int, number: int) -> None:
+def _forward_signal(agent: int, number: int) -> None:
     try:
         os.kill(agent, number)
     except ProcessLookupError:
         pass
 
 
-def _hold(folder: Folder) -> int:
+def _wait_for_agent(folder: Folder) -> int:
     """Wait until the agent has ended."""
     try:
         folder.lock(wait=True, create=False)

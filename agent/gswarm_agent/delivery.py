@@ -6,8 +6,7 @@ from collections import deque
 
 from gswarm_agent.frame import ClockExchange, Hello
 from gswarm_agent.frozen import replace
-from gswarm_agent.segments import Record
-from gswarm_agent.spool import Spool
+from gswarm_agent.spool import Record, Spool
 from gswarm_agent.wire import MAGIC, Bye, Decoder, Message, Packer, Ping, Pong, Start, encode
 
 TYPE_CHECKING = False
@@ -35,7 +34,7 @@ class Delivery:
         self._received = 0
         self._former: Deque[str] = deque()
         self._hello: Optional[Hello] = None
-        self._introduced = False
+        self._hello_sent = False
         self._sent = 0
         self._magic_sent = False
         self._bye: Optional[Bye] = None
@@ -69,7 +68,7 @@ class Delivery:
     def introduce(self, hello: Hello) -> None:
         """Send the hello of this life, with the clock the first time."""
         self._hello = hello
-        if self._introduced and not self._former:
+        if self._hello_sent and not self._former:
             self._replies.append(lambda: hello)
 
     @property
@@ -107,17 +106,17 @@ class Delivery:
             life = self._former[0]
             records = self._spool.read(life, self._sent, _BATCH_BYTES)
             if records:
-                hello = [] if self._introduced else [self._spool.hello(life)]
-                self._introduced = True
-                return [*hello, *self._sending(life, records)]
+                hello = [] if self._hello_sent else [self._spool.hello(life)]
+                self._hello_sent = True
+                return [*hello, *self._with_loss(life, records)]
             lost = self._spool.lost_at_the_end(life, self._sent)
             self._former.popleft()
-            self._introduced, self._sent = False, 0
+            self._hello_sent, self._sent = False, 0
             if lost is not None:
                 return [encode(lost)]
         return []
 
-    def _sending(self, life: str, records: List[Record]) -> List[bytes]:
+    def _with_loss(self, life: str, records: List[Record]) -> List[bytes]:
         """Return records as messages, after the loss before them."""
         lost = self._spool.lost_before(life, self._sent, records[0])
         self._sent = records[-1].seq
@@ -129,9 +128,9 @@ class Delivery:
         if self._hello is None:
             return []
         hello = []
-        if not self._introduced:
-            self._introduced = True
+        if not self._hello_sent:
+            self._hello_sent = True
             clock = ClockExchange(start.sent, self._received, self._wall_ns())
             hello.append(encode(replace(self._hello, clock=clock)))
         records = self._spool.read(self._hello.life, self._sent, _BATCH_BYTES)
-        return [*hello, *(self._sending(self._hello.life, records) if records else [])]
+        return [*hello, *(self._with_loss(self._hello.life, records) if records else [])]

@@ -17,9 +17,11 @@ import math
 import os
 import selectors
 import signal
+import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 
 from gswarm_agent import __version__
 from gswarm_agent.connection import AgentConnection
@@ -29,7 +31,6 @@ from gswarm_agent.frame import Frame, GpuFacts, Hello, HostFacts
 from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.mark import MarkError, Marks, read_request
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
-from gswarm_agent.process import Signals, name_process, protect_standard_streams
 from gswarm_agent.requests import STATUS, is_own
 from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval, run_until_stopped
 from gswarm_agent.spool import MIB, Spool
@@ -53,7 +54,7 @@ from gswarm_agent.wire_payload import WireError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from typing import Callable, Deque, Dict, List, Optional, Tuple, Union
+    from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple, Union
 
     from gswarm_agent.probes.base import Probe
 
@@ -81,6 +82,52 @@ class Limits:
     only_left: bool = False
 
 
+def name_process() -> None:
+    """Appear as gswarm-agent in ps and top, whatever the interpreter's name is."""
+    with suppress(OSError), open("/proc/self/comm", "w") as comm:  # noqa: PTH123  # pathlib is slow to import
+        comm.write("gswarm-agent")
+
+
+class Signals:
+    """Signals that end the agent, as bytes on a descriptor: handlers that take locks may deadlock.
+
+    ``reading`` becomes readable after a signal, or when another thread has called ``wake``.
+    """
+
+    def __init__(self, ending: Sequence[signal.Signals], ignored: Sequence[signal.Signals] = ()) -> None:
+        self.reading, self._writing = os.pipe()
+        os.set_blocking(self.reading, False)
+        os.set_blocking(self._writing, False)
+        signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        for number in ending:
+            signal.signal(number, lambda _number, _frame: None)
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+    def wake(self) -> None:
+        """Make ``reading`` readable."""
+        with suppress(BlockingIOError):
+            os.write(self._writing, b"\0")
+
+    def take(self) -> List[int]:
+        """Return the signals since the last call."""
+        try:
+            return [number for number in os.read(self.reading, 4096) if number]
+        except BlockingIOError:
+            return []
+
+
+def protect_standard_streams() -> Tuple[int, int]:
+    """Return descriptors for the wire alone; other prints go to stderr and can't corrupt the wire."""
+    wire_in, wire_out = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return wire_in, wire_out
+
+
 def make_hello(
     facts: Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]], interval_ms: int, simulated: bool
 ) -> Hello:
@@ -104,9 +151,9 @@ class Server:
     """Everything of an agent but the sampling, which is the main thread's.
 
     ``run`` is the second thread. The main thread waits for ``started``, gets its sampler from
-    ``introduce``, puts frames until that is stopped, calls ``sampled``, and ``finish`` when ``run`` has
+    ``introduce``, puts frames until that is stopped, calls ``end_sampling``, and ``finish`` when ``run`` has
     returned. Without ``threaded`` one thread does both, for many servers that share a selector, and calls
-    ``attend`` for ``run``.
+    ``handle_due`` for ``run``.
 
     With a spool in memory only, the server ends with its first connection.
     """
@@ -130,9 +177,9 @@ class Server:
         self._only_left = only_left
         self._lock = threading.Lock()
         # Guards spool, marks and connections: the second thread holds it, except while it waits.
-        self._turn = threading.Lock()
+        self._serving = threading.Lock()
         if threaded:
-            self._turn.acquire()
+            self._serving.acquire()
         self._sampler: Optional[Sampler] = None
         self._introduced: Optional[Hello] = None
         self._interval_ms = 0
@@ -147,8 +194,8 @@ class Server:
         self._head: Optional[AgentConnection] = None
         self._ends_by = 0.0
         self._job_ends = math.inf
-        self._rest_s = _TICK_S
-        self._alone_since = self._spilled_at = time.monotonic()
+        self._longest_wait_s = _TICK_S
+        self._headless_since = self._spilled_at = time.monotonic()
 
     # The main thread's side.
 
@@ -172,15 +219,15 @@ class Server:
 
     def put(self, frame: Frame) -> None:
         """Deliver a frame: at once to a head that has taken all before, else by the other thread."""
-        if self._turn.acquire(blocking=False):
+        if self._serving.acquire(blocking=False):
             try:
                 if self._head is not None and not (self._head.has_unsent or self._inbox or self._ending):
                     self._inbox.append(frame)
-                    self._take_in()
+                    self._store_inbox()
                     self._send(self._head)
                     return
             finally:
-                self._turn.release()
+                self._serving.release()
         self._put(frame)
 
     def frames_needed(self) -> int:
@@ -191,7 +238,7 @@ class Server:
         self._inbox.append(message)
         self._wake()
 
-    def sampled(self, failure: str = "") -> None:
+    def end_sampling(self, failure: str = "") -> None:
         """End the sampling; ``failure`` is the reason if nobody requested it."""
         if failure:
             self._end(failure, SIGNAL_S)
@@ -200,7 +247,7 @@ class Server:
 
     def finish(self, folder: Folder) -> None:
         """Write unacknowledged frames to disk, and remove the folder if there are none."""
-        self._take_in()
+        self._store_inbox()
         if self._spool.empty:
             folder.remove()
         else:
@@ -231,7 +278,7 @@ class Server:
             while not self.is_over():
                 for key, _ in self._wait():
                     key.data()
-                self.attend()
+                self.handle_due()
         except Exception as error:
             import traceback
 
@@ -246,16 +293,16 @@ class Server:
 
     def _wait(self) -> List[Tuple[selectors.SelectorKey, int]]:
         """Wait for events, or until the time has to be looked at."""
-        self._turn.release()
+        self._serving.release()
         try:
-            return self._selector.select(self._rest_s)
+            return self._selector.select(self._longest_wait_s)
         finally:
-            self._turn.acquire()
+            self._serving.acquire()
 
-    def attend(self) -> None:
+    def handle_due(self) -> None:
         """Take in new frames, look at the clock, and send what the connections take."""
-        self._take_in()
-        self._look_at_the_time()
+        self._store_inbox()
+        self._check_deadlines()
         for connection in list(self._connections):
             self._send(connection)
 
@@ -301,7 +348,7 @@ class Server:
                 self._sampler.stop()
         self.started.set()
 
-    def _take_in(self) -> None:
+    def _store_inbox(self) -> None:
         while self._inbox:
             message = self._inbox.popleft()
             if isinstance(message, Frame):
@@ -318,8 +365,8 @@ class Server:
         if self._head is not None and self._hello is not None:
             self._head.delivery.introduce(replace(self._hello, interval_ms=self._interval_ms))
 
-    def _look_at_the_time(self) -> None:
-        now, self._rest_s = time.monotonic(), _TICK_S
+    def _check_deadlines(self) -> None:
+        now, self._longest_wait_s = time.monotonic(), _TICK_S
         closing = False
         for connection in list(self._connections):
             if connection.closes_at is not None:
@@ -337,10 +384,10 @@ class Server:
             self._spool.spill()
         if self._head is not None:
             if self._hello is not None and not closing:
-                self._rest_s = max(_TICK_S, min(SPILL_S - waited_s, self._job_ends - now))
+                self._longest_wait_s = max(_TICK_S, min(SPILL_S - waited_s, self._job_ends - now))
             return
         longest = self._linger_s if self._hello else min(self._linger_s, _START_S)
-        if now - self._alone_since > longest:
+        if now - self._headless_since > longest:
             self._end(f"no head connected for {longest:.0f} s", 0)
 
     def _accept(self, listener: socket.socket) -> None:
@@ -391,7 +438,7 @@ class Server:
             return json.dumps([vars(waiting) for waiting in self._spool.waiting()])
         try:
             if self._hello is None or self._ending:
-                raise MarkError("it doesn't measure now")
+                raise MarkError("its agent isn't sampling")
             self._marks.add(*read_request(request), self.watch.wall_ns())
         except MarkError as error:
             return json.dumps({"error": str(error)})
@@ -447,8 +494,8 @@ class Server:
                 self._end("the head closed the connection", 0)
         if connection is self._head:
             self._head = None
-            self._alone_since = time.monotonic()
-            self._spilled_at = min(self._spilled_at, self._alone_since)
+            self._headless_since = time.monotonic()
+            self._spilled_at = min(self._spilled_at, self._headless_since)
 
 
 def serve(
@@ -505,6 +552,6 @@ def _run(server: Server, signals: Signals, make_probe: Optional[Callable[[], Pro
 
         traceback.print_exc()
         failure = f"the agent failed: {type(error).__name__}: {error}"
-    server.sampled(failure)
+    server.end_sampling(failure)
     serving.join()
     return 1 if failure else 0

@@ -30,11 +30,11 @@ class _SimulatedAgent:
         self._server = Server(Spool(NoFolder(), round(STREAM_MEMORY_MIB * MIB)), selector, threaded=False)
         self._server.connect(descriptor, descriptor, compress=False)  # it stays on this machine
 
-    def attend(self) -> bool:
+    def handle_due(self) -> bool:
         """Do what is due but the sampling; return whether the agent still runs."""
         if self.sampler is None and self._server.started.is_set():
             self.sampler = self._server.introduce(self._probe, simulated=True)
-        self._server.attend()
+        self._server.handle_due()
         return self._continues()
 
     def sample(self) -> bool:
@@ -42,13 +42,13 @@ class _SimulatedAgent:
         if self.sampler is not None:
             self._server.put(self.sampler.take())
             if self._server.behind:
-                self._server.attend()
+                self._server.handle_due()
         return self._continues()
 
     def _continues(self) -> bool:
         if self._server.ending:
             self.sampler = None
-            self._server.sampled()
+            self._server.end_sampling()
         return not self._server.is_over()
 
 
@@ -59,15 +59,15 @@ def serve(control_descriptor: int = 0) -> int:
     with selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)
 
-        def attend(descriptor: int) -> None:
-            if descriptor in agents and not agents[descriptor].attend():
+        def handle_due(descriptor: int) -> None:
+            if descriptor in agents and not agents[descriptor].handle_due():
                 del agents[descriptor]
 
         while True:
             for key, _ in selector.select(_until_next(agents)):
                 if key.data is not None:
                     key.data()
-                    attend(key.fd)
+                    handle_due(key.fd)
                     continue
                 received = _receive_node(control)
                 if received is None:

@@ -255,7 +255,7 @@ def test_agents_without_a_head_refuse_marks_and_the_reason_is_printed_once(node:
     until(lambda: len(list(node.folder.glob("rec@*/serve"))) == 2)
     done = mark_on(node, "early")
     assert done.returncode == 1
-    assert done.stderr == "gswarm-agent: recording rec didn't take the mark: it doesn't measure now\n"
+    assert done.stderr == "gswarm-agent: recording rec didn't take the mark: its agent isn't sampling\n"
 
 
 def test_values_are_exact_on_the_wire() -> None:

@@ -16,11 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gswarm_agent import segments
+from gswarm_agent import spool as spool_module
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import Frame, Hello, HostFacts
-from gswarm_agent.segments import Record, pack, unpack
-from gswarm_agent.spool import ENDED, FULL, UNREADABLE, Spool
+from gswarm_agent.spool import ENDED, FULL, UNREADABLE, Record, Spool, pack, unpack
 from gswarm_agent.wire import MAGIC, WIRE_VERSION, Decoder, Lost, encode
 
 HELLO = Hello("1", "", 1000, False, HostFacts("n1", "boot"), (), {}, (), ("load_1m",), ())
@@ -145,7 +144,7 @@ TestLives.settings = settings(max_examples=20, stateful_step_count=15, deadline=
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1_000)
+    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1_000)
 
 
 records = st.lists(
@@ -341,9 +340,9 @@ ON_A_SMALL_DISK = """
 import subprocess, sys
 sys.path[:0] = ["agent", "."]
 from tests.unit.test_spool import begun, dropped, everything, frame
-from gswarm_agent import segments
+from gswarm_agent import spool as spool_module
 from gswarm_agent.folder import Folder
-segments.SEGMENT_BYTES = 8_000
+spool_module.SEGMENT_BYTES = 8_000
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", sys.argv[1]], check=True)
 spool = begun(Folder(sys.argv[1] + "/top", "rec@n1", create=True), "one", memory=2_000)
 for seq in range(1, 2001):

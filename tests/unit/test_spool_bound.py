@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gswarm_agent.frame import TABLES
-from gswarm_agent.segments import Record, pack
 from gswarm_agent.server import Limits
 from gswarm_agent.simulated import SimulatedNode
+from gswarm_agent.spool import Record, pack
 from gswarm_agent.wire import encode
 from tests.unit.test_simulated import fleet
 

@@ -51,23 +51,23 @@ class OneHead:
         self.decoder = Decoder()
         self.server.connect(theirs.fileno(), theirs.detach())
 
-    def attend(self) -> bool:
+    def handle_due(self) -> bool:
         for key, _ in self.selector.select(0):
             key.data()
-        self.server.attend()
+        self.server.handle_due()
         if self.server.ending:
-            self.server.sampled()
+            self.server.end_sampling()
         return not self.server.is_over()
 
     def send(self, data: bytes) -> None:
         self.socket.send(data)
-        self.attend()
+        self.handle_due()
 
     def read(self) -> list[Message]:
         """Everything that the server sends until nothing is left."""
         messages = list[Message]()
         while True:
-            self.attend()
+            self.handle_due()
             try:
                 data = self.socket.recv(1 << 16)
             except BlockingIOError:
@@ -99,7 +99,7 @@ def test_the_oldest_frames_are_lost_if_a_head_does_not_read_and_it_learns_how_ma
     for seq in range(1, 1501):
         frame = sampler.take()
         head.server.put(replace(frame, notes=(note,)) if seq == 1499 else frame)
-        head.attend()
+        head.handle_due()
     messages = head.read()
     frames = [message for message in messages if isinstance(message, Frame)]
     (lost,) = [message for message in messages if isinstance(message, Lost)]
@@ -123,7 +123,7 @@ def test_a_head_that_reads_leaves_nothing_in_memory(head: OneHead) -> None:
         assert [m.seq for m in head.read() if isinstance(m, Frame)] == [seq]
     head.send(encode(Stop()))
     assert head.read() == [Bye("asked to stop")]
-    assert not head.attend()
+    assert not head.handle_due()
 
 
 def test_no_hello_before_the_head_starts(head: OneHead) -> None:
@@ -184,7 +184,7 @@ def test_the_bye_states_the_reason(head: OneHead, data: bytes, reason: str) -> N
 def test_a_closed_connection_ends_the_server(head: OneHead) -> None:
     head.send(MAGIC + encode(Start(1000, 1)))
     head.socket.shutdown(socket.SHUT_WR)
-    assert not head.attend()
+    assert not head.handle_due()
     assert head.server.introduce(PROBE, simulated=True) is None
 
 
