@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.saved_options import restore_options
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.file_source import ReadOnly
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.files import is_own
 from gswarm_tui.store.recording.resume import Interrupted, closed, interrupted, is_recording
 
@@ -63,7 +63,7 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
             unreadable.append(f"{path}: others may have written it; name it with --db if you trust them")
             continue
         try:
-            with ReadOnly(path) as file:
+            with closing(FileSource(path)) as file:
                 if db is not None and not is_recording(file):
                     raise UserError(f"{path} isn't a recording of gswarm-tui; name one with --db.")
                 found += [InterruptedRun(path, one) for one in interrupted(file)]
@@ -95,7 +95,7 @@ def choose(
     if matching:
         raise UserError(f"{len(matching)} interrupted recordings match {quote(wanted)}; type more of the ID.")
     for path in filter(is_own, looked_at):
-        with contextlib.suppress(StoreError), ReadOnly(path) as file:
+        with suppress(StoreError), closing(FileSource(path)) as file:
             if any(uid.startswith(wanted) for uid in closed(file)):
                 raise UserError(f"recording {quote(wanted)} in {path} is closed and needs no recovery.")
     also = f" ({unreadable[0]})" if unreadable else ""

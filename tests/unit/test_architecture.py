@@ -55,6 +55,7 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.fleet",
         "gswarm_tui.store.duckdb_internals",
         "gswarm_tui.store.errors",
+        "gswarm_tui.store.history",
         "gswarm_tui.store.querying",
         "gswarm_tui.store.sql",
     },

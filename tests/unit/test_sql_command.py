@@ -68,7 +68,7 @@ def test_a_parquet_file_is_written(path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["FROM sesions"], 1, 'Did you mean "sessions"? (line 1: "FROM sesions").\n'),
         (["DROP TABLE sessions"], 1, "can be used here, not DROP.\n"),
@@ -82,26 +82,26 @@ def test_a_parquet_file_is_written(path: Path, capsys: pytest.CaptureFixture[str
         (["-f", "/nowhere.sql"], 2, "/nowhere.sql can't be read: No such file or directory.\n"),
         (["-f", sys.executable], 2, "isn't text.\n"),
         (["SELECT 1; SELECT 2", "-o", "x.csv"], 2, "-o writes one result, and these are 2 statements.\n"),
-        (["SELECT 1", "FROM x"], 2, 'gswarm-tui sql can\'t use "FROM x"'),
+        (["SELECT 1", "FROM x"], 2, 'gswarm-tui sql: unexpected argument "FROM x"'),
         (["SELECT 1", "--fromat", "csv"], 2, "perhaps --format is meant.\n"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(
-    path: Path, capsys: pytest.CaptureFixture[str], words: list[str], status: int, said: str
+def test_an_error_is_one_sentence(
+    path: Path, capsys: pytest.CaptureFixture[str], words: list[str], status: int, message: str
 ) -> None:
     assert main(["sql", *words, "--db", str(path)]) == status
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.startswith("gswarm-tui: ")
     assert error.count("\n") == 1
 
 
-def test_a_recording_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_recording_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sql", COUNT, "--db", str(tmp_path / "none.duckdb")]) != 0
-    assert "doesn't exist" in capsys.readouterr().err
+    assert "there is no file" in capsys.readouterr().err
 
 
-def test_names_from_nodes_obey_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.duckdb"
     record(path, [introduced(node="n\x1b[31m1", gpus=1)])
     assert main(["sql", "SELECT node FROM nodes", "--db", str(path)]) == 0

@@ -42,7 +42,7 @@ def test_every_metric_has_its_column_with_its_type_and_unit(tmp_path: Path) -> N
         for metric in metrics:
             kind, comment = columns[metric.name]
             assert kind == metric.sql
-            rounded = ", whole from 100 on, one digit after the point from 10 on, else two"
+            rounded = ", rounded: whole from 100, one digit after the point from 10, else two"
             digits = rounded if kind == "FLOAT" else ""
             assert comment == f"{metric.meaning} [{metric.unit}]{digits}; NULL where not measured"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from gswarm_tui.fleet.events import (
     agent_data_lost,
 )
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.file_source import ReadOnly
+from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.store.recording.resume import Resumed, interrupted
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, hello, introduced, query, record
@@ -162,7 +163,7 @@ def test_opening_a_file_lists_its_interrupted_recordings(path: Path) -> None:
 
 def test_awaited_nodes_are_known_until_newer_samples_arrive(path: Path) -> None:
     def left() -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-        with ReadOnly(path) as file:
+        with closing(FileSource(path)) as file:
             (one,) = interrupted(file)
         return one.answered, one.awaited
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from gswarm_agent.frame import Processes
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
-from gswarm_tui.fleet.counters import EnergyCounters
-from gswarm_tui.fleet.events import FrameArrived, IntervalChanged, LinkChanged, Phase
+from gswarm_tui.fleet.counters import CounterValue, EnergyCounters
+from gswarm_tui.fleet.events import FrameArrived, GpuKey, IntervalChanged, LinkChanged, Phase
 from gswarm_tui.fleet.frame_values import ENERGY
 from gswarm_tui.fleet.history import History, HistoryBlock, NodeHistory
 from gswarm_tui.fleet.node import NodeState
@@ -87,8 +87,7 @@ class FleetBuilder:
         for found in newest.values():
             node = fleet.nodes[found.machine.name]
             node.frames, node.missed_ticks = found.frames, found.missed
-        ends = {node: us for one in newest.values() for node, us in one.ends.items()}
-        fleet.restore_energy(self._meter.used(ends), self._meter.last_values(ends))
+        fleet.restore_energy(*self._energy(newest))
         for session in self._sessions(now_us):
             fleet.sessions.restore(session)
         for happened in reader.logged_events(0, now_us):
@@ -112,6 +111,18 @@ class FleetBuilder:
             for node in (fleet.nodes[name] for name in longer)
             if node.gpu_history is not None and node.host_history is not None
         }
+
+    def sums(self, at: float) -> tuple[list[Session], float, Mapping[GpuKey, CounterValue]]:
+        """Return the sessions until a time, the energy used (joules), and the last counters' values.
+
+        Raises StoreError.
+        """
+        now_us = micros(at)
+        return self._sessions(now_us), *self._energy(self._newest(now_us))
+
+    def _energy(self, newest: Mapping[str, _Newest]) -> tuple[float, Mapping[GpuKey, CounterValue]]:
+        ends = {node: us for one in newest.values() for node, us in one.ends.items()}
+        return self._meter.used(ends), self._meter.last_values(ends)
 
     def _introduced(self, newest: Mapping[str, _Newest], now_us: int) -> Fleet:
         """Return a fleet that has been introduced to these machines and knows nothing else."""
@@ -218,7 +229,7 @@ class FleetBuilder:
         sums = self._sums(row["start_us"], until_us)
         covered = self._reader.rows(
             "SELECT node_id, sum(least(interval_ms / 1000, epoch(ts - ?::TIMESTAMP)))::DOUBLE "
-            "FROM host_samples WHERE ts >= ? AND ts < ? GROUP BY node_id",
+            "FROM host_samples WHERE ts >= ? AND ts < ? AND interval_ms IS NOT NULL GROUP BY node_id",
             between[0],
             *between,
         )

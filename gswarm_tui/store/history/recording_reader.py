@@ -36,8 +36,9 @@ from gswarm_tui.store.querying.results import Result
 from gswarm_tui.store.sql.schema import SCHEMA_VERSION, micros
 
 MAX_EVENTS = 50_000
-_UNKNOWN_LIFE = {"life": "", "last_ts": 1 << 62, "clock_offset_s": None}
+_UNKNOWN_LIFE = {"life": "", "last_ts": None, "clock_offset_s": None}
 """A node without rows in ``links`` had one agent run without an end."""
+_OPEN_END_US = 1 << 62
 _NEEDED = (("recordings", "options"), ("host_samples", "seq"), ("links", "last_ts"))
 """Columns that recordings of this and every later version have."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - DuckDB's times have no zone
@@ -241,7 +242,8 @@ class RecordingReader:
         links: dict[int, list[dict[str, Any]]] = {}
         for link in self.dicts(
             "SELECT links.* REPLACE (epoch_us(last_ts) AS last_ts) FROM links "  # noqa: S608 (own names)
-            f"WHERE node_id IN {mine} AND last_seq IS NOT NULL ORDER BY last_ts",
+            f"WHERE node_id IN {mine} AND last_seq IS NOT NULL AND frames IS DISTINCT FROM 0 "
+            "ORDER BY last_ts",
             self.recording_id,
         ):
             links.setdefault(link["node_id"], []).append(link)
@@ -274,6 +276,9 @@ class RecordingReader:
             after = {}
             for node_id, first in found:
                 link = links[node_id][len(lives[node_id])]
+                if link["last_ts"] is None:  # its last frames were lost
+                    lives[node_id].append(Life(link["life"], first, _OPEN_END_US))
+                    continue
                 last = max(first, link["last_ts"] - micros(link["clock_offset_s"] or 0.0))
                 lives[node_id].append(Life(link["life"], first, last))
                 if len(lives[node_id]) < len(links[node_id]):

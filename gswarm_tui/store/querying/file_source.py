@@ -33,30 +33,6 @@ def open_for_reading(path: Path) -> duckdb.DuckDBPyConnection:
         raise open_error(error, path) from error
 
 
-class ReadOnly:
-    """A recording file open for reading, as a context manager for gswarm-tui's own queries."""
-
-    def __init__(self, path: Path) -> None:
-        """Open the file. Raises StoreError."""
-        self._path = path
-        self._connection = open_for_reading(path)
-
-    def __enter__(self) -> ReadOnly:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-    def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
-        """Return the rows of a query by column. Raises StoreError."""
-        try:
-            cursor = self._connection.execute(sql, list(values))
-            names = [column[0] for column in cursor.description or ()]
-            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        except duckdb.Error as error:
-            raise StoreError(explain(error, self._path)) from error
-
-
 class FileSource:
     """A QuerySource on a finished file.
 

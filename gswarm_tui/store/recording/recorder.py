@@ -103,7 +103,8 @@ class Recorder:
         """Open or create the file and begin or resume a recording. Raises StoreError."""
         database = Database(self.path, self._pool)
         try:
-            unended = interrupted(database)
+            source = self.queries()
+            unended = interrupted(source)
             what = self._what
             self._ledger = Ledger(
                 recording_id=what if isinstance(what, int) else database.begin_recording(what),
@@ -115,7 +116,7 @@ class Recorder:
             if isinstance(what, int):
                 if what not in {one.recording_id for one in unended}:
                     raise StoreError(f"{self.path} has no interrupted recording {what}")
-                self.resumed = load(database, self._ledger)
+                self.resumed = load(source, self._ledger)
                 self._rows = self.resumed.rows
         except StoreError:
             database.close()

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from gswarm_agent.frame import GpuFacts
 from gswarm_agent.wire import ENDED_BY, FRAMES_REMAIN, JOB_ENDED, SENT_ALL
@@ -23,17 +23,14 @@ from gswarm_tui.fleet.events import (
     new_interval_ms,
 )
 from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.store.history.fleet_builder import FleetBuilder
+from gswarm_tui.store.history.recording_reader import RecordingReader
+from gswarm_tui.store.querying.recorder_source import RecorderSource
+from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
-from gswarm_tui.store.sql.summaries import energy, session_spans, whole
+from gswarm_tui.store.sql.schema import micros
 
 MILLISECOND = 1e-3
-
-
-class RowSource(Protocol):
-    """An open recording file that returns rows."""
-
-    def rows(self, sql: str, *values: object) -> list[Row]:
-        """Return the rows of a query; timestamps are Unix microseconds. Raises StoreError."""
 
 
 @dataclass(frozen=True)
@@ -128,19 +125,17 @@ ORDER BY r.recording_id
 """  # noqa: S608 (a name of this project only)
 
 _SESSIONS = """
-WITH used AS ({used})
-SELECT s.session_id, s.name, epoch_us(s.started_at) AS started_at, epoch_us(s.ended_at) AS ended_at,
-       s.status, s.note, s.recording_id,
-       sum(x.util_pct) AS util_sum, count(x.util_pct) AS util_count,
-       sum(x.power_w) AS power_sum, count(x.power_w) AS power_count,
-       y.energy_j
-FROM sessions s
-LEFT JOIN used y ON y.session_id = s.session_id
-LEFT JOIN (SELECT * FROM session_samples JOIN gpus g USING (gpu_id) WHERE g.allocated IS NOT FALSE) x
-  ON x.session_id = s.session_id
-WHERE s.recording_id = ?
-GROUP BY ALL
-ORDER BY s.session_id
+SELECT session_id, recording_id, name, epoch_us(started_at) AS started_at, epoch_us(ended_at) AS ended_at,
+       status, note
+FROM sessions
+WHERE recording_id = ?
+"""
+
+_LINKS = """
+SELECT links.* REPLACE (epoch_us(last_ts) AS last_ts)
+FROM links JOIN nodes USING (node_id)
+WHERE recording_id = ?
+ORDER BY last_ts NULLS FIRST
 """
 
 _ACCOUNTS = """
@@ -162,13 +157,6 @@ WHERE recording_id = ? AND last_ts IS NOT NULL
 GROUP BY ALL
 """
 
-_COUNTERS = """
-SELECT node, gpu_index, uuid, arg_max(energy_mj, ts)::DOUBLE AS mj, epoch_us(max(ts)) / 1e6 AS at
-FROM gpu_samples JOIN gpus USING (gpu_id) JOIN nodes USING (node_id)
-WHERE recording_id = ? AND energy_mj IS NOT NULL
-GROUP BY ALL
-"""
-
 _ROWS = """
 SELECT (SELECT count(*) FROM samples WHERE recording_id = $1)
      + (SELECT count(*) FROM host_samples JOIN nodes USING (node_id) WHERE recording_id = $1)
@@ -178,9 +166,9 @@ SELECT (SELECT count(*) FROM samples WHERE recording_id = $1)
 """
 
 
-def interrupted(file: RowSource) -> list[Interrupted]:
+def interrupted(source: QuerySource) -> list[Interrupted]:
     """Return a file's recordings without an end; none for another program's file. Raises StoreError."""
-    if not is_recording(file):
+    if not is_recording(source):
         return []
     return [
         Interrupted(
@@ -197,22 +185,24 @@ def interrupted(file: RowSource) -> list[Interrupted]:
             awaited=None if row["awaited"] is None else tuple(row["awaited"]),
             interval_ms=new_interval_ms(row["interval_detail"]),
         )
-        for row in file.rows(_INTERRUPTED)
+        for row in _rows(source, _INTERRUPTED)
     ]
 
 
-def closed(file: RowSource) -> list[str]:
+def closed(source: QuerySource) -> list[str]:
     """Return the uids of a file's recordings that have an end. Raises StoreError."""
-    rows = file.rows("SELECT * FROM recordings WHERE ended_at IS NOT NULL") if is_recording(file) else []
+    rows = (
+        _rows(source, "SELECT * FROM recordings WHERE ended_at IS NOT NULL") if is_recording(source) else []
+    )
     return [row["uid"] for row in rows if row.get("uid")]
 
 
-def is_recording(file: RowSource) -> bool:
+def is_recording(source: QuerySource) -> bool:
     """Return whether a file is a recording, not another program's database. Raises StoreError."""
     columns = (
         "SELECT 1 FROM duckdb_columns() WHERE table_name = 'recordings' AND column_name = 'schema_version'"
     )
-    return bool(file.rows(columns))
+    return bool(_rows(source, columns))
 
 
 def _object(text: str | None) -> Mapping[str, Any]:
@@ -223,24 +213,20 @@ def _object(text: str | None) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def load(file: RowSource, ledger: Ledger) -> Resumed:
+def load(source: RecorderSource, ledger: Ledger) -> Resumed:
     """Fill the ledger from the file and return the state to resume. Raises StoreError."""
     number = ledger.recording_id
     machines: dict[int, KnownNode] = {}
-    for row in file.rows("SELECT * FROM nodes WHERE recording_id = ? ORDER BY node_id", number):
-        gpus = file.rows("SELECT * FROM gpus WHERE node_id = ? ORDER BY gpu_id", row["node_id"])
-        facts, numbers = tuple(_facts(gpu) for gpu in gpus), tuple(gpu["gpu_id"] for gpu in gpus)
-        node = machines[row["node_id"]] = KnownNode(row, facts, numbers)
+    for row in _rows(source, "SELECT * FROM nodes WHERE recording_id = ? ORDER BY node_id", number):
+        gpus = _rows(source, "SELECT * FROM gpus WHERE node_id = ? ORDER BY gpu_id", row["node_id"])
+        facts = tuple(GpuFacts(gpu["gpu_index"], gpu["uuid"], gpu["name"]) for gpu in gpus)
+        node = machines[row["node_id"]] = KnownNode(row, facts, tuple(gpu["gpu_id"] for gpu in gpus))
         ledger.nodes[row["node"]] = node
         if row["boot_id"] is not None:
             ledger.machines[node.key] = node
     on_disk = []
-    placed = {(row["node_id"], row["life"]): row["placed"] for row in file.rows(_PLACED, number)}
-    for link in file.rows(
-        "SELECT links.* REPLACE (epoch_us(last_ts) AS last_ts) FROM links JOIN nodes USING (node_id) "
-        "WHERE recording_id = ? ORDER BY last_ts NULLS FIRST",
-        number,
-    ):
+    placed = {(row["node_id"], row["life"]): row["placed"] for row in _rows(source, _PLACED, number)}
+    for link in _rows(source, _LINKS, number):
         node = machines[link["node_id"]]
         name, life = str(node.row["node"]), str(link["life"])
         ledger.lives[name, life] = KnownLife(link, node.node_id, node.gpu_ids)
@@ -250,55 +236,33 @@ def load(file: RowSource, ledger: Ledger) -> Resumed:
             round_trip_s = math.inf if offset_s is None else link["round_trip_s"] or 0.0
             at = placed.get((link["node_id"], life))
             on_disk.append(LifeOnDisk(name, life, link["last_seq"], ns, offset_s or 0.0, round_trip_s, at))
-    sessions = file.rows(_SESSIONS.format(used=energy(session_spans(number))), number)
-    names = ("session_id", "recording_id", "name", "started_at", "ended_at", "status", "note")
-    ledger.sessions |= {str(row["session_id"]): {name: row[name] for name in names} for row in sessions}
-    begun = file.rows("SELECT epoch_us(started_at) AS at FROM recordings WHERE recording_id = ?", number)
+    ledger.sessions |= {str(row["session_id"]): row for row in _rows(source, _SESSIONS, number)}
+    reader = RecordingReader(source, number)
+    session_times = [
+        row[name] or 0 for row in ledger.sessions.values() for name in ("started_at", "ended_at")
+    ]
+    sessions, energy_j, counters = FleetBuilder(reader).sums(max(micros(reader.end), *session_times, 0) / 1e6)
     return Resumed(
-        started_at=begun[0]["at"] / 1e6,
+        started_at=reader.start,
         lives=tuple(on_disk),
-        accounted=_accounted(file, number, on_disk),
-        sessions=tuple(_session(row, file) for row in sessions),
-        energy_j=float(sum(row["energy_j"] or 0 for row in file.rows(energy(whole(number))))),
-        counters={
-            (row["node"], row["gpu_index"], row["uuid"]): (row["mj"], row["at"])
-            for row in file.rows(_COUNTERS, number)
-        },
-        rows=file.rows(_ROWS, number)[0]["rows"],
+        accounted=_accounted(source, number, on_disk),
+        sessions=tuple(sessions),
+        energy_j=energy_j,
+        counters=counters,
+        rows=_rows(source, _ROWS, number)[0]["rows"],
     )
 
 
-def _accounted(file: RowSource, number: int, lives: Sequence[LifeOnDisk]) -> frozenset[str]:
+def _accounted(source: QuerySource, number: int, lives: Sequence[LifeOnDisk]) -> frozenset[str]:
     """Return the nodes whose last agent can't hold any frames."""
     newest = {life.node: life.last_at for life in lives}
-    told = file.rows(_ACCOUNTS, number, AGENT_DATA_LOST, FRAMES_REMAIN, JOB_ENDED, ENDED_BY, SENT_ALL)
-    found = {row["node"] for row in told if row["at"] > newest.get(row["node"], 0.0) - MILLISECOND}
-    for one in interrupted(file):
+    ends = _rows(source, _ACCOUNTS, number, AGENT_DATA_LOST, FRAMES_REMAIN, JOB_ENDED, ENDED_BY, SENT_ALL)
+    nodes = {row["node"] for row in ends if row["at"] > newest.get(row["node"], 0.0) - MILLISECOND}
+    for one in interrupted(source):
         if one.recording_id == number and one.awaited is not None:
-            found |= set(one.nodes) - set(one.awaited)
-    return frozenset(found)
+            nodes |= set(one.nodes) - set(one.awaited)
+    return frozenset(nodes)
 
 
-def _facts(gpu: Row) -> GpuFacts:
-    return GpuFacts(gpu["gpu_index"], gpu["uuid"], gpu["name"])
-
-
-def _session(row: Row, file: RowSource) -> Session:
-    return Session(
-        session_id=str(row["session_id"]),
-        name=row["name"],
-        started_at=row["started_at"] / 1e6,
-        note=row["note"] or "",
-        ended_at=None if row["ended_at"] is None else row["ended_at"] / 1e6,
-        util_sum=float(row["util_sum"] or 0),
-        util_count=row["util_count"],
-        power_sum=float(row["power_sum"] or 0),
-        power_count=row["power_count"],
-        energy_j=float(row["energy_j"] or 0),
-        covered_s={
-            found["node"]: float(found["covered_s"])
-            for found in file.rows(
-                "SELECT node, covered_s FROM session_coverage WHERE session_id = ?", row["session_id"]
-            )
-        },
-    )
+def _rows(source: QuerySource, sql: str, *values: object) -> list[Row]:
+    return source.query(sql, *values).dicts()

@@ -332,40 +332,6 @@ FROM counted
 """  # noqa: S608 (own names and numbers)
 
 
-def energy(spans: Spans) -> str:
-    """Return a query for each span's energy_j that needs little memory, however long the span is.
-
-    Counters are followed by the minute. If one restarts, the result is too small only if it passes its old
-    value or restarts again within the same minute. ``summary`` follows every sample.
-    """
-    return f"""
-WITH {spans.relation},{MEMBERS},{_entries(spans)}, minutes AS (
-  SELECT m.member, epoch_us(s.ts) // 60000000 AS minute, arg_min(s.energy_mj, s.ts) AS first_mj,
-         arg_max(s.energy_mj, s.ts) AS last_mj, max(s.energy_mj) AS top_mj, min(s.energy_mj) AS bottom_mj,
-         arg_max(s.ts, s.energy_mj) AS top_ts, arg_min(s.ts, s.energy_mj) AS bottom_ts
-  FROM gpu_samples s
-  JOIN members m USING (gpu_id)
-  WHERE {spans.inside} AND s.energy_mj IS NOT NULL
-  GROUP BY m.member, minute
-), steps AS (
-  SELECT member, first_mj,
-         CASE WHEN top_ts < bottom_ts THEN (top_mj - first_mj) + (last_mj - bottom_mj)
-              ELSE top_mj - bottom_mj END AS grew_mj,
-         lag(last_mj) OVER (PARTITION BY member ORDER BY minute) AS before_mj
-  FROM minutes
-), grown AS (
-  SELECT member, sum(grew_mj + coalesce({_grown("before_mj", "first_mj")}, 0)) / 1000 AS grown_j
-  FROM steps
-  GROUP BY member
-)
-SELECT n.session_id, sum(g.grown_j + coalesce(e.entry_j, 0)) AS energy_j
-FROM grown g
-JOIN named n USING (member)
-LEFT JOIN entries e USING (member)
-GROUP BY n.session_id
-"""  # noqa: S608 (own names and numbers)
-
-
 @dataclass(frozen=True)
 class Spans:
     """The relation ``spans``, with its bounds as constants if it has a single span.
@@ -405,19 +371,7 @@ def one_span(recording_id: int, began: datetime, until: datetime) -> Spans:
     return Spans(relation, began, until)
 
 
-def whole(recording_id: int) -> Spans:
-    """Return the whole recording as a span."""
-    return one_span(recording_id, datetime(1970, 1, 2), datetime(9999, 1, 1))  # noqa: DTZ001 (as DuckDB's are)
-
-
-def session_spans(recording_id: int | None = None) -> Spans:
-    """Return the sessions of a recording, or of all; a running session ends at the newest sample.
-
-    The newest samples are in one row's map: with a row each, DuckDB would expect many sessions and hold the
-    samples in memory instead.
-    """
-    which = "" if recording_id is None else f"WHERE e.recording_id = {recording_id:d}"
-    return Spans(f"""
+SESSION_SPANS = Spans("""
 newest AS (
   SELECT map(list(recording_id), list(ts)) AS of_recording
   FROM (
@@ -430,11 +384,12 @@ newest AS (
   FROM sessions e
   JOIN recordings r USING (recording_id)
   CROSS JOIN newest
-  {which}
-)""")  # noqa: S608 (own names and a number)
+)""")
+"""All sessions; a running session ends at its newest sample.
 
-
-SESSION_SPANS = session_spans()
+The newest samples are in one row's map: with a row each, DuckDB would expect many sessions and hold the
+samples in memory instead.
+"""
 
 
 def _time(at: datetime) -> str:
