@@ -12,7 +12,7 @@ A comparison with an unmeasured value is false. A filter matches one node at a t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from gswarm_agent.metrics import GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, HOST_METRICS, Metric
 from gswarm_tui.common.errors import nearest
+from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
 
 Matches = npt.NDArray[np.bool_]
@@ -47,7 +48,7 @@ class Filter:
         return self.test(node, now)
 
 
-_OPERATORS: dict[str, Callable[[npt.NDArray[np.float64], float], Matches]] = {
+_OPERATORS: dict[str, Callable[[Floats, float], Matches]] = {
     "<": np.less,
     "<=": np.less_equal,
     ">": np.greater,
@@ -64,7 +65,7 @@ _MAX_LENGTH = 500
 _MAX_DEPTH = 30
 
 
-def _sizes(metric: Metric) -> dict[str, float]:
+def _suffixes(metric: Metric) -> dict[str, float]:
     """Return the values of k, M, G and T after a number, in the metric's unit."""
     if metric.unit == "MiB":
         return {"k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
@@ -175,18 +176,12 @@ class _FilterParser:
         if match is None:
             meant = f"; write {name.text}:{number.text}" if name.text.lower() in _TEXTS else ""
             raise FilterError(f"{number.text!r} isn't a number{meant}", number.position)
-        value, size = float(match[1]), match[2].lower()
+        if name.text not in _NUMBERS:
+            raise FilterError(f"unknown metric {name.text!r}{nearest(name.text, _NUMBERS)}", name.position)
+        numbers, suffixes = _NUMBERS[name.text]
+        value = float(match[1]) * suffixes.get(match[2].lower(), 1)
         compare = _OPERATORS[operator.text]
-        if name.text in _GPU_FIELDS:
-            metric, column = _GPU_FIELDS[name.text]
-            return _of_gpus(column, compare, value * (_sizes(metric)[size] if size else 1))
-        if name.text in _HOST_FIELDS:
-            metric, column = _HOST_FIELDS[name.text]
-            return _of_host(column, compare, value * (_sizes(metric)[size] if size else 1))
-        if name.text in _NUMBERED:
-            return _of_numbers(_NUMBERED[name.text], lambda numbers: compare(numbers, value))
-        choices = [*_GPU_FIELDS, *_HOST_FIELDS, *_NUMBERED]
-        raise FilterError(f"unknown metric {name.text!r}{nearest(name.text, choices)}", name.position)
+        return lambda node, _: compare(numbers(node), value)
 
 
 def _rows(node: NodeState) -> int:
@@ -209,34 +204,20 @@ def _not(test: Test) -> Test:
     return lambda node, now: ~test(node, now)
 
 
-def _of_gpus(
-    column: int, compare: Callable[[npt.NDArray[np.float64], float], Matches], number: float
-) -> Test:
-    def test(node: NodeState, now: float) -> Matches:
-        del now
-        return compare(node.gpus[:, column], number) if len(node.gpus) else _all(node, False)
-
-    return test
+def _of_each_gpu(values: Callable[[NodeState], Floats]) -> Callable[[NodeState], Floats]:
+    """Return the values of each GPU, NaN for a node without GPUs."""
+    return lambda node: values(node) if node.facts else np.full(1, np.nan)
 
 
-def _of_host(
-    column: int, compare: Callable[[npt.NDArray[np.float64], float], Matches], number: float
-) -> Test:
-    return lambda node, _: _all(node, bool(compare(node.host[column : column + 1], number)[0]))
+def _gpu_metric(column: int) -> Callable[[NodeState], Floats]:
+    return _of_each_gpu(lambda node: node.gpus[:, column])
 
 
-def _of_numbers(
-    numbers: Callable[[NodeState], npt.NDArray[np.float64]],
-    test: Callable[[npt.NDArray[np.float64]], Matches],
-) -> Test:
-    return lambda node, _: test(numbers(node)) if node.facts else _all(node, False)
+def _host_metric(column: int) -> Callable[[NodeState], Floats]:
+    return lambda node: np.full(_rows(node), node.host[column])
 
 
-def _indexes(node: NodeState) -> npt.NDArray[np.float64]:
-    return np.array([fact.index for fact in node.facts], dtype=np.float64)
-
-
-def _ranks(node: NodeState) -> npt.NDArray[np.float64]:
+def _ranks(node: NodeState) -> Floats:
     ranks = np.full(len(node.facts), np.nan)
     for process in node.processes:
         if process.rank is not None:
@@ -244,17 +225,20 @@ def _ranks(node: NodeState) -> npt.NDArray[np.float64]:
     return ranks
 
 
-_GPU_FIELDS: dict[str, tuple[Metric, int]] = {
-    name: (metric, GPU_COLUMNS.index(metric.name))
-    for metric in GPU_METRICS
-    for name in (metric.short, metric.name)
+_COUNTED = {
+    "gpu": _of_each_gpu(lambda node: np.array([fact.index for fact in node.facts], dtype=np.float64)),
+    "rank": _of_each_gpu(_ranks),
 }
-_HOST_FIELDS: dict[str, tuple[Metric, int]] = {
-    name: (metric, HOST_COLUMNS.index(metric.name))
-    for metric in HOST_METRICS
+_NUMBERS: dict[str, tuple[Callable[[NodeState], Floats], dict[str, float]]] = {
+    name: (of_column(columns.index(metric.name)), _suffixes(metric))
+    for metrics, columns, of_column in (
+        (HOST_METRICS, HOST_COLUMNS, _host_metric),
+        (GPU_METRICS, GPU_COLUMNS, _gpu_metric),
+    )
+    for metric in metrics
     for name in (metric.short, metric.name)
-}
-_NUMBERED = {"gpu": _indexes, "rank": _ranks}
+} | {name: (numbers, {}) for name, numbers in _COUNTED.items()}
+"""Numbers to compare: those of each GPU of a node, and the factors of suffixes after a number."""
 
 
 def _text_matches(text: str | None, pattern: str) -> bool:
@@ -274,58 +258,55 @@ def _plain(token: _Token) -> Test:
         return lambda node, _: _all(node, _text_matches(node.name, token.text))
     if not wanted:
         raise FilterError(f"{field!r} needs a value after the colon", token.position + len(token.text))
-    if field in _NUMBERED:
-        return _in_range(field, wanted, token.position + len(field) + 1)
+    position = token.position + len(field) + 1
+    if field in _COUNTED:
+        return _in_range(_COUNTED[field], wanted, position)
     if field == "state":
-        return _of_state(wanted, token.position + len(field) + 1)
+        if wanted not in _STATES:
+            raise FilterError(f"unknown state {wanted!r}{nearest(wanted, _STATES)}", position)
+        return lambda node, now: _all(node, node.standing(now).value == wanted)
     if field in _TEXTS:
-        return _TEXTS[field](wanted)
+        texts = _TEXTS[field]
+        return lambda node, _: np.array([_any_matches(of_gpu, wanted) for of_gpu in texts(node)], dtype=bool)
     if wanted.isdecimal() and len(wanted) < 10:
-        index_matches = _of_numbers(_indexes, lambda numbers: np.equal(numbers, float(wanted)))
+        index_matches = _in_range(_COUNTED["gpu"], wanted, position)
         return _and(lambda node, _: _all(node, _text_matches(node.name, field)), index_matches)
-    choices = [*_TEXTS, *_NUMBERED, "state"]
-    raise FilterError(f"unknown field {field!r}{nearest(field, choices)}", token.position)
+    raise FilterError(
+        f"unknown field {field!r}{nearest(field, [*_TEXTS, *_COUNTED, 'state'])}", token.position
+    )
 
 
-def _in_range(field: str, wanted: str, position: int) -> Test:
+def _in_range(numbers: Callable[[NodeState], Floats], wanted: str, position: int) -> Test:
     match = _RANGE.fullmatch(wanted)
     if match is None:
         raise FilterError(f"{wanted!r} is neither a number nor a range such as 0-3", position)
-    low = float(match[1])
-    high = float(match[2] or match[1])
-    return _of_numbers(_NUMBERED[field], lambda numbers: (numbers >= low) & (numbers <= high))
+    low, high = float(match[1]), float(match[2] or match[1])
+    return lambda node, _: (numbers(node) >= low) & (numbers(node) <= high)
 
 
-def _of_state(wanted: str, position: int) -> Test:
-    if wanted not in _STATES:
-        raise FilterError(f"unknown state {wanted!r}{nearest(wanted, _STATES)}", position)
-    return lambda node, now: _all(node, node.standing(now).value == wanted)
+def _any_matches(texts: Iterable[str | None], pattern: str) -> bool:
+    return any(_text_matches(text, pattern) for text in texts)
 
 
-def _of_processes(attribute: str) -> Callable[[str], Test]:
-    def field(pattern: str) -> Test:
-        def test(node: NodeState, now: float) -> Matches:
-            del now
-            matches = _all(node, False)
-            for process in node.processes:
-                if process.gpu < len(matches) and _text_matches(getattr(process, attribute), pattern):
-                    matches[process.gpu] = True
-            return matches
-
-        return test
-
-    return field
+def _models(node: NodeState) -> list[list[str | None]]:
+    return [[fact.name] for fact in node.facts] or [[]]
 
 
-_TEXTS: dict[str, Callable[[str], Test]] = {
-    "node": lambda pattern: lambda node, _: _all(node, _text_matches(node.name, pattern)),
-    "model": lambda pattern: (
-        lambda node, _: (
-            np.array([_text_matches(fact.name, pattern) for fact in node.facts], dtype=bool)
-            if node.facts
-            else _all(node, False)
-        )
-    ),
+def _of_processes(attribute: str) -> Callable[[NodeState], list[list[str | None]]]:
+    def texts(node: NodeState) -> list[list[str | None]]:
+        by_gpu: list[list[str | None]] = [[] for _ in range(_rows(node))]
+        for process in node.processes:
+            if process.gpu < len(by_gpu):
+                by_gpu[process.gpu].append(getattr(process, attribute))
+        return by_gpu
+
+    return texts
+
+
+_TEXTS: dict[str, Callable[[NodeState], list[list[str | None]]]] = {
+    "node": lambda node: [[node.name]] * _rows(node),
+    "model": _models,
     "user": _of_processes("user"),
     "command": _of_processes("command"),
 }
+"""Texts to search: a list for each GPU of a node."""
