@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from statistics import pvariance
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
@@ -43,21 +44,7 @@ class ComparedRun:
     @property
     def throttled(self) -> float | None:
         """Share of the measured time that was throttled."""
-        return part_of(throttled_s(self.whole), self.whole.measured_s)
-
-
-def speed_up(first_s: float, then_s: float) -> float | None:
-    """Return how many times as fast the second run is, None without a duration."""
-    return first_s / then_s if then_s > 0 else None
-
-
-def efficiency(first_s: float, first_gpus: int, then_s: float, then_gpus: int) -> float | None:
-    """Return the scaling efficiency T1 / (n · Tn); n is the ratio of the GPUs of the second and first run.
-
-    It assumes the same work in both. None without a duration.
-    """
-    cost = then_s * then_gpus
-    return first_s * first_gpus / cost if cost > 0 else None
+        return _throttled(self.whole)
 
 
 def final_mark_values(source: QuerySource, period: Period) -> dict[str, float]:
@@ -163,63 +150,34 @@ def _spread(quantity: _Quantity, *runs: ComparedRun) -> float:
     if (of_gpu := quantity.of_gpu) is None:
         return 0.0
     each = [[v for gpu in run.summary.gpus if (v := of_gpu(gpu)) is not None] for run in runs]
-    return math.sqrt(sum(_variance(values) if values else 0.0 for values in each) / len(each))
-
-
-def _variance(values: Sequence[float]) -> float:
-    """Return the population variance; the module ``statistics`` would load half a MiB."""
-    middle = math.fsum(values) / len(values)
-    return math.fsum((value - middle) ** 2 for value in values) / len(values)
-
-
-_Row = tuple[str, Callable[[ComparedRun], str]]
+    return math.sqrt(sum(pvariance(values) if values else 0.0 for values in each) / len(each))
 
 
 def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) -> TextTable:
     """Return a table with a row for each figure and a column for each run, without empty rows."""
-    first = runs[0]
     several_files = len({run.file for run in runs}) > 1
-    rows: list[_Row] = [
-        ("file", lambda run: run.file if several_files else DASH),
-        ("began", lambda run: f"{local_time(run.summary.period.started_at, zone):%Y-%m-%d %H:%M:%S}"),
-        ("nodes", lambda run: str(len(run.summary.nodes))),
-        ("GPUs", lambda run: str(run.whole.gpus)),
-        ("duration", lambda run: duration_text(run.seconds) + (" so far" if run.summary.running else "")),
-        ("speed-up", lambda run: _times(_speed_up(first, run))),
-        ("efficiency", lambda run: _exact_share(_efficiency(first, run))),
-        ("energy", lambda run: energy(run.whole.energy_j)),
-        ("energy ratio", lambda run: _times(_energy_ratio(first, run))),
-        ("power a GPU", lambda run: watts(run.whole.power_mean_w)),
-        ("utilisation", lambda run: percent(run.whole.util_mean_pct)),
-        ("busy", lambda run: share(part_of(run.whole.busy_s, run.whole.measured_s))),
-        ("balance", lambda run: share(run.balance)),
-        ("bubbles", lambda run: share(run.whole.bubble_share)),
-        ("longest bubble", lambda run: duration_text(run.whole.bubble_longest_s)),
-        ("throttled", lambda run: share(run.throttled)),
-        ("peak memory", _memory),
-        ("coverage", lambda run: share(run.whole.coverage)),
+    began = [local_time(run.summary.period.started_at, zone) for run in runs]
+    rows: list[tuple[str, ...]] = [
+        ("file", *(run.file if several_files else DASH for run in runs)),
+        ("began", *(f"{at:%Y-%m-%d %H:%M:%S}" for at in began)),
+        *((label, *(shown(run, runs[0]) for run in runs)) for label, shown in _TEXT_ROWS),
     ]
-    texts = [(label, *(shown(run) for run in runs)) for label, shown in rows]
-    texts += [(name, *(_value(run.marks.get(name)) for run in runs)) for name in _shared_marks(runs)]
-    kept = [row for row in texts if any(cell != DASH for cell in row[1:])]
-    return TextTable(("", *(run.label for run in runs)), kept, frozenset(range(1, len(runs) + 1)))
+    names = sorted({name for run in runs for name in run.marks})
+    shared = [name for name in names if sum(name in run.marks for run in runs) > 1]
+    rows += [(name, *(_formatted(run.marks.get(name), "{:.6g}") for run in runs)) for name in shared]
+    measured = [row for row in rows if any(cell != DASH for cell in row[1:])]
+    return TextTable(("", *(run.label for run in runs)), measured, frozenset(range(1, len(runs) + 1)))
 
 
 def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield notes on the table: same work, running and partial runs."""
     if _all_ended(runs[0]):
         yield "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work."
-    running = [run.label for run in runs if run.summary.running]
-    if len(running) == 1:
-        yield f"{running[0]} is still running: its figures are as of now, and speed-up needs its end."
-    elif running:
-        names = _listed(running)
-        yield f"{names} are still running: their figures are as of now, and speed-up needs their ends."
+    if running := [run.label for run in runs if run.summary.running]:
+        yield f"Still running: {', '.join(running)}; figures are as of now, and speed-up needs the end."
     without_end = [r.label for r in runs if r.summary.period.ended_at is None and not r.summary.running]
-    if len(without_end) == 1:
-        yield f"{without_end[0]} has no end: its figures go up to its last sample."
-    elif without_end:
-        yield f"{_listed(without_end)} have no end: their figures go up to the last sample of each."
+    if without_end:
+        yield f"No recorded end: {', '.join(without_end)}; figures go up to the last sample."
     for run in runs:
         if run.summary.partial:
             all_of_them = len(run.summary.covered)
@@ -227,51 +185,49 @@ def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
             yield f"{run.label} is partial: {complete:,} of {all_of_them:,} nodes cover all of it."
 
 
-def _listed(labels: Sequence[str]) -> str:
-    """Join names for a sentence: "a, b and c"."""
-    return f"{', '.join(labels[:-1])} and {labels[-1]}"
-
-
 def _all_ended(*runs: ComparedRun) -> bool:
     """Return whether no run is still running, without which they can't have done the same work."""
     return not any(run.summary.running for run in runs)
 
 
-def _speed_up(first: ComparedRun, run: ComparedRun) -> float | None:
-    return speed_up(first.seconds, run.seconds) if _all_ended(first, run) else None
+def speed_up(first: ComparedRun, run: ComparedRun) -> float | None:
+    """Return how many times as fast a run is as the first one; None if either still runs."""
+    return part_of(first.seconds, run.seconds) if _all_ended(first, run) else None
 
 
 def _energy_ratio(first: ComparedRun, run: ComparedRun) -> float | None:
     return part_of(run.whole.energy_j, first.whole.energy_j) if _all_ended(first, run) else None
 
 
-def _efficiency(first: ComparedRun, run: ComparedRun) -> float | None:
+def efficiency(first: ComparedRun, run: ComparedRun) -> float | None:
+    """Return the scaling efficiency T1 / (n · Tn); n is a run's GPUs relative to those of the first one."""
     if not _all_ended(first, run):
         return None
-    return efficiency(first.seconds, first.whole.gpus, run.seconds, run.whole.gpus)
+    return part_of(first.seconds * first.whole.gpus, run.seconds * run.whole.gpus)
 
 
-def _times(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2f} ×"
+def _formatted(value: float | None, pattern: str) -> str:
+    return DASH if value is None else pattern.format(value).replace("%", " %")
 
 
-def _exact_share(value: float | None) -> str:
-    return DASH if value is None else f"{100 * value:.1f} %"
-
-
-def _memory(run: ComparedRun) -> str:
-    return used_of(run.whole.mem_used_max_mib, run.whole.mem_total_mib)
-
-
-def _value(value: float | None) -> str:
-    return DASH if value is None else f"{value:.6g}"
-
-
-def _shared_marks(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the names of values that at least two runs have."""
-    names = sorted({name for run in runs for name in run.marks})
-    return [name for name in names if sum(name in run.marks for run in runs) > 1]
-
+_TEXT_ROWS: tuple[tuple[str, Callable[[ComparedRun, ComparedRun], str]], ...] = (
+    ("nodes", lambda run, _: str(len(run.summary.nodes))),
+    ("GPUs", lambda run, _: str(run.whole.gpus)),
+    ("duration", lambda run, _: duration_text(run.seconds) + (" so far" if run.summary.running else "")),
+    ("speed-up", lambda run, first: _formatted(speed_up(first, run), "{:.2f} ×")),
+    ("efficiency", lambda run, first: _formatted(efficiency(first, run), "{:.1%}")),
+    ("energy", lambda run, _: energy(run.whole.energy_j)),
+    ("energy ratio", lambda run, first: _formatted(_energy_ratio(first, run), "{:.2f} ×")),
+    ("power a GPU", lambda run, _: watts(run.whole.power_mean_w)),
+    ("utilisation", lambda run, _: percent(run.whole.util_mean_pct)),
+    ("busy", lambda run, _: share(part_of(run.whole.busy_s, run.whole.measured_s))),
+    ("balance", lambda run, _: share(run.balance)),
+    ("bubbles", lambda run, _: share(run.whole.bubble_share)),
+    ("longest bubble", lambda run, _: duration_text(run.whole.bubble_longest_s)),
+    ("throttled", lambda run, _: share(run.throttled)),
+    ("peak memory", lambda run, _: used_of(run.whole.mem_used_max_mib, run.whole.mem_total_mib)),
+    ("coverage", lambda run, _: share(run.whole.coverage)),
+)
 
 _COLUMNS: dict[str, tuple[str, Callable[[ComparedRun, ComparedRun], Any]]] = {
     "run": ("VARCHAR", lambda run, _: run.label),
@@ -284,8 +240,8 @@ _COLUMNS: dict[str, tuple[str, Callable[[ComparedRun, ComparedRun], Any]]] = {
     "nodes": ("INTEGER", lambda run, _: len(run.summary.nodes)),
     "complete_nodes": ("INTEGER", lambda run, _: len(run.summary.covered) - len(run.summary.partial)),
     "gpus": ("INTEGER", lambda run, _: run.whole.gpus),
-    "speed_up": ("DOUBLE", lambda run, first: _speed_up(first, run)),
-    "efficiency": ("DOUBLE", lambda run, first: _efficiency(first, run)),
+    "speed_up": ("DOUBLE", lambda run, first: speed_up(first, run)),
+    "efficiency": ("DOUBLE", lambda run, first: efficiency(first, run)),
     "energy_j": ("DOUBLE", lambda run, _: run.whole.energy_j),
     "energy_kwh": ("DOUBLE", lambda run, _: run.whole.energy_kwh),
     "energy_ratio": ("DOUBLE", lambda run, first: _energy_ratio(first, run)),

@@ -28,7 +28,7 @@ _SAME_START_S = 1e-3
 """Tolerance in seconds when a session is found by its start."""
 
 _EVENTS = """
-SELECT e.ts, e.kind, e.severity, n.node, g.gpu_index AS gpu, coalesce(e.message, '') AS message, e.detail
+SELECT e.ts, e.kind, e.severity, coalesce(e.message, ''), n.node, g.gpu_index, e.detail
 FROM events e LEFT JOIN nodes n USING (node_id) LEFT JOIN gpus g USING (gpu_id)
 WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP
 ORDER BY e.ts LIMIT ?
@@ -112,14 +112,10 @@ class RecordingQueries:
         with _converted_errors():
             found = [self._find(session) for session in sessions]
             names = Counter(period.name for period in found)
-            return [
-                self._run(
-                    period, period.name if names[period.name] == 1 else f"{period.name} #{period.session_id}"
-                )
-                for period in found
-            ]
+            return [self._run(period, unique=names[period.name] == 1) for period in found]
 
-    def _run(self, period: Period, label: str) -> comparison.ComparedRun:
+    def _run(self, period: Period, *, unique: bool) -> comparison.ComparedRun:
+        label = period.name if unique else f"{period.name} #{period.session_id}"
         summary = summarize(self._source, period)
         if summary.whole is None:
             raise RecordingQueryError(f"{period.name} has no GPU samples to compare")
@@ -128,7 +124,9 @@ class RecordingQueries:
 
     def _find(self, session: SessionKey) -> Period:
         candidates = [
-            one for one in periods.load_sessions(self._source) if _apart(one, session) <= _SAME_START_S
+            one
+            for one in periods.load_sessions(self._source)
+            if abs(_unix(one.started_at) - session.started_at) <= _SAME_START_S
         ]
         named = [one for one in candidates if one.name == session.name]
         if not candidates:
@@ -136,17 +134,9 @@ class RecordingQueries:
         return (named or candidates)[-1]
 
     def _events(self, period: Period) -> Iterator[EventLogged]:
-        found = self._source.query(_EVENTS, period.recording_id, period.started_at, period.until, MAX_EVENTS)
-        for row in found.dicts():
-            yield EventLogged(
-                _unix(row["ts"]),
-                row["kind"],
-                row["severity"],
-                row["message"],
-                row["node"],
-                row["gpu"],
-                row["detail"],
-            )
+        span = period.recording_id, period.started_at, period.until
+        for ts, *values in self._source.query(_EVENTS, *span, MAX_EVENTS).rows():
+            yield EventLogged(_unix(ts), *values)
 
     def stop(self) -> None:
         """Interrupt the running query, which raises RecordingQueryError."""
@@ -155,10 +145,6 @@ class RecordingQueries:
     def close(self) -> None:
         """Close the source and interrupt the running query."""
         self._source.close()
-
-
-def _apart(period: Period, session: SessionKey) -> float:
-    return abs(_unix(period.started_at) - session.started_at)
 
 
 def _unix(moment: datetime) -> float:

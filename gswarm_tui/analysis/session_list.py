@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
@@ -35,17 +35,17 @@ def list_periods(
 
     ``report`` gets the share done, from 0 to 1.
     """
-    found: list[ListedPeriod] = []
+    listed: list[ListedPeriod] = []
     for period in periods:
-        report(len(found) / len(periods))
+        report(len(listed) / len(periods))
         summary = summarize(source, period)
         covered = len(summary.covered)
         status = period.status if period.ended_at is not None or summary.running else ""
-        found.append(ListedPeriod(period, status, summary.whole, covered, covered - len(summary.partial)))
-    return found
+        listed.append(ListedPeriod(period, status, summary.whole, covered, covered - len(summary.partial)))
+    return listed
 
 
-def period_table(found: Sequence[ListedPeriod], zone: tzinfo | None = None) -> TextTable:
+def period_table(listed: Sequence[ListedPeriod], zone: tzinfo | None = None) -> TextTable:
     """Return the list as a table, with times in a zone (None: local)."""
     rows = [
         (
@@ -60,61 +60,42 @@ def period_table(found: Sequence[ListedPeriod], zone: tzinfo | None = None) -> T
             share(one.whole.coverage if one.whole else None),
             one.period.note,
         )
-        for one in found
+        for one in listed
     ]
     names = ("id", "session", "began", "duration", "status", "GPUs", "util", "energy", "coverage", "note")
     return TextTable(names, rows, frozenset({0, 2, 3, 5, 6, 7, 8}))
 
 
-def partial_note(found: Sequence[ListedPeriod]) -> str:
+def partial_note(listed: Sequence[ListedPeriod]) -> str:
     """Return a note on the periods that not all nodes cover, or nothing."""
     parts = [
         f"{one.period.name} ({one.complete:,} of {one.nodes:,} nodes)"
-        for one in found
+        for one in listed
         if one.complete < one.nodes
     ]
     return f"partial: {', '.join(parts)}" if parts else ""
 
 
-_COLUMNS = {
-    "session_id": "INTEGER",
-    "session": "VARCHAR",
-    "recording_id": "INTEGER",
-    "started_at": "TIMESTAMP",
-    "ended_at": "TIMESTAMP",
-    "duration_s": "DOUBLE",
-    "status": "VARCHAR",
-    "nodes": "INTEGER",
-    "complete_nodes": "INTEGER",
-    "gpus": "BIGINT",
-    "util_mean_pct": "DOUBLE",
-    "energy_j": "DOUBLE",
-    "energy_kwh": "DOUBLE",
-    "coverage": "DOUBLE",
-    "note": "VARCHAR",
+_COLUMNS: dict[str, tuple[str, Callable[[ListedPeriod], Any]]] = {
+    "session_id": ("INTEGER", lambda one: one.period.session_id),
+    "session": ("VARCHAR", lambda one: one.period.name),
+    "recording_id": ("INTEGER", lambda one: one.period.recording_id),
+    "started_at": ("TIMESTAMP", lambda one: one.period.started_at),
+    "ended_at": ("TIMESTAMP", lambda one: one.period.ended_at),
+    "duration_s": ("DOUBLE", lambda one: one.period.seconds),
+    "status": ("VARCHAR", lambda one: one.status or None),
+    "nodes": ("INTEGER", lambda one: one.nodes),
+    "complete_nodes": ("INTEGER", lambda one: one.complete),
+    "gpus": ("BIGINT", lambda one: one.whole and one.whole.gpus),
+    "util_mean_pct": ("DOUBLE", lambda one: one.whole and one.whole.util_mean_pct),
+    "energy_j": ("DOUBLE", lambda one: one.whole and one.whole.energy_j),
+    "energy_kwh": ("DOUBLE", lambda one: one.whole and one.whole.energy_kwh),
+    "coverage": ("DOUBLE", lambda one: one.whole and one.whole.coverage),
+    "note": ("VARCHAR", lambda one: one.period.note),
 }
 
 
-def period_result(found: Sequence[ListedPeriod]) -> Result:
+def period_result(listed: Sequence[ListedPeriod]) -> Result:
     """Return the list as data: times in UTC, ended_at NULL while a session runs."""
-    return Result(tuple(_COLUMNS), tuple(_COLUMNS.values()), _batches(found))
-
-
-def _batches(found: Sequence[ListedPeriod]) -> Iterator[list[tuple[Any, ...]]]:
-    yield [tuple(_values(one)) for one in found]
-
-
-def _values(one: ListedPeriod) -> Iterator[Any]:
-    period = one.period
-    yield from (
-        period.session_id,
-        period.name,
-        period.recording_id,
-        period.started_at,
-        period.ended_at,
-        period.seconds,
-    )
-    yield from (one.status or None, one.nodes, one.complete)
-    for name in ("gpus", "util_mean_pct", "energy_j", "energy_kwh", "coverage"):
-        yield getattr(one.whole, name) if one.whole else None
-    yield period.note
+    rows = [tuple(value(one) for _, value in _COLUMNS.values()) for one in listed]
+    return Result(tuple(_COLUMNS), tuple(kind for kind, _ in _COLUMNS.values()), iter([rows]))

@@ -6,13 +6,14 @@ import io
 from dataclasses import dataclass
 from datetime import tzinfo
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gswarm_tui.common.errors import UserError, quote
-from gswarm_tui.plotting import annotation_lanes, panels, style
-from gswarm_tui.plotting.grid import MetricGrid
+from gswarm_tui.plotting import panels, style
 from gswarm_tui.plotting.metric_choice import MAX
 from gswarm_tui.plotting.plot_data import PlotData
 from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, moment, short_time, zone_name
@@ -63,12 +64,10 @@ class FigureBuilder:
         self._headed = headed
         self._left = self._left_margin()
         self._inner = WIDTH - self._left - _RIGHT
-        self._lanes = annotation_lanes.build_lanes(
-            data.others, data.marks, data.incidents, self._seconds, self._inner
-        )
+        self._lanes = panels.build_lanes(data.others, data.marks, data.incidents, self._seconds, self._inner)
         self._blocks = self._layout()
         self._head = _HEAD if headed else 0.04
-        self._strip_height = annotation_lanes.LANE_IN * len(self._lanes)
+        self._strip_height = panels.LANE_IN * len(self._lanes)
         self._height = (
             self._head
             + _ELAPSED
@@ -103,7 +102,7 @@ class FigureBuilder:
         drawn: list[Axes] = []
         if self._lanes:
             axes = self._add(figure, top, self._strip_height)
-            annotation_lanes.draw_lanes(axes, self._lanes, self._seconds, self._inner)
+            panels.draw_lanes(axes, self._lanes, self._seconds, self._inner)
             drawn.append(axes)
             top += self._strip_height
         for block in self._blocks:
@@ -120,25 +119,24 @@ class FigureBuilder:
         return figure
 
     def _add(self, figure: Figure, top: float, height: float) -> Axes:
-        below = self._height - top - height
-        rect = (
-            self._left / WIDTH,
-            below / self._height,
-            self._inner / WIDTH,
-            height / self._height,
-        )
-        axes = figure.add_axes(rect)
+        axes = figure.add_axes(self._rect(self._left, top, self._inner, height))
         axes.patch.set_visible(False)  # it would cover half of a neighbour's line
         axes.set_xlim(0, self._seconds)
         axes.set_xticks([])
         return axes
+
+    def _rect(
+        self, left: float, top: float, width: float, height: float
+    ) -> tuple[float, float, float, float]:
+        below = self._height - top - height
+        return left / WIDTH, below / self._height, width / WIDTH, height / self._height
 
     def _panel(self, figure: Figure, axes: Axes, block: _Block, top: float) -> None:
         data = self._data
         if block.kind == "values":
             name = data.values[block.at]
             panels.draw_values(axes, name, data.marks, style.VALUES[block.at % len(style.VALUES)])
-            self._title(axes, f"{panels.clipped(name, 60)} (from marks)", block.height)
+            panels.write_title(axes, f"{panels.clipped(name, 60)} (from marks)", block.height)
             return
         grid, choice = data.grids[block.at], data.choices[block.at]
         ends = panels.scale(grid)
@@ -147,27 +145,12 @@ class FigureBuilder:
         else:
             shown = grid.by_node(data.how) if grid.crowded else grid
             panels.draw_heatmap(axes, shown, ends, data.incidents)
-            bar = figure.add_axes(self._bar_rect(top, block.height))
+            left, height = WIDTH - _RIGHT + 0.08, min(block.height, 1.2)
+            bar = figure.add_axes(self._rect(left, top, _BAR, height))
             panels.draw_colour_bar(bar, grid, ends, tall=block.height > 0.6)
         if block.kind == "curve" or not choice.curve:
-            self._title(axes, panels.title(grid.metric, host=grid.host), block.height)
+            panels.write_title(axes, panels.title(grid.metric, host=grid.host), block.height)
         axes.set_xlim(0, self._seconds)
-
-    def _bar_rect(self, top: float, height: float) -> tuple[float, float, float, float]:
-        tall = min(height, 1.2)
-        left = WIDTH - _RIGHT + 0.08
-        return left / WIDTH, (self._height - top - tall) / self._height, _BAR / WIDTH, tall / self._height
-
-    def _title(self, axes: Axes, text: str, height: float) -> None:
-        axes.text(
-            0,
-            1 + 0.045 / height,
-            text,
-            transform=axes.transAxes,
-            fontsize=style.USUAL,
-            fontweight="bold",
-            va="bottom",
-        )
 
     def _clock(self, last: Axes) -> None:
         """Draw the time of day below the last panel."""
@@ -201,44 +184,29 @@ class FigureBuilder:
     def _lines(self, drawn: list[Axes]) -> None:
         """Draw the lines of marks through all panels, unless they are too many."""
         marks = self._data.marks
-        if not marks or len(marks) > annotation_lanes.MAX_LINES:
+        if not marks or len(marks) > panels.MAX_LINES:
             return
+        dashed: Any = {
+            "color": style.DIM,
+            "linewidth": 0.5,
+            "linestyle": (0, (3, 2)),
+            "alpha": 0.6,
+            "zorder": 2.5,
+        }
         for axes in drawn[1:]:  # the first holds their labels
             low, high = axes.get_ylim()
-            axes.vlines(
-                [mark.at for mark in marks],
-                low,
-                high,
-                color=style.DIM,
-                linewidth=0.5,
-                linestyle=(0, (3, 2)),
-                alpha=0.6,
-                zorder=2.5,
-            )
+            axes.vlines([mark.at for mark in marks], low, high, **dashed)
             axes.set_ylim(low, high)
 
     def _heading(self, figure: Figure) -> None:
         data, period = self._data, self._data.period
         left, height = self._left / WIDTH, self._height
-        figure.text(
-            left,
-            1 - 0.13 / height,
-            panels.clipped(period.name, 76),
-            fontsize=style.LARGE,
-            fontweight="bold",
-            va="top",
-        )
-        figure.text(
-            left, 1 - 0.33 / height, self._subtitle(), fontsize=style.USUAL, color=style.DIM, va="top"
-        )
-        figure.text(
-            left,
-            0.07 / height,
-            reading_hint(data),
-            fontsize=style.SMALL - 0.5,
-            color=style.DIM,
-            va="bottom",
-        )
+        name: Any = {"fontsize": style.LARGE, "fontweight": "bold", "va": "top"}
+        subtitle: Any = {"fontsize": style.USUAL, "color": style.DIM, "va": "top"}
+        hint: Any = {"fontsize": style.SMALL - 0.5, "color": style.DIM, "va": "bottom"}
+        figure.text(left, 1 - 0.13 / height, panels.clipped(period.name, 76), **name)
+        figure.text(left, 1 - 0.33 / height, self._subtitle(), **subtitle)
+        figure.text(left, 0.07 / height, reading_hint(data), **hint)
 
     def _subtitle(self) -> str:
         period = self._data.period
@@ -259,13 +227,9 @@ def reading_hint(data: PlotData) -> str:
     words = f"Each point is the {what} of {f'{width:.0f}' if width >= 10 else f'{width:.2g}'} s"
     if any(grid.crowded for grid in data.grids):
         words += f", a row the {what} of a node's GPUs"
-    if any(_has_gaps(grid) for grid in data.grids):
+    if any(np.isnan(grid.values).any() for grid in data.grids):
         words += "; hatched where there is no data"
     return words + "."
-
-
-def _has_gaps(grid: MetricGrid) -> bool:
-    return bool((grid.values != grid.values).any())
 
 
 def require_suffix(path: Path) -> Path:

@@ -1,9 +1,12 @@
-"""Panels of a plot: heatmaps of GPUs over time, curves over all GPUs, values of marks."""
+"""Panels of a plot: lanes of annotations, heatmaps and curves of GPUs, values of marks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +20,7 @@ from gswarm_agent.frame import ERROR
 from gswarm_agent.metrics import COUNTER, Metric
 from gswarm_tui.common.units import nice_ceiling, shown_unit
 from gswarm_tui.plotting import style
-from gswarm_tui.plotting.annotations import Incident, SessionMark
+from gswarm_tui.plotting.annotations import Incident, OverlappingSession, SessionMark, kind_label
 from gswarm_tui.plotting.grid import Floats, MetricGrid
 
 Pixels = npt.NDArray[np.uint8]
@@ -29,6 +32,12 @@ FEW = 8
 """Up to this many GPUs or nodes get a line each; more are drawn as bands."""
 _REASONS = {0.0: "free", 0.5: "capped", 1.0: "slowed"}
 _PIXELS = (1500, 600)
+LANE_IN = 0.135
+MAX_SESSION_LANES = 5
+MAX_LINES = 60
+_MAX_LETTERS = 26
+_PLACES = 2000
+_LETTER_PT = style.SMALL * 0.56
 
 
 def scale(grid: MetricGrid) -> tuple[float, float]:
@@ -57,25 +66,19 @@ def title(metric: Metric, *, host: bool) -> str:
     return f"{name}{' of nodes' if host else ''}{grown}" + (f" ({unit})" if unit else "")
 
 
+def write_title(axes: Axes, text: str, height_in: float) -> None:
+    """Write the title above a panel of this height."""
+    look: Any = {"fontsize": style.USUAL, "fontweight": "bold", "va": "bottom"}
+    axes.text(0, 1 + 0.045 / height_in, text, transform=axes.transAxes, **look)
+
+
 def draw_heatmap(
     axes: Axes, grid: MetricGrid, ends: tuple[float, float], incidents: Sequence[Incident]
 ) -> None:
     """Draw a row for each device in the order of the grid, hatched where data is missing."""
     rows, bins = grid.values.shape
     period = bins * grid.width_s
-    axes.add_patch(
-        Rectangle(
-            (0, 0),
-            1,
-            1,
-            transform=axes.transAxes,
-            facecolor=style.GAP,
-            edgecolor=style.GAP_LINES,
-            hatch="//////",
-            linewidth=0,
-            zorder=0,
-        )
-    )
+    axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, zorder=0, **style.HATCHED))
     # Repeated cells stay sharp in viewers that smooth what they enlarge.
     across, down = max(1, _PIXELS[0] // bins), max(1, _PIXELS[1] // rows)
     picture = coloured(grid.values, ends).repeat(across, axis=1).repeat(down, axis=0)
@@ -116,13 +119,9 @@ def coloured(values: Floats, ends: tuple[float, float]) -> Pixels:
 
 def _groups(grid: MetricGrid) -> list[tuple[str, int, int]]:
     """Return each node with its first row and the row after its last."""
-    found: list[tuple[str, int, int]] = []
-    for row, device in enumerate(grid.devices):
-        if found and found[-1][0] == device.node:
-            found[-1] = (device.node, found[-1][1], row + 1)
-        else:
-            found.append((device.node, row, row + 1))
-    return found
+    groups = groupby(enumerate(grid.devices), key=lambda pair: pair[1].node)
+    rows_of = [(node, [row for row, _ in members]) for node, members in groups]
+    return [(node, rows[0], rows[-1] + 1) for node, rows in rows_of]
 
 
 def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequence[int | None]) -> None:
@@ -134,34 +133,31 @@ def _name_rows(axes: Axes, groups: Sequence[tuple[str, int, int]], gpus: Sequenc
     names = short_names([node for node, _, _ in groups])
     for number, (node, first, last) in enumerate(groups):
         if number % every == 0:
-            axes.annotate(
-                names[node],
-                (0, (first + last) / 2),
-                xycoords=("axes fraction", "data"),
-                xytext=(-14 if numbered else -4, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=style.SMALL,
-                color=style.INK,
-            )
+            write_beside(axes, names[node], (first + last) / 2, -14 if numbered else -4, style.INK)
         if first and (last - first) * row_pt >= 3:
             axes.axhline(
                 first, color="white", linewidth=0.8 if last - first > 1 and row_pt >= 4 else 0.4, zorder=2
             )
         if numbered:
             for row in range(first, last):
-                axes.annotate(
-                    str(gpus[row]),
-                    (0, row + 0.5),
-                    xycoords=("axes fraction", "data"),
-                    xytext=(-4, 0),
-                    textcoords="offset points",
-                    ha="right",
-                    va="center",
-                    fontsize=style.SMALL - 1,
-                    color=style.DIM,
-                )
+                write_beside(axes, str(gpus[row]), row + 0.5, -4, style.DIM, size=style.SMALL - 1)
+
+
+def write_beside(
+    axes: Axes, text: str, y: float, distance_pt: float, colour: str, *, size: float = style.SMALL
+) -> None:
+    """Write a text left of a panel, or right of it for a positive distance."""
+    axes.annotate(
+        text,
+        (int(distance_pt > 0), y),
+        xycoords=("axes fraction", "data"),
+        xytext=(distance_pt, 0),
+        textcoords="offset points",
+        ha="left" if distance_pt > 0 else "right",
+        va="center_baseline",
+        fontsize=size,
+        color=colour,
+    )
 
 
 def draw_colour_bar(axes: Axes, grid: MetricGrid, ends: tuple[float, float], *, tall: bool) -> None:
@@ -190,11 +186,10 @@ def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: st
     values = grid.values[np.isfinite(grid.values).any(axis=1)]
     edges = np.arange(grid.values.shape[1] + 1) * grid.width_s
     handles: list[Line2D | Patch] = []
-    with np.errstate(all="ignore"):
-        known = np.isfinite(values)
-        counts = known.sum(axis=0)
-        sums = np.where(known, values, 0).sum(axis=0, dtype=np.float64)
-        middle = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    known = np.isfinite(values)
+    counts = known.sum(axis=0)
+    sums = np.where(known, values, 0).sum(axis=0, dtype=np.float64)
+    middle = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
     if grid.metric.kind == COUNTER:
         middle = np.where(counts > 0, _carried(values).sum(axis=0), np.nan)
         ends = (0.0, nice_ceiling(float(np.nanmax(middle, initial=0.0))))
@@ -276,15 +271,7 @@ def _no_data(axes: Axes, edges: Doubles, missing: npt.NDArray[np.bool_]) -> None
     """Hatch the bins without any value."""
     steps = np.flatnonzero(np.diff(np.concatenate(([False], missing, [False]))))
     for first, last in steps.reshape(-1, 2):
-        axes.axvspan(
-            edges[first],
-            edges[last],
-            facecolor=style.GAP,
-            edgecolor=style.GAP_LINES,
-            hatch="//////",
-            linewidth=0,
-            zorder=1,
-        )
+        axes.axvspan(edges[first], edges[last], zorder=1, **style.HATCHED)
 
 
 def draw_values(axes: Axes, name: str, marks: Sequence[SessionMark], colour: str) -> None:
@@ -317,3 +304,142 @@ def short_names(nodes: Sequence[str]) -> dict[str, str]:
 def clipped(text: str, most: int) -> str:
     """Cut a text to at most ``most`` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A lane above the panels with sessions as brackets, marks as labels, or events as ticks."""
+
+    name: str
+    brackets: tuple[OverlappingSession, ...] = ()
+    labels: tuple[tuple[float, str], ...] = ()
+    ticks: tuple[tuple[float, str], ...] = ()
+
+
+def build_lanes(
+    sessions: Sequence[OverlappingSession],
+    marks: Sequence[SessionMark],
+    incidents: Sequence[Incident],
+    seconds: float,
+    width_in: float,
+) -> list[Lane]:
+    """Return the lanes from top to bottom; sessions that overlap get lanes of their own."""
+    a_letter = _LETTER_PT / 72 / width_in * max(seconds, 1e-9)
+    lanes = _session_lanes(sessions, a_letter, seconds)
+    if marks:
+        lanes.append(
+            Lane("marks", labels=tuple((mark.at, clipped(mark.label, _MAX_LETTERS)) for mark in marks))
+        )
+    kinds: dict[str, list[tuple[float, str]]] = {}
+    for incident in incidents:
+        kinds.setdefault(kind_label(incident), []).append((incident.at, incident.severity))
+    return lanes + [Lane(word, ticks=tuple(ticks)) for word, ticks in kinds.items()]
+
+
+def _session_lanes(sessions: Sequence[OverlappingSession], a_letter: float, seconds: float) -> list[Lane]:
+    rows: list[list[OverlappingSession]] = []
+    ends: list[float] = []
+    for session in sessions:
+        needed = _label_place(session, a_letter, seconds)[1]
+        row = next((at for at, end in enumerate(ends) if end <= session.begin), len(ends))
+        if row == len(ends):
+            if row == MAX_SESSION_LANES:
+                break
+            rows.append([])
+            ends.append(0.0)
+        rows[row].append(session)
+        ends[row] = max(session.end, needed) + a_letter
+    left_out = len(sessions) - sum(map(len, rows))
+    names = ["sessions", *[""] * len(rows)]
+    if left_out and rows:
+        names[len(rows) - 1] = f"{left_out} more"
+    return [Lane(names[at], brackets=tuple(row)) for at, row in enumerate(rows)]
+
+
+def _label_place(session: OverlappingSession, a_letter: float, seconds: float) -> tuple[float, float]:
+    """Return the begin and end of a bracket's label: inside it, else after it, else before the right edge."""
+    length = (len(clipped(session.name, _MAX_LETTERS)) + 2) * a_letter
+    if length <= session.end - session.begin:
+        begin = (session.begin + session.end - length) / 2
+    else:
+        begin = max(0.0, min(session.end, seconds - length))
+    return begin, begin + length
+
+
+def draw_lanes(axes: Axes, lanes: Sequence[Lane], seconds: float, width_in: float) -> None:
+    """Draw the lanes from top to bottom."""
+    a_letter = _LETTER_PT / 72 / width_in * max(seconds, 1e-9)
+    axes.set_ylim(len(lanes), 0)
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    for at, lane in enumerate(lanes):
+        y = at + 0.5
+        if lane.name:
+            write_beside(axes, lane.name, y, -4, style.DIM)
+        for session in lane.brackets:
+            _bracket(axes, session, y, a_letter, seconds)
+        _labels(axes, lane.labels, y, a_letter, seconds)
+        for severity in {severity for _, severity in lane.ticks}:
+            times = [when for when, of in lane.ticks if of == severity]
+            colour = style.SEVERITY.get(severity, style.DIM)
+            axes.vlines(_distinct_times(times, seconds), y - 0.36, y + 0.36, color=colour, linewidth=1.0)
+        if lane.ticks:
+            write_beside(axes, f"× {len(lane.ticks)}", y, 4, style.DIM)
+
+
+def _bracket(axes: Axes, session: OverlappingSession, y: float, a_letter: float, seconds: float) -> None:
+    axes.vlines([session.begin, session.end], y - 0.25, y + 0.25, color=style.DIM, linewidth=0.6)
+    begin, end = _label_place(session, a_letter, seconds)
+    inside = begin >= session.begin and end <= session.end
+    pieces = ((session.begin, begin), (end, session.end)) if inside else ((session.begin, session.end),)
+    for piece in pieces:
+        axes.hlines(y, *piece, color=style.DIM, linewidth=0.6)
+    axes.text(
+        (begin + end) / 2 if inside else begin + a_letter,
+        y,
+        clipped(session.name, _MAX_LETTERS),
+        ha="center" if inside else "left",
+        va="center_baseline",
+        fontsize=style.SMALL,
+    )
+
+
+def _labels(
+    axes: Axes, labels: Sequence[tuple[float, str]], y: float, a_letter: float, seconds: float
+) -> None:
+    """Draw ticks with labels beside them; if ticks are close, only some labels, above short ticks."""
+    shown = _fitting_labels(labels, a_letter, seconds)
+    close = len(shown) < len(labels)
+    times = _distinct_times([at for at, _ in labels], seconds)
+    axes.vlines(times, y + (0.32 if close else -0.36), y + 0.5, color=style.INK, linewidth=0.6)
+    for at, label in shown:
+        x, middle = (at, y - 0.1) if close else (at + a_letter * 0.5, y)
+        axes.text(x, middle, label, va="center_baseline", fontsize=style.SMALL)
+
+
+def _distinct_times(times: Sequence[float], seconds: float) -> list[float]:
+    """Drop times that would be drawn at the same place."""
+    return list({round(at / max(seconds, 1e-9) * _PLACES): at for at in times}.values())
+
+
+def _fitting_labels(
+    labels: Sequence[tuple[float, str]], a_letter: float, seconds: float
+) -> list[tuple[float, str]]:
+    """Return the labels that fit beside each other and inside the plot."""
+    fitting, free_from = [], 0.0
+    every = _label_step(labels, a_letter) if labels else 1
+    for at, label in labels[::every]:
+        needed = (len(label) + 1) * a_letter
+        if at >= free_from and at + needed <= seconds + 4 * a_letter:
+            fitting.append((at, label))
+            free_from = at + needed
+    return fitting
+
+
+def _label_step(labels: Sequence[tuple[float, str]], a_letter: float) -> int:
+    """Return n so that every n-th of close marks gets a label, evenly thinned."""
+    spaces = sorted(b[0] - a[0] for a, b in pairwise(labels)) or [1.0]
+    usual = max(spaces[len(spaces) // 2], 1e-9)
+    longest = max((len(label) + 1) * a_letter for _, label in labels)
+    return max(1, -int(-longest // usual))

@@ -23,12 +23,8 @@ def tag(element: str, /, *parts: object, **attributes: str | None) -> Html:
     )
     if element in _VOID:
         return Html(f"<{element}{written}>")
-    return Html(f"<{element}{written}>{join(parts)}</{element}>")
-
-
-def join(parts: Iterable[object]) -> Html:
-    """Join parts, escaping those that aren't ``Html``."""
-    return Html("".join(part if isinstance(part, Html) else escape(str(part)) for part in parts))
+    content = "".join(part if isinstance(part, Html) else escape(str(part)) for part in parts)
+    return Html(f"<{element}{written}>{content}</{element}>")
 
 
 def table(
@@ -51,6 +47,12 @@ def table(
         for row in rows
     ]
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="wide", tabindex="0")
+
+
+def fact_list(facts: Iterable[tuple[str, object]]) -> Html:
+    """Return a list of names with their values."""
+    parts = (part for name, value in facts for part in (tag("dt", name), tag("dd", value)))
+    return tag("dl", *parts, class_="facts")
 
 
 class HtmlCell(Html):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from importlib import resources
@@ -11,16 +11,71 @@ from pathlib import Path
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
+from gswarm_tui.analysis.summary import Figures
 from gswarm_tui.analysis.summary_text import outliers, part_of, process_table, share, throttled_s
 from gswarm_tui.common.quantities import DASH, energy, mebibytes, plural, watts
+from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.plotting.timescale import moment, short_time, zone_name
-from gswarm_tui.reporting.figure_table import DEFINITIONS, figures_table, number
-from gswarm_tui.reporting.html import Html, cell, join, table, tag
+from gswarm_tui.reporting.html import Html, HtmlCell, cell, fact_list, table, tag
 from gswarm_tui.reporting.report_data import MOST_GAPS, MOST_PROCESSES, ReportData
 from gswarm_tui.slurm import hosts
 
 OPEN_UP_TO = 64
 """More GPUs than this are listed in a collapsed section."""
+
+MOST_MARKED = 3
+"""An extreme shared by more rows isn't marked."""
+
+
+_Value = Callable[[Figures], float | None]
+
+_COLUMNS: tuple[tuple[str, _Value, int], ...] = (
+    ("util mean (%)", lambda one: one.util_mean_pct, 1),
+    ("median", lambda one: one.util_median_pct, 0),
+    ("p95", lambda one: one.util_p95_pct, 0),
+    ("busy (%)", lambda one: _times(part_of(one.busy_s, one.measured_s), 100), 1),
+    ("bubbles (%)", lambda one: _times(one.bubble_share, 100), 1),
+    ("power mean (W)", lambda one: one.power_mean_w, 0),
+    ("max (W)", lambda one: one.power_max_w, 0),
+    ("memory max (GiB)", lambda one: _times(one.mem_used_max_mib, 1 / 1024), 1),
+    ("energy (kWh)", lambda one: one.energy_kwh, 3),
+    ("max (°C)", lambda one: one.temp_max_c, 0),
+    ("throttled (s)", throttled_s, 0),
+    ("coverage (%)", lambda one: _times(one.coverage, 100), 1),
+)
+"""Heading, value in the heading's unit, and decimals of each column."""
+
+_DEFINITIONS = (
+    (
+        "Utilisation",
+        "NVML's: the share of time in which any kernel ran. One busy multiprocessor can give 100 %.",
+    ),
+    ("Mean, median, p95", "over all samples of single GPUs in the session; max is the highest sample."),
+    (
+        "Busy",
+        f"the share of the measured time in which a GPU's utilisation was {BUSY_FROM_PCT:g} % or more.",
+    ),
+    (
+        "Bubbles",
+        "idle phases of a GPU between two busy ones: their share of the measured time from its first busy "
+        "sample to its last.",
+    ),
+    (
+        "Energy",
+        "the growth of the GPUs' energy counters in the session: of the boards, not of whole nodes.",
+    ),
+    (
+        "Throttled",
+        "GPU time with reduced clocks, for the longest reason: the power limit, heat, or an external power "
+        "brake.",
+    ),
+    ("Coverage", "the share of the session's GPU time that samples cover."),
+    (
+        "Plots",
+        "a point is the mean of the samples in its time, weighted by the time that each covers. Without "
+        "data, heatmaps are hatched and curves interrupted.",
+    ),
+)
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -107,8 +162,8 @@ class Report:
                 ("GPUs", f"{one.gpus:,}", f"on {nodes}"),
                 (
                     "Utilisation",
-                    number(one.util_mean_pct, 1, "%"),
-                    f"median {number(one.util_median_pct)}, p95 {number(one.util_p95_pct)}",
+                    _number(one.util_mean_pct, 1, "%"),
+                    f"median {_number(one.util_median_pct)}, p95 {_number(one.util_p95_pct)}",
                 ),
                 ("Busy", share(part_of(one.busy_s, one.measured_s)), bubbles or "of the measured time"),
                 ("Energy", energy(one.energy_j), f"mean {watts(one.power_mean_w)} a GPU"),
@@ -137,13 +192,12 @@ class Report:
         nodes, gpus = self.facts.summary.nodes, self.facts.summary.gpus
         found = []
         if len(nodes) > 1:
-            found += [tag("h2", "Nodes"), figures_table(nodes)]
+            found += [tag("h2", "Nodes"), _figures_table(nodes)]
         if gpus:
             found.append(tag("h2", "GPUs"))
             if lines := outliers(gpus):
-                listed = [part for name, words in lines for part in (tag("dt", name), tag("dd", words))]
-                found.append(tag("dl", *listed, class_="facts"))
-            rows = figures_table(gpus)
+                found.append(fact_list(lines))
+            rows = _figures_table(gpus)
             if len(gpus) > OPEN_UP_TO:
                 rows = tag("details", tag("summary", f"All {len(gpus):,} GPUs"), rows, class_="all")
             found.append(rows)
@@ -181,20 +235,15 @@ class Report:
                 f"samples cover {share(summary.whole.coverage)} of the GPU time, and figures are about these."
             )
             rows = [
-                [one.node, share(one.coverage), number(one.covered_s, 0, "s"), f"{one.frames:,}"]
+                [one.node, share(one.coverage), _number(one.covered_s, 0, "s"), f"{one.frames:,}"]
                 for one in partial
             ]
             heads = ["node", "covered", "time", "frames"]
             found += [tag("p", words), table(heads, rows, right=frozenset({1, 2, 3}))]
         if self.facts.gaps:
             listed = [
-                [
-                    gap.node,
-                    self._time(gap.begin),
-                    self._time(gap.end),
-                    short_time(_length(gap.begin, gap.end)),
-                ]
-                for gap in self.facts.gaps[:MOST_GAPS]
+                [node, self._time(begin), self._time(end), short_time((end - begin).total_seconds())]
+                for node, begin, end in self.facts.gaps[:MOST_GAPS]
             ]
             found += [
                 tag("h3", "Gaps"),
@@ -240,7 +289,12 @@ class Report:
         if not marks:
             return []
         rows = [
-            [self._time(row["ts"]), cell(row["message"], "text"), row["node"], _values(row["detail"])]
+            [
+                self._time(row["ts"]),
+                cell(row["message"], "text"),
+                row["node"],
+                ", ".join(f"{name} {value}" for name, value in _object(row["detail"]).items()),
+            ]
             for row in marks
         ]
         found = [tag("h2", "Marks"), table(["time", "mark", "node", "values"], rows)]
@@ -263,7 +317,7 @@ class Report:
             what = (
                 f"{row['gpus']} × {row['gpu_name']}" if row["gpu_name"] else "no GPU known",
                 mebibytes(row["gpu_mib"]),
-                number(row["power_limit_w"], 0, "W"),
+                _number(row["power_limit_w"], 0, "W"),
                 row["driver_version"] or DASH,
                 row["cuda_version"] or DASH,
                 f"{row['cpu_model'] or DASH}, {row['cpus'] or DASH} CPUs, {memory}",
@@ -285,10 +339,9 @@ class Report:
         rows = [
             [cell(text, "words") for text in (hosts.fold(names), *what)] for what, names in groups.items()
         ]
-        listed = [part for name, value in facts for part in (tag("dt", name), tag("dd", value))]
         return [
             tag("h2", "Settings and hardware"),
-            tag("dl", *listed, class_="facts"),
+            fact_list(facts),
             table(heads, rows),
             *self._unmeasured(),
         ]
@@ -305,8 +358,7 @@ class Report:
         return [tag("h3", "Not measured"), table(["nodes", "missing, and why"], rows)]
 
     def _definitions(self) -> list[Html]:
-        listed = [part for name, words in DEFINITIONS for part in (tag("dt", name), tag("dd", words))]
-        return [tag("h2", "How each number is defined"), tag("dl", *listed, class_="facts")]
+        return [tag("h2", "How each number is defined"), fact_list(_DEFINITIONS)]
 
     def _footer(self) -> Html:
         made = f"Made by gswarm-tui {self.tool_version} at {moment(self.made_at, self.zone)}."
@@ -317,10 +369,6 @@ class Report:
         return moment(at, self.zone, like=self.period.started_at)
 
 
-def _length(begin: datetime, end: datetime) -> float:
-    return (end - begin).total_seconds()
-
-
 def _object(text: object) -> dict[str, Any]:
     try:
         found = json.loads(text) if isinstance(text, str) else None
@@ -329,5 +377,38 @@ def _object(text: object) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _values(detail: object) -> Html:
-    return join([", ".join(f"{name} {value}" for name, value in _object(detail).items())])
+def _times(value: float | None, factor: float) -> float | None:
+    """Return the product, None for an unknown value."""
+    return None if value is None else value * factor
+
+
+def _number(value: float | None, digits: int = 0, unit: str = "") -> str:
+    """Format a number with thousands separators and its unit."""
+    if value is None:
+        return DASH
+    return f"{value:,.{digits}f}" + (f" {unit}" if unit else "")
+
+
+def _figures_table(figures: Sequence[Figures]) -> Html:
+    """Return a table with a row for each GPU or node and marked extremes."""
+    gpus = figures[0].gpu_index is not None
+    columns = [_marked_cells([value(one) for one in figures], digits) for _, value, digits in _COLUMNS]
+    names = [(one.node, one.gpu_index if gpus else one.gpus) for one in figures]
+    rows = [(*name, *cells) for name, cells in zip(names, zip(*columns, strict=True), strict=True)]
+    heads = ["node", "GPU" if gpus else "GPUs", *(head for head, _, _ in _COLUMNS)]
+    return table(heads, rows, right=frozenset(range(1, len(heads))))
+
+
+def _marked_cells(values: Sequence[float | None], digits: int) -> list[HtmlCell]:
+    """Return a column's cells; marks the lowest and the highest value, unless many rows share it."""
+    ordered = [_number(value, digits) for value in sorted(v for v in values if v is not None)]
+    marks: dict[str, tuple[str, str]] = {}
+    if len(ordered) >= 3 and ordered[0] != ordered[-1]:
+        marks = {ordered[0]: ("least", "lowest"), ordered[-1]: ("most", "highest")}
+    cells = []
+    for text in (_number(value, digits) for value in values):
+        mark, title = marks.get(text, ("", None))
+        if text == "0" or ordered.count(text) > MOST_MARKED:
+            mark, title = "", None
+        cells.append(cell(text, *("n", mark) if mark else "n", title=title))
+    return cells

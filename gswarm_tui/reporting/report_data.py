@@ -17,26 +17,17 @@ MOST_EVENTS, MOST_GAPS, MOST_MARKS, MOST_PROCESSES = 200, 40, 200, 20
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A time in which a node has no data."""
-
-    node: str
-    begin: datetime
-    end: datetime
-
-
-@dataclass(frozen=True)
 class ReportData:
     """Rows by column name: the recording, its nodes, incidents, other events, marks.
 
-    Counts are those of the uncut lists.
+    ``gaps`` are nodes without data and when. Counts are those of the uncut lists.
     """
 
     recording: Row
     nodes: list[Row]
     summary: Summary
     processes: list[ProcessPeaks]
-    gaps: list[Gap]
+    gaps: list[tuple[str, datetime, datetime]]
     incidents: list[Row]
     trouble_count: int
     others: list[Row]
@@ -106,7 +97,7 @@ def load_report_data(source: QuerySource, period: Period) -> ReportData:
         nodes=source.query(_NODES, period.recording_id).dicts(),
         summary=summarize(source, period),
         processes=processes(source, period),
-        gaps=[Gap(*row) for row in gaps],
+        gaps=gaps,
         incidents=incidents,
         trouble_count=trouble_count,
         others=others,

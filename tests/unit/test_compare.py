@@ -27,19 +27,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
-
-def test_efficiency_matches_published_rapids_and_dask_figures() -> None:
-    """254.01 s on one GPU and 128.68 s on two are 98.7 %."""
-    assert speed_up(254.01, 128.68) == pytest.approx(1.974, abs=5e-4)
-    assert efficiency(254.01, 1, 128.68, 2) == pytest.approx(0.987, abs=5e-4)
-
-
-def test_efficiency_is_relative_to_any_number_of_gpus() -> None:
-    assert efficiency(100, 4, 50, 8) == 1.0
-    assert efficiency(100, 8, 125, 4) == pytest.approx(1.6)
-    assert (speed_up(10, 0), efficiency(10, 1, 0, 1)) == (None, None)
-
-
+STILL_RUNNING = "Still running: {}; figures are as of now, and speed-up needs the end."
 GPU = Figures(
     scope="gpu", node="n1", gpu_index=0, gpus=1, samples=100, coverage=1.0, util_mean_pct=90.0,
     util_median_pct=90.0, util_p95_pct=95.0, util_max_pct=100, power_mean_w=600.0, power_max_w=700.0,
@@ -60,6 +48,20 @@ def run(label: str, *changes: dict[str, Any], seconds: float = 100, **of_all: An
     ended = began + timedelta(seconds=seconds)
     period = Period(1, 1, label, began, ended, ended, "stopped", "", "")
     return ComparedRun(label, "run.duckdb", Summary(period, False, whole, (), gpus, ()), whole, {})
+
+
+def test_efficiency_matches_published_rapids_and_dask_figures() -> None:
+    """254.01 s on one GPU and 128.68 s on two are 98.7 %."""
+    one, two = run("one", seconds=254.01, gpus=1), run("two", seconds=128.68, gpus=2)
+    assert speed_up(one, two) == pytest.approx(1.974, abs=5e-4)
+    assert efficiency(one, two) == pytest.approx(0.987, abs=5e-4)
+
+
+def test_efficiency_is_relative_to_any_number_of_gpus() -> None:
+    assert efficiency(run("a", seconds=100, gpus=4), run("b", seconds=50, gpus=8)) == 1.0
+    assert efficiency(run("a", seconds=100, gpus=8), run("b", seconds=125, gpus=4)) == pytest.approx(1.6)
+    a, empty = run("a", seconds=10), run("b", seconds=0)
+    assert (speed_up(a, empty), efficiency(a, empty)) == (None, None)
 
 
 def test_small_differences_are_not_reported() -> None:
@@ -98,9 +100,7 @@ def test_running_session_has_no_speed_up() -> None:
         ("1.00 ×", "–"), ("100.0 %", "–"), ("1.00 ×", "–"),
     ]  # fmt: skip
     assert not {"speed-up", "efficiency", "energy ratio"} & {row[0] for row in comparison_table([b, a]).rows}
-    assert "b is still running: its figures are as of now, and speed-up needs its end." in comparison_notes(
-        [a, b]
-    )
+    assert STILL_RUNNING.format("b") in comparison_notes([a, b])
     assert any("efficiency" in remark for remark in comparison_notes([a, b]))
     assert not any("efficiency" in remark for remark in comparison_notes([b, a])), "of rows that aren't there"
     assert largest_difference([a, b]).startswith("No figure differs")
@@ -115,12 +115,10 @@ def test_notes_group_runs() -> None:
         replace(one, summary=replace(one.summary, period=replace(one.summary.period, ended_at=None)))
         for one in ended
     ]
-    assert list(comparison_notes(running)) == [
-        "a, b and c are still running: their figures are as of now, and speed-up needs their ends."
-    ]
+    assert list(comparison_notes(running)) == [STILL_RUNNING.format("a, b, c")]
     assert list(comparison_notes([endless[0], running[1], endless[2]]))[1:] == [
-        "b is still running: its figures are as of now, and speed-up needs its end.",
-        "a and c have no end: their figures go up to the last sample of each.",
+        STILL_RUNNING.format("b"),
+        "No recorded end: a, c; figures go up to the last sample.",
     ]
 
 
