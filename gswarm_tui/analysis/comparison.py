@@ -29,7 +29,7 @@ class ComparedRun:
 
     @property
     def seconds(self) -> float:
-        """Its duration, so far if it runs."""
+        """Its duration; up to now while it runs."""
         return self.summary.period.seconds
 
     @property
@@ -65,12 +65,12 @@ _USUAL_RATIO = 0.08
 _USUAL_SHARE = 0.05
 """Usual difference of shares: GPUs within 5 % count as balanced (ClusterCockpit, Omnistat)."""
 _NOTABLE = 2.0
-"""Differences from twice the usual are reported."""
+"""Differences of at least twice the usual one are reported."""
 
 
 @dataclass(frozen=True)
 class _Quantity:
-    """A figure to compare; ``of_gpu`` returns it for one GPU, as the spread over GPUs counts as usual, too.
+    """A figure to compare; ``of_gpu`` returns it for one GPU, to compute the spread over GPUs.
 
     A figure that ``adds_up`` grows while a run goes on.
     """
@@ -146,7 +146,7 @@ def _times_usual(quantity: _Quantity, first: ComparedRun, then: ComparedRun) -> 
 
 
 def _spread(quantity: _Quantity, *runs: ComparedRun) -> float:
-    """Return the standard deviation over a run's GPUs, of several runs the quadratic mean; 0 if unknown."""
+    """Return the standard deviation over a run's GPUs (several runs: the quadratic mean); 0 if unknown."""
     if (of_gpu := quantity.of_gpu) is None:
         return 0.0
     each = [[v for gpu in run.summary.gpus if (v := of_gpu(gpu)) is not None] for run in runs]
@@ -170,7 +170,7 @@ def comparison_table(runs: Sequence[ComparedRun], zone: tzinfo | None = None) ->
 
 
 def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
-    """Yield notes on the table: same work, running and partial runs."""
+    """Yield notes on the table: assumptions, and running or partial runs."""
     if _all_ended(runs[0]):
         yield "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work."
     if running := [run.label for run in runs if run.summary.running]:
@@ -186,7 +186,7 @@ def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
 
 
 def _all_ended(*runs: ComparedRun) -> bool:
-    """Return whether no run is still running, without which they can't have done the same work."""
+    """Return whether all runs have ended; only then can they have done the same work."""
     return not any(run.summary.running for run in runs)
 
 

@@ -1,4 +1,4 @@
-"""Periods to analyse: sessions or whole recordings, and how to find them by name."""
+"""Periods to analyse (sessions or whole recordings), found by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Period:
 
     @property
     def seconds(self) -> float:
-        """Its duration, so far if it runs."""
+        """Its duration; up to now while it runs."""
         return max(0.0, (self.until - self.started_at).total_seconds())
 
 

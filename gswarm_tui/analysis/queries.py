@@ -1,4 +1,4 @@
-"""Queries of the screens on a recording: SQL, details of a session, comparison of sessions."""
+"""Queries that the screens run on a recording: SQL, details of a session, comparison of sessions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QuerySource
 
 MAX_ROWS = 5_000
-"""Rows of a result that are kept; nobody reads more on a screen."""
+"""Rows of a result that the screen shows."""
 MAX_COUNTED = 100_000
 """Rows that are counted; larger results show "more than"."""
 MAX_EVENTS = 2_000
@@ -71,7 +71,7 @@ class SessionDetails:
 
 
 class RecordingQueries:
-    """Queries on a source of its own, one at a time.
+    """Queries of one screen on a recording, one at a time.
 
     Queries block, so call them in a thread; ``stop`` and ``close`` may be called from another.
     """

@@ -1,4 +1,4 @@
-"""List of the sessions or recordings of a file, with their figures."""
+"""List of the sessions or recordings in a file, with their figures."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def period_table(listed: Sequence[ListedPeriod], zone: tzinfo | None = None) -> 
 
 
 def partial_note(listed: Sequence[ListedPeriod]) -> str:
-    """Return a note on the periods that not all nodes cover, or nothing."""
+    """Return a note that lists the periods with partial data, or an empty text."""
     parts = [
         f"{one.period.name} ({one.complete:,} of {one.nodes:,} nodes)"
         for one in listed

@@ -59,12 +59,12 @@ class Figures:
 
     @property
     def measured_s(self) -> float | None:
-        """Seconds that samples with a utilisation cover."""
+        """Seconds covered by samples that have a utilisation."""
         return None if self.busy_s is None or self.idle_s is None else self.busy_s + self.idle_s
 
     @property
     def label(self) -> str:
-        """Its name: "all", "gpu03" or "gpu03:5"."""
+        """Name of the GPU, node or whole: "gpu03:5", "gpu03" or "all"."""
         if self.node is None:
             return "all"
         return self.node if self.gpu_index is None else f"{self.node}:{self.gpu_index}"
@@ -92,7 +92,7 @@ class ProcessPeaks:
 
 @dataclass(frozen=True)
 class NodeCoverage:
-    """Coverage of a period by a node's frames; ``complete`` if no significant part is missing."""
+    """Share of a period that a node's frames cover; ``complete`` if no significant part is missing."""
 
     node: str
     frames: int

@@ -1,4 +1,4 @@
-"""Text of a summary: lines about the whole, tables of nodes and GPUs, and outliers."""
+"""Text of a summary: lines on the whole period, tables of nodes and GPUs, and outliers."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def part_of(some: float | None, whole: float | None) -> float | None:
 
 
 def throttled_s(one: Figures) -> float | None:
-    """Return the time throttled for the longest reason, None if unmeasured."""
+    """Return the seconds throttled for the longest-lasting reason, None if unmeasured."""
     return max((s for _, s in _causes(one) if s is not None), default=None)
 
 
 def summary_lines(summary: Summary) -> list[LabelledLine]:
-    """Return lines about the whole period, a label and text each; none without samples."""
+    """Return the labelled lines on the whole period; none without samples."""
     one = summary.whole
     if one is None:
         return []
@@ -159,7 +159,7 @@ def _maximum(summary: Summary, name: str, shown: Callable[[float | None], str]) 
 
 
 def _holder(summary: Summary, name: str) -> str:
-    """Return the GPU with the maximum, in brackets; nothing if several have it or it is the only GPU."""
+    """Return the GPU with the maximum in parentheses; empty if several GPUs share it or only one exists."""
     most = getattr(summary.whole, name)
     holders = [gpu.label for gpu in summary.gpus if getattr(gpu, name) == most]
     return f" ({holders[0]})" if most is not None and len(holders) == 1 < len(summary.gpus) else ""

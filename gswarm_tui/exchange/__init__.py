@@ -1,1 +1,1 @@
-"""What goes out of recordings and comes into them: the formats that other tools read and write."""
+"""Export and import of recordings in the formats of other tools: CSV, and JSON of gswarm-profiler."""

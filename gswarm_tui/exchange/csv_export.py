@@ -1,4 +1,4 @@
-"""Export of samples to one CSV table: a row for each GPU, host or process and time, units in the names.
+"""Export of samples to a CSV table, with a row for each time and GPU, host or process.
 
 Text is UTF-8, lines end with a line feed, quotes are doubled, unmeasured values are empty. Times are ISO 8601
 in UTC with microseconds.
@@ -73,7 +73,7 @@ def write_csv(
 def _query(
     period: Period, joined: str, columns: dict[str, str], since: int, until: int, *, events: bool
 ) -> str:
-    """Return the query for a window's rows, each one text: DuckDB builds lines many times faster."""
+    """Return the query for a window's CSV lines, which DuckDB builds many times faster than Python."""
     session = period.name if period.session_id is not None else ""
     parts = [
         literal(f"{period.recording_id}"),

@@ -143,7 +143,7 @@ class _Layout:
 def write_json(
     source: QuerySource, period: Period, out: TextIO, report: Callable[[float], None]
 ) -> ExportCounts:
-    """Write a session frame by frame; ``report`` gets the share done. Raises StoreError, OSError."""
+    """Write a session frame by frame; calls ``report`` with the share done. Raises StoreError, OSError."""
     begin, end = micros(period.started_at), micros(period.until)
     places = _PLACES.format(recording=period.recording_id)
     recording = source.query(_RECORDING, period.recording_id).dicts()[0]

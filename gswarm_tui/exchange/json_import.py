@@ -1,4 +1,4 @@
-"""Import of a JSON file of gswarm-profiler, or of a JSON export, as a recording with one session.
+"""Import of a JSON file, from gswarm-profiler or our JSON export, as a recording with one session.
 
 A frame becomes a sample of each of its GPUs, and a host sample without values of each of their nodes.
 ``gpu_memory`` is a share, so it needs the memory of the GPUs, which exports contain and files of
@@ -38,7 +38,7 @@ from gswarm_tui.store.sql.schema import (
 from gswarm_tui.store.transfer.importing import Importing, mark
 
 USUAL_INTERVAL_MS = 1000
-"""Default interval: gswarm-profiler takes a frame a second, whatever its options."""
+"""Default interval: gswarm-profiler always records a frame a second."""
 
 ROWS_AT_ONCE = 50_000
 
@@ -69,7 +69,7 @@ class _IntervalChange:
 
 
 class _LastSamples:
-    """Time of each device's latest sample, to compute the intervals of samples."""
+    """Times of the devices' latest samples, from which intervals are computed."""
 
     def __init__(self) -> None:
         self._last_us = np.zeros(0, np.int64)
@@ -98,7 +98,7 @@ class _Rows:
     count: int = 0
 
     def add(self, count: int, **columns: Any) -> None:
-        """Collect rows: arrays, or one value for all rows; always of the same columns."""
+        """Add rows; each column is an array, or one value for all rows. Every call needs the same columns."""
         self.count += count
         for name, values in columns.items():
             self.pieces.setdefault(name, []).append(np.broadcast_to(values, count))
@@ -137,7 +137,7 @@ class JsonImport:
         self._memory_lost = False
 
     def read(self, report: Callable[[float], None]) -> ImportCounts:
-        """Import the whole file; ``report`` gets the share done. Raises StoreError."""
+        """Import the whole file; calls ``report`` with the share done. Raises StoreError."""
         try:
             size = max(1, self._path.stat().st_size)
             with self._path.open("rb") as raw:
@@ -342,7 +342,7 @@ def _object(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def _text(value: Any, name: str) -> str | None:
-    """Return a text as one printable line."""
+    """Check a text and replace its unprintable characters by spaces."""
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:

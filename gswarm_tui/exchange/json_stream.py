@@ -1,7 +1,8 @@
-"""Incremental reading of one large, untrusted JSON object: member by member, one array element by element."""
+"""Incremental reader of a large, untrusted JSON object, which streams the elements of one array."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from io import BufferedReader
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import ijson
 
 MAX_VALUE_BYTES = 64 * 2**20
-"""Bytes of one member or element; a frame of 100,000 GPUs has a quarter of it."""
+"""Maximum bytes of one member or element; a frame of 100,000 GPUs needs a quarter."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BARE_NAN = re.compile(rb"((?:^|[,:\[])\s*)NaN(?=\s*(?:[,\]}]|$))")
 _MESSAGES = {
     "premature EOF": "the file ends too early",
     "trailing garbage": "there is more after the end",
@@ -26,7 +28,7 @@ class MalformedError(Exception):
 
 
 class JsonStream:
-    """Reader of one JSON object in a binary file; ``line`` is the line that was read last."""
+    """Reader of one JSON object in a binary file; ``line`` is the number of the line read last."""
 
     def __init__(self, file: BufferedReader) -> None:
         self.line = 1
@@ -35,15 +37,19 @@ class JsonStream:
         self._value_bytes = 0
 
     def read(self, size: int) -> bytes:
-        """Return at most one line for the parser, so that ``line`` is right when the parser fails."""
+        """Return at most one line for the parser, so that ``line`` is right when the parser fails.
+
+        A bare NaN, which Python writes and JSON lacks, becomes null.
+        """
         if not size:  # the parser looks whether it gets bytes
             return b""
         text = self._file.readline(size)
-        if text and self._line_ended:
-            self.line += 1
-            self._line_ended = False
-        if text.endswith(b"\n"):
-            self._line_ended = True
+        if text.endswith((b"N", b"a")):  # perhaps a part of NaN
+            text += self._file.readline(2)
+        if b"NaN" in text:
+            text = _BARE_NAN.sub(rb"\1null", text)
+        self.line += self._line_ended
+        self._line_ended = text.endswith(b"\n")
         self._value_bytes += len(text)
         if self._value_bytes > MAX_VALUE_BYTES:
             raise MalformedError(f"a value is longer than {MAX_VALUE_BYTES // 2**20} MiB")
@@ -62,7 +68,7 @@ class JsonStream:
             if self._file.peek(3)[:3] == _BYTE_ORDER_MARK:
                 self._file.read(3)
             events: _Events = iter(ijson.basic_parse(self, use_float=True))
-            if _first(events) != "start_map":
+            if next(events)[0] != "start_map":
                 raise MalformedError("it isn't a JSON object")
             for _, name in events:
                 if name is None:  # the object's end; the parser goes on to the file's
@@ -88,17 +94,8 @@ class JsonStream:
                 yield _value(event, value, events)
 
 
-def _first(events: _Events) -> str:
-    try:
-        return next(events)[0]
-    except ijson.JSONError as error:
-        if "lexical" in str(error):
-            return ""
-        raise
-
-
 def _value(event: str, value: Any, events: _Events) -> Any:
-    """Build the value that begins with an event."""
+    """Build the value that begins with a parser event."""
     if event == "start_array":
         return [_value(*item, events) for item in iter(lambda: next(events), ("end_array", None))]
     if event == "start_map":

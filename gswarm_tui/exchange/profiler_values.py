@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -42,7 +41,7 @@ class WrongValueError(ValueError):
 
 _TEXT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(%|[kKMG]?i?B/s)?\s*", re.ASCII)
 _UNMEASURED = frozenset({"", "nan", "n/a", "none", "null", "-"})
-_FACTORS = {
+_BANDWIDTHS = {
     "B/s": 1e-6,
     "kB/s": 1e-3,
     "KB/s": 1e-3,
@@ -52,38 +51,24 @@ _FACTORS = {
     "GB/s": 1e3,
     "GiB/s": 1024**3 * 1e-6,
 }
-_MOST_MB_S = 1e8
 
 
-def share(value: Any, units: Units) -> float | None:
-    """Parse a share into percent, None where unmeasured. Raises WrongValueError."""
-    number, unit, as_written = _read(value, units)
-    if number is None:
-        return None
-    percent = number * 100 if as_written and not unit else number
-    if unit not in {"", "%"}:
-        raise WrongValueError(f"{unit} isn't a unit of a share")
-    if not 0 <= percent <= 100:
-        why = (
-            " as a share from 0 to 1; --units documented reads it as percent"
-            if as_written and not unit
-            else ""
-        )
-        raise WrongValueError(f"{number:g} is out of range{why}")
-    return percent
+@dataclass(frozen=True)
+class Kind:
+    """Shares in percent, or bandwidths in MB/s: factors of units and of numbers without one, and the highest.
+
+    Numbers without a unit have a factor as ``documented`` and one as ``written`` by the program.
+    """
+
+    name: str
+    units: dict[str, float]
+    documented: float
+    written: float
+    top: float
 
 
-def traffic(value: Any, units: Units) -> float | None:
-    """Parse a bandwidth into MB/s, None where unmeasured. Raises WrongValueError."""
-    number, unit, as_written = _read(value, units)
-    if number is None:
-        return None
-    if unit == "%":
-        raise WrongValueError("% isn't a unit of a bandwidth")
-    factor = _FACTORS[unit or ("KiB/s" if as_written else "GB/s")]
-    if not 0 <= number * factor <= _MOST_MB_S:
-        raise WrongValueError(f"{number:g} is out of range")
-    return number * factor
+SHARE = Kind("share", {"%": 1}, 1, 100, 100)
+TRAFFIC = Kind("bandwidth", _BANDWIDTHS, _BANDWIDTHS["GB/s"], _BANDWIDTHS["KiB/s"], 1e8)
 
 
 def as_written(value: Any, units: Units) -> bool:
@@ -91,28 +76,30 @@ def as_written(value: Any, units: Units) -> bool:
     return units is Units.WRITTEN or (units is Units.AUTO and isinstance(value, str))
 
 
-def _read(value: Any, units: Units) -> tuple[float | None, str, bool]:
-    """Return the number, its unit if it has one, and whether it is as the program writes it."""
-    if value is None:
-        return None, "", False
+def parse(value: Any, kind: Kind, units: Units) -> float:
+    """Parse a value into percent or MB/s, NaN where unmeasured. Raises WrongValueError."""
+    unit = ""
+    if value is None or (isinstance(value, str) and value.strip().lower() in _UNMEASURED):
+        return math.nan
     if isinstance(value, str):
-        if value.strip().lower() in _UNMEASURED:
-            return None, "", False
         if (match := _TEXT.fullmatch(value[:100])) is None:
             raise WrongValueError(f"{quote(value)} isn't a number")
         number, unit = float(match[1]), match[2] or ""
-        if unit and unit != "%" and unit not in _FACTORS:
-            raise WrongValueError(f"{unit} isn't a known unit")
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
-            number, unit = float(value), ""
+            number = float(value)
         except OverflowError:
             raise WrongValueError("it is too large") from None
     else:
         raise WrongValueError("it isn't a number")
-    if math.isnan(number):
-        return None, "", False
-    return number, unit, as_written(value, units)
+    if unit and unit not in kind.units:
+        raise WrongValueError(f"{unit} isn't a unit of a {kind.name}")
+    written = as_written(value, units)
+    factor = kind.units[unit] if unit else kind.written if written else kind.documented
+    if not math.isnan(number) and not 0 <= number * factor <= kind.top:
+        hint = " as a share from 0 to 1; --units documented reads it as percent"
+        raise WrongValueError(f"{number:g} is out of range{hint * (kind is SHARE and written and not unit)}")
+    return number * factor
 
 
 @dataclass(frozen=True)
@@ -133,7 +120,7 @@ class ProfilerFrame:
 
     @property
     def measured(self) -> npt.NDArray[np.bool_]:
-        """Whether the frame has any value of each GPU."""
+        """Whether each GPU has any value in the frame."""
         columns = (self.util_pct, self.memory_pct, self.pcie_rx_mb_s, self.pcie_tx_mb_s)
         missing = np.isnan(np.array([*columns, self.nvlink_rx_mb_s, self.nvlink_tx_mb_s]))
         measured: npt.NDArray[np.bool_] = np.logical_not(missing.all(axis=0))
@@ -153,7 +140,7 @@ def read_frame(frame: Any, units: Units) -> ProfilerFrame:
     if len(set(names)) != len(names):
         raise WrongValueError("a frame's gpu_id lists a GPU twice")
 
-    def column(field: str, kind: _Kind) -> Values:
+    def column(field: str, kind: Kind) -> Values:
         values = frame.get(field)
         if values is None:
             return np.full(len(names), np.nan)
@@ -164,36 +151,22 @@ def read_frame(frame: Any, units: Units) -> ProfilerFrame:
         except WrongValueError as error:
             raise WrongValueError(f"{field}: {error}") from None
 
-    received, sent = column("dram_bandwidth_rx", _TRAFFIC), column("dram_bandwidth_tx", _TRAFFIC)
+    received, sent = column("dram_bandwidth_rx", TRAFFIC), column("dram_bandwidth_tx", TRAFFIC)
     if any(as_written(value, units) for value in frame.get("dram_bandwidth_rx") or ()):
         received, sent = sent, received
     return ProfilerFrame(
         us=moment(frame.get("time")),
         gpus=names,
-        util_pct=column("gpu_util", _SHARE),
-        memory_pct=column("gpu_memory", _SHARE),
+        util_pct=column("gpu_util", SHARE),
+        memory_pct=column("gpu_memory", SHARE),
         pcie_rx_mb_s=received,
         pcie_tx_mb_s=sent,
-        nvlink_rx_mb_s=column("gpu_bandwidth_rx", _TRAFFIC),
-        nvlink_tx_mb_s=column("gpu_bandwidth_tx", _TRAFFIC),
+        nvlink_rx_mb_s=column("gpu_bandwidth_rx", TRAFFIC),
+        nvlink_tx_mb_s=column("gpu_bandwidth_tx", TRAFFIC),
     )
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """Shares or bandwidths: the parser of one value, and the factors for whole arrays of plain ones."""
-
-    read: Callable[[Any, Units], float | None]
-    documented: float
-    written: float
-    top: float
-
-
-_SHARE = _Kind(share, 1, 100, 100)
-_TRAFFIC = _Kind(traffic, _FACTORS["GB/s"], _FACTORS["KiB/s"], _MOST_MB_S)
-
-
-def _column(values: list[Any], kind: _Kind, units: Units) -> Values:
+def _column(values: list[Any], kind: Kind, units: Units) -> Values:
     """Parse a frame's values of one field, plain ones at once. Raises WrongValueError."""
     if len(types := set(map(type, values))) == 1 and types <= {int, float, str}:
         with contextlib.suppress(ValueError, OverflowError):
@@ -201,8 +174,7 @@ def _column(values: list[Any], kind: _Kind, units: Units) -> Values:
             found: Values = numbers * (kind.written if as_written(values[0], units) else kind.documented)
             if not ((found < 0) | (found > kind.top)).any():
                 return found
-    read = [kind.read(value, units) for value in values]
-    return np.array([np.nan if value is None else value for value in read])
+    return np.array([parse(value, kind, units) for value in values])
 
 
 def moment(text: Any) -> int:

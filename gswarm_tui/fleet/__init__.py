@@ -1,1 +1,1 @@
-"""Pure knowledge about the fleet: state, history, filter, sessions. No I/O and no clock of its own."""
+"""State of the fleet: nodes, history, filter, sessions. Does no I/O; callers pass the time."""

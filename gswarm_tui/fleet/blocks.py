@@ -16,7 +16,7 @@ from gswarm_tui.fleet.history import Floats, Singles
 
 
 class DecodedBlocks(NamedTuple):
-    """The numbers of blocks with the same layout and row count, in single and in double precision.
+    """Numbers of several blocks with the same layout and row count, in single and in double precision.
 
     ``positions`` are the blocks' places in the decoded sequence. The arrays have the shape (columns, blocks,
     rows); NaN and infinite numbers mean that the value was not measured.
@@ -30,7 +30,7 @@ class DecodedBlocks(NamedTuple):
 
 
 def decode(blocks: Sequence[Block], most_rows: int) -> Iterator[DecodedBlocks]:
-    """Decode blocks, those of the same layout and row count together, about ``most_rows`` rows at a time."""
+    """Decode blocks; those with the same layout and row count together, about ``most_rows`` rows at once."""
     alike: dict[tuple[BlockLayout, int], list[int]] = {}
     for position, block in enumerate(blocks):
         alike.setdefault((block.layout, block.count), []).append(position)

@@ -33,7 +33,7 @@ class EnergyCounters(NamedTuple):
 
     @classmethod
     def known(cls, answers: Iterable[CounterValue]) -> EnergyCounters:
-        """Build them from each GPU's value and time."""
+        """Build counters from each GPU's value and time."""
         mj, at = np.array([*answers]).reshape(-1, 2).T
         return cls(mj, at)
 
@@ -44,19 +44,19 @@ class EnergyCounters(NamedTuple):
 
     @property
     def since(self) -> float:
-        """The oldest of the times; infinite where no counter was ever read."""
+        """The oldest time of a counter; infinite if a counter was never read."""
         return self.at if isinstance(self.at, float) else float(self.at.min(initial=math.inf))
 
     def updated(self, values: Floats, ts: float, *, silent: bool) -> EnergyCounters:
-        """Return them after the newest frame; ``silent`` if a counter is missing in it."""
+        """Return the counters after the newest frame; ``silent`` if the frame lacks a counter."""
         return self._replace_where(~np.isnan(values), values, ts) if silent else EnergyCounters(values, ts)
 
     def updated_late(self, values: Floats, ts: float) -> EnergyCounters:
-        """Return them after a late frame, which counts for counters not read since."""
+        """Return the counters after a late frame; counters that were read later keep their values."""
         return self._replace_where(~np.isnan(values) & (np.isnan(self.mj) | (self.at < ts)), values, ts)
 
     def select(self, selected: npt.NDArray[np.bool_]) -> EnergyCounters:
-        """Return those of some GPUs."""
+        """Return the counters of the selected GPUs."""
         return EnergyCounters(self.mj[selected], self.at if isinstance(self.at, float) else self.at[selected])
 
     def _replace_where(self, read: npt.NDArray[np.bool_], values: Floats, ts: float) -> EnergyCounters:
@@ -82,7 +82,7 @@ class CounterStep(NamedTuple):
     interval_s: float | None
 
     def energy_within(self, start: float) -> float:
-        """Return its joules in a period that began at ``start`` and contains the frame."""
+        """Return the step's joules in a period that began at ``start`` and contains the frame."""
         near = math.inf if self.interval_s is None else self.ts - NEIGHBOURS * self.interval_s
         counts = (self.before.at >= start) | (self.before.at > near)
         return float(energy_used(np.where(counts, self.before.mj, np.nan), self.now))

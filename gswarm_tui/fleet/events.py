@@ -17,7 +17,7 @@ from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 WAITING = "waiting"
 """Kind of the event that names the nodes that may still hold frames when a recording is left open."""
 ABANDONED = "abandoned"
-"""Kind of the event that names the nodes whose frames a closed recording did not wait for."""
+"""Kind of the event that names the nodes that still held frames when a recording was closed."""
 KINDS_DURING_RUN = ("gap", "mark")
 """Kinds of events whose time lies within the run, even if they are logged after it."""
 INTERVAL_CHANGED = "interval_changed"
@@ -94,7 +94,7 @@ class FrameArrived:
 
     @property
     def weight(self) -> int:
-        """Approximate size in memory in bytes, computed once."""
+        """Approximate bytes in memory, computed once."""
         known: int | None = self.__dict__.get("_weight")
         if known is None:
             known = self.__dict__["_weight"] = self._weigh()
@@ -189,7 +189,7 @@ def new_interval_ms(detail: str | None) -> int | None:
 
 
 def agent_data_lost(node: str, last_at: float | None, now: float) -> EventLogged:
-    """Return the event for an agent whose frames are gone, as after a reboot that clears ``/var/tmp``.
+    """Return the event for an agent whose unsent frames are gone, as after a reboot that clears ``/var/tmp``.
 
     ``last_at`` is the time of the newest frame received, None without one.
     """

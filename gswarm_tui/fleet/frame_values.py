@@ -1,4 +1,4 @@
-"""The numbers of frames in this catalogue's column order, whatever version of the agent sent them.
+"""Numbers of frames in the column order of this version's catalogue, for agents of any version.
 
 All frames of a tick are decoded together.
 """
@@ -72,7 +72,7 @@ def _frame_values(frames: Sequence[Frame]) -> list[FrameValues]:
 
 
 def gpu_totals(columns: Floats) -> list[GpuTotals]:
-    """Sum over the GPUs of each frame; the shape is (GPU metrics, frames, GPUs)."""
+    """Return the sums over the GPUs of each frame; ``columns`` has the shape (GPU metrics, frames, GPUs)."""
     values = columns[[UTIL, POWER]]
     measured = np.isfinite(values)
     totals, counts = np.where(measured, values, 0.0).sum(axis=2), measured.sum(axis=2)

@@ -25,7 +25,7 @@ Slot = tuple[int, int]
 """A row (time) and a seat (node) of a history block."""
 
 
-def reading_bytes(rows: int, columns: int, exact: int) -> int:
+def frame_bytes(rows: int, columns: int, exact: int) -> int:
     """Return the bytes of one frame's numbers, with ``exact`` columns in single precision."""
     return rows * (2 * columns + 2 * exact)
 
@@ -78,7 +78,7 @@ class HistoryAllocator:
         kind = capacity, rows, columns, *exact
         block = self._blocks.get(kind)
         if block is None or not block.free:
-            fit = BLOCK_BYTES // max(1, capacity * reading_bytes(rows, columns, len(exact)))
+            fit = BLOCK_BYTES // max(1, capacity * frame_bytes(rows, columns, len(exact)))
             block = HistoryBlock(max(1, min(self._nodes, fit)), capacity, rows, columns, exact)
             self._blocks[kind] = block
         return History(block)
@@ -159,7 +159,7 @@ class History:
         at = int(np.searchsorted(times, ts))
         return _first_values(times[:at][::-1], values[:at][::-1]), _first_values(times[at:], values[at:])
 
-    def readings(self, since: float = 0.0) -> tuple[Floats, Singles]:
+    def tables(self, since: float = 0.0) -> tuple[Floats, Singles]:
         """Return times (n,) and values (n, rows, columns) since a time, oldest first."""
         order = self._order(since)
         return self._times[order], self._tables(order)
@@ -224,7 +224,7 @@ HISTORY_SHORTEST = 120
 
 
 def _exact(metrics: Sequence[Metric]) -> tuple[int, ...]:
-    """Return the columns whose rounding a plot would show: counted or set, and beyond 2048."""
+    """Return the columns in which a plot would show half precision: counters and values beyond 2048."""
     units = ("MiB", "MHz", "tasks")
     return tuple(at for at, metric in enumerate(metrics) if metric.kind == COUNTER or metric.unit in units)
 
@@ -233,8 +233,8 @@ _EXACT_GPU_COLUMNS, _EXACT_HOST_COLUMNS = _exact(GPU_METRICS), _exact(HOST_METRI
 
 
 def history_length(nodes: int, gpus: int) -> int:
-    """Return how many frames of each node are kept for plots."""
-    a_tick = nodes * reading_bytes(max(gpus, 1), len(GPU_COLUMNS), len(_EXACT_GPU_COLUMNS))
+    """Return the number of frames of each node that are kept for plots."""
+    a_tick = nodes * frame_bytes(max(gpus, 1), len(GPU_COLUMNS), len(_EXACT_GPU_COLUMNS))
     return min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // max(1, a_tick)))
 
 

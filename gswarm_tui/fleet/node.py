@@ -37,7 +37,7 @@ class Standing(enum.Enum):
 
 
 def stale_after_s(interval_s: float) -> float:
-    """Return the seconds without a frame after which a node is stale: at least 1, lest 10 Hz flicker."""
+    """Return the seconds without a frame after which a node is stale: at least 1, or 10 Hz would flicker."""
     return max(1.0, STALE_INTERVALS * interval_s)
 
 
@@ -49,20 +49,20 @@ class LastFrame(NamedTuple):
 
 
 class FramePosition(NamedTuple):
-    """Frames ``missing`` before a frame in its agent run, and seconds since the frame before, or None."""
+    """Position of a frame in its agent run: frames ``missing`` before it, seconds since the frame before."""
 
     missing: int
     interval_s: float | None
 
 
 class FrameSequences:
-    """Newest frame of each agent run (life) of a node; the oldest runs are forgotten."""
+    """Newest frame of each agent run (life) of a node; keeps the latest ``MAX_LIVES`` runs."""
 
     def __init__(self) -> None:
         self._last: dict[str, LastFrame] = {}
 
     def accept(self, life: str, frame: Frame) -> FramePosition | None:
-        """Record a frame and return its place; None for a duplicate."""
+        """Record a frame and return its position; None for a duplicate."""
         last = self._last.get(life)
         if last is not None and frame.seq <= last.seq:
             return None
@@ -149,7 +149,7 @@ class NodeState:
 
     @property
     def processes(self) -> tuple[ProcessSample, ...]:
-        """The processes on its GPUs, as last sampled."""
+        """The processes on the node's GPUs, as last sampled."""
         return self.process_table.samples if self.process_table is not None else ()
 
     @property
@@ -186,22 +186,22 @@ class NodeState:
         """Return the rows of the job's GPUs."""
         return values if all(self.mine) else values[np.array(self.mine, dtype=bool)]
 
-    def energy_offset(self, reading: FrameValues) -> Floats:
+    def energy_offset(self, samples: FrameValues) -> Floats:
         """Return the counters (mJ) to subtract in the history, where single precision holds only differences.
 
         NaN for a GPU without a value so far.
         """
         if self.energy_base is None:
-            self.energy_base = reading.gpus[:, ENERGY].copy()
+            self.energy_base = samples.gpus[:, ENERGY].copy()
         return self.energy_base
 
     def history_values(self, column: int) -> Floats:
-        """Return a column of ``gpus`` as in the history: energy counts from the first value."""
+        """Return a column of ``gpus`` as the history holds it: energy counts from the first value."""
         values = self.gpus[:, column]
         return values - self.energy_base if column == ENERGY and self.energy_base is not None else values
 
     def keep_counters(self, counters: Iterable[tuple[GpuKey, CounterValue]]) -> None:
-        """Keep the latest counters of former GPUs, of as many as a node can have."""
+        """Store the latest counters of former GPUs, at most as many as a node can have GPUs."""
         for gpu, counter in counters:
             self.former_counters.pop(gpu, None)
             self.former_counters[gpu] = counter
@@ -222,11 +222,11 @@ def append_history(frames: Iterable[tuple[NodeState, float, FrameValues, float |
     """Append frames and their intervals to the histories of their nodes, many at once for speed."""
     gpus: dict[HistoryBlock, list[tuple[Slot, float | None, Floats, Floats]]] = {}
     hosts: dict[HistoryBlock, list[tuple[Slot, float | None, Floats]]] = {}
-    for node, ts, reading, interval_s in frames:
+    for node, ts, samples, interval_s in frames:
         if node.gpu_history is not None and node.host_history is not None:
-            one = node.gpu_history.reserve(ts), interval_s, reading.gpus, node.energy_offset(reading)
+            one = node.gpu_history.reserve(ts), interval_s, samples.gpus, node.energy_offset(samples)
             gpus.setdefault(node.gpu_history.block, []).append(one)
-            other = node.host_history.reserve(ts), interval_s, reading.host
+            other = node.host_history.reserve(ts), interval_s, samples.host
             hosts.setdefault(node.host_history.block, []).append(other)
     for block, entries in gpus.items():
         slots, intervals, tables, bases = zip(*entries, strict=True)

@@ -33,7 +33,7 @@ _WORST_FIRST = (
 def sort_nodes(
     nodes: Sequence[NodeState], order: Order, now: float, means: Sequence[float]
 ) -> list[NodeState]:
-    """Return the nodes sorted; ``means`` holds each one's shown metric, NaN (unmeasured) sorts last."""
+    """Return the nodes sorted; ``means`` holds each node's shown metric; unmeasured (NaN) sorts last."""
     if order is Order.GIVEN:
         return list(nodes)
     if order is Order.NAME:

@@ -1,4 +1,4 @@
-"""Sessions of the fleet: named intervals, any number at once, with their live means."""
+"""Sessions of the fleet: named intervals, which may overlap, with their live means."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Session:
 
     @property
     def running(self) -> bool:
-        """Whether it has no end yet."""
+        """Whether the session has no end yet."""
         return self.ended_at is None
 
     @property
@@ -48,19 +48,19 @@ class Session:
 
     @property
     def until(self) -> float:
-        """Its end, infinite while it runs."""
+        """The session's end, infinite while it runs."""
         return math.inf if self.ended_at is None else self.ended_at
 
     def seconds(self, now: float) -> float:
-        """Return its duration, so far if it runs."""
+        """Return the session's duration; up to ``now`` while it runs."""
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.started_at)
 
     def covers(self, ts: float) -> bool:
-        """Return whether a sample of this time belongs to it: from its start to before its end."""
+        """Return whether the session contains a time: from its start to before its end."""
         return self.started_at <= ts < self.until
 
     def partial(self, nodes: Collection[str], now: float, tolerance_s: float) -> str:
-        """Return "partial: 3 of 4 nodes" if some nodes don't cover all of it, else nothing.
+        """Return "partial: 3 of 4 nodes" if some nodes lack part of the session, else "".
 
         ``tolerance_s`` allows for the time before the first sample and since the last.
         """
@@ -69,7 +69,7 @@ class Session:
         return "" if complete == len(nodes) else f"partial: {complete:,} of {len(nodes):,} nodes"
 
     def add(self, node: str, sums: GpuTotals, energy_j: float, interval_s: float | None) -> None:
-        """Add one frame of a node.
+        """Add a node's frame to the figures.
 
         ``energy_j`` is the energy since the frame before, ``interval_s`` the time since then, None after a
         start or a gap.

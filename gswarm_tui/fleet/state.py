@@ -55,18 +55,18 @@ LATE_QUIET_S = 30.0
 
 
 class _PendingFrame(NamedTuple):
-    """A frame to be counted; ``before`` are the counters from which its energy counts."""
+    """A frame not yet added to the energy, which counts from the counters ``before`` it."""
 
     node: NodeState
     ts: float
-    reading: FrameValues
+    samples: FrameValues
     interval_s: float | None
     before: EnergyCounters
 
     def energy_within(self, start: float) -> float:
         """Return the joules of the job's GPUs in a period that began at ``start`` and contains the frame."""
         mine = np.array(self.node.mine, dtype=bool)
-        now = self.reading.gpus[mine, ENERGY]
+        now = self.samples.gpus[mine, ENERGY]
         return CounterStep(self.before.select(mine), now, self.ts, self.interval_s).energy_within(start)
 
 
@@ -128,8 +128,8 @@ class Fleet:
     def apply_frames(self, frames: Sequence[FrameArrived]) -> list[EventLogged]:
         """Apply frames as ``apply`` does, many at once for speed."""
         logged: list[EventLogged] = []
-        for event, reading in zip(frames, frame_values([event.frame for event in frames]), strict=True):
-            logged += self._frame(event, reading)
+        for event, samples in zip(frames, frame_values([event.frame for event in frames]), strict=True):
+            logged += self._frame(event, samples)
             if len(self._pending) >= BATCH_FRAMES:
                 self._count_pending()
         self._count_pending()
@@ -137,10 +137,10 @@ class Fleet:
 
     def _count_pending(self) -> None:
         pending, self._pending = self._pending, []
-        append_history((one.node, one.ts, one.reading, one.interval_s) for one in pending)
+        append_history((one.node, one.ts, one.samples, one.interval_s) for one in pending)
         by_gpus: dict[int, list[tuple[_PendingFrame, Floats]]] = {}
         for one in pending:
-            own = one.node.own(one.reading.gpus)
+            own = one.node.own(one.samples.gpus)
             by_gpus.setdefault(len(own), []).append((one, own))
         for group in by_gpus.values():
             self._count(*zip(*group, strict=True))
@@ -159,7 +159,7 @@ class Fleet:
                     session.add(one.node.name, of_own, energy_j, one.interval_s)
 
     def tick(self, now: float) -> list[EventLogged]:
-        """Return the events of nodes that went stale or unhealthy since the last call."""
+        """Return events for the nodes that became stale or unhealthy since the last call."""
         logged = []
         for node in self.nodes.values():
             age = node.age(now)
@@ -191,7 +191,7 @@ class Fleet:
                 self.nodes[name].lives.note(life, seq, ts_ns)
 
     def restore_energy(self, energy_j: float, counters: Mapping[GpuKey, CounterValue]) -> None:
-        """Restore a resumed recording's energy and the counters that it goes up to."""
+        """Restore a resumed recording's energy and its latest counters."""
         self.energy_j = energy_j
         for gpu, counter in sorted(counters.items(), key=lambda pair: pair[1][1]):
             if gpu[0] in self.nodes:
@@ -289,7 +289,7 @@ class Fleet:
         allocator = self._allocator if node.gpu_history is None else HistoryAllocator(1)
         node.set_history(empty_history(allocator, len(self.nodes), gpus))
 
-    def _frame(self, event: FrameArrived, reading: FrameValues) -> list[EventLogged]:
+    def _frame(self, event: FrameArrived, samples: FrameValues) -> list[EventLogged]:
         node, frame = self.nodes[event.node], event.frame
         hello = node.hello
         if node.former is not None and node.former.life == event.life:
@@ -301,47 +301,47 @@ class Fleet:
         logged = _gap(node, event.ts, place.missing)
         logged += [_from_note(event, hello, note) for note in frame.notes]
         if not _same_gpus(hello, node.hello):
-            own = reading.gpus[np.array(self._granted(node.name, hello), dtype=bool)]
+            own = samples.gpus[np.array(self._granted(node.name, hello), dtype=bool)]
             (counted,) = gpu_totals(own.T[:, np.newaxis])
             for session in self.sessions.covering(event.ts):
                 session.add(node.name, counted, 0.0, place.interval_s)
         elif node.last_ts is not None and event.ts < node.last_ts:
-            self._late(node, event, reading, place)
+            self._late(node, event, samples, place)
         else:
-            logged += self._newest(node, event, hello, reading, place)
+            logged += self._newest(node, event, hello, samples, place)
         return logged
 
     def _newest(
-        self, node: NodeState, event: FrameArrived, hello: Hello, reading: FrameValues, place: FramePosition
+        self, node: NodeState, event: FrameArrived, hello: Hello, samples: FrameValues, place: FramePosition
     ) -> list[EventLogged]:
         """Apply a frame that is the newest: the node shows it from now on."""
         frame = event.frame
-        self._pending.append(_PendingFrame(node, event.ts, reading, place.interval_s, node.counters))
-        node.gpus, node.host = reading.gpus, reading.host
+        self._pending.append(_PendingFrame(node, event.ts, samples, place.interval_s, node.counters))
+        node.gpus, node.host = samples.gpus, samples.host
         node.counters = node.counters.updated(
-            reading.gpus[:, ENERGY], event.ts, silent=reading.energy_missing
+            samples.gpus[:, ENERGY], event.ts, silent=samples.energy_missing
         )
         node.last_ts = event.ts
         if frame.processes is not None and node.hello and hello.process_columns == node.hello.process_columns:
             node.process_table = frame.processes
         logged = self._fresh(node, event) if event.at - event.ts < UNHEALTHY_S else []
-        return logged + self._throttling.update(event.node, event.ts, hello.gpus, reading.reasons)
+        return logged + self._throttling.update(event.node, event.ts, hello.gpus, samples.reasons)
 
-    def _late(self, node: NodeState, event: FrameArrived, reading: FrameValues, place: FramePosition) -> None:
+    def _late(self, node: NodeState, event: FrameArrived, samples: FrameValues, place: FramePosition) -> None:
         """Apply a frame older than the newest: it changes the history and sessions only.
 
         It splits the energy between the counters before and after it.
         """
         self._count_pending()
-        counters = reading.gpus[:, ENERGY]
+        counters = samples.gpus[:, ENERGY]
         self._pending.append(
-            _PendingFrame(node, event.ts, reading, place.interval_s, EnergyCounters(counters, event.ts))
+            _PendingFrame(node, event.ts, samples, place.interval_s, EnergyCounters(counters, event.ts))
         )
         node.counters = node.counters.updated_late(counters, event.ts)
         if node.gpu_history is None:
             return
         before, after = (RowValues(*map(node.own, one)) for one in node.gpu_history.around(event.ts, ENERGY))
-        now = node.own(counters - node.energy_offset(reading))
+        now = node.own(counters - node.energy_offset(samples))
         step = CounterStep(EnergyCounters(*before), now, event.ts, place.interval_s)
         self.energy_j += step.energy_correction(after, -math.inf, math.inf)
         for session in self.sessions.sessions.values():
@@ -399,7 +399,7 @@ class Fleet:
         for node in self.nodes.values():
             if node.gpu_history is None:
                 continue
-            _, tables = node.gpu_history.readings(session.started_at)
+            _, tables = node.gpu_history.tables(session.started_at)
             mine = np.array(node.mine, dtype=bool)
             own = tables.transpose(2, 0, 1)[:, :, mine].astype(np.float64)
             seconds = np.nan_to_num(node.gpu_history.intervals(session.started_at)).tolist()

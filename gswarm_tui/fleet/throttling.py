@@ -1,4 +1,4 @@
-"""Throttling of GPUs: one event when it begins and one when it ends."""
+"""Throttling of GPUs: logs an event when it begins and one when it ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUIET_S = 30.0
 
 
 def reason_names(reasons: int) -> str:
-    """Return the reasons that hold clocks down, as in "power cap, thermal (hardware)"; empty for none."""
+    """Return the throttle reasons as text: "power cap, thermal (hardware)", empty for none."""
     return ", ".join(name for bit, name in REASON_NAMES.items() if bit & reasons & WATCHED)
 
 

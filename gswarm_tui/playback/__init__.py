@@ -1,1 +1,1 @@
-"""Playing a recording: where in it, how fast, and the fleet at that time. Knows no file and no screen."""
+"""Playback of a recording: position, speed, timeline, and the fleet at the position."""

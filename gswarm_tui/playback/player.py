@@ -18,11 +18,11 @@ TICK_S = 0.1
 SLOW_TICK_S = 0.25
 """Tick at real-time speed or slower."""
 AHEAD_S = 2.0
-"""Read-ahead: this long of playing, and at least as many seconds of the recording."""
+"""Read-ahead: seconds of playing, and at least as many seconds of the recording."""
 APPLY_S = 0.05
-"""Longest time of applying events before the screen gets its turn."""
+"""Longest time that events are applied before the screen is drawn again."""
 NEAR_S, NEAR_FRAMES = 30.0, 5000
-"""Jumps forward by no more apply the events in between; longer ones rebuild the fleet."""
+"""Longest jump forward, in seconds and frames, that applies events; longer ones rebuild the fleet."""
 BATCH_FRAMES = 128
 """Frames that are applied at once."""
 TIMELINE_EVERY_S = 5.0
@@ -37,7 +37,7 @@ class ReplaySource(Protocol):
     running: bool
 
     def end(self) -> float:
-        """Return the end of what can be read now."""
+        """Return the time up to which the recording can be read now."""
 
     def events(self, since: float, until: float) -> list[Event]:
         """Return the events after ``since`` up to and including ``until``, in order."""
@@ -46,10 +46,10 @@ class ReplaySource(Protocol):
         """Return a new fleet as it was at a time, with at least the history that is shown first."""
 
     def histories(self, at: float) -> Mapping[str, NodeHistory]:
-        """Return the whole history of its nodes by name, where ``fleet`` returned less."""
+        """Return the whole history by node, where ``fleet`` returned less."""
 
     def timeline(self) -> ReplayTimeline:
-        """Return its sessions and jump targets."""
+        """Return the recording's sessions and jump targets."""
 
 
 class InThread(Protocol):
@@ -112,7 +112,7 @@ class Player:
 
     @property
     def wanted(self) -> float:
-        """The target of the jump under way; without one, the position."""
+        """The target of the current jump; without a jump, the position."""
         return self._shown if self._target is None else self._target
 
     async def ready(self) -> None:
@@ -153,16 +153,16 @@ class Player:
         self._wake.set()
 
     def reload_timeline(self) -> None:
-        """Read the timeline again, as sessions or marks changed."""
+        """Reload the timeline, because sessions or marks changed."""
         self._timeline_read_at = None
         self._wake.set()
 
     def add_session(self, event: SessionStarted) -> None:
-        """Add a backdated session, which events read so far lack."""
+        """Add a backdated session, which the events read so far don't contain."""
         self._apply_backdated(event, event.started_at)
 
     def add_mark(self, event: EventLogged) -> None:
-        """Add a backdated mark, which events read so far lack."""
+        """Add a backdated mark, which the events read so far don't contain."""
         self._apply_backdated(event, event.at)
 
     def _apply_backdated(self, event: Event, at: float) -> None:
@@ -192,7 +192,7 @@ class Player:
         return SLOW_TICK_S if self.playhead.speed <= 1 else TICK_S
 
     async def advance(self) -> None:
-        """Bring the fleet to the playhead, or as far as events were read."""
+        """Advance the fleet to the playhead, or as far as events were read."""
         try:
             if self._target is not None:
                 await self._jump()
@@ -204,7 +204,7 @@ class Player:
             self.playhead.move_to(self._shown)
 
     async def _jump(self) -> None:
-        """Jump to the latest target; one set meanwhile is the next."""
+        """Jump to the latest target, and then to targets set meanwhile."""
         while (at := self._target) is not None:
             await self._drop_reading()
             if self._is_nearby(at):
@@ -229,7 +229,7 @@ class Player:
         return nodes > 0 and 0 <= ahead_s <= NEAR_S and frames <= max(NEAR_FRAMES, nodes)
 
     async def _complete(self, at: float) -> None:
-        """Give the fleet, already shown, the rest of its history, unless another jump waits."""
+        """Add the rest of the history to the shown fleet, unless another jump waits."""
         if self._target != at:
             return
         histories = await self._in_thread(self.source.histories, at)

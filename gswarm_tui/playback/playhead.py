@@ -23,7 +23,7 @@ class Playhead:
         self._since = clock()
 
     def clamp(self, at: float) -> float:
-        """Return the nearest time between start and end."""
+        """Return the time, limited to the range from start to end."""
         return min(max(at, self.start), self.end)
 
     @property
@@ -50,7 +50,7 @@ class Playhead:
             self.paused = False
 
     def pause(self) -> None:
-        """Stay position."""
+        """Stop at the current position."""
         self._at, self.paused = self.at, True
 
     def change_speed(self, by: int) -> None:

@@ -1,4 +1,4 @@
-"""A recording in a file as a source of the player, finished or still being written."""
+"""Source of the player: a recording in a file, finished or still being written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gswarm_tui.store.sql.schema import micros
 
 
 class RecordedSource:
-    """One recording; see ``ReplaySource``.
+    """Source that reads one recording from a file; see ``ReplaySource``.
 
     ``until`` returns how far a running recording can be read; None for one that has ended. ``live`` is the
     running recording's fleet, which has nodes, sessions and marks sooner than the file.
@@ -38,7 +38,7 @@ class RecordedSource:
         self._builder = FleetBuilder(self.recording)
 
     def end(self) -> float:
-        """Return the end of what can be read now."""
+        """Return the time up to which the recording can be read now."""
         return self.recording.end if self._until is None else self._until()
 
     def events(self, since: float, until: float) -> list[Event]:
@@ -52,11 +52,11 @@ class RecordedSource:
         return self._builder.fleet(at)
 
     def histories(self, at: float) -> dict[str, NodeHistory]:
-        """Return the whole history of its nodes by name, where ``fleet`` returned less. Raises StoreError."""
+        """Return the whole history by node, where ``fleet`` returned less. Raises StoreError."""
         return self._builder.histories(at)
 
     def timeline(self) -> ReplayTimeline:
-        """Return its sessions, warnings, errors and marks. Raises StoreError."""
+        """Return the recording's sessions, warnings, errors and marks. Raises StoreError."""
         return ReplayTimeline(self._sessions(), list(jump_targets(self._landmarks())))
 
     def _sessions(self) -> list[SessionRange]:

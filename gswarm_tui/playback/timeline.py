@@ -10,7 +10,7 @@ from gswarm_agent.frame import ERROR, INFO, WARNING
 
 MARK = "mark"
 SAME_TIME_S = 0.001
-"""Times closer than this are the same: the target at the position isn't the next one."""
+"""Times closer than this count as the same, so that a jump leaves the current target."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class JumpTarget:
 
     at: float
     kind: str
-    words: str
+    description: str
 
 
 KINDS = (INFO, MARK, WARNING, ERROR)
@@ -36,7 +36,7 @@ KINDS = (INFO, MARK, WARNING, ERROR)
 
 
 class ReplayTimeline:
-    """Sessions and targets, in the order of their times."""
+    """Sessions and jump targets of a recording, ordered by time."""
 
     def __init__(self, sessions: Sequence[SessionRange] = (), targets: Sequence[JumpTarget] = ()) -> None:
         self.sessions = tuple(sorted(sessions, key=lambda one: one.start))
@@ -58,5 +58,5 @@ class ReplayTimeline:
         return self.targets[place - 1] if place else None
 
     def between(self, start: float, end: float) -> tuple[JumpTarget, ...]:
-        """The targets from a time up to, without, another."""
+        """Return the targets from ``start`` to before ``end``."""
         return self.targets[bisect_left(self._times, start) : bisect_left(self._times, end)]

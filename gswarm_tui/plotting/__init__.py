@@ -1,4 +1,4 @@
-"""Plots of sessions: their data from a recording, and their drawing. The only home of matplotlib."""
+"""Plots of sessions: loads their data from a recording and draws them. Only this room uses matplotlib."""
 
 from __future__ import annotations
 

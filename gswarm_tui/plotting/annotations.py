@@ -41,7 +41,7 @@ class Incident:
 
 @dataclass(frozen=True)
 class OverlappingSession:
-    """Another session, in seconds after the period's start, cut to the period."""
+    """Another session that overlaps the period; times in seconds after the period's start."""
 
     name: str
     begin: float

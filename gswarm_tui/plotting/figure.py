@@ -182,7 +182,7 @@ class FigureBuilder:
         )
 
     def _lines(self, drawn: list[Axes]) -> None:
-        """Draw the lines of marks through all panels, unless they are too many."""
+        """Draw a line through all panels for each mark, unless there are too many."""
         marks = self._data.marks
         if not marks or len(marks) > panels.MAX_LINES:
             return

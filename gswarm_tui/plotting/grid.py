@@ -1,4 +1,4 @@
-"""Samples of many GPUs or nodes in bins of equal time, computed by the database.
+"""Samples of many GPUs or nodes, aggregated by the database in bins of equal time.
 
 A sample covers the interval before it. A bin holds the maximum of the samples in it, or their mean weighted
 by how much of the bin they cover, and NaN without any. So values don't depend on where samples fall in bins,
@@ -97,7 +97,7 @@ _FACTS = ("memory_total_mib", "power_limit_w", "sm_clock_max_mhz", "mem_clock_ma
 
 
 class GridRows:
-    """Rows of a grid, and the row of each id in the database.
+    """Rows of a grid, with the row of each GPU or node id in the database.
 
     A GPU or node with a new id, as after a reboot, keeps its row.
     """
@@ -118,7 +118,7 @@ class GridRows:
 
 
 def bins_for(period: Period, rows: int, interval_ms: int, most: int = MAX_BINS) -> tuple[int, int]:
-    """Return the number of bins and their width in µs: no finer than the samples or the picture."""
+    """Return the number of bins and their width in µs, no finer than the samples or the picture's pixels."""
     whole = max(1, round(period.seconds * 1e6))
     seen = min(most, max(MIN_BINS, MAX_CELLS // max(1, rows)))
     width = max(interval_ms * 1000, -(-whole // seen))

@@ -41,7 +41,7 @@ _LETTER_PT = style.SMALL * 0.56
 
 
 def scale(grid: MetricGrid) -> tuple[float, float]:
-    """Return the ends of a metric's scale in the unit shown; fixed ones if known."""
+    """Return the lowest and highest value of a metric's scale, in the unit shown."""
     metric, factor = grid.metric, shown_unit(grid.metric).factor
     known = grid.values[np.isfinite(grid.values)]
     highest = float(known.max()) if known.size else 0.0
@@ -234,7 +234,7 @@ def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: st
 
 
 def frame(axes: Axes) -> None:
-    """Draw some round values on the left with grid lines."""
+    """Draw the value axis: a few round values on the left with grid lines."""
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(axis="y")
@@ -419,7 +419,7 @@ def _labels(
 
 
 def _distinct_times(times: Sequence[float], seconds: float) -> list[float]:
-    """Drop times that would be drawn at the same place."""
+    """Return the times without those that would be drawn over another."""
     return list({round(at / max(seconds, 1e-9) * _PLACES): at for at in times}.values())
 
 

@@ -51,7 +51,7 @@ def load_plot_data(
     all_of_them: bool = True,
     most_bins: int = MAX_BINS,
 ) -> PlotData:
-    """Load all data of a plot; with ``all_of_them``, unmeasured choices are an error.
+    """Load all data of a plot; with ``all_of_them``, an unmeasured metric is an error.
 
     Raises:
         UserError: there is nothing to draw, or a metric or value was never measured.

@@ -20,7 +20,7 @@ INNER, OUTER = LIGHT_COLOURS.anchors[2], LIGHT_COLOURS.anchors[1]
 GRID = LIGHT_COLOURS.surface
 GAP, GAP_LINES = "#dcd6d0", "#bdb4aa"
 HATCHED: Any = {"facecolor": GAP, "edgecolor": GAP_LINES, "hatch": "//////", "linewidth": 0}
-"""Look of times without data."""
+"""Hatching that marks times without data."""
 SEVERITY = {"error": LIGHT_COLOURS.error, "warning": LIGHT_COLOURS.warning}
 VALUES = ("#36598c", "#b0561f", "#2f8f6b", "#8a4f9e")
 """Colours of mark values, distinct with any colour vision."""

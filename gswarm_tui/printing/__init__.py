@@ -1,1 +1,1 @@
-"""How answers look in a terminal and in files."""
+"""Output of results in terminals and files."""

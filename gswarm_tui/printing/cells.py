@@ -1,4 +1,4 @@
-"""Values as text: readable in tables, exact in files, without control characters for the terminal."""
+"""Formatting of values: readable in tables, exact in files, without control characters."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def parse_output_options(arguments: argparse.Namespace) -> OutputOptions:
 
 
 def write(result: Result, options: OutputOptions, *, unlike: Path | None = None) -> None:
-    """Print a result, or write it to its file, complete or not at all.
+    """Print a result, or write it to a file that appears only when complete.
 
     ``unlike`` is the recording, which must not be overwritten. Raises UserError, StoreError.
     """
@@ -97,7 +97,7 @@ def write(result: Result, options: OutputOptions, *, unlike: Path | None = None)
 
 @contextlib.contextmanager
 def text_out(options: OutputOptions, unlike: Path | None = None) -> Iterator[TextIO]:
-    """Open standard output, or a file that appears when complete. Raises UserError, StoreError."""
+    """Open standard output, or a file that appears only when complete. Raises UserError, StoreError."""
     if options.out is None:
         yield sys.stdout
         return
@@ -107,7 +107,7 @@ def text_out(options: OutputOptions, unlike: Path | None = None) -> Iterator[Tex
 
 @contextlib.contextmanager
 def atomic_file(path: Path, unlike: Path | None = None) -> Iterator[Path]:
-    """Create a file that replaces ``path`` if all goes well. Raises UserError, StoreError."""
+    """Create a temporary file that replaces ``path`` on success. Raises UserError, StoreError."""
     if _same(path, unlike):
         raise UserError(f"{printable(str(path))} is the recording itself; name another file with -o.")
     if path.is_dir():
@@ -156,7 +156,7 @@ def rows_that_fit() -> int:
 
 
 def shown(result: Result) -> tuple[Iterator[list[str]], frozenset[int]]:
-    """Return the rows formatted for people, and the columns that are numbers."""
+    """Return the rows as readable texts, and the indexes of the numeric columns."""
     batches = iter(result.batches)
     first: list[tuple[Any, ...]] = []
     for batch in batches:

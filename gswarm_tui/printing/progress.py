@@ -47,13 +47,13 @@ class Progress:
         self.hide()
 
     def hide(self) -> None:
-        """Remove the line for good, before results are printed."""
+        """Erase the line and stop, before results are printed."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def report(self, share: float) -> None:
-        """Set the share done, from 0 to 1; from any thread."""
+        """Set the share done, from 0 to 1; any thread may call it."""
         self._share = share
 
     def _run(self) -> None:

@@ -17,11 +17,11 @@ _GAP = "  "
 _MIN_TEXT_CELLS = 10
 """Minimum cells of a cut text before a column is hidden."""
 _LAYOUT_ROWS = 5_000
-"""Rows that are held in memory to compute the widths."""
+"""Number of first rows from which the column widths are computed."""
 
 
 def width_of(out: TextIO) -> int | None:
-    """Return the width of a terminal; None if ``out`` is none."""
+    """Return the width of a terminal; None if ``out`` isn't a terminal."""
     if not out.isatty():
         return None
     return shutil.get_terminal_size().columns

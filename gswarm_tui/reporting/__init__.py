@@ -1,1 +1,1 @@
-"""Reports: one self-contained HTML page about a session, without scripts."""
+"""Reports on sessions: each is one self-contained HTML page without scripts."""

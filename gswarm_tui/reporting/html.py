@@ -1,4 +1,4 @@
-"""Safe building of HTML: every text is escaped, unless it is ``Html``."""
+"""Functions that build HTML and escape every text that isn't ``Html``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _VOID = {"meta", "br", "hr"}
 
 
 class Html(str):
-    """Text that is HTML, not to be escaped."""
+    """HTML text, which ``tag`` doesn't escape."""
 
     __slots__ = ()
 
 
 def tag(element: str, /, *parts: object, **attributes: str | None) -> Html:
-    """Build an element, escaping parts that aren't ``Html``; ``class_`` is class."""
+    """Build an element and escape the parts that aren't ``Html``; ``class_`` sets the class."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
         for key, value in attributes.items()
@@ -50,7 +50,7 @@ def table(
 
 
 def fact_list(facts: Iterable[tuple[str, object]]) -> Html:
-    """Return a list of names with their values."""
+    """Return an HTML list of names with their values."""
     parts = (part for name, value in facts for part in (tag("dt", name), tag("dd", value)))
     return tag("dl", *parts, class_="facts")
 

@@ -1,4 +1,4 @@
-"""Building of a report: loads its data, draws its plots as inline SVG and assembles the page."""
+"""Report builder: loads the data, draws the plots as inline SVG and assembles the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gswarm_tui.reporting.report_data import load_report_data
 from gswarm_tui.store.querying.results import QuerySource
 
 MAX_BINS = 600
-"""Enough for the width of a page, and few enough for a small file."""
+"""Bins of a plot: enough for the width of a page, few enough for a small file."""
 MOST_VALUES = 4
 _MAPS = ("util",)
 _CURVES = ("util", "power", "mem", "temp", "nvtx", "pcierx")

@@ -1,4 +1,4 @@
-"""Data of a report beside its plots, loaded from a recording."""
+"""Data of a report's tables, loaded from a recording."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class PlayingViewer(FleetViewer):
             return
         player.seek(stop.at)
         self.update_view()
-        self.show_notice(stop.words)
+        self.show_notice(stop.description)
 
     def action_speed(self, by: int) -> None:
         """Play faster or slower."""

@@ -456,7 +456,7 @@ def test_frames_applied_at_once_equal_frames_applied_singly(granted: set[int]) -
     assert one_by_one.sessions.sessions == at_once.sessions.sessions
     assert one.gpu_history is not None
     assert other.gpu_history is not None
-    for mine, others in zip(one.gpu_history.readings(), other.gpu_history.readings(), strict=True):
+    for mine, others in zip(one.gpu_history.tables(), other.gpu_history.tables(), strict=True):
         np.testing.assert_array_equal(mine, others)
 
 

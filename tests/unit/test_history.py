@@ -42,7 +42,7 @@ def test_history_precision_suits_plots_and_energy_sums(number: float, energy_mj:
     history = HistoryAllocator(1).history(3, 1, 2, exact=(1,))
     for second, value in enumerate((number, np.nan, 1e15)):
         add(history, second, [[value, energy_mj]])
-    _, tables = history.readings()
+    _, tables = history.tables()
     np.testing.assert_allclose(tables[:, 0, 0], [number, np.nan, 4_192_256], rtol=1e-3)
     np.testing.assert_allclose(tables[:, 0, 1], energy_mj, rtol=1e-7)
     for column in (0, 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from io import BufferedReader, BytesIO
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from gswarm_agent.metrics import GPU_METRICS
 from gswarm_tui import cli
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
-from gswarm_tui.exchange.profiler_values import Units, WrongValueError, share, traffic
+from gswarm_tui.exchange.profiler_values import SHARE, TRAFFIC, Units, WrongValueError, parse
 from gswarm_tui.fleet.events import Event, EventLogged
 from tests.unit.exchange_recording import STRANGE, run, session, tables
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
@@ -259,14 +260,14 @@ def test_units_option_overrides_the_default() -> None:
         ("45.2%", Units.AUTO, 45.2),
         ("45.2", Units.DOCUMENTED, 45.2),
         (0.452, Units.WRITTEN, 45.2),
-        ("NaN", Units.AUTO, None),
-        (float("nan"), Units.AUTO, None),
-        (None, Units.AUTO, None),
-        (" N/A ", Units.AUTO, None),
+        ("NaN", Units.AUTO, math.nan),
+        (float("nan"), Units.AUTO, math.nan),
+        (None, Units.AUTO, math.nan),
+        (" N/A ", Units.AUTO, math.nan),
     ],
 )
-def test_share_is_parsed_into_percent(value: Any, units: Units, percent: float | None) -> None:
-    assert share(value, units) == (None if percent is None else pytest.approx(percent))
+def test_share_is_parsed_into_percent(value: Any, units: Units, percent: float) -> None:
+    assert parse(value, SHARE, units) == pytest.approx(percent, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -281,16 +282,16 @@ def test_share_is_parsed_into_percent(value: Any, units: Units, percent: float |
     ],
 )
 def test_bandwidth_is_parsed_into_mb_s(value: Any, mb_s: float) -> None:
-    assert traffic(value, Units.AUTO) == pytest.approx(mb_s)
+    assert parse(value, TRAFFIC, Units.AUTO) == pytest.approx(mb_s)
 
 
 @pytest.mark.parametrize(
     "value", ["fast", "1 furlong", True, [1], {}, -1, "-0.1", 1e300, 10**400, "1_0", float("inf")]
 )
 def test_impossible_values_are_refused(value: Any) -> None:
-    for read in (share, traffic):
+    for kind in (SHARE, TRAFFIC):
         with pytest.raises(WrongValueError):
-            read(value, Units.AUTO)
+            parse(value, kind, Units.AUTO)
 
 
 def frame(**changes: Any) -> str:
@@ -303,7 +304,7 @@ def frame(**changes: Any) -> str:
     [
         ("", "line 1: the file ends too early"),
         ("[1, 2]", "line 1: it isn't a JSON object"),
-        ("\x7fELF", "line 1: it isn't a JSON object"),
+        ("\x7fELF", "line 1: not JSON: invalid char in json text"),
         ('{"a": 1', "line 1: the file ends too early"),
         (json.dumps(written(), indent=2)[:-300], "the file ends too early"),
         ('{"frames": [{"time": 1,}]}', "line 1: not JSON: invalid object key"),
@@ -388,6 +389,18 @@ def test_json_stream_reads_members_and_elements_across_lines(line_length: int) -
         ("c", {"d": None, "e": {}}),
     ]
     assert stream.line == lines.count("\n") + 1
+
+
+def test_json_stream_reads_a_bare_nan_as_null() -> None:
+    stream = JsonStream(BufferedReader(BytesIO(b'{"a": [NaN, NaN,NaN ], "b":NaN, "c": "NaN"}')))
+    assert [value for _, value in stream.members("frames")] == [[None] * 3, None, "NaN"]
+
+
+@pytest.mark.parametrize("size", [7, 8, 9, 10])
+def test_json_stream_reads_a_bare_nan_across_chunks(size: int) -> None:
+    stream = JsonStream(BufferedReader(BytesIO(b'{"abc":NaN, "d": [NaN]}')))
+    text = b"".join(iter(lambda: stream.read(size), b""))
+    assert json.loads(text) == {"abc": None, "d": [None]}
 
 
 def test_json_stream_refuses_a_gigantic_value(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,8 +184,8 @@ def test_fleet_at_a_time_equals_the_replayed_fleet(replay: RecordedSource, secon
         assert one.processes == other.processes
         assert (one.gpu_history is None) is (other.gpu_history is None)
         if one.gpu_history is not None and other.gpu_history is not None:
-            times, values = one.gpu_history.readings()
-            other_times, other_values = other.gpu_history.readings()
+            times, values = one.gpu_history.tables()
+            other_times, other_values = other.gpu_history.tables()
             np.testing.assert_array_equal(times, other_times)
             np.testing.assert_allclose(values, other_values, rtol=1e-6)
             intervals = one.gpu_history.intervals(), other.gpu_history.intervals()
@@ -214,8 +214,8 @@ def test_whole_history_equals_that_of_a_replayed_fleet(replay: RecordedSource) -
     for name, ring in rings.items():
         known = fleet.nodes[name].gpu_history
         assert known is not None
-        times, values = ring.gpus.readings()
-        known_times, known_values = known.readings()
+        times, values = ring.gpus.tables()
+        known_times, known_values = known.tables()
         np.testing.assert_array_equal(times, known_times)
         np.testing.assert_array_equal(values, known_values)
 
@@ -230,7 +230,7 @@ def test_history_does_not_depend_on_the_size_of_pieces(
         known = whole.nodes[name]
         assert node.gpu_history is not None
         assert known.gpu_history is not None
-        for one, other in zip(node.gpu_history.readings(), known.gpu_history.readings(), strict=True):
+        for one, other in zip(node.gpu_history.tables(), known.gpu_history.tables(), strict=True):
             np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(node.energy_base, known.energy_base)
 
@@ -256,8 +256,8 @@ def test_fleet_before_the_first_frame_has_unknown_nodes(replay: RecordedSource) 
 def test_timeline_has_sessions_and_jump_targets(replay: RecordedSource) -> None:
     track = replay.timeline()
     assert [session.name for session in track.sessions] == ["warm_up", "train"]
-    assert any("XID 79" in stop.words for stop in track.targets)
-    assert not any("connected" in stop.words for stop in track.targets)
+    assert any("XID 79" in stop.description for stop in track.targets)
+    assert not any("connected" in stop.description for stop in track.targets)
 
 
 def test_ended_processes_disappear_in_replay(tmp_path: Path) -> None:

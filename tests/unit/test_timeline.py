@@ -19,7 +19,7 @@ def test_targets_are_found_forward_and_back() -> None:
     seen, at = [], 0.0
     while (stop := TRACK.after(at)) is not None:
         at = stop.at
-        seen.append(stop.words)
+        seen.append(stop.description)
     assert seen == ["train begins", "n1:0 throttled", "n1 lost", "later begins", "train ends"]
     back = []
     while (stop := TRACK.before(at)) is not None:
@@ -29,8 +29,8 @@ def test_targets_are_found_forward_and_back() -> None:
 
 
 def test_running_session_has_no_end_target() -> None:
-    assert [stop.words for stop in TRACK.between(140, 1e9)] == ["later begins", "train ends"]
+    assert [stop.description for stop in TRACK.between(140, 1e9)] == ["later begins", "train ends"]
 
 
 def test_session_bounds_are_info_targets() -> None:
-    assert {stop.kind for stop in TRACK.targets if "begins" in stop.words} == {INFO}
+    assert {stop.kind for stop in TRACK.targets if "begins" in stop.description} == {INFO}
