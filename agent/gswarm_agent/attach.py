@@ -52,7 +52,7 @@ def attach(name: str, top: str, serve: Serve, hold: bool = False) -> int:
     if hold:
         import signal
 
-        agent = peer_pid(connection)
+        agent, _ = peer(connection)
         signal.signal(signal.SIGTERM, lambda number, _frame: _forward_signal(agent, number))
     agent_silent, input_open = _thread.allocate_lock(), _thread.allocate_lock()
     agent_silent.acquire()
@@ -130,13 +130,13 @@ def connect(folder: Folder) -> _socket.socket:
     return connection
 
 
-def peer_pid(connection: _socket.socket) -> int:
-    """Return the ID of the process at the other end of a connection."""
+def peer(connection: _socket.socket) -> tuple[int, int]:
+    """Return the process ID and the user ID at the other end of a connection."""
     import struct
 
     layout = struct.Struct("3i")
-    pid, _, _ = layout.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, layout.size))
-    return int(pid)
+    pid, uid, _ = layout.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, layout.size))
+    return pid, uid
 
 
 def start(folder: Folder, serve: Serve) -> bytes:

@@ -23,14 +23,15 @@ _CHUNK = 65536
 class AgentConnection:
     """One head, or a short request for the status or with a mark.
 
-    A head may pass a pipe along with its first bytes: everything for it is written to that pipe then.
+    ``reading`` is the descriptor to wait on. A head may pass a pipe along with its first bytes: all bytes for
+    it is written to that pipe then.
     """
 
     def __init__(self, delivery: Delivery, reading: int, writing: int, peer: Optional[socket.socket]) -> None:
         self.delivery = delivery
         self.has_unsent = False
         self.closes_at: Optional[float] = None
-        self._reading = reading
+        self.reading = reading
         self._writing = writing
         self._socket = peer
         self._may_bring_pipe = peer is not None
@@ -44,15 +45,10 @@ class AgentConnection:
         peer.setblocking(False)
         return cls(delivery, peer.fileno(), peer.fileno(), peer)
 
-    @property
-    def reading(self) -> int:
-        """The descriptor to wait on for bytes of the other side."""
-        return self._reading
-
     def receive(self) -> bytes:
         """Return the bytes that have arrived; empty at the end. Raises OSError."""
         if self._socket is None or not self._may_bring_pipe:
-            return os.read(self._reading, _CHUNK)
+            return os.read(self.reading, _CHUNK)
         import socket  # slow to import, and not needed on standard streams
 
         data, descriptors, _, _ = socket.recv_fds(self._socket, _CHUNK, 1)
@@ -66,9 +62,9 @@ class AgentConnection:
     def wait_for_room(self, selector: selectors.BaseSelector, unsent: bool) -> None:
         """Wake the selector when the other side can take more, as long as bytes are ``unsent``."""
         self.has_unsent = unsent
-        if self._writing == self._reading:
+        if self._writing == self.reading:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
-            selector.modify(self._reading, events, selector.get_key(self._reading).data)
+            selector.modify(self.reading, events, selector.get_key(self.reading).data)
         elif unsent:
             selector.register(self._writing, selectors.EVENT_WRITE, lambda: None)
         else:
@@ -76,16 +72,16 @@ class AgentConnection:
 
     def close(self, selector: selectors.BaseSelector) -> None:
         """Close the connection; a pipe first, because the relay ends it as soon as its socket closes."""
-        selector.unregister(self._reading)
+        selector.unregister(self.reading)
         if self._socket is None:
             with suppress(OSError):
                 os.set_blocking(self._writing, True)  # other processes may write to it afterwards
-        if self._writing != self._reading:
+        if self._writing != self.reading:
             if self.has_unsent:
                 selector.unregister(self._writing)
             os.close(self._writing)
         if self._socket is None:
-            os.close(self._reading)
+            os.close(self.reading)
         else:
             self._socket.close()
 
@@ -109,7 +105,7 @@ class AgentConnection:
     def reply(self, text: str) -> bool:
         """Reply to a request; return whether more may follow on this connection."""
         with suppress(OSError):
-            if self._socket is not None and self._writing == self._reading:
+            if self._socket is not None and self._writing == self.reading:
                 self._socket.sendall(text.encode())
             else:
                 os.write(self._writing, text.encode())  # short, and nothing else is in the pipe

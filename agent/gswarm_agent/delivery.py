@@ -19,8 +19,8 @@ _BATCH_BYTES = 256 * 1024
 class Delivery:
     """Sends a head the frames that it lacks: of former lives, oldest first, then of this one.
 
-    ``wall_ns`` is the clock of this life. Pongs overtake frames. A spool in memory only forgets frames when
-    they are sent, because no other connection will follow.
+    ``wall_ns`` is the clock of this life. Pongs overtake frames. ``ended`` is set once the bye is taken.
+    A spool in memory forgets frames when they are sent, because no other connection will follow.
     Without ``compress`` a connection needs 100 KB less.
     """
 
@@ -38,7 +38,7 @@ class Delivery:
         self._sent = 0
         self._magic_sent = False
         self._bye: Optional[Bye] = None
-        self._ended = False
+        self.ended = False
 
     def receive(self, data: bytes) -> Iterator[Message]:
         """Yield the head's messages, except pings, which get their pong. Raises WireError."""
@@ -81,20 +81,15 @@ class Delivery:
         """Send a bye next, and nothing after that."""
         self._bye = self._bye or Bye(reason)
 
-    @property
-    def ended(self) -> bool:
-        """Whether the bye has been taken."""
-        return self._ended
-
     def take(self) -> bytes:
         """Return the next bytes to send; empty if nothing waits."""
         magic = b"" if self._magic_sent else MAGIC
         self._magic_sent = True
-        if self._ended:
+        if self.ended:
             return b""
         parts = [encode(self._replies.popleft()()) for _ in range(len(self._replies))]
         if self._bye is not None:
-            self._ended = True
+            self.ended = True
             parts.append(encode(self._bye))
         elif self._start is not None:
             parts += self._next_former() or self._next_of_this_life(self._start)

@@ -5,9 +5,7 @@ Quick to import, because training loops make marks.
 
 from __future__ import annotations
 
-import _socket
 import os
-import struct
 from contextlib import suppress
 
 from gswarm_agent import attach
@@ -35,9 +33,8 @@ def connect(folder: Folder) -> socket.socket:
 
 def is_own(connection: socket.socket) -> bool:
     """Return whether the process at the other end belongs to this user."""
-    layout = struct.Struct("3i")
-    _, uid, _ = layout.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, layout.size))
-    return bool(uid == os.geteuid())
+    _, uid = attach.peer(connection)
+    return uid == os.geteuid()
 
 
 def send_request(connection: socket.socket, request: bytes, timeout_s: float = _TIMEOUT_S) -> Any:
@@ -71,7 +68,7 @@ def status(recording: str = "", top: str = "") -> List[Dict[str, Any]]:
 
 def _status_of(folder: Folder) -> Dict[str, Any]:
     with suppress(OSError, ValueError), connect(folder) as connection:
-        pid = attach.peer_pid(connection)
+        pid, _ = attach.peer(connection)
         return {"pid": pid, "lives": send_request(connection, STATUS)}
     from gswarm_agent.spool import Spool
 

@@ -8,8 +8,6 @@ were missed.
 
 from __future__ import annotations
 
-import gc
-import threading
 import time
 
 from gswarm_agent.frame import TABLES, Frame
@@ -59,16 +57,11 @@ class SystemWatch:
 
 
 class Schedule:
-    """The next deadline. All times are nanoseconds; the first deadline is the moment of creation."""
+    """The next deadline, ``due``. Times are monotonic nanoseconds; the first deadline is at once."""
 
     def __init__(self, interval_ms: int, monotonic_ns: int) -> None:
         self._interval = clamp_interval(interval_ms) * _MS
-        self._due = monotonic_ns
-
-    @property
-    def due(self) -> int:
-        """Monotonic time of the next deadline."""
-        return self._due
+        self.due = monotonic_ns
 
     @property
     def interval_ms(self) -> int:
@@ -81,8 +74,8 @@ class Schedule:
         The next is the whole multiple of the interval in wall time that is nearest to one interval later, so
         setting the wall clock moves it by at most half an interval.
         """
-        missed = max(0, (monotonic_ns - self._due) // self._interval)
-        served = self._due + missed * self._interval
+        missed = max(0, (monotonic_ns - self.due) // self._interval)
+        served = self.due + missed * self._interval
         self._set_next(served + self._interval, wall_ns - monotonic_ns)
         return max(0, monotonic_ns - served) / _MS, missed
 
@@ -94,41 +87,7 @@ class Schedule:
     def _set_next(self, target: int, wall_minus_monotonic: int) -> None:
         wall = target + wall_minus_monotonic
         nearest = (wall + self._interval // 2) // self._interval * self._interval
-        self._due = nearest - wall_minus_monotonic
-
-
-def run_until_stopped(
-    probe: Probe,
-    started: threading.Event,
-    introduce: Callable[[], Optional[Sampler]],
-    deliver: Callable[[Frame], None],
-    *,
-    reintroduce: Callable[[], None],
-    wanted: Callable[[], int] = lambda: 0,
-) -> None:
-    """Introduce a probe to the head once ``started`` is set, and deliver frames until the sampler is stopped.
-
-    ``introduce`` returns None if the end came first. ``reintroduce`` is called after a frame with notes, as
-    the capabilities may have changed. ``wanted`` returns how many more frames to deliver after the stop.
-    Closes the probe at the end.
-    """
-
-    def take(frame: Frame) -> None:
-        deliver(frame)
-        if frame.notes:
-            reintroduce()
-
-    try:
-        started.wait()
-        sampler = introduce()
-        if sampler:
-            gc.freeze()  # these objects stay: searching them for garbage would delay a tick by 10 ms
-            gc.enable()
-            sampler.run(take)
-            for _ in range(wanted()):
-                take(sampler.take())
-    finally:
-        probe.close()
+        self.due = nearest - wall_minus_monotonic
 
 
 class Sampler:
@@ -183,16 +142,7 @@ class Sampler:
         late_ms, missed = self._schedule.serve(monotonic_ns, wall_ns)
         samples = self._probe.read(monotonic_ns)
         self._seq += 1
-        return TABLES.frame(
-            seq=self._seq,
-            ts_ns=wall_ns,
-            late_ms=late_ms,
-            missed=missed,
-            gpus=samples.gpus,
-            host=samples.host,
-            processes=samples.processes,
-            notes=samples.notes,
-        )
+        return TABLES.frame(self._seq, wall_ns, late_ms, missed, **vars(samples))
 
     def run(self, deliver: Callable[[Frame], None]) -> None:
         """Deliver a frame at each deadline until stopped."""

@@ -13,6 +13,7 @@ ends with that connection.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import selectors
@@ -32,7 +33,7 @@ from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.mark import MarkError, Marks, read_request
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.requests import STATUS, is_own
-from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval, run_until_stopped
+from gswarm_agent.sampler import Sampler, SystemWatch, clamp_interval
 from gswarm_agent.spool import MIB, Spool
 from gswarm_agent.wire import (
     ENDED_BY,
@@ -148,12 +149,11 @@ def make_hello(
 
 
 class Server:
-    """Everything of an agent but the sampling, which is the main thread's.
+    """The agent of one spool: serves heads in a second thread, and samples in the main one.
 
-    ``run`` is the second thread. The main thread waits for ``started``, gets its sampler from
-    ``introduce``, puts frames until that is stopped, calls ``end_sampling``, and ``finish`` when ``run`` has
-    returned. Without ``threaded`` one thread does both, for many servers that share a selector, and calls
-    ``handle_due`` for ``run``.
+    ``run`` is the second thread. The main thread calls ``sample``, ``end_sampling`` and, when ``run`` has
+    returned, ``finish``. Without ``threaded`` one thread runs many servers that share a selector: it awaits
+    ``started``, gets a sampler from ``introduce``, puts its frames, and calls ``handle_due`` for ``run``.
 
     With a spool in memory only, the server ends with its first connection.
     """
@@ -183,8 +183,8 @@ class Server:
         self._sampler: Optional[Sampler] = None
         self._introduced: Optional[Hello] = None
         self._interval_ms = 0
-        self._ending = ""
-        self._inbox: Deque[Union[Hello, Frame]] = deque()
+        self.ending = ""  # the reason, once the sampling has to end
+        self.inbox: Deque[Union[Hello, Frame]] = deque()
         self._marks = Marks()
         self._sampling = True
         self._spilled = False
@@ -199,15 +199,36 @@ class Server:
 
     # The main thread's side.
 
+    def sample(self, probe: Probe, simulated: bool) -> None:
+        """Sample from a head's start until the end, then as often as waiting marks need. Closes the probe."""
+        try:
+            self.started.wait()
+            sampler = self.introduce(probe, simulated)
+            if sampler is None:
+                return
+            gc.freeze()  # these objects stay: searching them for garbage would delay a tick by 10 ms
+            gc.enable()
+
+            def deliver(frame: Frame) -> None:
+                self.put(frame)
+                if frame.notes:  # the capabilities may have changed
+                    self.reintroduce(probe)
+
+            sampler.run(deliver)
+            for _ in range(self._marks.frames_needed):
+                deliver(sampler.take())
+        finally:
+            probe.close()
+
     def introduce(self, probe: Probe, simulated: bool) -> Optional[Sampler]:
         """Begin a new life; return the sampler to run, or None if the server ends already."""
         facts = probe.facts()
         with self._lock:
-            if self._ending:
+            if self.ending:
                 return None
             self._sampler = Sampler(probe, self._interval_ms, self.watch)
         self._introduced = make_hello(facts, self._sampler.interval_ms, simulated)
-        self._inbox.append(self._introduced)  # it goes with the first frame, or at the next tick
+        self.inbox.append(self._introduced)  # it goes with the first frame, or at the next tick
         return self._sampler
 
     def reintroduce(self, probe: Probe) -> None:
@@ -221,8 +242,8 @@ class Server:
         """Deliver a frame: at once to a head that has taken all before, else by the other thread."""
         if self._serving.acquire(blocking=False):
             try:
-                if self._head is not None and not (self._head.has_unsent or self._inbox or self._ending):
-                    self._inbox.append(frame)
+                if self._head is not None and not (self._head.has_unsent or self.inbox or self.ending):
+                    self.inbox.append(frame)
                     self._store_inbox()
                     self._send(self._head)
                     return
@@ -230,12 +251,8 @@ class Server:
                 self._serving.release()
         self._put(frame)
 
-    def frames_needed(self) -> int:
-        """Return how many frames the waiting marks need after the sampler has stopped."""
-        return self._marks.frames_needed
-
     def _put(self, message: Union[Hello, Frame]) -> None:
-        self._inbox.append(message)
+        self.inbox.append(message)
         self._wake()
 
     def end_sampling(self, failure: str = "") -> None:
@@ -306,26 +323,16 @@ class Server:
         for connection in list(self._connections):
             self._send(connection)
 
-    @property
-    def behind(self) -> bool:
-        """Whether frames wait to be taken into the spool."""
-        return bool(self._inbox)
-
-    @property
-    def ending(self) -> bool:
-        """Whether the sampling has to end."""
-        return bool(self._ending)
-
     def is_over(self) -> bool:
         """Return whether the server has ended; sends the bye when all else is done."""
-        if not self._ending or self._sampling or self._inbox:
+        if not self.ending or self._sampling or self.inbox:
             return False
-        if not self._spilled and self._ending != STOPPED:
+        if not self._spilled and self.ending != STOPPED:
             self._spilled = True
             self._spool.spill()
         if self._head is not None and (self._spool.empty or time.monotonic() >= self._ends_by):
             left = self._spool.on_disk and not self._head.delivery.all_sent
-            self._head.end(self._ending + (FRAMES_REMAIN if left else ""))
+            self._head.end(self.ending + (FRAMES_REMAIN if left else ""))
             self._send(self._head)
         return self._head is None
 
@@ -341,16 +348,16 @@ class Server:
     def _end(self, reason: str, patience_s: float) -> None:
         """Stop sampling; then give the head so long to acknowledge."""
         with self._lock:
-            if not self._ending:
-                self._ending = clip_text(reason)
+            if not self.ending:
+                self.ending = clip_text(reason)
                 self._ends_by = time.monotonic() + patience_s
             if self._sampler:
                 self._sampler.stop()
         self.started.set()
 
     def _store_inbox(self) -> None:
-        while self._inbox:
-            message = self._inbox.popleft()
+        while self.inbox:
+            message = self.inbox.popleft()
             if isinstance(message, Frame):
                 self._spool.put(self._marks.put_on(message))
                 continue
@@ -375,7 +382,7 @@ class Server:
                     self._drop(connection)
         if now >= self._job_ends:
             self._end(JOB_ENDED, SIGNAL_S)
-        if self._ending:
+        if self.ending:
             return
         # A head that acknowledges nothing may be cut off, which isn't noticed for minutes.
         waited_s = self._spool.waited_ns(self.watch.wall_ns()) / 1e9
@@ -437,7 +444,7 @@ class Server:
         if request == STATUS:
             return json.dumps([vars(waiting) for waiting in self._spool.waiting()])
         try:
-            if self._hello is None or self._ending:
+            if self._hello is None or self.ending:
                 raise MarkError("its agent isn't sampling")
             self._marks.add(*read_request(request), self.watch.wall_ns())
         except MarkError as error:
@@ -458,7 +465,7 @@ class Server:
             return
         elif isinstance(message, Ack):
             self._spool.acknowledge(message.life, message.seq)
-            if self._ending in (STOPPED, SENT_ALL):
+            if self.ending in (STOPPED, SENT_ALL):
                 self._ends_by = time.monotonic() + STOP_S
         elif isinstance(message, SetInterval):
             self._set_interval(message.interval_ms)
@@ -538,15 +545,7 @@ def _run(server: Server, signals: Signals, make_probe: Optional[Callable[[], Pro
         if make_probe is None:
             server.started.wait()
         else:
-            probe = make_probe()
-            run_until_stopped(
-                probe,
-                server.started,
-                lambda: server.introduce(probe, simulated),
-                server.put,
-                reintroduce=lambda: server.reintroduce(probe),
-                wanted=server.frames_needed,
-            )
+            server.sample(make_probe(), simulated)
     except Exception as error:
         import traceback
 

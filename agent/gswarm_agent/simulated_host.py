@@ -41,7 +41,7 @@ class _SimulatedAgent:
         """Take the sample that is due; return whether the agent still runs."""
         if self.sampler is not None:
             self._server.put(self.sampler.take())
-            if self._server.behind:
+            if self._server.inbox:
                 self._server.handle_due()
         return self._continues()
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import msgpack
 
-VERSION = 1
+VERSION = 2
 MAX_REQUEST = 4 * 1024 * 1024
 MAX_REPLY = 64 * 1024 * 1024
 LENGTH = struct.Struct(">I")
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # naive UTC, like the database
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -27,55 +26,30 @@ class MessageError(Exception):
     """Raised for an invalid or too long message."""
 
 
-def _pack(values: Any) -> bytes:
-    packed: bytes = msgpack.packb(values)
-    return packed
-
-
-def _unpack(data: bytes) -> Any:
-    return msgpack.unpackb(data)
-
-
-# The types that msgpack lacks: type, code, encoder, decoder.
-_EXTENSIONS: tuple[tuple[type, int, Callable[[Any], bytes], Callable[[bytes], Any]], ...] = (
-    (datetime, 1, lambda v: _pack(_of_datetime(v)), lambda d: _to_datetime(*_unpack(d))),
-    (date, 2, lambda v: _pack(v.toordinal()), lambda d: date.fromordinal(_unpack(d))),
-    (time, 3, lambda v: v.isoformat().encode(), lambda d: time.fromisoformat(d.decode())),
-    (
-        timedelta,
-        4,
-        lambda v: _pack((v.days, v.seconds, v.microseconds)),
-        lambda d: timedelta(*_unpack(d)),
-    ),
-    (Decimal, 5, lambda v: str(v).encode(), lambda d: Decimal(d.decode())),
-    (UUID, 6, lambda v: v.bytes, lambda d: UUID(bytes=d)),
-    (int, 7, lambda v: str(v).encode(), lambda d: int(d.decode())),
+# The types that msgpack lacks, sent as text: type, code, encoder, decoder.
+_EXTENSIONS: tuple[tuple[type, int, Callable[[Any], str], Callable[[str], Any]], ...] = (
+    (datetime, 1, datetime.isoformat, datetime.fromisoformat),
+    (date, 2, date.isoformat, date.fromisoformat),
+    (time, 3, time.isoformat, time.fromisoformat),
+    (timedelta, 4, lambda v: f"{v // _MICROSECOND}", lambda text: int(text) * _MICROSECOND),
+    (Decimal, 5, str, Decimal),
+    (UUID, 6, str, UUID),
+    (int, 7, str, int),
 )
 _DECODERS = {code: read for _, code, _, read in _EXTENSIONS}
-
-
-def _of_datetime(value: datetime) -> tuple[int, int | None]:
-    offset = value.utcoffset()
-    micros = (value.replace(tzinfo=None) - _EPOCH) // _MICROSECOND
-    return micros, None if offset is None else offset // timedelta(seconds=1)
-
-
-def _to_datetime(micros: int, offset_s: int | None) -> datetime:
-    value = _EPOCH + timedelta(microseconds=micros)
-    return value if offset_s is None else value.replace(tzinfo=timezone(timedelta(seconds=offset_s)))
 
 
 def _pack_extension(value: Any) -> Any:
     for kind, code, write, _ in _EXTENSIONS:
         if isinstance(value, kind):
-            return msgpack.ExtType(code, write(value))
+            return msgpack.ExtType(code, write(value).encode())
     return str(value)
 
 
 def _unpack_extension(code: int, data: bytes) -> Any:
     if (read := _DECODERS.get(code)) is None:
         raise MessageError(f"unknown type {code}")
-    return read(data)
+    return read(data.decode())
 
 
 def _wrap_large_integers(value: Any) -> Any:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gswarm_agent.attach import connect, peer_pid
+from gswarm_agent.attach import connect, peer
 from gswarm_agent.folder import Folder
 from gswarm_agent.frame import Frame
 from gswarm_agent.wire import MAGIC, Ack, Decoder, Start, Stop, encode
@@ -134,7 +134,7 @@ class Attached:
         self._reader.start()
         self.wait_for(1)
         with closing(connect(Folder.find([str(folder)], f"{RECORDING}@{NODE}"))) as connection:
-            self.pid = peer_pid(connection)
+            self.pid, _ = peer(connection)
 
     def __enter__(self) -> Attached:
         return self

@@ -19,7 +19,7 @@ from typing import Any, cast
 import duckdb
 import pytest
 
-from gswarm_agent.attach import peer_pid
+from gswarm_agent.attach import peer
 from gswarm_agent.spool import ENDED
 from gswarm_tui.cli import main
 from gswarm_tui.commands import recover
@@ -152,7 +152,7 @@ def test_frames_lost_with_a_killed_agent_are_reported_as_a_gap(path: Path) -> No
     eventually(lambda: numbered() > told + 3, "frames that only the agent has")
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(folder / "serve"))
-        os.kill(peer_pid(connection), signal.SIGKILL)
+        os.kill(peer(connection)[0], signal.SIGKILL)
     eventually(lambda: agents_of(uid)[0]["pid"] is None, "the agent's end")
     assert agents_of(uid)[0]["lives"] == []
     lost = numbered() - len(frames_on(path))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 import time
 
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.frame import Frame, GpuFacts, HostFacts
 from gswarm_agent.probes.base import TickSamples
-from gswarm_agent.sampler import Sampler, Schedule, SystemWatch, run_until_stopped
+from gswarm_agent.sampler import Sampler, Schedule, SystemWatch
 
 SECOND = 1_000_000_000
 WALL_AT_ZERO = 1_700_000_000 * SECOND
@@ -186,21 +184,3 @@ def test_a_running_life_does_not_see_a_step_of_the_nodes_clock(monkeypatch: pyte
     first, second = watch.wall_ns(), watch.wall_ns()
     assert before - 1_000_000 <= first <= second
     assert SystemWatch().wall_ns() < before
-
-
-def test_garbage_collection_is_enabled_from_the_first_frame_on() -> None:
-    watch, started, gc_enabled = FakeWatch(), threading.Event(), []
-    sampler = Sampler(SlowProbe(watch), 1000, watch)
-    started.set()
-
-    def deliver(_frame: Frame) -> None:
-        gc_enabled.append(gc.isenabled())
-        sampler.stop()
-
-    gc.disable()
-    try:
-        run_until_stopped(SlowProbe(watch), started, lambda: sampler, deliver, reintroduce=lambda: None)
-    finally:
-        gc.unfreeze()
-        gc.enable()
-    assert gc_enabled == [True]
