@@ -31,9 +31,9 @@ from gswarm_tui.reporting.report import build_report
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.viewer import Viewer
+from tests.integration.plot_recording import record_runs, record_training
 from tests.tui.deck import Deck
 from tests.tui.scene import BEGINNING, Scene, scene
-from tests.unit.plot_recording import record_runs, record_training
 
 FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
 LETTER = 20.0

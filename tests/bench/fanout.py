@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 
 from tests.bench.figures import BenchOptions, Figure
+from tests.integration import sshd
+from tests.integration.heads import clear
 from tests.terminal import InTerminal
-from tests.unit import sshd
-from tests.unit.heads import clear
 
 PROBE = 'import nvitop, msgpack; print("there")'
 INTERVAL_MS = 10_000

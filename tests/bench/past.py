@@ -25,7 +25,7 @@ from tests.bench.nodes import Nodes
 from tests.bench.processes import rss_mib, share_of_a_core
 from tests.bench.start import PROGRAM
 from tests.bench.watched import Reader
-from tests.unit import sshd
+from tests.integration import sshd
 
 CORE_PCT = 80.0
 """So much of a core may be used before frames wait for it."""

@@ -14,7 +14,7 @@ import pytest
 from tests.bench.__main__ import BENCHES
 from tests.bench.figures import Figure, markdown
 from tests.bench.processes import with_agents
-from tests.unit.sshd import SSHD
+from tests.integration.sshd import SSHD
 
 AT_ONCE = 2
 """They wait most of the time, for agents, for a screen to settle; other tests run beside them."""

@@ -16,7 +16,7 @@ import pytest
 from gswarm_agent.frame import INFO
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import EventLogged
-from tests.unit.plot_recording import recorded
+from tests.integration.plot_recording import recorded
 
 DATABASE = "gswarm-job4711.duckdb"
 

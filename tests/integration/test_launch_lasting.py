@@ -27,7 +27,7 @@ from gswarm_tui.launch.node_status import query_status
 from gswarm_tui.launch.srun import SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh import launcher as ssh_launcher
-from tests.unit.sshd import SSHD, SshServer, running
+from tests.integration.sshd import SSHD, SshServer, running
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from gswarm_tui.launch.bootstrap import Bootstrap
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.asyncssh_internals import read_options
 from gswarm_tui.launch.ssh.attempt import Attempt, _load_key_pairs
-from tests.unit.sshd import SSHD, SshServer, new_key, public, running
+from tests.integration.sshd import SSHD, SshServer, new_key, public, running
 
 INVALID_NODE_NAMES = ["-oProxyCommand=x", "a b", "a;b", "$(id)", "", "gpu01\n", "a/b", "gpu'01", "x" * 300]
 

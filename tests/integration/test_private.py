@@ -14,7 +14,7 @@ import pytest
 
 from gswarm_agent.folder import tops
 from gswarm_tui.printing.formats import atomic_file
-from tests.unit.heads import agents_of, eventually, head, nothing_left, rows
+from tests.integration.heads import agents_of, eventually, head, nothing_left, rows
 from tests.unit.store_recording import arrived, gpu_row, introduced, record
 
 SECRET = "zq7zq7zq7"

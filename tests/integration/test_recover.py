@@ -33,7 +33,7 @@ from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.saved_options import restore_options, save_options
 from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.recording.recorder import Recorder
-from tests.unit.heads import PATIENCE_S, agents_of, eventually, head, nothing_left, rows
+from tests.integration.heads import PATIENCE_S, agents_of, eventually, head, nothing_left, rows
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 
 SETTINGS = parse([], {"HOME": "/nowhere"})

@@ -24,7 +24,7 @@ from gswarm_tui.launch.ssh.asyncssh_internals import (
     read_options,
     signature_algorithms,
 )
-from tests.unit.sshd import free_port, new_key, public
+from tests.integration.sshd import free_port, new_key, public
 
 CONFIG = """
 Host gpu*

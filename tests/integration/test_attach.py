@@ -17,8 +17,8 @@ import gswarm_agent
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.spool import ENDED, FULL
 from gswarm_agent.wire import SENT_ALL, Ack, Bye, JobEnds, Lost, Ping, Pong, SetInterval, Stop
-from tests.unit.agent_node import Node, disconnect, gone, hear_of, kill, lives, sequences, until
-from tests.unit.agent_process import Agent
+from tests.integration.agent_node import Node, disconnect, gone, hear_of, kill, lives, sequences, until
+from tests.integration.agent_process import Agent
 
 
 def test_the_agent_continues_without_a_head_and_the_next_head_gets_its_frames(node: Node) -> None:

@@ -16,7 +16,7 @@ from gswarm_agent.frame import TABLES, ProcessSample
 from gswarm_agent.probes.processes import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import GpuProcess, Return, Scenario, build
-from tests.unit.probe_driver import NamedSamples, OnGpu, ProbeProcess
+from tests.integration.probe_driver import NamedSamples, OnGpu, ProbeProcess
 
 SECOND = 1_000_000_000
 NOBODY = 4_194_303

@@ -18,7 +18,7 @@ from gswarm_tui.exchange import time_windows as windows_module
 from gswarm_tui.exchange.time_windows import windows
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.querying.file_source import FileSource
-from tests.unit.exchange_recording import STRANGE, run, session, tables
+from tests.integration.exchange_recording import STRANGE, run, session, tables
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
 
 H100 = "NVIDIA H100"

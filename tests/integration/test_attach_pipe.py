@@ -13,8 +13,8 @@ import time
 
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.wire import MAGIC, Decoder, Message, Start, encode
-from tests.unit.agent_node import Node, disconnect, kill, sequences, until
-from tests.unit.agent_process import PATIENCE_S
+from tests.integration.agent_node import Node, disconnect, kill, sequences, until
+from tests.integration.agent_process import PATIENCE_S
 
 SMALL = 4096
 

@@ -38,7 +38,7 @@ from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
 from gswarm_tui.plotting.timescale import clock_ticks, elapsed_ticks, short_time, zone_name
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.recorder import Recorder
-from tests.unit.plot_recording import record_training
+from tests.integration.plot_recording import record_training
 from tests.unit.store_recording import INFO as WHAT
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, query, record
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.requests import status
-from tests.unit.agent_process import PATIENCE_S, Agent
+from tests.integration.agent_process import PATIENCE_S, Agent
 
 
 class Node:

@@ -388,7 +388,9 @@ async def test_folder_is_closed_to_other_users(running: RunningHead, environ: Ma
 
 async def test_next_head_removes_the_folder_of_a_killed_one(environ: Mapping[str, str], path: Path) -> None:
     code = (
-        "import sys, os, asyncio; from pathlib import Path; from tests.unit.test_control import RunningHead\n"
+        "import sys, os, asyncio\n"
+        "from pathlib import Path\n"
+        "from tests.integration.test_control import RunningHead\n"
         "async def main():\n"
         "    environ = {'XDG_RUNTIME_DIR': sys.argv[2]}\n"
         "    await RunningHead(Path(sys.argv[1]), environ).control.start()\n"

@@ -149,7 +149,7 @@ def test_a_query_sees_every_row_once_during_sorting(path: Path) -> None:
 
 _WRITER = """
 import sys
-from tests.unit.test_store_sorting import *
+from tests.integration.test_store_sorting import *
 database = Database(Path(sys.argv[1]))
 sorter = Sorter(database)
 for stretch in range(50):
@@ -250,7 +250,7 @@ def test_a_file_with_a_write_ahead_log_is_not_rewritten(path: Path) -> None:
 
 _COMPACTOR = """
 import sys, threading
-from tests.unit.test_store_sorting import *
+from tests.integration.test_store_sorting import *
 database = Database(Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.readline()

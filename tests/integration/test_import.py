@@ -19,7 +19,7 @@ from gswarm_tui import cli
 from gswarm_tui.exchange.json_stream import JsonStream, MalformedError
 from gswarm_tui.exchange.profiler_values import SHARE, TRAFFIC, Units, WrongValueError, parse
 from gswarm_tui.fleet.events import Event, EventLogged
-from tests.unit.exchange_recording import STRANGE, run, session, tables
+from tests.integration.exchange_recording import STRANGE, run, session, tables
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
 
 

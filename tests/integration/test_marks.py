@@ -32,8 +32,8 @@ from gswarm_agent.mark import (
 )
 from gswarm_agent.wire import MAGIC, MAX_MESSAGE, Ack, Decoder, Stop, encode
 from gswarm_agent.wire_payload import MAX_NOTES, MAX_TEXT
-from tests.unit.agent_node import Node, disconnect, gone, hear_of, kill, until
-from tests.unit.agent_process import Agent
+from tests.integration.agent_node import Node, disconnect, gone, hear_of, kill, until
+from tests.integration.agent_process import Agent
 
 HELLO = Hello("1", "l", 1000, False, HostFacts("n", "b"), (), {}, (), (), ())
 FRAME = HELLO.tables.frame(1, 10**18, 0.0, 0, gpus=(), host=None)

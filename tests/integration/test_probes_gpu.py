@@ -7,8 +7,8 @@ import pytest
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_agent.metrics import GPU_METRICS, RATE
 from tests.cluster.standin import Return, Scenario, read_counters
-from tests.unit.probe_driver import ProbeProcess
-from tests.unit.probe_stage import Stage, about, values
+from tests.integration.probe_driver import ProbeProcess
+from tests.integration.probe_stage import Stage, about, values
 
 RATES = {metric.name for metric in GPU_METRICS if metric.kind == RATE}
 

@@ -25,7 +25,7 @@ from tests.cluster.standin import (
     build,
     read_counters,
 )
-from tests.unit.standin_caller import Caller, environment
+from tests.integration.standin_caller import Caller, environment
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from gswarm_agent.wire import (
     Stop,
     encode,
 )
-from tests.unit.agent_process import Agent
+from tests.integration.agent_process import Agent
 
 PROBE = SimulatedNode(Simulation())
 

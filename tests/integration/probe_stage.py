@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.standin import Scenario
-from tests.unit.probe_driver import NamedSamples, ProbeProcess
+from tests.integration.probe_driver import NamedSamples, ProbeProcess
 
 
 class Stage:

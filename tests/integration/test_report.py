@@ -20,7 +20,7 @@ from gswarm_tui.analysis.summary import Summary, summarize
 from gswarm_tui.fleet.events import Event, EventLogged, SessionChanged, SessionStarted, SessionStopped
 from gswarm_tui.reporting.report import build_report
 from gswarm_tui.store.querying.file_source import FileSource
-from tests.unit.plot_recording import record_training
+from tests.integration.plot_recording import record_training
 from tests.unit.store_recording import T0, arrived, gpu_row, host_row, introduced, process_row, record
 
 BERLIN = ZoneInfo("Europe/Berlin")

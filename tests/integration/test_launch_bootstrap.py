@@ -17,7 +17,7 @@ from gswarm_tui.launch.base import LaunchError, Retry, check_name, clean, last_l
 from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, Greeting, greet
 from gswarm_tui.launch.bundle import own_bundle
 from gswarm_tui.launch.process import ProcessChannel
-from tests.unit.agent_node import Node
+from tests.integration.agent_node import Node
 
 SHELLS = [path for name in ("sh", "bash", "zsh", "tcsh", "fish") if (path := shutil.which(name)) is not None]
 TOOLS = ["base64", "gzip", "head", "id", "mkdir", "mktemp", "mv", "rm", "sh", "sha256sum", "stat", "tar"]

@@ -17,10 +17,10 @@ from gswarm_agent.frame import Frame
 from gswarm_tui.commands import mark
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
-from tests.unit.agent_node import Node
+from tests.integration.agent_node import Node
+from tests.integration.test_control import RunningHead
+from tests.integration.test_marks import hear_marks
 from tests.unit.store_recording import query
-from tests.unit.test_control import RunningHead
-from tests.unit.test_marks import hear_marks
 
 UID = "0f1e2d3c-0000-4000-8000-000000000001"
 

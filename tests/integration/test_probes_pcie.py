@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gswarm_agent.probes.pcie import GpuPoller
 from tests.cluster.standin import Return, Scenario
-from tests.unit.probe_driver import NamedSamples
-from tests.unit.probe_stage import Stage, about, values
+from tests.integration.probe_driver import NamedSamples
+from tests.integration.probe_stage import Stage, about, values
 
 # At 10 GB/s a counter wraps (2**32 bytes) every 430 ms; ticks are further apart.
 FAST_MB_S, READ_EVERY_S = 10_000, 0.5

@@ -1,4 +1,4 @@
-"""Fixtures of the unit tests."""
+"""Fixtures of tests with real processes: agents, and a node with a simulated NVML."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent_node import Node, kill, running_in
-from tests.unit.agent_process import Agent
-from tests.unit.probe_stage import Stage
+from tests.integration.agent_node import Node, kill, running_in
+from tests.integration.agent_process import Agent
+from tests.integration.probe_stage import Stage
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from gswarm_agent.frame import Frame, Hello
 from gswarm_agent.wire import Ack, Bye, Stop
 from gswarm_tui.launch.bundle import own_bundle
 from tests.agent_pythons import VERSIONS, agent_pythons
-from tests.unit.agent_node import Node, disconnect, gone, sequences, until
-from tests.unit.agent_process import Agent
+from tests.integration.agent_node import Node, disconnect, gone, sequences, until
+from tests.integration.agent_process import Agent
 
 
 @pytest.fixture(scope="module")
