@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Callable
-from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import Unpack
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
-from gswarm_tui.common.colours import DARK
 from gswarm_tui.common.errors import RecordingUnreadableError
 from gswarm_tui.common.quantities import age, clock, plural
-from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.common.time_input import TimeInputError, parse_start, split_start
 from gswarm_tui.fleet.events import SessionStarted
 from gswarm_tui.fleet.sessions import Session, suggest_name
@@ -21,16 +19,13 @@ from gswarm_tui.hub import Hub
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import LIVE, PAST
 from gswarm_tui.tui.feeds import LiveFeed, PastFeed
-from gswarm_tui.tui.playing import PlayingViewer
+from gswarm_tui.tui.fleet_viewer import FleetOptions, FleetViewer
 from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, PickDialog
-
-if TYPE_CHECKING:
-    from gswarm_tui.analysis.queries import RecordingQueries
 
 INTERVALS_MS = (MIN_INTERVAL_MS, 200, 500, 1000, 2000, 5000, 10_000, 30_000, MAX_INTERVAL_MS)
 
 
-class GswarmApp(PlayingViewer):
+class GswarmApp(FleetViewer):
     """App over a running hub.
 
     It never starts or stops links or the recorder: the caller does, once the first screen is ``painted`` and
@@ -42,24 +37,10 @@ class GswarmApp(PlayingViewer):
         self,
         hub: Hub,
         *,
-        title: str = "",
-        theme: str = DARK,
-        metric: str = "util_pct",
-        timezone: tzinfo | None = None,
         past: Callable[[], Player] | None = None,
-        open_queries: Callable[[], RecordingQueries] | None = None,
-        history: QueryHistory | None = None,
+        **options: Unpack[FleetOptions],
     ) -> None:
-        super().__init__(
-            LiveFeed(hub),
-            LIVE,
-            title=title,
-            theme=theme,
-            metric=metric,
-            timezone=timezone,
-            open_queries=open_queries,
-            history=history,
-        )
+        super().__init__(LiveFeed(hub), LIVE, **options)
         self.hub = hub
         self.painted = asyncio.Event()
         self._past = past
@@ -155,12 +136,7 @@ class GswarmApp(PlayingViewer):
                     FormField(
                         "name", suggest_name(s.name for s in self.hub.fleet.sessions.sessions.values())
                     ),
-                    FormField(
-                        "started",
-                        self._start_proposed(),
-                        "now, 30s or 2m ago, 14:05",
-                        self._wrong_since,
-                    ),
+                    FormField("started", self._start_proposed(), "now, 30s, 2m, 14:05", self._wrong_since),
                 ],
             ),
             self._start_session,

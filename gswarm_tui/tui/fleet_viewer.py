@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import tzinfo
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Unpack
 
-from gswarm_tui.common.colours import DARK
-from gswarm_tui.common.query_history import QueryHistory
+from gswarm_tui.common.time_input import SEEK_HINT, SeekTimeError, parse_seek_time
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.sessions import Session
+from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.dialogs import FormDialog, FormField
 from gswarm_tui.tui.screens.events import EventsScreen
 from gswarm_tui.tui.screens.fleet import FleetScreen
 from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.host import Feed
 from gswarm_tui.tui.screens.node import NodeScreen
 from gswarm_tui.tui.screens.sessions import SessionsScreen
-from gswarm_tui.tui.viewer import Viewer
+from gswarm_tui.tui.viewer import Viewer, ViewerOptions
 
-if TYPE_CHECKING:
-    from gswarm_tui.analysis.queries import RecordingQueries
+REPEAT_S = 2.0
+"""While playing, going back to an event skips those in the last seconds: they were shown just now."""
+
+
+class FleetOptions(ViewerOptions, total=False):
+    """Options of an app that shows a fleet: ``title`` names the job, ``metric`` is the first one shown."""
+
+    title: str
+    metric: str
 
 
 class FleetViewer(Viewer):
-    """App that navigates between the fleet's screens.
-
-    ``title`` names the job in the header, ``metric`` is the first one in the heatmap.
-    """
+    """App that navigates between the fleet's screens and controls a ``player``, if it has one."""
 
     def __init__(
         self,
@@ -36,15 +40,10 @@ class FleetViewer(Viewer):
         mode: str,
         *,
         title: str = "",
-        theme: str = DARK,
         metric: str = "util_pct",
-        timezone: tzinfo | None = None,
-        open_queries: Callable[[], RecordingQueries] | None = None,
-        history: QueryHistory | None = None,
+        **options: Unpack[ViewerOptions],
     ) -> None:
-        super().__init__(
-            feed, mode, theme=theme, timezone=timezone, open_queries=open_queries, history=history
-        )
+        super().__init__(feed, mode, **options)
         self.job = clean(title)
         self._first_metric = metric
         self._update_posted = False
@@ -57,9 +56,8 @@ class FleetViewer(Viewer):
         """Update the view soon, once for all requests that a slow terminal lets pass."""
         if not self._update_posted and self.screen_stack:
             self._update_posted = True
-            self.fleet_screen.call_later(
-                self.update_view
-            )  # not by the app, which may be waiting for the past
+            # Not by the app, which may be waiting for the past.
+            self.fleet_screen.call_later(self.update_view)
 
     def update_view(self) -> None:
         """Show the feed's present state."""
@@ -130,3 +128,84 @@ class FleetViewer(Viewer):
 
     def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
         """Rename a session or replace its note; only the live app can."""
+
+    # Playback
+
+    def begin_playing(self, player: Player) -> None:
+        """Play a recording."""
+        self.player = player
+        player.flushed.append(self.request_update)
+        self.run_worker(player.run(), group="player", exclusive=True)
+
+    def end_playing(self) -> None:
+        """Stop playing."""
+        self.player = None
+        self.workers.cancel_group(self, "player")
+
+    async def action_play(self) -> None:
+        """Play or pause."""
+        if self.player is not None:
+            self.player.toggle()
+            self.update_view()
+
+    def action_step(self, by: int) -> None:
+        """Step to the next or previous interval and pause."""
+        if self.player is not None:
+            self.player.step(by)
+            self.update_view()
+
+    def action_skip(self, seconds: int) -> None:
+        """Skip forward or back."""
+        if self.player is not None:
+            self.player.skip(seconds)
+            self.update_view()
+
+    def action_turn(self, by: int) -> None:
+        """Go to the next or previous event."""
+        if (player := self.player) is None:
+            return
+        at = player.wanted - (0 if player.playhead.paused or by > 0 else REPEAT_S * player.playhead.speed)
+        stop = player.timeline.after(at) if by > 0 else player.timeline.before(at)
+        if stop is None or stop.at != player.playhead.clamp(stop.at):
+            self.show_notice("no later event" if by > 0 else "no earlier event")
+            return
+        player.seek(stop.at)
+        self.update_view()
+        self.show_notice(stop.description)
+
+    def action_speed(self, by: int) -> None:
+        """Play faster or slower."""
+        if self.player is not None:
+            self.player.playhead.change_speed(by)
+            self.update_view()
+
+    async def go_to_time(self, at: float) -> None:
+        """Show the fleet at a time of the recording."""
+        if self.player is not None:
+            self.player.seek(at)
+            self.update_view()
+
+    async def action_go_to(self) -> None:
+        """Ask for a time and go there."""
+        self.push_screen(
+            FormDialog("go to time", [FormField("time", "", SEEK_HINT, self._time_error)]), self._go_to
+        )
+
+    def _time_error(self, text: str) -> str:
+        try:
+            self._parse_time(text)
+        except SeekTimeError as error:
+            return str(error)
+        return ""
+
+    def _parse_time(self, text: str) -> float:
+        """Return the time that a text means here. Raises SeekTimeError."""
+        if (player := self.player) is None:
+            return self.feed.now()
+        head = player.playhead
+        return parse_seek_time(text, at=player.now(), start=head.start, end=head.end, timezone=self.timezone)
+
+    def _go_to(self, fields: tuple[str, ...] | None) -> None:
+        if fields is not None and self.player is not None:
+            self.player.seek(self._parse_time(fields[0]))
+            self.update_view()

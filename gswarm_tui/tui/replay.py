@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import tzinfo
+from typing import Unpack
 
-from gswarm_tui.analysis.queries import RecordingQueries
-from gswarm_tui.common.colours import DARK
-from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feeds import PlayedFeed
-from gswarm_tui.tui.playing import PlayingViewer
+from gswarm_tui.tui.fleet_viewer import FleetOptions, FleetViewer
 
 
-class ReplayApp(PlayingViewer):
+class ReplayApp(FleetViewer):
     """App over a player; ``file`` names the recording in the header."""
 
-    def __init__(
-        self,
-        player: Player,
-        file: str,
-        *,
-        title: str = "",
-        theme: str = DARK,
-        metric: str = "util_pct",
-        timezone: tzinfo | None = None,
-        open_queries: Callable[[], RecordingQueries] | None = None,
-        history: QueryHistory | None = None,
-    ) -> None:
-        super().__init__(
-            PlayedFeed(player, file, timezone),
-            REPLAY,
-            title=title,
-            theme=theme,
-            metric=metric,
-            timezone=timezone,
-            open_queries=open_queries,
-            history=history,
-        )
+    def __init__(self, player: Player, file: str, **options: Unpack[FleetOptions]) -> None:
+        super().__init__(PlayedFeed(player, file, options.get("timezone")), REPLAY, **options)
         self._first_player = player
 
     def on_mount(self) -> None:

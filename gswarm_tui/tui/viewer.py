@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import tzinfo
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack
 
 from gswarm_tui.common.colours import DARK, THEME_NAMES
 from gswarm_tui.common.query_history import QueryHistory
@@ -27,17 +27,24 @@ UPDATE_EVERY_S = 1.0
 """Ages on the screen grow without new frames."""
 
 
-class Viewer(TerminalApp):
-    """Shows a ``feed``. ``run_async`` returns why the app ended.
+class ViewerOptions(TypedDict, total=False):
+    """Options of every app.
 
     Args:
-        feed: The fleet to show.
-        mode: One of ``actions.MODES``.
         theme: Name of the first theme.
         timezone: Zone of clock times; None is the machine's own.
         open_queries: Opens a connection for queries; None where nothing is recorded.
         history: Earlier queries.
     """
+
+    theme: str
+    timezone: tzinfo | None
+    open_queries: Callable[[], RecordingQueries] | None
+    history: QueryHistory
+
+
+class Viewer(TerminalApp):
+    """Shows a ``feed`` in one of ``actions.MODES``. ``run_async`` returns why the app ended."""
 
     BINDINGS = bindings_everywhere()
     COMMANDS: ClassVar = {ActionProvider}
@@ -48,25 +55,16 @@ class Viewer(TerminalApp):
     ToastRack { margin-bottom: 3; }
     """
 
-    def __init__(
-        self,
-        feed: Feed,
-        mode: str,
-        *,
-        theme: str = DARK,
-        timezone: tzinfo | None = None,
-        open_queries: Callable[[], RecordingQueries] | None = None,
-        history: QueryHistory | None = None,
-    ) -> None:
+    def __init__(self, feed: Feed, mode: str, **options: Unpack[ViewerOptions]) -> None:
         super().__init__()
         self.feed = feed
         self.mode = mode
-        self.timezone = timezone
-        self.open_queries = open_queries
+        self.timezone = options.get("timezone")
+        self.open_queries = options.get("open_queries")
         self.player: Player | None = None
-        self._query_history = history or QueryHistory(None)
+        self._query_history = options.get("history") or QueryHistory(None)
         self._sql_state: SqlState | None = None
-        self._first_theme = theme
+        self._first_theme = options.get("theme", DARK)
         self._updated_at = 0.0
         for each in themes():
             self.register_theme(each)

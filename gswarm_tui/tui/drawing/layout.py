@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 
 class Zoom(enum.IntEnum):
@@ -150,22 +152,9 @@ def _rows(room: LayoutRequest) -> Layout:
             left -= columns
     spark += min(left, SPARK_LONGEST - SPARK_SHORTEST) if spark else 0
     block = max(room.width, start + cell * room.cells)
-    return Layout(
-        Zoom.ROWS,
-        room.nodes,
-        room.cells,
-        1,
-        max(1, room.nodes),
-        1,
-        block,
-        room.name,
-        2,
-        cell,
-        rank,
-        mean,
-        spark,
-        tuple(hosts),
-    )
+    lines = max(1, room.nodes)
+    plain = Layout(Zoom.ROWS, room.nodes, room.cells, 1, lines, 1, block, room.name, 2, cell)
+    return replace(plain, rank=rank, mean=mean, spark=spark, hosts=tuple(hosts))
 
 
 def _numbers(room: LayoutRequest) -> Layout:
@@ -214,14 +203,6 @@ def _columns(room: LayoutRequest, zoom: Zoom, cell: int, *, sign: int, mean: int
     )
 
 
-def _plain(room: LayoutRequest) -> Layout:
-    return _unnamed(room, Zoom.PLAIN)
-
-
-def _halves(room: LayoutRequest) -> Layout:
-    return _unnamed(room, Zoom.HALVES)
-
-
 def _unnamed(room: LayoutRequest, zoom: Zoom) -> Layout:
     """Lay out nodes along the lines; the first of each line is named in the margin."""
     margin, block = room.name + 3, room.cells + 1
@@ -231,10 +212,10 @@ def _unnamed(room: LayoutRequest, zoom: Zoom) -> Layout:
     return Layout(zoom, room.nodes, room.cells, columns, lines, margin, block, 0, 0, 1)
 
 
-_LAYOUTS = {
+_LAYOUTS: Mapping[Zoom, Callable[[LayoutRequest], Layout]] = {
     Zoom.ROWS: _rows,
     Zoom.NUMBERS: _numbers,
     Zoom.BLOCKS: _blocks,
-    Zoom.PLAIN: _plain,
-    Zoom.HALVES: _halves,
+    Zoom.PLAIN: partial(_unnamed, zoom=Zoom.PLAIN),
+    Zoom.HALVES: partial(_unnamed, zoom=Zoom.HALVES),
 }

@@ -5,16 +5,9 @@ from __future__ import annotations
 import math
 
 from gswarm_agent.metrics import REASON_POWER_CAP, Metric
-from gswarm_tui.common.quantities import (
-    DASH,
-)
+from gswarm_tui.common.quantities import DASH
 from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.throttling import HARMFUL
-
-
-def missing(value: float | None) -> bool:
-    """Whether a value means "not measured": None or NaN."""
-    return value is None or math.isnan(value)
 
 
 def digits(value: float) -> str:

@@ -12,7 +12,7 @@ from textual.strip import Strip
 
 from gswarm_tui.tui.drawing.ramp import BUCKETS
 from gswarm_tui.tui.drawing.text import clip, width
-from gswarm_tui.tui.drawing.themes import Palette, palette
+from gswarm_tui.tui.drawing.themes import palette
 
 
 class Span(NamedTuple):
@@ -37,24 +37,6 @@ def spread(left: Line, right: Line, cells: int) -> list[Span]:
     return [*left, Span(" " * space), *right] if space >= 1 and right else list(left)
 
 
-def strip_of(spans: Line, cells: int, colours: Palette) -> Strip:
-    """Draw a line into exactly this many cells, with an ellipsis where it is cut."""
-    segments = []
-    room = cells
-    for text, role, click in spans:
-        shown = clip(text, room) if width(text) > room else text
-        style = colours.role(role)
-        if click:
-            style += Style.from_meta({"@click": click})
-        segments.append(Segment(shown, style))
-        room -= width(shown)
-        if room <= 0:
-            break
-    if room > 0:
-        segments.append(Segment(" " * room, colours.role("text")))
-    return Strip(segments, cells)
-
-
 Spans = tuple[Span, ...]
 
 HEAT = "heat"
@@ -77,7 +59,10 @@ def heat(bucket: int) -> str:
 
 @lru_cache(maxsize=ON_SCREEN)
 def drawn(spans: Spans, cells: int, theme: str, under: str = "") -> Strip:
-    """Draw a line into exactly this many cells; ``under`` is the role of the cursor's line."""
+    """Draw a line into exactly this many cells, with an ellipsis where it is cut.
+
+    ``under`` is the role of the cursor's line.
+    """
     colours = palette(theme)
     over = colours.role(under) if under else None
     segments = []
@@ -85,7 +70,10 @@ def drawn(spans: Spans, cells: int, theme: str, under: str = "") -> Strip:
     for span in spans:
         text = clip(span.text, room)
         style = colours.role(span.role)
-        segments.append(Segment(text, over + style if over and span.role.startswith(HEAT) else style + over))
+        style = over + style if over and span.role.startswith(HEAT) else style + over
+        if span.click:
+            style += Style.from_meta({"@click": span.click})
+        segments.append(Segment(text, style))
         room -= width(text)
         if room <= 0:
             break

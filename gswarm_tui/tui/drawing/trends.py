@@ -9,7 +9,7 @@ import numpy as np
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
 from gswarm_tui.common.units import nice_ceiling
-from gswarm_tui.fleet.history import Floats, Singles
+from gswarm_tui.fleet.history import Floats, History, Singles
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
@@ -60,26 +60,28 @@ class Trends:
     def gpu(self, node: NodeState, row: int, metric: Metric, bins: int, now: float) -> PlotSeries:
         """Return the plot of a GPU's metric."""
         column = GPU_METRICS.index(metric)
-        facts = node.facts[row]
-        values = np.full(bins, np.nan)
-        if node.gpu_history is not None:
-            frame = window(now, self.span_s, bins)
-            times, readings = node.gpu_history.series(column, row, frame.start)
-            values = in_bins(times, readings, frame, node.interval_s)
-        old = node.standing(now) is not Standing.LIVE
-        return self._plot(metric, facts, values, float(node.history_values(column)[row]), old=old)
+        values = self._values(node, node.gpu_history, (column, row), bins, now)
+        latest = float(node.history_values(column)[row])
+        return self._plot(
+            metric, node.facts[row], values, latest, old=node.standing(now) is not Standing.LIVE
+        )
 
     def host(self, node: NodeState, metric: Metric, bins: int, now: float) -> PlotSeries:
         """Return the plot of a host metric."""
         column = HOST_METRICS.index(metric)
         facts = node.hello.host if node.hello is not None else None
-        values = np.full(bins, np.nan)
-        if node.host_history is not None:
-            frame = window(now, self.span_s, bins)
-            times, readings = node.host_history.series(column, 0, frame.start)
-            values = in_bins(times, readings, frame, node.interval_s)
-        old = node.standing(now) is not Standing.LIVE
-        return self._plot(metric, facts, values, float(node.host[column]), old=old)
+        values = self._values(node, node.host_history, (column, 0), bins, now)
+        latest = float(node.host[column])
+        return self._plot(metric, facts, values, latest, old=node.standing(now) is not Standing.LIVE)
+
+    def _values(
+        self, node: NodeState, history: History | None, cell: tuple[int, int], bins: int, now: float
+    ) -> Floats:
+        """Return the plotted bins of a history's column and row."""
+        if history is None:
+            return np.full(bins, np.nan)
+        frame = window(now, self.span_s, bins)
+        return in_bins(*history.series(*cell, frame.start), frame, node.interval_s)
 
     def session(self, fleet: Fleet, session: Session, metric: Metric, bins: int, now: float) -> PlotSeries:
         """Return the plot of a metric's mean over all GPUs in a session, as far as the history reaches."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import ClassVar, cast
 
 from textual.app import ComposeResult
@@ -14,7 +15,9 @@ from gswarm_tui.tui.actions import possible
 from gswarm_tui.tui.drawing.themes import Palette, palette
 from gswarm_tui.tui.screens.host import Feed, ViewerApp
 from gswarm_tui.tui.widgets.footer import Footer
+from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.timeline import Timeline
+from gswarm_tui.tui.widgets.view_bar import ViewBar
 
 
 class ViewerScreen(Screen[None], inherit_bindings=False):
@@ -111,6 +114,24 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         """Return the session that keys apply to, None to ask the user."""
         return None
 
+    @property
+    def view(self) -> str:
+        """The view that is selected in the screen's view bar."""
+        return self.query_one(ViewBar).picked
+
+    def action_step_view(self, by: int) -> None:
+        """Show the next view."""
+        self.query_one(ViewBar).step(by)
+
+    def action_move(self, where: str) -> None:
+        """Move the cursor of the screen's table."""
+        self.query_one(TableView).move(where)
+
+    def action_open(self) -> Awaitable[None] | None:
+        """Open the row under the cursor."""
+        self.query_one(TableView).choose()
+        return None
+
     def action_back(self) -> None:
         """Go back to the previous screen."""
         self.app.pop_screen()
@@ -123,6 +144,14 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
     def on_mount(self) -> None:
         """Draw as soon as all widgets exist."""
         self.call_later(self.update_view)
+
+    def on_resize(self) -> None:
+        """Fit into the new size."""
+        self.update_after_layout()
+
+    def on_canvas_resized(self) -> None:
+        """Draw into the new space."""
+        self.update_after_layout()
 
     def on_screen_resume(self) -> None:
         """Draw what changed while another screen was in front."""

@@ -78,11 +78,3 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
         remarks.show(last)
 
     # What people do
-
-    def on_resize(self) -> None:
-        """Fit into the new size."""
-        self.update_after_layout()
-
-    def action_move(self, where: str) -> None:
-        """Move in the table."""
-        self.query_one(TableView).move(where)

@@ -28,12 +28,6 @@ LEAST, FRAME = 84, 8
 """Smallest width of a dialog, and the cells of border, padding and scroll bar."""
 
 
-def accept_any(text: str) -> str:
-    """Accept any text."""
-    del text
-    return ""
-
-
 @dataclass(frozen=True)
 class FormField:
     """Line of a form. ``check`` returns what is wrong with a text, empty if it is valid."""
@@ -41,7 +35,7 @@ class FormField:
     label: str
     value: str = ""
     hint: str = ""
-    check: Callable[[str], str] = accept_any
+    check: Callable[[str], str] = lambda _: ""
 
 
 class Dialog(ModalScreen[Result], inherit_bindings=False):

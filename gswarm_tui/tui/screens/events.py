@@ -135,10 +135,6 @@ class EventsScreen(ViewerScreen):
         self.reset()
         self.update_view()
 
-    def on_resize(self) -> None:
-        """Spread the title over the new width."""
-        self.update_after_layout()
-
     def on_table_view_moved(self) -> None:
         """Update the title when the cursor leaves the last row."""
         self.update_view()
@@ -147,14 +143,6 @@ class EventsScreen(ViewerScreen):
         """Go to the time of an event."""
         if event.row < len(self._times):
             await self.viewer.go_to_time(self._times[event.row])
-
-    def action_open(self) -> None:
-        """Go to the time of the event under the cursor."""
-        self.query_one(TableView).choose()
-
-    def action_move(self, where: str) -> None:
-        """Move the cursor."""
-        self.query_one(TableView).move(where)
 
     def action_severity(self) -> None:
         """Show all, warnings and errors, or errors only."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.events import Resize
 
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_METRICS, Metric
 from gswarm_tui.common.quantities import plural
@@ -93,17 +92,12 @@ class FleetScreen(ViewerScreen):
         """The heatmap."""
         return self.query_one(Heatmap)
 
-    def on_resize(self, event: Resize) -> None:
+    def on_resize(self) -> None:
         """Show rules and events on tall terminals."""
-        self.set_class(event.size.height >= TALL, "tall")
-        rule = [Span("─" * event.size.width, "faint")]
+        self.set_class(self.app.size.height >= TALL, "tall")
+        rule = [Span("─" * self.app.size.width, "faint")]
         self.query_one("#rule-above", Bar).show(rule)
         self.query_one("#rule-below", Bar).show(rule)
-        self.update_after_layout()
-
-    def on_canvas_resized(self) -> None:
-        """Draw the plots into the new space."""
-        self.update_after_layout()
 
     # Looking
 

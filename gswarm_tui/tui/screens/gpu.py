@@ -160,11 +160,6 @@ class GpuScreen(ViewerScreen):
         """The GPU's node."""
         return self.fleet.nodes[self.node]
 
-    @property
-    def view(self) -> str:
-        """The selected view."""
-        return self.query_one(ViewBar).picked
-
     def draw(self) -> None:
         """Draw the GPU."""
         now, node = self.feed.now(), self.state
@@ -219,14 +214,6 @@ class GpuScreen(ViewerScreen):
 
     # What people do
 
-    def on_resize(self) -> None:
-        """Fit into the new size."""
-        self.update_after_layout()
-
-    def on_canvas_resized(self) -> None:
-        """Draw into the new space."""
-        self.update_after_layout()
-
     def on_view_bar_picked(self) -> None:
         """Show the view."""
         self.set_focus(self.query_one("#processes") if self.view == PROCESSES else None)
@@ -238,8 +225,7 @@ class GpuScreen(ViewerScreen):
         if where in ("left", "right"):
             self._step(-1 if where == "left" else 1)
         elif self.view == METRICS:
-            by = {"up": -1, "down": 1, "page_up": -10, "page_down": 10, "first": -99, "last": 99}[where]
-            self.query_one("#metrics", Canvas).scroll_relative(y=by, animate=False)
+            self.query_one("#metrics", Canvas).move(where)
         else:
             self.query_one("#processes", TableView).move(where)
 
@@ -252,10 +238,6 @@ class GpuScreen(ViewerScreen):
             self.node, wanted = node.name, 0 if by > 0 else max(0, len(node.facts) - 1)
         self.gpu = wanted
         self.update_view()
-
-    def action_step_view(self, by: int) -> None:
-        """Show the next view."""
-        self.query_one(ViewBar).step(by)
 
     def action_step_span(self) -> None:
         """Change the plotted time range."""

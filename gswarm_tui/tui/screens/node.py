@@ -189,11 +189,6 @@ class NodeScreen(ViewerScreen):
         return self.fleet.nodes[self.node]
 
     @property
-    def view(self) -> str:
-        """The selected view."""
-        return self.query_one(ViewBar).picked
-
-    @property
     def table(self) -> TableView:
         """The table that the arrow keys move in."""
         names = {PROCESSES: "#processes", UNMEASURED: "#unmeasured"}
@@ -289,14 +284,6 @@ class NodeScreen(ViewerScreen):
 
     # What people do
 
-    def on_resize(self) -> None:
-        """Fit the parts into the new size."""
-        self.update_after_layout()
-
-    def on_canvas_resized(self) -> None:
-        """Draw into the new space."""
-        self.update_after_layout()
-
     def on_view_bar_picked(self) -> None:
         """Show the view."""
         self.update_view()
@@ -322,7 +309,7 @@ class NodeScreen(ViewerScreen):
     def action_move(self, where: str) -> None:
         """Move the cursor, or scroll a view without one."""
         if self.view == HOST:
-            self.query_one("#host", Canvas).scroll_relative(y=-1 if where == "up" else 1, animate=False)
+            self.query_one("#host", Canvas).move(where)
         elif self.view == PLOTS and where in ("left", "right"):
             self.query_one("#gpus", TableView).move(where)
         else:
@@ -331,10 +318,6 @@ class NodeScreen(ViewerScreen):
     def action_open(self) -> None:
         """Open the row under the cursor."""
         self.table.choose()
-
-    def action_step_view(self, by: int) -> None:
-        """Show the next view."""
-        self.query_one(ViewBar).step(by)
 
     def action_step_span(self) -> None:
         """Change the plotted time range."""

@@ -55,11 +55,6 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         """The session's present state, or its last one."""
         return self.fleet.sessions.sessions.get(self._session.session_id, self._session)
 
-    @property
-    def view(self) -> str:
-        """The selected view."""
-        return self.query_one(ViewBar).picked
-
     def compute(self, queries: RecordingQueries) -> SessionDetails:
         """Query all details at once."""
         return queries.details(named(self._session))
@@ -127,26 +122,18 @@ class SessionScreen(ComputedScreen[SessionDetails]):
 
     # What people do
 
-    def on_resize(self) -> None:
-        """Fit into the new size."""
-        self.update_after_layout()
-
     def on_view_bar_picked(self) -> None:
         """Show the view."""
         self.update_view()
         self.update_after_layout()
-
-    def action_step_view(self, by: int) -> None:
-        """Show the next view."""
-        self.query_one(ViewBar).step(by)
 
     def action_move(self, where: str) -> None:
         """Move in the table, or scroll the summary."""
         table = self.query_one(TableView)
         if table.display:
             table.move(where)
-        elif where in SCROLLED:
-            self.query_one("#summary", Canvas).scroll_relative(y=SCROLLED[where], animate=False)
+        else:
+            self.query_one("#summary", Canvas).move(where)
 
     async def action_open(self) -> None:
         """Go to the time of the selected event, else to the session's start."""
@@ -177,7 +164,3 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         session = self.fleet.sessions.sessions.get(other or "")
         if session is not None:
             self.viewer.show_comparison([self.session, session])
-
-
-SCROLLED = {"up": -1, "down": 1, "page_up": -10, "page_down": 10, "first": -999, "last": 999}
-"""Lines that a key scrolls by."""

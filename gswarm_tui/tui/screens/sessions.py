@@ -180,21 +180,9 @@ class SessionsScreen(ViewerScreen):
         cursor = self.query_one(TableView).cursor
         return self._shown[cursor] if cursor < len(self._shown) else None
 
-    def action_move(self, where: str) -> None:
-        """Move the cursor."""
-        self.query_one(TableView).move(where)
-
     def on_table_view_moved(self) -> None:
         """Plot the selected session."""
         self._plot(self.feed.now())
-
-    def on_resize(self) -> None:
-        """Fit into the new size."""
-        self.update_after_layout()
-
-    def action_open(self) -> None:
-        """Open the session under the cursor."""
-        self.query_one(TableView).choose()
 
     def on_table_view_chosen(self) -> None:
         """Open the session."""

@@ -285,14 +285,6 @@ class SqlScreen(ViewerScreen):
         """Update the footer: other keys apply."""
         self.update_view()
 
-    def action_move(self, where: str) -> None:
-        """Move in the result."""
-        self.query_one(TableView).move(where)
-
-    def action_open(self) -> None:
-        """Run the example under the cursor, or show the row whole."""
-        self.query_one(TableView).choose()
-
     def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         """Run an example, or show a row whole."""
         if self._recipes_shown:
@@ -303,7 +295,3 @@ class SqlScreen(ViewerScreen):
             texts = (span.text for span in result.rows[event.row])
             row = list(zip(names, texts, strict=True))
             self.app.push_screen(DetailsDialog(f"row {event.row + 1:,}", row))
-
-    def on_resize(self) -> None:
-        """Fit into the new size."""
-        self.update_after_layout()

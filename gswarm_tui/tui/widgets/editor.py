@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.style import Style
@@ -39,12 +40,11 @@ class Editor(HookedTextArea):
     class MatchesChanged(Message):
         """Other completions are possible."""
 
+    @dataclass
     class Recalled(Message):
         """Show the previous query of the history, with ``by`` 1 the next one."""
 
-        def __init__(self, by: int) -> None:
-            super().__init__()
-            self.by = by
+        by: int
 
     def __init__(self, text: str, completer: SqlCompleter, placeholder: str) -> None:
         self.completer = completer

@@ -10,8 +10,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gswarm_tui.tui.drawing.spans import Line, Span, Spans, drawn, strip_of
-from gswarm_tui.tui.drawing.themes import palette
+from gswarm_tui.tui.drawing.spans import Line, Spans, drawn
+
+SCROLLED = {"up": -1, "down": 1, "page_up": -10, "page_down": 10, "first": -999, "last": 999}
+"""Lines that a key scrolls by."""
 
 
 class Bar(Widget):
@@ -21,16 +23,13 @@ class Bar(Widget):
 
     def __init__(self, *lines: Line, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
-        self._lines: tuple[tuple[Span, ...], ...] = tuple(tuple(line) for line in lines) or ((),)
+        self._lines: tuple[Spans, ...] = tuple(tuple(line) for line in lines) or ((),)
 
     def show(self, *lines: Line) -> None:
         """Replace the lines."""
-        new = tuple(tuple(line) for line in lines)
-        if new == self._lines:
-            return
-        taller = len(new) != len(self._lines)
-        self._lines = new
-        self.refresh(layout=taller)
+        before, self._lines = self._lines, tuple(tuple(line) for line in lines)
+        if before != self._lines:
+            self.refresh(layout=len(before) != len(self._lines))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the number of lines."""
@@ -39,7 +38,7 @@ class Bar(Widget):
     def render_line(self, y: int) -> Strip:
         """Draw a line."""
         spans = self._lines[y] if y < len(self._lines) else ()
-        return strip_of(spans, self.size.width, palette(self.app.theme))
+        return drawn(spans, self.size.width, self.app.theme)
 
 
 class Canvas(ScrollView, can_focus=False, inherit_bindings=False):
@@ -79,6 +78,11 @@ class Canvas(ScrollView, can_focus=False, inherit_bindings=False):
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the number of lines."""
         return len(self._lines)
+
+    def move(self, where: str) -> None:
+        """Scroll: up, down, page_up, page_down, first, last."""
+        if where in SCROLLED:
+            self.scroll_relative(y=SCROLLED[where], animate=False)
 
     def render_line(self, y: int) -> Strip:
         """Draw a line of the visible part."""

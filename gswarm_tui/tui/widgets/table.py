@@ -47,29 +47,20 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
     TableView { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }
     """
 
+    @dataclass
     class Chosen(Message):
         """A row was opened with Enter or a second click."""
 
-        def __init__(self, table: TableView, row: int) -> None:
-            super().__init__()
-            self.table, self.row = table, row
+        table: TableView
+        row: int
 
-        @property
-        def control(self) -> TableView:
-            """The table."""
-            return self.table
-
+    @dataclass
     class Moved(Message):
         """The cursor went to another row or column."""
 
-        def __init__(self, table: TableView, row: int, column: int) -> None:
-            super().__init__()
-            self.table, self.row, self.column = table, row, column
-
-        @property
-        def control(self) -> TableView:
-            """The table."""
-            return self.table
+        table: TableView
+        row: int
+        column: int
 
     def __init__(
         self,

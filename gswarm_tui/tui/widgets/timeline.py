@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
 from textual.events import Click, Leave, MouseMove
@@ -16,9 +16,8 @@ from gswarm_agent.frame import ERROR, WARNING
 from gswarm_tui.common.quantities import clock
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.timeline import KINDS, MARK, ReplayTimeline, SessionRange
-from gswarm_tui.tui.drawing.spans import Line, Span, strip_of
+from gswarm_tui.tui.drawing.spans import Line, Span, drawn
 from gswarm_tui.tui.drawing.text import clean, clip, pad, width
-from gswarm_tui.tui.drawing.themes import palette
 
 SIGNS = {MARK: ("◆", "accent"), WARNING: ("▲", "warning"), ERROR: ("╳", "error")}
 NARROW = 60
@@ -168,12 +167,11 @@ class Timeline(Widget, can_focus=False):
     Timeline.playing { display: block; }
     """
 
+    @dataclass
     class Sought(Message):
         """A time was clicked."""
 
-        def __init__(self, at: float) -> None:
-            super().__init__()
-            self.at = at
+        at: float
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,9 +211,9 @@ class Timeline(Widget, can_focus=False):
         state = self._state
         if self._pointed is not None:
             pointed = track_scale(state, self.size.width).time_of(self._pointed)
-            state = TimelineState(**(vars(state) | {"pointed": pointed}))
+            state = replace(state, pointed=pointed)
         line = timeline_lines(state, self.size.width)[y]
-        return strip_of(line, self.size.width, palette(self.app.theme))
+        return drawn(tuple(line), self.size.width, self.app.theme)
 
     def on_click(self, event: Click) -> None:
         """Go to the clicked time."""

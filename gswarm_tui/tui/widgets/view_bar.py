@@ -20,12 +20,8 @@ class ViewBar(Widget):
     class Picked(Message):
         """Another view was selected."""
 
-        def __init__(self, view: str) -> None:
-            super().__init__()
-            self.view = view
-
-    def __init__(self, views: Sequence[str], *, id: str | None = None) -> None:  # noqa: A002 - as Textual
-        super().__init__(id=id)
+    def __init__(self, views: Sequence[str]) -> None:
+        super().__init__()
         self.views = tuple(views)
         self.picked = self.views[0]
         self._hint = ""
@@ -35,9 +31,9 @@ class ViewBar(Widget):
         if view != self.picked:
             self.picked = view
             self.refresh()
-            self.post_message(self.Picked(view))
+            self.post_message(self.Picked())
 
-    def step(self, by: int = 1) -> None:
+    def step(self, by: int) -> None:
         """Select the next view, the first after the last."""
         self.pick(self.views[(self.views.index(self.picked) + by) % len(self.views)])
 
