@@ -11,7 +11,8 @@ from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.timeline import KINDS, MARK, JumpTarget, ReplayTimeline, SessionRange
 from gswarm_tui.store.history.fleet_builder import FleetBuilder
 from gswarm_tui.store.history.frames import read_events
-from gswarm_tui.store.history.recording_reader import ArraySource, RecordingReader
+from gswarm_tui.store.history.recording_reader import RecordingReader
+from gswarm_tui.store.querying.running_query import ArraySource
 from gswarm_tui.store.sql.schema import micros
 
 

@@ -123,7 +123,7 @@ def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInf
         if not loop.is_closed():
             loop.call_soon_threadsafe(hub.recorded, status)
 
-    recorder = Recorder(path, what, publish_status, allocation=plan.allocation, lasting=keeps_agents(options))
+    recorder = Recorder(path, what, publish_status, allocation=plan.allocation)
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)

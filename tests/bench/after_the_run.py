@@ -1,4 +1,4 @@
-"""What is asked after the run: a day of 64 GPUs at 1 Hz, 5.5 million GPU samples, summed up and drawn."""
+"""Commands after a run: summaries, plots, replay, export of a day of 64 GPUs (5.5 million GPU samples)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROGRAM = [sys.executable, "-m", "gswarm_tui"]
 
 
 def run(options: BenchOptions) -> Iterator[Figure]:
-    """Wall time and memory of the commands, and of a summary asked of a recorder that has the file open."""
+    """Measure time and memory of the commands, and of a summary while a recorder has the file open."""
     size = Size(seconds=options.count(86_400, 600))
     path, runs = kept(size), options.count(3, 1)
     scanned = statistics.median(_scan(path) for _ in range(runs))
@@ -42,15 +42,15 @@ def run(options: BenchOptions) -> Iterator[Figure]:
         wall = statistics.median(took)
         yield Figure(f"{what}, the whole command", wall, "s", goal, limit="one scan", beside=scanned)
         yield Figure("  its memory", max(peaks), "MiB")
-    asked = statistics.median(_while_recording(path, options.folder) for _ in range(runs))
-    yield Figure("the day's summary by a recorder", asked, "s", 1.0, limit="one scan", beside=scanned)
-    yield from _sought(path)
-    yield from _drawn(options, path, runs)
-    yield from _elsewhere(options, path)
+    recorder_s = statistics.median(_while_recording(path, options.folder) for _ in range(runs))
+    yield Figure("the day's summary by a recorder", recorder_s, "s", 1.0, limit="one scan", beside=scanned)
+    yield from _jumps(path)
+    yield from _plots(options, path, runs)
+    yield from _exports(options, path)
 
 
-def _sought(path: Path) -> Iterator[Figure]:
-    """Going to times of a replay: the fleet as it was, with an hour of history."""
+def _jumps(path: Path) -> Iterator[Figure]:
+    """Measure jumps in a replay: the fleet at a time, with an hour of history."""
     with closing(FileSource(path)) as source:
         replay = RecordedSource(source, 1)
         took = []
@@ -58,12 +58,12 @@ def _sought(path: Path) -> Iterator[Figure]:
             began = time.monotonic()
             replay.fleet(replay.recording.start + share * (replay.end() - replay.recording.start))
             took.append(1000 * (time.monotonic() - began))
-    yield Figure("replay: going to another time of a day of 64 GPUs", statistics.median(took), "ms", 200)
+    yield Figure("replay: jump to another time of a day of 64 GPUs", statistics.median(took), "ms", 200)
     yield Figure("  the slowest of seven, the first among them", max(took), "ms")
 
 
-def _drawn(options: BenchOptions, day: Path, runs: int) -> Iterator[Figure]:
-    """Plots and reports as commands, of the day and of an hour of 512 GPUs."""
+def _plots(options: BenchOptions, day: Path, runs: int) -> Iterator[Figure]:
+    """Measure plots and reports of the day and of an hour of 512 GPUs."""
     hour = kept(Size(nodes=options.count(64, 4), seconds=options.count(3600, 60)))
     for what, path, word, out, goal in (
         ("plot of an hour of 512 GPUs", hour, "plot", "hour.pdf", 5.0),
@@ -79,8 +79,8 @@ def _drawn(options: BenchOptions, day: Path, runs: int) -> Iterator[Figure]:
         yield Figure("  its file", made.stat().st_size / 1e6, "MB")
 
 
-def _elsewhere(options: BenchOptions, day: Path) -> Iterator[Figure]:
-    """Exports of the day, and imports of them."""
+def _exports(options: BenchOptions, day: Path) -> Iterator[Figure]:
+    """Measure exports of the day and their imports."""
     for kind, goal in (("parquet", 10.0), ("csv", None), ("json", 100.0)):
         made, back = options.folder / f"day.{kind}", options.folder / f"{kind}.duckdb"
         wall, peak = command(["export", "day", "--db", str(day), "-o", str(made)])
@@ -103,7 +103,7 @@ print(json.dumps([os.waitstatus_to_exitcode(status), time.monotonic() - began, u
 
 
 def command(words: list[str]) -> tuple[float, float]:
-    """Wall time [s] and most memory [MiB] of ``gswarm-tui`` with these words.
+    """Return wall time [s] and peak memory [MiB] of ``gswarm-tui`` with these arguments.
 
     A process counts what its starter had in memory as its own, so a small one starts it.
     """
@@ -116,7 +116,7 @@ def command(words: list[str]) -> tuple[float, float]:
 
 
 def _scan(path: Path) -> float:
-    """How long DuckDB takes to read the columns once and add them up by GPU."""
+    """Return the time DuckDB takes to read the columns once and aggregate them by GPU."""
     with duckdb.connect(str(path), read_only=True, config={"threads": 2}) as connection:
         began = time.monotonic()
         connection.execute(

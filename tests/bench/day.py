@@ -1,4 +1,4 @@
-"""A day of many GPUs, made quickly through the real schema: phases, dips, gaps, throttling, processes."""
+"""A generated recording of a day of many GPUs: phases, dips, gaps, throttling, processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _VERSION = 2  # changes with what is made, so that a kept file of another kind i
 
 @dataclass(frozen=True)
 class Size:
-    """How much is recorded at 1 Hz."""
+    """Size of a recording at 1 Hz."""
 
     nodes: int = 8
     gpus: int = 8
@@ -41,12 +41,12 @@ class Size:
 
     @property
     def samples(self) -> int:
-        """How many GPU samples that makes."""
+        """The number of GPU samples."""
         return self.nodes * self.gpus * self.seconds
 
 
 def kept(size: Size) -> Path:
-    """The recording, made once and kept in the folder for temporary files."""
+    """Return the recording's path; it is generated once and kept in the folder for temporary files."""
     name = f"gswarm-bench-{_VERSION}-{size.nodes}x{size.gpus}x{size.seconds}.duckdb"
     path = Path(tempfile.gettempdir()) / name
     if not path.exists():
@@ -59,7 +59,7 @@ def kept(size: Size) -> Path:
 
 
 def make(path: Path, size: Size, seed: int = 1) -> None:
-    """Write it: one recording with the sessions ``minute``, ``morning`` and ``day``, which is the newest."""
+    """Write one recording with the sessions ``minute``, ``morning`` and ``day``, which is the newest."""
     random = np.random.default_rng(seed)
     database = Database(path)
     recording = database.begin_recording(
@@ -133,7 +133,7 @@ def _samples(
     energy: npt.NDArray[Any],
     random: np.random.Generator,
 ) -> list[tuple[TableSchema, Columns]]:
-    """Some seconds of all nodes, tick by tick as the recorder writes them; ``energy`` (mJ) goes on."""
+    """Return samples of all nodes in the recorder's order; ``energy`` (mJ) is continued."""
     gpus = size.nodes * size.gpus
     gpu, at = np.arange(1, gpus + 1), ticks[:, None] + random.normal(0, 0.002, (len(ticks), size.nodes))
     shape = (len(ticks), gpus)

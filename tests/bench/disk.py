@@ -1,4 +1,4 @@
-"""What a GPU-sample takes on disk, while it is recorded and after, and what putting rows in order costs.
+"""Disk space of a GPU-sample while it is recorded and afterwards, and the CPU time of sorting rows.
 
 Nodes are simulated second by second, four seconds a commit so that it ends some day. Power
 has the noise of a real board, in NVML's milliwatts. Host and process rows are counted in.
@@ -28,16 +28,16 @@ from tests.bench.figures import BenchOptions, Figure
 
 GPUS = 8
 A_COMMIT = 4
-"""Seconds of readings in each commit. A live recording has one a second, with the same rows."""
+"""Seconds of samples in each commit; a live recording commits each second, with the same rows."""
 BEGAN = 1_772_409_600
 _POWER = GPU_COLUMNS.index("power_w")
 
 
 def run(options: BenchOptions) -> Iterator[Figure]:
-    """A working day of 64 GPUs."""
+    """Record a working day of 64 GPUs."""
     nodes, seconds = options.count(8, 2), options.count(28_800, 60)
-    told = _Told()
-    recorder = Recorder(options.folder / "disk.duckdb", _INFO, told, commit_every_s=0)
+    last_status = _LastStatus()
+    recorder = Recorder(options.folder / "disk.duckdb", _INFO, last_status, commit_every_s=0)
     recorder.open()
     writing, sorting = _Cpu(Database.write), _Cpu(Sorter.work)
     sizes = []
@@ -49,7 +49,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
                 continue
             recorder.submit(waiting)
             waiting = []
-            status = told.wait(second * nodes)
+            status = last_status.wait(second * nodes)
             sizes.append(status.file_bytes / (second * nodes * GPUS))
         began = time.monotonic()
         closed = recorder.close(BEGAN + seconds, 60)
@@ -60,7 +60,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
     yield Figure(f"disk, a GPU-sample, closed, {hours}", closed.file_bytes / samples, "bytes", 26)
     yield Figure("disk, a GPU-sample, running, second half", median(running), "bytes", 45)
     yield Figure("disk, a GPU-sample, running, worst moment of that", max(running), "bytes", 45)
-    yield Figure("putting rows in order, CPU for a GPU-sample", 1e6 * sorting.s / samples, "µs",
+    yield Figure("sorting rows, CPU per GPU-sample", 1e6 * sorting.s / samples, "µs",
                  limit="the insert", beside=1e6 * writing.s / samples)  # fmt: skip
     yield Figure("writing the last frames and closing", close_s, "s")
 
@@ -68,7 +68,7 @@ def run(options: BenchOptions) -> Iterator[Figure]:
 _INFO = RecordingInfo(BEGAN, "bench", "bench", "disk", 1000, "bench")
 
 
-class _Told:
+class _LastStatus:
     """Waits for the recorder's commits."""
 
     def __init__(self) -> None:
@@ -81,19 +81,19 @@ class _Told:
             self._changed.notify()
 
     def wait(self, frames: int) -> RecorderStatus:
-        """The status in which so many frames are on disk."""
+        """Return the first status with this many frames on disk."""
 
-        def there() -> bool:
+        def on_disk() -> bool:
             return self._status is not None and sum(self._status.committed.values()) >= frames
 
         with self._changed:
-            if not self._changed.wait_for(there, 60) or self._status is None:
+            if not self._changed.wait_for(on_disk, 60) or self._status is None:
                 raise TimeoutError(f"{frames} frames were not committed within a minute")
             return self._status
 
 
 class _Cpu:
-    """CPU seconds of this process in a method, DuckDB's threads included."""
+    """Measures the CPU seconds of this process in a method, DuckDB's threads included."""
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self.s = 0.0
@@ -109,7 +109,7 @@ class _Cpu:
 
 
 def _seconds(nodes: int, seconds: int, seed: int) -> Iterator[list[Event]]:
-    """What arrives in each second; the first is what nodes say of themselves, too."""
+    """Yield the events of each second; the first second also holds the hellos."""
     noise = random.Random(seed)
     names = simulated_names(nodes)
     machines = [

@@ -1,4 +1,4 @@
-"""What the head keeps in memory: a large fleet with all of its history, and a working day of a small one.
+"""Memory of the head: a large fleet with its whole history, and a day of a small fleet.
 
 ``python -m tests.bench.memory PATH NODES SEED SECONDS TELL_EVERY`` watches and records nodes for so many
 seconds of a clock that goes as fast as this machine does, in a process of its own, and prints its memory.
@@ -30,76 +30,79 @@ from tests.bench.processes import as_of_a_head, rss_mib
 
 GPUS = 8
 RECORDED, READINGS = 16, 30
-"""So many nodes measure so often beforehand; the others, and later times, say the same."""
+"""Nodes and samples that are simulated; other nodes and later times repeat them."""
 TOGETHER = 10
-"""So many seconds are written at once: what a transaction costs isn't looked at here."""
+"""Seconds in one transaction: this bench doesn't measure the cost of transactions."""
 HOUR = 3600
 FULL_S = 300
-"""History of 8,192 GPUs goes back by half of it."""
+"""Twice the length of the history of 8,192 GPUs."""
 
 
 def run(options: BenchOptions) -> Iterator[Figure]:
-    """The head without its screen, whose share is a matter of the screen's bench."""
+    """Measure the head without a screen; the screen's bench measures its share."""
     nodes = options.count(1024, 4)
-    told = _watched(
+    memory_mib = _watched(
         options.folder / "full.duckdb", nodes, options.seed, options.count(FULL_S, 20), options.count(60, 10)
     )
     yield Figure(
-        f"hub + recorder, {nodes * GPUS:,} GPUs with all history", max(told), "MiB", 400 / 1.048576
+        f"hub + recorder, {nodes * GPUS:,} GPUs with all history", max(memory_mib), "MiB", 400 / 1.048576
     )  # fmt: skip
     hour = options.count(HOUR, 2)
-    told = _watched(options.folder / "day.duckdb", 8, options.seed, 24 * hour, max(1, hour // 4))
-    quarter = len(told) // 4
-    early, late = statistics.median(told[quarter : 2 * quarter]), statistics.median(told[-quarter:])
-    print(f"hub + recorder, day of 64 GPUs, MiB by hour: {_by_hour(told)}", file=sys.stderr)
+    memory_mib = _watched(options.folder / "day.duckdb", 8, options.seed, 24 * hour, max(1, hour // 4))
+    quarter = len(memory_mib) // 4
+    early, late = (
+        statistics.median(memory_mib[quarter : 2 * quarter]),
+        statistics.median(memory_mib[-quarter:]),
+    )
+    print(f"hub + recorder, day of 64 GPUs, MiB by hour: {_by_hour(memory_mib)}", file=sys.stderr)
     yield Figure(
         "hub + recorder, day of 64 GPUs, median of the last 6 hours", late, "MiB", 1.02 * early,
         limit="the median from the 6th to the 12th hour", beside=early,
     )  # fmt: skip
 
 
-def _by_hour(told: Sequence[float]) -> str:
-    return " ".join(number(one) for one in told[:: max(1, len(told) // 24)])
+def _by_hour(memory_mib: Sequence[float]) -> str:
+    return " ".join(number(one) for one in memory_mib[:: max(1, len(memory_mib) // 24)])
 
 
-def _watched(path: Path, nodes: int, seed: int, seconds: int, tell_every: int) -> list[float]:
-    """The memory [MiB] of a process that watches so many nodes, each time that it tells."""
-    words = map(str, (path, nodes, seed, seconds, tell_every))
+def _watched(path: Path, nodes: int, seed: int, seconds: int, report_every: int) -> list[float]:
+    """Return the memory [MiB] of a process that monitors nodes, at each line that it prints."""
+    words = map(str, (path, nodes, seed, seconds, report_every))
     command = [sys.executable, "-m", "tests.bench.memory", *words]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=as_of_a_head()
     ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
-        told = []
+        memory_mib = []
         for _line in process.stdout:
-            told.append(rss_mib(process.pid))
+            memory_mib.append(rss_mib(process.pid))
             process.stdin.write("\n")
             process.stdin.flush()
     if process.returncode:
-        raise RuntimeError("the process that was to be measured failed")
-    return told
+        raise RuntimeError("the measured process failed")
+    return memory_mib
 
 
-class _Said:
-    """A node that says the same again and again, at other times."""
+class _RepeatingNode:
+    """Node that sends the same frames again and again, at later times."""
 
     def __init__(self, name: str, hello: Hello, frames: Sequence[Frame], first: int) -> None:
         self.name, self._hello = name, hello
         self._frames = itertools.islice(itertools.cycle(frames), first, None)
 
     def begin(self, at: float) -> list[NodeIntroduced | LinkChanged]:
-        """What is told of it first."""
+        """Return its hello and the start of its link."""
         live = LinkChanged(self.name, at, Phase.LIVE)
         return [NodeIntroduced(self.name, at, self._hello, False), live]
 
     def frame(self, seq: int, at: float) -> FrameArrived:
-        """Its reading of a second."""
+        """Return its frame of a second."""
         frame = replace(next(self._frames), seq=seq, ts_ns=round(at * 1e9))
         return FrameArrived(self.name, at, at, self._hello.life, frame)
 
 
-def _fleet(names: Sequence[str], seed: int) -> Iterator[_Said]:
+def _fleet(names: Sequence[str], seed: int) -> Iterator[_RepeatingNode]:
     recorded = []
     for index, name in enumerate(names):
         node = SimulatedNode(Simulation(name, index, len(names), GPUS, seed, 0))
@@ -114,18 +117,18 @@ def _fleet(names: Sequence[str], seed: int) -> Iterator[_Said]:
                     for one in readings
                 ]
             )
-        yield _Said(name, hello, recorded[index % RECORDED], index // RECORDED)
+        yield _RepeatingNode(name, hello, recorded[index % RECORDED], index // RECORDED)
 
 
-def _watch(path: Path, nodes: int, seed: int, seconds: int, tell_every: int) -> None:
-    names, began, told = simulated_names(nodes), 1.7e9, [0.0]
-    hub = Hub(Fleet(names), clock=lambda: began + told[0])
+def _watch(path: Path, nodes: int, seed: int, seconds: int, report_every: int) -> None:
+    names, began, elapsed_s = simulated_names(nodes), 1.7e9, [0.0]
+    hub = Hub(Fleet(names), clock=lambda: began + elapsed_s[0])
 
     def committed(_status: RecorderStatus) -> None:
         pass
 
     info = RecordingInfo(began, "bench", "bench", "bench", 1000, "bench")
-    recorder = Recorder(path, info, committed, commit_every_s=0.0, lasting=True)
+    recorder = Recorder(path, info, committed, commit_every_s=0.0)
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)
@@ -135,14 +138,14 @@ def _watch(path: Path, nodes: int, seed: int, seconds: int, tell_every: int) -> 
         for event in node.begin(began):
             hub.publish(event)
     for second in range(1, seconds + 1):
-        told[0] = float(second)
+        elapsed_s[0] = float(second)
         for node in fleet:
             hub.publish(node.frame(second, began + second))
         hub.flush()
-        if second % TOGETHER == 0 or second % tell_every == 0:
+        if second % TOGETHER == 0 or second % report_every == 0:
             while sum(recorder.status().committed.values()) < second * nodes:
                 time.sleep(0.002)
-        if second % tell_every == 0:
+        if second % report_every == 0:
             print(second, flush=True)
             sys.stdin.readline()
     recorder.close(hub.now(), 60)

@@ -1,4 +1,4 @@
-"""How much hub and recorder take in: real frames, links, hub and recorder, all in one process, no screen."""
+"""Throughput of links, hub and recorder in one process without a screen, on encoded frames."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.bench.figures import BenchOptions, Figure, number
 
 GPUS = 8
 TOGETHER = 16
-"""So many seconds of the flood are 16,384 GPU-samples, about what DuckDB takes in one go at its best."""
+"""Seconds of frames in one insert: 16,384 GPU-samples, about DuckDB's best size."""
 
 
 def run(options: BenchOptions) -> Iterator[Figure]:
-    """As fast as it goes, then a large fleet at its own pace."""
+    """Measure frames at full speed, then a large fleet at 1 Hz."""
     delay_garbage_collection()
     nodes, frames = options.count(128, 4), options.count(400, 10)
     floods = [
@@ -61,12 +61,12 @@ def run(options: BenchOptions) -> Iterator[Figure]:
 
 
 def recording_info(command: str) -> RecordingInfo:
-    """What a bench's recording says of itself."""
+    """Return the description of a bench's recording."""
     return RecordingInfo(time.time(), "bench", "bench", command, 1000, "bench")
 
 
 class Committed:
-    """How many frames are on disk, told by the recorder's thread."""
+    """Passes the recorder's status from its thread to the hub."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub, self._loop = hub, asyncio.get_running_loop()
@@ -76,11 +76,11 @@ class Committed:
 
 
 async def _flood(path: Path, nodes: int, frames: int, seed: int) -> tuple[float, int, int]:
-    """CPU seconds, GPU-samples and the closed file's bytes when everything comes as fast as it is taken."""
+    """Record frames at full speed; return CPU seconds, GPU-samples and the closed file's bytes."""
     names = simulated_names(nodes)
     streams = {name: recorded(name, index, nodes, frames, seed) for index, name in enumerate(names)}
     hub = Hub(Fleet(names))
-    recorder = Recorder(path, recording_info("flood"), Committed(hub), lasting=True)
+    recorder = Recorder(path, recording_info("flood"), Committed(hub))
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)
@@ -99,7 +99,7 @@ async def _flood(path: Path, nodes: int, frames: int, seed: int) -> tuple[float,
 
 
 def recorded(name: str, index: int, nodes: int, frames: int, seed: int) -> list[bytes]:
-    """What an agent of a simulated node says, a piece a frame."""
+    """Return the bytes that a simulated node's agent sends, one piece for each frame."""
     now = time.time_ns()
     node = SimulatedNode(Simulation(name, index, nodes, GPUS, seed, 0))
     host, gpus, capabilities = node.facts()
@@ -135,21 +135,21 @@ def recorded(name: str, index: int, nodes: int, frames: int, seed: int) -> list[
 
 
 class _Replayed(Launcher):
-    """A launcher whose nodes say what was written down before."""
+    """Launcher whose nodes send prepared bytes."""
 
     def __init__(self, streams: dict[str, list[bytes]]) -> None:
         self._streams = streams
 
     async def open(self, node: str) -> Channel:
-        """A channel that says it once."""
+        """Return a channel that sends the node's bytes once."""
         return _Pieces(self._streams[node])
 
     async def close(self) -> None:
-        """Nothing is to be ended."""
+        """Do nothing: the launcher started no process."""
 
 
 class _Pieces(Channel):
-    """A channel that gives one piece a read and is then quiet."""
+    """Channel that returns one piece for each read and then waits."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -175,7 +175,7 @@ class _Pieces(Channel):
 
 
 async def pace(path: Path, nodes: int, gpus: int, interval_ms: int, seconds: float, seed: int) -> float:
-    """Percent of a core that links, hub and recorder use for simulated nodes in other processes."""
+    """Return the share of a core [%] of links, hub and recorder for simulated nodes in other processes."""
     launcher = SimulatedLauncher(nodes, gpus, seed)
     names = simulated_names(nodes)
     hub = Hub(Fleet(names, interval_ms))

@@ -329,7 +329,7 @@ async def test_flooding_node_costs_no_other_nodes_frames(
         refused.update(status.behind)
         loop.call_soon_threadsafe(hub.recorded, status)
 
-    recorder = Recorder(path, INFO, recorded, lasting=True, commit_every_s=0.05, keep_bytes=keep_bytes)
+    recorder = Recorder(path, INFO, recorded, commit_every_s=0.05, keep_bytes=keep_bytes)
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)

@@ -335,35 +335,6 @@ def test_an_event_that_cannot_be_stored_is_skipped_alone(path: Path) -> None:
     assert query(path, "SELECT frames, lost_frames FROM links") == [(2, 1)]
 
 
-def test_submit_does_not_block_and_drops_the_oldest_frames(path: Path) -> None:
-    stuck, go_on = threading.Event(), threading.Event()
-
-    def hold(_status: RecorderStatus) -> None:
-        stuck.set()
-        assert go_on.wait(30)
-
-    frame_bytes = 500 + 32 * len(GPU_COLUMNS)
-    recorder = Recorder(path, INFO, hold, commit_every_s=0, keep_bytes=20 * frame_bytes)
-    recorder.open()
-    try:
-        recorder.submit([introduced(gpus=1), arrived(1, [gpu_row(util_pct=1)])])
-        assert stuck.wait(30)
-        recorder.submit([SessionStarted("s", T0, "kept", T0)])
-        for seq in range(2, 102):
-            recorder.submit([arrived(seq, [gpu_row(util_pct=1)])])
-        assert recorder.status().waiting <= 21
-    finally:
-        go_on.set()
-        recorder.close(T0 + 200)
-    assert query(path, "SELECT name FROM sessions") == [("kept",)]
-    ((frames, newest, lost),) = query(path, "SELECT frames, last_seq, lost_frames FROM links")
-    assert newest == 101
-    assert 10 <= frames < 25
-    assert frames + lost == 101
-    told = query(path, "SELECT kind, sum(string_split(message, ' ')[1]::INTEGER) FROM events GROUP BY ALL")
-    assert told == [("dropped", lost)]
-
-
 def test_refused_frames_come_again_without_a_gap(path: Path) -> None:
     seen: list[RecorderStatus] = []
     stuck, go_on = threading.Event(), threading.Event()
@@ -375,7 +346,7 @@ def test_refused_frames_come_again_without_a_gap(path: Path) -> None:
 
     frame_bytes = 500 + 32 * len(GPU_COLUMNS)
     row = [gpu_row(util_pct=1)]
-    recorder = Recorder(path, INFO, hold, lasting=True, commit_every_s=0, keep_bytes=10 * frame_bytes)
+    recorder = Recorder(path, INFO, hold, commit_every_s=0, keep_bytes=10 * frame_bytes)
     recorder.open()
     try:
         recorder.submit([introduced(gpus=1), arrived(1, row)])

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,28 +31,17 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.results import Result
+from gswarm_tui.store.querying.running_query import ArraySource
 from gswarm_tui.store.sql.schema import SCHEMA_VERSION, micros
 
 MAX_EVENTS = 50_000
 _UNKNOWN_LIFE = {"life": "", "last_ts": None, "clock_offset_s": None}
 """A node without rows in ``links`` had one agent run without an end."""
 _OPEN_END_US = 1 << 62
+_GPU_FACTS_APART = {"index", "minor", "mig"}
 _NEEDED = (("recordings", "options"), ("host_samples", "seq"), ("links", "last_ts"))
 """Columns that recordings of this and every later version have."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - DuckDB's times have no zone
-
-
-class ArraySource(Protocol):
-    """A recording file that can be queried by row and by column."""
-
-    path: Path
-
-    def query(self, sql: str, *values: object) -> Result:
-        """Return the result of one statement that reads. Raises StoreError."""
-
-    def arrays(self, sql: str, *values: object) -> Columns:
-        """Return the result by column. Raises StoreError."""
 
 
 def stamp(us: int) -> datetime:
@@ -108,13 +96,6 @@ class TableSlice:
         self.us = columns["us"]
         self.ids = columns["id"]
         self._columns = columns
-
-    def split(self, owners: Places) -> dict[int, Places]:
-        """Return the rows of each owner, in order of time."""
-        order = np.lexsort((self.us, owners))
-        starts = np.flatnonzero(np.diff(owners[order], prepend=-2))
-        parts = np.split(order, starts[1:]) if len(starts) else []
-        return {int(owners[part[0]]): part for part in parts}
 
     def keys(self, name: str) -> npt.NDArray[Any]:
         """Return a key column, masked where NULL."""
@@ -433,28 +414,16 @@ def hello_of(
         interval_ms=round(interval_s * 1000),
         simulated=bool(row["simulated"]),
         host=HostFacts(
-            hostname=row["hostname"] or row["node"],
-            boot_id=row["boot_id"] or "",
-            kernel=row["kernel"],
-            cpu_model=row["cpu_model"],
-            cpus=row["cpus"],
-            memory_total_mib=row["memory_total_mib"],
-            driver_version=row["driver_version"],
-            cuda_version=row["cuda_version"],
+            **{one.name: row[one.name] for one in fields(HostFacts)}
+            | {"hostname": row["hostname"] or row["node"], "boot_id": row["boot_id"] or ""}
         ),
         gpus=tuple(
             GpuFacts(
                 index=gpu["gpu_index"],
-                uuid=gpu["uuid"],
-                name=gpu["name"],
-                pci_bus_id=gpu["pci_bus_id"],
-                # Of the minor only this is kept: whether the job was granted it.
+                # The file stores of the minor only whether the job was granted it.
                 minor=None if gpu["allocated"] is None else gpu["gpu_index"],
-                memory_total_mib=gpu["memory_total_mib"],
-                power_limit_w=gpu["power_limit_w"],
-                sm_clock_max_mhz=gpu["sm_clock_max_mhz"],
-                mem_clock_max_mhz=gpu["mem_clock_max_mhz"],
                 mig=bool(gpu["mig"]),
+                **{one.name: gpu[one.name] for one in fields(GpuFacts) if one.name not in _GPU_FACTS_APART},
             )
             for gpu in gpus
         ),

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from gswarm_tui.store.errors import StoreError, explain, open_error
-from gswarm_tui.store.querying.results import QuerySource, Result
-from gswarm_tui.store.querying.running_query import RunningQuery, SpillFolder
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.store.querying.running_query import ArraySource, RunningQuery, SpillFolder
 
 MEMORY = "2GB"
 THREADS = 4
@@ -33,44 +29,26 @@ def open_for_reading(path: Path) -> duckdb.DuckDBPyConnection:
         raise open_error(error, path) from error
 
 
-class FileSource:
+class FileSource(ArraySource):
     """A QuerySource on a finished file.
 
     Queries reach this file and no other; sorting more than fits into memory spills to the temporary folder.
     """
 
-    running = False
-
     def __init__(self, path: Path) -> None:
         """Open the file. Raises StoreError."""
-        self.path = path
+        super().__init__(path)
         self._connection = open_for_reading(path)
-        self._queries: set[RunningQuery] = set()
         self._spill_folder = SpillFolder()
         limits = {"memory_limit": MEMORY, "threads": THREADS, **self._spill_folder.settings()}
         for name, value in (limits | {"enable_external_access": False, "lock_configuration": True}).items():
             self._connection.execute(f"SET {name} = ?", [value])
 
-    def query(self, sql: str, *values: object) -> Result:
-        """Return the result of one statement that reads. Raises QueryError, StoreError."""
-        return self._start().run(sql, values)
-
-    def arrays(self, sql: str, *values: object) -> dict[str, npt.NDArray[Any]]:
-        """Return the whole result by column, masked where NULL. Raises QueryError, StoreError."""
-        return self._start().arrays(sql, values)
-
-    def _start(self) -> RunningQuery:
+    def _new_query(self) -> RunningQuery:
         try:
-            query = RunningQuery(self._connection.cursor(), self.path, self._queries.discard)
+            return RunningQuery(self._connection.cursor(), self.path)
         except duckdb.Error as error:
             raise StoreError(explain(error, self.path)) from error
-        self._queries.add(query)
-        return query
-
-    def interrupt(self) -> None:
-        """Cancel running queries."""
-        for query in list(self._queries):
-            query.stop("the query was cancelled")
 
     def second_source(self) -> QuerySource:
         """Return a source on the same open file that is interrupted and closed on its own."""
@@ -78,20 +56,15 @@ class FileSource:
 
     def close(self) -> None:
         """Close the file."""
-        self.interrupt()
+        super().close()
         self._connection.close()
         self._spill_folder.remove()
 
 
-class _SecondSource(FileSource):
-    """Another connection to a file that a FileSource has opened."""
-
+class _SecondSource(ArraySource):
     def __init__(self, opened: FileSource) -> None:
-        self.path = opened.path
-        self._connection = opened._connection.cursor()
-        self._queries = set()
+        super().__init__(opened.path)
+        self._opened = opened
 
-    def close(self) -> None:
-        """Close the connection; the file stays open."""
-        self.interrupt()
-        self._connection.close()
+    def _new_query(self) -> RunningQuery:
+        return self._opened._new_query()

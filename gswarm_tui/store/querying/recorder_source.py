@@ -11,16 +11,12 @@ import resource
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from gswarm_tui.store.duckdb_internals import release_memory
-from gswarm_tui.store.querying.results import QueryError, Result
-from gswarm_tui.store.querying.running_query import RunningQuery, explain_query
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from gswarm_tui.store.querying.results import QueryError
+from gswarm_tui.store.querying.running_query import ArraySource, RunningQuery, explain_query
 
 MAX_QUERIES = 8
 TIMEOUT_S = 600.0
@@ -29,7 +25,6 @@ THREADS = 2
 MEMORY = "1GB"
 ADDRESS_SPACE = 3 * 1024**3
 """What all queries together may allocate, DuckDB's own blocks included."""
-_CANCELLED = "the query was cancelled"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -123,50 +118,17 @@ class CursorPool:
                     self._connection.execute("SET threads = 1")
 
 
-class RecorderSource:
-    """A QuerySource on a file that this process records; each place that queries has its own.
-
-    Usable from several threads; ``query`` waits for the first rows, so don't call it from the event loop.
-    """
+class RecorderSource(ArraySource):
+    """A QuerySource on a file that this process records; each user of the file has its own."""
 
     running = True
 
     def __init__(self, pool: CursorPool) -> None:
-        self.path = pool.path
+        super().__init__(pool.path)
         self._pool = pool
-        self._lock = threading.Lock()
-        self._queries: list[RunningQuery] = []
-        self._closed = False
 
-    def query(self, sql: str, *values: object) -> Result:
-        """Return the result of one statement that reads. Raises QueryError, StoreError."""
-        return self._start().run(sql, values)
-
-    def arrays(self, sql: str, *values: object) -> dict[str, npt.NDArray[Any]]:
-        """Return the whole result by column, masked where NULL. Raises QueryError, StoreError."""
-        return self._start().arrays(sql, values)
-
-    def _start(self) -> RunningQuery:
-        query = self._pool.start_query()
-        with self._lock:
-            self._queries = [one for one in self._queries if not one.closed] + [query]
-            if not self._closed:
-                return query
-        query.close()
-        raise QueryError(_CANCELLED)
-
-    def interrupt(self) -> None:
-        """Cancel the queries that run here, from any thread: they raise QueryError."""
-        with self._lock:
-            queries, self._queries = self._queries, []
-        for query in queries:
-            if not query.closed:
-                query.stop(_CANCELLED)
-
-    def close(self) -> None:
-        """Cancel the queries that run here and refuse new ones."""
-        self._closed = True
-        self.interrupt()
+    def _new_query(self) -> RunningQuery:
+        return self._pool.start_query()
 
 
 class _AddressSpaceLimit:

@@ -14,6 +14,7 @@ import shutil
 import signal
 import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -32,6 +33,8 @@ T = TypeVar("T")
 
 BATCH_ROWS = 2_048
 """The size of DuckDB's own batches."""
+
+_CANCELLED = "the query was cancelled"
 
 MAX_CHECKED = 200
 _CHECKED: set[str] = set()
@@ -81,7 +84,10 @@ class RunningQuery:
     """
 
     def __init__(
-        self, cursor: duckdb.DuckDBPyConnection, path: Path, ended: Callable[[RunningQuery], None]
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        path: Path,
+        ended: Callable[[RunningQuery], None] = lambda _query: None,
     ) -> None:
         self._cursor = cursor
         self._path = path
@@ -193,6 +199,54 @@ class RunningQuery:
             with contextlib.suppress(duckdb.Error):
                 self._cursor.close()
         self._ended(self)
+
+
+class ArraySource(ABC):
+    """Base of the QuerySources in this process: each query has a cursor of its own. Usable from any thread.
+
+    ``query`` waits for the first rows, so don't call it from the event loop.
+    """
+
+    running = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._queries: list[RunningQuery] = []
+        self._closed = False
+
+    @abstractmethod
+    def _new_query(self) -> RunningQuery:
+        """Return a query on a new cursor. Raises QueryError, StoreError."""
+
+    def query(self, sql: str, *values: object) -> Result:
+        """Return the result of one statement that reads. Raises QueryError, StoreError."""
+        return self._start().run(sql, values)
+
+    def arrays(self, sql: str, *values: object) -> dict[str, npt.NDArray[Any]]:
+        """Return the whole result by column, masked where NULL. Raises QueryError, StoreError."""
+        return self._start().arrays(sql, values)
+
+    def _start(self) -> RunningQuery:
+        query = self._new_query()
+        with self._lock:
+            self._queries = [one for one in self._queries if not one.closed] + [query]
+            if not self._closed:
+                return query
+        query.close()
+        raise QueryError(_CANCELLED)
+
+    def interrupt(self) -> None:
+        """Cancel the queries that run here: they raise QueryError."""
+        with self._lock:
+            queries, self._queries = self._queries, []
+        for query in queries:
+            query.stop(_CANCELLED)
+
+    def close(self) -> None:
+        """Cancel the queries that run here and refuse new ones."""
+        self._closed = True
+        self.interrupt()
 
 
 def explain_query(error: duckdb.Error) -> str:

@@ -1,9 +1,9 @@
 """Events turned into columns for one transaction. Pure: no DuckDB, no clock.
 
-Only ``EventLogged`` becomes a row of ``events``: what a link, a frame or a session means to people is the
-fleet's to say, once, for the screen and the file alike.
+Only ``EventLogged`` becomes a row of ``events``: the fleet logs one for each change of a link, frame or
+session that people need to see, on the screen and in the file.
 
-The work for a frame is a few list operations; its blocks become arrays once for the whole fleet.
+A frame costs a few list operations; its blocks become arrays once for the whole fleet.
 """
 
 from __future__ import annotations
@@ -183,14 +183,14 @@ class Batch:
 
     def columns(self) -> Iterator[tuple[TableSchema, Columns]]:
         """Return the rows table by table, as arrays of equal length; NaN, NaT and None stand for NULL."""
-        things: tuple[tuple[TableSchema, Iterable[Row]], ...] = (
+        row_tables: tuple[tuple[TableSchema, Iterable[Row]], ...] = (
             (NODES, self._nodes.values()),
             (GPUS, self._gpus),
             (SESSIONS, self._sessions.values()),
             (LINKS, [life.link for life in self._own.values()]),
             (EVENTS, self._events),
         )
-        for table, rows in things:
+        for table, rows in row_tables:
             if kept := list(rows):
                 yield table, {name: array(table, name, [row[name] for row in kept]) for name in kept[0]}
         yield from self._samples
@@ -198,8 +198,8 @@ class Batch:
     @cached_property
     def _samples(self) -> list[tuple[TableSchema, Columns]]:
         tables = (self._gpu_samples, self._host_samples, self._process_samples)
-        made = ((samples.table, columns) for samples in tables for columns in samples.columns())
-        return [(table, columns) for table, columns in made if len(columns["ts"])]
+        parts = ((samples.table, columns) for samples in tables for columns in samples.columns())
+        return [(table, columns) for table, columns in parts if len(columns["ts"])]
 
     def _node(self, name: str) -> KnownNode:
         node, new = self.ledger.node(name)
@@ -233,9 +233,9 @@ class Batch:
                 if event.phase is Phase.LIVE and self.ledger.came_live(event.node) and node.life is not None:
                     self._life(event.node, node.life).link["reconnects"] += 1
             case EventLogged():
-                self._happened(event)
+                self._log(event)
             case IntervalChanged():
-                pass  # the fleet makes a Happened of it
+                pass  # the fleet logs it as an EventLogged
             case SessionStarted() | SessionChanged() | SessionStopped():
                 self._session(event)
 
@@ -306,7 +306,7 @@ class Batch:
                 done = self.ledger.sessions[key] = row | {"ended_at": ended, "status": "ended"}
                 self._sessions[row["session_id"]] = done
 
-    def _happened(self, event: EventLogged) -> None:
+    def _log(self, event: EventLogged) -> None:
         node = None if event.node is None else self._node(event.node)
         self._events.append(
             {

@@ -59,7 +59,7 @@ class _Planned:
         register_arrays(connection, self._name, self._arrays | {"counts": self._counts})
         self._statement: duckdb.Statement | str
         if table.key:
-            (self._statement,) = connection.extract_statements(_merge(table, self._name))
+            (self._statement,) = connection.extract_statements(_insert(table, self._name))
         else:
             connection.execute(f"PREPARE {self._name} AS {_insert(table, self._name)}")
             self._statement = f"EXECUTE {self._name}"
@@ -80,23 +80,8 @@ class _Planned:
 
 def _insert(table: TableSchema, source: str) -> str:
     names = ", ".join(column.name for column in table.columns)
-    return f"INSERT INTO {table.name} ({names}) {_rows(table, source)}"
-
-
-def _merge(table: TableSchema, source: str) -> str:
-    """Return a statement that replaces rows by key; the source must not hold a key twice.
-
-    INSERT OR REPLACE would need 2 MB more, because it removes duplicates itself.
-    """
-    names = [column.name for column in table.columns]
-    alike = " AND ".join(f"{table.name}.{name} = new.{name}" for name in table.key)
-    changes = ", ".join(f"{name} = new.{name}" for name in names if name not in table.key)
-    values = ", ".join(f"new.{name}" for name in names)
-    return (
-        f"MERGE INTO {table.name} USING ({_rows(table, source)}) AS new ON {alike} "  # noqa: S608 (own names)
-        f"WHEN MATCHED THEN UPDATE SET {changes} "
-        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({values})"
-    )
+    replacing = "OR REPLACE " if table.key else ""
+    return f"INSERT {replacing}INTO {table.name} ({names}) {_rows(table, source)}"
 
 
 def _rows(table: TableSchema, source: str) -> str:

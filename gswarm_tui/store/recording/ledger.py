@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gswarm_agent.frame import GpuFacts, Hello
+from gswarm_tui.store.sql.schema import LINKS, NODES
 
 Row = dict[str, Any]
 """One row of a table by column; times are Unix microseconds."""
@@ -135,11 +136,7 @@ class Ledger:
             self.nodes[name] = node
         known = self.lives.get((name, hello.life))
         link = _link_row(node, hello.life) if known is None else known.link
-        self.lives[name, hello.life] = KnownLife(
-            link=link,
-            node_id=node.node_id,
-            gpu_ids=node.gpu_ids,
-        )
+        self.lives[name, hello.life] = KnownLife(link, node.node_id, node.gpu_ids)
         return node, new_gpus
 
     def add_life(self, node: KnownNode, life: str) -> None:
@@ -151,67 +148,24 @@ class Ledger:
     def _node_row(self, name: str) -> Row:
         node_id = self.next_node
         self.next_node += 1
-        return {
-            "node_id": node_id,
-            "recording_id": self.recording_id,
-            "node": name,
-            "hostname": None,
-            "boot_id": None,
-            "cpu_model": None,
-            "cpus": None,
-            "memory_total_mib": None,
-            "kernel": None,
-            "driver_version": None,
-            "cuda_version": None,
-            "agent_version": None,
-            "simulated": None,
-            "capabilities": None,
-        }
+        row: Row = dict.fromkeys(column.name for column in NODES.columns)
+        return row | {"node_id": node_id, "recording_id": self.recording_id, "node": name}
 
     def _gpu_row(self, gpu_id: int, node: KnownNode, gpu: GpuFacts) -> Row:
         granted = self.allocation.get(str(node.row["node"]))
-        return {
-            "gpu_id": gpu_id,
-            "node_id": node.node_id,
-            "gpu_index": gpu.index,
-            "uuid": gpu.uuid,
-            "name": gpu.name,
-            "pci_bus_id": gpu.pci_bus_id,
-            "memory_total_mib": gpu.memory_total_mib,
-            "power_limit_w": gpu.power_limit_w,
-            "sm_clock_max_mhz": gpu.sm_clock_max_mhz,
-            "mem_clock_max_mhz": gpu.mem_clock_max_mhz,
-            "mig": gpu.mig,
-            "allocated": None if granted is None or gpu.minor is None else gpu.minor in granted,
-        }
+        facts = asdict(gpu)
+        index, minor = facts.pop("index"), facts.pop("minor")
+        allocated = None if granted is None or minor is None else minor in granted
+        ids = {"gpu_id": gpu_id, "node_id": node.node_id, "gpu_index": index}
+        return ids | facts | {"allocated": allocated}
 
 
 def _host_row(hello: Hello) -> Row:
-    host = hello.host
-    return {
-        "hostname": host.hostname,
-        "boot_id": host.boot_id,
-        "cpu_model": host.cpu_model,
-        "cpus": host.cpus,
-        "memory_total_mib": host.memory_total_mib,
-        "kernel": host.kernel,
-        "driver_version": host.driver_version,
-        "cuda_version": host.cuda_version,
-        "agent_version": hello.agent_version,
-        "simulated": hello.simulated,
-        "capabilities": json.dumps(dict(hello.capabilities), ensure_ascii=False),
-    }
+    capabilities = json.dumps(dict(hello.capabilities), ensure_ascii=False)
+    agent = {"agent_version": hello.agent_version, "simulated": hello.simulated, "capabilities": capabilities}
+    return asdict(hello.host) | agent
 
 
 def _link_row(node: KnownNode, life: str) -> Row:
-    return {
-        "node_id": node.node_id,
-        "life": life,
-        "last_seq": None,
-        "last_ts": None,
-        "frames": 0,
-        "lost_frames": 0,
-        "reconnects": 0,
-        "clock_offset_s": None,
-        "round_trip_s": None,
-    }
+    row: Row = dict.fromkeys(column.name for column in LINKS.columns)
+    return row | {"node_id": node.node_id, "life": life, "frames": 0, "lost_frames": 0, "reconnects": 0}

@@ -15,10 +15,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gswarm_agent.frame import ERROR
 from gswarm_tui.fleet.events import (
     Event,
-    EventLogged,
     FrameArrived,
     FramesLost,
     NodeIntroduced,
@@ -50,8 +48,8 @@ class Recorder:
     and ``interrupted`` lists the file's other recordings without an end.
     ``commit_every_s`` is the least time between two commits, ``retry_every_s`` the pause after a failed one.
     ``keep_bytes`` is about how much memory may wait for a disk that can't be written. Beyond that, the
-    recorder refuses newer frames if agents keep what isn't committed (``lasting``), and the status lists
-    their nodes once they may send again; otherwise it drops the oldest frames.
+    recorder refuses newer frames, which agents keep until they are committed; the status lists the nodes that
+    may send them again.
     ``allocation`` maps nodes to the device minors of the job's GPUs, where known.
     """
 
@@ -62,7 +60,6 @@ class Recorder:
         on_status: Callable[[RecorderStatus], None],
         *,
         allocation: Mapping[str, frozenset[int]] | None = None,
-        lasting: bool = False,
         commit_every_s: float = 0.5,
         retry_every_s: float = 3.0,
         keep_bytes: int = 256 * 1024 * 1024,
@@ -74,7 +71,6 @@ class Recorder:
         self._what = what
         self._on_status = on_status
         self._allocation = allocation or {}
-        self._lasting = lasting
         self._behind: set[str] = set()
         self._commit_every_s = commit_every_s
         self._retry_every_s = retry_every_s
@@ -83,8 +79,6 @@ class Recorder:
         self._waiting: deque[Event] = deque()
         self._waiting_bytes = 0
         self._being_written = 0
-        self._dropped = self._dropped_reported = 0
-        self._dropped_at = 0.0
         self._ended_at: float | None = None
         self._closing = False
         self._saved = threading.Event()
@@ -145,12 +139,11 @@ class Recorder:
             if self._closing:
                 return
             size = sum(map(weight, events))
-            if self._lasting and (self._behind or self._waiting_bytes + size > self._keep_bytes):
+            if self._behind or self._waiting_bytes + size > self._keep_bytes:
                 events = self._without_refused(events)
                 size = sum(map(weight, events))
             self._waiting.extend(events)
             self._waiting_bytes += size
-            self._drop_oldest()
             self._changed.notify()
 
     def _without_refused(self, events: Sequence[Event]) -> list[Event]:
@@ -200,8 +193,6 @@ class Recorder:
         error = self._error
         if error and behind:
             error += f"; {len(behind):,} nodes keep their newer frames"
-        if error and self._dropped:
-            error += f"; {self._dropped:,} of the oldest frames were dropped"
         if error and waiting and self._closed:
             error += f"; {waiting:,} events could not be saved"
         return RecorderStatus(
@@ -228,10 +219,6 @@ class Recorder:
     def _drain(self) -> None:
         """Write all waiting events in one transaction; after a failure they wait again."""
         with self._changed:
-            if unreported := self._dropped - self._dropped_reported:
-                words = f"{unreported} frames were dropped: too many waited for the disk"
-                self._waiting.appendleft(EventLogged(self._dropped_at, "dropped", ERROR, words))
-                self._dropped_reported = self._dropped
             parts: deque[list[Event]] = deque([list(self._waiting)])
             self._being_written, self._waiting_bytes = len(self._waiting), 0
             self._waiting.clear()
@@ -245,7 +232,6 @@ class Recorder:
             with self._changed:
                 self._waiting.extendleft(reversed(left))
                 self._waiting_bytes += sum(map(weight, left))
-                self._drop_oldest()
         finally:
             self._being_written = 0
         self._report()
@@ -326,22 +312,6 @@ class Recorder:
             self._on_status(self.status())
         except Exception:
             _LOG.exception("the callback for the recorder's status failed")  # recording goes on
-
-    def _drop_oldest(self) -> None:
-        """Drop the oldest frames beyond the memory limit; other events are small and stay."""
-        if self._lasting or self._waiting_bytes <= self._keep_bytes:
-            return
-        target = self._keep_bytes * 9 // 10
-        kept: list[Event] = []
-        while self._waiting and self._waiting_bytes > target:
-            event = self._waiting.popleft()
-            if isinstance(event, FrameArrived):
-                self._waiting_bytes -= weight(event)
-                self._dropped += 1
-                self._dropped_at = event.at
-            else:
-                kept.append(event)
-        self._waiting.extendleft(reversed(kept))
 
 
 def _wait_at_exit(thread: threading.Thread) -> None:

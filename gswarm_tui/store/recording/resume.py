@@ -25,8 +25,8 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.store.history.fleet_builder import FleetBuilder
 from gswarm_tui.store.history.recording_reader import RecordingReader
-from gswarm_tui.store.querying.recorder_source import RecorderSource
 from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.store.querying.running_query import ArraySource
 from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
 from gswarm_tui.store.sql.schema import micros
 
@@ -213,7 +213,7 @@ def _object(text: str | None) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def load(source: RecorderSource, ledger: Ledger) -> Resumed:
+def load(source: ArraySource, ledger: Ledger) -> Resumed:
     """Fill the ledger from the file and return the state to resume. Raises StoreError."""
     number = ledger.recording_id
     machines: dict[int, KnownNode] = {}

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy.typing as npt
 
+from gswarm_tui.store.recording.database import Database
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES, TableSchema
 
 PACK = 2_048
@@ -27,19 +28,6 @@ _KEYS_PER_STEP = 120
 _MAX_KEYS = 1_024
 _MAX_STEPS_AT_CLOSE = 6
 _SETTLED_US = 30_000_000
-
-
-class SortableFile(Protocol):
-    """The part of an open recording file that sorting uses."""
-
-    def rows(self, sql: str, *values: object) -> list[dict[str, Any]]:
-        """Return the rows of a query by column. Raises StoreError."""
-
-    def reorder(self, table: TableSchema, where: str, order: str) -> None:
-        """Store the rows of a condition in another order, in one transaction. Raises StoreError."""
-
-    def checkpoint(self) -> None:
-        """Move the write-ahead log into the file. Raises StoreError."""
 
 
 @dataclass
@@ -60,7 +48,7 @@ class Sorter:
     sorting 2,048 rows of each would take too much memory and time for a recorder.
     """
 
-    def __init__(self, file: SortableFile) -> None:
+    def __init__(self, file: Database) -> None:
         self._file = file
         self._unsorted = {table.name: _Unsorted(table, key) for table, key in KEYS}
         self._steps: deque[tuple[TableSchema, str, str]] = deque()

@@ -25,11 +25,14 @@ JOIN samples s ON s.recording_id = e.recording_id
 """
 
 
-_SESSION_COVERAGE = f"""
-SELECT c.session_id, e.name AS session, c.* EXCLUDE (session_id)
-FROM ({coverage(SESSION_SPANS).strip()}) c
+def _with_names(query: str) -> str:
+    """Return a query by session with the session's name as its second column."""
+    return f"""
+SELECT r.session_id, e.name AS session, r.* EXCLUDE (session_id)
+FROM ({query.strip()}) r
 JOIN sessions e USING (session_id)
 """  # noqa: S608 (names of this project only)
+
 
 _SESSION_SUMMARY = f"""
 WITH summed AS ({summary(SESSION_SPANS).strip()}),
@@ -45,18 +48,6 @@ FROM summed s
 JOIN sessions e USING (session_id)
 LEFT JOIN partial p USING (session_id)
 """  # noqa: S608 (numbers and names of this project only)
-
-_SESSION_BUBBLES = f"""
-SELECT b.session_id, e.name AS session, b.* EXCLUDE (session_id)
-FROM ({bubbles(SESSION_SPANS).strip()}) b
-JOIN sessions e USING (session_id)
-"""  # noqa: S608 (names of this project only)
-
-_SESSION_PROCESSES = f"""
-SELECT p.session_id, e.name AS session, p.* EXCLUDE (session_id)
-FROM ({processes(SESSION_SPANS).strip()}) p
-JOIN sessions e USING (session_id)
-"""  # noqa: S608 (names of this project only)
 
 MARKS = """
 SELECT ts, e.recording_id, n.node_id, n.node, message AS mark,
@@ -83,7 +74,7 @@ _VIEWS = {
         "samples of each session, from its start (included) to its end (excluded)",
     ),
     "session_coverage": (
-        _SESSION_COVERAGE,
+        _with_names(coverage(SESSION_SPANS)),
         "The time of each session that the frames of each node cover; complete if no more than three "
         "intervals are missing. Nodes that never answered are included.",
     ),
@@ -98,12 +89,12 @@ _VIEWS = {
         "busy sample. Host columns are NULL for scope 'gpu'.",
     ),
     "session_bubbles": (
-        _SESSION_BUBBLES,
+        _with_names(bubbles(SESSION_SPANS)),
         "Each idle phase of a GPU between two busy samples of a session, from the busy sample before to the "
         "last idle sample. duration_s is its measured time; time in a gap doesn't count.",
     ),
     "session_processes": (
-        _SESSION_PROCESSES,
+        _with_names(processes(SESSION_SPANS)),
         "Each process on each GPU of a session, with its maxima and the times of its first and last sample",
     ),
     "marks": (MARKS, "Marks set by a job or a person; values is a JSON object"),
