@@ -39,8 +39,8 @@ FEW_NODES = 128
 FLUSH_PHASE = 0.4
 """Agents sample at whole multiples of the interval; after this part of one, all frames have arrived."""
 ACK_EVERY_COMMITS = 3
-"""For a node that goes on sending: an acknowledgement costs half as much as a frame. With a commit a second,
-it arrives well before the agent would write frames to its own disk."""
+"""For a node that keeps sending frames: an acknowledgement costs half as much as a frame. With a commit a
+second, it arrives well before the agent would write frames to its own disk."""
 SLOW_COMMIT_S = 1.2
 """After commits further apart, each is acknowledged to all nodes, before agents write to their disks."""
 

@@ -14,7 +14,7 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
 
 
 class Retry(enum.Enum):
-    """How soon to retry a failed launch."""
+    """Urgency of retrying a failed launch."""
 
     SOON = "soon"
     SLOWLY = "slowly"

@@ -1,4 +1,4 @@
-"""How an agent gets to run on a node that has nothing but a shell and some Python 3.9 or later.
+"""Bootstrap: starts the agent on a node that has only a shell and Python 3.9 or later.
 
 ``Bootstrap.command`` runs there; ``Greeting`` is the head's half of the exchange until the agent speaks.
 The choices here are explained in docs/decisions/001-zero-install-agent.md.
@@ -58,10 +58,10 @@ _LINE = re.compile(rb"GSWARM-(SETUP|NEED|OLD|FAIL|AT)(?: ([^\n]*))?\n")
 
 @dataclass(frozen=True)
 class Serving:
-    """What an agent is started for: the recording with this uid; without one it ends with its connection.
+    """Task of an agent: to serve the recording with this uid, or without one a single connection.
 
-    ``linger_s`` and ``spool_mib`` are how long it continues without a head and how much it keeps on disk,
-    None for its own defaults. With ``only_left`` it measures nothing: it delivers earlier agents' frames.
+    It continues for ``linger_s`` without a head and keeps ``spool_mib`` on disk, None for its own defaults.
+    With ``only_left`` it measures nothing: it delivers earlier agents' frames.
     """
 
     recording: str = ""
@@ -79,13 +79,13 @@ class Serving:
         return ("attach", "--recording", self.recording, "--node", node, *linger, *spool, *only_left)
 
     def end_arguments(self, node: str) -> tuple[str, ...]:
-        """Return the arguments that print how the agent of a node ended."""
+        """Return the arguments of the command that reports why the agent of a node ended."""
         return "ended", "--recording", self.recording, "--node", node
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How to start agents: shell commands to run first, a Python to use, and what the agent is for."""
+    """Recipe for starting agents: shell commands to run first, the Python to use, and the agents' task."""
 
     setup: str = ""
     agent_python: str = ""

@@ -1,4 +1,4 @@
-"""The reading half of a channel: passes bytes on as they arrive, or holds them until somebody reads.
+"""The reading half of a channel: passes bytes on as they arrive, or holds them until they are read.
 
 Waking a task for each chunk costs three times as much as a call, which counts with a thousand nodes.
 """
@@ -23,7 +23,7 @@ class PausableSource(Protocol):
 
 
 class Inbox:
-    """The reading half of a ``Channel``; holds about ``MOST_HELD_BYTES`` that nobody has read.
+    """The reading half of a ``Channel``; holds about ``MOST_HELD_BYTES`` of unread bytes.
 
     Set ``source`` when it is known.
     """

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gswarm_agent.frame import ClockExchange
 
 PROMPT_MS = 5.0
-"""A sample less late than this counts as taken at its deadline."""
+"""A sample that is late by less counts as taken at its deadline."""
 MAX_SLEW = 0.1
 """The offset in use rises by at most so many seconds a second."""
 MAX_DRIFT = 50e-6
@@ -20,7 +20,7 @@ MAX_EXCHANGES = 8
 PRECISE_ROUND_TRIP_S = 0.010
 """A round trip that measures an offset to within 5 ms."""
 STEP_S = 5.0
-"""An offset that rises by more isn't a better estimate: a clock was set or stood still."""
+"""An offset that rises by more isn't a better estimate: a clock was set, or a machine slept."""
 MAX_OFFSETS = 256
 
 TimedSample = tuple[int, float]
@@ -97,18 +97,21 @@ class NodeClock:
     """A node's clock, measured by each connection, and the times of its samples by the head's clock.
 
     The offset measured during an agent's life applies to that life's samples, also if they arrive later.
+    Sample times never step back: when an estimate of the offset improves, a lower one is used at once, and a
+    higher one is approached slowly. A sample that arrives again gets the same time again.
     """
 
     def __init__(self) -> None:
         self._offset = ClockOffset()
         self._life: str | None = None
         self._offsets: dict[str, tuple[float, float]] = {}
-        self._timelines = Timelines()
+        self._timelines: dict[str, _Timeline] = {}
 
     def resume(self, life: str, offset_s: float, round_trip_s: float, last: TimedSample | None) -> None:
         """Resume with the offset and the last sample of an earlier head."""
         self._offsets[life] = offset_s, round_trip_s
-        self._timelines.resume(life, last)
+        if last is not None:
+            self._timelines[life] = _Timeline(-math.inf, last)
 
     def start_connection(self) -> None:
         """Drop the measurements of the last connection."""
@@ -145,37 +148,17 @@ class NodeClock:
         return self._offset.offset_s if known is None else known[0]
 
     def timestamp(self, life: str, ts_ns: int, late_ms: float) -> tuple[float, float]:
-        """Return a sample's Unix time in seconds and the offset used; see ``Timelines``."""
-        return self._timelines.timestamp(life, ts_ns, late_ms, self.offset_of(life))
-
-
-class Timelines:
-    """Times of one node's samples by the head's clock, which never step back.
-
-    Estimates of the offset improve. A higher estimate would make times step back, so the offset in use rises
-    slowly; a lower one is used at once. A sample that arrives again gets the same time again.
-    """
-
-    def __init__(self) -> None:
-        self._lives: dict[str, _Timeline] = {}
-
-    def resume(self, life: str, last: TimedSample | None) -> None:
-        """Continue after the last sample that an earlier head recorded."""
-        if last is not None:
-            self._lives[life] = _Timeline(-math.inf, last)
-
-    def timestamp(self, life: str, ts_ns: int, late_ms: float, offset_s: float) -> tuple[float, float]:
         """Return a sample's Unix time in seconds, to the millisecond, and the offset used.
 
         A sample begun less than 5 ms after its deadline, ``late_ms``, counts as taken at the deadline: so
         times are regular, and the same on all nodes with synchronised clocks. If the sample before it began
         after that deadline, it keeps its own time.
         """
-        timeline = self._lives.get(life)
+        timeline = self._timelines.get(life)
         if timeline is None:
-            before = max((known.newest for known in self._lives.values()), default=-math.inf)
-            timeline = self._lives[life] = _Timeline(before)
-        return timeline.timestamp(ts_ns, late_ms, offset_s)
+            before = max((known.newest for known in self._timelines.values()), default=-math.inf)
+            timeline = self._timelines[life] = _Timeline(before)
+        return timeline.timestamp(ts_ns, late_ms, self.offset_of(life))
 
 
 class _Timeline:

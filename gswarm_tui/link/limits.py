@@ -19,7 +19,7 @@ BURST_FRAMES = 100
 MAX_RATE = 5
 """Times the configured sampling rate."""
 MAX_FORMER_LIVES = 64
-"""On one connection. Their frames are then on disk, so the next connection announces them no more."""
+"""On one connection. Once their frames are on disk, the next connection no longer announces them."""
 MAX_HELLOS = 32
 MAX_LOSSES = 1000
 

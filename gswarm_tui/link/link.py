@@ -60,7 +60,7 @@ HELLO_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 12.0
 """A stopping agent waits ten seconds for the acknowledgement of its last frames."""
 MAX_PAUSE_S = 5.0
-"""A full backlog pauses reading for no longer, so that the screen goes on when the disk is full."""
+"""A full backlog pauses reading for no longer, so that the screen keeps updating when the disk is full."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def folder_of(cache: Path) -> Path:
     return folder
 
 
-def test_the_manifest_is_what_sha256sum_checks(tmp_path: Path) -> None:
+def test_sha256sum_accepts_the_manifest(tmp_path: Path) -> None:
     bundle = own_bundle()
     for name, data in bundle.files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ def test_a_payload_that_does_not_fit_its_id_is_never_run(cache: Path, harm: str)
     assert not list(cache.rglob("*.py"))
 
 
-def test_a_head_that_goes_away_in_the_middle_leaves_nothing_behind(cache: Path, fallback: Path) -> None:
+def test_an_incomplete_bundle_leaves_no_files(cache: Path, fallback: Path) -> None:
     cut = replace(own_bundle())
     cut.__dict__["payload"] = own_bundle().payload[:5000]
     done = start(cache, bundle=cut, times=1)

@@ -127,7 +127,7 @@ def command_line_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
 
 
-async def test_a_setup_runs_in_a_login_shell_and_changes_what_python3_is(
+async def test_a_setup_runs_in_a_login_shell_and_may_replace_python3(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gswarm_tui.launch.bootstrap.own_python", lambda: sys.executable)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gswarm_agent.frame import ClockExchange
-from gswarm_tui.link.clock import NodeClock, Timelines, steady_wall_clock
+from gswarm_tui.link.clock import NodeClock, steady_wall_clock
 
 T0 = 1_800_000_000
 
@@ -24,32 +24,33 @@ def test_head_clock_ignores_the_machines_clock(monkeypatch: pytest.MonkeyPatch, 
     assert 0 <= now() - before < 3600
 
 
-def timestamp(lines: Timelines, at_s: float, offset_s: float, late_ms: float = 0.0, life: str = "a") -> float:
+def timestamp(clock: NodeClock, at_s: float, offset_s: float, late_ms: float = 0.0, life: str = "a") -> float:
     """The seconds after T0 given to a sample ``at_s`` after it, by a clock that is ``offset_s`` ahead."""
-    return lines.timestamp(life, round((T0 + at_s) * 1e9), late_ms, offset_s)[0] - T0
+    clock.resume(life, offset_s, 0.0, None)
+    return clock.timestamp(life, round((T0 + at_s) * 1e9), late_ms)[0] - T0
 
 
 def test_punctual_sample_gets_its_deadline_and_a_late_one_its_own_time() -> None:
-    assert timestamp(Timelines(), 0.00031, 0, late_ms=0.31) == 0
-    assert timestamp(Timelines(), 0.0049, 0, late_ms=4.9) == 0
-    assert timestamp(Timelines(), 0.4003, 0, late_ms=400.3) == pytest.approx(0.4, abs=1e-6)
+    assert timestamp(NodeClock(), 0.00031, 0, late_ms=0.31) == 0
+    assert timestamp(NodeClock(), 0.0049, 0, late_ms=4.9) == 0
+    assert timestamp(NodeClock(), 0.4003, 0, late_ms=400.3) == pytest.approx(0.4, abs=1e-6)
 
 
 @pytest.mark.parametrize("late_ms", [math.nan, math.inf, -1.0, -1e300])
 def test_invalid_lateness_is_ignored(late_ms: float) -> None:
-    assert timestamp(Timelines(), 0.25, 0, late_ms) == 0.25
+    assert timestamp(NodeClock(), 0.25, 0, late_ms) == 0.25
 
 
 def test_late_samples_keep_their_order() -> None:
     """The first was due at 743 ms and taken at 803 ms, when the next had been due for 3 ms."""
-    one = Timelines()
+    one = NodeClock()
     times = [timestamp(one, at, 0, late) for at, late in ((0.803, 60.0), (0.8034, 3.4), (0.904, 4.0))]
     assert times == pytest.approx([0.803, 0.803, 0.9], abs=1e-6)
 
 
 def test_higher_offset_is_slewed_and_a_lower_one_used_at_once() -> None:
     """At 10 Hz, a shorter round trip tells that the clock is 30 ms further ahead, then 20 ms less."""
-    one = Timelines()
+    one = NodeClock()
     offsets = [1.0] * 2 + [1.03] * 5 + [1.01] * 2
     times = [timestamp(one, 1 + n / 10, offset) for n, offset in enumerate(offsets)]
     behind_ms = [round((1 + n / 10 - time) * 1000) - 1000 for n, time in enumerate(times)]
@@ -57,14 +58,14 @@ def test_higher_offset_is_slewed_and_a_lower_one_used_at_once() -> None:
 
 
 def test_clock_step_is_used_at_once() -> None:
-    one = Timelines()
+    one = NodeClock()
     assert timestamp(one, 0, -3600) == 3600
     assert timestamp(one, 1, 3600) == -3599
 
 
 def test_next_life_starts_after_the_last_one() -> None:
     """Its first exchange is slow and 0.3 s off, so its readings would lie before those of the last agent."""
-    one = Timelines()
+    one = NodeClock()
     timestamp(one, 10, 2.0, life="a")
     times = [timestamp(one, 10.2 + n, 2.3, life="b") for n in range(4)]
     assert times == pytest.approx([8, 8.9, 9.9, 10.9])
@@ -73,17 +74,17 @@ def test_next_life_starts_after_the_last_one() -> None:
 
 def test_resumed_head_continues_after_the_last_recorded_time() -> None:
     """Its first exchanges tell that the clock is 50 ms further ahead than the head before it knew."""
-    one = Timelines()
+    one = NodeClock()
     last = timestamp(one, 1.0, 0.2)
-    two = Timelines()
-    two.resume("a", (round((T0 + 1.0) * 1e9), T0 + last))
+    two = NodeClock()
+    two.resume("a", 0.25, 0.0, (round((T0 + 1.0) * 1e9), T0 + last))
     times = [timestamp(two, 1 + n / 10, 0.25) for n in range(1, 8)]
     assert [round(1000 * (time - last)) for time in times] == [90, 180, 270, 360, 450, 550, 650]
     assert timestamp(two, 2.0, 0.2, life="b") == pytest.approx(1.8)
 
 
 def test_sample_that_arrives_again_gets_the_same_time() -> None:
-    one = Timelines()
+    one = NodeClock()
     readings = [(n / 10, 1.0 + n // 4 * 0.05) for n in range(1, 12)]
     times = [timestamp(one, *reading) for reading in readings]
     assert [timestamp(one, at, 2.0) for at, _ in readings] == times
@@ -99,7 +100,7 @@ def test_times_never_step_back_and_converge_to_the_offset(
     readings: list[tuple[float, float, float]], lives: int
 ) -> None:
     """Steps of time, lateness in ms, offsets; after ``lives`` samples the life changes."""
-    one, at, times, offset = Timelines(), 0.0, [], 0.0
+    one, at, times, offset = NodeClock(), 0.0, [], 0.0
     for n, (step, late_ms, offset) in enumerate(readings):
         at += step
         times.append(timestamp(one, at, offset, late_ms, "a" if n < lives else "b"))

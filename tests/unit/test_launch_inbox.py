@@ -67,7 +67,7 @@ async def test_a_reader_that_stops_gets_the_rest_next_time() -> None:
     assert await made.read() == b""
 
 
-async def test_a_source_is_paused_until_somebody_reads() -> None:
+async def test_a_source_is_paused_until_its_bytes_are_read() -> None:
     made, tap = inbox()
     while tap.open:
         made.received(bytes(MOST_HELD_BYTES // 4))

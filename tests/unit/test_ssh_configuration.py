@@ -57,7 +57,7 @@ def read(host: str, path: Path) -> list[object] | None:
 
 
 @given(st.lists(st.sampled_from([*BEGINNINGS, *SETTINGS])))
-async def test_each_host_gets_what_asyncssh_reads_for_it(
+async def test_hosts_with_shared_options_get_the_same_as_from_asyncssh(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str]
 ) -> None:
     path = tmp_path_factory.mktemp("ssh") / "config"

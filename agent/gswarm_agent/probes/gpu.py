@@ -173,7 +173,7 @@ class Gpu:
         if not self._field_lock.acquire(blocking=False):
             return  # the tick reads them; where that hangs, this thread must not
         try:
-            verdict, codes, types, numbers = self._nvml.ask_fields(self.handle, self._pcie_query)
+            verdict, codes, types, numbers = self._pcie_query.ask(self._nvml.get_fields, self.handle)
             # What fails here fails in the tick too, which handles it.
             if verdict == SUCCESS:
                 self._start_pcie_period()
@@ -265,7 +265,7 @@ class Gpu:
         if not queries.fields:
             return ()
         with self._field_lock:
-            verdict, field_codes, types, numbers = self._nvml.ask_fields(self.handle, queries.field_query)
+            verdict, field_codes, types, numbers = queries.field_query.ask(self._nvml.get_fields, self.handle)
             if verdict == SUCCESS:
                 self._start_pcie_period()
             if verdict == GPU_IS_LOST or GPU_IS_LOST in field_codes:

@@ -20,7 +20,7 @@ FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 NOT_FOUND = 6
 _INSUFFICIENT_SIZE = 7
-_TIMEOUT = 10
+TIMEOUT = 10
 ALL_LINKS = 0xFFFFFFFF
 
 UNSUPPORTED = {
@@ -199,7 +199,7 @@ class Nvml:
         self.api = api
         self.Error = api.NVMLError
         self._library = ctypes.CDLL("libnvidia-ml.so.1")  # the one that pynvml has loaded
-        self._get_fields = self.function("nvmlDeviceGetFieldValues")
+        self.get_fields = self.function("nvmlDeviceGetFieldValues")
         self.driver_version = self.maybe(api.nvmlSystemGetDriverVersion)
         cuda = self.maybe(api.nvmlSystemGetCudaDriverVersion)
         self.cuda_version = None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}"
@@ -232,10 +232,6 @@ class Nvml:
         """Return whether the library has a function."""
         return hasattr(self._library, name)
 
-    def ask_fields(self, handle: Any, query: FieldQuery) -> FieldAnswers:
-        """See FieldQuery."""
-        return query.ask(self._get_fields, handle)
-
     def count(self) -> int:
         """Return the number of GPUs that this process can see."""
         return self.maybe(self.api.nvmlDeviceGetCount) or 0
@@ -247,10 +243,6 @@ class Nvml:
         except ValueError:
             return False
         return own < version
-
-    def is_timeout(self, error: Any) -> bool:
-        """Return whether a wait for events timed out."""
-        return bool(error.value == _TIMEOUT)
 
 
 def _not_found(*_arguments: Any) -> int:

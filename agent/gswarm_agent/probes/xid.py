@@ -6,7 +6,7 @@ import threading
 
 from gswarm_agent.frame import ERROR, Note
 from gswarm_agent.probes.gpu import Gpu
-from gswarm_agent.probes.nvml import UNSUPPORTED, Nvml, handle_address, reason_of
+from gswarm_agent.probes.nvml import TIMEOUT, UNSUPPORTED, Nvml, handle_address, reason_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class XidWatch:
                 if error.value in UNSUPPORTED:
                     self.reasons.update({g.index: reason_of(error.value) for g in self._gpus.values()})
                     return
-                if not self._nvml.is_timeout(error):
+                if error.value != TIMEOUT:
                     self._ended.wait(_PAUSE_S)  # with a lost GPU the driver may return at once each time
                 continue
             gpu = self._gpus.get(handle_address(event.device))

@@ -18,7 +18,7 @@ TrustedKeys = tuple[Sequence[asyncssh.SSHKey], Sequence[asyncssh.SSHKey], Sequen
 def read_options(
     host: str, config_files: Sequence[str], user: str = "", port: int = 0
 ) -> asyncssh.SSHClientConnectionOptions:
-    """Read what SSH configuration files set for a host; load no keys. Raises OSError, ValueError."""
+    """Read the options that configuration files set for a host, without keys. Raises OSError, ValueError."""
     return asyncssh.SSHClientConnectionOptions(
         host=host,
         config=config_files,

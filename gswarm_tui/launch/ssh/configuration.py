@@ -45,7 +45,7 @@ class Configuration:
     async def options(
         self, host: str, files: Sequence[str], user: str = "", port: int = 0
     ) -> asyncssh.SSHClientConnectionOptions:
-        """Return what the files set for a host. Raises OSError, ValueError.
+        """Return the options that the files set for a host. Raises OSError, ValueError.
 
         ``user`` and ``port`` override the files. ``options.host`` may be another host that shares them.
         """
