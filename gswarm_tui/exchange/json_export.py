@@ -21,9 +21,10 @@ with their zone. One GB is 10**9 bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, TextIO
 
 from gswarm_agent import __version__
@@ -158,7 +159,7 @@ def write_json(
             "time": _iso(event["ts"]),
             "kind": event["kind"],
             "message": event["message"],
-            "detail": _parsed(event["detail"]),
+            "detail": json.loads(event["detail"] or "null"),
         }
         for event in events
     ]
@@ -168,17 +169,12 @@ def write_json(
     number = 0
     for since, until in windows(begin, end, interval, len(devices), report):
         query = _FRAMES.format(places=places, interval=interval, since=since, until=until)
-        for row in _rows(source, query):
+        for row in chain.from_iterable(source.query(query).batches):
             number += 1
             out.write(",\n  " if number > 1 else "\n  ")
             out.write(json.dumps(layout.frame(number, row), ensure_ascii=False, separators=(",", ":")))
     out.write("\n ]\n}\n")
     return ExportCounts(sum(device["samples"] for device in devices), len(devices))
-
-
-def _rows(source: QuerySource, query: str) -> Iterator[tuple[Any, ...]]:
-    for batch in source.query(query).batches:
-        yield from batch
 
 
 def _layout(devices: list[dict[str, Any]]) -> _Layout:
@@ -222,13 +218,6 @@ def _interval_ms(source: QuerySource, period: Period, first_ms: int | None) -> i
     """Return the sampling interval at the start of a period, for a recording that began with ``first_ms``."""
     changes = source.query(_INTERVAL_CHANGES, period.recording_id, 0, micros(period.started_at)).dicts()
     return (new_interval_ms(changes[-1]["detail"]) if changes else None) or first_ms
-
-
-def _parsed(detail: str | None) -> Any:
-    try:
-        return json.loads(detail or "null")
-    except ValueError:
-        return detail
 
 
 def _iso(at: datetime) -> str:

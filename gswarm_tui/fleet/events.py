@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 from gswarm_agent.frame import WARNING, Frame, Hello
@@ -92,15 +93,9 @@ class FrameArrived:
     frame: Frame
     offset_s: float = 0.0
 
-    @property
+    @cached_property
     def weight(self) -> int:
         """Approximate bytes in memory, computed once."""
-        known: int | None = self.__dict__.get("_weight")
-        if known is None:
-            known = self.__dict__["_weight"] = self._weigh()
-        return known
-
-    def _weigh(self) -> int:
         frame, processes = self.frame, self.frame.processes
         held = 1000 + len(frame.gpus.data) + len(frame.host.data)
         if frame.notes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
@@ -50,9 +52,9 @@ def totals(fleet: Fleet, now: float) -> Totals:
         nodes_up=len(up),
         gpus=len(values),
         busy=int((util >= BUSY_FROM_PCT).sum()),
-        mean_util=_mean(util),
-        power_w=_sum(power),
-        memory_used_mib=_sum(memory),
+        mean_util=_measured(util, np.mean),
+        power_w=_measured(power, np.sum),
+        memory_used_mib=_measured(memory, np.sum),
         memory_total_mib=sum(sizes) if sizes else None,
         energy_j=fleet.energy_j,
         slowest=_slowest(up, util),
@@ -61,27 +63,18 @@ def totals(fleet: Fleet, now: float) -> Totals:
     )
 
 
-def _mean(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float | None:
+def _measured(values: Floats, figure: Callable[[Floats], float]) -> float | None:
     measured = values[np.isfinite(values)]
-    return float(measured.mean()) if len(measured) else None
+    return float(figure(measured)) if len(measured) else None
 
 
-def _sum(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float | None:
-    measured = values[np.isfinite(values)]
-    return float(measured.sum()) if len(measured) else None
-
-
-def _slowest(
-    nodes: list[NodeState], util: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-) -> tuple[str, int] | None:
+def _slowest(nodes: list[NodeState], util: Floats) -> tuple[str, int] | None:
     if not (util > 0).any():  # all are idle
         return None
     lowest = int(np.nanargmin(util))
     for node in nodes:
-        own = sum(node.mine)
-        if lowest < own:
-            return node.name, [fact.index for fact, mine in zip(node.facts, node.mine, strict=True) if mine][
-                lowest
-            ]
-        lowest -= own
+        own = [fact.index for fact, mine in zip(node.facts, node.mine, strict=True) if mine]
+        if lowest < len(own):
+            return node.name, own[lowest]
+        lowest -= len(own)
     return None

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 from gswarm_tui.fleet.events import Event, EventLogged, FrameArrived, SessionStarted
 from gswarm_tui.fleet.history import NodeHistory
@@ -26,8 +26,6 @@ NEAR_S, NEAR_FRAMES = 30.0, 5000
 BATCH_FRAMES = 128
 """Frames that are applied at once."""
 TIMELINE_EVERY_S = 5.0
-
-T = TypeVar("T")
 
 
 class ReplaySource(Protocol):
@@ -52,24 +50,13 @@ class ReplaySource(Protocol):
         """Return the recording's sessions and jump targets."""
 
 
-class InThread(Protocol):
-    """A way to run a blocking call."""
-
-    def __call__(self, call: Callable[..., T], *values: object) -> Awaitable[T]:
-        """Run the call and return its result."""
-
-
-async def in_thread(call: Callable[..., T], *values: object) -> T:
-    """Run a call in a thread."""
-    return await asyncio.to_thread(call, *values)
-
-
 class Player:
     """Player of a source: the fleet as it was at the playhead.
 
     ``flushed`` callbacks run after each tick, as a hub's do. ``clock`` is the playhead's. A jump replaces
     ``fleet``. ``caught_up`` is set when playing reaches the present of a growing recording. ``problem`` is
-    the message of the last of the ``failures`` that reading raised, until the next action.
+    the message of the last of the ``failures`` that reading raised, until the next action. ``in_thread`` runs
+    blocking calls.
     """
 
     def __init__(
@@ -77,7 +64,7 @@ class Player:
         source: ReplaySource,
         playhead: Playhead,
         clock: Callable[[], float],
-        in_thread: InThread = in_thread,
+        in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
         failures: tuple[type[Exception], ...] = (),
     ) -> None:
         self.source = source

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -96,25 +97,21 @@ ORDER BY min(node_id) OVER (PARTITION BY node), node_id
 _FACTS = ("memory_total_mib", "power_limit_w", "sm_clock_max_mhz", "mem_clock_max_mhz")
 
 
-class GridRows:
-    """Rows of a grid, with the row of each GPU or node id in the database.
+def _devices(source: QuerySource, recording_id: int, *, host: bool) -> tuple[list[Device], dict[int, int]]:
+    """Return the devices of a recording, and the row of each id in the database. Raises StoreError.
 
     A GPU or node with a new id, as after a reboot, keeps its row.
     """
-
-    def __init__(self, source: QuerySource, recording_id: int, *, host: bool) -> None:
-        """Raises StoreError."""
-        self.host = host
-        self.row_of: dict[int, int] = {}
-        self.all: list[Device] = []
-        rows: dict[tuple[object, ...], int] = {}
-        for found in source.query(_NODES if host else _GPUS, recording_id).dicts():
-            key = (found["node"], found["gpu"], found["uuid"])
-            if key not in rows:
-                rows[key] = len(self.all)
-                facts = {name: found.get(name) for name in _FACTS}
-                self.all.append(Device(found["node"], found["gpu"], facts))
-            self.row_of[found["id"]] = rows[key]
+    devices: list[Device] = []
+    row_of: dict[int, int] = {}
+    rows: dict[tuple[object, ...], int] = {}
+    for row in source.query(_NODES if host else _GPUS, recording_id).dicts():
+        key = (row["node"], row["gpu"], row["uuid"])
+        if key not in rows:
+            rows[key] = len(devices)
+            devices.append(Device(row["node"], row["gpu"], {name: row.get(name) for name in _FACTS}))
+        row_of[row["id"]] = rows[key]
+    return devices, row_of
 
 
 def bins_for(period: Period, rows: int, interval_ms: int, most: int = MAX_BINS) -> tuple[int, int]:
@@ -128,33 +125,38 @@ def bins_for(period: Period, rows: int, interval_ms: int, most: int = MAX_BINS) 
 def load_grids(
     source: QuerySource,
     period: Period,
-    devices: GridRows,
     metrics: Sequence[Metric],
     how: str,
     *,
+    host: bool,
     most: int = MAX_BINS,
 ) -> list[MetricGrid]:
-    """Load a grid for each metric. Raises StoreError."""
+    """Load a grid for each metric, all of GPUs or all of nodes; none without devices. Raises StoreError."""
+    devices, row_of = _devices(source, period.recording_id, host=host)
+    if not devices:
+        return []
     [(interval_ms,)] = source.query(
         "SELECT greatest(100, coalesce(interval_ms, 1000)) FROM recordings WHERE recording_id = ?",
         period.recording_id,
     ).rows()
-    count, width = bins_for(period, len(devices.all), interval_ms, most)
-    values = np.full((len(metrics), len(devices.all), count), np.nan, dtype=np.float32)
-    sql = _binned(metrics, host=devices.host, how=how, whole=round(period.seconds * 1e6), width=width)
-    ids = sorted(devices.row_of)
-    answer = source.query(sql, period.started_at, ids, period.started_at, period.until)
-    for batch in answer.batches:
-        for device, bins, *columns in batch:
-            for at, column in enumerate(columns):
-                _put(values[at, devices.row_of[device]], bins, column)
-    made = []
-    for metric, found in zip(metrics, values, strict=True):
-        shown = found * np.float32(shown_unit(metric).factor)
-        made.append(
-            MetricGrid(metric, devices.host, tuple(devices.all), period.started_at, width / 1e6, shown)
+    count, width = bins_for(period, len(devices), interval_ms, most)
+    values = np.full((len(metrics), len(devices), count), np.nan, dtype=np.float32)
+    sql = _binned(metrics, host=host, how=how, whole=round(period.seconds * 1e6), width=width)
+    result = source.query(sql, period.started_at, sorted(row_of), period.started_at, period.until)
+    for device, bins, *columns in chain.from_iterable(result.batches):
+        for at, column in enumerate(columns):
+            _put(values[at, row_of[device]], bins, column)
+    return [
+        MetricGrid(
+            metric,
+            host,
+            tuple(devices),
+            period.started_at,
+            width / 1e6,
+            of_one * np.float32(shown_unit(metric).factor),
         )
-    return made
+        for metric, of_one in zip(metrics, values, strict=True)
+    ]
 
 
 def _put(row: Floats, bins: list[int], column: list[Any]) -> None:

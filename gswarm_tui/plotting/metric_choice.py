@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS, Metric
@@ -63,8 +63,3 @@ def metric_named(name: str) -> tuple[Metric, bool]:
 
 def _names(words: Iterable[str]) -> list[str]:
     return [name for word in words for part in word.split(",") if (name := part.strip())]
-
-
-def of_kind(choices: Sequence[MetricChoice], *, host: bool) -> tuple[Metric, ...]:
-    """Return the chosen metrics of GPUs or of nodes."""
-    return tuple(choice.metric for choice in choices if choice.host is host)

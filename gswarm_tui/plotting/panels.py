@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -195,7 +196,8 @@ def draw_curve(axes: Axes, grid: MetricGrid, ends: tuple[float, float], noun: st
         ends = (0.0, nice_ceiling(float(np.nanmax(middle, initial=0.0))))
         word = "sum"
     elif len(values) > FEW:
-        spread = _spread(values)
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # bins without a value
+            spread = np.nanquantile(values, (0, 0.1, 0.9, 1), axis=0)
         for low, high, colour, label in (
             (spread[0], spread[3], style.OUTER, "lowest to highest"),
             (spread[1], spread[2], style.INNER, "middle 80 %"),
@@ -239,20 +241,6 @@ def frame(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(axis="y")
     axes.spines["left"].set_visible(False)
-
-
-def _spread(values: Floats) -> Doubles:
-    """Return minimum, 10th and 90th percentile, and maximum of each bin; NaN in empty bins."""
-    ordered = np.sort(values, axis=0)  # NaN comes last
-    counts = np.isfinite(values).sum(axis=0)
-    columns = np.arange(values.shape[1])
-    found = np.full((4, values.shape[1]), np.nan)
-    for at, share in enumerate((0.0, 0.1, 0.9, 1.0)):
-        place = np.maximum(counts - 1, 0) * share
-        below, above = np.floor(place).astype(np.intp), np.ceil(place).astype(np.intp)
-        part = place - below
-        found[at] = ordered[below, columns] * (1 - part) + ordered[above, columns] * part
-    return found
 
 
 def _carried(values: Floats) -> Floats:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, quote
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.plotting.annotations import (
     Incident,
     OverlappingSession,
@@ -15,8 +16,8 @@ from gswarm_tui.plotting.annotations import (
     overlapping_sessions,
     require_values,
 )
-from gswarm_tui.plotting.grid import MAX_BINS, GridRows, MetricGrid, load_grids
-from gswarm_tui.plotting.metric_choice import MEAN, MetricChoice, of_kind
+from gswarm_tui.plotting.grid import MAX_BINS, MetricGrid, load_grids
+from gswarm_tui.plotting.metric_choice import MEAN, MetricChoice
 from gswarm_tui.store.querying.results import QuerySource
 
 
@@ -63,16 +64,11 @@ def load_plot_data(
     require_values(values, marks, period)
     grids_by_metric: dict[tuple[str, bool], MetricGrid] = {}
     for host in (False, True):
-        if metrics := of_kind(choices, host=host):
-            devices = GridRows(source, period.recording_id, host=host)
-            if devices.all:
-                for grid in load_grids(source, period, devices, metrics, how, most=most_bins):
-                    grids_by_metric[grid.metric.name, host] = grid
+        if metrics := [choice.metric for choice in choices if choice.host is host]:
+            for loaded in load_grids(source, period, metrics, how, host=host, most=most_bins):
+                grids_by_metric[loaded.metric.name, host] = loaded
     measured = [
-        one
-        for one in choices
-        if (one.metric.name, one.host) in grids_by_metric
-        and grids_by_metric[one.metric.name, one.host].measured
+        one for one in choices if (grid := grids_by_metric.get((one.metric.name, one.host))) and grid.measured
     ]
     missing = [one for one in choices if one not in measured]
     if not measured or (missing and all_of_them):
@@ -119,6 +115,6 @@ def _devices(source: QuerySource, period: Period) -> str:
     """Return a description such as "2 nodes, 16 × NVIDIA H100"."""
     [(nodes, gpus, models)] = source.query(_DEVICES, period.recording_id).rows()
     names = [name for name in models or () if name]
-    what = names[0] if len(names) == 1 else f"GPU{'s' * (gpus != 1)}"
     kinds = f" of {len(names)} kinds" if len(names) > 1 else ""
-    return f"{nodes} node{'s' * (nodes != 1)}, {gpus} {'× ' * (len(names) == 1)}{what}{kinds}"
+    devices = f"{gpus} × {names[0]}" if len(names) == 1 else plural(gpus, "GPU") + kinds
+    return f"{plural(nodes, 'node')}, {devices}"

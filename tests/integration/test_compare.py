@@ -1,4 +1,4 @@
-"""``gswarm-tui compare``: the formulas, what differs most, and what people see."""
+"""``gswarm-tui compare``: the formulas, the largest difference, and the output."""
 
 from __future__ import annotations
 
@@ -165,10 +165,10 @@ def test_runs_of_different_files_are_compared(two_files: Path, capsys: pytest.Ca
     assert values["speed-up 1.00 ×"] == ("1.60", "×")
     assert values["efficiency 100.0 %"] == ("80.0", "%")
     assert values["energy ratio 1.00 ×"] == ("1.23", "×")
-    told = [" ".join(row) for row in rows]
-    assert "loss 0.5 1" in told
-    assert "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work." in told
-    assert any(line.startswith("Largest difference: GPU time, 00:00:50 in two,") for line in told)
+    lines = [" ".join(row) for row in rows]
+    assert "loss 0.5 1" in lines
+    assert "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work." in lines
+    assert any(line.startswith("Largest difference: GPU time, 00:00:50 in two,") for line in lines)
 
 
 def test_comparison_is_written_as_data(two_files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,15 +20,15 @@ from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
 from tests.unit.summary_oracle import Sample, sum_up
 
-Told = tuple[int | None, ...]
+Counters = tuple[int | None, ...]
 """The counter (mJ) of each GPU at a reading, None where it gives none."""
 
 END = T0 + 50
 ENERGY = GPU_COLUMNS.index("energy_mj")
 
 
-def reading(seq: int, told: Told, life: str = "life1", ts: float | None = None) -> FrameArrived:
-    return arrived(seq, [gpu_row(energy_mj=mj, util_pct=50) for mj in told], life=life, ts=ts)
+def reading(seq: int, counters: Counters, life: str = "life1", ts: float | None = None) -> FrameArrived:
+    return arrived(seq, [gpu_row(energy_mj=mj, util_pct=50) for mj in counters], life=life, ts=ts)
 
 
 def live(events: list[Event]) -> Fleet:
@@ -38,7 +38,7 @@ def live(events: list[Event]) -> Fleet:
     return fleet
 
 
-def told_everywhere(path: Path, events: list[Event]) -> list[dict[str, float]]:
+def energies_everywhere(path: Path, events: list[Event]) -> list[dict[str, float]]:
     """Joules of each session, and of all under "": live, resumed, looked back at, played, in the view."""
     recorder = Recorder(path, INFO, lambda _status: None)
     recorder.open()
@@ -58,18 +58,18 @@ def told_everywhere(path: Path, events: list[Event]) -> list[dict[str, float]]:
         for event in replay.events(T0 + 4.5, END - 1):
             played.apply(event)
     fleets = live(events), resumed, sought, played
-    told = [
+    energies = [
         {"": fleet.energy_j} | {one.name: one.energy_j for one in fleet.sessions.sessions.values()}
         for fleet in fleets
     ]
     view = query(path, "SELECT session, coalesce(energy_j, 0) FROM session_summary WHERE scope = 'all'")
-    nothing = {name: 0.0 for name in told[0] if name}  # the view has no row of a session without samples
-    return [*told, nothing | dict(view)]
+    nothing = {name: 0.0 for name in energies[0] if name}  # the view has no row of a session without samples
+    return [*energies, nothing | dict(view)]
 
 
 def test_energy_over_missing_samples_is_counted() -> None:
-    told: list[Told] = [(1000, 7000), (None, 8000), (None, 9000), (4000, 9500)]
-    fleet = live([introduced(), SessionStarted("s", T0, "s", T0), *map(reading, range(1, 5), told)])
+    counters: list[Counters] = [(1000, 7000), (None, 8000), (None, 9000), (4000, 9500)]
+    fleet = live([introduced(), SessionStarted("s", T0, "s", T0), *map(reading, range(1, 5), counters)])
     assert fleet.energy_j == fleet.sessions.sessions["s"].energy_j == 3 + 2.5
 
 
@@ -124,7 +124,7 @@ def test_a_gpu_is_counted_on_over_all_machines_of_its_node(
     ]
     session = SessionStarted("s", T0 + since, "s", T0 + since)
     events: list[Event] = sorted([*chain(*runs), session], key=lambda event: event.at)
-    first, *others = told_everywhere(tmp_path / "run.duckdb", events)
+    first, *others = energies_everywhere(tmp_path / "run.duckdb", events)
     assert first == pytest.approx({"": 12.79, "s": used_j})
     assert [{"": first[""]} | other for other in others] == [pytest.approx(first)] * 4
 
@@ -167,40 +167,40 @@ def test_the_first_sample_of_an_agent_run_has_no_predecessor(tmp_path: Path, lat
         reading(1, (7000, None), "life2", T0 + 2.9),
         reading(2, (8000, None), "life2", T0 + 3.9),
     ]
-    assert told_of(tmp_path, before, after, T0 + 2.5, late=late) == [1] * 5
+    assert energies_of(tmp_path, before, after, T0 + 2.5, late=late) == [1] * 5
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "in the past"])
 def test_a_sample_after_missed_ticks_has_its_predecessor(tmp_path: Path, late: bool) -> None:
     before: list[Event] = [introduced(), reading(1, (1000, None))]
     after: list[Event] = [reading(2, (7000, None), ts=T0 + 6), reading(3, (8000, None), ts=T0 + 7)]
-    assert told_of(tmp_path, before, after, T0 + 3, late=late) == [7] * 5
+    assert energies_of(tmp_path, before, after, T0 + 3, late=late) == [7] * 5
 
 
-def told_of(
+def energies_of(
     folder: Path, before: list[Event], after: list[Event], since: float, *, late: bool
 ) -> list[float]:
     """Joules of a session that begins between these events, and is started then or after all."""
     session = SessionStarted("s", END - 10 if late else since, "s", since)
     events = [*before, *after, session] if late else [*before, session, *after]
-    return [told["s"] for told in told_everywhere(folder / "run.duckdb", events)]
+    return [energy["s"] for energy in energies_everywhere(folder / "run.duckdb", events)]
 
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[Event]:
-    """Two GPUs that fall silent, lost frames, uneven ticks, counters that begin anew once, an older run
+    """Two GPUs that fall silent, lost frames, uneven ticks, counters that restart once, an older run
     that comes late, sessions that begin in the past."""
     counts = [draw(st.integers(5000, 10**6)) for _ in range(2)]
     frames: list[FrameArrived] = []
-    ts, begins_anew_at = T0, draw(st.integers(2, 20))
+    ts, restarts_at = T0, draw(st.integers(2, 20))
     for seq in range(1, draw(st.integers(3, 12)) + 1):
         ts = round(ts + draw(st.sampled_from([1, 1, 1.2, 0.9, 1.7])), 1)
-        if seq == begins_anew_at:
+        if seq == restarts_at:
             counts = [0, 0]
         counts = [count + draw(st.integers(0, 400)) for count in counts]
         if seq == 1 or draw(st.integers(0, 5)):
-            told = tuple(count if draw(st.integers(0, 3)) else None for count in counts)
-            frames.append(reading(seq, told, ts=ts))
+            counters = tuple(count if draw(st.integers(0, 3)) else None for count in counts)
+            frames.append(reading(seq, counters, ts=ts))
     events: list[Event] = [*frames]
     if draw(st.booleans()):
         until = draw(st.integers(0, len(frames) - 1))
@@ -244,7 +244,7 @@ def test_live_energy_equals_the_summary(events: list[Event]) -> None:
 @given(runs())
 def test_energy_is_the_same_everywhere(events: list[Event]) -> None:
     with TemporaryDirectory() as folder:
-        first, *others = told_everywhere(Path(folder) / "run.duckdb", events)
+        first, *others = energies_everywhere(Path(folder) / "run.duckdb", events)
     assert first[""] == pytest.approx(first["whole"])
     for other in others:
         assert {"": first[""]} | other == {name: pytest.approx(used_j) for name, used_j in first.items()}

@@ -34,7 +34,7 @@ def exported(*words: str) -> None:
     assert cli.main(["export", *words]) == 0
 
 
-def asked(sql: str) -> list[tuple[Any, ...]]:
+def query_export(sql: str) -> list[tuple[Any, ...]]:
     """The rows of a query of files."""
     return duckdb.connect().execute(sql).fetchall()
 
@@ -109,15 +109,15 @@ def test_every_sample_is_in_a_frame_at_any_interval(tmp_path: Path, monkeypatch:
 
 
 def test_windows_meet_and_are_bounded() -> None:
-    told: list[float] = []
-    found = list(windows(1_234_567, 500_000_001, 1_000_000, 500, told.append))
+    shares: list[float] = []
+    found = list(windows(1_234_567, 500_000_001, 1_000_000, 500, shares.append))
     assert found[0][0] == 1_234_567
     assert found[-1][1] == 500_000_001
     assert [end for _, end in found[:-1]] == [begin for begin, _ in found[1:]]
     assert {end % 1_000_000 for _, end in found[:-1]} == {500_000}
     assert max(end - begin for begin, end in found) == 100_000_000
-    assert told == sorted(told)
-    assert told[-1] == 1
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
 
 
 def test_csv_is_one_tidy_table(recording: Path) -> None:
@@ -151,12 +151,12 @@ def test_csv_exports_other_tables(
 def test_parquet_export_is_one_dataset(recording: Path) -> None:
     exported("--format", "parquet")
     files = "run.parquet/gpu_samples/**/*.parquet"
-    found = asked(f"""
+    found = query_export(f"""
         SELECT node, recording, count(*), sum(util_pct), typeof(any_value(ts))
         FROM read_parquet('{files}', hive_partitioning = true) GROUP BY ALL ORDER BY count(*)
     """)
     assert found == [(STRANGE, 1, 15, 105, "TIMESTAMP"), ("n1", 1, 40, 2210, "TIMESTAMP")]
-    joined = asked(f"""
+    joined = query_export(f"""
         SELECT count(*) FROM read_parquet('{files}') s JOIN 'run.parquet/gpus.parquet' USING (gpu_id)
         JOIN 'run.parquet/nodes.parquet' n USING (node_id) WHERE n.recording_id = 1
     """)
@@ -171,7 +171,7 @@ def test_session_export_contains_only_the_session(recording: Path) -> None:
     exported("train", "--format", "parquet")
 
     def column(sql: str) -> list[Any]:
-        return [row[0] for row in asked(sql)]
+        return [row[0] for row in query_export(sql)]
 
     assert column("SELECT name FROM 'train.parquet/sessions.parquet'") == ["train"]
     assert column("SELECT count(*) FROM 'train.parquet/gpu_samples/**/*.parquet'") == [25]

@@ -414,7 +414,7 @@ def test_json_stream_refuses_a_gigantic_value(monkeypatch: pytest.MonkeyPatch) -
 
 
 def spoil(sql: str, table: str) -> None:
-    """Writes a file of the export ``run.parquet`` anew."""
+    """Rewrite a file of the export ``run.parquet`` with the rows of a query."""
     file = f"run.parquet/{table}.parquet"
     duckdb.sql(f"COPY ({sql.format(file=repr(file))}) TO 'spoilt.parquet'")
     Path("spoilt.parquet").replace(file)

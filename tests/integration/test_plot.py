@@ -31,7 +31,7 @@ from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from gswarm_tui.plotting import style
 from gswarm_tui.plotting.figure import FigureBuilder, draw, figure_bytes
-from gswarm_tui.plotting.grid import GridRows, MetricGrid, load_grids
+from gswarm_tui.plotting.grid import MetricGrid, load_grids
 from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
 from gswarm_tui.plotting.panels import short_names
 from gswarm_tui.plotting.plot_data import PlotData, load_plot_data
@@ -87,8 +87,7 @@ def material(path: Path, name: str = "", metric: str = "util", how: str = MEAN) 
 def grid(path: Path, metric: str, how: str = MEAN, *, most: int = 1500) -> MetricGrid:
     with closing(FileSource(path)) as source:
         period = periods.find_period(source)
-        devices = GridRows(source, period.recording_id, host=False)
-        return load_grids(source, period, devices, [GPU_BY_SHORT[metric]], how, most=most)[0]
+        return load_grids(source, period, [GPU_BY_SHORT[metric]], how, host=False, most=most)[0]
 
 
 def svg_texts(data: bytes) -> list[str]:

@@ -73,7 +73,7 @@ class Page(HTMLParser):
                 return [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
         raise AssertionError(f"no table with {heads}")
 
-    def said(self, tag: str = "") -> str:
+    def text_of(self, tag: str = "") -> str:
         return "\n".join(text for where, text in self.texts if not tag or where == tag)
 
     def after(self, term: str) -> str:
@@ -156,10 +156,10 @@ def test_ids_in_plots_are_unique(written: str) -> None:
 
 def test_report_lists_events(written: str) -> None:
     page = Page(written)
-    assert page.said("h1") == "full_training"
-    assert "2026-03-02 15:00:10 – 15:10:" in page.said("p")
-    assert "CET (UTC+1)" in page.said("p")
-    assert "job 4711 · cluster tiny · gpu[01-06] · recorded by ada" in page.said("p")
+    assert page.text_of("h1") == "full_training"
+    assert "2026-03-02 15:00:10 – 15:10:" in page.text_of("p")
+    assert "CET (UTC+1)" in page.text_of("p")
+    assert "job 4711 · cluster tiny · gpu[01-06] · recorded by ada" in page.text_of("p")
     events = page.table("severity", "node", "message")
     assert ("error", "gpu06", "link lost") in {(row["severity"], row["node"], row["kind"]) for row in events}
     assert any("XID 79" in row["message"] and row["node"] == "gpu01:2" for row in events)
@@ -176,7 +176,7 @@ def test_report_lists_gaps(written: str) -> None:
     page = Page(written)
     (gap,) = page.table("node", "no data from")
     assert gap == {"node": "gpu06", "no data from": "15:04:10", "until": "15:04:51", "for": "41 s"}
-    assert "1 of 6 nodes was not covered throughout" in page.said("p")
+    assert "1 of 6 nodes was not covered throughout" in page.text_of("p")
 
 
 def hostile_events() -> Iterator[Event]:
@@ -204,7 +204,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     allowed |= {"table", "thead", "tbody", "tr", "th", "td", "details", "summary"}
     allowed |= {"svg", "g", "path", "use", "defs", "text", "tspan", "image", "rect", "pattern", "clippath"}
     assert {tag for tag, _ in page.elements} <= allowed
-    assert page.said("h1") == HOSTILE
+    assert page.text_of("h1") == HOSTILE
     assert any(HOSTILE in row["message"] for row in page.table("severity", "message"))
     assert page.table("command")[0]["command"] == HOSTILE
     assert page.table("mark")[0]["values"] == "<b>loss</b> 1, other <i>"
@@ -221,7 +221,7 @@ def test_many_marks_are_cut_and_counted(tmp_path: Path) -> None:
     written = report(path)
     page = Page(written)
     assert [row["mark"] for row in page.table("mark", "values")] == [f"request {n}" for n in range(200)]
-    assert "2,300 more marks." in page.said("p")
+    assert "2,300 more marks." in page.text_of("p")
     assert len(written) < 1_000_000
 
 
@@ -230,9 +230,9 @@ def test_report_of_a_whole_recording_with_few_metrics(tmp_path: Path) -> None:
     frames = [arrived(seq, [gpu_row(util_pct=40)]) for seq in range(1, 31)]
     record(path, [introduced(gpus=1), *frames], ended_at=T0 + 30)
     page = Page(report(path))
-    assert page.said("h1") == "recording 1"
+    assert page.text_of("h1") == "recording 1"
     assert page.after("Energy") == page.after("Peak memory") == "–"
-    assert "No warnings or errors." in page.said("p")
+    assert "No warnings or errors." in page.text_of("p")
 
 
 def test_report_command_writes_the_page(
@@ -241,7 +241,7 @@ def test_report_command_writes_the_page(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["report", f"{training}:evaluation"]) == 0
     assert capsys.readouterr() == ("evaluation.html\n", "")
-    assert Page((tmp_path / "evaluation.html").read_text()).said("h1") == "evaluation"
+    assert Page((tmp_path / "evaluation.html").read_text()).text_of("h1") == "evaluation"
 
 
 @pytest.mark.parametrize(
@@ -272,5 +272,5 @@ def test_running_session_is_marked(tmp_path: Path) -> None:
         fields: dict[str, Any] = vars(periods.find_period(source))
         period = periods.Period(**{**fields, "ended_at": None})
         page = Page(build_report(source, period, NOW, BERLIN, "0.1.0").html())
-    assert "Still running; state at 2026-03-02 16:00:00." in page.said("p")
-    assert page.said("small").startswith("so far")
+    assert "Still running; state at 2026-03-02 16:00:00." in page.text_of("p")
+    assert page.text_of("small").startswith("so far")

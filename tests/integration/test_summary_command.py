@@ -70,8 +70,8 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
-    """What the command prints, or with a status what it complains about."""
+def output_of(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+    """Run a command and return its output, or with a status its error message."""
     assert main(list(words)) == status
     out, err = capsys.readouterr()
     assert (err if status == 0 else out) == ""
@@ -79,14 +79,14 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> st
 
 
 def test_sessions_lists_figures(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    heads, _, warm, train = [" ".join(line.split()) for line in said(capsys, "sessions").splitlines()]
+    heads, _, warm, train = [" ".join(line.split()) for line in output_of(capsys, "sessions").splitlines()]
     assert heads == "id session began duration status GPUs util energy coverage note"
     assert warm == "1 warm 2027-01-15 17:00 5 s stopped 2 85 % 3,000 J 60 % too cold"
     assert train == "2 train 2027-01-15 17:00 16 s stopped 2 79 % 4.44 Wh 100 %"
 
 
 def test_sessions_are_written_as_data(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, train = json.loads(said(capsys, "sessions", "--format", "json"))
+    _, train = json.loads(output_of(capsys, "sessions", "--format", "json"))
     assert train == {
         "session_id": 2, "session": "train", "recording_id": 1, "started_at": "2027-01-15T08:00:05",
         "ended_at": "2027-01-15T08:00:21", "duration_s": 16.0, "status": "stopped", "nodes": 1,
@@ -100,27 +100,27 @@ def test_recording_without_sessions_is_listed_and_summarized(
 ) -> None:
     path = tmp_path / "run.duckdb"
     record(path, list(frames()), ended_at=T0 + 21)
-    first, _, _, _, whole = said(capsys, "sessions").splitlines()
+    first, _, _, _, whole = output_of(capsys, "sessions").splitlines()
     assert first == f"{path.name} has no sessions. Its recordings:"
     assert whole.split()[:3] == ["recording", "1", "2027-01-15"]
-    assert said(capsys, "summary").startswith(f"recording 1 · {path.name}\n")
+    assert output_of(capsys, "summary").startswith(f"recording 1 · {path.name}\n")
 
 
 def test_recordings_of_one_file_are_numbered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.duckdb"
     for _ in range(2):
         record(path, list(frames()), ended_at=T0 + 21)
-    assert [line.split()[:2] for line in said(capsys, "sessions").splitlines()[4:]] == [
+    assert [line.split()[:2] for line in output_of(capsys, "sessions").splitlines()[4:]] == [
         ["recording", "1"],
         ["recording", "2"],
     ]
-    assert said(capsys, "summary", "recording", "1").startswith("recording 1 · ")
+    assert output_of(capsys, "summary", "recording", "1").startswith("recording 1 · ")
 
 
 def test_summary_prints_the_whole_then_nodes_and_gpus(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = said(capsys, "summary")
+    shown = output_of(capsys, "summary")
     assert shown.startswith(f"""\
 train · {recording.name}
 2027-01-15 17:00:05 to 17:00:21 · 16 s · 1 node · 2 GPUs · job 4711
@@ -164,8 +164,8 @@ def test_session_without_an_end_is_summarized_up_to_its_last_sample(
         "still running",
     ]
     recorder.close(None)
-    assert "15 s · no end · 1 node" in said(capsys, "summary")
-    assert "no end" in said(capsys, "sessions")
+    assert "15 s · no end · 1 node" in output_of(capsys, "summary")
+    assert "no end" in output_of(capsys, "sessions")
 
 
 def test_newest_session_of_a_name_is_chosen_with_a_notice(
@@ -197,13 +197,13 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def test_by_chooses_the_grouping(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = said(capsys, "summary")
-    alone = said(capsys, "summary", "--by", "all")
+    plain = output_of(capsys, "summary")
+    alone = output_of(capsys, "summary", "--by", "all")
     assert plain.startswith(alone)
     for by, names in (("node", ["n1"]), ("gpu", ["n1:0", "n1:1"])):
-        _, _, *rows = said(capsys, "summary", "--by", by).removeprefix(alone).strip().splitlines()
+        _, _, *rows = output_of(capsys, "summary", "--by", by).removeprefix(alone).strip().splitlines()
         assert [row.split()[0] for row in rows] == names
-    _, _, row = said(capsys, "summary", "--by", "process").removeprefix(alone).strip().splitlines()
+    _, _, row = output_of(capsys, "summary", "--by", "process").removeprefix(alone).strip().splitlines()
     assert " ".join(row.split()) == "n1:0 11 0 39.1 GiB 88 – – train.py ada"
 
 
@@ -211,18 +211,18 @@ def test_many_gpus_are_listed_only_on_request(tmp_path: Path, capsys: pytest.Cap
     path = tmp_path / "run.duckdb"
     rows = [gpu_row(util_pct=50 + i, temp_c=40) for i in range(20)]
     record(path, [introduced(gpus=20), *(arrived(i, rows) for i in range(1, 6)), *session("train", 0, 6)])
-    shown = said(capsys, "summary")
+    shown = output_of(capsys, "summary")
     assert "Outliers" in shown
     assert "least utilised  n1:0 50 %, n1:1 51 %, n1:2 52 %" in shown
     assert "hottest" not in shown  # all are alike
     assert len(shown.splitlines()) < 24
-    assert len(said(capsys, "summary", "--by", "gpu").splitlines()) > 30
+    assert len(output_of(capsys, "summary", "--by", "gpu").splitlines()) > 30
 
 
 def test_summary_is_written_as_data_with_units(
     recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = json.loads(said(capsys, "summary", "warm", "--format", "json"))
+    found = json.loads(output_of(capsys, "summary", "warm", "--format", "json"))
     assert [(row["scope"], row["node"], row["gpu_index"]) for row in found] == [
         ("all", None, None),
         ("gpu", "n1", 0),
@@ -231,7 +231,7 @@ def test_summary_is_written_as_data_with_units(
     ]
     assert {(row["session"], row["recording_id"], row["duration_s"]) for row in found} == {("warm", 1, 5.0)}
     assert (found[0]["energy_j"], found[0]["busy_s"], found[0]["bubbles"]) == (3000.0, 6.0, 0)
-    assert said(capsys, "summary", "--by", "process", "-o", "peaks.csv") == ""
+    assert output_of(capsys, "summary", "--by", "process", "-o", "peaks.csv") == ""
     (row,) = csv.DictReader((tmp_path / "peaks.csv").read_text().splitlines())
     assert (row["pid"], row["command"], row["gpu_memory_max_mib"]) == ("11", "train.py", "40000")
 
@@ -241,19 +241,21 @@ def test_summary_names_partial_nodes(tmp_path: Path, capsys: pytest.CaptureFixtu
     row = gpu_row(util_pct=50)
     short: list[Event] = [introduced("n2", gpus=1), *(arrived(i, [row], node="n2") for i in range(1, 6))]
     record(path, [*frames(), *short, introduced("n3"), *session("train", 1, 21)])
-    said_of_it = " ".join(said(capsys, "summary").split())
+    said_of_it = " ".join(output_of(capsys, "summary").split())
     assert "partial: 1 of 3 nodes cover all of it; n[2-3] cover as little as 0 %" in said_of_it
-    assert said(capsys, "sessions").splitlines()[-1] == "partial: train (1 of 3 nodes)"
+    assert output_of(capsys, "sessions").splitlines()[-1] == "partial: train (1 of 3 nodes)"
 
 
 def test_file_without_current_views_is_readable(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = [said(capsys, *words.split()) for words in ("sessions", "summary", "compare warm train")]
+    before = [output_of(capsys, *words.split()) for words in ("sessions", "summary", "compare warm train")]
     with duckdb.connect(str(recording)) as connection:
         views = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
         for (view,) in views:
             connection.execute(f"DROP VIEW {view}")
     assert views
-    assert [said(capsys, *words.split()) for words in ("sessions", "summary", "compare warm train")] == before
+    assert [
+        output_of(capsys, *words.split()) for words in ("sessions", "summary", "compare warm train")
+    ] == before
 
 
 @pytest.mark.parametrize(
@@ -272,9 +274,9 @@ def test_mistake_prints_one_sentence(
 ) -> None:
     path = tmp_path / "run.duckdb"
     record(path, [*frames(), *session("train", 1, 21), *session("empty", -10, -5)])
-    told = said(capsys, *words, status=2)
-    assert complaint.format(path=path.name) in told
-    assert told.count("\n") == 1
+    output = output_of(capsys, *words, status=2)
+    assert complaint.format(path=path.name) in output
+    assert output.count("\n") == 1
 
 
 def test_other_file_prints_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,8 +284,8 @@ def test_other_file_prints_one_sentence(tmp_path: Path, capsys: pytest.CaptureFi
     with duckdb.connect(str(path)) as connection:
         connection.execute("CREATE TABLE notes (text VARCHAR)")
     for word in ("sessions", "summary"):
-        told = said(capsys, word, status=2)
-        assert told == f"gswarm-tui: {path.name} isn't a recording of gswarm-tui; name one with --db.\n"
+        output = output_of(capsys, word, status=2)
+        assert output == f"gswarm-tui: {path.name} isn't a recording of gswarm-tui; name one with --db.\n"
 
 
 def test_share_rounds_to_0_and_100_only_if_exact() -> None:

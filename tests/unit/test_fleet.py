@@ -1,4 +1,4 @@
-"""The fleet: what a person is told about nodes, sessions and totals, from plain events."""
+"""The fleet: its nodes, sessions and totals, computed from events."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ def test_a_node_goes_from_connecting_to_live_to_stale_to_lost() -> None:
     assert [h.kind for h in fleet.tick(T0 + 4.1)] == ["stale"]
     assert fleet.tick(T0 + 5) == []
     assert [h.kind for h in fleet.apply(frame(2, T0 + 6, None, None))] == ["fresh"]
-    told = fleet.apply(LinkChanged("gpu01", T0 + 7, Phase.LOST, "connection reset", "wait", T0 + 8))
-    assert [(h.kind, h.severity, h.message) for h in told] == [("link_lost", ERROR, "connection reset")]
+    logged = fleet.apply(LinkChanged("gpu01", T0 + 7, Phase.LOST, "connection reset", "wait", T0 + 8))
+    assert [(h.kind, h.severity, h.message) for h in logged] == [("link_lost", ERROR, "connection reset")]
     assert node.standing(T0 + 7) is Standing.LOST
     fleet.apply(LinkChanged("gpu01", T0 + 8, Phase.CONNECTING))
     assert (node.standing(T0 + 8), node.reason) == (Standing.CONNECTING, "connection reset")
     assert fleet.apply(LinkChanged("gpu01", T0 + 9, Phase.LOST, "connection reset", "wait", T0 + 11)) == []
-    told = fleet.apply(LinkChanged("gpu01", T0 + 12, Phase.LIVE))
-    assert [h.message for h in told] == ["connected again"]
+    logged = fleet.apply(LinkChanged("gpu01", T0 + 12, Phase.LIVE))
+    assert [h.message for h in logged] == ["connected again"]
     assert node.reason == ""
 
 
@@ -96,22 +96,22 @@ def test_first_connection_after_former_frames_is_no_reconnect() -> None:
     fleet = Fleet(["gpu01"])
     fleet.apply(NodeIntroduced("gpu01", T0, hello(1)))
     fleet.apply(frame(1, T0, gpu_row()))
-    told = fleet.apply(LinkChanged("gpu01", T0 + 0.1, Phase.LIVE))
-    assert [h.message for h in told] == ["connected"]
+    logged = fleet.apply(LinkChanged("gpu01", T0 + 0.1, Phase.LIVE))
+    assert [h.message for h in logged] == ["connected"]
     assert fleet.nodes["gpu01"].reconnects == 0
 
 
 @pytest.mark.parametrize(("reason", "severity"), [(SENT_ALL, INFO), (SENT_ALL + FRAMES_REMAIN, ERROR)])
 def test_requested_end_of_an_agent_is_no_error(reason: str, severity: str) -> None:
-    (told,) = live().apply(LinkChanged("gpu01", T0 + 1, Phase.LOST, reason))
-    assert (told.kind, told.severity) == ("link_lost", severity)
+    (logged,) = live().apply(LinkChanged("gpu01", T0 + 1, Phase.LOST, reason))
+    assert (logged.kind, logged.severity) == ("link_lost", severity)
 
 
 def test_missing_frames_are_logged_and_counted() -> None:
     fleet = live()
     fleet.apply(frame(1, T0 + 1, None, None))
-    told = fleet.apply(frame(5, T0 + 5, None, None))
-    assert [(h.kind, h.message) for h in told] == [("gap", "3 frames are missing")]
+    logged = fleet.apply(frame(5, T0 + 5, None, None))
+    assert [(h.kind, h.message) for h in logged] == [("gap", "3 frames are missing")]
     assert fleet.nodes["gpu01"].lost_frames == 3
 
 
@@ -134,8 +134,8 @@ def test_gap_is_logged_across_two_hellos_of_one_agent_run() -> None:
 
 def test_reboot_is_logged() -> None:
     fleet = live()
-    told = fleet.apply(NodeIntroduced("gpu01", T0 + 60, hello(boot_id="boot-2")))
-    assert [h.kind for h in told] == ["reboot"]
+    logged = fleet.apply(NodeIntroduced("gpu01", T0 + 60, hello(boot_id="boot-2")))
+    assert [h.kind for h in logged] == ["reboot"]
 
 
 def test_duplicate_frames_after_a_reconnect_count_once() -> None:
@@ -177,17 +177,17 @@ def test_lost_agent_run_is_logged_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "event",
     [
         NodeIntroduced("gpu01", T0 + 8, hello(life="life-0")),
         NodeIntroduced("gpu01", T0 + 8, hello(life="life-0"), former=True),
         FramesLost("gpu01", T0 + 8, T0, "life-0", 7, "it was killed"),
     ],
 )
-def test_known_agent_run_is_not_logged_as_lost(said: NodeIntroduced | FramesLost) -> None:
+def test_known_agent_run_is_not_logged_as_lost(event: NodeIntroduced | FramesLost) -> None:
     fleet = interrupted_while_life_0_measured()
     assert fleet.apply(NodeIntroduced("gpu01", T0 + 8, hello(life="between"), former=True)) == []
-    assert fleet.apply(said) == []
+    assert fleet.apply(event) == []
     assert fleet.apply(NodeIntroduced("gpu01", T0 + 8, hello())) == []
 
 
@@ -238,8 +238,8 @@ def test_frames_of_a_former_agent_run_are_shown_without_a_reboot() -> None:
     fleet.apply(frame(1, T0, gpu_row(util_pct=30), life="life-0", at=T0 + 50))
     assert fleet.nodes["gpu01"].standing(T0 + 50) is Standing.CONNECTING
     fleet.apply(LinkChanged("gpu01", T0 + 50, Phase.LIVE))
-    told = fleet.apply(NodeIntroduced("gpu01", T0 + 50, hello(1, "boot-1")))
-    assert [h.kind for h in told] == ["reboot"]
+    logged = fleet.apply(NodeIntroduced("gpu01", T0 + 50, hello(1, "boot-1")))
+    assert [h.kind for h in logged] == ["reboot"]
     fleet.apply(frame(1, T0 + 50, gpu_row(util_pct=40)))
     for _ in range(2):  # the node is reached again: its agent passes on the same again
         assert fleet.apply(NodeIntroduced("gpu01", T0 + 60, hello(1, "boot-0", "life-0"), former=True)) == []
@@ -283,8 +283,8 @@ def test_history_holds_clocks_and_counts_exactly() -> None:
 def test_stale_and_unhealthy_are_logged_once() -> None:
     fleet = live(1)
     fleet.apply(frame(1, T0, None))
-    told = [h for second in range(60) for h in fleet.tick(T0 + second)]
-    assert [(h.kind, h.at - T0) for h in told] == [("stale", 4), ("unhealthy", 31)]
+    logged = [h for second in range(60) for h in fleet.tick(T0 + second)]
+    assert [(h.kind, h.at - T0) for h in logged] == [("stale", 4), ("unhealthy", 31)]
     assert fleet.nodes["gpu01"].standing(T0 + 31) is Standing.UNHEALTHY
     assert [h.kind for h in fleet.apply(frame(2, T0 + 60, None))] == ["fresh"]
 
@@ -305,10 +305,10 @@ def test_session_reports_partial_coverage() -> None:
 
 def test_note_names_the_gpu_by_its_nvml_index() -> None:
     fleet = Fleet(["gpu01"])
-    told_of = replace(hello(1), gpus=(GpuFacts(5, "GPU-5", "NVIDIA H100"),))
-    fleet.apply(NodeIntroduced("gpu01", T0, told_of))
-    told = fleet.apply(frame(1, T0, gpu_row(), notes=(Note("xid", ERROR, "XID 79", 0),)))
-    assert [(h.kind, h.node, h.gpu, h.message) for h in told] == [("xid", "gpu01", 5, "XID 79")]
+    introduction = replace(hello(1), gpus=(GpuFacts(5, "GPU-5", "NVIDIA H100"),))
+    fleet.apply(NodeIntroduced("gpu01", T0, introduction))
+    logged = fleet.apply(frame(1, T0, gpu_row(), notes=(Note("xid", ERROR, "XID 79", 0),)))
+    assert [(h.kind, h.node, h.gpu, h.message) for h in logged] == [("xid", "gpu01", 5, "XID 79")]
 
 
 def test_mark_keeps_its_time() -> None:
@@ -316,22 +316,27 @@ def test_mark_keeps_its_time() -> None:
     ahead_s = 100.0  # of the head's clock
     note = Note("mark", INFO, "epoch 3", ts_ns=round((T0 + ahead_s + 0.25) * 1e9), detail='{"loss": 1.2}')
     event = frame(1, T0 + ahead_s + 1, gpu_row(), notes=(note,))
-    (told,) = fleet.apply(replace(event, ts=T0 + 0.996, offset_s=ahead_s))
-    assert (told.kind, told.node, told.message, told.detail) == ("mark", "gpu01", "epoch 3", '{"loss": 1.2}')
-    assert told.at == pytest.approx(T0 + 0.25, abs=1e-6)
+    (logged,) = fleet.apply(replace(event, ts=T0 + 0.996, offset_s=ahead_s))
+    assert (logged.kind, logged.node, logged.message, logged.detail) == (
+        "mark",
+        "gpu01",
+        "epoch 3",
+        '{"loss": 1.2}',
+    )
+    assert logged.at == pytest.approx(T0 + 0.25, abs=1e-6)
 
 
 def test_throttling_is_logged_at_its_begin_and_end() -> None:
     fleet = live(1)
     assert fleet.apply(frame(1, T0, gpu_row(clock_reasons=0x1))) == []
-    told = fleet.apply(frame(2, T0 + 1, gpu_row(clock_reasons=0x40)))
-    assert [(h.severity, h.message) for h in told] == [("warning", "throttled: thermal (hardware)")]
+    logged = fleet.apply(frame(2, T0 + 1, gpu_row(clock_reasons=0x40)))
+    assert [(h.severity, h.message) for h in logged] == [("warning", "throttled: thermal (hardware)")]
     assert fleet.apply(frame(3, T0 + 2, gpu_row(clock_reasons=0x40))) == []
     assert fleet.apply(frame(4, T0 + 3, gpu_row(clock_reasons=0))) == []
     assert fleet.apply(frame(5, T0 + 20, gpu_row(clock_reasons=0x40))) == []
     assert fleet.apply(frame(6, T0 + 50, gpu_row(clock_reasons=0))) == []
-    told = fleet.apply(frame(7, T0 + 51, gpu_row(clock_reasons=0)))
-    assert [h.message for h in told] == ["no longer throttled, after 19 s"]
+    logged = fleet.apply(frame(7, T0 + 51, gpu_row(clock_reasons=0)))
+    assert [h.message for h in logged] == ["no longer throttled, after 19 s"]
 
 
 def test_sessions_overlap_and_count_only_their_own_time() -> None:
@@ -446,9 +451,9 @@ def test_frames_applied_at_once_equal_frames_applied_singly(granted: set[int]) -
     )
     for fleet in (one_by_one, at_once):
         fleet.apply(SessionStarted("s", T0, "s", T0))
-    told = [happened for one in frames for happened in one_by_one.apply(one)]
-    assert at_once.apply_frames(frames) == told
-    assert {happened.kind for happened in told} == {"throttle", "throttle_end", "gap", "xid"}
+    logged = [event for one in frames for event in one_by_one.apply(one)]
+    assert at_once.apply_frames(frames) == logged
+    assert {event.kind for event in logged} == {"throttle", "throttle_end", "gap", "xid"}
     one, other = one_by_one.nodes["gpu01"], at_once.nodes["gpu01"]
     np.testing.assert_array_equal(one.gpus, other.gpus)
     assert (one.frames, one.lost_frames, one.last_ts) == (other.frames, other.lost_frames, other.last_ts)

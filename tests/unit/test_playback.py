@@ -36,8 +36,8 @@ from tests.tui.scene import BEGINNING, Scene
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record
 
 
-def told(made: Scene) -> None:
-    """Two minutes in which about everything happens that can."""
+def run_scene(made: Scene) -> None:
+    """Run two minutes in which nearly every kind of event occurs."""
     made.connect().advance(20)
     made.hub.start_session("warm_up", started_at=made.time - 5)
     made.forget_gpu("gpu02", 1).advance(10)
@@ -51,10 +51,10 @@ def told(made: Scene) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event], Fleet]:
-    """The file, what went into it, and the fleet as it was at the end."""
+    """The recording, its events, and the fleet at the end."""
     path = tmp_path_factory.mktemp("playback") / "run.duckdb"
     scene = Scene(2, 3)
-    return path, recorded(path, scene, told), scene.fleet
+    return path, recorded(path, scene, run_scene), scene.fleet
 
 
 @pytest.fixture
@@ -154,8 +154,8 @@ def test_replayed_events_are_logged_once(
     fleet = Fleet(replay.recording.names, derive_events=False)
     for event in replay.events(replay.recording.start - 1, replay.end()):
         fleet.apply(event)
-    happened = [e for e in made[1] if isinstance(e, EventLogged)]
-    assert sorted(map(repr, fleet.event_log)) == sorted(map(repr, happened))
+    logged = [e for e in made[1] if isinstance(e, EventLogged)]
+    assert sorted(map(repr, fleet.event_log)) == sorted(map(repr, logged))
 
 
 @pytest.mark.parametrize("seconds", [3, 21, 33, 40.5, 50, 66, 70, 73.5])

@@ -21,7 +21,7 @@ class Broken(Exception):
 
 
 class MemorySource:
-    """An event a second, from 0 to ``last``; remembers what was asked of it."""
+    """An event a second, from 0 to ``last`` and lists the reads."""
 
     interval_s = 1.0
 
@@ -36,13 +36,13 @@ class MemorySource:
 
     def events(self, since: float, until: float) -> list[Event]:
         self._read(since, until)
-        return [told(at) for at in range(int(since) + 1, int(until) + 1)]
+        return [mark_at(at) for at in range(int(since) + 1, int(until) + 1)]
 
     def fleet(self, at: float) -> Fleet:
         self._read(at)
         fleet = Fleet(["n1"], derive_events=False)
         for second in range(int(at) + 1):
-            fleet.apply(told(second))
+            fleet.apply(mark_at(second))
         return fleet
 
     def histories(self, at: float) -> dict[str, NodeHistory]:
@@ -58,7 +58,7 @@ class MemorySource:
         self.reads.append(times)
 
 
-def told(at: int) -> EventLogged:
+def mark_at(at: int) -> EventLogged:
     return EventLogged(float(at), "mark", "info", f"second {at}")
 
 
@@ -82,7 +82,7 @@ class PlayerBench:
         for _ in range(round(seconds / step)):
             self.seconds += step
             await self.player.advance()
-            for _ in range(3):  # what is read meanwhile has its turn
+            for _ in range(3):  # lets pending reads finish
                 await asyncio.sleep(0)
 
     def caught_up(self) -> bool:
@@ -90,7 +90,7 @@ class PlayerBench:
 
     @property
     def shown(self) -> list[int]:
-        """The seconds that the fleet was told of."""
+        """The seconds whose marks the fleet has."""
         return [int(one.at) for one in self.player.fleet.event_log]
 
 

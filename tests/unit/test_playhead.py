@@ -10,7 +10,7 @@ from gswarm_tui.playback.playhead import SPEEDS, Playhead
 
 
 class PlayheadClock:
-    """Seconds that pass when they are told to."""
+    """Clock that moves only when a test moves it."""
 
     def __init__(self) -> None:
         self.seconds = 100.0

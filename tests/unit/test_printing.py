@@ -255,7 +255,7 @@ def test_format_is_chosen_by_flag_or_suffix(words: tuple[str, ...], form: Output
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "sentence"),
     [
         (("--format", "cvs"), '--format: "cvs" isn\'t a format; perhaps csv is meant.'),
         (("--format", "xlsx"), "it is one of table, csv, json, markdown, parquet."),
@@ -263,10 +263,10 @@ def test_format_is_chosen_by_flag_or_suffix(words: tuple[str, ...], form: Output
         (("--format", "parquet"), "Parquet can't be printed; name a file with -o."),
     ],
 )
-def test_unknown_format_raises_one_sentence(words: tuple[str, ...], said: str) -> None:
+def test_unknown_format_raises_one_sentence(words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         wanted(*words)
-    assert said in str(caught.value)
+    assert sentence in str(caught.value)
 
 
 def test_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
