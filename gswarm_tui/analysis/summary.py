@@ -149,26 +149,20 @@ def processes(source: QuerySource, period: Period) -> list[ProcessPeaks]:
 
 def figures_result(source: QuerySource, period: Period, scope: str = "") -> Result:
     """Return the figures of a period as data, all or of one scope (gpu, node, all). Raises StoreError."""
-    return source.query(
-        "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "  # noqa: S608
-        f"FROM ({summaries.summary(_spans(period))}) WHERE scope = ? OR ? = '' "
-        "ORDER BY scope, node, gpu_index",
-        period.name,
-        period.recording_id,
-        scope,
-        scope,
-    )
+    rows = f"({summaries.summary(_spans(period))}) WHERE scope = ? OR ? = ''"
+    return _labelled(source, period, f"FROM {rows} ORDER BY scope, node, gpu_index", scope, scope)
 
 
 def processes_result(source: QuerySource, period: Period) -> Result:
     """Return the processes of a period and their peaks as data. Raises StoreError."""
-    return source.query(
-        "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "  # noqa: S608
-        f"FROM ({summaries.processes(_spans(period))}) "
-        "ORDER BY gpu_memory_max_mib DESC NULLS LAST, node, gpu_index, pid",
-        period.name,
-        period.recording_id,
-    )
+    order = "gpu_memory_max_mib DESC NULLS LAST, node, gpu_index, pid"
+    return _labelled(source, period, f"FROM ({summaries.processes(_spans(period))}) ORDER BY {order}")
+
+
+def _labelled(source: QuerySource, period: Period, sql: str, *values: object) -> Result:
+    """Return a query's rows with the period's name and recording instead of the session's id."""
+    columns = "SELECT ?::VARCHAR AS session, ?::INTEGER AS recording_id, * EXCLUDE (session_id) "
+    return source.query(columns + sql, period.name, period.recording_id, *values)
 
 
 def _place(one: Figures) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.analysis import periods
@@ -109,17 +110,20 @@ def overlapping_sessions(source: QuerySource, period: Period) -> list[Overlappin
     return sorted(found, key=lambda one: (one.begin, -one.end))
 
 
-def numbers(detail: object) -> dict[str, float]:
-    """Return the numeric values of a mark from its detail, a JSON object or other text."""
+def json_object(detail: object) -> dict[str, Any]:
+    """Return the JSON object in an event's detail, empty if it holds anything else."""
     try:
-        found = json.loads(detail) if isinstance(detail, str) else None
+        value = json.loads(detail) if isinstance(detail, str) else None
     except ValueError:
-        return {}
-    if not isinstance(found, dict):
-        return {}
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def numbers(detail: object) -> dict[str, float]:
+    """Return the numeric values of a mark from its detail."""
     return {
         name: float(value)
-        for name, value in found.items()
+        for name, value in json_object(detail).items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
 

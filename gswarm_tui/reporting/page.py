@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -15,6 +14,7 @@ from gswarm_tui.analysis.summary import Figures
 from gswarm_tui.analysis.summary_text import outliers, part_of, process_table, share, throttled_s
 from gswarm_tui.common.quantities import DASH, energy, mebibytes, plural, watts
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
+from gswarm_tui.plotting.annotations import json_object
 from gswarm_tui.plotting.timescale import moment, short_time, zone_name
 from gswarm_tui.reporting.html import Html, HtmlCell, cell, fact_list, table, tag
 from gswarm_tui.reporting.report_data import MOST_GAPS, MOST_PROCESSES, ReportData
@@ -293,7 +293,7 @@ class Report:
                 self._time(row["ts"]),
                 cell(row["message"], "text"),
                 row["node"],
-                ", ".join(f"{name} {value}" for name, value in _object(row["detail"]).items()),
+                ", ".join(f"{name} {value}" for name, value in json_object(row["detail"]).items()),
             ]
             for row in marks
         ]
@@ -350,7 +350,7 @@ class Report:
         """List the metrics that nodes can't measure, with reasons."""
         groups: dict[str, list[str]] = {}
         for row in self.facts.nodes:
-            for what, why in _object(row["capabilities"]).items():
+            for what, why in json_object(row["capabilities"]).items():
                 groups.setdefault(f"{what}: {why}", []).append(str(row["node"]))
         if not groups:
             return []
@@ -367,14 +367,6 @@ class Report:
 
     def _time(self, at: datetime) -> str:
         return moment(at, self.zone, like=self.period.started_at)
-
-
-def _object(text: object) -> dict[str, Any]:
-    try:
-        found = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {}
 
 
 def _times(value: float | None, factor: float) -> float | None:
