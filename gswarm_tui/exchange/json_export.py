@@ -1,21 +1,15 @@
 """Export of a session to the JSON format that gswarm-profiler documents, for its users' scripts.
 
-Fields and units follow the README of gswarm-profiler, "Output Format": ``session_name``, ``start_time``,
-``end_time``, ``summary_by_device`` and ``frames``, each with ``frame_id``, ``time``, and arrays in the same
-order: ``gpu_id`` (``hostname:device_idx:device_name``), ``gpu_util`` and ``gpu_memory`` (percent, 0–100),
-``dram_bandwidth``, ``dram_bandwidth_rx`` and ``dram_bandwidth_tx`` (GB/s over PCIe, between GPU and host
-memory; rx is what the GPU received) and ``gpu_bandwidth`` (GB/s over NVLink, sent and received).
+Fields and units follow the README of gswarm-profiler, "Output Format": percent as 0-100, bandwidths in GB/s
+(10**9 bytes) over PCIe (``dram_bandwidth``; rx is what the GPU received) and over NVLink (``gpu_bandwidth``).
+Its program writes other values (see ``profiler_values``), and as ``gpu_bandwidth`` the capacity of GPU pairs.
 
-Where its program differs from its documentation, the documentation is followed: the program writes numbers
-as texts, shares as 0–1, PCIe in KiB/s with rx and tx swapped, and the capacity of pairs of GPUs as
-``gpu_bandwidth``. Its plot script takes ``float(frame[field][i])`` for the GPUs of the first frame and reads
-a field that is left out as zeros. So every frame has all GPUs of the session in the same order, a value that
-wasn't measured is the text "NaN", which ``float`` reads and JSON allows, and a field that was never measured
-is left out.
+Its plot script takes ``float(frame[field][i])`` for the GPUs of the first frame and reads a missing field as
+zeros. So every frame has all GPUs of the session in the same order, an unmeasured value is the text "NaN",
+which ``float`` reads and JSON allows, and a field that was never measured is left out.
 
 Added are ``gpu_bandwidth_rx`` and ``gpu_bandwidth_tx``, and members that an import needs: ``made_by``,
-``recording``, ``session``, ``devices`` and ``events`` (changes of the sampling interval). Times are in UTC
-with their zone. One GB is 10**9 bytes.
+``recording``, ``session``, ``devices`` and ``events`` (changes of the sampling interval). Times are in UTC.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.printing import cells
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import Result
@@ -134,18 +135,13 @@ def _same(path: Path, other: Path | None) -> bool:
 def _write_table(result: Result, out: TextIO, every: bool) -> None:
     from gswarm_tui.printing.table import hidden_columns, show
 
-    bound = None if every or not out.isatty() else rows_that_fit()
     rows, right = shown(result)
-    if bound is None:
-        left_out = show(result.names, rows, out, right=right)
-        more = 0
-    else:
-        left_out = show(result.names, itertools.islice(rows, bound), out, right=right)
-        more = sum(1 for _ in itertools.islice(rows, _COUNTED_ROWS))
+    most = None if every or not out.isatty() else rows_that_fit()
+    left_out = show(result.names, itertools.islice(rows, most), out, right=right)
+    if more := sum(1 for _ in itertools.islice(rows, _COUNTED_ROWS)):
         result.close()
-    if more:
-        many = f"{more:,} more row{'s' if more > 1 else ''}"
-        out.write(f"… {'at least ' if more == _COUNTED_ROWS else ''}{many}; --all shows them\n")
+        at_least = "at least " if more == _COUNTED_ROWS else ""
+        out.write(f"… {at_least}{plural(more, 'more row')}; --all shows them\n")
     if left_out:
         out.write(hidden_columns(left_out, out))
 
