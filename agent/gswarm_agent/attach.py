@@ -186,7 +186,7 @@ def _become_agent(folder: Folder, serve: Serve, writing: int) -> NoReturn:
 
 
 def _redirect_streams(folder: Folder, writing: int) -> None:
-    """Close the connection's descriptors, without which it couldn't end; prints go to the log."""
+    """Print to the log from now on, and close other descriptors: open ones would keep the connection open."""
     kept = {writing, *folder.descriptors}
     nothing, log = os.open(os.devnull, os.O_RDWR), folder.open_log()
     for descriptor, source in ((0, nothing), (1, log), (2, log)):

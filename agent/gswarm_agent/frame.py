@@ -19,7 +19,7 @@ Row = block.Row
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What doesn't change about a GPU. Memory in MiB, power in W, clocks in MHz; None where unknown."""
+    """Constant properties of a GPU. Memory in MiB, power in W, clocks in MHz; None where unknown."""
 
     index: int
     uuid: str
@@ -35,7 +35,7 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What doesn't change about a node while it is up."""
+    """Constant properties of a node while it is up."""
 
     hostname: str
     boot_id: str

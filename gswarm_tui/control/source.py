@@ -32,11 +32,11 @@ class RunningSource:
     def query(self, sql: str, *values: object) -> Result:
         """Run one statement that reads. Raises QueryError, StoreError."""
         try:
-            return self._ask(sql, values)
+            return self._send(sql, values)
         except _NoReplyError:  # a query changes nothing, so it may run again
-            return self._ask(sql, values)
+            return self._send(sql, values)
 
-    def _ask(self, sql: str, values: tuple[object, ...]) -> Result:
+    def _send(self, sql: str, values: tuple[object, ...]) -> Result:
         try:
             connection = connect_to(self._head, None)
         except OSError:
@@ -82,9 +82,7 @@ class RunningSource:
         for connection in connections:
             connection.cancel()
 
-    def close(self) -> None:
-        """Cancel all running queries."""
-        self.interrupt()
+    close = interrupt
 
 
 def _raise_error(reply: Mapping[str, Any]) -> None:

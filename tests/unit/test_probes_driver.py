@@ -63,7 +63,7 @@ def test_a_field_value_is_read_as_its_type(kind: tuple[str, int, str], number: i
         value.valueType = value_type
         return 0
 
-    assert FieldQuery([(138, 7)]).ask(answers, None) == (0, (0,), (value_type,), (signed,))
+    assert FieldQuery([(138, 7)]).run(answers, None) == (0, (0,), (value_type,), (signed,))
 
 
 def test_a_pcie_5_link_of_16_lanes_wraps_in_68_ms() -> None:

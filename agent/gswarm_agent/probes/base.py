@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         """Measures one node. All methods are called from one thread."""
 
         def facts(self) -> Tuple[HostFacts, Tuple[GpuFacts, ...], Dict[str, str]]:
-            """Return what doesn't change, and what can't be measured, as in ``Hello.capabilities``."""
+            """Return constant properties, and why metrics are missing, as in ``Hello.capabilities``."""
 
         def read(self, now_ns: int) -> TickSamples:
             """Measure everything once; rates are since the last call. ``now_ns`` is a monotonic time."""

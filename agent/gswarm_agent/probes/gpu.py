@@ -1,4 +1,4 @@
-"""One GPU: its facts, its row of metrics at each tick, and what happens when it does not answer."""
+"""One GPU: its facts, its row of metrics at each tick, and its return after errors."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ Values: TypeAlias = "Dict[str, Optional[Number]]"
 """Values by column."""
 
 RETRY_NS = 60 * SECOND_NS
-"""How long a metric that the GPU does not support is left out before it is tried again."""
+"""Pause before an unsupported metric is tried again."""
 REOPEN_NS = 5 * SECOND_NS
-"""How long a lost GPU is left alone before it is tried again."""
+"""Pause before a lost GPU is tried again."""
 SLOW_NS = 10 * SECOND_NS
-"""How old ECC counts may be: for each of them the driver has to query the GPU."""
+"""Longest age of ECC counts: for each of them the driver has to query the GPU."""
 STRIKES = 3
 """Ticks in a row in which an error has to come before it counts as lasting."""
 _PCIE_COLUMNS = ("pcie_tx_mb_s", "pcie_rx_mb_s")
@@ -90,7 +90,7 @@ class Gpu:
     """A GPU by its NVML index. One worker at a time calls its methods; any thread may call ``count_pcie``.
 
     ``lost`` says why the GPU does not answer, None while it does; ``hanging`` is set while a call has not
-    returned, and then nobody else should call it. ``notes`` collects what happened.
+    returned, and then nobody else should call it. ``notes`` collects events.
     ``pcie_meter`` measures PCIe where the GPU has no counters. Counters that were not read for
     ``pcie_wraps_s`` may have wrapped unseen, so their rates start again.
     """
@@ -173,7 +173,7 @@ class Gpu:
         if not self._field_lock.acquire(blocking=False):
             return  # the tick reads them; where that hangs, this thread must not
         try:
-            verdict, codes, types, numbers = self._pcie_query.ask(self._nvml.get_fields, self.handle)
+            verdict, codes, types, numbers = self._pcie_query.run(self._nvml.get_fields, self.handle)
             # What fails here fails in the tick too, which handles it.
             if verdict == SUCCESS:
                 self._start_pcie_period()
@@ -184,7 +184,7 @@ class Gpu:
             self._field_lock.release()
 
     def disable_pcie(self, reason: str, note: bool) -> None:
-        """Stop measuring PCIe, which works in no way, and leave a note if one is wanted."""
+        """Stop measuring PCIe, because no method works; with ``note``, leave a note."""
         self.pcie_meter = None
         for counter in self._pcie:
             self._disable(counter, reason, note)
@@ -265,7 +265,7 @@ class Gpu:
         if not queries.fields:
             return ()
         with self._field_lock:
-            verdict, field_codes, types, numbers = queries.field_query.ask(self._nvml.get_fields, self.handle)
+            verdict, field_codes, types, numbers = queries.field_query.run(self._nvml.get_fields, self.handle)
             if verdict == SUCCESS:
                 self._start_pcie_period()
             if verdict == GPU_IS_LOST or GPU_IS_LOST in field_codes:
@@ -281,7 +281,7 @@ class Gpu:
             return codes
 
     def _query_calls(self, calls: _Calls, values: Values) -> Sequence[int]:
-        codes, numbers = calls.query.ask(self.handle)
+        codes, numbers = calls.query.run(self.handle)
         if any(codes):
             if GPU_IS_LOST in codes:
                 raise _LostError(reason_of(GPU_IS_LOST))

@@ -1,4 +1,4 @@
-"""All GPUs of a node: opens the driver, reads them within a time limit, and lists what they can't measure."""
+"""All GPUs of a node: opens the driver, reads them within a time limit, and lists metrics that they lack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Set, Tuple
 
 START_S = 10.0
-"""How long the driver may take to start up; without its persistence mode it takes seconds."""
+"""Time limit for the driver's start; without its persistence mode it takes seconds."""
 _START_PATIENCE_S = 2.0
 _FIRST_THROUGHPUT_S = 0.05
 _CLOSE_S = 0.5
@@ -105,7 +105,7 @@ class GpuSet:
         self._workers.start(read, range(count + 1 if with_processes and processes.due(tick_ns) else count))
 
     def read_processes_ahead(self, now_ns: int) -> None:
-        """Read the processes for the next tick: the first time imports what that needs."""
+        """Read the processes for the next tick: the first time imports modules."""
         processes = self.processes
         if processes is not None:
             self._workers.start(lambda _: processes.read(now_ns, now_ns), [len(self._gpus)])
@@ -124,7 +124,7 @@ class GpuSet:
         return tuple([rows.get(gpu.index) for gpu in self._gpus])
 
     def take_notes(self) -> List[Note]:
-        """Return what happened since the last call."""
+        """Return the notes since the last call."""
         notes = []
         for gpu in self._gpus:
             while gpu.notes:

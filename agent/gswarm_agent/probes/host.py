@@ -276,7 +276,7 @@ class HostProbe:
         return self._row
 
     def take_notes(self) -> List[Note]:
-        """Return what happened since the last call."""
+        """Return the notes since the last call."""
         notes, self._notes = self._notes, []
         return notes
 

@@ -113,7 +113,7 @@ class CallQuery:
             layout += f"{call.layout}{self._ROOM - struct.calcsize('=' + call.layout)}x"
         self._layout = struct.Struct(layout)
 
-    def ask(self, handle: Any) -> Tuple[List[int], Tuple[int, ...]]:
+    def run(self, handle: Any) -> Tuple[List[int], Tuple[int, ...]]:
         """Return each call's nvmlReturn_t, up to GPU_IS_LOST, and all numbers, junk for failed calls."""
         codes = []
         for function, arguments in self._prepared:
@@ -144,14 +144,14 @@ class ListQuery:
         self._memory = ctypes.create_string_buffer(room * self._layout.size)
         self._listed = memoryview(self._memory)
 
-    def ask(self, call: Callable[[Any, Any], int]) -> Tuple[int, List[Tuple[int, ...]]]:
+    def run(self, call: Callable[[Any, Any], int]) -> Tuple[int, List[Tuple[int, ...]]]:
         """Return the call's nvmlReturn_t and, on SUCCESS, the list."""
         self._count.value = self._room
         code = call(self._counted, self._memory)
         count = self._count.value
         if code == _INSUFFICIENT_SIZE and self._room < count <= self._MOST:
             self._make_room(2 * count)  # more may start before the next call
-            return self.ask(call)
+            return self.run(call)
         if code != SUCCESS or count == 0:
             return code, []
         size = min(self._room, count) * self._layout.size
@@ -176,7 +176,7 @@ class FieldQuery:
         for i, (field, scope) in enumerate(fields):
             self._LAYOUT.pack_into(self._buffer, i * self._LAYOUT.size, field, scope, 0, 0, 0, 0, 0)
 
-    def ask(self, function: Function, handle: Any) -> FieldAnswers:
+    def run(self, function: Function, handle: Any) -> FieldAnswers:
         """Return the field values, which are junk unless the call's nvmlReturn_t is SUCCESS."""
         code = function(handle, self._count, self._buffer)
         answers = self._answers.unpack(self._buffer)
@@ -217,10 +217,10 @@ class Nvml:
             raise NvmlError(reason_of(error.value)) from None
         return cls(api)
 
-    def maybe(self, ask: Callable[..., T], *arguments: Any) -> Optional[T]:
+    def maybe(self, function: Callable[..., T], *arguments: Any) -> Optional[T]:
         """Return the function's result, None when it fails."""
         try:
-            return ask(*arguments)
+            return function(*arguments)
         except self.Error:
             return None
 

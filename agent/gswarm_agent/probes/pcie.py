@@ -27,7 +27,7 @@ _KIB_TO_MB = 1024 / 10**6
 
 
 def seconds_to_wrap(generation: Optional[int], width: Optional[int]) -> float:
-    """Return how long a link at full speed takes for 2**32 bytes; an unknown one is taken for the fastest."""
+    """Return the time of 2**32 bytes over a link at full speed; an unknown link counts as the fastest."""
     lane = _LANE_BYTES.get(generation or 0)
     if lane is None or not width:
         generation, width = _FASTEST
@@ -181,7 +181,7 @@ class ThroughputMeter(GpuPoller):
         del self._visited_at[gpu.index]
 
     def _measure(self, gpu: Gpu) -> Optional[Tuple[float, float]]:
-        codes, (tx, rx) = self._queries[gpu.index].ask(gpu.handle)
+        codes, (tx, rx) = self._queries[gpu.index].run(gpu.handle)
         never = next((code for code in codes if code in UNSUPPORTED), None)
         if never is not None:
             gpu.disable_pcie(reason_of(never), note=self.leaves_notes)

@@ -76,7 +76,7 @@ _NOT_AVAILABLE = 2**64 - 1
 _COMMAND_BYTES = 16 * 1024
 """Bytes of a command line that are read; it may have megabytes."""
 _COMMAND_NS = 5 * SECOND_NS
-"""How old a command line may be: to read it, the kernel locks the process's own memory."""
+"""Longest age of a command line: to read it, the kernel locks the process's own memory."""
 _ALL_COMMANDS = MAX_MESSAGE // 8
 """Characters of the command lines of all processes together; each takes four bytes at most."""
 _KEPT_OPEN = 64
@@ -91,7 +91,7 @@ HostUsage: TypeAlias = "Tuple[Optional[Number], Optional[Number], Optional[Numbe
 
 @dataclass(frozen=True)
 class GpuUsage:
-    """What one process uses of one GPU: memory in MiB and percent of the SMs' time; None where unknown."""
+    """One process's use of one GPU: memory in MiB and percent of the SMs' time; None where unknown."""
 
     memory_mib: Optional[int]
     sm_pct: Optional[int]
@@ -99,7 +99,7 @@ class GpuUsage:
 
 @dataclass(frozen=True)
 class HostProcess:
-    """What /proc shows of a process; None for what is missing or hidden from this user."""
+    """A process as /proc shows it; None for details that are missing or hidden from this user."""
 
     user: Optional[str]
     command: Optional[str]
@@ -128,7 +128,7 @@ class NvmlLister:
         query = self._processes[gpu.index]
         memory_by_pid: Dict[int, int] = {}
         for listing in self._listings:
-            _, processes = query.ask(partial(listing, gpu.handle))
+            _, processes = query.run(partial(listing, gpu.handle))
             memory_by_pid.update({process[0]: process[1] for process in processes})
         if not memory_by_pid:
             return {}
@@ -145,7 +145,7 @@ class NvmlLister:
         """Return SM percent of processes that ran a kernel in the last second, None if unsupported."""
         query = self._samples[gpu.index]
         since = ctypes.c_ulonglong(time.time_ns() // 1000 - _SECOND_US)
-        code, samples = query.ask(lambda count, memory: self._utilization(gpu.handle, memory, count, since))
+        code, samples = query.run(lambda count, memory: self._utilization(gpu.handle, memory, count, since))
         if code not in (SUCCESS, NOT_FOUND):
             return None
         samples.sort(key=_BY_TIME)
@@ -343,7 +343,7 @@ class _TrackedProcess:
             self._command = None if command is None else clip_text(command)
 
     def usage(self, now_ns: int) -> HostUsage:
-        """Return what it used between the last two reads."""
+        """Return its use between the last two reads."""
         stat = self.stat or ProcessStat(0, 0, 0)
         bytes_read, bytes_written = self._disk_bytes()
         return (

@@ -1,4 +1,4 @@
-"""Worker threads that keep a call that hangs from holding up anything but itself."""
+"""Worker threads: a call that hangs blocks only its own thread."""
 
 from __future__ import annotations
 
