@@ -13,7 +13,7 @@ from gswarm_agent.frame import TABLES, Frame
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 from gswarm_tui.fleet.blocks import numbers, packed
 from gswarm_tui.fleet.frame_values import frame_values
-from gswarm_tui.store.recording.batch import KeyColumns, Samples
+from gswarm_tui.store.recording.batch import Samples
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, HOST_SAMPLES
 
 names = st.lists(st.sampled_from([*GPU_COLUMNS, "from_the_future"]), max_size=8, unique=True).map(tuple)
@@ -62,7 +62,7 @@ def test_decoding_many_frames_equals_decoding_each(
 @given(st.lists(blocks(), max_size=5))
 def test_rows_with_a_value_are_recorded_with_their_keys(of_frames: list[Block]) -> None:
     """Numbers that the table has no column for are left out, and count as answers."""
-    samples = Samples(GPU_SAMPLES, KeyColumns(("ts",), ("gpu_id",), if_measured=True))
+    samples = Samples(GPU_SAMPLES, ("ts",), ("gpu_id",), if_measured=True)
     expected = set()
     for ts, block in enumerate(of_frames):
         samples.add(block, (ts,), (range(block.count),))
@@ -83,7 +83,7 @@ def test_rows_with_a_value_are_recorded_with_their_keys(of_frames: list[Block]) 
 
 
 def test_a_host_row_without_values_is_recorded() -> None:
-    samples = Samples(HOST_SAMPLES, KeyColumns(("ts", "seq")))
+    samples = Samples(HOST_SAMPLES, ("ts", "seq"))
     samples.add(TABLES.host.pack_rows([None]), (7, 1))
     samples.add(BlockLayout(()).pack_rows([None]), (8, 2))
     assert [columns["seq"].tolist() for columns in samples.columns()] == [[1], [2]]

@@ -9,7 +9,6 @@ A frame costs a few list operations; its blocks become arrays once for the whole
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -51,28 +50,28 @@ from gswarm_tui.store.sql.schema import (
 Columns = dict[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class KeyColumns:
-    """The columns beside the metrics: ``of_frame`` has one value for a block, ``of_row`` one for each row.
-
-    With ``if_measured``, rows in which nothing was measured are left out.
-    """
-
-    of_frame: tuple[str, ...]
-    of_row: tuple[str, ...] = ()
-    if_measured: bool = False
-
-
 _ROWS_AT_ONCE = 16_384
 """The numbers of this many rows fit into a processor's cache; more at once take half as long again."""
 
 
 class Samples:
-    """The blocks that become rows of one table, with the values of their key columns."""
+    """The blocks that become rows of one table, with the values of their key columns.
 
-    def __init__(self, table: TableSchema, keys: KeyColumns) -> None:
+    ``frame_columns`` have one value for a block, ``row_columns`` one for each row. With ``if_measured``, rows
+    in which nothing was measured are left out.
+    """
+
+    def __init__(
+        self,
+        table: TableSchema,
+        frame_columns: Sequence[str],
+        row_columns: Sequence[str] = (),
+        *,
+        if_measured: bool = False,
+    ) -> None:
         self.table = table
-        self._keys = keys
+        self._frame_columns, self._row_columns = frame_columns, row_columns
+        self._if_measured = if_measured
         self._blocks: list[Block] = []
         self._frame_keys: list[Sequence[Any]] = []
         self._row_keys: list[Sequence[Sequence[Any]]] = []
@@ -102,14 +101,14 @@ class Samples:
             yield _joined(parts)
 
     def _columns(self, decoded: DecodedBlocks) -> Columns:
-        keys, table, layout, count = self._keys, self.table, decoded.layout, decoded.rows
+        table, layout, count = self.table, decoded.layout, decoded.rows
         frame_keys = zip(*(self._frame_keys[at] for at in decoded.positions), strict=True)
         row_keys = zip(*(self._row_keys[at] for at in decoded.positions), strict=True)
         columns = {
             name: np.repeat(array(table, name, values), count)
-            for name, values in zip(keys.of_frame, frame_keys, strict=True)
+            for name, values in zip(self._frame_columns, frame_keys, strict=True)
         }
-        for name, parts in zip(keys.of_row, row_keys, strict=True):
+        for name, parts in zip(self._row_columns, row_keys, strict=True):
             columns[name] = array(table, name, list(chain.from_iterable(parts)))
         metrics = layout.singles, layout.doubles
         numbers: list[npt.NDArray[Any]] = [
@@ -124,7 +123,7 @@ class Samples:
                 # A node must not overwrite a key column; of metrics with one name the first counts.
                 if name in known and name not in columns:
                     columns[name] = values
-        if not keys.if_measured:
+        if not self._if_measured:
             return columns
         measured = ~np.all([np.isnan(part).all(axis=0) for part in numbers], axis=0)
         return columns if measured.all() else {name: values[measured] for name, values in columns.items()}
@@ -151,9 +150,8 @@ def array(table: TableSchema, name: str, values: Iterable[Any]) -> npt.NDArray[A
             return np.array(values, dtype=np.float64)
 
 
-_GPU_KEYS = KeyColumns(("ts", "interval_ms"), ("gpu_id",), if_measured=True)
-_HOST_KEYS = KeyColumns(("ts", "node_id", "seq", "interval_ms", "late_ms", "missed"))
-_PROCESS_KEYS = KeyColumns(("ts",), ("gpu_id", "pid", "rank", "local_rank", "user_name", "command"))
+_HOST_KEYS = ("ts", "node_id", "seq", "interval_ms", "late_ms", "missed")
+_PROCESS_KEYS = ("gpu_id", "pid", "rank", "local_rank", "user_name", "command")
 
 
 class Batch:
@@ -166,9 +164,9 @@ class Batch:
         self._gpus: list[Row] = []
         self._sessions: dict[int, Row] = {}
         self._events: list[Row] = []
-        self._gpu_samples = Samples(GPU_SAMPLES, _GPU_KEYS)
+        self._gpu_samples = Samples(GPU_SAMPLES, ("ts", "interval_ms"), ("gpu_id",), if_measured=True)
         self._host_samples = Samples(HOST_SAMPLES, _HOST_KEYS)
-        self._process_samples = Samples(PROCESS_SAMPLES, _PROCESS_KEYS)
+        self._process_samples = Samples(PROCESS_SAMPLES, ("ts",), _PROCESS_KEYS)
         for event in events:
             self._take(event)
 

@@ -57,12 +57,7 @@ class _Planned:
         self._arrays = {column.name: _array(column, size + 1) for column in table.columns}
         self._counts = np.zeros(size + 1, dtype=np.bool_)
         register_arrays(connection, self._name, self._arrays | {"counts": self._counts})
-        self._statement: duckdb.Statement | str
-        if table.key:
-            (self._statement,) = connection.extract_statements(_insert(table, self._name))
-        else:
-            connection.execute(f"PREPARE {self._name} AS {_insert(table, self._name)}")
-            self._statement = f"EXECUTE {self._name}"
+        connection.execute(f"PREPARE {self._name} AS {_insert(table, self._name)}")
 
     def insert(self, columns: Columns, rows: int) -> None:
         """Run the statement with these rows."""
@@ -70,7 +65,7 @@ class _Planned:
         try:
             for name, array in self._arrays.items():
                 array[1 : rows + 1] = _fitting(columns[name], array) if name in columns else _null(array)
-            self._connection.execute(self._statement)
+            self._connection.execute(f"EXECUTE {self._name}")
         finally:
             self._counts[:] = False
             for array in self._arrays.values():

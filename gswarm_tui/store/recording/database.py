@@ -143,10 +143,7 @@ class Database:
         return connection
 
     def _connect_writer(self) -> duckdb.DuckDBPyConnection:
-        """Return the connection for inserts, without the optimizer.
-
-        Statements that replace rows are planned each time; the optimizer would take most of that time.
-        """
+        """Return the connection for inserts; their plans need no optimizer."""
         connection = self._connection.cursor()
         connection.execute("USE rec")
         connection.execute("PRAGMA disable_optimizer")

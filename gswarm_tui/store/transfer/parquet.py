@@ -130,23 +130,17 @@ def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], report: Callab
         connection.close()
 
 
+@dataclass(frozen=True)
 class _Writing:
     """Writes one dataset: ``query`` returns rows, ``copy`` writes a query's result to a file."""
 
-    def __init__(
-        self,
-        query: Callable[[str], list[tuple[Any, ...]]],
-        copy: Callable[[str, Path], None],
-        folder: Path,
-        slices: Sequence[Slice],
-    ) -> None:
-        self._query = query
-        self._copy = copy
-        self._folder = folder
-        self._slices = slices
+    query: Callable[[str], list[tuple[Any, ...]]]
+    copy: Callable[[str, Path], None]
+    folder: Path
+    slices: Sequence[Slice]
 
     def write(self, report: Callable[[float], None]) -> int:
-        nodes = [(part, node) for part in self._slices for node in self._nodes(part)]
+        nodes = [(part, node) for part in self.slices for node in self._nodes(part)]
         written = 0
         for done, (part, node) in enumerate(nodes):
             report(done / len(nodes))
@@ -155,7 +149,7 @@ class _Writing:
                 written += count if table is GPU_SAMPLES else 0
         # Last: a running recording may add nodes and GPUs while their samples are copied.
         for small in SMALL:
-            self._copy(self._small(small), self._folder / file_name(small))
+            self.copy(self._small(small), self.folder / file_name(small))
         return written
 
     def _nodes(self, part: Slice) -> list[str]:
@@ -163,10 +157,10 @@ class _Writing:
             f"SELECT node FROM nodes WHERE recording_id = {part.recording_id} "  # noqa: S608 (own number)
             "GROUP BY node ORDER BY min(node_id)"
         )
-        return [row[0] for row in self._query(query)]
+        return [row[0] for row in self.query(query)]
 
     def _small(self, table: TableSchema) -> str:
-        ids = ", ".join(str(part.recording_id) for part in self._slices)
+        ids = ", ".join(str(part.recording_id) for part in self.slices)
         own = f"recording_id IN ({ids})"
         nodes = f"SELECT node_id FROM nodes WHERE {own}"  # noqa: S608 (own numbers)
         names = ", ".join(column.name for column in table.columns if column.name not in PRIVATE)
@@ -174,10 +168,10 @@ class _Writing:
             own if "recording_id" in {column.name for column in table.columns} else f"node_id IN ({nodes})"
         )
         if table is SESSIONS:
-            chosen = [str(part.session_id) for part in self._slices if part.session_id is not None]
+            chosen = [str(part.session_id) for part in self.slices if part.session_id is not None]
             where += f" AND session_id IN ({', '.join(chosen)})" if chosen else ""
         if table is EVENTS:
-            parts = (f"recording_id = {p.recording_id} AND {p.within('ts')}" for p in self._slices)
+            parts = (f"recording_id = {p.recording_id} AND {p.within('ts')}" for p in self.slices)
             where = " OR ".join(parts)
         return f"SELECT {names} FROM {table.name} WHERE {where}"  # noqa: S608 (own names)
 
@@ -193,12 +187,12 @@ class _Writing:
                 f"WHERE g.node_id IN ({nodes})"
             )
         query += f" AND {part.within('s.ts')}"
-        count = int(self._query(f"SELECT count(*) FROM ({query})")[0][0])  # noqa: S608 (as above)
+        count = int(self.query(f"SELECT count(*) FROM ({query})")[0][0])  # noqa: S608 (as above)
         if not count:
             return 0
-        folder = self._folder / table.name / f"recording={part.recording_id}" / f"node={quote(node, safe='')}"
+        folder = self.folder / table.name / f"recording={part.recording_id}" / f"node={quote(node, safe='')}"
         folder.mkdir(parents=True)
-        self._copy(query, folder / "part-0.parquet")
+        self.copy(query, folder / "part-0.parquet")
         return count
 
 
