@@ -136,13 +136,15 @@ class GswarmApp(FleetViewer):
                     FormField(
                         "name", suggest_name(s.name for s in self.hub.fleet.sessions.sessions.values())
                     ),
-                    FormField("started", self._start_proposed(), "now, 30s, 2m, 14:05", self._wrong_since),
+                    FormField(
+                        "started", self._suggested_start(), "now, 30s ago, 2m ago, 14:05", self._start_error
+                    ),
                 ],
             ),
             self._start_session,
         )
 
-    def _start_proposed(self) -> str:
+    def _suggested_start(self) -> str:
         """Return "now", or the time that is shown while looking back."""
         if self.mode == LIVE:
             return "now"
@@ -151,7 +153,7 @@ class GswarmApp(FleetViewer):
         )
         return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
-    def _wrong_since(self, text: str) -> str:
+    def _start_error(self, text: str) -> str:
         now = self.hub.now()
         try:
             at = parse_start(text, now, self.timezone)
@@ -166,7 +168,7 @@ class GswarmApp(FleetViewer):
             return
         line, started = answer
         name, since = split_start(line)
-        if since and self._wrong_since(since):
+        if since and self._start_error(since):
             name, since = line.strip(), ""
         taken = (s.name for s in self.hub.fleet.sessions.sessions.values())
         at = parse_start(since or started, self.hub.now(), self.timezone)
@@ -221,19 +223,21 @@ class GswarmApp(FleetViewer):
             FormDialog(
                 "mark a moment",
                 [
-                    FormField("name", "", 'for example "epoch 3"', self._wrong_name),
-                    FormField("values", "", "loss=1.2 acc=0.9, or none", self._wrong_values),
-                    FormField("at", self._start_proposed(), "now, 30s, 2m, 14:05", self._wrong_since),
+                    FormField("name", "", 'for example "epoch 3"', self._name_error),
+                    FormField("values", "", "loss=1.2 acc=0.9, or none", self._values_error),
+                    FormField(
+                        "at", self._suggested_start(), "now, 30s ago, 2m ago, 14:05", self._start_error
+                    ),
                 ],
             ),
             self._mark,
         )
 
-    def _wrong_name(self, text: str) -> str:
-        return _wrong(lambda: checked(text, {}))
+    def _name_error(self, text: str) -> str:
+        return _mark_error(lambda: checked(text, {}))
 
-    def _wrong_values(self, text: str) -> str:
-        return _wrong(lambda: checked("mark", _values(text)))
+    def _values_error(self, text: str) -> str:
+        return _mark_error(lambda: checked("mark", _values(text)))
 
     def _mark(self, answer: tuple[str, ...] | None) -> None:
         if answer is None:
@@ -284,7 +288,7 @@ def _values(text: str) -> dict[str, Value]:
         raise MarkError("a quotation mark is missing") from None
 
 
-def _wrong(made: Callable[[], object]) -> str:
+def _mark_error(made: Callable[[], object]) -> str:
     """Return why a mark is invalid, empty if it is valid."""
     try:
         made()

@@ -71,13 +71,13 @@ class PlayedFeed:
         return [
             Span(" REPLAY ", "chip"),
             Span(f" {moment:%H:%M:%S}", "title"),
-            Span(f" {moment:%d %b %Y}{self._under_way}", "text"),
-            Span(f" · {speed_words(self._player)}", "dim"),
+            Span(f" {moment:%d %b %Y}{self._ellipsis}", "text"),
+            Span(f" · {speed_text(self._player)}", "dim"),
             Span(f" · {self._file}", "dim"),
         ]
 
     @property
-    def _under_way(self) -> str:
+    def _ellipsis(self) -> str:
         """An ellipsis while the requested time is being read."""
         return "" if self._player.wanted == self.now() else " …"
 
@@ -94,19 +94,19 @@ class PastFeed(PlayedFeed):
         if self._player.problem:
             return super().state()
         moment = datetime.fromtimestamp(self._player.wanted, self._zone)
-        goes_on = recording(self._hub.recorder, self._hub.started_at, self._hub.now())
+        recorder_state = recording(self._hub.recorder, self._hub.started_at, self._hub.now())
         if self._hub.recorder is not None and not self._hub.recorder.error:
-            goes_on = [Span("● ", "error"), Span("recording continues"), *goes_on[2:]]
+            recorder_state = [Span("● ", "error"), Span("recording continues"), *recorder_state[2:]]
         return [
             Span(" PAST ", "chip"),
             Span(f" {clock(self._hub.now() - self._player.wanted)} ago", "title"),
-            Span(f" · {moment:%H:%M:%S}{self._under_way}"),
+            Span(f" · {moment:%H:%M:%S}{self._ellipsis}"),
             Span(" · "),
-            *goes_on,
+            *recorder_state,
         ]
 
 
-def speed_words(player: Player) -> str:
+def speed_text(player: Player) -> str:
     """Return "4×", "paused" or "end of the recording"."""
     if player.playhead.paused:
         return "end of the recording" if player.now() >= player.end else "paused"

@@ -160,7 +160,7 @@ class FleetViewer(Viewer):
             self.player.skip(seconds)
             self.update_view()
 
-    def action_turn(self, by: int) -> None:
+    def action_jump(self, by: int) -> None:
         """Go to the next or previous event."""
         if (player := self.player) is None:
             return

@@ -167,7 +167,7 @@ async def test_picked_sessions_are_compared(app: GswarmApp) -> None:
         assert "warm_up" in line_with(app, "▸")
         await pilot.press("c")
         await computed(app, pilot)
-        assert "warm_up beside full_training" in screen_text(app)
+        assert "warm_up vs full_training" in screen_text(app)
         assert "Largest difference:" in screen_text(app)
         assert "1.00 ×" in line_with(app, "speed-up")
 

@@ -49,11 +49,11 @@ def blocks(
     glyphs = np.full((len(rows), codes.shape[1] + 1), " ")
     drawn = np.empty(glyphs.shape, dtype=np.int16)
     glyphs[:, :-1], drawn[:, :-1] = _BLOCK_GLYPHS[codes], inks[codes]
-    drawn[:, -1] = drawn[:, -2]  # it has the same ground, and so is no stretch of its own
+    drawn[:, -1] = drawn[:, -2]  # same background: one run less
     if cursor is not None and cursor[0] in rows:
         at = rows.index(cursor[0]), slice(-1) if cursor[1] is None else cursor[1]
         glyphs[at], drawn[at] = CURSOR_MARK, len(styles) - 1
-    return _stretches(glyphs, drawn, styles)
+    return _style_runs(glyphs, drawn, styles)
 
 
 def halves(
@@ -83,7 +83,7 @@ def halves(
                 other = int((below if cursor[0] == high else above)[at, cell])
                 glyphs[at, cell], drawn[at, cell] = "▀" if cursor[0] == high else "▄", len(styles)
                 styles.append(_half_cursor(colours, other))
-    return _stretches(glyphs, drawn, styles)
+    return _style_runs(glyphs, drawn, styles)
 
 
 def _steps(picture: HeatmapData, rows: Sequence[int]) -> npt.NDArray[np.int16]:
@@ -99,7 +99,7 @@ def _half_cursor(colours: Palette, other: int) -> Style:
     return Style.from_color(colours.cursor.bgcolor, ground.bgcolor)
 
 
-def _stretches(glyphs: Glyphs, drawn: Inks, styles: Sequence[Style]) -> Iterator[tuple[str, Style]]:
+def _style_runs(glyphs: Glyphs, drawn: Inks, styles: Sequence[Style]) -> Iterator[tuple[str, Style]]:
     """Split a line into runs of one style."""
     text, inks = "".join(glyphs.ravel().tolist()), drawn.ravel()
     edges = np.flatnonzero(inks[1:] != inks[:-1]) + 1
@@ -219,11 +219,11 @@ def draw_line(picture: HeatmapData, layout: Layout, line: int, pen: DrawingConte
     drawing = _Drawing(picture, layout, pen)
     drawing.margin(parts[0])
     if layout.zoom is Zoom.HALVES:
-        drawing.stretches(halves(picture, parts[0], parts[1], pen.cursor, pen.colours))
+        drawing.put_runs(halves(picture, parts[0], parts[1], pen.cursor, pen.colours))
     elif layout.zoom is Zoom.PLAIN:
         for well, rows in groupby(parts[0], drawing.has_numbers):
             if well:
-                drawing.stretches(blocks(picture, list(rows), pen.cursor, pen.colours))
+                drawing.put_runs(blocks(picture, list(rows), pen.cursor, pen.colours))
             else:
                 drawing.nodes(rows)
     else:
@@ -264,8 +264,8 @@ class _Drawing:
         name = clip_left(clean(self._picture.nodes[rows[0]].name), wide - 3)
         self.put(f" {pad(name, wide - 2)} ", self._colours.role("dim"), wide)
 
-    def stretches(self, stretches: Iterable[tuple[str, Style]]) -> None:
-        for text, style in stretches:
+    def put_runs(self, runs: Iterable[tuple[str, Style]]) -> None:
+        for text, style in runs:
             self.put(text, style)
 
     def has_numbers(self, row: int) -> bool:

@@ -109,17 +109,17 @@ def sessions_line(fleet: Fleet, now: float, cells: int, *, can_start: bool = Tru
     return line
 
 
-def event_line(happened: EventLogged, timezone: tzinfo | None) -> list[Span]:
+def event_line(event: EventLogged, timezone: tzinfo | None) -> list[Span]:
     """Return an event as a line: time in the zone (None is the machine's own), node and GPU, message."""
-    at = datetime.fromtimestamp(happened.at, UTC).astimezone(timezone)
-    role = {ERROR: "error", WARNING: "warning"}.get(happened.severity, "text")
-    sign = {ERROR: "╳ ", WARNING: "▲ "}.get(happened.severity, "")
-    who = happened.node or ""
-    if happened.gpu is not None:
-        who += f":{happened.gpu}"
-    words = _PREFIXES.get(happened.kind, "") + happened.message
+    at = datetime.fromtimestamp(event.at, UTC).astimezone(timezone)
+    role = {ERROR: "error", WARNING: "warning"}.get(event.severity, "text")
+    sign = {ERROR: "╳ ", WARNING: "▲ "}.get(event.severity, "")
+    who = event.node or ""
+    if event.gpu is not None:
+        who += f":{event.gpu}"
+    words = _PREFIXES.get(event.kind, "") + event.message
     if not who:
-        words = f"{happened.kind.replace('_', ' ')}: {words}"
+        words = f"{event.kind.replace('_', ' ')}: {words}"
     return [
         Span(f" {at:%H:%M:%S} ", "dim"),
         Span(sign, role),

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import itemgetter
 from sys import intern
 from typing import NamedTuple
 
@@ -19,7 +17,7 @@ from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.tui.drawing.curve import Window, block_area, braille_curve, runs, time_axis
 from gswarm_tui.tui.drawing.ramp import UNMEASURED, buckets
-from gswarm_tui.tui.drawing.spans import Span, Spans, ink
+from gswarm_tui.tui.drawing.spans import Span, Spans, ink, joined_cells
 from gswarm_tui.tui.drawing.text import clean, clip
 
 LINE = "┊"
@@ -33,12 +31,12 @@ class PlotMark(NamedTuple):
     name: str
 
 
-def marks_in(happened: Iterable[EventLogged], frame: Window) -> list[PlotMark]:
+def marks_in(events: Iterable[EventLogged], frame: Window) -> list[PlotMark]:
     """Return the marks of a window, oldest first."""
     length = frame.end - frame.start
     return sorted(
         PlotMark((one.at - frame.start) / length, clean(one.message))
-        for one in happened
+        for one in events
         if one.kind == "mark" and frame.start <= one.at < frame.end
     )
 
@@ -62,7 +60,7 @@ def overlay(
         for row in cells[: 2 * titled]:
             if _write(row, place + (row is not cells[0]), clip(name, NAME_LONGEST), first + columns):
                 break
-    return [_spans(row) for row in cells]
+    return [joined_cells(row) for row in cells]
 
 
 def _write(row: list[tuple[str, str]], at: int, text: str, end: int) -> bool:
@@ -74,12 +72,6 @@ def _write(row: list[tuple[str, str]], at: int, text: str, end: int) -> bool:
         return False
     row[at : at + len(text)] = [(char, "dim") for char in text]
     return True
-
-
-def _spans(row: list[tuple[str, str]]) -> Spans:
-    return tuple(
-        Span("".join(char for char, _ in cells), role) for role, cells in groupby(row, key=itemgetter(1))
-    )
 
 
 LABEL_WIDTH = 6

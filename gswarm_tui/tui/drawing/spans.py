@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from rich.segment import Segment
@@ -38,6 +40,14 @@ def spread(left: Line, right: Line, cells: int) -> list[Span]:
 
 
 Spans = tuple[Span, ...]
+
+
+def joined_cells(cells: Iterable[tuple[str, str]]) -> Spans:
+    """Return the spans of single characters with roles."""
+    return tuple(
+        Span("".join(char for char, _ in run), role) for role, run in groupby(cells, key=itemgetter(1))
+    )
+
 
 HEAT = "heat"
 # By bucket, the unmeasured one at -1. Made once: a screen of curves uses thousands of them.

@@ -37,7 +37,7 @@ class Trends:
         self.span_s = SPANS_S[(SPANS_S.index(self.span_s) + 1) % len(SPANS_S)]
 
     @property
-    def span_in_words(self) -> str:
+    def span_label(self) -> str:
         """ "last 5 min" """
         return f"last {self.span_s / 60:g} min"
 

@@ -137,7 +137,7 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
         self.app.pop_screen()
 
     async def on_event(self, event: Event) -> None:
-        """Drop outdated sizes: two of them in the queue would lay the screen out in turns."""
+        """Drop outdated sizes: several queued ones would switch the layout back and forth."""
         if not isinstance(event, Resize) or event.size == self.app.size:
             await super().on_event(event)
 

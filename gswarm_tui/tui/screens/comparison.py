@@ -56,7 +56,7 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
         """Draw the comparison."""
         super().draw()
         names = ", ".join(clean(session.name) for session in self._sessions[1:])
-        left = [Span(f" {clean(self._sessions[0].name)}", "title"), Span(f" beside {names}", "text")]
+        left = [Span(f" {clean(self._sessions[0].name)}", "title"), Span(f" vs {names}", "text")]
         if words := self.progress_text():
             left.append(Span(f"  {words}", "dim"))
         self.query_one("#title", Bar).show(title_line(left, self.feed, self.size.width))
@@ -77,4 +77,4 @@ class ComparisonScreen(ComputedScreen[list[ComparedRun]]):
         show_table(table, made)
         remarks.show(last)
 
-    # What people do
+    # Actions

@@ -14,9 +14,9 @@ from gswarm_tui.tui.screens.base import ViewerScreen
 
 T = TypeVar("T")
 
-AGAIN_S = 10.0
+RUNNING_UPDATE_S = 10.0
 """Seconds between updates of a running session, unless they would take over a twentieth of the time."""
-SOON_S = 1.0
+ENDED_UPDATE_S = 1.0
 """Seconds between updates of an ended session until its end is on disk."""
 SHARE = 20.0
 
@@ -46,7 +46,7 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         """Whether the result will still change."""
 
     def has_ended(self) -> bool:
-        """Whether the recording of it has ended since the result."""
+        """Whether the recording has ended since the result was computed."""
         return False
 
     def on_mount(self) -> None:
@@ -65,7 +65,11 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         """Compute the result if it is missing or outdated."""
         if self._queries is None or self.computing:
             return
-        wait_s = max(SOON_S, self._took_s) if self.has_ended() else max(AGAIN_S, SHARE * self._took_s)
+        wait_s = (
+            max(ENDED_UPDATE_S, self._took_s)
+            if self.has_ended()
+            else max(RUNNING_UPDATE_S, SHARE * self._took_s)
+        )
         player = self.viewer.player
         # Looking back, the summary still covers everything recorded so far.
         now = self.feed.now() if player is None else player.end

@@ -79,7 +79,7 @@ class Dialog(ModalScreen[Result], inherit_bindings=False):
 
 
 class FormDialog(Dialog[tuple[str, ...]]):
-    """Asks for lines of text; the answer has one text a field, None when taken back."""
+    """Form; returns one text per field, None when cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "cancel"),

@@ -29,8 +29,8 @@ EVENT_TABLE = (
     TableColumn("", 1, left=True, frozen=True),
     TableColumn("node", 12, left=True),
     TableColumn("gpu", 3),
-    TableColumn("what", 15, left=True),
-    TableColumn("", 24, left=True, grows=True),
+    TableColumn("event", 15, left=True),
+    TableColumn("details", 24, left=True, grows=True),
 )
 
 

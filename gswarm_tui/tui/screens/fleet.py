@@ -39,10 +39,10 @@ from gswarm_tui.tui.widgets.lines import Bar, Canvas
 METRICS = (*(m.name for m in GPU_METRICS), *(m.name for m in HOST_METRICS))
 ARRANGE_EVERY_S = 2.0
 EVENTS_MOST = 8
-HERE_MORE = 5
-"""Lines of the events that a problem under the cursor may take."""
-MINUTES_TURNS = 30
-"""Redraws of the plots during the time range they show: each moves whole lines, which costs terminals."""
+PROBLEM_LINES_MOST = 5
+"""Lines that a problem under the cursor may take from the events."""
+PLOT_REDRAWS = 30
+"""Redraws of the plots while their time range passes: each rewrites whole lines."""
 TALL = 30
 
 
@@ -65,7 +65,7 @@ class FleetScreen(ViewerScreen):
         self._shown: list[NodeState] = []
         self._arranged_at = 0.0
         self._trends = Trends()
-        self._minutes_of: Hashable = ()
+        self._plots_key: Hashable = ()
 
     def compose(self) -> ComposeResult:
         """Header, totals, legend, heatmap, plots, GPU under the cursor, sessions, events, footer."""
@@ -78,9 +78,9 @@ class FleetScreen(ViewerScreen):
             yield Heatmap(self._now, self._first_metric)
             yield Canvas(id="minutes")
         yield Bar(id="rule-below")
-        yield Bar(id="here")
+        yield Bar(id="cursor")
         yield Bar(id="running")
-        yield Bar(id="happened")
+        yield Bar(id="events")
         yield FilterLine()
         yield from self.compose_footer()
 
@@ -104,7 +104,7 @@ class FleetScreen(ViewerScreen):
     def reset(self) -> None:
         """Choose the nodes again."""
         self._arranged_at = 0.0
-        self._minutes_of = ()
+        self._plots_key = ()
         self.heatmap.reset()
 
     def draw(self) -> None:
@@ -122,7 +122,7 @@ class FleetScreen(ViewerScreen):
     @property
     def _room(self) -> int:
         """Lines to share between heatmap, plots, the GPU under the cursor and events."""
-        below = self.query_one("#here").size.height, self.query_one("#happened").size.height
+        below = self.query_one("#cursor").size.height, self.query_one("#events").size.height
         return self.query_one("#body").size.height + sum(max(0, lines - 1) for lines in below)
 
     def _minutes(self, now: float) -> None:
@@ -133,9 +133,9 @@ class FleetScreen(ViewerScreen):
         room = self._room - self.heatmap.layout_plan.lines - EVENTS_MOST
         nodes = picture.nodes if self.has_class("tall") and len(picture.nodes) < room else ()
         gpus = [(node.name, len(node.facts)) for node in nodes]
-        drawn_of = now // (span_s / MINUTES_TURNS), span_s, gpus, room, self.size.width, picture.metric
-        if drawn_of != self._minutes_of:
-            self._minutes_of = drawn_of
+        plots_key = now // (span_s / PLOT_REDRAWS), span_s, gpus, room, self.size.width, picture.metric
+        if plots_key != self._plots_key:
+            self._plots_key = plots_key
             lines = minutes(nodes, picture.metric, self._trends, now, (self.size.width, room))
             self.query_one("#minutes", Canvas).show(lines)
 
@@ -169,24 +169,24 @@ class FleetScreen(ViewerScreen):
         """Draw the GPU under the cursor, the sessions and the latest events."""
         width, fleet = self.size.width, self.fleet
         spare = self._room - self.heatmap.layout_plan.lines
-        here = self._here(now, 1 + max(0, min(HERE_MORE, spare)))
-        self.query_one("#here", Bar).show(*here)
+        cursor = self._under_cursor(now, 1 + max(0, min(PROBLEM_LINES_MOST, spare)))
+        self.query_one("#cursor", Bar).show(*cursor)
         sessions = sessions_line(fleet, now, width, can_start=possible("start_session", self.viewer.mode))
-        happened = event_line(fleet.event_log[-1], self.viewer.timezone) if fleet.event_log else []
-        running, last = self.query_one("#running", Bar), self.query_one("#happened", Bar)
+        event = event_line(fleet.event_log[-1], self.viewer.timezone) if fleet.event_log else []
+        running, last = self.query_one("#running", Bar), self.query_one("#events", Bar)
         last.display = self.has_class("tall")
         if last.display:
             running.show(sessions)
-            last.show(*self._latest(min(EVENTS_MOST, spare) - len(here) + 1))
+            last.show(*self._latest(min(EVENTS_MOST, spare) - len(cursor) + 1))
         else:
-            room = width - measure(sessions) - measure(happened)
-            running.show([*sessions, Span(" " * room), *happened] if room > 1 else sessions)
+            room = width - measure(sessions) - measure(event)
+            running.show([*sessions, Span(" " * room), *event] if room > 1 else sessions)
 
     def _latest(self, room: int) -> list[Line]:
         """Return the latest events that fit, oldest first."""
         count = min(EVENTS_MOST, max(1, room))
         latest = list(itertools.islice(reversed(self.fleet.event_log), count))
-        lines: list[Line] = [event_line(happened, self.viewer.timezone) for happened in reversed(latest)]
+        lines: list[Line] = [event_line(event, self.viewer.timezone) for event in reversed(latest)]
         return lines or [[]]
 
     def _legend(self) -> None:
@@ -206,7 +206,7 @@ class FleetScreen(ViewerScreen):
         indexes = tuple(fact.index for fact in widest)
         self.query_one("#heads", Bar).show(heads_line(heatmap.picture, heatmap.layout_plan, indexes))
 
-    def _here(self, now: float, most: int) -> list[Line]:
+    def _under_cursor(self, now: float, most: int) -> list[Line]:
         at = self.heatmap.hovered or self.heatmap.at
         node = self.fleet.nodes.get(at[0]) if at else None
         gpu = at[1] if at else None
@@ -328,7 +328,7 @@ def minutes(
     bins = band_width(cells) * band_bins(height)
     lines: list[Spans] = []
     for node in known:
-        words = f" {clean(node.name)}: {label(metric)}, {trends.span_in_words} "
+        words = f" {clean(node.name)}: {label(metric)}, {trends.span_label} "
         rule = "─" * (cells - width(words) - 1)
         lines.append((Span("─", "faint"), Span(words, "dim"), Span(rule, "faint")))
         for plot in _plots(node, metric, trends, bins, now):

@@ -46,7 +46,7 @@ def metric_lines(node: NodeState, row: int, cells: int, now: float) -> list[Span
     for metric, value in zip(GPU_METRICS, node.gpus[row].tolist(), strict=True):
         label = Span(f" {metric.label:<{LABEL_WIDTH}} ", "dim")
         if metric.unit == "bits":
-            words, role = in_words(value)
+            words, role = reasons_text(value)
             for part in wrap(words, max(12, cells - LABEL_WIDTH - 3)):
                 lines.append((label, Span(part, "dim" if old else role)))
                 label = Span(" " * (LABEL_WIDTH + 2))
@@ -74,7 +74,7 @@ def _bar(metric: Metric, value: float, top: float | None) -> Span:
     return Span(bar(level, BAR_WIDTH), ink(bucket(level)))
 
 
-def in_words(bits: float) -> tuple[str, str]:
+def reasons_text(bits: float) -> tuple[str, str]:
     """Return clock reasons as text, and the text's role."""
     if math.isnan(bits):
         return DASH, "dim"
@@ -176,7 +176,7 @@ class GpuScreen(ViewerScreen):
             mine = [p for p in node.processes if p.gpu == self.gpu]
             old = node.standing(now) is not Standing.LIVE
             processes.show(process_rows(node.hello, mine, old=old))
-        self.query_one(ViewBar).show_hint(self._trends.span_in_words if plots.display else "")
+        self.query_one(ViewBar).show_hint(self._trends.span_label if plots.display else "")
 
     def _arrange(self) -> None:
         """Show the widgets of the view; the overview has metrics and processes where they fit."""
@@ -212,7 +212,7 @@ class GpuScreen(ViewerScreen):
             lines += beside(panels)
         return lines
 
-    # What people do
+    # Actions
 
     def on_view_bar_picked(self) -> None:
         """Show the view."""

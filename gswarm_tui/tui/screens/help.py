@@ -33,15 +33,15 @@ FILTERS: tuple[tuple[str, str], ...] = (
 )
 
 
-def help_lines(place: str, mode: str) -> list[Line]:
+def help_lines(screen_name: str, mode: str) -> list[Line]:
     """Return a screen's actions by group, then the signs and the filter language."""
     lines: list[Line] = []
     for group in GROUPS:
-        actions = [action for action in actions_of(place, mode) if action.group == group]
+        actions = [action for action in actions_of(screen_name, mode) if action.group == group]
         if actions:
             lines += [[Span(group, "title")], *(_entry(a.keys_shown, a.help) for a in actions), []]
     lines += [[Span("Signs", "title")], *(_entry(sign, meaning) for sign, meaning in SIGNS), []]
-    if place == FLEET:
+    if screen_name == FLEET:
         lines += [[Span("Filter", "title")], *(_entry(example, meaning) for example, meaning in FILTERS), []]
     return lines[:-1]
 
@@ -62,12 +62,12 @@ class HelpScreen(ModalScreen[None], inherit_bindings=False):
         background: $background; border: round $border; scrollbar-size-vertical: 1; }
     """
 
-    def __init__(self, place: str, mode: str) -> None:
+    def __init__(self, screen_name: str, mode: str) -> None:
         super().__init__()
-        self._place = place
+        self._screen_name = screen_name
         self._mode = mode
 
     def compose(self) -> ComposeResult:
         """Scrollable lines."""
         with VerticalScroll():
-            yield Bar(*help_lines(self._place, self._mode))
+            yield Bar(*help_lines(self._screen_name, self._mode))

@@ -275,14 +275,14 @@ class NodeScreen(ViewerScreen):
     def _hint(self, node: NodeState) -> str:
         """Return the plotted metric and its scale, which bands don't print."""
         if self.view not in (ALL, PLOTS):
-            return self._trends.span_in_words if self.view == HOST else ""
+            return self._trends.span_label if self.view == HOST else ""
         facts = node.facts[0] if node.facts else None
         column = GPU_METRICS.index(self._metric)
         top = self._trends.top(self._metric, facts, node.history_values(column))
         low = "log, to" if is_logarithmic(self._metric) else "0 to"
         return f"{label(self._metric)} {low} {quantity(top, self._metric)}"
 
-    # What people do
+    # Actions
 
     def on_view_bar_picked(self) -> None:
         """Show the view."""

@@ -65,8 +65,8 @@ def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
 
 UNMEASURED_TABLE = (
     TableColumn("not measured", 24, left=True, frozen=True),
-    TableColumn("where", 8, left=True),
-    TableColumn("why", 20, left=True, grows=True),
+    TableColumn("scope", 8, left=True),
+    TableColumn("reason", 20, left=True, grows=True),
 )
 
 

@@ -96,8 +96,8 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         table.display = self.view != ALL or below
         self._fill(table, self.result)
 
-    def _summary(self, dossier: SessionDetails, cells: int) -> list[Spans]:
-        summary = dossier.summary
+    def _summary(self, details: SessionDetails, cells: int) -> list[Spans]:
+        summary = details.summary
         lines = wrapped(summary_text.heading(summary, self.viewer.timezone), cells, "dim")
         lines += wrapped(summary.period.note, cells) if summary.period.note else []
         lines += [(Span(""),), *labelled(summary_text.summary_lines(summary), cells)]
@@ -105,22 +105,22 @@ class SessionScreen(ComputedScreen[SessionDetails]):
         lines += [(Span(""),), *labelled(ends, cells)] if len(summary.gpus) > 2 and ends else []
         return lines
 
-    def _fill(self, table: TableView, dossier: SessionDetails) -> None:
-        summary = dossier.summary
+    def _fill(self, table: TableView, details: SessionDetails) -> None:
+        summary = details.summary
         several = len(summary.nodes) > 1
         if self.view == EVENTS:
             table.empty = "no events in this session"
-            rows = [event_row(event, self.viewer.timezone) for event in dossier.events]
+            rows = [event_row(event, self.viewer.timezone) for event in details.events]
             table.show_columns(EVENT_TABLE, rows)
         elif self.view == PROCESSES:
             table.empty = "no process on its GPUs"
-            show_table(table, summary_text.process_table(dossier.processes))
+            show_table(table, summary_text.process_table(details.processes))
         elif self.view == NODES or (self.view == ALL and several):
             show_table(table, summary_text.figures_table(summary.nodes))
         else:
             show_table(table, summary_text.figures_table(summary.gpus))
 
-    # What people do
+    # Actions
 
     def on_view_bar_picked(self) -> None:
         """Show the view."""

@@ -29,7 +29,7 @@ SESSION_TABLE = (
     TableColumn("", 1, left=True, frozen=True),
     TableColumn("session", 20, left=True, frozen=True),
     TableColumn("started", 8, left=True),
-    TableColumn("lasts", 10),
+    TableColumn("duration", 10),
     TableColumn("util", 6, "mean"),
     TableColumn("power", 7, "a GPU"),
     TableColumn("energy", 9),
@@ -211,23 +211,21 @@ class SessionsScreen(ViewerScreen):
 
     def action_rename(self) -> None:
         """Ask for a new name."""
-        session = self.chosen_session()
-        if session is not None:
+        if (session := self.chosen_session()) is not None:
             dialog = FormDialog("rename session", [FormField("name", session.name)])
-            self.app.push_screen(dialog, lambda answer: self._change(session, answer, "name"))
+            self.app.push_screen(dialog, lambda answer: self._change(session, name=answer))
 
     def action_note(self) -> None:
         """Ask for a note."""
-        session = self.chosen_session()
-        if session is not None:
+        if (session := self.chosen_session()) is not None:
             dialog = FormDialog(f"note of {session.name}", [FormField("note", session.note)])
-            self.app.push_screen(dialog, lambda answer: self._change(session, answer, "note"))
+            self.app.push_screen(dialog, lambda answer: self._change(session, note=answer))
 
-    def _change(self, session: Session, answer: tuple[str, ...] | None, field: str) -> None:
-        if answer is None:
-            return
-        if field == "note":
-            self.viewer.change_session(session.session_id, note=answer[0])
-        elif answer[0].strip():
-            self.viewer.change_session(session.session_id, name=answer[0])
+    def _change(
+        self, session: Session, name: tuple[str, ...] | None = None, note: tuple[str, ...] | None = None
+    ) -> None:
+        if note is not None:
+            self.viewer.change_session(session.session_id, note=note[0])
+        elif name is not None and name[0].strip():
+            self.viewer.change_session(session.session_id, name=name[0])
         self.update_view()

@@ -75,7 +75,7 @@ def _cells(name: str, spans: Sequence[Span], *, number: bool) -> int:
 
 @dataclass
 class SqlState:
-    """What the SQL screen keeps while it is closed: earlier queries (oldest first), draft and last result."""
+    """State of a closed SQL screen: earlier queries (oldest first), draft and last result."""
 
     history: QueryHistory
     queries: list[str] = field(default_factory=list)
@@ -213,13 +213,13 @@ class SqlScreen(ViewerScreen):
 
     def on_editor_submitted(self) -> None:
         """Run the query."""
-        self.action_ask()
+        self.action_run_query()
 
     def on_editor_matches_changed(self) -> None:
         """Show the completions."""
         self.update_view()
 
-    def action_ask(self) -> None:
+    def action_run_query(self) -> None:
         """Run the query in the editor."""
         sql = self.query_one(Editor).text.strip()
         if self._queries is None or self._query_running or not sql:
@@ -289,7 +289,7 @@ class SqlScreen(ViewerScreen):
         """Run an example, or show a row whole."""
         if self._recipes_shown:
             self.query_one(Editor).write(RECIPES[event.row].sql)
-            self.action_ask()
+            self.action_run_query()
         elif (result := self.state.result) is not None and event.row < len(result.rows):
             names = [column.heading for column in result.columns]
             texts = (span.text for span in result.rows[event.row])

@@ -13,7 +13,7 @@ from textual.events import Key, Paste
 
 T = TypeVar("T")
 
-AS_ENTER = "ctrl+j"
+EARLY_ENTER = "ctrl+j"
 """Key that a terminal sends for ⏎ before the program has set raw mode."""
 LONGEST_WAIT_S = 2.0
 """Longest wait for the previous key: its handler may be gone, or slow."""
@@ -31,12 +31,12 @@ class KeyQueue:
         self._app = app
         self._pass_on = pass_on
         self._waiting: deque[Key | Paste] = deque()
-        self._under_way = 0
+        self._number = 0
         self._late: asyncio.TimerHandle | None = None
 
     async def take(self, key: Key | Paste) -> None:
         """Queue a key or pasted text; called on the app's task."""
-        early = isinstance(key, Key) and key.key == AS_ENTER
+        early = isinstance(key, Key) and key.key == EARLY_ENTER
         self._waiting.append(Key("enter", "\r") if early else key)
         if self._late is None:
             await self._next()
@@ -47,12 +47,12 @@ class KeyQueue:
             self._late.cancel()
             self._late = None
         if self._waiting:
-            self._under_way += 1
+            self._number += 1
             loop = asyncio.get_running_loop()
             self._late = loop.call_later(LONGEST_WAIT_S, self._app.call_later, self._next)
             in_front = self._app.focused or self._app.screen
             await self._pass_on(self._waiting.popleft())
-            self._follow(in_front, self._under_way, None)
+            self._follow(in_front, self._number, None)
 
     def _follow(self, node: DOMNode, number: int, before: DOMNode | None) -> None:
         """Send the marker from a node up to the app, each step after the node's earlier messages."""
@@ -64,7 +64,7 @@ class KeyQueue:
 
     async def _arrived(self, number: int, before: DOMNode | None) -> None:
         """Continue if the focus stayed the same during another round; else follow again."""
-        if number == self._under_way and self._late is not None:
+        if number == self._number and self._late is not None:
             in_front = self._app.focused or self._app.screen
             if in_front is before:
                 await self._next()

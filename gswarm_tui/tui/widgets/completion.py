@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 COLUMNS_QUERY = """
 SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal ORDER BY table_name, column_index"""
-"""Its rows are what ``SqlCompleter`` knows."""
+"""Query for the columns of ``SqlCompleter``."""
 
 _KEYWORDS = """
 SELECT FROM WHERE GROUP BY ORDER LIMIT OFFSET HAVING QUALIFY WITH AS JOIN LEFT RIGHT FULL INNER CROSS ASOF
@@ -67,7 +67,7 @@ class SqlCompleter:
         yield from FUNCTIONS
 
     def _columns_of(self, text: str) -> list[str]:
-        """Return the columns of the tables that the text names, of all where it names none."""
+        """Return the columns of the tables named in the text, or of all tables."""
         words = set(re.findall(r"[a-z_][a-z0-9_]*", text.lower()))
         named = [table for table in self._tables if table in words] or list(self._tables)
         return sorted({column for table in named for column in self._tables[table]})

@@ -48,24 +48,21 @@ class FilterLine(Vertical):
         line.disabled = False
         line.value = text
         line.focus()
-        self._show_message("")
+        self._parse("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Apply a valid filter."""
         event.stop()
         if not self.has_class("asking"):
             return
-        self._show_message(event.value)
-        try:
-            wanted = parse(event.value)
-        except FilterError:
-            return
-        self.post_message(self.Changed(wanted if event.value.strip() else None))
+        wanted = self._parse(event.value)
+        if wanted is not None:
+            self.post_message(self.Changed(wanted if event.value.strip() else None))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Close if the filter is valid."""
         event.stop()
-        if not self._show_message(event.value):
+        if self._parse(event.value) is not None:
             self._close()
 
     def action_drop(self) -> None:
@@ -79,14 +76,14 @@ class FilterLine(Vertical):
         line.disabled = True
         self.screen.set_focus(None)
 
-    def _show_message(self, text: str) -> bool:
-        """Show the error under its column, else the hint; whether the text has an error."""
+    def _parse(self, text: str) -> Filter | None:
+        """Parse a filter; show the hint below it, or the error under its column."""
         message = self.query_one("#filter-message", Bar)
         try:
-            parse(text)
+            parsed = parse(text)
         except FilterError as wrong:
             caret = " " * (wrong.position + 1) + "^ "
             message.show([Span(caret, "error"), Span(clean(str(wrong)), "error")])
-            return True
+            return None
         message.show([Span(f" {HINT}", "dim")])
-        return False
+        return parsed

@@ -15,10 +15,7 @@ def footer_line(screen: str, cells: int, mode: str = LIVE, *, typing: bool = Fal
     While ``typing``, only keys that don't type a character.
     """
     entries = [
-        [
-            Span(keys, "key", _click(a.name, everywhere=not a.screens)),
-            Span(f" {a.label}", "dim", _click(a.name, everywhere=not a.screens)),
-        ]
+        [Span(keys, "key", _click(a)), Span(f" {a.label}", "dim", _click(a))]
         for a in footer_of(screen, mode)
         if (keys := _keys(a, typing=typing))
     ]
@@ -41,9 +38,9 @@ def _keys(action: Action, *, typing: bool) -> str:
     return next((key_name(key) for key in action.keys if not is_typed(key)), "")
 
 
-def _click(name: str, *, everywhere: bool) -> str:
-    call = name if name.endswith(")") else f"{name}()"
-    return f"app.{call}" if everywhere else f"screen.{call}"
+def _click(action: Action) -> str:
+    call = action.name if action.name.endswith(")") else f"{action.name}()"
+    return f"screen.{call}" if action.screens else f"app.{call}"
 
 
 class Footer(Bar):

@@ -160,11 +160,11 @@ class Heatmap(ScrollView, can_focus=False):
 
     def _spark(self, now: float, row: int) -> Buckets:
         """Return a node's sparkline; all nodes' are updated together every few seconds."""
-        turn = now // SPARK_EVERY_S
+        period = now // SPARK_EVERY_S
         name = self.picture.nodes[row].name
         known = self._sparks.get(name)
-        if known is None or known[0] != turn:
-            known = self._sparks[name] = (turn, self.picture.spark(row, now, self.layout_plan.spark))
+        if known is None or known[0] != period:
+            known = self._sparks[name] = (period, self.picture.spark(row, now, self.layout_plan.spark))
         return known[1]
 
     def render_line(self, y: int) -> Strip:

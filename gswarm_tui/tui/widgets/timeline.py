@@ -16,7 +16,7 @@ from gswarm_agent.frame import ERROR, WARNING
 from gswarm_tui.common.quantities import clock
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.timeline import KINDS, MARK, ReplayTimeline, SessionRange
-from gswarm_tui.tui.drawing.spans import Line, Span, drawn
+from gswarm_tui.tui.drawing.spans import Line, Span, Spans, drawn, joined_cells
 from gswarm_tui.tui.drawing.text import clean, clip, pad, width
 
 SIGNS = {MARK: ("◆", "accent"), WARNING: ("▲", "warning"), ERROR: ("╳", "error")}
@@ -92,7 +92,7 @@ def timeline_lines(state: TimelineState, cells: int) -> tuple[Line, Line]:
     )
 
 
-def _track(state: TimelineState, room: TrackScale) -> list[Span]:
+def _track(state: TimelineState, room: TrackScale) -> Spans:
     here = room.cell_of(state.at)
     cells = [("━", "key") if cell < here else ("─", "faint") for cell in range(room.cells)]
     kinds: dict[int, str] = {}
@@ -103,10 +103,10 @@ def _track(state: TimelineState, room: TrackScale) -> list[Span]:
     for cell, kind in kinds.items():
         cells[cell] = SIGNS[kind]
     cells[here] = ("●", "title")
-    return _joined(cells)
+    return joined_cells(cells)
 
 
-def _lane(state: TimelineState, room: TrackScale) -> list[Span]:
+def _lane(state: TimelineState, room: TrackScale) -> Spans:
     """Draw the sessions in one line, shorter ones above longer ones; the played one is bright."""
     cells = [(" ", "text")] * room.cells
     owners: list[SessionRange | None] = [None] * room.cells
@@ -121,7 +121,7 @@ def _lane(state: TimelineState, room: TrackScale) -> list[Span]:
         if owner is not None:
             _name(cells, owner, at, length, state)
         at += length
-    return _joined(cells)
+    return joined_cells(cells)
 
 
 def _is_current(session: SessionRange, state: TimelineState) -> bool:
@@ -147,16 +147,6 @@ def _name(
     if len(name) == width(name) and width(name) >= min(6, width(whole)):
         role = "title" if _is_current(session, state) else "dim"
         cells[at + 1 : at + 3 + len(name)] = [(letter, role) for letter in f" {name} "]
-
-
-def _joined(cells: list[tuple[str, str]]) -> list[Span]:
-    spans: list[Span] = []
-    for text, role in cells:
-        if spans and spans[-1].role == role:
-            spans[-1] = Span(spans[-1].text + text, role)
-        else:
-            spans.append(Span(text, role))
-    return spans
 
 
 class Timeline(Widget, can_focus=False):
