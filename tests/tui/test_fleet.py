@@ -385,7 +385,7 @@ async def test_gpus_of_others_are_faint_and_not_counted() -> None:
         styles = [
             segment.style for segment in app.fleet_screen.heatmap.render_line(0) if segment.text.strip()
         ]
-        faint = app.fleet_screen.colours.dim_cells[0]
+        faint = app.fleet_screen.colours.role("faint")
         assert faint in styles
 
 

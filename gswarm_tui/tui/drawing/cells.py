@@ -110,7 +110,8 @@ def _style_runs(glyphs: Glyphs, drawn: Inks, styles: Sequence[Style]) -> Iterato
 @lru_cache
 def _block_inks(colours: Palette) -> tuple[list[Style], Inks]:
     """Return all block styles, and the number of each; equal styles share a number."""
-    styles = [*colours.inks, *colours.dim_cells, colours.role("text"), colours.cursor]
+    faint = [colours.role("faint")] * _STEPS
+    styles = [*colours.inks, *faint, colours.role("text"), colours.cursor]
     return styles, np.array([styles.index(style) for style in styles[:-1]], dtype=np.int16)
 
 
@@ -323,15 +324,16 @@ class _Drawing:
                 self.put(" " * wide, self._text)
                 continue
             step = steps[cell]
-            quiet = dims[cell] or standing is Standing.STALE
             if with_numbers:
                 text = numbers.cell(float(picture.values[row, cell]), picture.metric)
                 text = f"{text:>{wide - 1}} " if len(text) < wide else text
-                styles = self._colours.dim_cells if quiet else self._colours.cells
+                style = self._colours.cells[step]
             else:
                 text = (CURSOR_MARK if cell == chosen else BLOCK_OF[step]) * wide
-                styles = self._colours.dim_cells if quiet else self._colours.inks
-            self.put(text, self._colours.cursor if cell == chosen else styles[step])
+                style = self._colours.inks[step]
+            if dims[cell] or standing is Standing.STALE:
+                style = self._colours.role("faint")
+            self.put(text, self._colours.cursor if cell == chosen else style)
 
     def _mean(self, row: int, standing: Standing) -> None:
         if not self._layout.mean:

@@ -39,14 +39,12 @@ class Palette:
 
     ``roles`` are named text styles on the background; ``heat7`` and ``ink7`` among them are the ramp's
     seventh bucket as background and as text. ``cells`` has a style for each bucket with the ramp as
-    background, ``dim_cells`` the same for what a filter leaves out or somebody else owns, ``inks`` with the
-    ramp as text. At -1 is the style of "unmeasured".
+    background, ``inks`` with the ramp as text. At -1 is the style of "unmeasured".
     """
 
     name: str
     roles: Mapping[str, Style]
     cells: tuple[Style, ...]
-    dim_cells: tuple[Style, ...]
     inks: tuple[Style, ...]
     cursor: Style
 
@@ -148,8 +146,6 @@ def _true_palette(name: str, colours: Colours) -> Palette:
     ramp = [between(colours.anchors, step / (BUCKETS - 1)) for step in range(BUCKETS)]
     back = parsed(ground)
     cells = [Style(color=_contrasting(rgb), bgcolor=_colour(rgb)) for rgb in ramp]
-    # Filtered out, or not in the job: a faint number without background.
-    dim_cells = [on(colours.faint) for _ in ramp]
     # As text the darkest steps need some distance from the background.
     inks = [
         Style(color=_colour(mixed(rgb, parsed(colours.text), 0.18)), bgcolor=_colour(back)) for rgb in ramp
@@ -172,7 +168,6 @@ def _true_palette(name: str, colours: Colours) -> Palette:
             "row": Style(bgcolor=colours.surface, bold=True),
         },
         cells=(*cells, nothing),
-        dim_cells=(*dim_cells, on(colours.faint)),
         inks=(*inks, nothing),
         cursor=Style(color="#000000", bgcolor=colours.cursor, bold=True),
     )
@@ -200,7 +195,6 @@ def _ansi_palette() -> Palette:
             "row": Style(bold=True),
         },
         cells=(*cells, faint),
-        dim_cells=(*(faint for _ in steps), faint),
         inks=(*inks, faint),
         # Of a colour that no step has: text and ground reversed look like one of them.
         cursor=Style(color="color(15)", bgcolor="color(5)", bold=True, underline=True),
