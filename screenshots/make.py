@@ -35,7 +35,7 @@ from tests.integration.plot_recording import record_runs, record_training
 from tests.tui.deck import Deck
 from tests.tui.scene import BEGINNING, Scene, scene
 
-FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
+FOLDER = Path(__file__).parent
 LETTER = 20.0
 CELL, LINE = 0.61 * LETTER, 1.22 * LETTER
 """Size of letters and cells in Rich's SVGs."""
