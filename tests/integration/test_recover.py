@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,10 +25,10 @@ from gswarm_agent.spool import ENDED
 from gswarm_tui.cli import main
 from gswarm_tui.commands import recover
 from gswarm_tui.common.errors import UserError
-from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
+from gswarm_tui.fleet.events import Event, EventLogged, IntervalChanged, SessionStarted, SessionStopped
 from gswarm_tui.launch.node_status import FramesWaiting, NodeStatus
 from gswarm_tui.options.arguments import UsageError, parse
-from gswarm_tui.run import interrupted
+from gswarm_tui.run import build, interrupted
 from gswarm_tui.run.finish import finish
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.saved_options import restore_options, save_options
@@ -389,6 +390,21 @@ def test_saved_options_are_restored() -> None:
     again, planned = restore_options(json.loads(save_options(options, plan)), SETTINGS)
     assert again == options._replace(nodes=None)
     assert planned == plan
+
+
+def test_resumed_run_keeps_the_last_interval(tmp_path: Path) -> None:
+    options, plan = parse(["--interval", "1"], {}), Plan(("n1",))
+    fleet = build.build_hub(options, plan).fleet
+    changes = [fleet.apply(IntervalChanged(T0 + at, ms)) for at, ms in ((3, 500), (5, 2000))]
+    info = replace(INFO, uid="abc1", options=save_options(options, plan))
+    recorder = Recorder(tmp_path / "run.duckdb", info, lambda _status: None)
+    recorder.open()
+    recorder.submit([introduced(), *chain.from_iterable(changes)])
+    assert recorder.close(None).error == ""
+    ((one,), _) = interrupted.find(tmp_path, None)
+    hub = build.build_hub(*one.restore(SETTINGS))
+    assert hub.fleet.interval_ms == 2000
+    assert hub.fleet.nodes["n1"].interval_ms == 2000
 
 
 @pytest.mark.parametrize(
