@@ -5,18 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from gswarm_tui.analysis import comparison
 from gswarm_tui.analysis.summary import summarize
-from gswarm_tui.commands.recording_choice import (
-    SessionReference,
-    choose_session,
-    open_source,
-    parse_reference,
-)
+from gswarm_tui.commands.recording_choice import open_session
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
 
@@ -47,7 +41,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     with Progress("summing up the runs") as progress:
         for number, word in enumerate(arguments.runs):
             progress.report(number / len(arguments.runs))
-            found.append(_run(parse_reference(word), arguments.db, environ))
+            found.append(_run(word, arguments.db, environ))
     runs = _with_distinct_labels(found)
     if form.format != "table":
         formats.write(comparison.comparison_result(runs), form)
@@ -63,9 +57,8 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _run(named: SessionReference, db: Path | None, environ: Mapping[str, str]) -> comparison.ComparedRun:
-    with closing(open_source(named.file or db, environ)) as source:
-        period = choose_session(source, named.name)
+def _run(word: str, db: Path | None, environ: Mapping[str, str]) -> comparison.ComparedRun:
+    with open_session([word], db, environ) as (source, period):
         summary = summarize(source, period)
         if summary.whole is None:
             raise UserError(f"{period.name} in {printable(str(source.path))} has no GPU samples to compare.")
@@ -75,26 +68,16 @@ def _run(named: SessionReference, db: Path | None, environ: Mapping[str, str]) -
 
 def _with_distinct_labels(runs: Sequence[comparison.ComparedRun]) -> list[comparison.ComparedRun]:
     """Label runs distinctly: by session, by file, by both, else with a number."""
-    for label in (_session, _file, _both):
-        labels = [label(run) for run in runs]
+    for labels in (
+        [run.label for run in runs],
+        [Path(run.file).stem for run in runs],
+        both := [f"{Path(run.file).stem}:{run.label}" for run in runs],
+    ):
         if len(set(labels)) == len(labels):
             return [replace(run, label=name) for run, name in zip(runs, labels, strict=True)]
-    labels = [_both(run) for run in runs]
     seen: Counter[str] = Counter()
     labelled = []
-    for one, name in zip(runs, labels, strict=True):
+    for one, name in zip(runs, both, strict=True):
         seen[name] += 1
-        labelled.append(replace(one, label=f"{name} #{seen[name]}" if labels.count(name) > 1 else name))
+        labelled.append(replace(one, label=f"{name} #{seen[name]}" if both.count(name) > 1 else name))
     return labelled
-
-
-def _session(run: comparison.ComparedRun) -> str:
-    return run.label
-
-
-def _file(run: comparison.ComparedRun) -> str:
-    return Path(run.file).stem
-
-
-def _both(run: comparison.ComparedRun) -> str:
-    return f"{Path(run.file).stem}:{run.label}"

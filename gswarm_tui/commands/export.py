@@ -13,8 +13,8 @@ from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.commands.output_files import file_name, new_file, new_folder, size_of
 from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_reference
-from gswarm_tui.common.errors import UserError, printable, quote
-from gswarm_tui.common.quantities import file_size
+from gswarm_tui.common.errors import UserError, print_notice, printable, quote
+from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.exchange import csv_export, json_export
 from gswarm_tui.exchange.time_windows import micros
 from gswarm_tui.options.arguments import CommandParser
@@ -50,12 +50,9 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         else:
             with new_file(target, force=arguments.force, unlike=source.path) as out:
                 written = _text(source, sampled, arguments.table, kind, out)
-    print(printable(f"{target}: {written}, {_size(target)}"))
+    print(printable(f"{target}: {written}, {file_size(size_of(target))}"))
     if running := [period.name for period in sampled if period.ended_at is None]:
-        print(
-            printable(f"gswarm-tui: {', '.join(running)} is still running; exported as far as recorded."),
-            file=sys.stderr,
-        )
+        print_notice(f"{', '.join(running)} is still running; exported as far as recorded.")
     return 0
 
 
@@ -119,7 +116,7 @@ def _text(source: QuerySource, chosen: Sequence[Period], table: str | None, kind
                 f"{csv_export.write_csv(source, list(chosen), table or 'gpu', out, progress.report):,} rows"
             )
         written = json_export.write_json(source, chosen[0], out, progress.report)
-    return f"{written.samples:,} samples of {_gpus(written.gpus)}"
+    return f"{written.samples:,} samples of {plural(written.gpus, 'GPU')}"
 
 
 def _parquet(source: QuerySource, chosen: Sequence[Period], folder: Path, force: bool) -> str:
@@ -132,11 +129,3 @@ def _parquet(source: QuerySource, chosen: Sequence[Period], folder: Path, force:
     with new_folder(folder, force=force) as part, Progress("writing Parquet") as progress:
         samples = write_dataset(source, part, slices, progress.report)
     return f"{samples:,} GPU samples"
-
-
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
-
-
-def _size(path: Path) -> str:
-    return file_size(size_of(path))

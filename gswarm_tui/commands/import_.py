@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gswarm_tui.commands.recording_choice import SUFFIX
 from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.exchange.json_import import ImportCounts, JsonImport
 from gswarm_tui.exchange.profiler_values import Units
 from gswarm_tui.options.arguments import CommandParser
@@ -39,7 +40,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             counted = JsonImport(target, path, Units(arguments.units), _memory(arguments)).read(
                 progress.report
             )
-    gpus = f" of {counted.gpus} GPU{'' if counted.gpus == 1 else 's'}" if counted.gpus else ""
+    gpus = f" of {plural(counted.gpus, 'GPU')}" if counted.gpus else ""
     print(printable(f"{db}: {counted.samples:,} samples{gpus} from {path}"))
     if counted.notice:
         print(printable(counted.notice))

@@ -6,12 +6,12 @@ Training loops call it, so it imports nothing slow, such as the database.
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gswarm_agent.mark import Marked, MarkError, Value, checked, send, values_of
-from gswarm_tui.common.errors import UserError, quote
+from gswarm_tui.common.errors import UserError, print_notice, quote
+from gswarm_tui.common.quantities import plural
 from gswarm_tui.control.client import Head, running_heads, send_mark
 from gswarm_tui.options.arguments import CommandParser
 
@@ -48,11 +48,11 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     except MarkError as error:
         raise UserError(f"{error}.") from None
     for problem in marked.problems:
-        print(f"gswarm-tui: {problem}.", file=sys.stderr)
+        print_notice(f"{problem}.")
     if not marked.recordings and not marked.problems:
         raise UserError(_no_recording(arguments.recording))
     if count := len(marked.recordings):
-        print(f"marked in {count} recording{'' if count == 1 else 's'}")
+        print(f"marked in {plural(count, 'recording')}")
     return 1 if marked.problems else 0
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 
 from gswarm_tui.commands.output_files import file_name
-from gswarm_tui.commands.recording_choice import SESSION_HELP, choose_session, open_source, parse_reference
-from gswarm_tui.common.errors import printable
+from gswarm_tui.commands.recording_choice import add_session, open_session
+from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.options.arguments import CommandParser
 
 
@@ -20,7 +18,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         "[SESSION] [-o FILE.pdf|png|svg ...] [--metric util,power,...]",
         "Plot a session: heatmaps of GPUs over time, curves over all GPUs, marks and events.",
     )
-    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help=SESSION_HELP)
+    add_session(parser)
     parser.add_argument(
         "-o",
         dest="out",
@@ -38,7 +36,6 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         parser.add_argument(option, action="append", default=[], metavar="NAMES", help=what)
     parser.add_argument("--max", action="store_true", help="plot the maximum of each bin, not the mean")
     arguments = parser.read(words)
-    named = parse_reference(arguments.session)
 
     from gswarm_tui.plotting.figure import draw, require_suffix
     from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics
@@ -50,8 +47,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     choices = choose_metrics(arguments.metric, arguments.heatmap, arguments.curve)
     chosen = bool(arguments.metric or arguments.heatmap or arguments.curve)
     values = [name for words in arguments.value for part in words.split(",") if (name := part.strip())]
-    with closing(open_source(arguments.db or named.file, environ)) as source:
-        period = choose_session(source, named.name)
+    with open_session(arguments.session, arguments.db, environ) as (source, period):
         how = MAX if arguments.max else MEAN
         with Progress(f"reading {printable(period.name)}"):
             material = load_plot_data(source, period, choices, values, how, all_of_them=chosen)
@@ -60,5 +56,5 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
             part.write_bytes(draw(material, None, path.suffix[1:].lower()))
         print(path)
     if material.running:
-        print(f"gswarm-tui: {period.name} is still running; plotted as far as recorded.", file=sys.stderr)
+        print_notice(f"{period.name} is still running; plotted as far as recorded.")
     return 0

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.common.errors import UserError, printable, quote
+from gswarm_tui.common.errors import UserError, print_notice, quote
 from gswarm_tui.control import registry
 from gswarm_tui.control.client import running_heads
 from gswarm_tui.control.source import RunningSource
-from gswarm_tui.options.arguments import parse
+from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.run import build
 from gswarm_tui.store.errors import FileInUseError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QuerySource
 
 SUFFIX = ".duckdb"
-SESSION_HELP = 'name, number, "recording 1" for a whole one, or run.duckdb:train (default: newest)'
 _PATIENCE_S = 1.5
 """A head that is starting or ending holds its file for a moment without answering."""
 
@@ -92,9 +91,31 @@ def choose_session(source: QuerySource, name: str) -> Period:
     if older := period.namesakes:
         numbers = ", ".join(map(str, older))
         other = "the other" if len(older) == 1 else "another"
-        print(
-            f"gswarm-tui: {len(older) + 1} sessions are named {printable(period.name)}; using the newest, "
-            f"number {period.session_id}. Choose {other} by its number: {numbers}.",
-            file=sys.stderr,
+        print_notice(
+            f"{len(older) + 1} sessions are named {period.name}; using the newest, "
+            f"number {period.session_id}. Choose {other} by its number: {numbers}."
         )
     return period
+
+
+def add_session(parser: CommandParser) -> None:
+    """Add the positional argument SESSION, which ``open_session`` takes joined by spaces."""
+    parser.add_argument(
+        "session",
+        nargs="*",
+        metavar="SESSION",
+        help='name, number, "recording 1" for a whole one, or run.duckdb:train (default: newest)',
+    )
+
+
+@contextlib.contextmanager
+def open_session(
+    words: Sequence[str], db: Path | None, environ: Mapping[str, str]
+) -> Iterator[tuple[QuerySource, Period]]:
+    """Open the recording that the words name, else ``db``, and choose the session.
+
+    Raises UserError, StoreError.
+    """
+    named = parse_reference(" ".join(words))
+    with contextlib.closing(open_source(named.file or db, environ)) as source:
+        yield source, choose_session(source, named.name)

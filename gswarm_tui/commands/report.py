@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gswarm_agent import __version__
 from gswarm_tui.commands.output_files import file_name
-from gswarm_tui.commands.recording_choice import SESSION_HELP, choose_session, open_source, parse_reference
-from gswarm_tui.common.errors import UserError, printable
+from gswarm_tui.commands.recording_choice import add_session, open_session
+from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.options.arguments import CommandParser
 
 
@@ -22,10 +20,9 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         "[SESSION] [-o FILE.html]",
         "Write a session's report: one HTML page with plots, figures, events and settings.",
     )
-    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help=SESSION_HELP)
+    add_session(parser)
     parser.add_argument("-o", dest="out", metavar="FILE", help=".html file (default: SESSION.html here)")
     arguments = parser.read(words)
-    named = parse_reference(arguments.session)
     out = None if arguments.out is None else Path(arguments.out).expanduser()
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{out} doesn't end in .html; name an HTML file with -o.")
@@ -34,14 +31,15 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.printing.progress import Progress
     from gswarm_tui.reporting.report import build_report
 
-    with closing(open_source(arguments.db or named.file, environ)) as source:
-        period = choose_session(source, named.name)
-        with Progress(f"reading and drawing {printable(period.name)}"):
-            report = build_report(source, period, datetime.now(UTC).replace(tzinfo=None), None, __version__)
+    with (
+        open_session(arguments.session, arguments.db, environ) as (source, period),
+        Progress(f"reading and drawing {printable(period.name)}"),
+    ):
+        report = build_report(source, period, datetime.now(UTC).replace(tzinfo=None), None, __version__)
     path = out or Path(f"{file_name(period.name)}.html")
     with atomic_file(path, unlike=source.path) as part:
         part.write_text(report.html(), encoding="utf-8")
     print(path)
     if report.running:
-        print(f"gswarm-tui: {period.name} is still running; reported as far as recorded.", file=sys.stderr)
+        print_notice(f"{period.name} is still running; reported as far as recorded.")
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TextIO
 
@@ -18,7 +17,7 @@ from gswarm_tui.analysis.summary import (
     processes_result,
     summarize,
 )
-from gswarm_tui.commands.recording_choice import SESSION_HELP, choose_session, open_source, parse_reference
+from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.options.arguments import CommandParser
 
@@ -37,12 +36,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         "[SESSION] [--by all|node|gpu|process] [--db PATH]",
         "Summarise a session: utilisation, idle phases, energy, memory, throttling, coverage.",
     )
-    parser.add_argument(
-        "session",
-        nargs="*",
-        metavar="SESSION",
-        help=SESSION_HELP,
-    )
+    add_session(parser)
     parser.add_argument("--by", metavar="|".join(WAYS), help="grouping (default: chosen by size)")
     formats.add_options(parser)
     arguments = parser.read(words)
@@ -50,9 +44,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if arguments.by is not None and arguments.by not in WAYS:
         hint = nearest(arguments.by, WAYS) or f"; use one of {', '.join(WAYS)}"
         raise UserError(f"--by: {quote(arguments.by)} isn't a grouping{hint}.")
-    named = parse_reference(" ".join(arguments.session))
-    with closing(open_source(arguments.db or named.file, environ)) as source:
-        period = choose_session(source, named.name)
+    with open_session(arguments.session, arguments.db, environ) as (source, period):
         doing = f"summing up {printable(period.name)}"
         if form.format != "table":
             with Progress(doing):
