@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gswarm_tui.analysis import comparison
 from gswarm_tui.analysis.summary import summarize
-from gswarm_tui.commands.recording_choice import open_session
+from gswarm_tui.commands.recording_choice import open_session, parse_reference
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
 
@@ -58,7 +58,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _run(word: str, db: Path | None, environ: Mapping[str, str]) -> comparison.ComparedRun:
-    with open_session([word], db, environ) as (source, period):
+    with open_session(word, None if parse_reference(word).file else db, environ) as (source, period):
         summary = summarize(source, period)
         if summary.whole is None:
             raise UserError(f"{period.name} in {printable(str(source.path))} has no GPU samples to compare.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,11 +98,12 @@ def choose_session(source: QuerySource, name: str) -> Period:
     return period
 
 
-def add_session(parser: CommandParser) -> None:
-    """Add the positional argument SESSION, which ``open_session`` takes joined by spaces."""
+def add_session(parser: CommandParser, nargs: str = "?") -> None:
+    """Add the positional argument SESSION, which ``open_session`` takes as one text."""
     parser.add_argument(
         "session",
-        nargs="*",
+        nargs=nargs,
+        default="",
         metavar="SESSION",
         help='name, number, "recording 1" for a whole one, or run.duckdb:train (default: newest)',
     )
@@ -110,12 +111,12 @@ def add_session(parser: CommandParser) -> None:
 
 @contextlib.contextmanager
 def open_session(
-    words: Sequence[str], db: Path | None, environ: Mapping[str, str]
+    word: str, db: Path | None, environ: Mapping[str, str]
 ) -> Iterator[tuple[QuerySource, Period]]:
-    """Open the recording that the words name, else ``db``, and choose the session.
+    """Open ``db``, else the recording that ``word`` names, and choose the session.
 
     Raises UserError, StoreError.
     """
-    named = parse_reference(" ".join(words))
-    with contextlib.closing(open_source(named.file or db, environ)) as source:
+    named = parse_reference(word)
+    with contextlib.closing(open_source(db or named.file, environ)) as source:
         yield source, choose_session(source, named.name)
