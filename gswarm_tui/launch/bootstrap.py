@@ -35,6 +35,8 @@ trap - EXIT; exec 1>&3 3>&-;
 # beside it and renamed, because nodes may share the folder.
 _RUN = """
 name=$1; hash=$2; shift 2; umask 077;
+for tool in sha256sum tar gzip head stat mktemp; do
+command -v $tool >/dev/null || { echo GSWARM-FAIL tool $tool; exit 3; }; done;
 private() { set -- $(stat -c %u:%A /proc/self/ "$1"); uid=${1%%:*};
 case $2 in $uid:d????-??-?) ;; *) return 1;; esac; };
 complete() ( cd "$1" && echo "$hash  MANIFEST" | sha256sum -c - MANIFEST ) >&2;
@@ -132,6 +134,9 @@ class Bootstrap:
         if kind == "cache":
             remedy = "free some space there, or set XDG_CACHE_HOME to a writable folder of yours on the node"
             return LaunchError(clean(f"the agent can't be unpacked in {text}"), remedy, Retry.SLOWLY)
+        if kind == "tool":
+            remedy = f"install {text} on the node, or add its folder to PATH with --setup"
+            return LaunchError(clean(f"it lacks the program {text}"), remedy, Retry.SLOWLY)
         if kind == "noise":
             return LaunchError(clean(f"no agent answered, only other output: {text}"))
         return LaunchError("the agent arrived damaged")

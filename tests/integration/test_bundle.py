@@ -162,6 +162,19 @@ def test_without_any_private_folder_the_bootstrap_reports_both(cache: Path, fall
     assert done.stdout.decode() == f"GSWARM-FAIL cache {cache}/gswarm-tui or {fallback}\n"
 
 
+@pytest.mark.parametrize("tool", ["sha256sum", "tar", "gzip", "head", "stat", "mktemp"])
+def test_a_missing_program_is_named_before_the_bundle_is_requested(cache: Path, tool: str) -> None:
+    programs = cache.parents[1] / "bin"
+    programs.mkdir(parents=True)
+    for name in {"sh", "sha256sum", "tar", "gzip", "head", "stat", "mktemp", "mkdir"} - {tool}:
+        (programs / name).symlink_to(str(shutil.which(name)))
+    done = start(cache, PATH=str(programs))
+    assert done.returncode == 3
+    assert done.stdout.decode() == f"GSWARM-FAIL tool {tool}\n"
+    error = Bootstrap().explain("tool", tool, b"", "")
+    assert str(error) == f"it lacks the program {tool}"
+
+
 @pytest.mark.parametrize("harm", ["a file", "the manifest"])
 def test_a_payload_that_does_not_fit_its_id_is_never_run(cache: Path, harm: str) -> None:
     own = own_bundle()
