@@ -124,7 +124,7 @@ class CommandParser(_Parser):
             option = rest[0].partition("=")[0]
             if not option.startswith("-"):
                 hint = "name the recording with --db" if _is_recording(option) else "see --help"
-                raise UsageError(f"{self.prog}: unexpected argument {quote(option)}; {hint}.")
+                raise UsageError(f"unexpected argument {quote(option)} after {self.prog}; {hint}.")
             raise UsageError(f"{self.prog} has no option {quote(option)}{self.hint(option)}.")
         if namespace.db is not None:
             namespace.db = _Layers((_flag, {"db": namespace.db})).get("db", self._database, None)

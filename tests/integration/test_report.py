@@ -250,7 +250,7 @@ def test_report_command_writes_the_page(
         (["-o", "x.pdf"], "x.pdf doesn't end in .html; name an HTML file with -o."),
         (["-o", "/nowhere/x.html"], "/nowhere/x.html can't be written: No such file or directory."),
         (["nothing"], 'has no session "nothing"'),
-        (["evaluation", "training"], 'gswarm-tui report: unexpected argument "training"; see --help.'),
+        (["evaluation", "training"], 'unexpected argument "training" after gswarm-tui report; see --help.'),
     ],
 )
 def test_report_mistake_prints_one_sentence(

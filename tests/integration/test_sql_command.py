@@ -82,7 +82,7 @@ def test_a_parquet_file_is_written(path: Path, capsys: pytest.CaptureFixture[str
         (["-f", "/nowhere.sql"], 2, "/nowhere.sql can't be read: No such file or directory.\n"),
         (["-f", sys.executable], 2, "isn't text.\n"),
         (["SELECT 1; SELECT 2", "-o", "x.csv"], 2, "-o writes one result, and these are 2 statements.\n"),
-        (["SELECT 1", "FROM x"], 2, 'gswarm-tui sql: unexpected argument "FROM x"'),
+        (["SELECT 1", "FROM x"], 2, 'unexpected argument "FROM x" after gswarm-tui sql'),
         (["SELECT 1", "--fromat", "csv"], 2, "perhaps --format is meant.\n"),
     ],
 )
