@@ -1,7 +1,7 @@
 """Make the documentation's pictures from the running program: ``python -m screenshots.make [NAME ...]``.
 
 A simulated fleet with a seed and a fixed clock, so the same program gives the same pictures. Screens need
-``rsvg-convert``, and the report's picture needs Chromium; without one of them its pictures stay as they are.
+``rsvg-convert`` and the font Fira Code, and the report's picture needs Chromium; without one of them its pictures stay as they are.
 """
 
 from __future__ import annotations
