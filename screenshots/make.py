@@ -1,7 +1,8 @@
 """Make the documentation's pictures from the running program: ``python -m screenshots.make [NAME ...]``.
 
 A simulated fleet with a seed and a fixed clock, so the same program gives the same pictures. Screens need
-``rsvg-convert`` and the font Fira Code, and the report's picture needs Chromium; without one of them its pictures stay as they are.
+``rsvg-convert`` and the font Fira Code, and the report's picture needs Chromium; pictures whose program is
+missing stay as they are.
 """
 
 from __future__ import annotations
@@ -203,7 +204,7 @@ def report(recording: Path) -> None:
     """Photograph the first screen of a report."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
-        print("no Chromium here: the report's picture is as it was")
+        print("Chromium is missing: the report's picture stays as it is")
         return
     with closing(FileSource(recording)) as source:
         period = periods.find_period(source, "full_training")
