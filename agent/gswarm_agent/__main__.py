@@ -47,7 +47,7 @@ USAGE = """usage: python -m gswarm_agent COMMAND
 
 
 class OptionError(Exception):
-    """Raised for an invalid command line; the message says why."""
+    """Raised for an invalid command line; the message gives the reason."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ _MOST_LOG = 256 * 1024
 
 
 class FolderError(Exception):
-    """Raised if no folder can be private to this user; the message says why."""
+    """Raised if no folder can be private to this user; the message gives the reason."""
 
 
 def tops(path: str = "") -> tuple[str, ...]:

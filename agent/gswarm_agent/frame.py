@@ -145,7 +145,7 @@ ERROR = "error"
 
 @dataclass(frozen=True)
 class Note:
-    """Something that happened on a node: an XID, a lost GPU, a metric that failed, a mark.
+    """An event on a node: an XID, a lost GPU, a metric that failed, a mark.
 
     ``kind`` is one lower-case word for queries ("xid", "gpu_lost", "gpu_back", "unmeasured", "late", "mark"),
     ``severity`` is info, warning or error, ``gpu`` the position in ``Hello.gpus`` or None for the node.

@@ -32,7 +32,7 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 class MarkError(Exception):
-    """Raised for a mark that can't be made; the message says why."""
+    """Raised for a mark that can't be made; the message gives the reason."""
 
 
 @dataclass(frozen=True)

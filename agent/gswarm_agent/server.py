@@ -309,7 +309,7 @@ class Server:
             self.close()
 
     def _wait(self) -> List[Tuple[selectors.SelectorKey, int]]:
-        """Wait for events, or until the time has to be looked at."""
+        """Wait for events or for the next deadline."""
         self._serving.release()
         try:
             return self._selector.select(self._longest_wait_s)
@@ -317,7 +317,7 @@ class Server:
             self._serving.acquire()
 
     def handle_due(self) -> None:
-        """Take in new frames, look at the clock, and send what the connections take."""
+        """Take in new frames, check deadlines, and send as much as the connections take."""
         self._store_inbox()
         self._check_deadlines()
         for connection in list(self._connections):

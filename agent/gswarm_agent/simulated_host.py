@@ -31,7 +31,7 @@ class _SimulatedAgent:
         self._server.connect(descriptor, descriptor, compress=False)  # it stays on this machine
 
     def handle_due(self) -> bool:
-        """Do what is due but the sampling; return whether the agent still runs."""
+        """Run all due work except sampling; return whether the agent still runs."""
         if self.sampler is None and self._server.started.is_set():
             self.sampler = self._server.introduce(self._probe, simulated=True)
         self._server.handle_due()

@@ -301,7 +301,7 @@ class Spool:
 
     @property
     def empty(self) -> bool:
-        """Whether no frame of any life waits and no loss is still to be reported."""
+        """Whether no frame waits and every loss was reported, in all lives."""
         return not (self._memory or self._store.segments or self._tally.former)
 
     def waited_ns(self, now_ns: int) -> int:
@@ -354,7 +354,7 @@ class Spool:
         return _first(most, islice(self._memory, skipped, None))
 
     def waiting(self) -> List[Waiting]:
-        """Return what waits of each life, oldest life first."""
+        """Return the waiting frames of each life, oldest life first."""
         waiting = []
         for life in [*self.former_lives(), self.life]:
             after = self._acknowledged.get(life, 0)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 WIRE_VERSION = 4
 MAGIC = b"\x00gswarm-wire-%d\n" % WIRE_VERSION
 QUERY_LIFE = b"@"
-"""A head's optional first byte to an agent's socket, which asks for the agent's life."""
+"""A head's optional first byte to an agent's socket, which requests the agent's life."""
 MAX_MESSAGE = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
 MAX_PARTS = 16 * 1024
@@ -117,7 +117,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Lost:
-    """Agent to head: the frames of ``life`` up to ``seq`` that the head lacks are lost; ``reason`` says why.
+    """Agent to head: the frames of ``life`` up to ``seq`` that the head lacks are lost, for this ``reason``.
 
     ``ts_ns`` is the node's Unix time of the last of them, or close to it. The agent sends this before the
     frames that follow, and repeats it until it is acknowledged like a frame with this ``seq``.

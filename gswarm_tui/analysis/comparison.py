@@ -125,7 +125,7 @@ def largest_difference(runs: Sequence[ComparedRun]) -> str:
         and times >= _NOTABLE
     ]
     if not candidates:
-        return "No figure differs more than between runs of the same work."
+        return "No figure differs by more than runs of the same work usually do."
     times, quantity, run = max(candidates, key=lambda one: one[0])
     first = runs[0]
     return (
@@ -174,7 +174,7 @@ def comparison_notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     if _all_ended(runs[0]):
         yield "Speed-up and efficiency, T1 / (n · Tn), assume that all runs do the same work."
     if running := [run.label for run in runs if run.summary.running]:
-        yield f"Still running: {', '.join(running)}; figures are as of now, and speed-up needs the end."
+        yield f"Still running: {', '.join(running)}; figures are as of now, speed-up follows at the end."
     without_end = [r.label for r in runs if r.summary.period.ended_at is None and not r.summary.running]
     if without_end:
         yield f"No recorded end: {', '.join(without_end)}; figures go up to the last sample."
@@ -218,7 +218,7 @@ _TEXT_ROWS: tuple[tuple[str, Callable[[ComparedRun, ComparedRun], str]], ...] = 
     ("efficiency", lambda run, first: _formatted(efficiency(first, run), "{:.1%}")),
     ("energy", lambda run, _: energy(run.whole.energy_j)),
     ("energy ratio", lambda run, first: _formatted(_energy_ratio(first, run), "{:.2f} ×")),
-    ("power a GPU", lambda run, _: watts(run.whole.power_mean_w)),
+    ("power per GPU", lambda run, _: watts(run.whole.power_mean_w)),
     ("utilisation", lambda run, _: percent(run.whole.util_mean_pct)),
     ("busy", lambda run, _: share(part_of(run.whole.busy_s, run.whole.measured_s))),
     ("balance", lambda run, _: share(run.balance)),

@@ -82,7 +82,7 @@ def summary_lines(summary: Summary) -> list[LabelledLine]:
         ("busy", _busy(one)),
         ("bubbles", _bubbles(one, summary)),
         ("throttled", _throttled(one)),
-        ("power", f"mean {watts(one.power_mean_w)} a GPU, max {_maximum(summary, 'power_max_w', watts)}"),
+        ("power", f"mean {watts(one.power_mean_w)} per GPU, max {_maximum(summary, 'power_max_w', watts)}"),
         ("energy", _energy(one)),
         ("GPU memory", _memory(one, summary)),
         ("temperature", f"max {_maximum(summary, 'temp_max_c', _celsius)}"),

@@ -38,7 +38,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if len(arguments.runs) < 2:
         raise UserError("compare needs two runs or more, as in gswarm-tui compare a.duckdb b.duckdb.")
     found = []
-    with Progress("summing up the runs") as progress:
+    with Progress("summarising the runs") as progress:
         for number, word in enumerate(arguments.runs):
             progress.report(number / len(arguments.runs))
             found.append(_run(word, arguments.db, environ))

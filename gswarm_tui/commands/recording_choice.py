@@ -43,7 +43,7 @@ def parse_reference(word: str) -> SessionReference:
     return SessionReference(Path(head + SUFFIX).expanduser(), tail.removeprefix(":"))
 
 
-def which_file(db: Path | None, environ: Mapping[str, str]) -> Path:
+def find_recording_file(db: Path | None, environ: Mapping[str, str]) -> Path:
     """Return the named file, else the preset one, the newest here, or one that a head is writing.
 
     Raises UserError.
@@ -66,7 +66,7 @@ def open_source(db: Path | None, environ: Mapping[str, str]) -> QuerySource:
 
     Raises UserError, StoreError.
     """
-    path = which_file(db, environ)
+    path = find_recording_file(db, environ)
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         for head in running_heads(environ):

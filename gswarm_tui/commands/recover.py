@@ -20,7 +20,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         "List interrupted recordings, or resume one with its sessions and the frames that wait on its nodes.",
         usual="all in this folder",
     )
-    parser.add_argument("recording", nargs="?", default="", metavar="ID", help="recording, as listed")
+    parser.add_argument("recording", nargs="?", default="", metavar="ID", help="ID of a recording, as listed")
     parser.add_argument(
         "--finish", action="store_true", help="fetch the frames left on the nodes, then close the recording"
     )

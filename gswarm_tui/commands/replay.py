@@ -36,7 +36,7 @@ MARGIN_SHARE, MARGIN_LEAST_S = 0.05, 5.0
 
 @dataclass(frozen=True)
 class ReplayTarget:
-    """File to play, None for the usual one, and the session's name or number, empty for all."""
+    """File to play, None for the default one, and the session's name or number, empty for all."""
 
     file: Path | None
     session: str

@@ -26,7 +26,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         listed = found or periods.load_recordings(source)
         if not listed:
             raise UserError(f"{printable(str(source.path))} has no recording.")
-        with Progress(f"summing up {printable(str(source.path))}") as progress:
+        with Progress(f"summarising {printable(str(source.path))}") as progress:
             entries = session_list.list_periods(source, listed, progress.report)
         if form.format != "table":
             formats.write(session_list.period_result(entries if found else []), form, unlike=source.path)

@@ -60,7 +60,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 class _RecordingSource:
-    """A recording to query; when its head ends in between, the file is opened in its place."""
+    """Recording to query; if its head ends between two queries, the file is opened instead."""
 
     def __init__(self, source: QuerySource, environ: Mapping[str, str]) -> None:
         self._source = source

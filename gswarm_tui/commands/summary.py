@@ -23,7 +23,7 @@ from gswarm_tui.options.arguments import CommandParser
 
 ALL, NODE, GPU, PROCESS = WAYS = ("all", "node", "gpu", "process")
 _FEW_NODES, _FEW_GPUS = 24, 16
-"""Tables of more rows are shown with --by only; of more GPUs, the outliers are."""
+"""Longer tables are printed only with --by; of more GPUs than this, only the outliers are printed."""
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -45,7 +45,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         hint = nearest(arguments.by, WAYS) or f"; use one of {', '.join(WAYS)}"
         raise UserError(f"--by: {quote(arguments.by)} isn't a grouping{hint}.")
     with open_session(" ".join(arguments.session), arguments.db, environ) as (source, period):
-        doing = f"summing up {printable(period.name)}"
+        doing = f"summarising {printable(period.name)}"
         if form.format != "table":
             with Progress(doing):
                 answer = (

@@ -1,1 +1,1 @@
-"""What every room uses: errors, quantities, units, colours, the history of queries."""
+"""Code shared by all rooms: errors, quantities, units, colours, the history of queries."""

@@ -1,4 +1,4 @@
-"""Errors that a user can put right, and how texts are made safe to print."""
+"""Errors that the user can correct, and functions that make text safe to print."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Mistake that the user can put right; the message names what failed and what to do.
+    """Mistake that the user can correct; the message names what failed and what to do.
 
     The command line prints it to standard error and exits with status 2, without a traceback.
     """
@@ -22,12 +22,12 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` as one line for a terminal: breaks, escapes and invisible characters are spelt out."""
+    """Return ``text`` as one line for a terminal; breaks, escapes and invisible characters are spelt out."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def quote(text: str) -> str:
-    """``text`` in double quotes for a message: at most 60 characters, nothing that a terminal would obey."""
+    """Return ``text`` in double quotes for a message: at most 60 characters, without terminal escapes."""
     shown = text if len(text) <= 60 else text[:59] + "…"
     return f'"{printable(shown)}"'
 
@@ -38,4 +38,4 @@ def print_notice(*lines: str) -> None:
 
 
 class RecordingUnreadableError(Exception):
-    """What was recorded can't be read; the message is one sentence."""
+    """Raised for an unreadable recording; the message is one sentence."""

@@ -1,4 +1,4 @@
-"""Quantities as people read them, for screens, printed tables and reports; "–" where nothing was measured."""
+"""Formats of quantities for screens, printed tables and reports; "–" where nothing was measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DASH = "–"
 
 
 def percent(value: float | None) -> str:
-    """ "71 %" """
+    """Format a percentage: "71 %"."""
     return DASH if value is None or math.isnan(value) else f"{value:.0f} %"
 
 
@@ -27,22 +27,22 @@ def _three(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """A number of things: "999", "1.20 k", "12.3 M"."""
+    """Format a count: "999", "1.20 k", "12.3 M"."""
     return _scaled(value, 1000, ("", "k", "M", "G", "T"))
 
 
 def file_size(size: float) -> str:
-    """Bytes on disk, decimal as file managers show them: "14.0 MB"."""
+    """Format bytes on disk, decimal as in file managers: "14.0 MB"."""
     return _scaled(size, 1000, ("B", "kB", "MB", "GB", "TB"))
 
 
 def mebibytes(value: float | None) -> str:
-    """Memory given in MiB: "612 MiB", "79.6 GiB", "2.10 TiB"."""
+    """Format memory given in MiB: "612 MiB", "79.6 GiB", "2.10 TiB"."""
     return DASH if value is None or math.isnan(value) else _scaled(value, 1024, ("MiB", "GiB", "TiB", "PiB"))
 
 
 def used_of(used_mib: float | None, total_mib: float | None) -> str:
-    """Memory in use and there, in the unit of the total: "2.1/2.5 TiB"."""
+    """Format used and total memory in the unit of the total: "2.1/2.5 TiB"."""
     if total_mib is None or math.isnan(total_mib):
         return mebibytes(used_mib)
     total = mebibytes(total_mib)
@@ -54,24 +54,24 @@ def used_of(used_mib: float | None, total_mib: float | None) -> str:
 
 
 def watts(value: float | None) -> str:
-    """Power: "612 W", "18.4 kW"."""
+    """Format power: "612 W", "18.4 kW"."""
     return DASH if value is None or math.isnan(value) else _scaled(value, 1000, ("W", "kW", "MW"))
 
 
 def energy(joules: float | None) -> str:
-    """Energy: "2,820 J" at first, "3.82 Wh", "18.4 kWh" from a watt-hour on."""
+    """Format energy: "2,820 J", and from a watt-hour on "3.82 Wh", "18.4 kWh"."""
     if joules is None or math.isnan(joules):
         return DASH
     return f"{joules:,.0f} J" if joules < 3600 else _scaled(joules / 3600, 1000, ("Wh", "kWh", "MWh"))
 
 
 def rate(mb_s: float | None) -> str:
-    """A rate given in MB/s: "812 MB/s", "11.2 GB/s"."""
+    """Format a rate given in MB/s: "812 MB/s", "11.2 GB/s"."""
     return DASH if mb_s is None or math.isnan(mb_s) else _scaled(mb_s, 1000, ("MB/s", "GB/s", "TB/s"))
 
 
 def clock(seconds: float) -> str:
-    """A length of time that is watched as it grows: "00:12:31", "2 d 03:04:05"."""
+    """Format a duration to the second: "00:12:31", "2 d 03:04:05"."""
     whole = max(0, int(seconds))
     days, rest = divmod(whole, 86400)
     text = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
@@ -79,7 +79,7 @@ def clock(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """A length of time in one word and a unit: "12 s", "4 min", "3 h", "2 d"."""
+    """Format a duration as one number and its unit: "12 s", "4 min", "3 h", "2 d"."""
     for limit, size, unit in ((100, 1, "s"), (100 * 60, 60, "min"), (48 * 3600, 3600, "h")):
         if seconds < limit:
             return f"{seconds / size:.0f} {unit}"
@@ -87,5 +87,5 @@ def age(seconds: float) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """ "1 node", "4 nodes", "1,024 nodes" """
+    """Format a count with its noun: "1 node", "4 nodes", "1,024 nodes"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,4 +1,4 @@
-"""Times as people type them: "2m", "90 s ago", "14:05", "2026-01-31 14:05:10", "+30s", "50%", "end"."""
+"""Parsers of typed times: "2m", "90 s ago", "14:05", "2026-01-31 14:05:10", "+30s", "50%", "end"."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def split_start(line: str) -> tuple[str, str]:
 
 
 def parse_duration(words: str) -> float:
-    """A length of time in seconds: "30s", "1h 30 min". Raises SinceError."""
+    """Parse a duration into seconds: "30s", "1h 30 min". Raises TimeInputError."""
     if not _LENGTH.fullmatch(words):
         raise TimeInputError(f"{words!r} isn't a duration; write 30s, 2m or 1h30m")
     seconds = 0.0

@@ -1,4 +1,4 @@
-"""The units that values are shown in, and round ends for scales."""
+"""Units in which values are shown, and round ends for scales."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _UNITS = {
 
 
 def shown_unit(metric: Metric) -> Unit:
-    """The unit that a metric is shown in."""
+    """Return the unit in which a metric is shown."""
     return _UNITS.get(metric.unit, Unit(metric.unit))
 
 
 def nice_ceiling(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20 … that isn't below a value: the scale of a metric that has no fixed end."""
+    """Return the first of 1, 2, 5, 10, 20 … from a value on: the end of a scale without a fixed one."""
     if not 0 < value < math.inf:
         return 1.0
     size = 10.0 ** math.floor(math.log10(value))

@@ -31,7 +31,7 @@ from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
 
 REQUEST_TIMEOUT_S = 10.0
 MAX_QUERIES = 16
-"""Running and queued ones."""
+"""Limit of running and queued queries."""
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)

@@ -51,7 +51,7 @@ _RECORDING_TEXTS = ("host", "user_name", "slurm_job_id", "slurm_cluster", "comma
 
 @dataclass(frozen=True)
 class ImportCounts:
-    """Numbers of imported samples and GPUs; ``notice`` says what couldn't be imported, or is empty."""
+    """Numbers of imported samples and GPUs; ``notice`` reports values that weren't imported."""
 
     samples: int
     gpus: int

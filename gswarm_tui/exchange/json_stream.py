@@ -16,7 +16,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BARE_NAN = re.compile(rb"((?:^|[,:\[])\s*)NaN(?=\s*(?:[,\]}]|$))")
 _MESSAGES = {
     "premature EOF": "the file ends too early",
-    "trailing garbage": "there is more after the end",
+    "trailing garbage": "more text follows the end",
     "invalid bytes in UTF8 string": "it isn't text in UTF-8",
 }
 
@@ -24,7 +24,7 @@ _Events = Iterator[tuple[str, Any]]
 
 
 class MalformedError(Exception):
-    """Raised for a file that isn't the expected JSON; the message says what is wrong."""
+    """Raised for a file that isn't the expected JSON; the message names the problem."""
 
 
 class JsonStream:

@@ -36,7 +36,7 @@ class Units(StrEnum):
 
 
 class WrongValueError(ValueError):
-    """Raised for an invalid value; the message says why."""
+    """Raised for an invalid value; the message gives the reason."""
 
 
 _TEXT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(%|[kKMG]?i?B/s)?\s*", re.ASCII)

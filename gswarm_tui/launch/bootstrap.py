@@ -98,7 +98,7 @@ class Bootstrap:
         return [*self._program, *arguments]
 
     def command_line(self, *arguments: str) -> str:
-        """Return the same for a login shell of any kind: each argument in single quotes."""
+        """Return the command for any login shell, with each argument in single quotes."""
         return f"exec {self._quoted} {_quote(arguments)}"
 
     @functools.cached_property
@@ -117,7 +117,7 @@ class Bootstrap:
         return _quote(self._program)
 
     def explain(self, kind: str, text: str, stderr: bytes, old_version: str) -> LaunchError:
-        """Return the error for a ``GSWARM-FAIL``."""
+        """Return the error for a ``GSWARM-FAIL`` line."""
         message = last_line(stderr)
         if kind == "setup":
             reason = f"the setup failed with exit status {text}" + (f": {message}" if message else "")
@@ -127,7 +127,7 @@ class Bootstrap:
                 is_old = f" is {old_version}, and 3.9 or later is needed" if old_version else " can't be run"
                 reason = f"the Python {self.agent_python}{is_old}"
                 return LaunchError(clean(reason), "correct --agent-python", Retry.SLOWLY)
-            reason = "it has no python3 that runs"
+            reason = "it has no working python3"
             if old_version:
                 reason = f"its python3 is {old_version}, and 3.9 or later is needed"
             return LaunchError(clean(reason), _PYTHON_REMEDY, Retry.SLOWLY)
@@ -151,7 +151,7 @@ def _quote(arguments: Iterable[str]) -> str:
 
 
 class Greeting:
-    """The exchange with a node before its agent speaks, without I/O.
+    """The exchange with a node before its agent's first message, without I/O.
 
     The node gets the setup once, and the bundle at most twice: for its cache, and for /tmp if that fails.
     ``top`` is the node's folder of recordings, empty if it doesn't report one.
@@ -210,7 +210,7 @@ class Greeting:
 
 
 class GreetedChannel:
-    """A channel whose agent speaks already; see ``Channel``. ``top`` is that of ``Greeting``."""
+    """Channel after the greeting; see ``Channel``. ``top`` is that of ``Greeting``."""
 
     def __init__(self, channel: Channel, first: bytes, top: str = "") -> None:
         self._channel = channel
@@ -227,13 +227,13 @@ class GreetedChannel:
         return first or await self._channel.read()
 
     async def for_each_chunk(self, take: Callable[[bytes], bool]) -> bool:
-        """Hand over the same bytes as they come."""
+        """Pass on the same bytes as they arrive."""
         first, self._first = self._first, b""
         return (first != b"" and take(first)) or await self._channel.for_each_chunk(take)
 
 
 async def greet(channel: Channel, bootstrap: Bootstrap) -> GreetedChannel:
-    """Bring a channel that runs ``bootstrap.command`` to where its agent speaks.
+    """Exchange the greeting on a channel that runs ``bootstrap.command``.
 
     Raises LaunchError; the channel is closed then.
     """

@@ -47,7 +47,7 @@ class Bundle:
 
     @functools.cached_property
     def payload(self) -> bytes:
-        """The answer to a node that lacks the bundle: a line with a length, then a tar.gz of that length."""
+        """The reply to a node that lacks the bundle: a line with a length, then a tar.gz of that length."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", format=tarfile.USTAR_FORMAT) as tar:
             for name, data in (*sorted(self.files.items()), ("MANIFEST", self.manifest)):

@@ -13,9 +13,9 @@ from gswarm_agent.frame import ClockExchange
 PROMPT_MS = 5.0
 """A sample that is late by less counts as taken at its deadline."""
 MAX_SLEW = 0.1
-"""The offset in use rises by at most so many seconds a second."""
+"""The offset in use rises by at most this many seconds per second."""
 MAX_DRIFT = 50e-6
-"""Of two clocks, in seconds a second."""
+"""Drift of two clocks in seconds per second."""
 MAX_EXCHANGES = 8
 PRECISE_ROUND_TRIP_S = 0.010
 """A round trip that measures an offset to within 5 ms."""

@@ -14,12 +14,12 @@ from gswarm_agent.wire import Ping
 from gswarm_agent.wire_payload import WireError
 
 MAX_UNACKNOWLEDGED_BYTES = 192 * 1024 * 1024
-"""For all nodes together; less than a recorder queues."""
+"""Limit for all nodes together; a recorder queues more."""
 BURST_FRAMES = 100
 MAX_RATE = 5
-"""Times the configured sampling rate."""
+"""Multiple of the configured sampling rate."""
 MAX_FORMER_LIVES = 64
-"""On one connection. Once their frames are on disk, the next connection no longer announces them."""
+"""Limit for one connection. Once their frames are on disk, the next connection no longer announces them."""
 MAX_HELLOS = 32
 MAX_LOSSES = 1000
 

@@ -46,12 +46,12 @@ from gswarm_tui.link.limits import MAX_UNACKNOWLEDGED_BYTES, Backlog, HandshakeL
 MIN_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 60.0
 RECONNECTS_PER_S = 125
-"""Roughly; for the links of a fleet that was lost at once."""
+"""Approximate rate at which the links of a fleet reconnect if all were lost at once."""
 CHECK_EVERY_S = 10.0
 CHECK_NEW_EVERY_S = 1.0
-"""Before the hello. Pings wait for it, because round trips are slow while all nodes start."""
+"""Interval of checks before the hello; pings wait for it, as round trips are slow while all nodes start."""
 PING_PRECISE_CLOCK_EVERY = 3
-"""Checks. In 30 s, clocks drift apart by 1.5 ms."""
+"""Checks between two pings of a precise clock: in 30 s, clocks drift apart by 1.5 ms."""
 SILENT_S = 2.5
 """An agent that sends no frames for so long is pinged at every check: perhaps only its GPUs hang."""
 IDLE_TIMEOUT_S = 15.0

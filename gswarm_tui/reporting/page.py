@@ -227,12 +227,12 @@ class Report:
         if summary.whole is None:
             found.append(tag("p", "No GPU was measured."))
         elif not partial:
-            found.append(tag("p", f"{plural(len(summary.covered), 'node')} covered throughout."))
+            found.append(tag("p", f"{plural(len(summary.covered), 'node')} covered completely."))
         else:
             were = "was" if len(partial) == 1 else "were"
             words = (
-                f"{len(partial):,} of {plural(len(summary.covered), 'node')} {were} not covered throughout; "
-                f"samples cover {share(summary.whole.coverage)} of the GPU time, and figures are about these."
+                f"{len(partial):,} of {plural(len(summary.covered), 'node')} {were} not covered completely; samples "
+                f"cover {share(summary.whole.coverage)} of the GPU time, and the figures include only these."
             )
             rows = [
                 [one.node, share(one.coverage), _number(one.covered_s, 0, "s"), f"{one.frames:,}"]
@@ -355,7 +355,7 @@ class Report:
         if not groups:
             return []
         rows = [[cell(hosts.fold(names), "text"), cell(words, "text")] for words, names in groups.items()]
-        return [tag("h3", "Not measured"), table(["nodes", "missing, and why"], rows)]
+        return [tag("h3", "Not measured"), table(["nodes", "missing metric and reason"], rows)]
 
     def _definitions(self) -> list[Html]:
         return [tag("h2", "How each number is defined"), fact_list(_DEFINITIONS)]

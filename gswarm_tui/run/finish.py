@@ -19,7 +19,7 @@ from gswarm_tui.launch.base import LaunchError
 from gswarm_tui.launch.node_status import NodeStatus
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
-from gswarm_tui.run.interrupted import InterruptedRun, ask_all, describe, short_id
+from gswarm_tui.run.interrupted import InterruptedRun, describe, query_all, short_id
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError
@@ -43,7 +43,7 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
     """
     known = one.interrupted
     options, plan = one.restore(settings) if known.uid else (settings, Plan(known.nodes))
-    answers = await ask_all(options, plan, known.uid) if known.uid and not options.demo else {}
+    answers = await query_all(options, plan, known.uid) if known.uid and not options.demo else {}
     away = {n: f"unreachable: {a.reason}" for n, a in answers.items() if isinstance(a, LaunchError)}
     left = [node for node, answer in answers.items() if isinstance(answer, NodeStatus) and answer.left]
     hub = build.build_hub(options, plan)
@@ -119,7 +119,7 @@ def _report_unreachable(hub: Hub, holding: Mapping[str, str], abandon: bool) -> 
 async def _still_kept(hub: Hub, options: Options, plan: Plan, uid: str) -> dict[str, str]:
     """Return the nodes that may still hold frames, and why."""
     kept: dict[str, str] = {}
-    for node, answer in (await ask_all(options, plan, uid)).items() if plan.nodes else ():
+    for node, answer in (await query_all(options, plan, uid)).items() if plan.nodes else ():
         if isinstance(answer, LaunchError):
             kept[node] = f"it may hold more frames: {answer.reason}"
         elif answer.frames or (answer.pid is not None and hub.links[node].may_hold_frames()):

@@ -138,7 +138,7 @@ async def _waiting_lines(one: InterruptedRun, settings: Options) -> list[str]:
         return [str(error)]
     if options.demo is not None or not one.interrupted.uid:
         return ["no frames wait on its nodes"]
-    answers = await ask_all(options, plan, one.interrupted.uid)
+    answers = await query_all(options, plan, one.interrupted.uid)
     by_status: dict[str, list[str]] = {}
     for node, answer in answers.items():
         by_status.setdefault(describe(answer), []).append(node)
@@ -146,7 +146,7 @@ async def _waiting_lines(one: InterruptedRun, settings: Options) -> list[str]:
 
 
 def describe(answer: NodeStatus | LaunchError, of_nodes: int = 1) -> str:
-    """Describe a node's answer, or that of each of some nodes, as a clause."""
+    """Describe a node's status, or that of several nodes, as a clause."""
     if isinstance(answer, LaunchError):
         return f"unreachable, {answer.reason}"
     wait = "1 frame waits" if answer.frames == 1 else f"{answer.frames:,} frames wait"
@@ -155,7 +155,7 @@ def describe(answer: NodeStatus | LaunchError, of_nodes: int = 1) -> str:
     return frames + (f", and {measure}" if answer.pid is not None else "")
 
 
-async def ask_all(options: Options, plan: Plan, uid: str) -> dict[str, NodeStatus | LaunchError]:
+async def query_all(options: Options, plan: Plan, uid: str) -> dict[str, NodeStatus | LaunchError]:
     """Return the status of the recording on each node, or why it is unreachable."""
     launcher = cast(CommandLauncher, build.build_launcher(options, plan, uid))
 

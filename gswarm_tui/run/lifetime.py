@@ -29,14 +29,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class ClosableLauncher(Protocol):
-    """Launcher, as far as its end matters."""
+    """Launcher that can be closed."""
 
     async def close(self) -> None:
         """Close shared connections."""
 
 
 class ClosableRecorder(Protocol):
-    """Recorder, as far as its end matters."""
+    """Recorder that can be closed."""
 
     def close(self, ended_at: float | None) -> RecorderStatus:
         """Write waiting rows and close the file; may take seconds. Without ``ended_at`` it can be resumed."""

@@ -1,4 +1,4 @@
-"""A run of the app: its parts are put together here, and its result is printed."""
+"""Runs the app: builds its parts from the options, and prints the result at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of a recording file, as sentences that say what to do. Imports quickly."""
+"""Errors of recording files: sentences with a remedy. Imports quickly."""
 
 from __future__ import annotations
 

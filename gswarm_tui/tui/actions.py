@@ -48,7 +48,7 @@ def _label(metric: str) -> str:
 
 @dataclass(frozen=True)
 class Action:
-    """Something the user can do.
+    """A command of the user, with its keys and texts.
 
     Args:
         name: Textual's name of the action, with its arguments.

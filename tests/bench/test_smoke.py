@@ -73,7 +73,7 @@ def test_a_heads_agents_are_counted_with_it() -> None:
     assert len(set(found)) == 3
 
 
-def test_the_table_says_what_was_reached_and_what_stands_beside_it() -> None:
+def test_table_shows_measured_figures_goals_and_comparisons() -> None:
     figures = [
         Figure("first paint", 0.55, "s", 0.7, limit="bare Python", beside=0.05),
         Figure("committed", 53_000.4, "samples", 100_000, at_least=True),

@@ -174,7 +174,7 @@ def test_node_with_no_python_or_an_old_one_is_reported(cluster: Cluster, termina
     bare.run(f"mount --bind /etc/hostname {python}")
     try:
         start(terminal, "--nodes gpu01 gpu03 --no-record")
-        terminal.wait_for(row("gpu03", "lost .*it has no python3 that runs .* load one with --setup"))
+        terminal.wait_for(row("gpu03", "lost .*it has no working python3 .* load one with --setup"))
         terminal.wait_for("nodes 1/2")
         assert leave(terminal) == (0, "")
 

@@ -127,7 +127,7 @@ def test_killed_head_is_recovered_without_loss(cluster: Cluster, launcher: str, 
     assert ask(db, "SELECT count(*) FROM session_summary WHERE scope = 'all'") == [(2,)]
 
 
-def test_head_goes_on_after_the_job_ended(cluster: Cluster, tmp_path: Path) -> None:
+def test_head_continues_after_the_job_ended(cluster: Cluster, tmp_path: Path) -> None:
     db = tmp_path / "job.duckdb"
     job = cluster.run(f"salloc -N2 -w {','.join(NODES)} --no-shell").stderr.split()[-1]
     with seated(cluster, (160, 40)) as terminal:

@@ -45,7 +45,7 @@ def test_wheel_holds_program_and_agent(packages: Path) -> None:
     }
 
 
-def test_source_archive_holds_what_its_tests_need(packages: Path) -> None:
+def test_source_archive_contains_the_files_that_its_tests_need(packages: Path) -> None:
     (source,) = packages.glob("*.tar.gz")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

@@ -87,7 +87,7 @@ def test_a_head_that_dies_while_stopping_leaves_everything_on_disk(node: Node) -
     assert sequences(second, hello.life)[:3] == [1, 2, 3]
 
 
-def test_a_killed_connection_costs_nothing(node: Node) -> None:
+def test_a_killed_connection_loses_no_frame(node: Node) -> None:
     first = node.attach()
     (hello,) = first.hear(Hello)
     first.process.kill()

@@ -47,7 +47,7 @@ def test_a_pipe_that_is_full_for_a_while_loses_no_frame(node: Node) -> None:
     disconnect(head)
 
 
-def test_a_head_whose_pipe_ends_makes_room_for_the_next(node: Node) -> None:
+def test_next_head_connects_after_the_pipe_of_the_last_one_ends(node: Node) -> None:
     first = node.attach()
     (hello,) = first.hear(Hello)
     first.hear(Frame, 2)

@@ -27,7 +27,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record
 
-STILL_RUNNING = "Still running: {}; figures are as of now, and speed-up needs the end."
+STILL_RUNNING = "Still running: {}; figures are as of now, speed-up follows at the end."
 GPU = Figures(
     scope="gpu", node="n1", gpu_index=0, gpus=1, samples=100, coverage=1.0, util_mean_pct=90.0,
     util_median_pct=90.0, util_p95_pct=95.0, util_max_pct=100, power_mean_w=600.0, power_max_w=700.0,
@@ -67,7 +67,7 @@ def test_efficiency_is_relative_to_any_number_of_gpus() -> None:
 def test_small_differences_are_not_reported() -> None:
     a = run("a")
     b = run("b", seconds=107, energy_j=63_000.0, util_mean_pct=87.0, bubble_share=0.08)
-    assert largest_difference([a, b]) == "No figure differs more than between runs of the same work."
+    assert largest_difference([a, b]) == "No figure differs by more than runs of the same work usually do."
 
 
 def test_largest_difference_names_both_values() -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.folder import SOCKET
 from gswarm_agent.mark import MarkError
-from gswarm_tui.commands.recording_choice import open_source, which_file
+from gswarm_tui.commands.recording_choice import find_recording_file, open_source
 from gswarm_tui.commands.sql import _RecordingSource
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.control import registry
@@ -436,14 +436,14 @@ async def test_commands_query_the_head_while_it_records_and_the_file_afterwards(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    assert await asyncio.to_thread(which_file, None, environ) == path
+    assert await asyncio.to_thread(find_recording_file, None, environ) == path
     await running.close()
     finished = await asyncio.to_thread(open_source, path, environ)
     assert isinstance(finished, FileSource)
     assert finished.query("SELECT count(*) FROM samples").rows() == [(6,)]
     finished.close()
     with pytest.raises(UserError, match="no recording in"):
-        which_file(None, environ)
+        find_recording_file(None, environ)
 
 
 async def test_queries_continue_on_the_file_when_the_recording_ends(

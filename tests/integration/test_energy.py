@@ -93,14 +93,14 @@ def test_a_late_sample_without_counter_changes_nothing() -> None:
     assert fleet.energy_j == pytest.approx(3.9)
 
 
-def test_a_gpu_is_counted_on_when_another_disappears() -> None:
+def test_gpu_energy_continues_when_another_gpu_disappears() -> None:
     fleet = live([introduced(), reading(1, (1000, 0)), introduced(gpus=1, life="life2")])
     fleet.apply(reading(1, (4000,), "life2", T0 + 9))
     assert fleet.energy_j == 3
 
 
 @pytest.mark.parametrize(("since", "used_j"), [(0, 12.79), (1.5, 12.79), (8, 1.79), (12, 1.29)])
-def test_a_gpu_is_counted_on_over_all_machines_of_its_node(
+def test_gpu_energy_is_summed_over_all_machines_of_its_node(
     tmp_path: Path, since: float, used_j: float
 ) -> None:
     """A GPU falls off the bus, the node is booted, and then all GPUs are back."""
@@ -242,7 +242,7 @@ def test_live_energy_equals_the_summary(events: list[Event]) -> None:
 
 @settings(max_examples=3, phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each is a recording
 @given(runs())
-def test_energy_is_the_same_everywhere(events: list[Event]) -> None:
+def test_energy_is_equal_live_in_the_summary_and_in_replay(events: list[Event]) -> None:
     with TemporaryDirectory() as folder:
         first, *others = energies_everywhere(Path(folder) / "run.duckdb", events)
     assert first[""] == pytest.approx(first["whole"])

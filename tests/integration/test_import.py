@@ -312,7 +312,7 @@ def frame(**changes: Any) -> str:
         ('\ufeff{\n"a": 1,\n "b" 2}', "line 3: not JSON: object key and value must be separated by a colon"),
         ('{"a": ' + "[" * 200_000, "line 1: it is nested too deeply"),
         ('{"a": ' + "9" * 9000 + "}", "line 1: not JSON: integer overflow"),
-        ('{"a": 1} {', "line 1: there is more after the end"),
+        ('{"a": 1} {', "line 1: more text follows the end"),
         (
             '{"something": "else"}',
             "line 1: no frame has values of GPUs: this isn't a file of gswarm-profiler",

@@ -70,18 +70,18 @@ def link_tools(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-async def test_any_login_shell_will_do(shell: str) -> None:
+async def test_any_login_shell_runs_the_bootstrap(shell: str) -> None:
     await speaks(shell, Bootstrap(agent_python="python3"))
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-async def test_any_login_shell_will_do_for_a_python_of_any_name(shell: str, tmp_path: Path) -> None:
+async def test_any_login_shell_runs_a_python_of_any_name(shell: str, tmp_path: Path) -> None:
     python = stand_in(tmp_path / "it's a `python` & $HOME", f'exec {sys.executable} "$@"')
     await speaks(shell, Bootstrap(agent_python=str(python)))
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-async def test_any_login_shell_will_do_for_a_setup_of_any_text(shell: str, home: Path) -> None:
+async def test_any_login_shell_runs_a_setup_of_any_text(shell: str, home: Path) -> None:
     setup = f"cat > {home}/said <<'END'\n{AWKWARD}\nEND\n"
     await speaks(shell, Bootstrap(setup=setup))
     assert (home / "said").read_text() == AWKWARD + "\n"
@@ -168,7 +168,7 @@ async def test_a_node_without_python_gets_a_remedy(monkeypatch: pytest.MonkeyPat
     shell = str(shutil.which("sh"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     error = await failing(shell, Bootstrap())
-    assert error.reason == "it has no python3 that runs"
+    assert error.reason == "it has no working python3"
     assert "--agent-python" in error.remedy
 
 
@@ -266,7 +266,7 @@ def test_the_nodes_folder_is_used_if_its_path_is_plain(said: str, top: str) -> N
 
 
 @given(st.binary(max_size=300))
-def test_no_noise_is_taken_for_an_agent(noise: bytes) -> None:
+def test_noise_is_never_mistaken_for_an_agent(noise: bytes) -> None:
     greeting = Greeting(own_bundle())
     greeting.feed(noise)
     assert greeting.wire is None or MAGIC in noise
@@ -293,11 +293,11 @@ def test_cleaned_text_is_one_short_line_that_moves_no_cursor(text: str, longest:
     assert cleaned.isprintable()
 
 
-def test_the_last_line_that_says_something_is_found() -> None:
+def test_last_line_that_is_not_empty_is_found() -> None:
     assert last_line(b"first\nTimeoutError: \x1b[1mlate\xff\n \n\x07\n") == "TimeoutError: [1mlate\ufffd"
     assert last_line(b"") == ""
 
 
 @pytest.mark.parametrize("name", ["gpu01", "gpu-01.cluster_a", "10.0.0.1", "fe80::1", "_a"])
-def test_names_of_hosts_are_names(name: str) -> None:
+def test_host_names_are_accepted_as_node_names(name: str) -> None:
     check_name(name)

@@ -71,7 +71,7 @@ def command_of(pid: int) -> str:
         return ""
 
 
-async def test_this_machine_is_a_node_like_any_other() -> None:
+async def test_local_launcher_runs_an_agent_on_this_machine() -> None:
     async with head(LocalLauncher(), "here") as here:
         await here.until_all_have(3)
         (hello,) = [e.hello for e in here.events if isinstance(e, NodeIntroduced)]

@@ -176,7 +176,7 @@ def test_report_lists_gaps(written: str) -> None:
     page = Page(written)
     (gap,) = page.table("node", "no data from")
     assert gap == {"node": "gpu06", "no data from": "15:04:10", "until": "15:04:51", "for": "41 s"}
-    assert "1 of 6 nodes was not covered throughout" in page.text_of("p")
+    assert "1 of 6 nodes was not covered completely" in page.text_of("p")
 
 
 def hostile_events() -> Iterator[Event]:
@@ -208,7 +208,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     assert any(HOSTILE in row["message"] for row in page.table("severity", "message"))
     assert page.table("command")[0]["command"] == HOSTILE
     assert page.table("mark")[0]["values"] == "<b>loss</b> 1, other <i>"
-    assert HOSTILE in page.table("missing, and why")[0]["missing, and why"]
+    assert HOSTILE in page.table("missing metric and reason")[0]["missing metric and reason"]
 
 
 def test_many_marks_are_cut_and_counted(tmp_path: Path) -> None:

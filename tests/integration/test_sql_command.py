@@ -40,7 +40,7 @@ def test_each_statement_is_answered(path: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == "a\n1\n\nb\nx;\n"
 
 
-def test_the_newest_recording_of_the_folder_is_asked(
+def test_the_newest_recording_of_the_folder_is_queried(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(path.parent)

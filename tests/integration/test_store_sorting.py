@@ -302,7 +302,7 @@ def test_a_rewrite_stops_after_its_timeout(path: Path, database: Database) -> No
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_opening_a_file_removes_what_a_killed_rewrite_left(path: Path) -> None:
+def test_opening_a_file_removes_the_copy_of_a_killed_rewrite(path: Path) -> None:
     fragmented(path)
     left = [rewrite_path(path), wal_path(rewrite_path(path))]
     for one in left:

@@ -262,7 +262,7 @@ def test_a_signal_before_the_start_ends_the_agent(agent: Agent) -> None:
     assert agent.end() == 0
 
 
-def test_the_agent_ends_with_its_head(agent: Agent) -> None:
+def test_an_agent_on_streams_ends_with_its_head(agent: Agent) -> None:
     agent.start()
     agent.hear(Frame)
     assert agent.process.stdin is not None

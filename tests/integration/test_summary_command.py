@@ -129,7 +129,7 @@ utilisation  mean 79 %, median 80 %, p95 90 %, max 90 %
 busy         94 % of the measured time: busy 30 s, idle 2 s
 bubbles      6.2 % of the time between busy phases: 1 bubble, total 2 s, longest 2 s (n1:0)
 throttled    heat 10 s (31 %)
-power        mean 519 W a GPU, max 600 W (n1:0)
+power        mean 519 W per GPU, max 600 W (n1:0)
 energy       4.44 Wh (16,000 J)
 GPU memory   max 39.1 of 79.6 GiB (n1:0)
 temperature  max 88 °C (n1:1)

@@ -125,7 +125,7 @@ async def test_lost_node_shows_reason_age_and_remedy() -> None:
 async def test_long_remedy_wraps_completely() -> None:
     remedy = "load one with --setup 'module load python', or name one with --agent-python PATH, as on its own"
     made = scene(nodes=2, gpus=2, seconds=10)
-    made.lose("gpu02", "it has no python3 that runs", remedy, retry_in=30).advance(5)
+    made.lose("gpu02", "it has no working python3", remedy, retry_in=30).advance(5)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
         app.show_node("gpu02")

@@ -171,7 +171,7 @@ async def test_click_on_the_timeline_goes_to_its_time(deck: Deck) -> None:
         assert deck.seconds == 120
 
 
-async def test_node_is_lost_only_while_it_was(deck: Deck) -> None:
+async def test_replay_shows_a_node_as_lost_only_during_its_loss(deck: Deck) -> None:
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         for seconds, lost in ((60, False), (75, True), (100, False)):

@@ -327,7 +327,7 @@ def completer(path: Path) -> SqlCompleter:
         ("FROM ", ["gpus", "samples", "sessions"]),
     ],
 )
-def test_completion_offers_what_can_come_next(
+def test_completion_offers_only_valid_continuations(
     completer: SqlCompleter, text: str, expected: list[str]
 ) -> None:
     matches = completer.matches(text, text)

@@ -193,7 +193,7 @@ def within(name: str, rooms: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_module_knows_only_what_its_room_may_know(name: str) -> None:
+def test_module_imports_only_rooms_that_its_room_may_import(name: str) -> None:
     room = max((room for room in ROOMS if within(name, {room})), key=len)
     assert room != "gswarm_tui" or name == "gswarm_tui", "a new room has to say what it may import"
     for used in imported(MODULES[name]):
@@ -249,7 +249,7 @@ def test_no_rooms_import_each_other_in_a_circle() -> None:
     assert circles(arrows) == []
 
 
-def test_what_all_speak_is_known_in_one_order() -> None:
+def test_protocol_modules_import_each_other_in_one_order() -> None:
     own = {
         name: {used for used in imported(MODULES[f"gswarm_agent.{name}"]) if used in MODULES}
         for name in (
@@ -293,7 +293,7 @@ def test_without_the_screen_nothing_loads_textual() -> None:
     assert loaded(headless, {"textual", "rich"}) == "[]"
 
 
-def test_what_only_asks_a_recording_loads_neither_arrays_nor_an_event_loop() -> None:
+def test_query_commands_import_neither_numpy_nor_asyncio() -> None:
     words = [f"gswarm_tui.commands.{word}" for word in ("sql", "sessions", "summary", "compare")]
     assert loaded(words, {"asyncio", "numpy"}) == "[]"
 
@@ -310,7 +310,7 @@ def travelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("python", agent_pythons().values())
-def test_the_agent_needs_only_what_travels_with_it(python: str, travelled: Path) -> None:
+def test_the_agent_runs_from_its_bundle_alone(python: str, travelled: Path) -> None:
     names = list(AGENT_MODULES)
     script = (
         f"import sys; sys.path.insert(0, {str(travelled)!r})\n"
@@ -325,7 +325,7 @@ def test_the_agent_needs_only_what_travels_with_it(python: str, travelled: Path)
     assert done.stdout.startswith("gswarm-agent ")
 
 
-def test_nothing_that_takes_long_is_imported_before_the_first_frame(travelled: Path) -> None:
+def test_slow_modules_are_imported_after_the_first_frame(travelled: Path) -> None:
     script = (
         f"import sys; sys.path.insert(0, {str(travelled)!r})\n"
         "import gswarm_agent.attach, gswarm_agent.server, gswarm_agent.probes.node\n"
@@ -364,7 +364,7 @@ def is_newer(node: ast.expr) -> bool:
     return False
 
 
-def test_what_python_3_9_lacks_is_noticed() -> None:
+def test_syntax_that_python_3_9_lacks_is_found() -> None:
     lines = [
         "A = int | float",
         "@dataclass(slots=True)",

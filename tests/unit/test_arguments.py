@@ -217,7 +217,7 @@ def test_invalid_command_line_gets_one_sentence(words: str, sentence: str) -> No
 
 
 @given(st.lists(st.text(max_size=12), max_size=4))
-def test_any_words_are_parsed_or_refused_with_a_printable_sentence(words: list[str]) -> None:
+def test_any_arguments_are_parsed_or_refused_with_a_printable_sentence(words: list[str]) -> None:
     said = ""
     try:
         parse(["--nodes=a", *(word for word in words if word not in {"-h", "--help"})], {})

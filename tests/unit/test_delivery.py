@@ -175,7 +175,7 @@ def test_pongs_overtake_frames(spool: Spool) -> None:
     assert rest
 
 
-def test_nothing_but_the_magic_before_the_start_and_nothing_after_the_bye(spool: Spool) -> None:
+def test_agent_sends_only_the_magic_before_the_start_and_nothing_after_the_bye(spool: Spool) -> None:
     made = Delivery(spool, lambda: 5)
     assert made.take() == MAGIC
     assert made.take() == b""

@@ -69,7 +69,7 @@ def live(gpus: int = 2, fleet: Fleet | None = None) -> Fleet:
     return fleet
 
 
-def test_a_node_goes_from_connecting_to_live_to_stale_to_lost() -> None:
+def test_node_becomes_live_then_stale_then_lost() -> None:
     fleet = Fleet(["gpu01"])
     node = fleet.nodes["gpu01"]
     assert node.standing(T0) is Standing.CONNECTING

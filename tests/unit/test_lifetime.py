@@ -152,7 +152,7 @@ async def test_links_start_after_the_first_paint() -> None:
     assert await began(asyncio.Event(), paints=True) == (False, True)
 
 
-async def test_links_start_at_last_without_a_first_paint(
+async def test_links_start_after_a_timeout_without_a_first_paint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lifetime, "FIRST_PAINT_S", 0.05)

@@ -23,7 +23,7 @@ def test_config_and_state_are_below_the_home_folder(home: Path) -> None:
     assert state_folder() == home / ".local" / "state" / "gswarm-tui"
 
 
-def test_absolute_xdg_variables_move_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absolute_xdg_variables_move_the_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/etc/xdg")
     monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
     assert config_file() == Path("/etc/xdg/gswarm-tui/config.toml")

@@ -165,7 +165,7 @@ async def test_playing_after_a_jump_ignores_the_time_of_the_jump() -> None:
     assert made.shown[-1] in {62, 63}
 
 
-async def test_step_pauses() -> None:
+async def test_stepping_pauses_the_playhead() -> None:
     made = await player_bench()
     made.player.toggle()
     await made.pass_time(5)

@@ -66,7 +66,7 @@ def test_a_device_whose_counter_restarts_is_left_out_once() -> None:
     assert rates.update({"a": (5,), "b": (14,)}, 2 * SECOND) == (12,)
 
 
-def test_no_devices_have_rates_of_zero() -> None:
+def test_rates_without_devices_are_zero() -> None:
     rates = SummedRates(2)
     rates.update({}, 0)
     assert rates.update({}, SECOND) == (0, 0)

@@ -176,7 +176,7 @@ def test_deadlines_only_move_forward_onto_whole_intervals(
         served_before = served
 
 
-def test_a_running_life_does_not_see_a_step_of_the_nodes_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wall_clock_of_a_life_ignores_steps_of_the_machines_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     before = time.time_ns()
     watch = SystemWatch()
     assert before <= watch.wall_ns() + 1_000_000

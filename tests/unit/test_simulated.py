@@ -220,7 +220,7 @@ def test_ranks_number_the_gpus_of_the_whole_fleet() -> None:
     assert [p.rank for p in found.processes or ()] == [simulation.index * 8 + i for i in range(8)]
 
 
-def test_processes_are_looked_at_every_other_second() -> None:
+def test_simulated_processes_are_read_every_other_second() -> None:
     found = readings(fleet(1)[0], 24, begin_s=20, step_s=0.5)
     assert [r.processes is not None for r in found] == [True, False, False, False, True, False, False, False]
 

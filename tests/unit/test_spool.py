@@ -164,7 +164,7 @@ def test_a_file_cut_off_anywhere_yields_its_first_records(written: list[Record],
 
 
 @given(records.filter(bool), st.data())
-def test_a_changed_byte_is_noticed(written: list[Record], data: st.DataObject) -> None:
+def test_a_changed_byte_is_detected(written: list[Record], data: st.DataObject) -> None:
     content = bytearray(HEADER + b"".join(map(pack, written)))
     at = data.draw(st.integers(0, len(content) - 1))
     content[at] ^= data.draw(st.integers(1, 255))
@@ -296,7 +296,7 @@ def test_a_life_killed_while_it_writes_the_counts_reports_no_loss_twice(
     assert begun(folder, "six").former_lives() == ["three"]
 
 
-def test_a_former_life_has_a_hole_and_an_end(folder: Folder, tmp_path: Path) -> None:
+def test_losses_within_and_at_the_end_of_a_former_life_are_reported(folder: Folder, tmp_path: Path) -> None:
     killed = begun(folder, "one")
     for seq in range(1, 61):
         killed.put(frame(seq))
@@ -312,7 +312,7 @@ def test_a_former_life_has_a_hole_and_an_end(folder: Folder, tmp_path: Path) -> 
     ]
 
 
-def test_a_life_that_ended_well_has_lost_nothing(folder: Folder) -> None:
+def test_a_life_that_ended_properly_reports_no_loss(folder: Folder) -> None:
     ended = begun(folder, "one")
     for seq in range(1, 11):
         ended.put(frame(seq))

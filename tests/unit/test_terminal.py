@@ -9,7 +9,7 @@ import pytest
 from tests.terminal import EndedError, InTerminal
 
 
-def test_who_waits_for_a_text_of_a_program_that_ended_is_told_at_once_what_it_wrote() -> None:
+def test_wait_for_text_fails_at_once_with_the_screen_if_the_program_ended() -> None:
     command = [sys.executable, "-c", "print('good bye'); raise SystemExit(3)"]
     with InTerminal(command, size=(40, 5)) as running:
         running.wait_for("good bye")

@@ -1,4 +1,4 @@
-"""One GPU: its facts, its row of metrics at each tick, and its return after errors."""
+"""One GPU: its facts, its row of metrics at each tick, and its recovery after errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _PCIE_COLUMNS = ("pcie_tx_mb_s", "pcie_rx_mb_s")
 
 
 class _LostError(Exception):
-    """The GPU answers nothing any more; the message says why."""
+    """The GPU no longer answers; the message gives the reason."""
 
 
 class _Calls:

@@ -25,7 +25,7 @@ _CLOSE_S = 0.5
 
 
 class GpuSet:
-    """The GPUs of this node. ``missing`` says why there are none, None where there are."""
+    """The GPUs of this node. ``missing`` is the reason if there are none, else None."""
 
     def __init__(self, proc: str = "/proc", start_s: float = START_S) -> None:
         self.missing: Optional[str] = None

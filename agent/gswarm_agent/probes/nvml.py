@@ -69,7 +69,7 @@ FieldAnswers: TypeAlias = "Tuple[int, Tuple[int, ...], Tuple[int, ...], Tuple[fl
 
 
 class NvmlError(Exception):
-    """Raised if NVML can't be used at all; the message says why, in one sentence."""
+    """Raised if NVML can't be used at all; the message gives the reason in one sentence."""
 
 
 def reason_of(code: int) -> str:

@@ -43,7 +43,7 @@ class QuickEvent:
             pass
 
     def wait(self, seconds: float) -> bool:
-        """Wait for at most so many seconds; returns whether the event is set."""
+        """Wait for at most this many seconds; return whether the event is set."""
         if self._unset.acquire(timeout=max(0.0, seconds)):
             self._unset.release()
             return True
@@ -55,7 +55,7 @@ class QuickEvent:
 
 
 class _Batch(Generic[T]):
-    """Jobs by key that one thread does in turn, until those that it has not begun are taken away."""
+    """Jobs by key that one thread runs in turn; those not begun can be taken away."""
 
     def __init__(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
         self.job = job
@@ -137,7 +137,7 @@ class _Worker(Generic[T]):
 
 
 class WorkerPool(Generic[T]):
-    """Does one job for each of the keys 0..count-1 in as few threads as hanging jobs allow.
+    """Runs one job for each of the keys 0..count-1 in as few threads as hanging jobs allow.
 
     All keys begin in one thread, which costs one wake-up a round. A key whose job takes longer than the
     patience keeps that thread to itself from then on, and a new thread takes over the other keys at once. A

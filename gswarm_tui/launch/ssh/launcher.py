@@ -30,7 +30,7 @@ LOGIN_S = 30.0
 KEEPALIVE_S = 15.0
 MAX_REFUSALS = 2
 RETRY_EVERY = 10
-"""After so many refusals in a row, only every tenth connection tries to join an agent by its socket: perhaps
+"""After these refusals in a row, only every tenth connection tries to join an agent by its socket: perhaps
 the server forbids socket forwarding, or the agent's folder is elsewhere, or the agent was replaced."""
 REPLY_S = 5.0
 _LONGEST_ADDRESS = 107
@@ -77,10 +77,10 @@ class SshLauncher(CommandLauncher):
         self._tops: dict[str, str] = {}
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
 
-    async def open(self, node: str, *words: str) -> GreetedChannel:
-        """Connect to a node and start the agent, or run another command of it, ``words``."""
+    async def open(self, node: str, *arguments: str) -> GreetedChannel:
+        """Connect to a node and start the agent, or run it with these ``arguments``."""
         connection = await self._reach(node)
-        return await self._run(connection, node, words or self._bootstrap.serving.arguments(node))
+        return await self._run(connection, node, arguments or self._bootstrap.serving.arguments(node))
 
     async def join(self, node: str, lives: Collection[str]) -> GreetedChannel:
         """Connect to a node and join its running agent by its socket; start an agent if that fails."""
@@ -132,11 +132,11 @@ class SshLauncher(CommandLauncher):
             return error.reason
 
     async def _run(
-        self, connection: asyncssh.SSHClientConnection, node: str, words: Sequence[str]
+        self, connection: asyncssh.SSHClientConnection, node: str, arguments: Sequence[str]
     ) -> GreetedChannel:
         """Run the agent with these arguments."""
         channel = CommandChannel(connection)
-        line = self._bootstrap.command_line(*words)
+        line = self._bootstrap.command_line(*arguments)
         try:
             await connection.create_session(lambda: channel, line, encoding=None, request_pty=False)
         except (asyncssh.Error, OSError) as error:

@@ -128,7 +128,7 @@ class Recorder:
         return self._ledger.recording_id
 
     def queries(self) -> RecorderSource:
-        """Return a source for queries on the file while it is recorded, one for each place that queries."""
+        """Return a source for queries on the file while it is recorded, one for each user."""
         return RecorderSource(self._pool)
 
     def submit(self, events: Sequence[Event]) -> None:

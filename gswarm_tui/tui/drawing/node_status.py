@@ -24,7 +24,7 @@ ROLES = {
 }
 
 REASON_SHORTEST = 16
-"""A reason cut to fewer cells can't be understood."""
+"""Minimum cells of a reason; a shorter one can't be understood."""
 
 
 def short_status(node: NodeState, standing: Standing, now: float) -> str:

@@ -105,7 +105,7 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
             self.viewer.player.seek(event.at)
 
     def reset(self) -> None:
-        """Drop what was kept of another fleet."""
+        """Drop the state of another fleet."""
 
     def draw(self) -> None:
         """Draw the present state, on the app's task; cheap when nothing changed."""

@@ -30,7 +30,7 @@ HISTORY_KEPT = 200
 WIDEST = 40
 """Cells of a text column; Enter shows a row whole."""
 SAMPLED = 1_000
-"""Values of a column that decide how many digits its numbers have."""
+"""Values of a column from which the number of digits is chosen."""
 PLACEHOLDER = "SELECT …;   Tab completes names, FROM duckdb_views() lists the views"
 NOT_RECORDED = "Nothing is recorded. Start gswarm-tui without --no-record to query it."
 _RECIPES = (TableColumn("recipes", 40, left=True, grows=True),)

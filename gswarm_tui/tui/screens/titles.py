@@ -13,7 +13,7 @@ from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
 from gswarm_tui.tui.screens.host import Feed
 
 ERROR_SHORTEST = 12
-"""An error cut to fewer cells can't be understood."""
+"""Minimum cells of an error; a shorter one can't be understood."""
 MOST_LINES = 8
 """Lines that an error may take of its screen."""
 

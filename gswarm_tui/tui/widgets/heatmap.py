@@ -24,7 +24,7 @@ from gswarm_tui.tui.drawing.themes import palette
 
 SPARK_EVERY_S = 5.0
 RANKED = 200
-"""Nodes that decide the width of the ranks."""
+"""Number of nodes from which the width of the ranks is computed."""
 
 
 class Heatmap(ScrollView, can_focus=False):
@@ -71,7 +71,7 @@ class Heatmap(ScrollView, can_focus=False):
         self._sparks.clear()
 
     def reset(self) -> None:
-        """Drop what was drawn of another fleet or time."""
+        """Drop the drawn lines of another fleet or time."""
         self._sparks.clear()
 
     def show_nodes(
