@@ -25,7 +25,7 @@ USAGE = """usage: python -m gswarm_agent COMMAND
      --spool-mib N           further frames kept on disk (default: 256)
      --folder PATH           folder on node-local storage (default: /var/tmp or /tmp/gswarm-tui-UID)
      --hold                  stay until the started agent has ended, as a Slurm step must
-     --only-left             start no measuring: only deliver the frames left on this node
+     --only-left             don't sample; only deliver the frames left on this node
      --simulate JSON         measure a simulated node
   ended --recording UID      print why the recording's agent ended, if it was killed
      --node NAME             as above
@@ -36,7 +36,7 @@ USAGE = """usage: python -m gswarm_agent COMMAND
   status                     print as JSON which recordings have an agent or frames here
      --recording UID         only this recording
      --folder PATH           as above
-     --for-head              print the wire's first line before it
+     --for-head              print the wire's first line before the JSON
   mark NAME                  set a mark in each recording that has an agent of yours here
      --value KEY=VALUE       add a number or a text to the mark; may be repeated
      --folder PATH           as above

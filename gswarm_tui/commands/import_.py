@@ -60,7 +60,7 @@ def _parser() -> CommandParser:
         choices=[str(units) for units in Units],
         default=str(Units.AUTO),
         help="units of a gswarm-profiler file: as its program writes them (0-1, KiB/s, rx and tx swapped), "
-        "as it documents them (0-100, GB/s), or auto: by text or number (default: auto)",
+        "as it documents them (0-100, GB/s), or auto: text as written, numbers as documented (default: auto)",
     )
     parser.add_argument(
         "--gpu-memory-mib",

@@ -231,8 +231,8 @@ class Report:
         else:
             were = "was" if len(partial) == 1 else "were"
             words = (
-                f"{len(partial):,} of {plural(len(summary.covered), 'node')} {were} not covered completely; samples "
-                f"cover {share(summary.whole.coverage)} of the GPU time, and the figures include only these."
+                f"{len(partial):,} of {plural(len(summary.covered), 'node')} {were} not covered completely; "
+                f"samples cover {share(summary.whole.coverage)} of the GPU time, and figures use only these."
             )
             rows = [
                 [one.node, share(one.coverage), _number(one.covered_s, 0, "s"), f"{one.frames:,}"]
