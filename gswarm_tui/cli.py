@@ -16,12 +16,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     2 is an invalid command line, 1 a recording that could not be started or completed.
     """
-    words = sys.argv[1:] if argv is None else list(argv)
+    args = sys.argv[1:] if argv is None else list(argv)
     try:
         for command in COMMANDS:
-            if words[:1] == [command.name]:
-                return _command(command, words[1:])
-        return _watch(words)
+            if args[:1] == [command.name]:
+                return _command(command, args[1:])
+        return _watch(args)
     except UserError as error:
         print_notice(str(error))
         return 2
@@ -29,10 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _command(command: Command, words: Sequence[str]) -> int:
+def _command(command: Command, args: Sequence[str]) -> int:
     _make_files_private()
     try:
-        return commands.run(command, words, os.environ)
+        return commands.run(command, args, os.environ)
     except BrokenPipeError:  # as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -45,10 +45,10 @@ def _command(command: Command, words: Sequence[str]) -> int:
         return 1
 
 
-def _watch(words: Sequence[str]) -> int:
+def _watch(args: Sequence[str]) -> int:
     from gswarm_tui.options.arguments import parse
 
-    options = parse(words, os.environ)
+    options = parse(args, os.environ)
     from gswarm_tui.store.duckdb_internals import share_one_arena
 
     share_one_arena(os.environ)  # before DuckDB is loaded
@@ -59,7 +59,7 @@ def _watch(words: Sequence[str]) -> int:
     _make_files_private()
     from gswarm_tui.run.watch import run_app
 
-    return run_app(options, plan, words)
+    return run_app(options, plan, args)
 
 
 def _make_files_private() -> None:

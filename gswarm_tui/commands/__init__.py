@@ -9,12 +9,12 @@ from typing import cast
 from gswarm_tui.options.command_table import Command
 
 
-def run(command: Command, words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run a subcommand with the arguments ``words`` and return the exit status.
+def run(command: Command, args: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a subcommand with the arguments ``args`` and return the exit status.
 
     Raises:
         UserError: the arguments are invalid, or what they name doesn't exist.
         StoreError: a file can't be read or written.
     """
     module = importlib.import_module(f"gswarm_tui.commands.{command.module or command.name}")
-    return cast(int, module.run(words, environ))
+    return cast(int, module.run(args, environ))

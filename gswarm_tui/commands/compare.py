@@ -15,7 +15,7 @@ from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
 
 
-def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print a comparison. Raises UserError, StoreError."""
     from gswarm_tui.printing import formats
     from gswarm_tui.printing.progress import Progress
@@ -33,7 +33,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         help="session by name or number, file (its newest session), or run1.duckdb:train",
     )
     formats.add_options(parser)
-    arguments = parser.read(words)
+    arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
     if len(arguments.runs) < 2:
         raise UserError("compare needs two runs or more, as in gswarm-tui compare a.duckdb b.duckdb.")

@@ -26,9 +26,9 @@ FORMATS = ("json", "csv", "parquet")
 _STDOUT = "-"
 
 
-def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Write a session or a whole recording to a file or folder. Raises UserError, StoreError."""
-    arguments = _parser().read(words)
+    arguments = _parser().read(args)
     named = parse_reference(arguments.session)
     if named.file is not None and arguments.db is not None:
         raise UserError(f"{quote(arguments.session)} names its file already; remove --db.")

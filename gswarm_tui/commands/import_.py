@@ -17,9 +17,9 @@ from gswarm_tui.store.recording.files import is_database
 from gswarm_tui.store.transfer.importing import importing
 
 
-def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Read a file or folder into a new recording. Raises UserError, StoreError."""
-    arguments = _parser().read(words)
+    arguments = _parser().read(args)
     path = Path(arguments.path)
     if not path.exists():
         raise UserError(f"no file or folder {path}.")

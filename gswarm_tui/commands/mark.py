@@ -16,7 +16,7 @@ from gswarm_tui.control.client import Head, running_heads, send_mark
 from gswarm_tui.options.arguments import CommandParser
 
 
-def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Set a mark in the recordings of this machine and return the exit status.
 
     Raises:
@@ -37,7 +37,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         help="number or text stored with the mark: loss=1.2",
     )
     parser.add_argument("--recording", default="", metavar="ID", help="only the recording with this ID")
-    arguments = parser.read(words)
+    arguments = parser.read(args)
     heads = _heads(environ, arguments.recording, arguments.db)
     try:
         values = values_of(arguments.value, environ)

@@ -11,7 +11,7 @@ from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.options.arguments import CommandParser
 
 
-def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Plot a session into files. Raises UserError, StoreError."""
     parser = CommandParser(
         "plot",
@@ -35,7 +35,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     ):
         parser.add_argument(option, action="append", default=[], metavar="NAMES", help=what)
     parser.add_argument("--max", action="store_true", help="plot the maximum of each bin, not the mean")
-    arguments = parser.read(words)
+    arguments = parser.read(args)
 
     from gswarm_tui.plotting.figure import draw, require_suffix
     from gswarm_tui.plotting.metric_choice import MAX, MEAN, choose_metrics

@@ -12,7 +12,7 @@ from gswarm_tui.options.arguments import CommandParser, UsageError, parse
 from gswarm_tui.store.duckdb_internals import share_one_arena
 
 
-def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """List interrupted recordings, or resume one. Raises UserError, StoreError."""
     parser = CommandParser(
         "recover",
@@ -27,7 +27,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument(
         "--abandon", action="store_true", help="close it even if unreachable nodes may hold frames"
     )
-    arguments = parser.read(words)
+    arguments = parser.read(args)
     if arguments.recording.endswith(".duckdb"):
         raise UsageError(f"recover takes an ID; name the file {quote(arguments.recording)} with --db.")
     if arguments.finish and not arguments.recording:
@@ -53,4 +53,4 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
     from gswarm_tui.run.watch import run_app
 
-    return run_app(*chosen.restore(settings), ["recover", *words], chosen)
+    return run_app(*chosen.restore(settings), ["recover", *args], chosen)

@@ -42,7 +42,7 @@ class ReplayTarget:
     session: str
 
 
-def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Play a recording until the user quits. Raises UserError, StoreError."""
     parser = CommandParser(
         "replay",
@@ -50,7 +50,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
         "Play a recording, or one of its sessions, on the screens: space pauses, ? shows all keys.",
     )
     parser.add_argument("what", nargs="*", metavar="FILE SESSION", help="recording, and one of its sessions")
-    arguments = parser.read(words)
+    arguments = parser.read(args)
     wanted = read(arguments.what, arguments.db)
     settings = parse([], environ)
     theme = build.choose_theme(settings, environ)
@@ -78,12 +78,12 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     return app.return_code or 0
 
 
-def read(words: Sequence[str], db: Path | None) -> ReplayTarget:
+def read(args: Sequence[str], db: Path | None) -> ReplayTarget:
     """Parse the file and session to play. Raises UserError."""
-    if len(words) > 2:
+    if len(args) > 2:
         raise UserError("replay plays one recording; name its file, then at most one session.")
     file, name = db, ""
-    for word in words:
+    for word in args:
         named = parse_reference(word)
         if named.file is None and file is None and not name and Path(word).is_file():
             named = SessionReference(Path(word), "")

@@ -13,7 +13,7 @@ from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.options.arguments import CommandParser
 
 
-def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Write the report of a session. Raises UserError, StoreError."""
     parser = CommandParser(
         "report",
@@ -22,7 +22,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     add_session(parser)
     parser.add_argument("-o", dest="out", metavar="FILE", help=".html file (default: SESSION.html here)")
-    arguments = parser.read(words)
+    arguments = parser.read(args)
     out = None if arguments.out is None else Path(arguments.out).expanduser()
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{out} doesn't end in .html; name an HTML file with -o.")

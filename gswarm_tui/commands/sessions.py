@@ -11,7 +11,7 @@ from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
 
 
-def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print the sessions of a recording. Raises UserError, StoreError."""
     from gswarm_tui.printing import formats
     from gswarm_tui.printing.progress import Progress
@@ -19,7 +19,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
     parser = CommandParser("sessions", "[--db PATH]", "List the sessions of a recording.")
     formats.add_options(parser)
-    arguments = parser.read(words)
+    arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
     with closing(open_source(arguments.db, environ)) as source:
         found = periods.load_sessions(source)

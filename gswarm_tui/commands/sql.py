@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOST_SQL = 1024 * 1024
 
 
-def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the queries, or open the SQL screen. Raises UserError, StoreError."""
     parser = CommandParser(
         "sql",
@@ -37,7 +37,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument("query", nargs="?", metavar="QUERY", help="statements; - reads standard input")
     parser.add_argument("--file", "-f", metavar="FILE", help="read statements from a file")
     formats.add_options(parser)
-    arguments = parser.read(words)
+    arguments = parser.read(args)
     output = formats.parse_output_options(arguments)
     interactive = arguments.query is None and arguments.file is None and sys.stdin.isatty()
     if interactive and not sys.stdout.isatty():

@@ -26,7 +26,7 @@ _FEW_NODES, _FEW_GPUS = 24, 16
 """Longer tables are printed only with --by; of more GPUs than this, only the outliers are printed."""
 
 
-def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print a summary. Raises UserError, StoreError."""
     from gswarm_tui.printing import formats
     from gswarm_tui.printing.progress import Progress
@@ -39,7 +39,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     add_session(parser, "*")
     parser.add_argument("--by", metavar="|".join(WAYS), help="grouping (default: chosen by size)")
     formats.add_options(parser)
-    arguments = parser.read(words)
+    arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
     if arguments.by is not None and arguments.by not in WAYS:
         hint = nearest(arguments.by, WAYS) or f"; use one of {', '.join(WAYS)}"

@@ -117,8 +117,8 @@ def _signal_group(leader: int, number: signal.Signals) -> None:
 
 def describe_end(how: str, stderr: bytes) -> str:
     """Return one clause: how the agent ended, and the last line on stderr."""
-    said = last_line(stderr)
-    return clean(f"the agent {how}: {said}" if said else f"the agent {how}")
+    line = last_line(stderr)
+    return clean(f"the agent {how}: {line}" if line else f"the agent {how}")
 
 
 def describe_status(status: int | None) -> str:

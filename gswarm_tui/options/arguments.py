@@ -117,9 +117,9 @@ class CommandParser(_Parser):
         self.add_argument("--db", metavar="PATH", help=f"recording file (default: {usual})")
         self.add_argument("--help", "-h", action="help", help="print help and exit")
 
-    def read(self, words: Sequence[str]) -> argparse.Namespace:
+    def read(self, args: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments; ``db`` becomes a Path or None. Raises UsageError."""
-        namespace, rest = self.parse_known_args(words)
+        namespace, rest = self.parse_known_args(args)
         if rest:
             option = rest[0].partition("=")[0]
             if not option.startswith("-"):

@@ -57,10 +57,10 @@ class EnergyMeter:
 
     def last_values(self, newest: Mapping[int, int]) -> dict[GpuKey, tuple[float, float]]:
         """Return each counter's last value (mJ) and its time, up to a time of each node (µs)."""
-        told = self._values({node: stamp(us) for node, us in newest.items()}, "max")
-        gpus = [pair for node in newest for pair in _gpus(self._reader.machines[node]) if pair[1] in told]
-        gpus.sort(key=lambda pair: told[pair[1]][1])
-        return {key: (told[gpu][0], seconds(told[gpu][1])) for key, gpu in gpus}
+        values = self._values({node: stamp(us) for node, us in newest.items()}, "max")
+        gpus = [pair for node in newest for pair in _gpus(self._reader.machines[node]) if pair[1] in values]
+        gpus.sort(key=lambda pair: values[pair[1]][1])
+        return {key: (values[gpu][0], seconds(values[gpu][1])) for key, gpu in gpus}
 
     def between(self, start_us: int, until_us: int) -> float:
         """Return the joules of a session, from its first samples, or their direct predecessors, to its last.
@@ -88,7 +88,7 @@ class EnergyMeter:
             if node in lasts and first - lasts[node] < NEIGHBOURS * timedelta(milliseconds=interval_ms)
         }
         at_first = self._values_at(firsts)
-        entered = {gpu: told for gpu, told in self._values_at(before).items() if gpu in at_first}
+        entered = {gpu: value for gpu, value in self._values_at(before).items() if gpu in at_first}
         begun = {**self._values(firsts, "min"), **entered}
         return self._growth(begun, {node: last for node, *_, last in inside})
 

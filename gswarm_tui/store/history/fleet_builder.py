@@ -90,8 +90,8 @@ class FleetBuilder:
         fleet.restore_energy(*self._energy(newest))
         for session in self._sessions(now_us):
             fleet.sessions.restore(session)
-        for happened in reader.logged_events(0, now_us):
-            fleet.apply(happened)
+        for event in reader.logged_events(0, now_us):
+            fleet.apply(event)
         return fleet
 
     def histories(self, at: float) -> dict[str, NodeHistory]:
@@ -156,8 +156,8 @@ class FleetBuilder:
     def _link(self, fleet: Fleet, now_us: int) -> None:
         """Set the phase of each link; a link without events was live if it carried frames."""
         changes: dict[str, list[LinkChanged]] = {}
-        for happened in self._reader.link_events(now_us):
-            if (changed := link_change(happened)) is not None and changed.node in fleet.nodes:
+        for event in self._reader.link_events(now_us):
+            if (changed := link_change(event)) is not None and changed.node in fleet.nodes:
                 changes.setdefault(changed.node, []).append(changed)
         for node in fleet.nodes.values():
             known = changes.get(node.name, [])
@@ -344,8 +344,9 @@ class HistoryLoader:
         energy = gpus.numbers(GPU_COLUMNS[ENERGY], taken)
         if energy is not None:
             _begin(self._bases, gpu, energy)
-            told = np.isfinite(energy)
-            self._newest[gpu[told]], self._newest_at[gpu[told]] = energy[told], gpus.us[taken[told]] / 1e6
+            finite = np.isfinite(energy)
+            self._newest[gpu[finite]] = energy[finite]
+            self._newest_at[gpu[finite]] = gpus.us[taken[finite]] / 1e6
 
         def fill(table: npt.NDArray[np.float32], at: Places) -> None:
             row = np.full(len(us), -1)

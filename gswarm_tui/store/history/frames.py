@@ -93,10 +93,10 @@ def read_frames(reader: RecordingReader, low: int, high: int) -> list[FrameArriv
     row[known] = np.arange(len(known))
     of_hosts = hosts.blocks(reader.tables.host, np.ones(len(known), dtype=np.intp), row, np.zeros_like(row))
     looked, looks = process_times(reader, low - PROCESSES_US, high), processes_by_time(reader, low, high)
-    told = [hosts.keys(name)[known].tolist() for name in ("seq", "late_ms", "missed")]
+    keys = [hosts.keys(name)[known].tolist() for name in ("seq", "late_ms", "missed")]
     arrived = []
     for machine, us, at, host, seq, late_ms, missed in zip(
-        machines, hosts.us[known].tolist(), tick.tolist(), of_hosts, *told, strict=True
+        machines, hosts.us[known].tolist(), tick.tolist(), of_hosts, *keys, strict=True
     ):
         life = machine.life_at(us)
         processes = looks.get((machine.node_id, us))

@@ -379,26 +379,26 @@ def interval_at(intervals: Sequence[tuple[int, int]], us: int) -> int:
     return next(interval_ms for since, interval_ms in reversed(intervals) if since <= us)
 
 
-def link_change(happened: EventLogged) -> LinkChanged | None:
+def link_change(event: EventLogged) -> LinkChanged | None:
     """Return the link's change of phase that an event logs, None for other events."""
-    if happened.node is None:
+    if event.node is None:
         return None
-    if happened.kind == "link_live":
-        return LinkChanged(happened.node, happened.at, Phase.LIVE)
-    if happened.kind == "link_lost":
-        return LinkChanged(happened.node, happened.at, Phase.LOST, happened.message, happened.detail or "")
+    if event.kind == "link_live":
+        return LinkChanged(event.node, event.at, Phase.LIVE)
+    if event.kind == "link_lost":
+        return LinkChanged(event.node, event.at, Phase.LOST, event.message, event.detail or "")
     return None
 
 
 def introduction(machine: RecordedMachine, life: Life, interval_ms: int) -> list[Event]:
     """Return an agent's hello with the interval of that time, and its clock if known."""
     at = life.first_us / 1e6
-    said: list[Event] = [
+    events: list[Event] = [
         NodeIntroduced(machine.name, at, replace(machine.hello_of(life), interval_ms=interval_ms))
     ]
     if machine.round_trip_s is not None:
-        said.append(LinkMeasured(machine.name, at, machine.offset_s, machine.round_trip_s))
-    return said
+        events.append(LinkMeasured(machine.name, at, machine.offset_s, machine.round_trip_s))
+    return events
 
 
 def hello_of(

@@ -38,10 +38,10 @@ class Interrupted:
     """A recording without an end. Times are Unix seconds.
 
     ``last_at`` is the last sign of it: a sample, mark, gap, session, or its start.
-    ``uid`` is empty and ``options`` too where the recording is of a version that couldn't go on with one.
-    ``answered`` are the nodes that ever did. ``awaited`` are those that it was left open for because they may
-    hold frames; None where its head was killed, so that every node may. ``interval_ms`` is the last interval
-    that was set while it ran, None where that of its start was kept.
+    ``uid`` is empty and ``options`` too if the recording's version couldn't resume one.
+    ``answered`` are the nodes that answered at least once. ``awaited`` are nodes that may hold frames, for
+    which it was left open; None if its head was killed, as then every node may. ``interval_ms`` is the last
+    interval that was set while it ran, None if the first one was kept.
     """
 
     recording_id: int
@@ -85,8 +85,8 @@ class Resumed:
     """The state of a resumed recording that the rest of the head needs.
 
     ``accounted`` are the nodes whose last agent ended and kept nothing, or was reported as gone.
-    ``energy_j`` is what the job's GPUs had used, ``counters`` what each one's energy counter said last (mJ),
-    and when.
+    ``energy_j`` is the energy that the job's GPUs had used; ``counters`` has the last value of each energy
+    counter (mJ) and its time.
     """
 
     started_at: float

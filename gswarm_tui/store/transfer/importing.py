@@ -85,7 +85,7 @@ class Importing:
         finally:
             self._connection.unregister("incoming")
 
-    def add_dataset(self, folder: Path, tell: Callable[[float], None]) -> int:
+    def add_dataset(self, folder: Path, report: Callable[[float], None]) -> int:
         """Add what ``write_dataset`` wrote; return the number of GPU samples. Raises StoreError."""
         found = {table: _files(folder, table) for table in (*SMALL, *SAMPLES)}
         for table in (RECORDINGS, NODES, GPUS):
@@ -97,7 +97,7 @@ class Importing:
                     self._renumber(column, table, _reading(found[table]), folder)
             samples = 0
             for done, (table, files) in enumerate(found.items()):
-                tell(done / len(found))
+                report(done / len(found))
                 if files:
                     count = self._add_table(table, files, folder)
                     samples += count if table is GPU_SAMPLES else 0
