@@ -258,7 +258,7 @@ class Link:
             channel.write(MAGIC + b"".join(map(encode, messages)))
             await asyncio.wait((*tasks, reconnecting), return_when=asyncio.FIRST_COMPLETED)
             if reconnecting.done():
-                raise LaunchError("reconnecting to fetch frames that couldn't be recorded")
+                raise LaunchError("there is room again; reconnecting to fetch the frames kept on the node")
             next(filter(asyncio.Task.done, tasks)).result()
         except WireError as error:
             raise LaunchError(clean(f"the agent sent an invalid message: {error}")) from None

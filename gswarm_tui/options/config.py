@@ -1,4 +1,4 @@
-"""Config file: presets in TOML, whose keys are the flags' names."""
+"""Config file: default values of flags in TOML, with the flags' names as keys."""
 
 from __future__ import annotations
 

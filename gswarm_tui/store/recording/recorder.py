@@ -192,7 +192,7 @@ class Recorder:
             room = self._waiting_bytes < self._keep_bytes // 2
         error = self._error
         if error and behind:
-            error += f"; {len(behind):,} nodes keep their newer frames"
+            error += f"; newer frames wait on {len(behind):,} node{'s' * (len(behind) > 1)}"
         if error and waiting and self._closed:
             error += f"; {waiting:,} events could not be saved"
         return RecorderStatus(
