@@ -14,6 +14,9 @@ import pytest
 from tests.agent_pythons import VERSIONS, agent_pythons
 from tests.cluster.standin import NoCompiler, build
 
+UMASK = os.umask(0o022)
+os.umask(UMASK)
+
 # How long an example takes says nothing on a busy machine. The long form is for an hour of one's own:
 # pytest tests/unit -m hypothesis --hypothesis-profile=long
 hypothesis.settings.register_profile("short", deadline=None)
@@ -88,10 +91,8 @@ def _seconds_of_unit_tests(stats: dict[str, list[Any]]) -> float:
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
     """A command run inside a test makes its files private by the process's umask: not those of the next."""
-    before = os.umask(0o022)
-    os.umask(before)
     yield
-    os.umask(before)
+    os.umask(UMASK)
 
 
 @pytest.fixture(scope="session", autouse=True)

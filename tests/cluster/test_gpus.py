@@ -44,7 +44,7 @@ def not_measured(terminal: Terminal, node: str) -> str:
     terminal.press("Enter")
     terminal.wait_for(f"{node}  ● live")
     terminal.press("BTab")
-    screen = terminal.wait_for("why")
+    screen = terminal.wait_for(re.compile("scope +reason"))
     terminal.press("f")
     terminal.wait_for("nodes 4/4")
     return screen

@@ -53,6 +53,7 @@ def users(cluster: Cluster) -> Iterator[Mapping[str, int]]:
         ssh = home / ".ssh"
         ssh.mkdir(mode=0o700, parents=True)
         shutil.copy(cluster.home / ".ssh" / "authorized_keys", ssh)
+        home.parent.chmod(0o755)
         for path in (home, ssh, ssh / "authorized_keys"):
             os.chown(path, IDS[name], IDS[name])
     lines = [f"{name}:x:{number}:{number}::{homes[name]}:/bin/bash\n" for name, number in IDS.items()]
