@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.options.arguments import Options
-from gswarm_tui.run import build, log_file
+from gswarm_tui.run import build, event_loop, log_file
 from gswarm_tui.run.plan import Plan, require_terminal
 from gswarm_tui.slurm import hosts
 from gswarm_tui.slurm.jobs import Slurm
@@ -40,7 +40,7 @@ def run_app(options: Options, plan: Plan, words: Sequence[str], chosen: Interrup
     require_terminal(sys.stdin, sys.stdout)
     gc.disable()  # until the first paint: collections cost 5 % of the CPU of all imports, and free nothing
     try:
-        return asyncio.run(watch(options, plan, words, log_file.begin(), chosen))
+        return event_loop.run(watch(options, plan, words, log_file.begin(), chosen))
     finally:
         gc.enable()
 

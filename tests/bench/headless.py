@@ -23,6 +23,7 @@ from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Channel, Launcher, allow_many_files
 from gswarm_tui.link.clock import steady_wall_clock
 from gswarm_tui.link.link import Clocks, Link
+from gswarm_tui.run import event_loop
 from gswarm_tui.run.lifetime import delay_garbage_collection
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
@@ -111,4 +112,4 @@ async def _record(journal: Path, where: Path, interval_ms: int, path: Path, name
 
 if __name__ == "__main__":
     _, to, source, every, database, *nodes = sys.argv
-    asyncio.run(_record(Path(to), Path(source), int(every), Path(database), nodes))
+    event_loop.run(_record(Path(to), Path(source), int(every), Path(database), nodes))
