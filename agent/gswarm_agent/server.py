@@ -523,7 +523,7 @@ def serve(
 def stream(
     make_probe: Callable[[], Probe], simulated: bool = False, memory_mib: float = STREAM_MEMORY_MIB
 ) -> int:
-    """Serve the head on standard streams until it disconnects or a signal comes; return an exit status.
+    """Serve the head on standard streams until it disconnects or a signal arrives; return an exit status.
 
     ``make_probe`` is called while the head's start is on its way.
     """
