@@ -24,7 +24,7 @@ THREADS = 2
 """Threads while a query runs, else one: with two, the recorder's own statements take 0.4 more CPU."""
 MEMORY = "1GB"
 ADDRESS_SPACE = 3 * 1024**3
-"""What all queries together may allocate, DuckDB's own blocks included."""
+"""Memory limit of all queries together, DuckDB's own blocks included."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 

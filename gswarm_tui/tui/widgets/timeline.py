@@ -26,7 +26,7 @@ PLAYING, PAUSED, ENDED = "►", "‖", "■"
 
 @dataclass(frozen=True)
 class TimelineState:
-    """What a timeline shows. Times are Unix seconds; ``pointed`` is the time under the mouse."""
+    """Content of a timeline. Times are Unix seconds; ``pointed`` is the time under the mouse."""
 
     start: float
     end: float
