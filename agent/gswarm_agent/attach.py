@@ -119,11 +119,26 @@ def _connect_or_start(name: str, tops: Sequence[str], serve: Serve) -> tuple[_so
         time.sleep(_RETRY_S)
 
 
-def connect(folder: Folder) -> _socket.socket:
-    """Return a connection to the process that serves a folder. Raises OSError."""
+def connect(folder: Folder, timeout_s: float = _TIMEOUT_S) -> _socket.socket:
+    """Return a connection to the process that serves a folder.
+
+    Raises:
+        TimeoutError: the process accepts no connections, and those that wait fill its queue.
+        OSError: no process serves the folder.
+    """
+    import struct
+
     connection = _socket.socket(_socket.AF_UNIX)
+    layout = struct.Struct("@ll")  # struct timeval: seconds and microseconds
+    limit = layout.pack(int(timeout_s), int(timeout_s % 1 * 1e6))
     try:
+        # Not a timeout of Python's: its socket would be non-blocking, and a full queue an error at once.
+        connection.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, limit)
         connection.connect(folder.address())
+        connection.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, bytes(layout.size))
+    except BlockingIOError:
+        connection.close()
+        raise TimeoutError(f"the process that serves {folder.path} doesn't answer") from None
     except OSError:
         connection.close()
         raise

@@ -147,7 +147,9 @@ def send(name: str, values: Mapping[str, Value], recording: str = "", top: str =
 def _send_to(folder: Folder, data: bytes) -> Optional[str]:
     """Return why the agent of a folder refused a mark; empty if it took it, None if no agent runs."""
     try:
-        connection = connect(folder)
+        connection = connect(folder, _TIMEOUT_S)
+    except TimeoutError:
+        return "its agent doesn't answer"
     except OSError:
         return None
     with connection:

@@ -24,11 +24,11 @@ LONGEST_REQUEST = 64 * 1024
 _TIMEOUT_S = 10.0
 
 
-def connect(folder: Folder) -> socket.socket:
-    """Return a connection to the process that serves a folder. Raises OSError."""
+def connect(folder: Folder, timeout_s: float = _TIMEOUT_S) -> socket.socket:
+    """Return a connection to the process that serves a folder. Raises OSError, TimeoutError if it hangs."""
     import socket
 
-    return socket.socket(fileno=attach.connect(folder).detach())
+    return socket.socket(fileno=attach.connect(folder, timeout_s).detach())
 
 
 def is_own(connection: socket.socket) -> bool:

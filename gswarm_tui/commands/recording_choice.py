@@ -12,7 +12,7 @@ from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, print_notice, quote
 from gswarm_tui.control import registry
-from gswarm_tui.control.client import running_heads
+from gswarm_tui.control.client import describe_hang, running_heads
 from gswarm_tui.control.source import RunningSource
 from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.run import build
@@ -71,6 +71,8 @@ def open_source(db: Path | None, environ: Mapping[str, str]) -> QuerySource:
     while True:
         for head in running_heads(environ):
             if head.records(path):
+                if head.hangs:
+                    raise FileInUseError(describe_hang(head))
                 return RunningSource(head, path)
         try:
             return FileSource(path)

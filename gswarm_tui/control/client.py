@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gswarm_agent.folder import Folder
 from gswarm_agent.mark import MarkError
 from gswarm_agent.requests import connect, is_own
 from gswarm_tui.control import registry
@@ -34,7 +35,8 @@ class Head:
     """A running gswarm-tui of this user on this machine; ``path`` is its recording, None without one.
 
     ``uid`` is the recording's id, ``started_at`` is Unix time in seconds, ``nodes`` are those watched. Its
-    private folder is ``name`` in ``parent_folder``.
+    private folder is ``name`` in ``parent_folder``. A head that ``hangs`` doesn't answer: it is suspended or
+    stuck, and its recording is the one that it noted when it started.
     """
 
     pid: int
@@ -44,6 +46,7 @@ class Head:
     nodes: tuple[str, ...]
     parent_folder: str
     name: str
+    hangs: bool = False
 
     def records(self, path: Path) -> bool:
         """Return whether the head records into this file, also under another name."""
@@ -53,32 +56,47 @@ class Head:
 
 
 def running_heads(environ: Mapping[str, str]) -> list[Head]:
-    """Return the running heads that answer in time, the newest first."""
+    """Return the running heads, the newest first and those that hang last."""
     heads = []
     for folder in registry.running_folders(registry.parent_folders(environ)):
         with contextlib.suppress(OSError, MessageError, KeyError, TypeError, ValueError):
-            with contextlib.closing(Connection(connect(folder), TIMEOUT_S)) as connection:
-                status = connection.request({"want": "status"})
-            path = None if status["path"] is None else Path(status["path"])
-            heads.append(
-                Head(
-                    status["pid"],
-                    path,
-                    status["uid"],
-                    status["started_at"],
-                    tuple(status["nodes"]),
-                    folder.top,
-                    folder.name,
-                )
-            )
+            try:
+                heads.append(_query_status(folder))
+            except TimeoutError:
+                heads.append(_hanging_head(folder))
     return sorted(heads, key=lambda head: -head.started_at)
 
 
+def _query_status(folder: Folder) -> Head:
+    with contextlib.closing(Connection(connect(folder, TIMEOUT_S), TIMEOUT_S)) as connection:
+        status = connection.request({"want": "status"})
+    path = None if status["path"] is None else Path(status["path"])
+    nodes = tuple(status["nodes"])
+    return Head(status["pid"], path, status["uid"], status["started_at"], nodes, folder.top, folder.name)
+
+
+def _hanging_head(folder: Folder) -> Head:
+    pid = int(folder.name)
+    path, uid = registry.recording_of(pid) or (None, "")
+    return Head(pid, path, uid, 0.0, (), folder.top, folder.name, hangs=True)
+
+
+def describe_hang(head: Head) -> str:
+    """Explain that a head doesn't answer, and what to do about it."""
+    return (
+        f"{head.path or 'nothing'} is being recorded by gswarm-tui, process {head.pid}, which doesn't "
+        f"answer; if it is suspended, resume it with kill -CONT {head.pid}, else end it with "
+        f"kill -9 {head.pid}"
+    )
+
+
 def describe_missing_reply(head: Head) -> str:
-    """Explain why a head sent no reply: it ended, or it closed the connection."""
+    """Explain why a head sent no reply: it hangs, it ended, or it closed the connection."""
     subject = f"the gswarm-tui that records {head.path or 'nothing'}"
     try:
         connect_to(head, TIMEOUT_S).close()
+    except TimeoutError:
+        return describe_hang(head)
     except OSError:
         return f"{subject} ended before it replied; run the command again"
     return f"{subject} closed the connection without a reply; run the command again"
@@ -86,9 +104,13 @@ def describe_missing_reply(head: Head) -> str:
 
 def send_mark(head: Head, name: str, values: Mapping[str, int | float | str]) -> None:
     """Set a mark in a head's recording, now. Raises MarkError."""
+    if head.hangs:
+        raise MarkError(describe_hang(head))
     try:
         with contextlib.closing(connect_to(head, TIMEOUT_S)) as connection:
             reply = connection.request({"want": "mark", "name": name, "values": dict(values)})
+    except TimeoutError:
+        raise MarkError(describe_hang(head)) from None
     except (OSError, MessageError):
         raise MarkError(describe_missing_reply(head)) from None
     if "error" in reply:
@@ -96,11 +118,15 @@ def send_mark(head: Head, name: str, values: Mapping[str, int | float | str]) ->
 
 
 def connect_to(head: Head, timeout_s: float | None) -> Connection:
-    """Connect to a head. Raises OSError if it has ended."""
+    """Connect to a head. Raises OSError if it has ended, TimeoutError if it hangs."""
     for folder in registry.running_folders((head.parent_folder,)):
         if folder.name == head.name:
-            with contextlib.suppress(OSError):
-                return Connection(connect(folder), timeout_s)
+            try:
+                return Connection(connect(folder, TIMEOUT_S), timeout_s)
+            except TimeoutError:
+                raise
+            except OSError:
+                break
     raise ConnectionRefusedError("it has ended")
 
 

@@ -59,7 +59,7 @@ def _notes_folder() -> Path:
     return state_folder() / "recording"
 
 
-def leave_note(path: Path) -> Path | None:
+def leave_note(path: Path, uid: str) -> Path | None:
     """Note that this process records into a file; return the note, to be removed at the end."""
     folder, host = _notes_folder(), socket.gethostname()
     note = folder / f"{host}-{os.getpid()}.json"
@@ -70,8 +70,17 @@ def leave_note(path: Path) -> Path | None:
             if not Path(f"/proc/{pid}").exists():
                 old.unlink(missing_ok=True)
         note.touch(0o600)
-        note.write_text(json.dumps({"path": str(path), "host": host, "pid": os.getpid()}))
+        note.write_text(json.dumps({"path": str(path), "uid": uid, "host": host, "pid": os.getpid()}))
         return note
+    return None
+
+
+def recording_of(pid: int) -> tuple[Path, str] | None:
+    """Return the file and the uid of the recording that a head on this machine noted; None without a note."""
+    note = _notes_folder() / f"{socket.gethostname()}-{pid}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        recording = json.loads(note.read_text())
+        return Path(recording["path"]), str(recording["uid"])
     return None
 
 

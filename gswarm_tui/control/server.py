@@ -58,7 +58,7 @@ class ControlServer:
         self._hub = hub
         self._recording = recording
         self._folder, self._lock = registry.register(registry.parent_folders(environ))
-        self._note = None if recording is None else registry.leave_note(recording.path)
+        self._note = None if recording is None else registry.leave_note(recording.path, recording.uid)
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
         self._queries = 0

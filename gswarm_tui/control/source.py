@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gswarm_tui.control.client import Connection, Head, connect_to, describe_missing_reply
+from gswarm_tui.control.client import Connection, Head, connect_to, describe_hang, describe_missing_reply
 from gswarm_tui.control.messages import MessageError
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QueryError, Result
@@ -39,6 +39,8 @@ class RunningSource:
     def _send(self, sql: str, values: tuple[object, ...]) -> Result:
         try:
             connection = connect_to(self._head, None)
+        except TimeoutError:
+            raise StoreError(describe_hang(self._head)) from None
         except OSError:
             raise StoreError(describe_missing_reply(self._head)) from None
         with self._lock:

@@ -499,11 +499,11 @@ async def test_file_recorded_on_another_machine_names_it(
 
 
 def test_next_head_removes_notes_of_killed_ones(environ: Mapping[str, str], path: Path) -> None:
-    first = registry.leave_note(path)
+    first = registry.leave_note(path, "")
     assert first is not None
     left = first.with_name(first.name.replace(str(os.getpid()), "4194305"))  # more than a pid can be
     first.rename(left)
-    assert registry.leave_note(path) == first
+    assert registry.leave_note(path, "") == first
     assert not left.exists()
     assert first.stat().st_mode & 0o777 == 0o600
 
