@@ -7,12 +7,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gswarm_tui.analysis import comparison
 from gswarm_tui.analysis.summary import summarize
+from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import open_session, parse_reference
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
+
+if TYPE_CHECKING:
+    from gswarm_tui.printing.formats import OutputOptions
 
 
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -41,12 +46,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     with Progress("summarising the runs") as progress:
         for number, word in enumerate(arguments.runs):
             progress.report(number / len(arguments.runs))
-            found.append(_run(word, arguments.db, environ))
+            found.append(_run(word, arguments.db, form, environ))
     runs = _with_distinct_labels(found)
     if form.format != "table":
         formats.write(comparison.comparison_result(runs), form)
         return 0
-    with formats.text_out(form) as out:
+    with formats.text_out(form.out) as out:
         table = comparison.comparison_table(runs)
         left_out = show(table.names, table.rows, out, right=table.right)
         if left_out:
@@ -57,8 +62,11 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _run(word: str, db: Path | None, environ: Mapping[str, str]) -> comparison.ComparedRun:
+def _run(
+    word: str, db: Path | None, form: OutputOptions, environ: Mapping[str, str]
+) -> comparison.ComparedRun:
     with open_session(word, None if parse_reference(word).file else db, environ) as (source, period):
+        check_output_file(form.out, force=form.force, recording=source.path)
         summary = summarize(source, period)
         if summary.whole is None:
             raise UserError(f"{period.name} in {printable(str(source.path))} has no GPU samples to compare.")

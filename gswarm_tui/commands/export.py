@@ -11,13 +11,14 @@ from typing import TextIO
 
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.commands.output_files import file_name, new_file, new_folder, size_of
+from gswarm_tui.commands.output_files import check_output_file, file_name, new_folder, size_of
 from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_reference
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.quantities import file_size, plural
 from gswarm_tui.exchange import csv_export, json_export
 from gswarm_tui.exchange.time_windows import micros
 from gswarm_tui.options.arguments import CommandParser
+from gswarm_tui.printing.formats import text_out
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.transfer.parquet import Slice, write_dataset
@@ -48,7 +49,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if kind == "parquet":
             written = _parquet(source, sampled, target, arguments.force)
         else:
-            with new_file(target, force=arguments.force, unlike=source.path) as out:
+            check_output_file(target, force=arguments.force, recording=source.path)
+            with text_out(target) as out:
                 written = _text(source, sampled, arguments.table, kind, out)
     print(printable(f"{target}: {written}, {file_size(size_of(target))}"))
     if running := [period.name for period in sampled if period.ended_at is None]:

@@ -7,29 +7,29 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
 
 from gswarm_tui.common.errors import UserError, printable
-from gswarm_tui.printing.formats import atomic_file
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.transfer.parquet import is_dataset
 
 
-@contextlib.contextmanager
-def new_file(path: Path, *, force: bool, unlike: Path) -> Iterator[TextIO]:
-    """Open a file that becomes ``path`` when the block succeeds; with ``force`` it replaces another.
-
-    ``unlike`` is the recording, which must not be overwritten.
+def check_output_file(path: Path | None, *, force: bool, recording: Path) -> None:
+    """Refuse an output file before the work begins; None is standard output.
 
     Raises:
-        UserError: ``path`` exists, or its folder doesn't.
-        StoreError: writing failed.
+        UserError: ``path`` exists and there is no ``force``, it is a folder or the recording, or its folder
+            doesn't exist.
     """
+    if path is None:
+        return
     _check_folder(path)
-    if path.exists() and not path.is_dir() and not force:
+    if path.is_dir():
+        raise UserError(f"{_shown(path)} is a folder; name a file in it with -o.")
+    if not path.exists():
+        return
+    if recording.exists() and path.samefile(recording):
+        raise UserError(f"{_shown(path)} is the recording itself; name another file with -o.")
+    if not force:
         raise UserError(f"{_shown(path)} exists; name another file with -o, or replace it with --force.")
-    with atomic_file(path, unlike) as part, part.open("w", encoding="utf-8", newline="") as out:
-        yield out
 
 
 @contextlib.contextmanager
@@ -40,6 +40,8 @@ def new_folder(path: Path, *, force: bool) -> Iterator[Path]:
         UserError: ``path`` exists, its folder doesn't, or ``force`` would delete other files.
         StoreError: writing failed.
     """
+    from gswarm_tui.store.transfer.parquet import is_dataset  # with numpy, which most commands don't need
+
     _check_folder(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"{_shown(path)} is a file, but Parquet is written to a folder; name one with -o.")

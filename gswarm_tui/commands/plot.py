@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gswarm_tui.commands.output_files import file_name
+from gswarm_tui.commands.output_files import check_output_file, file_name
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import print_notice, printable
 from gswarm_tui.options.arguments import CommandParser
@@ -15,7 +15,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Plot a session into files. Raises UserError, StoreError."""
     parser = CommandParser(
         "plot",
-        "[SESSION] [-o FILE.pdf|png|svg ...] [--metric util,power,...]",
+        "[SESSION] [-o FILE.pdf|png|svg ...] [--force] [--metric util,power,...]",
         "Plot a session: heatmaps of GPUs over time, curves over all GPUs, marks and events.",
     )
     add_session(parser)
@@ -35,6 +35,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     ):
         parser.add_argument(option, action="append", default=[], metavar="NAMES", help=what)
     parser.add_argument("--max", action="store_true", help="plot the maximum of each bin, not the mean")
+    parser.add_argument("--force", action="store_true", help="replace existing files")
     arguments = parser.read(args)
 
     from gswarm_tui.plotting.figure import draw, require_suffix
@@ -48,11 +49,14 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     chosen = bool(arguments.metric or arguments.heatmap or arguments.curve)
     values = [name for words in arguments.value for part in words.split(",") if (name := part.strip())]
     with open_session(arguments.session, arguments.db, environ) as (source, period):
+        files = files or [Path(f"{file_name(period.name)}.pdf")]
+        for path in files:
+            check_output_file(path, force=arguments.force, recording=source.path)
         how = MAX if arguments.max else MEAN
         with Progress(f"reading {printable(period.name)}"):
             material = load_plot_data(source, period, choices, values, how, all_of_them=chosen)
-    for path in files or [Path(f"{file_name(period.name)}.pdf")]:
-        with atomic_file(path, unlike=source.path) as part, Progress(f"drawing {printable(path.name)}"):
+    for path in files:
+        with atomic_file(path) as part, Progress(f"drawing {printable(path.name)}"):
             part.write_bytes(draw(material, None, path.suffix[1:].lower()))
         print(path)
     if material.running:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gswarm_agent import __version__
-from gswarm_tui.commands.output_files import file_name
+from gswarm_tui.commands.output_files import check_output_file, file_name
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import UserError, print_notice, printable
 from gswarm_tui.options.arguments import CommandParser
@@ -17,11 +17,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Write the report of a session. Raises UserError, StoreError."""
     parser = CommandParser(
         "report",
-        "[SESSION] [-o FILE.html]",
+        "[SESSION] [-o FILE.html] [--force]",
         "Write a session's report: one HTML page with plots, figures, events and settings.",
     )
     add_session(parser)
     parser.add_argument("-o", dest="out", metavar="FILE", help=".html file (default: SESSION.html here)")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     arguments = parser.read(args)
     out = None if arguments.out is None else Path(arguments.out).expanduser()
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
@@ -31,13 +32,12 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     from gswarm_tui.printing.progress import Progress
     from gswarm_tui.reporting.report import build_report
 
-    with (
-        open_session(arguments.session, arguments.db, environ) as (source, period),
-        Progress(f"reading and drawing {printable(period.name)}"),
-    ):
-        report = build_report(source, period, datetime.now(UTC).replace(tzinfo=None), None, __version__)
-    path = out or Path(f"{file_name(period.name)}.html")
-    with atomic_file(path, unlike=source.path) as part:
+    with open_session(arguments.session, arguments.db, environ) as (source, period):
+        path = out or Path(f"{file_name(period.name)}.html")
+        check_output_file(path, force=arguments.force, recording=source.path)
+        with Progress(f"reading and drawing {printable(period.name)}"):
+            report = build_report(source, period, datetime.now(UTC).replace(tzinfo=None), None, __version__)
+    with atomic_file(path) as part:
         part.write_text(report.html(), encoding="utf-8")
     print(path)
     if report.running:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 from gswarm_tui.analysis import periods, session_list
+from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import open_source
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser
@@ -22,6 +23,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = parser.read(args)
     form = formats.parse_output_options(arguments)
     with closing(open_source(arguments.db, environ)) as source:
+        check_output_file(form.out, force=form.force, recording=source.path)
         found = periods.load_sessions(source)
         listed = found or periods.load_recordings(source)
         if not listed:
@@ -29,9 +31,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         with Progress(f"summarising {printable(str(source.path))}") as progress:
             entries = session_list.list_periods(source, listed, progress.report)
         if form.format != "table":
-            formats.write(session_list.period_result(entries if found else []), form, unlike=source.path)
+            formats.write(session_list.period_result(entries if found else []), form)
             return 0
-        with formats.text_out(form, unlike=source.path) as out:
+        with formats.text_out(form.out) as out:
             if not found:
                 out.write(f"{printable(str(source.path))} has no sessions. Its recordings:\n\n")
             table = session_list.period_table(entries)

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import open_source
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.options.arguments import CommandParser, parse
@@ -52,6 +53,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     with closing(_RecordingSource(open_source(arguments.db, environ), environ)) as source:
         if interactive:
             return _open_screen(source, environ)
+        check_output_file(output.out, force=output.force, recording=source.path)
         for number, statement in enumerate(statements):
             if number:
                 print()
@@ -100,7 +102,7 @@ def _print_result(source: QuerySource, statement: str, output: OutputOptions) ->
                 first = next(result.batches, [])
                 progress.hide()
                 result = Result(result.names, result.types, chain([first], result.batches), result.close)
-            formats.write(result, output, unlike=source.path)
+            formats.write(result, output)
         finally:
             result.close()
 

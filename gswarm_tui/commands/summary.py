@@ -17,6 +17,7 @@ from gswarm_tui.analysis.summary import (
     processes_result,
     summarize,
 )
+from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import add_session, open_session
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
 from gswarm_tui.options.arguments import CommandParser
@@ -45,6 +46,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         hint = nearest(arguments.by, WAYS) or f"; use one of {', '.join(WAYS)}"
         raise UserError(f"--by: {quote(arguments.by)} isn't a grouping{hint}.")
     with open_session(" ".join(arguments.session), arguments.db, environ) as (source, period):
+        check_output_file(form.out, force=form.force, recording=source.path)
         doing = f"summarising {printable(period.name)}"
         if form.format != "table":
             with Progress(doing):
@@ -53,14 +55,14 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
                     if arguments.by == PROCESS
                     else figures_result(source, period, arguments.by or "")
                 )
-            formats.write(answer, form, unlike=source.path)
+            formats.write(answer, form)
             return 0
         with Progress(doing):
             summary = summarize(source, period)
             listed = processes(source, period) if arguments.by == PROCESS else []
         if summary.whole is None:
             raise UserError(_no_samples(source.path, period))
-        with formats.text_out(form, unlike=source.path) as out:
+        with formats.text_out(form.out) as out:
             out.write(f"{printable(period.name)} · {printable(str(source.path))}\n")
             _show(summary, listed, arguments.by, out, form.every)
     return 0

@@ -75,18 +75,12 @@ def parse_output_options(arguments: argparse.Namespace) -> OutputOptions:
     return OutputOptions(chosen or "table", out, arguments.every, arguments.force)
 
 
-def write(result: Result, options: OutputOptions, *, unlike: Path | None = None) -> None:
-    """Print a result, or write it to a file that appears only when complete.
-
-    ``unlike`` is the recording, which must not be overwritten. Raises UserError, StoreError.
-    """
+def write(result: Result, options: OutputOptions) -> None:
+    """Print a result, or write it to a file that appears only when complete. Raises StoreError."""
     if options.out is None:
         _WRITERS[options.format](result, sys.stdout, options.every)
         return
-    if options.out.is_file() and not options.force and not _same(options.out, unlike):
-        file = printable(str(options.out))
-        raise UserError(f"{file} exists; name another file with -o, or replace it with --force.")
-    with atomic_file(options.out, unlike) as part:
+    with atomic_file(options.out) as part:
         if options.format == "parquet":
             from gswarm_tui.store.transfer.parquet import write_parquet
 
@@ -97,22 +91,18 @@ def write(result: Result, options: OutputOptions, *, unlike: Path | None = None)
 
 
 @contextlib.contextmanager
-def text_out(options: OutputOptions, unlike: Path | None = None) -> Iterator[TextIO]:
-    """Open standard output, or a file that appears only when complete. Raises UserError, StoreError."""
-    if options.out is None:
+def text_out(path: Path | None) -> Iterator[TextIO]:
+    """Open standard output, or a file that appears only when complete. Raises StoreError."""
+    if path is None:
         yield sys.stdout
         return
-    with atomic_file(options.out, unlike) as part, part.open("w", encoding="utf-8") as out:
+    with atomic_file(path) as part, part.open("w", encoding="utf-8", newline="") as out:
         yield out
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path, unlike: Path | None = None) -> Iterator[Path]:
-    """Create a temporary file that replaces ``path`` on success. Raises UserError, StoreError."""
-    if _same(path, unlike):
-        raise UserError(f"{printable(str(path))} is the recording itself; name another file with -o.")
-    if path.is_dir():
-        raise UserError(f"{printable(str(path))} is a folder; name a file in it with -o.")
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Create a temporary file that replaces ``path`` on success. Raises StoreError."""
     try:
         # A random name: in a shared folder, others could have put a link at a predictable one.
         with tempfile.NamedTemporaryFile(
@@ -126,10 +116,6 @@ def atomic_file(path: Path, unlike: Path | None = None) -> Iterator[Path]:
             part.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"{path} can't be written: {error.strerror or error}") from error
-
-
-def _same(path: Path, other: Path | None) -> bool:
-    return other is not None and path.exists() and path.samefile(other)
 
 
 def _write_table(result: Result, out: TextIO, every: bool) -> None:

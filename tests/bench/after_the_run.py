@@ -72,7 +72,7 @@ def _plots(options: BenchOptions, day: Path, runs: int) -> Iterator[Figure]:
         ("report of a day of 64 GPUs", day, "report", "day.html", None),
     ):
         made = options.folder / out
-        words = [word, "day", "--db", str(path), "-o", str(made)]
+        words = [word, "day", "--db", str(path), "-o", str(made), "--force"]
         took, peaks = zip(*(command(words) for _ in range(runs)), strict=True)
         yield Figure(f"{what}, the whole command", statistics.median(took), "s", goal)
         yield Figure("  its memory", max(peaks), "MiB")

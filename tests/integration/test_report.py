@@ -248,7 +248,7 @@ def test_report_command_writes_the_page(
     ("words", "sentence"),
     [
         (["-o", "x.pdf"], "x.pdf doesn't end in .html; name an HTML file with -o."),
-        (["-o", "/nowhere/x.html"], "/nowhere/x.html can't be written: No such file or directory."),
+        (["-o", "/nowhere/x.html"], "no folder /nowhere; create it, or name another one with -o."),
         (["nothing"], 'has no session "nothing"'),
         (["evaluation", "training"], 'unexpected argument "training" after gswarm-tui report; see --help.'),
     ],
@@ -256,7 +256,7 @@ def test_report_command_writes_the_page(
 def test_report_mistake_prints_one_sentence(
     training: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
 ) -> None:
-    assert cli.main(["report", "--db", str(training), *words]) == (1 if "/nowhere" in sentence else 2)
+    assert cli.main(["report", "--db", str(training), *words]) == 2
     assert sentence in capsys.readouterr().err
 
 

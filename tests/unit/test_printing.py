@@ -281,22 +281,6 @@ def test_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     formats.write(answer({"a": "INTEGER"}, (1,)), OutputOptions("csv", path))
     assert path.read_text() == "a\n1\n"
     assert [file.name for file in tmp_path.iterdir()] == ["x.csv"]
-
-
-def test_output_overwrites_only_with_force_and_never_the_recording(tmp_path: Path) -> None:
-    there, recording = tmp_path / "there.csv", tmp_path / "run.duckdb"
-    there.write_text("mine")
-    recording.write_text("recording")
-    with pytest.raises(UserError, match="exists; name another file with -o, or replace it with --force"):
-        formats.write(answer({"a": "INTEGER"}), OutputOptions("csv", there))
-    assert there.read_text() == "mine"
-    formats.write(answer({"a": "INTEGER"}), OutputOptions("csv", there, force=True))
-    assert there.read_text() == "a\n"
-    with pytest.raises(UserError, match="is the recording itself"):
-        formats.write(answer({"a": "INTEGER"}), OutputOptions("csv", recording, force=True), unlike=recording)
-    assert recording.read_text() == "recording"
-    with pytest.raises(UserError, match="is a folder"):
-        formats.write(answer({"a": "INTEGER"}), OutputOptions("csv", tmp_path))
     with pytest.raises(StoreError, match="can't be written: No such file"):
         formats.write(answer({"a": "INTEGER"}), OutputOptions("csv", tmp_path / "none" / "x.csv"))
 
