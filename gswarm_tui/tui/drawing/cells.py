@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
@@ -133,13 +133,6 @@ def _pairs(colours: Palette) -> tuple[Glyphs, list[Style]]:
     return np.array(glyphs), [*styles, colours.role("text")]
 
 
-_CPU, _MEMORY, _IOWAIT, _NET_IN, _NET_OUT = (
-    HOST_COLUMNS.index(name)
-    for name in ("cpu_pct", "memory_used_mib", "cpu_iowait_pct", "net_rx_mb_s", "net_tx_mb_s")
-)
-_IB_IN, _IB_OUT = HOST_COLUMNS.index("ib_rx_mb_s"), HOST_COLUMNS.index("ib_tx_mb_s")
-
-
 @dataclass(frozen=True, eq=False)
 class DrawingContext:
     """Colours, time, cursor and width for drawing the heatmap."""
@@ -153,21 +146,16 @@ class DrawingContext:
 
 def host_text(name: str, host: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> str:
     """Format a host value of the widest layout; traffic is the fabric's where it is measured, in GB/s."""
+    value = dict(zip(HOST_COLUMNS, host.tolist(), strict=True))
     if name == "cpu":
-        return quantities.percent(host[_CPU])
+        return quantities.percent(value["cpu_pct"])
     if name == "iowait":
-        return quantities.percent(host[_IOWAIT])
+        return quantities.percent(value["cpu_iowait_pct"])
     if name == "mem":
-        return (
-            quantities.mebibytes(host[_MEMORY]).removesuffix("iB")
-            if np.isfinite(host[_MEMORY])
-            else quantities.DASH
-        )
-    pairs = ((host[_IB_IN], host[_IB_OUT]), (host[_NET_IN], host[_NET_OUT]))
-    came, went = next((pair for pair in pairs if np.isfinite(pair).all()), pairs[1])
-    return "/".join(
-        quantities.DASH if np.isnan(rate) else numbers.digits(rate / 1000) for rate in (came, went)
-    )
+        return quantities.mebibytes(value["memory_used_mib"]).removesuffix("iB")
+    fabric, network = ((value[f"{kind}_rx_mb_s"], value[f"{kind}_tx_mb_s"]) for kind in ("ib", "net"))
+    rates = fabric if np.isfinite(fabric).all() else network
+    return "/".join(quantities.DASH if np.isnan(rate) else numbers.digits(rate / 1000) for rate in rates)
 
 
 def ranks_text(node: NodeState) -> str:
@@ -178,46 +166,12 @@ def ranks_text(node: NodeState) -> str:
     return f"{min(ranks)}–{max(ranks)}" if len(set(ranks)) > 1 else str(ranks[0])
 
 
-def line_key(picture: HeatmapData, layout: Layout, line: int, pen: DrawingContext) -> Hashable:
-    """Return a key that changes exactly when the line looks different."""
-    rows = [row for part in layout.nodes_on(line) for row in part]
-    if not rows:
-        return ()
-    names = tuple(picture.nodes[row].name for row in rows)
-    cells = picture.shown[rows] if layout.zoom <= Zoom.NUMBERS else picture.steps[rows]
-    standings = tuple(picture.standings[row] for row in rows)
-    troubles: tuple[str, ...] = ()
-    if any(standing is not Standing.LIVE for standing in standings):
-        words = full_status if layout.zoom is Zoom.ROWS else short_status
-        troubles = tuple(
-            words(picture.nodes[row], standing, pen.now)
-            for row, standing in zip(rows, standings, strict=True)
-        )
-    sparks = tuple(pen.spark(row).tobytes() for row in rows) if layout.spark else ()
-    extras: Hashable = ()
-    if layout.zoom is Zoom.ROWS:
-        node = picture.nodes[rows[0]]
-        extras = (
-            ranks_text(node) if layout.rank else "",
-            tuple(host_text(name, node.host) for name in layout.hosts),
-        )
-    cursor = pen.cursor if pen.cursor is not None and pen.cursor[0] in rows else None
-    return (
-        names,
-        cells.tobytes(),
-        picture.dim[rows].tobytes(),
-        picture.present[rows].tobytes(),
-        troubles,
-        sparks,
-        extras,
-        cursor,
-    )
-
-
 def draw_line(picture: HeatmapData, layout: Layout, line: int, pen: DrawingContext) -> Strip:
-    """Draw a line of the heatmap."""
+    """Draw a line of the heatmap; blank below its last line."""
     parts = layout.nodes_on(line)
     drawing = _Drawing(picture, layout, pen)
+    if not parts[0]:
+        return drawing.strip()
     drawing.margin(parts[0])
     if layout.zoom is Zoom.HALVES:
         drawing.put_runs(halves(picture, parts[0], parts[1], pen.cursor, pen.colours))
@@ -259,7 +213,7 @@ class _Drawing:
 
     def margin(self, rows: list[int]) -> None:
         wide = self._layout.margin
-        if self._layout.name or not rows:
+        if self._layout.name:
             self.put(" " * wide, self._text)
             return
         name = clip_left(clean(self._picture.nodes[rows[0]].name), wide - 3)

@@ -10,19 +10,13 @@ import numpy.typing as npt
 from gswarm_agent.frame import GpuFacts, HostFacts
 from gswarm_agent.metrics import GPU_BY_NAME, GPU_COLUMNS, HOST_BY_NAME, HOST_COLUMNS, Metric
 from gswarm_tui.common.units import nice_ceiling, shown_unit
-from gswarm_tui.fleet.history import Floats, binned
+from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
+from gswarm_tui.tui.drawing.curve import in_bins, window
 from gswarm_tui.tui.drawing.ramp import Buckets, buckets, fractions, top_of, tops
 
 SPARK_S = 300.0
 FRESH = (Standing.LIVE, Standing.STALE)
-
-
-def metric_named(name: str) -> tuple[Metric, bool]:
-    """Return a metric of the catalogue, and whether it belongs to the host."""
-    if name in GPU_BY_NAME:
-        return GPU_BY_NAME[name], False
-    return HOST_BY_NAME[name], True
 
 
 class HeatmapData:
@@ -35,7 +29,8 @@ class HeatmapData:
     """
 
     def __init__(self, metric: str) -> None:
-        self.metric, self.of_host = metric_named(metric)
+        self.of_host = metric in HOST_BY_NAME
+        self.metric: Metric = {**GPU_BY_NAME, **HOST_BY_NAME}[metric]
         self.nodes: Sequence[NodeState] = ()
         self.standings: list[Standing] = []
         self.values: Floats = np.empty((0, 1))
@@ -131,21 +126,9 @@ class HeatmapData:
         if history is None:
             return np.full(bins, -1, dtype=np.int8)
         column = (HOST_COLUMNS if self.of_host else GPU_COLUMNS).index(self.metric.name)
-        size = SPARK_S / bins
-        end = (now // size + 1) * size
-        times, values = history.series(column, since=end - SPARK_S)
+        frame = window(now, SPARK_S, bins)
+        times, values = history.series(column, since=frame.start)
         values = values[:, ~self._not_mine[row, : values.shape[1]]]
         top = np.nanmax(self._tops[row]) if np.isfinite(self._tops[row]).any() else self.top
         scaled = fractions(self.metric, values.astype(np.float64), top).astype(np.float32)
-        return buckets(_without_gaps(binned(times, scaled, end - SPARK_S, end, bins), node.interval_s / size))
-
-
-def _without_gaps(means: Floats, bins: float) -> Floats:
-    """Fill empty bins between samples that are ``bins`` apart with the previous mean."""
-    filled = means.copy()
-    for place in range(1, len(means) if bins > 1 else 0):
-        if np.isnan(means[place]):
-            recent = means[max(0, place - int(np.ceil(bins))) : place]
-            measured = recent[np.isfinite(recent)]
-            filled[place] = measured[-1] if len(measured) else np.nan
-    return filled
+        return buckets(in_bins(times, scaled, frame, node.interval_s))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from gswarm_tui.fleet.node import NodeState
-from gswarm_tui.tui.drawing.cells import Cursor, DrawingContext, draw_line, line_key, ranks_text
+from gswarm_tui.tui.drawing.cells import Cursor, DrawingContext, draw_line, ranks_text
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import NAME_LONGEST, Layout, LayoutRequest, Zoom, choose_layout
 from gswarm_tui.tui.drawing.numbers import cell_width
@@ -58,10 +58,8 @@ class Heatmap(ScrollView, can_focus=False):
         self._rows: dict[str, int] = {}
         self._names: tuple[str, ...] = ()
         self._widths = (1, 1)
-        self._keys: dict[int, Hashable] = {}
         self._strips: dict[int, Strip] = {}
-        self._sparks: dict[str, tuple[float, Buckets]] = {}
-        self._drawn_for: Hashable = ()
+        self._sparks: dict[str, tuple[tuple[float, int], Buckets]] = {}
 
     # What is shown
 
@@ -71,7 +69,7 @@ class Heatmap(ScrollView, can_focus=False):
         self._sparks.clear()
 
     def reset(self) -> None:
-        """Drop the drawn lines of another fleet or time."""
+        """Drop the sparklines of another fleet or time."""
         self._sparks.clear()
 
     def show_nodes(
@@ -88,7 +86,7 @@ class Heatmap(ScrollView, can_focus=False):
         elif self.at[1] is None and self._counts(row):
             self.at = (self.at[0], 0)  # its agent has just connected
         self._plan()
-        self._refresh_lines(now)
+        self._refresh_lines()
 
     def _plan(self) -> None:
         nodes = self.picture.nodes
@@ -125,63 +123,44 @@ class Heatmap(ScrollView, can_focus=False):
             self._widths = longest, min(longest, distinct_end(cleaned))
         return self._widths
 
-    def _refresh_lines(self, now: float) -> None:
-        """Redraw the lines that look different now."""
-        pen = self._pen(now)
-        drawn_for = (self.layout_plan, pen.width, pen.colours, self.picture.metric.name)
-        if drawn_for != self._drawn_for:
-            self._drawn_for = drawn_for
-            self._sparks.clear()
-            self._keys.clear()
-            self._strips.clear()
-            self.refresh()
-        self._compare(self._visible, pen)
-
-    @property
-    def _visible(self) -> range:
-        """The visible lines."""
-        top = round(self.scroll_y)
-        return range(top, min(top + self.size.height, self.layout_plan.lines))
-
-    def _compare(self, lines: Iterable[int], pen: DrawingContext) -> None:
-        """Redraw those of these lines that look different now."""
-        top = round(self.scroll_y)
-        for line in lines:
-            key = line_key(self.picture, self.layout_plan, line, pen)
-            if self._keys.get(line) != key:
-                self._keys[line] = key
-                self._strips.pop(line, None)
+    def _refresh_lines(self) -> None:
+        """Draw the visible lines, and show those that look different now."""
+        top, pen = round(self.scroll_y), self._pen()
+        before, self._strips = self._strips, {}
+        for line in range(top, top + self.size.height):
+            known, strip = before.get(line), draw_line(self.picture, self.layout_plan, line, pen)
+            if known == strip:
+                self._strips[line] = known
+            else:
+                self._strips[line] = strip
                 self.refresh(Region(0, line - top, self.size.width, 1))
 
-    def _pen(self, now: float) -> DrawingContext:
+    def _pen(self) -> DrawingContext:
+        now = self._now()
         return DrawingContext(
             palette(self.app.theme), now, self.cursor, self.size.width, partial(self._spark, now)
         )
 
     def _spark(self, now: float, row: int) -> Buckets:
         """Return a node's sparkline; all nodes' are updated together every few seconds."""
-        period = now // SPARK_EVERY_S
+        bins = self.layout_plan.spark
+        drawn_for = now // SPARK_EVERY_S, bins
         name = self.picture.nodes[row].name
         known = self._sparks.get(name)
-        if known is None or known[0] != period:
-            known = self._sparks[name] = (period, self.picture.spark(row, now, self.layout_plan.spark))
+        if known is None or known[0] != drawn_for:
+            known = self._sparks[name] = (drawn_for, self.picture.spark(row, now, bins))
         return known[1]
 
     def render_line(self, y: int) -> Strip:
-        """Draw a line, or return it from the cache."""
+        """Draw a line, or return the drawn one."""
         line = y + round(self.scroll_y)
-        if line >= self.layout_plan.lines or not self.picture.nodes:
-            return Strip.blank(self.size.width, palette(self.app.theme).role("text"))
         if line not in self._strips:
-            pen = self._pen(self._now())
-            self._keys.setdefault(line, line_key(self.picture, self.layout_plan, line, pen))
-            self._strips[line] = draw_line(self.picture, self.layout_plan, line, pen)
+            self._strips[line] = draw_line(self.picture, self.layout_plan, line, self._pen())
         return self._strips[line]
 
     def notify_style_update(self) -> None:
         """Drop drawn lines when the theme changes."""
         super().notify_style_update()
-        self._keys.clear()
         self._strips.clear()
 
     def on_resize(self, event: Resize) -> None:
@@ -204,12 +183,9 @@ class Heatmap(ScrollView, can_focus=False):
 
     def point_at(self, node: str, gpu: int | None) -> None:
         """Move the cursor to a GPU."""
-        before, self.at, visible = self.cursor, (node, gpu), self._visible
+        self.at = (node, gpu)
         self._show_cursor()
-        ends = {
-            self.layout_plan.place(cursor[0])[0] for cursor in (before, self.cursor) if cursor is not None
-        }
-        self._compare(ends if visible == self._visible else self._visible, self._pen(self._now()))
+        self._refresh_lines()
         self.post_message(self.Pointed())
 
     def _show_cursor(self) -> None:
