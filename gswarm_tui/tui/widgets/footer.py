@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from textual.events import Resize
+from textual.strip import Strip
+from textual.widget import Widget
 
 from gswarm_tui.tui.actions import LIVE, Action, footer_of, is_typed, key_name
-from gswarm_tui.tui.drawing.spans import Line, Span, measure
-from gswarm_tui.tui.widgets.lines import Bar
+from gswarm_tui.tui.drawing.spans import Line, Span, drawn, measure
 
 
 def footer_line(screen: str, cells: int, mode: str = LIVE, *, typing: bool = False) -> Line:
@@ -43,7 +43,7 @@ def _click(action: Action) -> str:
     return f"screen.{call}" if action.screens else f"app.{call}"
 
 
-class Footer(Bar):
+class Footer(Widget):
     """Clickable keys of a screen."""
 
     DEFAULT_CSS = "Footer { dock: bottom; height: 1; }"
@@ -58,11 +58,9 @@ class Footer(Bar):
         """Show the keys of a mode, or those that work while typing."""
         if (mode, typing) != (self._mode, self._typing):
             self._mode, self._typing = mode, typing
-            self._fit(self.size.width)
+            self.refresh()
 
-    def on_resize(self, event: Resize) -> None:
-        """Fit the keys into the width."""
-        self._fit(event.size.width)
-
-    def _fit(self, cells: int) -> None:
-        self.show(footer_line(self._screen_name, cells, self._mode, typing=self._typing))
+    def render_line(self, y: int) -> Strip:
+        """Draw the keys that fit."""
+        line = footer_line(self._screen_name, self.size.width, self._mode, typing=self._typing)
+        return drawn(tuple(line), self.size.width, self.app.theme)
