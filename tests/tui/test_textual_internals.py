@@ -37,7 +37,6 @@ def parameters(function: Callable[..., Any]) -> list[str]:
         (LinuxDriver, "_sigtstp_application", ["self", "_"], "driver.py: Ctrl-Z in the event loop"),
         (LinuxDriver, "suspend_application_mode", ["self"], "driver.py: resuming after SIGSTOP"),
         (LinuxDriver, "resume_application_mode", ["self"], "driver.py: resuming after SIGSTOP"),
-        (TextArea, "_on_key", ["self", "event"], "text_area.py: Enter and Tab of the SQL editor"),
         (TextArea, "update_suggestion", ["self"], "widgets/editor.py: completion follows the cursor"),
     ],
 )
@@ -97,7 +96,7 @@ async def test_forwarded_keys_are_marked() -> None:
 
 
 def test_private_names_of_textual_appear_only_in_their_package() -> None:
-    private = {"_compositor", "_display", "_driver", "_must_signal_resume", "_sigtstp_application", "_on_key"}
+    private = {"_compositor", "_display", "_driver", "_must_signal_resume", "_sigtstp_application"}
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.parent == HOME:
             continue

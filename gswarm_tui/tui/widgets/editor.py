@@ -8,11 +8,12 @@ from typing import ClassVar
 
 from rich.style import Style
 from rich.text import Text
+from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
 from textual.message import Message
+from textual.widgets import TextArea
 
 from gswarm_tui.tui.drawing.themes import palette
-from gswarm_tui.tui.textual_internals.text_area import HookedTextArea
 from gswarm_tui.tui.widgets.completion import KEYWORDS, SqlCompleter
 
 _TOKENS = re.compile(
@@ -21,7 +22,7 @@ _TOKENS = re.compile(
 )
 
 
-class Editor(HookedTextArea):
+class Editor(TextArea):
     """Editor for SQL. Enter after a semicolon at the end submits the query, elsewhere it starts a line.
 
     Tab completes the word before the cursor from ``matches``, and tries the next one when pressed again.
@@ -32,7 +33,11 @@ class Editor(HookedTextArea):
         background: $surface; scrollbar-size-vertical: 1; }
     Editor .text-area--cursor-line { background: $surface; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "screen.back", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "screen.back", show=False),
+        Binding("enter", "submit", show=False, priority=True),
+        Binding("tab", "complete", show=False, priority=True),
+    ]
 
     class Submitted(Message):
         """Run the query."""
@@ -57,12 +62,11 @@ class Editor(HookedTextArea):
         self.text = text
         self.move_cursor(self.document.end)
 
-    def take_key(self, key: str) -> bool:
-        """Submit with Enter, complete with Tab."""
-        if key == "enter" and self.cursor_location == self.document.end and self.text.rstrip().endswith(";"):
-            self.post_message(self.Submitted())
-            return True
-        return key == "tab" and self._complete()
+    def action_submit(self) -> None:
+        """Submit the query, or leave the key to Textual where it starts a line."""
+        if self.cursor_location != self.document.end or not self.text.rstrip().endswith(";"):
+            raise SkipAction
+        self.post_message(self.Submitted())
 
     def update_suggestion(self) -> None:
         """Find the completions of the word before the cursor (a hook of Textual's)."""
@@ -75,22 +79,21 @@ class Editor(HookedTextArea):
             self.matches = matches
             self.post_message(self.MatchesChanged())
 
-    def _complete(self) -> bool:
-        """Complete the word, or replace the last completion by the next; whether there was one."""
+    def action_complete(self) -> None:
+        """Complete the word, or replace the last completion by the next; without one, leave the key."""
         line, column = self.cursor_location
         if self._tried is not None and self._tried[:2] == (self.text, (line, column)):
             matches = self._tried[2]
         else:
             matches = self.matches
         if not matches:
-            return False
+            raise SkipAction
         start = column
         text = self.document.get_line(line)
         while start and (text[start - 1].isalnum() or text[start - 1] == "_"):
             start -= 1
         self.replace(matches[0], (line, start), (line, column))
         self._tried = self.text, self.cursor_location, [*matches[1:], matches[0]]
-        return True
 
     def action_cursor_up(self, select: bool = False) -> None:
         """Move up; from the first line, recall the previous query."""
