@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from textual import events
-from textual._compositor import CompositorUpdate
+from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.geometry import Size
 from textual.widgets import Input
 
@@ -78,9 +78,9 @@ async def test_outdated_resize_is_ignored() -> None:
 async def test_redraw_repairs_an_overwritten_screen(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     app, seen = app_on(scene(2, 2, 60)), Screen(100, 30)
 
-    def display(_: object, drawn: CompositorUpdate | None) -> None:
+    def display(_: object, drawn: LayoutUpdate | ChopsUpdate | None) -> None:
         if drawn is not None:
-            seen.write(app._written_cells.frame(drawn, app.console) or "")
+            seen.write(app._written_cells.frame(drawn, app.console))
 
     monkeypatch.setattr(app, "_display", display)
     async with app.run_test(size=(100, 30)) as pilot:

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
-from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
@@ -95,11 +95,11 @@ def strips(draw: st.DrawFn, width: int) -> Strip:
 frames = st.lists(st.tuples(strips(CUT), strips(WIDE - CUT)), min_size=HIGH, max_size=HIGH)
 
 
-def layout(frame: list[tuple[Strip, Strip]]) -> CompositorUpdate:
+def layout(frame: list[tuple[Strip, Strip]]) -> LayoutUpdate:
     return LayoutUpdate(list(frame), Region(0, 0, WIDE, HIGH))
 
 
-def chops(frame: list[tuple[Strip, Strip]], spans: list[tuple[int, int, int]]) -> CompositorUpdate:
+def chops(frame: list[tuple[Strip, Strip]], spans: list[tuple[int, int, int]]) -> ChopsUpdate:
     return ChopsUpdate([{0: left, CUT: right} for left, right in frame], spans, [[CUT, WIDE]] * HIGH)
 
 
@@ -111,7 +111,7 @@ def test_terminal_shows_the_last_of_any_frames(drawn: list[list[tuple[Strip, Str
     terminal, screen = TerminalCells(), DirtyTerminal()
     for number, frame in enumerate(drawn):
         update = chops(frame, EVERYWHERE) if number else layout(frame)
-        screen.take(terminal.frame(update, CONSOLE) or "")
+        screen.take(terminal.frame(update, CONSOLE))
         assert screen.lines == shown([Strip.join(pair) for pair in frame])
     assert terminal.frame(chops(drawn[-1], EVERYWHERE), CONSOLE) == ""
 
@@ -121,8 +121,8 @@ def test_only_the_updated_part_is_compared(
     before: list[tuple[Strip, Strip]], after: list[tuple[Strip, Strip]]
 ) -> None:
     terminal, screen = TerminalCells(), DirtyTerminal()
-    screen.take(terminal.frame(layout(before), CONSOLE) or "")
-    screen.take(terminal.frame(chops(after, [(1, CUT + 1, WIDE)]), CONSOLE) or "")
+    screen.take(terminal.frame(layout(before), CONSOLE))
+    screen.take(terminal.frame(chops(after, [(1, CUT + 1, WIDE)]), CONSOLE))
     want = [Strip.join(pair) for pair in before]
     want[1] = Strip.join([before[1][0], after[1][1]])
     assert screen.lines == shown(want)
@@ -143,7 +143,7 @@ def test_forgotten_cells_are_written_again() -> None:
     frame = [(Strip([Segment("gpu01", None)]), Strip([Segment("  98   ", STYLES[3])]))] * HIGH
     terminal.frame(layout(frame), CONSOLE)
     terminal.forget()
-    screen.take(terminal.frame(chops(frame, EVERYWHERE), CONSOLE) or "")
+    screen.take(terminal.frame(chops(frame, EVERYWHERE), CONSOLE))
     assert screen.lines == shown([Strip.join(pair) for pair in frame])
 
 
@@ -153,7 +153,7 @@ def test_ramp_in_256_colours_is_monotonic_and_readable(theme: str, kind: str) ->
     ramp = Strip([Segment("5", palette(theme).role(f"{kind}{step}")) for step in range(BUCKETS)])
     console = Console(color_system="256", force_terminal=True)
     screen = Screen(BUCKETS, 1)
-    screen.write(TerminalCells().frame(LayoutUpdate([[ramp]], Region(0, 0, BUCKETS, 1)), console) or "")
+    screen.write(TerminalCells().frame(LayoutUpdate([[ramp]], Region(0, 0, BUCKETS, 1)), console))
     cells = [tuple(luminance(parsed(f"#{part}")) for part in (cell.fg, cell.bg)) for cell in screen.line(0)]
     light = [ground if kind == "heat" else text for text, ground in cells]
     steps = list(dict.fromkeys(light))

@@ -108,17 +108,15 @@ class TerminalCells:
     def changes(self, drawn: RenderableType | None) -> RenderableType | None:
         """Return an update that writes only changed cells; anything else is returned unchanged."""
         update: object = drawn
-        return ChangedCells(self, update) if isinstance(update, CompositorUpdate) else drawn
-
-    def frame(self, update: CompositorUpdate, console: Console) -> str | None:
-        """Return the text to write for an update, None for an unknown kind."""
-        if isinstance(update, LayoutUpdate):
-            strips = _all_of(update)
-        elif isinstance(update, ChopsUpdate):
-            strips = _those_in(update)
-        else:
+        if isinstance(update, (LayoutUpdate, ChopsUpdate)):
+            return ChangedCells(self, update)
+        if isinstance(update, CompositorUpdate):
             self.forget()
-            return None
+        return drawn
+
+    def frame(self, update: LayoutUpdate | ChopsUpdate, console: Console) -> str:
+        """Return the text to write for an update."""
+        strips = _all_of(update) if isinstance(update, LayoutUpdate) else _those_in(update)
         pen = _CellWriter(_SYSTEMS[console.color_system or "truecolor"])
         for y, x, strip in strips:
             chars, inks = pen.cells(strip)
@@ -131,13 +129,12 @@ class TerminalCells:
 class ChangedCells(CompositorUpdate):
     """Update that writes only changed cells."""
 
-    def __init__(self, terminal: TerminalCells, update: CompositorUpdate) -> None:
+    def __init__(self, terminal: TerminalCells, update: LayoutUpdate | ChopsUpdate) -> None:
         self._terminal, self._update = terminal, update
 
     def render_segments(self, console: Console) -> str:
         """Return the text to write."""
-        text = self._terminal.frame(self._update, console)
-        return self._update.render_segments(console) if text is None else text
+        return self._terminal.frame(self._update, console)
 
     def __rich__(self) -> str:
         """Return nothing: Textual never prints an update with Rich."""
