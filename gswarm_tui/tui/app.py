@@ -14,18 +14,18 @@ from gswarm_tui.common.errors import RecordingUnreadableError
 from gswarm_tui.common.quantities import age, clock, plural
 from gswarm_tui.common.time_input import TimeInputError, parse_start, split_start
 from gswarm_tui.fleet.events import SessionStarted
-from gswarm_tui.fleet.sessions import Session, suggest_name
+from gswarm_tui.fleet.sessions import suggest_name
 from gswarm_tui.hub import Hub
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import LIVE, PAST
 from gswarm_tui.tui.feeds import LiveFeed, PastFeed
-from gswarm_tui.tui.fleet_viewer import FleetOptions, FleetViewer
-from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, PickDialog
+from gswarm_tui.tui.screens.dialogs import ConfirmDialog, FormDialog, FormField, PickDialog, ask
+from gswarm_tui.tui.viewer import Viewer, ViewerOptions
 
 INTERVALS_MS = (MIN_INTERVAL_MS, 200, 500, 1000, 2000, 5000, 10_000, 30_000, MAX_INTERVAL_MS)
 
 
-class GswarmApp(FleetViewer):
+class GswarmApp(Viewer):
     """App over a running hub.
 
     It never starts or stops links or the recorder: the caller does, once the first screen is ``painted`` and
@@ -38,7 +38,7 @@ class GswarmApp(FleetViewer):
         hub: Hub,
         *,
         past: Callable[[], Player] | None = None,
-        **options: Unpack[FleetOptions],
+        **options: Unpack[ViewerOptions],
     ) -> None:
         super().__init__(LiveFeed(hub), LIVE, **options)
         self.hub = hub
@@ -113,14 +113,14 @@ class GswarmApp(FleetViewer):
     def action_faster(self) -> None:
         """Sample more often."""
         now = self.hub.fleet.interval_ms
-        self._set_interval(max((ms for ms in INTERVALS_MS if ms < now), default=INTERVALS_MS[0]))
+        self._sample_every(max((ms for ms in INTERVALS_MS if ms < now), default=INTERVALS_MS[0]))
 
     def action_slower(self) -> None:
         """Sample less often."""
         now = self.hub.fleet.interval_ms
-        self._set_interval(min((ms for ms in INTERVALS_MS if ms > now), default=INTERVALS_MS[-1]))
+        self._sample_every(min((ms for ms in INTERVALS_MS if ms > now), default=INTERVALS_MS[-1]))
 
-    def _set_interval(self, interval_ms: int) -> None:
+    def _sample_every(self, interval_ms: int) -> None:
         self.hub.set_interval(interval_ms)
         self.show_notice(f"sampling every {interval_ms / 1000:g} s")
         self.update_view()
@@ -129,20 +129,20 @@ class GswarmApp(FleetViewer):
 
     def action_start_session(self) -> None:
         """Ask for a session's name and start time, and start it."""
-        self.push_screen(
+        ask(
+            self,
             FormDialog(
                 "start session",
-                [
-                    FormField(
-                        "name", suggest_name(s.name for s in self.hub.fleet.sessions.sessions.values())
-                    ),
-                    FormField(
-                        "started", self._suggested_start(), "now, 30s ago, 2m ago, 14:05", self._start_error
-                    ),
-                ],
+                [FormField("name", self._next_name()), self._time_field("started")],
             ),
             self._start_session,
         )
+
+    def _next_name(self) -> str:
+        return suggest_name(session.name for session in self.hub.fleet.sessions.sessions.values())
+
+    def _time_field(self, label: str) -> FormField:
+        return FormField(label, self._suggested_start(), "now, 30s ago, 2m ago, 14:05", self._parse_start)
 
     def _suggested_start(self) -> str:
         """Return "now", or the time that is shown while looking back."""
@@ -153,26 +153,24 @@ class GswarmApp(FleetViewer):
         )
         return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
-    def _start_error(self, text: str) -> str:
+    def _parse_start(self, text: str) -> float:
+        """Return a time of this recording. Raises TimeInputError."""
         now = self.hub.now()
-        try:
-            at = parse_start(text, now, self.timezone)
-        except TimeInputError as wrong:
-            return str(wrong)
+        at = parse_start(text, now, self.timezone)
         if at < self.hub.started_at:
-            return f"recording began {clock(now - self.hub.started_at)} ago; choose a later time"
-        return ""
+            raise TimeInputError(
+                f"recording began {clock(now - self.hub.started_at)} ago; choose a later time"
+            )
+        return at
 
-    def _start_session(self, answer: tuple[str, ...] | None) -> None:
-        if answer is None:
-            return
+    def _start_session(self, answer: tuple[str, ...]) -> None:
         line, started = answer
         name, since = split_start(line)
-        if since and self._start_error(since):
-            name, since = line.strip(), ""
-        taken = (s.name for s in self.hub.fleet.sessions.sessions.values())
-        at = parse_start(since or started, self.hub.now(), self.timezone)
-        name = name or suggest_name(taken)
+        try:
+            at = self._parse_start(since or started)
+        except TimeInputError:
+            name, at = line.strip(), self._parse_start(started)
+        name = name or self._next_name()
         ago = self.hub.now() - at
         session_id = self.hub.start_session(name, started_at=at)
         if self.player is not None:
@@ -200,18 +198,14 @@ class GswarmApp(FleetViewer):
         elif len(running) == 1:
             self._stop_session(running[0].session_id)
         else:
-            self.push_screen(
-                PickDialog("stop which session?", [self._option(s) for s in running]), self._stop_session
-            )
+            options = [(s.session_id, f"{clock(s.seconds(self.hub.now()))}  {s.name}") for s in running]
+            ask(self, PickDialog("stop which session?", options), self._stop_session)
 
-    def _option(self, session: Session) -> tuple[str, str]:
-        return session.session_id, f"{clock(session.seconds(self.hub.now()))}  {session.name}"
-
-    def _stop_session(self, session_id: str | None) -> None:
-        session = self.hub.fleet.sessions.sessions.get(session_id or "")
-        if session is None or not session.running:
+    def _stop_session(self, session_id: str) -> None:
+        session = self.hub.fleet.sessions.sessions[session_id]
+        if not session.running:
             return
-        self.hub.stop_session(session.session_id)
+        self.hub.stop_session(session_id)
         self.show_notice(f"stopped {session.name} after {clock(session.seconds(self.hub.now()))}")
         self.update_view()
 
@@ -219,29 +213,20 @@ class GswarmApp(FleetViewer):
 
     def action_mark(self) -> None:
         """Ask for a mark's name, values and time, and set it."""
-        self.push_screen(
+        ask(
+            self,
             FormDialog(
                 "mark a moment",
                 [
-                    FormField("name", "", 'for example "epoch 3"', self._name_error),
-                    FormField("values", "", "loss=1.2 acc=0.9, or none", self._values_error),
-                    FormField(
-                        "at", self._suggested_start(), "now, 30s ago, 2m ago, 14:05", self._start_error
-                    ),
+                    FormField("name", "", 'for example "epoch 3"', lambda text: checked(text, {})),
+                    FormField("values", "", "loss=1.2 acc=0.9, or none", _values),
+                    self._time_field("at"),
                 ],
             ),
             self._mark,
         )
 
-    def _name_error(self, text: str) -> str:
-        return _mark_error(lambda: checked(text, {}))
-
-    def _values_error(self, text: str) -> str:
-        return _mark_error(lambda: checked("mark", _values(text)))
-
-    def _mark(self, answer: tuple[str, ...] | None) -> None:
-        if answer is None:
-            return
+    def _mark(self, answer: tuple[str, ...]) -> None:
         name, detail = checked(answer[0], _values(answer[1]))
         made = self.hub.mark(name, detail, at=parse_start(answer[2], self.hub.now(), self.timezone))
         if self.player is not None:
@@ -262,7 +247,8 @@ class GswarmApp(FleetViewer):
             self.request_quit("quit")
             return
         names = ", ".join(s.name for s in running[:5]) + (" …" if len(running) > 5 else "")
-        self.push_screen(
+        ask(
+            self,
             ConfirmDialog(
                 "quit?",
                 [
@@ -271,7 +257,7 @@ class GswarmApp(FleetViewer):
                 ],
                 "end and quit",
             ),
-            lambda yes: self.request_quit("quit") if yes else None,
+            lambda _: self.request_quit("quit"),
         )
 
     def request_quit(self, reason: str) -> None:
@@ -283,15 +269,8 @@ class GswarmApp(FleetViewer):
 def _values(text: str) -> dict[str, Value]:
     """Parse ``loss=1.2 note="two words"``. Raises MarkError."""
     try:
-        return values_of(shlex.split(text), {})
+        values = values_of(shlex.split(text), {})
     except ValueError:
         raise MarkError("a quotation mark is missing") from None
-
-
-def _mark_error(made: Callable[[], object]) -> str:
-    """Return why a mark is invalid, empty if it is valid."""
-    try:
-        made()
-    except MarkError as error:
-        return str(error)
-    return ""
+    checked("mark", values)
+    return values

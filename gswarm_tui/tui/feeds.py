@@ -17,18 +17,10 @@ class LiveFeed:
     """Feed of the hub's fleet; ``reading`` while the past is being opened."""
 
     def __init__(self, hub: Hub, *, reading: bool = False) -> None:
+        self.fleet = hub.fleet
+        self.started_at = hub.started_at
         self._hub = hub
         self._reading = reading
-
-    @property
-    def fleet(self) -> Fleet:
-        """The hub's fleet."""
-        return self._hub.fleet
-
-    @property
-    def started_at(self) -> float:
-        """Start of this run."""
-        return self._hub.started_at
 
     def now(self) -> float:
         """Return the head's time."""
@@ -45,6 +37,7 @@ class PlayedFeed:
     """Feed of a recording, at its player's position."""
 
     def __init__(self, player: Player, file: str, zone: tzinfo | None) -> None:
+        self.started_at = player.playhead.start
         self._player = player
         self._file = clean(file)
         self._zone = zone
@@ -53,11 +46,6 @@ class PlayedFeed:
     def fleet(self) -> Fleet:
         """The fleet at the player's position."""
         return self._player.fleet
-
-    @property
-    def started_at(self) -> float:
-        """Start of the recording."""
-        return self._player.playhead.start
 
     def now(self) -> float:
         """Return the player's position."""

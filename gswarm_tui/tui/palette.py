@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.widgets import OptionList
 
@@ -16,39 +16,35 @@ from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.actions import QUERY, actions_of
 from gswarm_tui.tui.drawing.legend import meaning
 from gswarm_tui.tui.drawing.text import clean
-from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.base import ViewerApp, ViewerScreen
+from gswarm_tui.tui.screens.node import NodeScreen
 
 
-class PaletteEntry(NamedTuple):
-    """An entry of the palette; ``listed`` ones are shown before a letter is typed."""
-
-    name: str
-    help: str
-    run: Callable[[], object]
-    listed: bool = True
-
-
-def palette_entries(screen: ViewerScreen) -> Iterator[PaletteEntry]:
+def palette_entries(screen: ViewerScreen) -> Iterator[SystemCommand]:
     """Yield the commands that make sense on a screen."""
     app: App[object] = screen.app
     viewer = screen.viewer
     for action in actions_of(screen.SCREEN, viewer.mode):
         if action.palette:
             run = partial(app.run_action, action.name, screen if action.screens else app)
-            yield PaletteEntry(action.help, f"key {action.keys_shown}", run)
+            yield SystemCommand(action.help, f"key {action.keys_shown}", run)
     for theme in THEME_NAMES:
-        yield PaletteEntry(f"Theme {theme}", "colours", partial(setattr, app, "theme", theme), False)
+        yield SystemCommand(f"Theme {theme}", "colours", partial(setattr, app, "theme", theme), False)
     if viewer.mode == QUERY:
         return
     for metric in (*GPU_METRICS, *HOST_METRICS):
         of = "" if metric in GPU_METRICS else "node "
         show = partial(viewer.show_metric, metric.name)
-        yield PaletteEntry(f"Show {of}{metric.label}", meaning(metric), show)
+        yield SystemCommand(f"Show {of}{metric.label}", meaning(metric), show)
     for order in Order:
         show_order = partial(viewer.show_order, order)
-        yield PaletteEntry(f"Sort nodes {order.value}", "order of the heatmap", show_order, False)
+        yield SystemCommand(f"Sort nodes {order.value}", "order of the heatmap", show_order, False)
     for node in viewer.feed.fleet.nodes:
-        yield PaletteEntry(f"Open {clean(node)}", "node", partial(viewer.show_node, node), False)
+        yield SystemCommand(f"Open {clean(node)}", "node", partial(_open_node, viewer, node), False)
+
+
+def _open_node(viewer: ViewerApp, node: str) -> None:
+    viewer.show(NodeScreen(node))
 
 
 class ActionPalette(CommandPalette):
@@ -74,13 +70,13 @@ class ActionProvider(Provider):
     async def discover(self) -> Hits:
         """Yield the listed commands before a letter is typed."""
         for entry in self._entries:
-            if entry.listed:
-                yield DiscoveryHit(entry.name, entry.run, help=entry.help)
+            if entry.discover:
+                yield DiscoveryHit(entry.title, entry.callback, help=entry.help)
 
     async def search(self, query: str) -> Hits:
         """Yield the commands that match the letters."""
         matcher = self.matcher(query)
         for entry in self._entries:
-            score = matcher.match(entry.name)
+            score = matcher.match(entry.title)
             if score > 0:
-                yield Hit(score, matcher.highlight(entry.name), entry.run, help=entry.help)
+                yield Hit(score, matcher.highlight(entry.title), entry.callback, help=entry.help)

@@ -7,13 +7,13 @@ from typing import Unpack
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import REPLAY
 from gswarm_tui.tui.feeds import PlayedFeed
-from gswarm_tui.tui.fleet_viewer import FleetOptions, FleetViewer
+from gswarm_tui.tui.viewer import Viewer, ViewerOptions
 
 
-class ReplayApp(FleetViewer):
+class ReplayApp(Viewer):
     """App over a player; ``file`` names the recording in the header."""
 
-    def __init__(self, player: Player, file: str, **options: Unpack[FleetOptions]) -> None:
+    def __init__(self, player: Player, file: str, **options: Unpack[ViewerOptions]) -> None:
         super().__init__(PlayedFeed(player, file, options.get("timezone")), REPLAY, **options)
         self._first_player = player
 

@@ -1,4 +1,4 @@
-"""Base of all apps: theme, clock, notices and the screens that need only a recording."""
+"""Base of all apps: theme, clock, notices, navigation between screens, and playback of a recording."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack
 
 from gswarm_tui.common.colours import DARK, THEME_NAMES
 from gswarm_tui.common.query_history import QueryHistory
+from gswarm_tui.common.time_input import SEEK_HINT, parse_seek_time
+from gswarm_tui.fleet.order import Order
 from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import bindings_everywhere, possible
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.themes import themes
 from gswarm_tui.tui.palette import ActionPalette, ActionProvider
-from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.base import Feed, ViewerScreen
+from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
+from gswarm_tui.tui.screens.events import EventsScreen
+from gswarm_tui.tui.screens.fleet import FleetScreen
 from gswarm_tui.tui.screens.help import HelpScreen
-from gswarm_tui.tui.screens.host import Feed
+from gswarm_tui.tui.screens.sessions import SessionsScreen
 from gswarm_tui.tui.textual_internals.app import TerminalApp
 from gswarm_tui.tui.textual_internals.driver import hang_up_if_terminal_closed
 
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
 
 UPDATE_EVERY_S = 1.0
 """Ages on the screen grow without new frames."""
+REPEAT_S = 2.0
+"""While playing, going back to an event skips those in the last seconds: they were shown just now."""
 
 
 class ViewerOptions(TypedDict, total=False):
@@ -35,16 +42,23 @@ class ViewerOptions(TypedDict, total=False):
         timezone: Zone of clock times; None is the machine's own.
         open_queries: Opens a connection for queries; None where nothing is recorded.
         history: Earlier queries.
+        title: Name of the job.
+        metric: First metric shown.
     """
 
     theme: str
     timezone: tzinfo | None
     open_queries: Callable[[], RecordingQueries] | None
     history: QueryHistory
+    title: str
+    metric: str
 
 
 class Viewer(TerminalApp):
-    """Shows a ``feed`` in one of ``actions.MODES``. ``run_async`` returns why the app ended."""
+    """Shows a ``feed`` in one of ``actions.MODES``, and controls a ``player``, if it has one.
+
+    ``run_async`` returns why the app ended.
+    """
 
     BINDINGS = bindings_everywhere()
     COMMANDS: ClassVar = {ActionProvider}
@@ -65,7 +79,10 @@ class Viewer(TerminalApp):
         self._query_history = options.get("history") or QueryHistory(None)
         self._sql_state: SqlState | None = None
         self._first_theme = options.get("theme", DARK)
+        self._job = clean(options.get("title", ""))
+        self._first_metric = options.get("metric", "util_pct")
         self._updated_at = 0.0
+        self._update_posted = False
         for each in themes():
             self.register_theme(each)
 
@@ -84,8 +101,16 @@ class Viewer(TerminalApp):
         if self.feed.now() - self._updated_at >= 1.5 * UPDATE_EVERY_S:
             self.update_view()
 
+    def request_update(self) -> None:
+        """Update the view soon, once for all requests that a slow terminal lets pass."""
+        if not self._update_posted and self.screen_stack:
+            self._update_posted = True
+            # Not by the app, which may be waiting for the past.
+            self.screen_stack[0].call_later(self.update_view)
+
     def update_view(self) -> None:
         """Show the feed's present state."""
+        self._update_posted = False
         self._updated_at = self.feed.now()
         if self.screen_stack:
             self.front.update_view()
@@ -94,6 +119,54 @@ class Viewer(TerminalApp):
     def front(self) -> ViewerScreen:
         """The screen in front, or the one behind a dialog."""
         return next(s for s in reversed(self.screen_stack) if isinstance(s, ViewerScreen))
+
+    # Screens
+
+    def get_default_screen(self) -> ViewerScreen:
+        """Start with the fleet's screen."""
+        return FleetScreen(self._job, self._first_metric)
+
+    @property
+    def fleet_screen(self) -> FleetScreen:
+        """The screen behind all others, where a fleet is shown."""
+        first = self.screen_stack[0]
+        assert isinstance(first, FleetScreen)  # noqa: S101 - SqlApp has no action that comes here
+        return first
+
+    def show_metric(self, metric: str) -> None:
+        """Show a metric in the heatmap, by its column name."""
+        self.action_fleet()
+        self.fleet_screen.action_metric(metric)
+
+    def show_order(self, order: Order) -> None:
+        """Sort the heatmap."""
+        self.action_fleet()
+        self.fleet_screen.sort(order)
+
+    def action_fleet(self) -> None:
+        """Show the fleet."""
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    def action_sessions(self) -> None:
+        """Show the sessions."""
+        self.show(SessionsScreen())
+
+    def action_events(self) -> None:
+        """Show the events."""
+        self.show(EventsScreen())
+
+    def action_sql(self) -> None:
+        """Show the SQL screen."""
+        self.show(self.sql_screen())
+
+    def show(self, screen: ViewerScreen) -> None:
+        """Put a screen in front; an open one of its kind closes, and those in front of that."""
+        kinds = [type(each) for each in self.screen_stack]
+        if type(screen) in kinds:
+            for _ in kinds[kinds.index(type(screen)) :]:
+                self.pop_screen()
+        self.push_screen(screen)
 
     def sql_screen(self) -> SqlScreen:
         """Return a SQL screen that shows the last query and its result."""
@@ -128,3 +201,73 @@ class Viewer(TerminalApp):
     def request_quit(self, reason: str) -> None:
         """End the app without a question, as after SIGTERM or when the terminal closes."""
         self.exit(reason)
+
+    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
+        """Rename a session or replace its note; only the live app can."""
+
+    # Playback
+
+    def begin_playing(self, player: Player) -> None:
+        """Play a recording."""
+        self.player = player
+        player.flushed.append(self.request_update)
+        self.run_worker(player.run(), group="player", exclusive=True)
+
+    def end_playing(self) -> None:
+        """Stop playing."""
+        self.player = None
+        self.workers.cancel_group(self, "player")
+
+    def _control(self, change: Callable[[Player], object]) -> None:
+        """Change what is played, and show it."""
+        if self.player is not None:
+            change(self.player)
+            self.update_view()
+
+    async def action_play(self) -> None:
+        """Play or pause."""
+        self._control(Player.toggle)
+
+    def action_step(self, by: int) -> None:
+        """Step to the next or previous interval and pause."""
+        self._control(lambda player: player.step(by))
+
+    def action_skip(self, seconds: int) -> None:
+        """Skip forward or back."""
+        self._control(lambda player: player.skip(seconds))
+
+    def action_jump(self, by: int) -> None:
+        """Go to the next or previous event."""
+        if (player := self.player) is None:
+            return
+        at = player.wanted - (0 if player.playhead.paused or by > 0 else REPEAT_S * player.playhead.speed)
+        stop = player.timeline.after(at) if by > 0 else player.timeline.before(at)
+        if stop is None or stop.at != player.playhead.clamp(stop.at):
+            self.show_notice("no later event" if by > 0 else "no earlier event")
+            return
+        player.seek(stop.at)
+        self.update_view()
+        self.show_notice(stop.description)
+
+    def action_speed(self, by: int) -> None:
+        """Play faster or slower."""
+        self._control(lambda player: player.playhead.change_speed(by))
+
+    async def go_to_time(self, at: float) -> None:
+        """Show the fleet at a time of the recording."""
+        self._control(lambda player: player.seek(at))
+
+    async def action_go_to(self) -> None:
+        """Ask for a time and go there."""
+        dialog = FormDialog("go to time", [FormField("time", "", SEEK_HINT, self._parse_time)])
+        ask(self, dialog, self._go_to)
+
+    def _parse_time(self, text: str) -> float:
+        """Return the time that a text means here. Raises SeekTimeError."""
+        if (player := self.player) is None:
+            return self.feed.now()
+        head = player.playhead
+        return parse_seek_time(text, at=player.now(), start=head.start, end=head.end, timezone=self.timezone)
+
+    def _go_to(self, answer: tuple[str, ...]) -> None:
+        self._control(lambda player: player.seek(self._parse_time(answer[0])))

@@ -10,9 +10,8 @@ from textual.screen import Screen
 from gswarm_tui.tui.actions import ACTIONS, FLEET, LIVE, MODES, QUERY, SCREENS, SESSIONS, SQL, actions_of
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.palette import palette_entries
-from gswarm_tui.tui.screens.base import ViewerScreen
+from gswarm_tui.tui.screens.base import ViewerApp, ViewerScreen
 from gswarm_tui.tui.screens.help import help_lines
-from gswarm_tui.tui.screens.host import ViewerApp
 from gswarm_tui.tui.widgets.footer import footer_line
 from tests.tui.conftest import app_on
 from tests.tui.scene import scene
@@ -92,7 +91,7 @@ async def test_palette_lists_every_action_metric_and_node() -> None:
     async with app.run_test(size=(120, 40)):
         viewer: ViewerApp = app  # the app has all that its screens use
         assert app.front.viewer is viewer
-        offered = {entry.name for entry in palette_entries(app.front)}
+        offered = {entry.title for entry in palette_entries(app.front)}
     for action in ACTIONS:
         live = not action.modes or LIVE in action.modes
         if live and action.palette and (not action.screens or "fleet" in action.screens):

@@ -12,6 +12,7 @@ from gswarm_tui.fleet.events import RecorderStatus
 from gswarm_tui.fleet.order import Order
 from gswarm_tui.tui.app import GswarmApp
 from gswarm_tui.tui.drawing.layout import Zoom
+from gswarm_tui.tui.drawing.themes import palette
 from gswarm_tui.tui.widgets.lines import Canvas
 from tests.tui.conftest import app_on, screen_text
 from tests.tui.scene import Scene, scene
@@ -385,7 +386,7 @@ async def test_gpus_of_others_are_faint_and_not_counted() -> None:
         styles = [
             segment.style for segment in app.fleet_screen.heatmap.render_line(0) if segment.text.strip()
         ]
-        faint = app.fleet_screen.colours.role("faint")
+        faint = palette(app.theme).role("faint")
         assert faint in styles
 
 

@@ -13,7 +13,7 @@ from gswarm_agent.frame import TABLES
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_tui.fleet.events import FrameArrived, NodeIntroduced
 from gswarm_tui.tui.app import GswarmApp
-from gswarm_tui.tui.screens.gpu import PANEL_HEIGHT, grid
+from gswarm_tui.tui.screens.gpu import PANEL_HEIGHT, GpuScreen, grid
 from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.scene import Scene, scene
 
@@ -36,7 +36,7 @@ async def test_gpu_matches_picture(
 ) -> None:
     app = app_on(scene(nodes=2, gpus=8, seconds=120))
     async with app.run_test(size=size) as pilot:
-        app.show_gpu("gpu02", 3)
+        app.show(GpuScreen("gpu02", 3))
         await pilot.pause()
         await pilot.pause()
         matches_picture(app, f"gpu-{size[0]}x{size[1]}")
@@ -45,7 +45,7 @@ async def test_gpu_matches_picture(
 async def test_arrows_cycle_through_all_gpus() -> None:
     app = app_on(scene(nodes=2, gpus=2, seconds=2))
     async with app.run_test(size=(80, 24)) as pilot:
-        app.show_gpu("gpu01", 0)
+        app.show(GpuScreen("gpu01", 0))
         await pilot.pause()
         seen = []
         for _ in range(5):
@@ -61,7 +61,7 @@ async def test_metrics_show_value_unit_and_meaning() -> None:
     report(made, util_pct=50, mem_used_mib=40_960, power_w=350.4, energy_mj=7.2e9, ecc_corrected=3, pstate=2)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
-        app.show_gpu("gpu01", 0)
+        app.show(GpuScreen("gpu01", 0))
         await pilot.press("tab", "tab")
         await pilot.pause()
         assert line_with(app, "GPU util").split()[2:4] == ["50", "%"]
@@ -82,7 +82,7 @@ async def test_missing_metric_shows_its_reason() -> None:
     report(made, util_pct=50)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
-        app.show_gpu("gpu01", 0)
+        app.show(GpuScreen("gpu01", 0))
         await pilot.press("tab", "tab")
         await pilot.pause()
         line = line_with(app, "memory temp")
@@ -104,7 +104,7 @@ async def test_clock_reasons_are_shown_as_text(bits: int, words: str) -> None:
     report(made, clock_reasons=bits)
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
-        app.show_gpu("gpu01", 0)
+        app.show(GpuScreen("gpu01", 0))
         await pilot.pause()
         lines = screen_text(app).splitlines()
         at = lines.index(line_with(app, "clock reasons"))
@@ -116,7 +116,7 @@ async def test_gpu_shows_only_its_processes() -> None:
     (gpu, pid), (_, other) = [(p.gpu, str(p.pid)) for p in made.fleet.nodes["gpu01"].processes][:2]
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
-        app.show_gpu("gpu01", gpu)
+        app.show(GpuScreen("gpu01", gpu))
         await pilot.pause()
         assert pid in screen_text(app)
         assert other not in screen_text(app)
@@ -127,7 +127,7 @@ async def test_gpu_of_a_lost_node_shows_the_reason() -> None:
     made.lose("gpu01", "connection refused", "is sshd up?").advance(3)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
-        app.show_gpu("gpu01", 0)
+        app.show(GpuScreen("gpu01", 0))
         await pilot.pause()
         assert "╳ lost, data 3 s old" in line_with(app, "gpu01:0")
         assert line_with(app, "connection refused")
@@ -137,7 +137,7 @@ async def test_gpu_of_a_lost_node_shows_the_reason() -> None:
 async def test_key_changes_the_plotted_time() -> None:
     app = app_on(scene(nodes=1, gpus=1, seconds=30))
     async with app.run_test(size=(120, 40)) as pilot:
-        app.show_gpu("gpu01", 0)
+        app.show(GpuScreen("gpu01", 0))
         await pilot.pause()
         assert "last 1 min" in screen_text(app)
         assert "−50 s" in screen_text(app)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gswarm_agent.frame import TABLES, Hello, ProcessSample
 from gswarm_tui.fleet.events import FrameArrived, LinkMeasured, NodeIntroduced
 from gswarm_tui.tui.app import GswarmApp
-from gswarm_tui.tui.screens.node import heights
+from gswarm_tui.tui.screens.node import NodeScreen, heights
 from tests.tui.conftest import app_on, line_with, screen_text
 from tests.tui.scene import Scene, scene
 
@@ -31,7 +31,7 @@ async def test_node_matches_picture(
 ) -> None:
     app = app_on(scene(nodes=2, gpus=8, seconds=120))
     async with app.run_test(size=size) as pilot:
-        app.show_node("gpu02", 3)
+        app.show(NodeScreen("gpu02", 3))
         await pilot.pause()
         await pilot.pause()
         matches_picture(app, f"node-{size[0]}x{size[1]}")
@@ -40,7 +40,7 @@ async def test_node_matches_picture(
 async def test_arrows_select_and_reveal_the_plotted_metric() -> None:
     app = app_on(scene(nodes=1, gpus=4, seconds=20))
     async with app.run_test(size=(80, 24)) as pilot:
-        app.show_node("gpu01")
+        app.show(NodeScreen("gpu01"))
         await pilot.pause()
         assert "GPU util 0 to 100 %" in screen_text(app)
         await pilot.press("right", "right")
@@ -56,7 +56,7 @@ async def test_arrows_select_and_reveal_the_plotted_metric() -> None:
 async def test_metric_list_plots_gpu_metrics_and_shows_the_host() -> None:
     app = app_on(scene(nodes=1, gpus=2, seconds=5))
     async with app.run_test(size=(100, 30)) as pilot:
-        app.show_node("gpu01")
+        app.show(NodeScreen("gpu01"))
         await pilot.press("m", "down", "down", "down", "enter")
         await pilot.pause()
         assert "power 0 to 700 W" in screen_text(app)
@@ -68,7 +68,7 @@ async def test_metric_list_plots_gpu_metrics_and_shows_the_host() -> None:
 async def test_enter_opens_the_gpu_and_escape_returns() -> None:
     app = app_on(scene(nodes=1, gpus=4, seconds=5))
     async with app.run_test(size=(100, 30)) as pilot:
-        app.show_node("gpu01")
+        app.show(NodeScreen("gpu01"))
         await pilot.press("down", "down", "enter")
         assert "gpu01:2" in screen_text(app)
         await pilot.press("escape")
@@ -79,7 +79,7 @@ async def test_enter_opens_the_gpu_and_escape_returns() -> None:
 async def test_click_selects_and_second_click_opens_a_gpu() -> None:
     app = app_on(scene(nodes=1, gpus=4, seconds=5))
     async with app.run_test(size=(100, 30)) as pilot:
-        app.show_node("gpu01")
+        app.show(NodeScreen("gpu01"))
         await pilot.pause()
         await pilot.click("#gpus", offset=(30, 4))
         assert line_with(app, "▸   2")
@@ -97,7 +97,7 @@ async def test_unmeasured_metrics_show_a_dash_and_a_reason() -> None:
     made.forget_gpu("gpu01", 1).advance(1)
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
-        app.show_node("gpu01")
+        app.show(NodeScreen("gpu01"))
         await pilot.pause()
         lines = screen_text(app).splitlines()
         assert any(line.split()[:4] == ["1", "–", "–", "–"] for line in lines)
@@ -112,7 +112,7 @@ async def test_lost_node_shows_reason_age_and_remedy() -> None:
     made.lose("gpu02", "connection reset by peer", "is the job over? squeue tells", retry_in=30).advance(5)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
-        app.show_node("gpu02")
+        app.show(NodeScreen("gpu02"))
         await pilot.pause()
         assert "╳ lost, data 5 s old" in line_with(app, "gpu02")
         assert line_with(app, "connection reset by peer")
@@ -128,7 +128,7 @@ async def test_long_remedy_wraps_completely() -> None:
     made.lose("gpu02", "it has no working python3", remedy, retry_in=30).advance(5)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
-        app.show_node("gpu02")
+        app.show(NodeScreen("gpu02"))
         await pilot.pause()
         assert f"retry in 25 s · {remedy}" in " ".join(screen_text(app).split())
         assert line_with(app, "overview")
@@ -140,7 +140,7 @@ async def test_reason_with_wide_characters_wraps_at_spaces() -> None:
     made.lose("gpu02", said.strip(), "ask who runs the cluster", retry_in=30).advance(5)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
-        app.show_node("gpu02")
+        app.show(NodeScreen("gpu02"))
         await pilot.pause()
         lines = [line for line in screen_text(app).splitlines() if "保" in line]
         assert " ".join(" ".join(lines).split()) == said.strip()
@@ -152,7 +152,7 @@ async def test_stale_node_shows_the_age_of_its_data() -> None:
     made.silence("gpu01").advance(7)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
-        app.show_node("gpu01")
+        app.show(NodeScreen("gpu01"))
         await pilot.pause()
         assert "≈ stale, data 7 s old" in line_with(app, "gpu01")
 
@@ -162,11 +162,11 @@ async def test_unconnected_nodes_and_nodes_without_gpus_are_shown() -> None:
     made.connect("gpu01").advance(3)
     app = app_on(made)
     async with app.run_test(size=(100, 30)) as pilot:
-        app.show_node("gpu01")
+        app.show(NodeScreen("gpu01"))
         await pilot.pause()
         assert "no GPUs" in screen_text(app)
         assert "%" in line_with(app, "busiest core")
-        app.show_node("gpu02")
+        app.show(NodeScreen("gpu02"))
         await pilot.pause()
         assert "… connecting" in screen_text(app)
 
@@ -175,7 +175,7 @@ async def test_unconnected_nodes_and_nodes_without_gpus_are_shown() -> None:
 async def test_simulated_is_shown_at_every_width(width: int, recording: bool) -> None:
     app = app_on(scene(nodes=1, gpus=2, seconds=2).recording())
     async with app.run_test(size=(width, 30)) as pilot:
-        app.show_node("gpu01")
+        app.show(NodeScreen("gpu01"))
         await pilot.press("enter")
         for name in ("gpu01:0", "gpu01"):
             title = screen_text(app).splitlines()[0]
@@ -190,7 +190,7 @@ async def test_link_line_shows_clock_and_round_trip() -> None:
     made.hub.publish(LinkMeasured("gpu01", made.time, -0.0123, 0.0008))
     app = app_on(made)
     async with app.run_test(size=(120, 30)) as pilot:
-        app.show_node("gpu01")
+        app.show(NodeScreen("gpu01"))
         await pilot.pause()
         assert "clock −12.3 ms · round trip 0.8 ms" in screen_text(app)
 
@@ -205,7 +205,7 @@ async def test_processes_are_sorted_by_gpu_and_cleaned() -> None:
     made.hub.flush()
     app = app_on(made)
     async with app.run_test(size=(120, 40)) as pilot:
-        app.show_node("gpu01")
+        app.show(NodeScreen("gpu01"))
         await pilot.pause()
         line = line_with(app, "4242")
         assert line.split() == [
@@ -227,7 +227,7 @@ async def test_processes_are_sorted_by_gpu_and_cleaned() -> None:
 async def test_views_fill_the_screen_with_one_part() -> None:
     app = app_on(scene(nodes=1, gpus=8, seconds=30))
     async with app.run_test(size=(80, 24)) as pilot:
-        app.show_node("gpu01")
+        app.show(NodeScreen("gpu01"))
         await pilot.pause()
         assert "busiest core" not in screen_text(app)
         await pilot.press("tab", "tab")
@@ -242,7 +242,7 @@ async def test_views_fill_the_screen_with_one_part() -> None:
 async def test_host_view_fills_the_screen_with_a_time_axis(size: tuple[int, int]) -> None:
     app = app_on(scene(nodes=1, gpus=8, seconds=300))
     async with app.run_test(size=size) as pilot:
-        app.show_node("gpu01")
+        app.show(NodeScreen("gpu01"))
         await pilot.press("tab", "tab")
         await pilot.pause()
         assert line_with(app, " overview ").rstrip(" ─").endswith("last 5 min")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tracemalloc
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from gswarm_tui.tui.drawing.curve import (
     braille_curve,
     in_bins,
     in_bins_by_node,
-    runs,
     time_axis,
     window,
 )
@@ -75,13 +73,6 @@ def test_curves_have_exact_size(values: list[float], height: int) -> None:
     assert [len(line) for line in braille] == [(len(values) + 1) // 2] * height
     for at, value in enumerate(values):
         assert (blocks[-1][at] == " ") == math.isnan(value)
-
-
-@given(st.lists(st.integers(-1, 5), max_size=40))
-def test_runs_cover_all_buckets(buckets: list[int]) -> None:
-    stretches = runs(buckets)
-    assert [b for b, start, end in stretches for _ in range(start, end)] == buckets
-    assert all(a[0] != b[0] for a, b in pairwise(stretches))
 
 
 def test_bins_hold_a_sample_for_one_and_a_half_intervals() -> None:

@@ -148,14 +148,3 @@ def _put(line: list[str], at: int, text: str) -> None:
     if at < 0 or at + len(text) > len(line) or any(c != " " for c in line[at : at + len(text) + 1]):
         return
     line[at : at + len(text)] = text
-
-
-def runs(buckets: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return runs of equal buckets as (bucket, start, end)."""
-    out: list[tuple[int, int, int]] = []
-    start = 0
-    for at in range(1, len(buckets) + 1):
-        if at == len(buckets) or buckets[at] != buckets[start]:
-            out.append((buckets[start], start, at))
-            start = at
-    return out

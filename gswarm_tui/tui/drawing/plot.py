@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from sys import intern
 from typing import NamedTuple
 
@@ -15,9 +16,9 @@ import numpy as np
 
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.fleet.history import Floats
-from gswarm_tui.tui.drawing.curve import Window, block_area, braille_curve, runs, time_axis
+from gswarm_tui.tui.drawing.curve import Window, block_area, braille_curve, time_axis
 from gswarm_tui.tui.drawing.ramp import UNMEASURED, buckets
-from gswarm_tui.tui.drawing.spans import Span, Spans, ink, joined_cells
+from gswarm_tui.tui.drawing.spans import Span, Spans, joined_cells
 from gswarm_tui.tui.drawing.text import clean, clip
 
 LINE = "┊"
@@ -94,6 +95,11 @@ class PlotSeries:
     logarithmic: bool = False
     old: bool = False
 
+    @property
+    def now_role(self) -> str:
+        """Role of the newest value."""
+        return "dim" if self.old else "text"
+
     def named(self, label: str) -> PlotSeries:
         """Return the series with another label."""
         return replace(self, label=label)
@@ -142,12 +148,7 @@ def title(plot: PlotSeries, width: int) -> Spans:
     room = width - LABEL_WIDTH - 1 - len(plot.label) - 2 - len(plot.now)
     tail = plot.note.rjust(room) if len(plot.note) + 2 <= room else " " * max(0, room)
     indent = Span(" " * (LABEL_WIDTH + 1))
-    return indent, Span(plot.label, "dim"), Span("  "), Span(plot.now, now_role(plot)), Span(tail, "dim")
-
-
-def now_role(plot: PlotSeries) -> str:
-    """Return the role of the newest value."""
-    return "dim" if plot.old else "text"
+    return indent, Span(plot.label, "dim"), Span("  "), Span(plot.now, plot.now_role), Span(tail, "dim")
 
 
 def band(plot: PlotSeries, width: int, height: int) -> list[Spans]:
@@ -165,7 +166,7 @@ def band(plot: PlotSeries, width: int, height: int) -> list[Spans]:
             (
                 Span(f"{plot.label if last else '':>{LABEL_WIDTH}} ", "dim"),
                 *_coloured(text[:columns], plot.levels, band_bins(height)),
-                Span(f" {plot.now if last else '':>{NOW_WIDTH}}", now_role(plot)),
+                Span(f" {plot.now if last else '':>{NOW_WIDTH}}", plot.now_role),
             )
         )
     return lines
@@ -201,5 +202,10 @@ def _coloured(text: str, levels: Floats, bins: int) -> tuple[Span, ...]:
     if len(steps) % bins:
         steps = np.append(steps, np.int8(UNMEASURED))
     highest = steps.reshape(-1, bins).max(axis=1)[: len(text)].tolist()
-    # Interned: a screen has thousands of these short runs.
-    return tuple(Span(intern(text[start:end]), ink(step)) for step, start, end in runs(highest))
+    spans, start = [], 0
+    for step, run in groupby(highest):
+        end = start + len(list(run))
+        # Interned: a screen has thousands of these short runs.
+        spans.append(Span(intern(text[start:end]), f"ink{step}"))
+        start = end
+    return tuple(spans)

@@ -12,7 +12,6 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from gswarm_tui.tui.drawing.ramp import BUCKETS
 from gswarm_tui.tui.drawing.text import clip, width
 from gswarm_tui.tui.drawing.themes import palette
 
@@ -42,6 +41,12 @@ def spread(left: Line, right: Line, cells: int) -> list[Span]:
 Spans = tuple[Span, ...]
 
 
+def heading_rule(words: str, cells: int) -> Spans:
+    """Return a rule over the whole width with words near its left end."""
+    rest = "─" * (cells - width(words) - 3)
+    return Span("─", "faint"), Span(f" {words} ", "dim"), Span(rest, "faint")
+
+
 def joined_cells(cells: Iterable[tuple[str, str]]) -> Spans:
     """Return the spans of single characters with roles."""
     return tuple(
@@ -49,22 +54,8 @@ def joined_cells(cells: Iterable[tuple[str, str]]) -> Spans:
     )
 
 
-HEAT = "heat"
-# By bucket, the unmeasured one at -1. Made once: a screen of curves uses thousands of them.
-_INKS = tuple(f"ink{step}" for step in (*range(BUCKETS), -1))
-_HEATS = tuple(f"{HEAT}{step}" for step in (*range(BUCKETS), -1))
 ON_SCREEN = 256
 """Drawn lines in the cache: more than a screen has. A line of a plot takes up to 40 kB."""
-
-
-def ink(bucket: int) -> str:
-    """Return the role of text in a bucket's colour."""
-    return _INKS[bucket]
-
-
-def heat(bucket: int) -> str:
-    """Return the role of text on a bucket's colour."""
-    return _HEATS[bucket]
 
 
 @lru_cache(maxsize=ON_SCREEN)
@@ -80,7 +71,7 @@ def drawn(spans: Spans, cells: int, theme: str, under: str = "") -> Strip:
     for span in spans:
         text = clip(span.text, room)
         style = colours.role(span.role)
-        style = over + style if over and span.role.startswith(HEAT) else style + over
+        style = over + style if over and span.role.startswith("heat") else style + over
         if span.click:
             style += Style.from_meta({"@click": span.click})
         segments.append(Segment(text, style))

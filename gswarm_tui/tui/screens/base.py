@@ -1,23 +1,78 @@
-"""Base of all screens: feed, timeline, footer and updates."""
+"""Base of all screens: feed, timeline, footer and updates; and the app as screens see it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import ClassVar, cast
+from collections.abc import Awaitable, Callable
+from datetime import tzinfo
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from textual.app import ComposeResult
 from textual.events import Event, Resize
 from textual.screen import Screen
 
+from gswarm_tui.fleet.order import Order
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.playback.player import Player
 from gswarm_tui.tui.actions import possible
-from gswarm_tui.tui.drawing.themes import Palette, palette
-from gswarm_tui.tui.screens.host import Feed, ViewerApp
+from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.widgets.footer import Footer
 from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.timeline import Timeline
 from gswarm_tui.tui.widgets.view_bar import ViewBar
+
+if TYPE_CHECKING:
+    from gswarm_tui.analysis.queries import RecordingQueries
+
+
+class Feed(Protocol):
+    """The fleet that screens show, live or recorded. Screens only read it; times are Unix seconds."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The fleet's state; another object after a jump in time."""
+
+    @property
+    def started_at(self) -> float:
+        """Start of the recording, or of the run."""
+
+    def now(self) -> float:
+        """Return the time that is shown."""
+
+    def state(self) -> list[Span]:
+        """Return the recording's state for the header; the first two spans are the most important."""
+
+
+class ViewerApp(Protocol):
+    """The app as its screens use it, so that they never import it.
+
+    ``open_queries`` opens a connection for queries; None where nothing is recorded. ``player`` is None while
+    the screen shows the live fleet. ``timezone`` None is the machine's own.
+    """
+
+    feed: Feed
+    mode: str
+    player: Player | None
+    timezone: tzinfo | None
+    open_queries: Callable[[], RecordingQueries] | None
+
+    def show_notice(self, sentence: str, *, error: bool = False) -> None:
+        """Show a short notice for a few seconds."""
+
+    def show(self, screen: ViewerScreen) -> None:
+        """Put a screen in front, in the place of an open one of its kind."""
+
+    def show_metric(self, metric: str) -> None:
+        """Show a metric of the catalogue in the heatmap."""
+
+    def show_order(self, order: Order) -> None:
+        """Sort the heatmap."""
+
+    def change_session(self, session_id: str, *, name: str | None = None, note: str | None = None) -> None:
+        """Rename a session or replace its note."""
+
+    async def go_to_time(self, at: float) -> None:
+        """Show the fleet at a time of the recording."""
 
 
 class ViewerScreen(Screen[None], inherit_bindings=False):
@@ -50,11 +105,6 @@ class ViewerScreen(Screen[None], inherit_bindings=False):
     def viewer(self) -> ViewerApp:
         """The app."""
         return cast("ViewerApp", self.app)
-
-    @property
-    def colours(self) -> Palette:
-        """The palette of the theme."""
-        return palette(self.app.theme)
 
     def update_view(self) -> None:
         """Draw the present state, unless the widgets don't exist yet or are being removed."""

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from rich.table import Table
 from rich.text import Text
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from gswarm_agent.mark import MarkError
+from gswarm_tui.common.time_input import SeekTimeError, TimeInputError
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean, width, wrap
 from gswarm_tui.tui.drawing.themes import palette
 from gswarm_tui.tui.widgets.lines import Bar
 
 Result = TypeVar("Result")
-
+INVALID = (MarkError, SeekTimeError, TimeInputError)
 
 LEAST, FRAME = 84, 8
 """Smallest width of a dialog, and the cells of border, padding and scroll bar."""
@@ -30,12 +32,12 @@ LEAST, FRAME = 84, 8
 
 @dataclass(frozen=True)
 class FormField:
-    """Line of a form. ``check`` returns what is wrong with a text, empty if it is valid."""
+    """Line of a form. ``check`` raises one of ``INVALID`` for a text that can't be taken."""
 
     label: str
     value: str = ""
     hint: str = ""
-    check: Callable[[str], str] = lambda _: ""
+    check: Callable[[str], object] = str
 
 
 class Dialog(ModalScreen[Result], inherit_bindings=False):
@@ -78,6 +80,16 @@ class Dialog(ModalScreen[Result], inherit_bindings=False):
         self.finish(None)
 
 
+def ask(app: App[Any], dialog: Dialog[Result], use: Callable[[Result], None]) -> None:
+    """Open a dialog; ``use`` takes its result, unless it is cancelled."""
+
+    def take(result: Result | None) -> None:
+        if result is not None:
+            use(result)
+
+    app.push_screen(dialog, take)
+
+
 class FormDialog(Dialog[tuple[str, ...]]):
     """Form; returns one text per field, None when cancelled."""
 
@@ -107,9 +119,11 @@ class FormDialog(Dialog[tuple[str, ...]]):
         values = []
         for number, field in enumerate(self._fields):
             line = self.query_one(f"#field-{number}", Input)
-            if wrong := field.check(line.value):
+            try:
+                field.check(line.value)
+            except INVALID as wrong:
                 error = self.query_one("#error", Bar)
-                error.show(*([Span(part, "error")] for part in wrap(clean(wrong), error.size.width)))
+                error.show(*([Span(part, "error")] for part in wrap(clean(str(wrong)), error.size.width)))
                 line.focus()
                 return
             values.append(line.value)

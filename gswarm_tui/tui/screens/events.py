@@ -16,7 +16,7 @@ from gswarm_tui.tui.actions import EVENTS, bindings_of
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.dialogs import FormDialog, FormField
+from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
 from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.widgets.lines import Bar
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
@@ -154,12 +154,11 @@ class EventsScreen(ViewerScreen):
         dialog = FormDialog(
             "filter events", [FormField("text", self._text, "node, kind or words; empty for all")]
         )
-        self.app.push_screen(dialog, self._filter)
+        ask(self.app, dialog, self._filter)
 
-    def _filter(self, answer: tuple[str, ...] | None) -> None:
-        if answer is not None:
-            self._text = answer[0].strip()
-            self._apply_filter()
+    def _filter(self, answer: tuple[str, ...]) -> None:
+        self._text = answer[0].strip()
+        self._apply_filter()
 
     def action_back(self) -> None:
         """Clear the filter, else go back."""

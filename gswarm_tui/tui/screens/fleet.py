@@ -27,11 +27,12 @@ from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import ZOOM_NAMES, Zoom
 from gswarm_tui.tui.drawing.legend import heads_line, label, legend_line, meaning
 from gswarm_tui.tui.drawing.plot import PlotSeries, band, band_bins, band_width, bands_axis
-from gswarm_tui.tui.drawing.spans import Line, Span, Spans, measure
-from gswarm_tui.tui.drawing.text import clean, width
+from gswarm_tui.tui.drawing.spans import Line, Span, Spans, heading_rule, measure
+from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.dialogs import PickDialog
+from gswarm_tui.tui.screens.dialogs import PickDialog, ask
+from gswarm_tui.tui.screens.node import NodeScreen
 from gswarm_tui.tui.widgets.filter_line import FilterLine
 from gswarm_tui.tui.widgets.heatmap import Heatmap
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
@@ -233,7 +234,7 @@ class FleetScreen(ViewerScreen):
     def action_open(self) -> None:
         """Go to the node under the cursor."""
         if self.heatmap.at is not None:
-            self.viewer.show_node(*self.heatmap.at)
+            self.viewer.show(NodeScreen(*self.heatmap.at))
 
     def action_next_trouble(self) -> None:
         """Go to the next node that isn't live."""
@@ -268,11 +269,7 @@ class FleetScreen(ViewerScreen):
         options = [(m.name, label(m), meaning(m)) for m in GPU_METRICS]
         options += [(m.name, f"node {m.label}", m.meaning) for m in HOST_METRICS]
         chosen = self.heatmap.picture.metric.name
-        self.app.push_screen(PickDialog("show which metric?", options, chosen), self._picked)
-
-    def _picked(self, name: str | None) -> None:
-        if name is not None:
-            self.action_metric(name)
+        ask(self.app, PickDialog("show which metric?", options, chosen), self.action_metric)
 
     def action_order(self) -> None:
         """Switch to the next sort order."""
@@ -328,9 +325,8 @@ def minutes(
     bins = band_width(cells) * band_bins(height)
     lines: list[Spans] = []
     for node in known:
-        words = f" {clean(node.name)}: {label(metric)}, {trends.span_label} "
-        rule = "─" * (cells - width(words) - 1)
-        lines.append((Span("─", "faint"), Span(words, "dim"), Span(rule, "faint")))
+        words = f"{clean(node.name)}: {label(metric)}, {trends.span_label}"
+        lines.append(heading_rule(words, cells))
         for plot in _plots(node, metric, trends, bins, now):
             lines += band(replace(plot, now=""), cells, height)
     return [*lines, bands_axis(trends.span_s, cells)]

@@ -30,10 +30,11 @@ from gswarm_tui.tui.drawing.plot import (
     sparkline,
 )
 from gswarm_tui.tui.drawing.ramp import is_logarithmic
-from gswarm_tui.tui.drawing.spans import Span, Spans
+from gswarm_tui.tui.drawing.spans import Span, Spans, heading_rule
 from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.dialogs import PickDialog
+from gswarm_tui.tui.screens.dialogs import PickDialog, ask
+from gswarm_tui.tui.screens.gpu import GpuScreen
 from gswarm_tui.tui.screens.node_tables import (
     PROCESS_TABLE,
     UNMEASURED_TABLE,
@@ -208,8 +209,7 @@ class NodeScreen(ViewerScreen):
             self.query_one("#plots", Canvas).show(self._plot_lines(node, now))
         if self.query_one("#host", Canvas).display:
             if self.view == ALL:
-                rule = "─" * (self.size.width - len("─ host "))
-                heading = (Span("─", "faint"), Span(" host ", "dim"), Span(rule, "faint"))
+                heading = heading_rule("host", self.size.width)
                 lines = [heading, *host_lines(node, self._trends, self.size.width, now)]
             else:
                 room = self.query_one("#body").size.height
@@ -304,7 +304,7 @@ class NodeScreen(ViewerScreen):
     def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         """Open the GPU of a row."""
         if event.table.id == "gpus":
-            self.viewer.show_gpu(self.node, event.row)
+            self.viewer.show(GpuScreen(self.node, event.row))
 
     def action_move(self, where: str) -> None:
         """Move the cursor, or scroll a view without one."""
@@ -334,10 +334,7 @@ class NodeScreen(ViewerScreen):
     def action_pick_metric(self) -> None:
         """Choose the metric from a list."""
         options = [(m.name, self._option(m), meaning(m)) for m in GPU_METRICS]
-        self.app.push_screen(
-            PickDialog("plot which metric?", options, self._metric.name),
-            lambda name: self.action_metric(name) if name else None,
-        )
+        ask(self.app, PickDialog("plot which metric?", options, self._metric.name), self.action_metric)
 
     def _option(self, metric: Metric) -> str:
         column = GPU_METRICS.index(metric)

@@ -18,7 +18,7 @@ from gswarm_tui.common.units import shown_unit
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.drawing.numbers import cell
 from gswarm_tui.tui.drawing.ramp import UNMEASURED, buckets, fractions, tops
-from gswarm_tui.tui.drawing.spans import Span, heat
+from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.widgets.table import Row, TableColumn
 
@@ -57,7 +57,7 @@ def gpu_rows(node: NodeState, picked: Metric, now: float) -> list[Row]:
             text = cell(value, metric)
             role = dim or ("dim" if text == DASH else "text")
             if place == column and steps[at] != UNMEASURED and not old:
-                role = heat(steps[at])
+                role = f"heat{steps[at]}"
             spans.append(Span(text, role))
         rows.append(tuple(spans))
     return rows

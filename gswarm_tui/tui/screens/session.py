@@ -7,14 +7,15 @@ from typing import ClassVar
 from textual.app import ComposeResult
 
 from gswarm_tui.analysis import summary_text
-from gswarm_tui.analysis.queries import RecordingQueries, SessionDetails, SessionKey
+from gswarm_tui.analysis.queries import RecordingQueries, SessionDetails
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.tui.actions import SESSION, bindings_of
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.screens.analysis_tables import labelled, show_table, wrapped
-from gswarm_tui.tui.screens.computed import ComputedScreen
-from gswarm_tui.tui.screens.dialogs import PickDialog
+from gswarm_tui.tui.screens.comparison import ComparisonScreen
+from gswarm_tui.tui.screens.computed import ComputedScreen, session_key
+from gswarm_tui.tui.screens.dialogs import PickDialog, ask
 from gswarm_tui.tui.screens.events import EVENT_TABLE, event_row
 from gswarm_tui.tui.screens.titles import title_line
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
@@ -24,11 +25,6 @@ from gswarm_tui.tui.widgets.view_bar import ViewBar
 ALL, NODES, GPUS, PROCESSES, EVENTS = "summary", "nodes", "GPUs", "processes", "events"
 TABLE_LEAST = 5
 """Lines of a table below the summary; with fewer it is only in its own view."""
-
-
-def named(session: Session) -> SessionKey:
-    """Return the key of a session in the recording."""
-    return SessionKey(session.name, session.started_at)
 
 
 class SessionScreen(ComputedScreen[SessionDetails]):
@@ -57,7 +53,7 @@ class SessionScreen(ComputedScreen[SessionDetails]):
 
     def compute(self, queries: RecordingQueries) -> SessionDetails:
         """Query all details at once."""
-        return queries.details(named(self._session))
+        return queries.details(session_key(self._session))
 
     def still_recording(self, result: SessionDetails) -> bool:
         """Whether the session is still recorded."""
@@ -156,11 +152,9 @@ class SessionScreen(ComputedScreen[SessionDetails]):
             self.viewer.show_notice("no other session to compare with")
             return
         options = [(s.session_id, s.name) for s in others]
-        self.app.push_screen(
-            PickDialog(f"compare {self.session.name} with which session?", options), self._compare
-        )
+        ask(self.app, PickDialog(f"compare {self.session.name} with which session?", options), self._compare)
 
-    def _compare(self, other: str | None) -> None:
-        session = self.fleet.sessions.sessions.get(other or "")
+    def _compare(self, other: str) -> None:
+        session = self.fleet.sessions.sessions.get(other)
         if session is not None:
-            self.viewer.show_comparison([self.session, session])
+            self.viewer.show(ComparisonScreen([self.session, session]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, tzinfo
+from functools import partial
 
 from textual.app import ComposeResult
 
@@ -15,11 +16,11 @@ from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.tui.actions import SESSIONS, bindings_of, possible
 from gswarm_tui.tui.drawing.plot import GAP, beside, curve_width, marks_in, panel
-from gswarm_tui.tui.drawing.spans import Span
+from gswarm_tui.tui.drawing.spans import Span, heading_rule
 from gswarm_tui.tui.drawing.text import clean, clip, width
 from gswarm_tui.tui.drawing.trends import Trends, session_window
 from gswarm_tui.tui.screens.base import ViewerScreen
-from gswarm_tui.tui.screens.dialogs import FormDialog, FormField
+from gswarm_tui.tui.screens.dialogs import FormDialog, FormField, ask
 from gswarm_tui.tui.screens.titles import joined, title_line
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
 from gswarm_tui.tui.widgets.table import Row, TableColumn, TableView
@@ -170,9 +171,7 @@ class SessionsScreen(ViewerScreen):
             plot = self._trends.session(self.fleet, session, GPU_BY_NAME[name], bins, now)
             named = plot.named(f"{plot.label}, mean of all GPUs")
             panels.append(panel(named, cells, height, shown.end - shown.start, last, marks=marks))
-        rule = "─" * self.size.width
-        name = f" {clip(clean(session.name), self.size.width - 4)} "
-        heading = (Span("─", "faint"), Span(name, "dim"), Span(rule[1 + width(name) :], "faint"))
+        heading = heading_rule(clip(clean(session.name), self.size.width - 4), self.size.width)
         plots.show([heading, *beside(panels)])
 
     def chosen_session(self) -> Session | None:
@@ -188,7 +187,9 @@ class SessionsScreen(ViewerScreen):
         """Open the session."""
         session = self.chosen_session()
         if session is not None:
-            self.viewer.show_session(session)
+            from gswarm_tui.tui.screens.session import SessionScreen
+
+            self.viewer.show(SessionScreen(session))
 
     def action_pick(self) -> None:
         """Pick the session under the cursor for a comparison, or unpick it."""
@@ -205,7 +206,9 @@ class SessionsScreen(ViewerScreen):
         if len(picked) == 1 and chosen is not None and chosen not in picked:
             picked.append(chosen)
         if len(picked) > 1:
-            self.viewer.show_comparison(sorted(picked, key=lambda s: s.started_at))
+            from gswarm_tui.tui.screens.comparison import ComparisonScreen
+
+            self.viewer.show(ComparisonScreen(sorted(picked, key=lambda s: s.started_at)))
         else:
             self.viewer.show_notice("pick two or more sessions with p, then compare them")
 
@@ -213,19 +216,18 @@ class SessionsScreen(ViewerScreen):
         """Ask for a new name."""
         if (session := self.chosen_session()) is not None:
             dialog = FormDialog("rename session", [FormField("name", session.name)])
-            self.app.push_screen(dialog, lambda answer: self._change(session, name=answer))
+            ask(self.app, dialog, partial(self._rename, session))
 
     def action_note(self) -> None:
         """Ask for a note."""
         if (session := self.chosen_session()) is not None:
             dialog = FormDialog(f"note of {session.name}", [FormField("note", session.note)])
-            self.app.push_screen(dialog, lambda answer: self._change(session, note=answer))
+            ask(
+                self.app,
+                dialog,
+                lambda answer: self.viewer.change_session(session.session_id, note=answer[0]),
+            )
 
-    def _change(
-        self, session: Session, name: tuple[str, ...] | None = None, note: tuple[str, ...] | None = None
-    ) -> None:
-        if note is not None:
-            self.viewer.change_session(session.session_id, note=note[0])
-        elif name is not None and name[0].strip():
-            self.viewer.change_session(session.session_id, name=name[0])
-        self.update_view()
+    def _rename(self, session: Session, answer: tuple[str, ...]) -> None:
+        if answer[0].strip():
+            self.viewer.change_session(session.session_id, name=answer[0])

@@ -10,7 +10,7 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.drawing.node_status import ROLES, SIGNS
 from gswarm_tui.tui.drawing.spans import Line, Span, measure, spread
 from gswarm_tui.tui.drawing.text import clean, clip, width, wrap
-from gswarm_tui.tui.screens.host import Feed
+from gswarm_tui.tui.screens.base import Feed
 
 ERROR_SHORTEST = 12
 """Minimum cells of an error; a shorter one can't be understood."""

@@ -51,22 +51,17 @@ class Canvas(ScrollView, can_focus=False, inherit_bindings=False):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
-        self._lines: tuple[Spans, ...] = ()
-
-    @property
-    def lines(self) -> tuple[Spans, ...]:
-        """The present lines."""
-        return self._lines
+        self.lines: tuple[Spans, ...] = ()
 
     def show(self, lines: Sequence[Spans]) -> None:
         """Replace the lines."""
-        before, self._lines = self._lines, tuple(lines)
-        if len(before) != len(self._lines):
-            self.virtual_size = Size(0, len(self._lines))
+        before, self.lines = self.lines, tuple(lines)
+        if len(before) != len(self.lines):
+            self.virtual_size = Size(0, len(self.lines))
             self.refresh(layout=True)
             return
         top, cells = self.scroll_offset.y, self.size.width
-        pairs = enumerate(zip(before, self._lines, strict=True))
+        pairs = enumerate(zip(before, self.lines, strict=True))
         changed = [Region(0, y - top, cells, 1) for y, (old, new) in pairs if old != new]
         if changed:
             self.refresh(*changed)
@@ -77,7 +72,7 @@ class Canvas(ScrollView, can_focus=False, inherit_bindings=False):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the number of lines."""
-        return len(self._lines)
+        return len(self.lines)
 
     def move(self, where: str) -> None:
         """Scroll: up, down, page_up, page_down, first, last."""
@@ -87,4 +82,4 @@ class Canvas(ScrollView, can_focus=False, inherit_bindings=False):
     def render_line(self, y: int) -> Strip:
         """Draw a line of the visible part."""
         at = y + self.scroll_offset.y
-        return drawn(self._lines[at] if at < len(self._lines) else (), self.size.width, self.app.theme)
+        return drawn(self.lines[at] if at < len(self.lines) else (), self.size.width, self.app.theme)

@@ -80,11 +80,6 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         self._rows: Sequence[Row] = ()
 
     @property
-    def rows(self) -> Sequence[Row]:
-        """The present rows."""
-        return self._rows
-
-    @property
     def heading_height(self) -> int:
         """Lines above the first row."""
         return 2 if any(c.unit for c in self.columns) else 1
