@@ -7,7 +7,7 @@ import pwd
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from gswarm_agent.probes.processes import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import GpuProcess, Return, Scenario, build
 from tests.integration.probe_driver import NamedSamples, OnGpu, ProbeProcess
+from tests.integration.probe_stage import values
 
 SECOND = 1_000_000_000
 NOBODY = 4_194_303
@@ -172,28 +173,27 @@ def test_a_lost_gpu_doesn_t_stop_process_lists_of_the_others(standin_lib: Path, 
         node.until(only_the_second)
 
 
-def test_a_hanging_process_list_doesn_t_stop_the_other_gpus(standin_lib: Path, tmp_path: Path) -> None:
+def test_a_hanging_process_list_stops_no_other_metric(standin_lib: Path, tmp_path: Path) -> None:
     scenario = Scenario.of("n", 3)
     for gpu in scenario.gpus:
         gpu.processes = [GpuProcess(os.getpid(), used_mib=1)]
     scenario.write(tmp_path / "s")
 
-    def on(*gpus: int) -> Callable[[NamedSamples], bool]:
-        return lambda reading: (
-            reading.processes is not None and [p.gpu for p in reading.processes] == list(gpus)
-        )
+    def all_are_listed(reading: NamedSamples) -> bool:
+        return reading.processes is not None and [p.gpu for p in reading.processes] == [0, 1, 2]
 
     with ProbeProcess(standin_lib, tmp_path / "s") as node:
-        node.until(on(0, 1, 2))
+        node.until(all_are_listed)
         scenario.gpus[1].delays_ms["nvmlDeviceGetComputeRunningProcesses_v3"] = 4000
         scenario.write(tmp_path / "s")
-        reading = node.until(on(0, 2))
+        reading = node.until(lambda reading: reading.notes)
         assert [(note.kind, note.gpu) for note in reading.notes] == [("unmeasured", 1)]
+        assert reading.processes is None
+        assert values(reading, "temp_c") == [30, 30, 30]
         assert node.facts().capabilities["gpu1.processes"] == "the driver is slow or hangs"
-        node.until(on(0, 2))
         scenario.gpus[1].delays_ms = {}
         scenario.write(tmp_path / "s")
-        reading = node.until(on(0, 1, 2))
+        reading = node.until(all_are_listed)
         assert [(note.kind, note.gpu) for note in reading.notes] == [("measured", 1)]
         assert "gpu1.processes" not in node.facts().capabilities
 

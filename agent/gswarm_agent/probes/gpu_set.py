@@ -15,7 +15,7 @@ from gswarm_agent.probes.xid import XidWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Set, Tuple
+    from typing import Callable, Dict, List, Optional, Tuple
 
 START_S = 10.0
 """Time limit for the driver's start; without its persistence mode it takes seconds."""
@@ -34,13 +34,12 @@ class GpuSet:
         self._proc = proc
         self._gpus: List[Gpu] = []
         self._nvml: Optional[Nvml] = None
-        self._workers: WorkerPool[Optional[Row]] = WorkerPool(0, "gpus")
+        self._workers = WorkerPool(0, "gpus")
         self._no_processes: Dict[int, str] = {}
         self._xids: Optional[XidWatch] = None
         self._meter: Optional[ThroughputMeter] = None
         self._guard: Optional[WrapGuard] = None
-        self._guarded: Set[int] = set()
-        opening: WorkerPool[Nvml] = WorkerPool(1, "nvml")
+        opening = WorkerPool(1, "nvml")
         opening.start(lambda _: Nvml.open(), [0])
         try:
             opened = opening.gather(time.monotonic() + start_s, start_s)
@@ -100,8 +99,6 @@ class GpuSet:
             processes.read(now_ns(), tick_ns)
             return None
 
-        if processes.skip_hanging_gpu():
-            self._workers.renew(count)
         self._workers.start(read, range(count + 1 if with_processes and processes.due(tick_ns) else count))
 
     def read_processes_ahead(self, now_ns: int) -> None:
@@ -125,7 +122,7 @@ class GpuSet:
 
     def take_notes(self) -> List[Note]:
         """Return the notes since the last call."""
-        notes = []
+        notes = [] if self.processes is None else self.processes.take_notes()
         for gpu in self._gpus:
             while gpu.notes:
                 notes.append(gpu.notes.popleft())
@@ -156,7 +153,7 @@ class GpuSet:
         answered = self._workers.gather(time.monotonic() + start_s, _START_PATIENCE_S)
         for gpu in self._gpus:
             _set_hanging(gpu, gpu.index not in answered)
-        self.facts = tuple([opened.get(i) or lost_gpu_facts(i, count, self._proc) for i in range(count)])
+        self.facts = tuple([opened.get(i) or lost_gpu_facts(i) for i in range(count)])
         reachable = [gpu for gpu in self._gpus if gpu.reachable]
         self._xids = XidWatch(nvml, reachable)
         self.processes = ProcessProbe(nvml, self._gpus, self._proc)
@@ -182,21 +179,16 @@ class GpuSet:
         self._meter.leaves_notes = True
 
     def _guard_wraps(self, nvml: Nvml) -> None:
-        for gpu in self._gpus:
-            if not gpu.pcie_wraps or not gpu.reachable or gpu.index in self._guarded:
-                continue
-            self._guarded.add(gpu.index)
-            if self._guard is None:
-                self._guard = WrapGuard(nvml, [gpu])
-                self._guard.start()
-            else:
-                self._guard.add(gpu)
+        """Start to read counters between ticks as soon as one of them is known to wrap."""
+        if self._guard is None and any(gpu.pcie_wraps for gpu in self._gpus):
+            self._guard = WrapGuard(nvml, self._gpus)
+            self._guard.start()
 
     def _reasons(self, gpu: Gpu) -> Dict[str, str]:
         reasons = gpu.reasons
         if gpu.index in self._no_processes:
             reasons["processes"] = self._no_processes[gpu.index]
-        elif self.processes is not None and gpu.index in self.processes.hanging:
+        elif self.processes is not None and self.processes.hanging is gpu:
             reasons["processes"] = HANGS
         if self._xids is not None and gpu.index in self._xids.reasons:
             reasons["xid"] = self._xids.reasons[gpu.index]

@@ -56,11 +56,6 @@ class GpuPoller(ABC):
         """Start the thread."""
         self._thread.start()
 
-    def add(self, gpu: Gpu) -> None:
-        """Visit this GPU too."""
-        with self._lock:
-            self._gpus.append(gpu)
-
     def _work(self) -> None:
         thread = threading.current_thread()
         while not self._ended.wait(self.pause()):
@@ -113,7 +108,7 @@ class WrapGuard(GpuPoller):
     def pause(self) -> float:
         """Return the seconds until the counters will not have been read for most of the time to wrap."""
         now, period = time.monotonic(), min(self._periods.values(), default=0.0)
-        counted_at = [gpu.pcie_counted_at for gpu in self._gpus if gpu.reachable]
+        counted_at = [gpu.pcie_counted_at for gpu in self._gpus if gpu.pcie_wraps and gpu.reachable]
         if not counted_at:
             return _NO_GPU_S
         # A GPU that could not be read in the last round isn't tried again at once.
@@ -123,7 +118,7 @@ class WrapGuard(GpuPoller):
 
     def visit(self, gpu: Gpu) -> None:
         """Read a GPU's counters."""
-        if not gpu.reachable:
+        if not (gpu.pcie_wraps and gpu.reachable):
             return
         if gpu.index not in self._periods:
             gpu.pcie_wraps_s = self._seconds_to_wrap(gpu)

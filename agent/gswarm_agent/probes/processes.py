@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections import defaultdict, deque
+from collections import deque
 from functools import partial
 from operator import itemgetter
-from threading import Lock
 
 from gswarm_agent.frame import INFO, WARNING, Note, Number, ProcessSample
 from gswarm_agent.frozen import dataclass
@@ -37,7 +36,7 @@ from gswarm_agent.wire_payload import MAX_PROCESSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import DefaultDict, Deque, Dict, List, Optional, Sequence, Set, Tuple, TypeAlias
+    from typing import Deque, Dict, List, Optional, Sequence, Tuple, TypeAlias
 
 _SECOND_US = 1_000_000
 _PATIENCE_S = 1.0
@@ -64,16 +63,10 @@ _MB = 10**6
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
+GpuUsage: TypeAlias = "Tuple[Optional[int], Optional[int]]"
+"""A process's memory on a GPU in MiB and percent of its SMs' time; None where unknown."""
 HostUsage: TypeAlias = "Tuple[Optional[Number], Optional[Number], Optional[Number], Optional[Number]]"
 """CPU %, resident MiB, MB/s read and written, as in the catalogue's process metrics."""
-
-
-@dataclass(frozen=True)
-class GpuUsage:
-    """One process's use of one GPU: memory in MiB and percent of the SMs' time; None where unknown."""
-
-    memory_mib: Optional[int]
-    sm_pct: Optional[int]
 
 
 @dataclass(frozen=True)
@@ -98,22 +91,20 @@ class ProcessLister:
         # A process that computes and draws is in both lists, each time with all of its memory.
         self._listings = [nvml.function(name) for name in _LISTINGS]
         self._utilization = nvml.function("nvmlDeviceGetProcessUtilization")
-        # Each GPU has its own memory: another thread may be in a call for another GPU.
-        self._processes: DefaultDict[int, ListQuery] = defaultdict(partial(ListQuery, _PROCESS))
-        self._samples: DefaultDict[int, ListQuery] = defaultdict(partial(ListQuery, _SAMPLE))
+        self._processes = ListQuery(_PROCESS)
+        self._samples = ListQuery(_SAMPLE)
 
     def processes_on(self, gpu: Gpu) -> Dict[int, GpuUsage]:
         """Return the processes on a GPU by pid, none when the GPU does not answer."""
-        query = self._processes[gpu.index]
         memory_by_pid: Dict[int, int] = {}
         for listing in self._listings:
-            _, processes = query.run(partial(listing, gpu.handle))
+            _, processes = self._processes.run(partial(listing, gpu.handle))
             memory_by_pid.update({process[0]: process[1] for process in processes})
         if not memory_by_pid:
             return {}
         sm_by_pid = self._utilization_by_pid(gpu)
         return {
-            pid: GpuUsage(
+            pid: (
                 None if memory == _NOT_AVAILABLE else memory >> 20,
                 None if sm_by_pid is None else sm_by_pid.get(pid, 0),
             )
@@ -122,9 +113,10 @@ class ProcessLister:
 
     def _utilization_by_pid(self, gpu: Gpu) -> Optional[Dict[int, int]]:
         """Return SM percent of processes that ran a kernel in the last second, None if unsupported."""
-        query = self._samples[gpu.index]
         since = ctypes.c_ulonglong(time.time_ns() // 1000 - _SECOND_US)
-        code, samples = query.run(lambda count, memory: self._utilization(gpu.handle, memory, count, since))
+        code, samples = self._samples.run(
+            lambda count, memory: self._utilization(gpu.handle, memory, count, since)
+        )
         if code not in (SUCCESS, NOT_FOUND):
             return None
         samples.sort(key=_BY_TIME)
@@ -143,19 +135,17 @@ def processes_unavailable(nvml: Nvml, gpu: Gpu) -> Optional[str]:
 class ProcessProbe:
     """All processes on all GPUs.
 
-    ``read`` may take long: it runs in a worker thread when it is ``due``, and in a new one when
-    ``skip_hanging_gpu`` returns True; the sampling thread takes the newest samples.
-    ``hanging`` holds the positions of the GPUs that don't return their processes.
+    ``read`` may take long, or hang with the driver: it runs in a worker thread when it is ``due``, and the
+    sampling thread takes the newest samples. ``hanging`` is the GPU that doesn't return its processes, None
+    without one; until it does, no process of the node is listed.
     """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu], proc: str) -> None:
+        self.hanging: Optional[Gpu] = None
         self._gpus = gpus
         self._table = ProcessTable(proc)
         self._lister = ProcessLister(nvml)
-        self._lock = Lock()
-        self._current: Optional[Tuple[int, float]] = None
-        self._skipped: Set[int] = set()
-        self.hanging: Set[int] = set()
+        self._current: Optional[Tuple[Gpu, float]] = None
         self._due_at = 0
         self._samples: Deque[Tuple[ProcessSample, ...]] = deque(maxlen=1)
 
@@ -167,59 +157,41 @@ class ProcessProbe:
         """Return the newest samples, None if none came since the last call."""
         return self._samples.pop() if self._samples else None
 
+    def take_notes(self) -> List[Note]:
+        """Return a note if a read has begun to hang, or no longer hangs, since the last call."""
+        current, before = self._current, self.hanging
+        slow = current is not None and time.monotonic() - current[1] > _PATIENCE_S
+        self.hanging = current[0] if current is not None and slow else None
+        if self.hanging is before:
+            return []
+        if self.hanging is not None:
+            message = f"stops the node's list of processes: {HANGS}"
+            return [Note("unmeasured", WARNING, message, self.hanging.index)]
+        index = None if before is None else before.index
+        return [Note("measured", INFO, "lists its processes again", index)]
+
     def read(self, now_ns: int, tick_ns: int) -> None:
-        """Sample each process on each GPU, except on GPUs whose driver call hangs.
+        """Sample each process on each GPU that answers.
 
         The next read is due by the time of the tick, not by ``now_ns``, which slow GPUs delay.
         """
         self._due_at = tick_ns + _READ_NS
         usages: List[Tuple[int, int, GpuUsage]] = []
-        for position in range(len(self._gpus)):
-            if position in self._skipped:
-                self._set_hanging(position, True)
-                continue
-            self._current = position, time.monotonic()
-            on_gpu = self._processes_on(position)
-            with self._lock:
-                if position in self._skipped:  # another thread has read the other GPUs meanwhile
-                    self._skipped.remove(position)
-                    return
-                self._current = None
-            self._set_hanging(position, False)
-            usages += [(position, pid, usage) for pid, usage in on_gpu.items()]
+        for gpu in self._gpus:
+            if gpu.reachable:
+                self._current = gpu, time.monotonic()
+                usages += [(gpu.index, pid, usage) for pid, usage in self._lister.processes_on(gpu).items()]
+        self._current = None
         del usages[MAX_PROCESSES:]
         hosts = self._table.read([pid for _, pid, _ in usages], now_ns)
         samples = []
         for position, pid, usage in usages:
             host = hosts[pid]
-            row = (usage.memory_mib, usage.sm_pct, *host.usage)
+            row = (*usage, *host.usage)
             samples.append(
                 ProcessSample(position, pid, host.user, host.command, host.rank, host.local_rank, row)
             )
         self._samples.append(tuple(samples))
-
-    def skip_hanging_gpu(self) -> bool:
-        """Skip a GPU whose call takes too long and leave it its thread; True if there was one."""
-        with self._lock:
-            if self._current is None or time.monotonic() - self._current[1] < _PATIENCE_S:
-                return False
-            self._skipped.add(self._current[0])
-            self._current = None
-            return True
-
-    def _processes_on(self, position: int) -> Dict[int, GpuUsage]:
-        gpu = self._gpus[position]
-        return self._lister.processes_on(gpu) if gpu.reachable else {}
-
-    def _set_hanging(self, position: int, hanging: bool) -> None:
-        gpu = self._gpus[position]
-        if hanging and position not in self.hanging:
-            self.hanging.add(position)
-            message = f"no longer lists its processes: {HANGS}"
-            gpu.notes.append(Note("unmeasured", WARNING, message, gpu.index))
-        elif not hanging and position in self.hanging:
-            self.hanging.remove(position)
-            gpu.notes.append(Note("measured", INFO, "lists its processes again", gpu.index))
 
 
 class _TrackedProcess:

@@ -8,17 +8,7 @@ from queue import SimpleQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, Generic, List, Optional, Sequence, Tuple, TypeVar
-
-    T = TypeVar("T")
-else:
-    T = None
-
-    class Generic:
-        """Stands in for ``typing.Generic`` at run time: ``typing`` takes long to import."""
-
-        def __class_getitem__(cls, _kind):
-            return cls
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 
 class QuickEvent:
@@ -45,7 +35,7 @@ class QuickEvent:
     def wait(self, seconds: float) -> bool:
         """Wait for at most this many seconds; return whether the event is set."""
         if self._unset.acquire(timeout=max(0.0, seconds)):
-            self._unset.release()
+            self.set()
             return True
         return False
 
@@ -54,89 +44,81 @@ class QuickEvent:
         self._unset.acquire(blocking=False)
 
 
-class _Batch(Generic[T]):
-    """Jobs by key that one thread runs in turn; those not begun can be taken away."""
+class _Worker:
+    """One thread that does jobs for some keys, one after the other; those not begun can be taken away."""
 
-    def __init__(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
-        self.job = job
-        self.results: Dict[int, T] = {}
+    def __init__(self, name: str, keys: Sequence[int]) -> None:
+        self.keys = list(keys)
+        self.results: Dict[int, Any] = {}
         self.error: Optional[Exception] = None
         self.finished = QuickEvent()
-        self._waiting = list(keys)
-        self._lock = threading.Lock()
+        self.job: Any = None
+        self._waiting: List[int] = []
         self._current: Optional[int] = None
-        self._begun = time.monotonic()
+        self._begun = 0.0
+        self._lock = threading.Lock()
+        self._inbox: SimpleQueue[bool] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
-    def run(self) -> None:
-        try:
-            key = self._claim()
-            while key is not None:
-                self.results[key] = self.job(key)
+    def _run(self) -> None:
+        while self._inbox.get():
+            try:
                 key = self._claim()
-        except Exception as error:
-            self.error = error
-        finally:
-            self.finished.set()
+                while key is not None:
+                    self.results[key] = self.job(key)
+                    key = self._claim()
+            except Exception as error:
+                self.error = error
+                self.cut()
+                self._claim()
 
     def _claim(self) -> Optional[int]:
         with self._lock:
             self._current = self._waiting.pop(0) if self._waiting else None
             self._begun = time.monotonic()
+            if self._current is None:
+                self.finished.set()
             return self._current
+
+    def start(self, job: Callable[[int], Any], keys: Sequence[int]) -> bool:
+        """Begin the job for those keys that are its own, and cancel what has not begun.
+
+        Returns False if there are none, or a job is still running.
+        """
+        with self._lock:
+            if self._current is not None:
+                return False
+            self._waiting = [key for key in self.keys if key in keys]
+            if not self._waiting:
+                return False
+            self.job, self.results, self.error = job, {}, None
+            self._begun = time.monotonic()
+            self.finished.clear()
+        self._inbox.put(True)
+        return True
 
     def patience_left(self, patience: float) -> float:
         """Return the seconds until the current job has taken too long."""
         with self._lock:
             return self._begun + patience - time.monotonic()
 
-    def cancel(self) -> bool:
-        """Take all jobs away unless one is under way; True if none is."""
-        with self._lock:
-            if self._current is None:
-                self._waiting = []
-            return self._current is None
-
     def cut(self) -> Tuple[Optional[int], List[int]]:
-        """Return the current job and, taken away, the jobs not begun; (None, []) if none is under way."""
+        """Return the current key and, taken away, the keys not begun; (None, []) if no job is running."""
         with self._lock:
             if self._current is None:
                 return None, []
             left, self._waiting = self._waiting, []
             return self._current, left
 
-
-class _Worker(Generic[T]):
-    """One thread and the keys that it does jobs for."""
-
-    def __init__(self, name: str, keys: Sequence[int]) -> None:
-        self.keys = list(keys)
-        self.batch: Optional[_Batch[T]] = None
-        self._inbox: SimpleQueue[Optional[_Batch[T]]] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            batch = self._inbox.get()
-            if batch is None:
-                return
-            batch.run()
-
-    def is_free(self) -> bool:
-        """Return whether it can begin a batch now; a batch that it has not begun is cancelled."""
-        return self.batch is None or self.batch.cancel()
-
-    def start(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
-        self.batch = _Batch(job, keys)
-        self._inbox.put(self.batch)
-
     def stop(self, timeout: float) -> bool:
-        self._inbox.put(None)
+        """End the thread; False when it is still inside its job after that many seconds."""
+        self._inbox.put(False)
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
 
-class WorkerPool(Generic[T]):
+class WorkerPool:
     """Runs one job for each of the keys 0..count-1 in as few threads as hanging jobs allow.
 
     All keys begin in one thread, which costs one wake-up a round. A key whose job takes longer than the
@@ -146,71 +128,49 @@ class WorkerPool(Generic[T]):
 
     def __init__(self, count: int, name: str) -> None:
         self._name = name
-        self._workers: List[_Worker[T]] = [_Worker(name, range(count))] if count else []
-        self._round: List[_Worker[T]] = []
+        self._workers = [_Worker(name, range(count))] if count else []
+        self._round: List[_Worker] = []
 
-    def start(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
+    def start(self, job: Callable[[int], Any], keys: Sequence[int]) -> None:
         """Begin a round for some keys without waiting. Raises what a job raised since the last gathering."""
-        self._isolate_running_jobs()
-        self._round = []
-        for worker in self._workers:
-            own = [key for key in worker.keys if key in keys]
-            if own and worker.is_free():
-                worker.start(job, own)
-                self._round.append(worker)
+        for worker in list(self._workers):
+            if worker.error is not None:
+                raise worker.error
+            self._split(worker)
+        self._round = [worker for worker in self._workers if worker.start(job, keys)]
 
-    def renew(self, key: int) -> None:
-        """Give a key whose job is still running a new thread."""
-        self._isolate_running_jobs()
-        for worker in [worker for worker in self._workers if worker.keys == [key]]:
-            worker.stop(0)
-            self._workers.remove(worker)
-            self._workers.append(_Worker(self._name, [key]))
-
-    def gather(self, until: float, patience: float) -> Dict[int, T]:
+    def gather(self, until: float, patience: float) -> Dict[int, Any]:
         """Return the results by key that arrive by ``until`` (time.monotonic()). Raises what a job raised."""
-        results: Dict[int, T] = {}
+        results: Dict[int, Any] = {}
         waiting, self._round = self._round, []
         while waiting:
             worker = waiting.pop(0)
-            batch = worker.batch
-            if batch is None:
-                continue
-            while not batch.finished.is_set():
-                seconds = min(until - time.monotonic(), batch.patience_left(patience))
+            while not worker.finished.is_set():
+                seconds = min(until - time.monotonic(), worker.patience_left(patience))
                 if seconds <= 0:
-                    successor, left = self._split(worker, batch)
+                    successor, left = self._split(worker)
                     if successor is None:  # it has not begun, or is slow and already has its own thread
-                        batch.finished.wait(until - time.monotonic())
-                    elif left and time.monotonic() < until:
-                        successor.start(batch.job, left)
+                        worker.finished.wait(until - time.monotonic())
+                    elif time.monotonic() < until and successor.start(worker.job, left):
                         waiting.append(successor)
                     break
-                batch.finished.wait(seconds)
-            results.update(batch.results)
-            if batch.error is not None:
-                raise batch.error
+                worker.finished.wait(seconds)
+            results.update(worker.results)
+            if worker.error is not None:
+                raise worker.error
         return results
 
-    def _isolate_running_jobs(self) -> None:
-        for worker in list(self._workers):
-            if worker.batch is None:
-                continue
-            if worker.batch.error is not None:
-                raise worker.batch.error
-            self._split(worker, worker.batch)
-
-    def _split(self, worker: _Worker[T], batch: _Batch[T]) -> Tuple[Optional[_Worker[T]], List[int]]:
+    def _split(self, worker: _Worker) -> Tuple[Optional[_Worker], List[int]]:
         """Leave the thread to its current job, and its other keys to a new worker.
 
         Returns the new worker, if one was needed, and which of its keys have not had their turn.
         """
-        stuck, left = batch.cut()
+        stuck, left = worker.cut()
         others = [key for key in worker.keys if key != stuck]
         if stuck is None or not others:
             return None, []
         worker.keys = [stuck]
-        successor: _Worker[T] = _Worker(self._name, others)
+        successor = _Worker(self._name, others)
         self._workers.append(successor)
         return successor, left
 
