@@ -23,7 +23,6 @@ class IdlePoller(GpuPoller):
 
 def test_a_poller_can_be_closed_twice() -> None:
     poller = IdlePoller("idle", [])
-    poller.start()
     assert [poller.close(60), poller.close(60)] == [True, True]
 
 

@@ -25,10 +25,15 @@ _CLOSE_S = 0.5
 
 
 class GpuSet:
-    """The GPUs of this node. ``missing`` is the reason if there are none, else None."""
+    """The GPUs of this node. ``missing`` is the reason if there are none, else None.
+
+    ``driver_version`` and ``cuda_version``, the newest CUDA that the driver runs, are None without a driver.
+    """
 
     def __init__(self, proc: str = "/proc", start_s: float = START_S) -> None:
         self.missing: Optional[str] = None
+        self.driver_version: Optional[str] = None
+        self.cuda_version: Optional[str] = None
         self.facts: Tuple[GpuFacts, ...] = ()
         self.processes: Optional[ProcessProbe] = None
         self._proc = proc
@@ -51,16 +56,6 @@ class GpuSet:
             else:
                 self.missing = f"the NVIDIA driver didn't answer within {start_s:g} s"
         opening.close(0)
-
-    @property
-    def driver_version(self) -> Optional[str]:
-        """The driver's version, None without one."""
-        return None if self._nvml is None else self._nvml.driver_version
-
-    @property
-    def cuda_version(self) -> Optional[str]:
-        """The newest CUDA version that the driver runs, None without one."""
-        return None if self._nvml is None else self._nvml.cuda_version
 
     def capabilities(self) -> Dict[str, str]:
         """Return why "power_w" (of all GPUs), "gpu3.power_w", "gpu3" or "gpu" can't be measured."""
@@ -142,6 +137,7 @@ class GpuSet:
 
     def _open(self, nvml: Nvml, start_s: float) -> None:
         self._nvml = nvml
+        self.driver_version, self.cuda_version = nvml.driver_version, nvml.cuda_version
         count = nvml.count()
         if count == 0:
             self.missing = "the NVIDIA driver shows no GPU to this user's processes on this node"
@@ -173,7 +169,6 @@ class GpuSet:
         if not gpus:
             return
         self._meter = ThroughputMeter(nvml, gpus)
-        self._meter.start()
         # GPUs that lack this as well answer at once, in time for the capabilities.
         self._meter.tried.wait(_FIRST_THROUGHPUT_S)
         self._meter.leaves_notes = True
@@ -182,7 +177,6 @@ class GpuSet:
         """Start to read counters between ticks as soon as one of them is known to wrap."""
         if self._guard is None and any(gpu.pcie_wraps for gpu in self._gpus):
             self._guard = WrapGuard(nvml, self._gpus)
-            self._guard.start()
 
     def _reasons(self, gpu: Gpu) -> Dict[str, str]:
         reasons = gpu.reasons

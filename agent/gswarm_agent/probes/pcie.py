@@ -47,13 +47,10 @@ class GpuPoller(ABC):
         self._lock = threading.Lock()
         self._ended = QuickEvent()
         self._visit: Optional[Tuple[Gpu, float]] = None
-        self._thread = self._new_thread()
+        self._start()
 
-    def _new_thread(self) -> threading.Thread:
-        return threading.Thread(target=self._work, name=self._name, daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
@@ -83,8 +80,7 @@ class GpuPoller(ABC):
                 return
             self._gpus.remove(self._visit[0])
             self._visit = None
-            self._thread = self._new_thread()
-            self._thread.start()
+            self._start()
 
     def close(self, timeout: float) -> bool:
         """End the thread; False when it is still running after the timeout."""
@@ -100,10 +96,10 @@ class WrapGuard(GpuPoller):
     """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
-        super().__init__("pcie-wrap", gpus)
         self._nvml = nvml
         self._periods: Dict[int, float] = {}
         self._round_at = 0.0
+        super().__init__("pcie-wrap", gpus)
 
     def pause(self) -> float:
         """Return the seconds until the counters will not have been read for most of the time to wrap."""
@@ -140,7 +136,6 @@ class ThroughputMeter(GpuPoller):
     """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
-        super().__init__("pcie-throughput", gpus)
         function = nvml.function("nvmlDeviceGetPcieThroughput")
         directions = nvml.api.NVML_PCIE_UTIL_TX_BYTES, nvml.api.NVML_PCIE_UTIL_RX_BYTES
         calls = [Call(function, "I", (direction,)) for direction in directions]
@@ -152,6 +147,7 @@ class ThroughputMeter(GpuPoller):
         self.leaves_notes = False
         for gpu in gpus:
             gpu.pcie_meter = partial(self.latest, gpu)
+        super().__init__("pcie-throughput", gpus)
 
     def latest(self, gpu: Gpu) -> Optional[Tuple[float, float]]:
         """Return MB/s sent and received by a GPU, None without an answer. Disables PCIe of one that hangs."""

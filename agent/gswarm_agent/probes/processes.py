@@ -6,7 +6,7 @@ import ctypes
 import os
 import time
 from collections import deque
-from functools import partial
+from functools import lru_cache, partial
 from operator import itemgetter
 
 from gswarm_agent.frame import INFO, WARNING, Note, Number, ProcessSample
@@ -211,11 +211,11 @@ class _TrackedProcess:
         self._command_until = 0
         self._cpu, self._read, self._written = Rate(), Rate(), Rate()
 
-    def open(self, users: UserNames) -> None:
+    def open(self) -> None:
         """Read it for the first time. Raises OSError, and as ``parse_process_stat``."""
         self.stat = parse_process_stat(self._stat.read())
         status = _content(f"{self._folder}/status")
-        self.user = None if status is None else users.name(parse_process_uid(status))
+        self.user = None if status is None else _user_name(parse_process_uid(status))
         # Only the owner and root may read this, and only the ranks' variables are used.
         self.rank, self.local_rank = parse_ranks(_content(f"{self._folder}/environ") or b"")
 
@@ -268,22 +268,15 @@ class _TrackedProcess:
             file.close()
 
 
-class UserNames:
-    """The names of users, each looked up once."""
+@lru_cache(maxsize=None)
+def _user_name(uid: int) -> str:
+    """Return a user's name, or the number of a user without one."""
+    import pwd
 
-    def __init__(self) -> None:
-        self._names: Dict[int, str] = {}
-
-    def name(self, uid: int) -> str:
-        """Return a user's name, or the number of a user without one."""
-        if uid not in self._names:
-            import pwd
-
-            try:
-                self._names[uid] = clip_text(pwd.getpwuid(uid).pw_name)
-            except KeyError:
-                self._names[uid] = str(uid)
-        return self._names[uid]
+    try:
+        return clip_text(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return str(uid)
 
 
 class ProcessTable:
@@ -292,7 +285,6 @@ class ProcessTable:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._tracked: Dict[int, _TrackedProcess] = {}
-        self._users = UserNames()
 
     def read(self, pids: Sequence[int], now_ns: int) -> Dict[int, HostProcess]:
         """Return the host's view of each process, and forget processes that are not among these.
@@ -312,7 +304,7 @@ class ProcessTable:
             process = _TrackedProcess(f"{self._proc}/{pid}")
         try:
             if process.stat is None:
-                process.open(self._users)
+                process.open()
             host = HostProcess(
                 process.user,
                 process.command(longest, now_ns),
