@@ -9,25 +9,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gswarm_agent.metrics import COUNTER, GPU_COLUMNS, GPU_METRICS, HOST_COLUMNS, HOST_METRICS, Metric
+from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
-Halves = npt.NDArray[np.float16]
 Indices = list[int] | npt.NDArray[np.intp]
 
 
 BLOCK_BYTES = 4 * 1024 * 1024
-UNIT = 64.0
-"""Factor of numbers in half precision: to 0.05 % up to 4 million, integers up to 2048 exactly."""
-MOST = float(np.finfo(np.float16).max)
+VALUE_BYTES = 4
 Slot = tuple[int, int]
 """A row (time) and a seat (node) of a history block."""
-
-
-def frame_bytes(rows: int, columns: int, exact: int) -> int:
-    """Return the bytes of one frame's numbers, with ``exact`` columns in single precision."""
-    return rows * (2 * columns + 2 * exact)
 
 
 def stack_tables(tables: Sequence[Floats]) -> Floats:
@@ -38,19 +30,14 @@ def stack_tables(tables: Sequence[Floats]) -> Floats:
 class HistoryBlock:
     """Memory for the histories of ``seats`` nodes whose frames arrive together.
 
-    Each holds the newest ``capacity`` frames of ``rows`` x ``columns`` numbers: ``exact`` columns in single
-    precision, all others in half. ``intervals`` are the seconds since the frame before in the same agent run,
-    NaN for the first. The system allocates pages as they fill.
+    Each holds the newest ``capacity`` frames of ``rows`` x ``columns`` numbers. ``intervals`` are the seconds
+    since the frame before in the same agent run, NaN for the first. The system allocates pages as they fill.
     """
 
-    def __init__(self, seats: int, capacity: int, rows: int, columns: int, exact: tuple[int, ...]) -> None:
-        self.table = rows, columns
-        self.exact = exact
-        self.coarse = tuple(column for column in range(columns) if column not in exact)
+    def __init__(self, seats: int, capacity: int, rows: int, columns: int) -> None:
         self.times: Floats = np.empty((capacity, seats), dtype=np.float64)
         self.intervals: Singles = np.empty((capacity, seats), dtype=np.float32)
-        self.halves: Halves = np.empty((capacity, seats, rows, len(self.coarse)), dtype=np.float16)
-        self.singles: Singles = np.empty((capacity, seats, rows, len(exact)), dtype=np.float32)
+        self.values: Singles = np.empty((capacity, seats, rows, columns), dtype=np.float32)
         self.free = seats
 
     def put(self, slots: Iterable[Slot], values: Floats, intervals: Sequence[float | None]) -> None:
@@ -61,9 +48,7 @@ class HistoryBlock:
     def fill(self, rows: Indices, seats: Indices, values: Floats | Singles, intervals: Singles) -> None:
         """Write values and intervals into rows of seats."""
         self.intervals[rows, seats] = intervals
-        coarse = values[..., self.coarse] / UNIT
-        self.halves[rows, seats] = np.clip(coarse, -MOST, MOST, out=coarse)
-        self.singles[rows, seats] = values[..., self.exact]
+        self.values[rows, seats] = values
 
 
 class HistoryAllocator:
@@ -71,15 +56,15 @@ class HistoryAllocator:
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
-        self._blocks: dict[tuple[int, ...], HistoryBlock] = {}
+        self._blocks: dict[tuple[int, int, int], HistoryBlock] = {}
 
-    def history(self, capacity: int, rows: int, columns: int, exact: tuple[int, ...] = ()) -> History:
+    def history(self, capacity: int, rows: int, columns: int) -> History:
         """Return an empty history; see ``HistoryBlock``."""
-        kind = capacity, rows, columns, *exact
+        kind = capacity, rows, columns
         block = self._blocks.get(kind)
         if block is None or not block.free:
-            fit = BLOCK_BYTES // max(1, capacity * frame_bytes(rows, columns, len(exact)))
-            block = HistoryBlock(max(1, min(self._nodes, fit)), capacity, rows, columns, exact)
+            fit = BLOCK_BYTES // max(1, capacity * rows * columns * VALUE_BYTES)
+            block = HistoryBlock(max(1, min(self._nodes, fit)), capacity, rows, columns)
             self._blocks[kind] = block
         return History(block)
 
@@ -141,11 +126,8 @@ class History:
 
         With ``row`` the values have shape (n,), without it (n, rows).
         """
-        order, block = self._order(since), self.block
-        if column in block.exact:
-            values = block.singles[order, self.seat, :, block.exact.index(column)]
-        else:
-            values = _scaled(block.halves[order, self.seat, :, block.coarse.index(column)])
+        order = self._order(since)
+        values = self.block.values[order, self.seat, :, column]
         return self._times[order], values if row is None else values[:, row]
 
     def intervals(self, since: float = 0.0) -> Singles:
@@ -162,14 +144,7 @@ class History:
     def tables(self, since: float = 0.0) -> tuple[Floats, Singles]:
         """Return times (n,) and values (n, rows, columns) since a time, oldest first."""
         order = self._order(since)
-        return self._times[order], self._tables(order)
-
-    def _tables(self, order: npt.NDArray[np.intp]) -> Singles:
-        block = self.block
-        tables: Singles = np.empty((len(order), *block.table), dtype=np.float32)
-        tables[..., block.coarse] = _scaled(block.halves[order, self.seat])
-        tables[..., block.exact] = block.singles[order, self.seat]
-        return tables
+        return self._times[order], self.block.values[order, self.seat]
 
 
 def _first_values(times: Floats, values: Singles) -> RowValues:
@@ -179,10 +154,6 @@ def _first_values(times: Floats, values: Singles) -> RowValues:
     first, rows = answered.argmax(axis=0), np.arange(values.shape[1])
     never = ~answered[first, rows]
     return RowValues(*(np.where(never, np.nan, one) for one in (values[first, rows], times[first])))
-
-
-def _scaled(halves: Halves) -> Singles:
-    return halves.astype(np.float32) * np.float32(UNIT)
 
 
 def binned(times: Floats, values: Singles, start: float, end: float, bins: int) -> npt.NDArray[np.float64]:
@@ -223,24 +194,15 @@ HISTORY_LONGEST = 3600
 HISTORY_SHORTEST = 120
 
 
-def _exact(metrics: Sequence[Metric]) -> tuple[int, ...]:
-    """Return the columns in which a plot would show half precision: counters and values beyond 2048."""
-    units = ("MiB", "MHz", "tasks")
-    return tuple(at for at, metric in enumerate(metrics) if metric.kind == COUNTER or metric.unit in units)
-
-
-_EXACT_GPU_COLUMNS, _EXACT_HOST_COLUMNS = _exact(GPU_METRICS), _exact(HOST_METRICS)
-
-
 def history_length(nodes: int, gpus: int) -> int:
     """Return the number of frames of each node that are kept for plots."""
-    a_tick = nodes * frame_bytes(max(gpus, 1), len(GPU_COLUMNS), len(_EXACT_GPU_COLUMNS))
+    a_tick = nodes * max(gpus, 1) * len(GPU_COLUMNS) * VALUE_BYTES
     return min(HISTORY_LONGEST, max(HISTORY_SHORTEST, HISTORY_BYTES // max(1, a_tick)))
 
 
 def empty_history(allocator: HistoryAllocator, nodes: int, gpus: int) -> NodeHistory:
     """Return the empty history of a node with ``gpus`` GPUs in a fleet of ``nodes`` nodes."""
     length = history_length(nodes, gpus)
-    of_gpus = allocator.history(length, gpus, len(GPU_COLUMNS), _EXACT_GPU_COLUMNS)
-    of_host = allocator.history(length, 1, len(HOST_COLUMNS), _EXACT_HOST_COLUMNS)
+    of_gpus = allocator.history(length, gpus, len(GPU_COLUMNS))
+    of_host = allocator.history(length, 1, len(HOST_COLUMNS))
     return NodeHistory(of_gpus, of_host, energy_base=None)

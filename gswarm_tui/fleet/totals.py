@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gswarm_agent.metrics import GPU_COLUMNS
+from gswarm_tui.fleet.frame_values import POWER, UTIL
 from gswarm_tui.fleet.history import Floats
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 
-UTIL = GPU_COLUMNS.index("util_pct")
 MEMORY = GPU_COLUMNS.index("mem_used_mib")
-POWER = GPU_COLUMNS.index("power_w")
 
 
 @dataclass(frozen=True)

@@ -390,7 +390,7 @@ class HistoryLoader:
             at = np.concatenate([places for places, *_ in alike])
             rows = np.concatenate([rows for _, rows, _ in alike])
             seats = np.repeat([seat for *_, seat in alike], [len(places) for places, *_ in alike])
-            table = np.full((len(at), *grid.table), np.nan, dtype=np.float32)
+            table = np.full((len(at), *grid.values.shape[2:]), np.nan, dtype=np.float32)
             fill(table, at)
             grid.fill(rows, seats, table, interval_s[at])
 
