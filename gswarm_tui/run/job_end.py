@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.hub import Hub
-from gswarm_tui.slurm.jobs import Job, JobEnd
+from gswarm_tui.slurm.jobs import Job, Slurm
 
 POLL_S = 120.0
 """Slurm usually forgets an ended job after five minutes."""
@@ -18,15 +17,8 @@ GRACE_S = 30.0
 """Slurm takes about this long to end a job after its limit, and some clusters let it run on."""
 
 
-class JobEndSource(Protocol):
-    """Source of the end of a job; `gswarm_tui.slurm.jobs.Slurm` is the real one."""
-
-    def end_of(self, job_id: str) -> JobEnd | None:
-        """Return when a job ends or ended. Raises UserError."""
-
-
 async def follow(
-    hub: Hub, slurm: JobEndSource, job: Job, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    hub: Hub, slurm: Slurm, job: Job, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 ) -> None:
     """Send the end of the job to all links, and again when it is extended or ended early.
 

@@ -12,11 +12,15 @@ import termios
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gswarm_agent.frame import WARNING
 from gswarm_tui.fleet.events import WAITING, EventLogged, RecorderStatus
 from gswarm_tui.hub import Hub
+
+if TYPE_CHECKING:
+    from gswarm_tui.launch.base import Launcher
+    from gswarm_tui.store.recording.recorder import Recorder
 
 FIRST_PAINT_S = 2.0
 """Links wait this long for the first paint, since starting agents would delay it."""
@@ -26,20 +30,6 @@ SOON_S = 1.5
 LAST_RESORT_S = 40
 
 _LOG = logging.getLogger(__name__)
-
-
-class ClosableLauncher(Protocol):
-    """Launcher that can be closed."""
-
-    async def close(self) -> None:
-        """Close shared connections."""
-
-
-class ClosableRecorder(Protocol):
-    """Recorder that can be closed."""
-
-    def close(self, ended_at: float | None) -> RecorderStatus:
-        """Write waiting rows and close the file; may take seconds. Without ``ended_at`` it can be resumed."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +57,8 @@ class Lifetime:
     def __init__(
         self,
         hub: Hub,
-        launcher: ClosableLauncher,
-        recorder: ClosableRecorder | None,
+        launcher: Launcher,
+        recorder: Recorder | None,
         request_quit: Callable[[str], None],
         *,
         lasting: bool = False,

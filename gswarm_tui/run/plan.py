@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.slurm import hosts
-from gswarm_tui.slurm.jobs import Job, SlurmCommandError, SlurmError, allocation
-
-
-class JobSource(Protocol):
-    """Source of jobs; `gswarm_tui.slurm.jobs.Slurm` is the real one."""
-
-    def job(self, job_id: str) -> Job:
-        """Return a running job of the user."""
-
-    def running_jobs(self) -> Sequence[str]:
-        """Return the user's running jobs."""
+from gswarm_tui.slurm.jobs import Job, Slurm, SlurmCommandError, SlurmError, allocation
 
 
 @dataclass(frozen=True)
@@ -38,7 +28,7 @@ class Plan:
     notice: str = ""
 
 
-def resolve_nodes(options: Options, environ: Mapping[str, str], slurm: JobSource) -> Plan:
+def resolve_nodes(options: Options, environ: Mapping[str, str], slurm: Slurm) -> Plan:
     """Resolve the nodes from ``options`` and this environment.
 
     Raises:
@@ -72,7 +62,7 @@ def require_terminal(stdin: TextIO, stdout: TextIO) -> None:
             raise UserError(f"the screen needs a terminal, but standard {name} isn't one; remove the pipe.")
 
 
-def _job(options: Options, environ: Mapping[str, str], slurm: JobSource) -> tuple[Job | None, str]:
+def _job(options: Options, environ: Mapping[str, str], slurm: Slurm) -> tuple[Job | None, str]:
     """Return the named job or this shell's own, and a notice if Slurm knows too little of it."""
     if options.job:
         try:
@@ -90,7 +80,7 @@ def _job(options: Options, environ: Mapping[str, str], slurm: JobSource) -> tupl
     return dataclasses.replace(job, nodes=surrounding.nodes or job.nodes), ""
 
 
-def _nodes(options: Options, job: Job | None, slurm: JobSource) -> tuple[str, ...]:
+def _nodes(options: Options, job: Job | None, slurm: Slurm) -> tuple[str, ...]:
     if options.launcher == "local":
         return (socket.gethostname(),)
     if options.nodes is not None:

@@ -97,6 +97,7 @@ def _cancel_at_signals() -> list[signal.Signals]:
 async def _run(
     options: Options, plan: Plan, hub: Hub, app: GswarmApp, recorder: Recorder | None
 ) -> RunResult:
+    from gswarm_tui.run.job_end import follow
     from gswarm_tui.run.lifetime import Lifetime
 
     _publish_notices(hub, plan, recorder)
@@ -105,22 +106,16 @@ async def _run(
     lifetime = Lifetime(
         hub, launcher, recorder, app.request_quit, lasting=build.keeps_agents(options), waiting=_print_waiting
     )
-    following = asyncio.create_task(_follow_job(hub, plan))
+    following = None if plan.job is None else asyncio.create_task(follow(hub, Slurm(), plan.job))
     control = None
     try:
         control = await build.start_control_server(hub, recorder, os.environ)
         return await lifetime.run(app.run_async(), app.painted)
     finally:
-        following.cancel()
+        if following is not None:
+            following.cancel()
         if control is not None:
             await control.close()
-
-
-async def _follow_job(hub: Hub, plan: Plan) -> None:
-    if plan.job is not None:
-        from gswarm_tui.run.job_end import follow
-
-        await follow(hub, Slurm(), plan.job)
 
 
 def _publish_notices(hub: Hub, plan: Plan, recorder: Recorder | None) -> None:

@@ -12,17 +12,18 @@ from gswarm_tui.fleet.events import Phase
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.run.job_end import GRACE_S, POLL_S, POLL_SOONEST_S, follow
-from gswarm_tui.slurm.jobs import Job, JobEnd, SlurmError
+from gswarm_tui.slurm.jobs import Job, JobEnd, Slurm, SlurmError
 from tests.unit.test_hub import FakeLink
 from tests.unit.test_link import BEGIN, FRAME, SECOND_NS, FakeAgent, running_link, settle
 
 JOB = Job("4711", "4711", ("n1",), ends_at=1_000.0)
 
 
-class Scontrol:
+class Scontrol(Slurm):
     """Says one thing after the other."""
 
     def __init__(self, *answers: JobEnd | UserError | None) -> None:
+        super().__init__({})
         self.answers = list(answers)
 
     def end_of(self, job_id: str) -> JobEnd | None:

@@ -6,15 +6,18 @@ import asyncio
 import gc
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import pytest
 
 from gswarm_tui.fleet.events import Event, FrameArrived, RecorderStatus, SessionStopped
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
+from gswarm_tui.launch.base import Channel, Launcher, LaunchError
 from gswarm_tui.link.link import Link
 from gswarm_tui.run import lifetime
 from gswarm_tui.run.lifetime import Lifetime, delay_garbage_collection
+from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import arrived, introduced
 
 
@@ -89,8 +92,11 @@ class FakeRecorder:
         return RecorderStatus("run.duckdb", 1, 1, 0, {}, closed=True)
 
 
-class StandInLauncher:
+class StandInLauncher(Launcher):
     closed = False
+
+    async def open(self, node: str, *arguments: str) -> Channel:
+        raise LaunchError("no node is reached here")
 
     async def close(self) -> None:
         self.closed = True
@@ -107,7 +113,8 @@ async def ended(answers: bool, lasting: bool = True) -> tuple[lifetime.RunResult
     async def screen() -> None:
         return
 
-    life = Lifetime(hub, launcher, recording, lambda _how: None, lasting=lasting, waiting=waited_for.extend)
+    recorder = cast(Recorder, recording)
+    life = Lifetime(hub, launcher, recorder, lambda _how: None, lasting=lasting, waiting=waited_for.extend)
     result = await life.run(screen(), asyncio.Event())
     assert launcher.closed
     return result, recording, waited_for

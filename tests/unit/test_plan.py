@@ -19,7 +19,7 @@ JOB = Job("4711", "4711", ("gpu01", "gpu02"), name="train", cluster="hopper", st
 INSIDE = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "gpu[01-02]"}
 
 
-class Jobs:
+class Jobs(Slurm):
     """A Slurm that knows these jobs."""
 
     def __init__(self, *jobs: Job) -> None:
