@@ -64,22 +64,16 @@ class Channel(Protocol):
 class Launcher(Protocol):
     """Starts agents on nodes."""
 
-    async def open(self, node: str) -> Channel:
-        """Start the agent on a node. Raises LaunchError."""
+    async def open(self, node: str, *arguments: str) -> Channel:
+        """Start the agent on a node, or run a command of it there, such as ``status``. Raises LaunchError."""
 
     async def join(self, node: str, lives: Collection[str]) -> Channel:
         """Connect to the running agent if it is in one of these lives, else ``open``. Raises LaunchError."""
         return await self.open(node)
 
     async def close(self) -> None:
-        """Close connections that channels share; called after the channels are closed."""
-
-
-class CommandLauncher(Launcher, Protocol):
-    """A launcher that can also run the agent's commands on its nodes, such as ``status``."""
-
-    async def open(self, node: str, *arguments: str) -> Channel:
-        """Start the agent on a node, or run it with these arguments. Raises LaunchError."""
+        """Close what channels share, if anything; called after the channels are closed."""
+        return
 
 
 def check_name(node: str, option: str = "--nodes") -> None:

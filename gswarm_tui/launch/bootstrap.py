@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import functools
 import os
 import re
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gswarm_agent.wire import MAGIC, MAX_NOISE
-from gswarm_tui.launch.base import Channel, LaunchError, Retry, clean, last_line
+from gswarm_tui.launch.base import LaunchError, Retry, clean, last_line
 from gswarm_tui.launch.bundle import Bundle, own_bundle, own_python
+from gswarm_tui.launch.inbox import Inbox
 
 GREETING_S = 120.0
 _PYTHON_REMEDY = "load one with --setup 'module load python', or name one with --agent-python"
@@ -95,26 +94,18 @@ class Bootstrap:
 
     def command(self, *arguments: str) -> list[str]:
         """Return the argument list that finds or fetches the agent on a node and runs it there."""
-        return [*self._program, *arguments]
-
-    def command_line(self, *arguments: str) -> str:
-        """Return the command for any login shell, with each argument in single quotes."""
-        return f"exec {self._quoted} {_quote(arguments)}"
-
-    @functools.cached_property
-    def _program(self) -> list[str]:
-        """The part that all nodes share."""
         shell = ["bash", "-l", "-c", _joined(_SETUP + _RUN)] if self.setup else ["sh", "-c", _joined(_RUN)]
         pythons = [self.agent_python] if self.agent_python else [own_python(), "python3", *_OTHER_PYTHONS]
         names = ":".join(filter(None, pythons))
         if not _USUAL.fullmatch(names):
             names = "=" + base64.b64encode(os.fsencode(names)).decode()
         bundle = own_bundle()
-        return [*shell, "gswarm-agent", bundle.name, bundle.manifest_hash, names]
+        return [*shell, "gswarm-agent", bundle.name, bundle.manifest_hash, names, *arguments]
 
-    @functools.cached_property
-    def _quoted(self) -> str:
-        return _quote(self._program)
+    def command_line(self, *arguments: str) -> str:
+        """Return the command for any login shell, with each argument in single quotes."""
+        quoted = " ".join(f"'{argument}'" for argument in self.command(*arguments))
+        return f"exec {quoted}"
 
     def explain(self, kind: str, text: str, stderr: bytes, old_version: str) -> LaunchError:
         """Return the error for a ``GSWARM-FAIL`` line."""
@@ -144,10 +135,6 @@ class Bootstrap:
 
 def _joined(script: str) -> str:
     return " ".join(script.split("\n")).strip()
-
-
-def _quote(arguments: Iterable[str]) -> str:
-    return " ".join(f"'{argument}'" for argument in arguments)
 
 
 class Greeting:
@@ -209,31 +196,8 @@ class Greeting:
         return self._bundle.payload  # packed only if some node lacks it
 
 
-class GreetedChannel:
-    """Channel after the greeting; see ``Channel``. ``top`` is that of ``Greeting``."""
-
-    def __init__(self, channel: Channel, first: bytes, top: str = "") -> None:
-        self._channel = channel
-        self._first = first
-        self.top = top
-        self.write = channel.write
-        self.stderr = channel.stderr
-        self.explain_end = channel.explain_end
-        self.close = channel.close
-
-    async def read(self) -> bytes:
-        """Return the bytes that came with the greeting, then those that follow."""
-        first, self._first = self._first, b""
-        return first or await self._channel.read()
-
-    async def for_each_chunk(self, take: Callable[[bytes], bool]) -> bool:
-        """Pass on the same bytes as they arrive."""
-        first, self._first = self._first, b""
-        return (first != b"" and take(first)) or await self._channel.for_each_chunk(take)
-
-
-async def greet(channel: Channel, bootstrap: Bootstrap) -> GreetedChannel:
-    """Exchange the greeting on a channel that runs ``bootstrap.command``.
+async def greet(channel: Inbox, bootstrap: Bootstrap) -> str:
+    """Exchange the greeting on a channel that runs ``bootstrap.command``; return the ``top`` of ``Greeting``.
 
     Raises LaunchError; the channel is closed then.
     """
@@ -259,4 +223,5 @@ async def greet(channel: Channel, bootstrap: Bootstrap) -> GreetedChannel:
     except BaseException:
         await channel.close()
         raise
-    return GreetedChannel(channel, greeting.wire, greeting.top)
+    channel.unread(greeting.wire)
+    return greeting.top

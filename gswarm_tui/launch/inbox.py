@@ -1,4 +1,4 @@
-"""The reading half of a channel: passes bytes on as they arrive, or holds them until they are read.
+"""Channels that get bytes by callbacks: they pass them on as they arrive, or hold them until they are read.
 
 Waking a task for each chunk costs three times as much as a call, which counts with a thousand nodes.
 """
@@ -9,7 +9,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from gswarm_tui.launch.base import Channel
+
 MOST_HELD_BYTES = 256 * 1024
+_STDERR_KEPT = 8 * 1024
 
 
 class PausableSource(Protocol):
@@ -22,8 +25,8 @@ class PausableSource(Protocol):
         """Read again."""
 
 
-class Inbox:
-    """The reading half of a ``Channel``; holds about ``MOST_HELD_BYTES`` of unread bytes.
+class Inbox(Channel):
+    """The reading half of a channel; holds about ``MOST_HELD_BYTES`` of unread bytes.
 
     Set ``source`` when it is known.
     """
@@ -37,6 +40,21 @@ class Inbox:
         self._problem: Exception | None = None
         self._take: Callable[[bytes], bool] | None = None
         self._taken: asyncio.Future[bool] | None = None
+        self._stderr = bytearray()
+
+    def received_stderr(self, data: bytes) -> None:
+        """Keep the last of the agent's output on stderr."""
+        self._stderr += data
+        del self._stderr[:-_STDERR_KEPT]
+
+    def stderr(self) -> bytes:
+        """Return the last output on stderr; see ``Channel``."""
+        return bytes(self._stderr)
+
+    def unread(self, data: bytes) -> None:
+        """Put bytes back that were read too early."""
+        self._held.insert(0, data)
+        self._size += len(data)
 
     def received(self, data: bytes) -> None:
         """Pass on a chunk, or hold it."""

@@ -6,18 +6,18 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Sequence
+from typing import cast
 
-from gswarm_tui.launch.base import Channel, LaunchError, clean, last_line
+from gswarm_tui.launch.base import LaunchError, clean, last_line
+from gswarm_tui.launch.inbox import Inbox
 
-_CHUNK = 256 * 1024
-_STDERR_KEPT = 8 * 1024
 _PATIENCE_S = 2.0
-_KILLING = (signal.SIGKILL,)
-_ENDING = (signal.SIGTERM, *_KILLING)
+_STDIN, _STDOUT, _STDERR = range(3)
 
 
-class ProcessChannel(Channel):
+class ProcessChannel(Inbox, asyncio.SubprocessProtocol):
     """The standard streams of a child process that runs an agent; see ``Channel``.
 
     With ``leaves_agent``, ``close`` sends the child no SIGTERM, which it would pass on to an agent that has
@@ -26,93 +26,105 @@ class ProcessChannel(Channel):
 
     leaves_agent = False
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        if process.stdin is None or process.stdout is None or process.stderr is None:
-            raise ValueError("a channel needs a process with pipes")
-        self._process = process
-        self._stdin, self._stdout, self._stderr_pipe = process.stdin, process.stdout, process.stderr
-        self._stderr = bytearray()
-        self._reading_stderr = asyncio.create_task(self._read_stderr())
+    def __init__(self) -> None:
+        super().__init__()
+        self._process: asyncio.SubprocessTransport
+        self._stdin: asyncio.WriteTransport | None = None
+        self._open_outputs = {_STDOUT, _STDERR}
+        self._exited = asyncio.Event()
+        self._complete = asyncio.Event()  # it exited, and its output ended
+        self._closing = False
 
     @classmethod
-    async def start(cls, command: Sequence[str]) -> ProcessChannel:
+    async def start(cls, command: Sequence[str], stdin: int = subprocess.PIPE) -> ProcessChannel:
         """Run a command in a session of its own, out of reach of the terminal's Ctrl-C."""
+        loop = asyncio.get_running_loop()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                limit=_CHUNK,
-                start_new_session=True,
-            )
+            _, channel = await loop.subprocess_exec(cls, *command, stdin=stdin, start_new_session=True)
         except OSError as error:
             raise LaunchError(f"{command[0]} can't be run: {error.strerror}") from None
-        return cls(process)
+        return channel
 
     @property
     def pid(self) -> int:
         """The child's process id."""
-        return self._process.pid
+        return self._process.get_pid()
 
-    async def read(self) -> bytes:
-        """Return the next bytes of its stdout, empty at the end."""
-        return await self._stdout.read(_CHUNK)
+    @property
+    def is_running(self) -> bool:
+        """Whether the child has not exited."""
+        return not self._exited.is_set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the pipes of the child, which runs now."""
+        self._process = cast(asyncio.SubprocessTransport, transport)
+        self._stdin = cast("asyncio.WriteTransport | None", self._process.get_pipe_transport(_STDIN))
+        self.source = cast(asyncio.ReadTransport, self._process.get_pipe_transport(_STDOUT))
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Take in the child's output."""
+        if fd == _STDERR:
+            self.received_stderr(data)
+        elif not self._closing:
+            self.received(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """Note the end of one of the pipes."""
+        if fd == _STDOUT:
+            self.ended(exc)
+        self._open_outputs.discard(fd)
+        self._check_complete()
+
+    def process_exited(self) -> None:
+        """Note that the child exited; its output may continue."""
+        self._exited.set()
+        self._check_complete()
+
+    def _check_complete(self) -> None:
+        if self._exited.is_set() and not self._open_outputs:
+            self._complete.set()
 
     def write(self, data: bytes) -> None:
         """Send bytes to its stdin."""
-        if not self._stdin.is_closing():
+        if self._stdin is not None and not self._stdin.is_closing():
             self._stdin.write(data)
 
     async def explain_end(self) -> str:
         """Return how it ended: its exit status and the last line of its stderr."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
-                await self._process.wait()
-                await asyncio.shield(self._reading_stderr)
-        return describe_end(describe_status(self._process.returncode), self.stderr())
-
-    def stderr(self) -> bytes:
-        """Return the end of its stderr so far."""
-        return bytes(self._stderr)
+        await _within_patience(self._complete)
+        return describe_end(describe_status(self._process.get_returncode()), self.stderr())
 
     async def close(self) -> None:
         """End the child and its children here: by the end of its input, then SIGTERM, then SIGKILL."""
-        self._stdin.close()
-        # A child that is blocked in writing couldn't end.
-        leftover = asyncio.create_task(self._discard_output())
-        await end_process(self._process, _KILLING if self.leaves_agent else _ENDING)
-        await asyncio.wait([leftover, self._reading_stderr], timeout=_PATIENCE_S)
-        if not leftover.done() or not self._reading_stderr.done():
-            _signal_group(self._process.pid, signal.SIGKILL)
-        await asyncio.wait([leftover, self._reading_stderr], timeout=_PATIENCE_S)
+        if self._stdin is not None:
+            self._stdin.close()
+        self._closing = True
+        if self.source is not None:  # a child that is blocked in writing couldn't end
+            self.source.resume_reading()
+        try:
+            signals = (signal.SIGKILL,) if self.leaves_agent else (signal.SIGTERM, signal.SIGKILL)
+            for number in (None, *signals):
+                if number is not None:
+                    self._signal_group(number)
+                if await _within_patience(self._exited):
+                    break
+            if not await _within_patience(self._complete):
+                self._signal_group(signal.SIGKILL)
+                await _within_patience(self._complete)
+        finally:
+            self._process.close()
 
-    async def _discard_output(self) -> None:
-        while await self._stdout.read(_CHUNK):
-            pass
-
-    async def _read_stderr(self) -> None:
-        while data := await self._stderr_pipe.read(_CHUNK):
-            self._stderr += data
-            del self._stderr[:-_STDERR_KEPT]
-
-
-async def end_process(
-    process: asyncio.subprocess.Process, signals: Sequence[signal.Signals] = _ENDING
-) -> None:
-    """Wait until a child whose input was closed ends; then send its process group these signals in turn."""
-    for number in (None, *signals):
-        if number is not None and process.returncode is None:
-            _signal_group(process.pid, number)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
-                await process.wait()
-                return
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
 
 
-def _signal_group(leader: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, number)
+async def _within_patience(event: asyncio.Event) -> bool:
+    """Return whether an event happens soon."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE_S):
+            await event.wait()
+    return event.is_set()
 
 
 def describe_end(how: str, stderr: bytes) -> str:

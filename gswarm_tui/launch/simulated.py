@@ -13,10 +13,8 @@ from gswarm_agent.simulated import Simulation
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, allow_many_files, clean
 from gswarm_tui.launch.inbox import Inbox
 from gswarm_tui.launch.local import agent_command
-from gswarm_tui.launch.process import ProcessChannel, end_process
+from gswarm_tui.launch.process import ProcessChannel
 
-# More nodes than this share a few processes.
-MOST_PROCESSES = 16
 # The simulated job is past its warm-up when it is first seen.
 _UNDER_WAY_NS = 40 * 10**9
 
@@ -36,22 +34,19 @@ class SimulatedLauncher(Launcher):
             name: Simulation(name, index, nodes, gpus, seed, origin_ns)
             for index, name in enumerate(simulated_names(nodes))
         }
-        self._hosts = [_Host() for _ in range(os.cpu_count() or 1)] if nodes > MOST_PROCESSES else []
-        if self._hosts:
-            allow_many_files()
+        self._hosts = [_Host() for _ in range(min(nodes, os.cpu_count() or 1))]
+        allow_many_files()
 
-    async def open(self, node: str) -> Channel:
-        """Start or restart a simulated node."""
+    async def open(self, node: str, *arguments: str) -> Channel:
+        """Start or restart a simulated node; it has no commands."""
         simulation = self._simulations.get(node)
         if simulation is None:
             raise LaunchError(f"{clean(node, 60)!r} is no simulated node", retry=Retry.NEVER)
-        text = json.dumps(asdict(simulation))
-        if self._hosts:
-            return await self._hosts[simulation.index % len(self._hosts)].open(text)
-        return await ProcessChannel.start(agent_command("stream", "--simulate", text))
+        host = self._hosts[simulation.index % len(self._hosts)]
+        return await host.open(json.dumps(asdict(simulation)))
 
     async def close(self) -> None:
-        """End the processes that serve many nodes."""
+        """End the processes that serve the nodes."""
         await asyncio.gather(*(host.close() for host in self._hosts))
 
 
@@ -60,15 +55,17 @@ class _Host:
 
     def __init__(self) -> None:
         self._control: socket.socket | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ProcessChannel | None = None
         self._starting = asyncio.Lock()
 
     async def open(self, simulation: str) -> Channel:
         """Start a node in this process, which gets the node's socket over the control socket."""
         async with self._starting:
-            if self._control is None or self._process is None or self._process.returncode is not None:
+            if self._control is None or self._process is None or not self._process.is_running:
                 await self.close()
-                self._control = await self._start()
+                self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                with theirs:
+                    self._process = await ProcessChannel.start(agent_command("simulate"), theirs.fileno())
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -79,25 +76,13 @@ class _Host:
         _, channel = await asyncio.get_running_loop().create_connection(SimulatedChannel, sock=ours)
         return channel
 
-    async def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                *agent_command("simulate"),
-                stdin=theirs.fileno(),
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        return ours
-
     async def close(self) -> None:
         """End the process; it ends by itself when the control socket closes."""
         if self._control is not None:
             self._control.close()
             self._control = None
         if self._process is not None:
-            await end_process(self._process)
+            await self._process.close()
             self._process = None
 
 
@@ -128,10 +113,6 @@ class SimulatedChannel(Inbox, asyncio.Protocol):
         """Send bytes."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
-
-    def stderr(self) -> bytes:
-        """Return nothing: a simulated node has no stderr of its own."""
-        return b""
 
     async def explain_end(self) -> str:
         """Return the only known reason."""

@@ -6,7 +6,7 @@ import asyncio
 import re
 
 from gswarm_tui.launch.base import (
-    CommandLauncher,
+    Launcher,
     LaunchError,
     Retry,
     allow_many_files,
@@ -14,7 +14,7 @@ from gswarm_tui.launch.base import (
     clean,
     last_line,
 )
-from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, greet
+from gswarm_tui.launch.bootstrap import Bootstrap, greet
 from gswarm_tui.launch.process import ProcessChannel
 
 # Each step asks the controller, which serves the whole cluster.
@@ -23,7 +23,7 @@ STEPS_AT_ONCE = 16
 _TASK_ENDED = re.compile(rb"^srun: (error: \S+: task \d+: .*|Terminating .*)\n", re.MULTILINE)
 
 
-class SrunLauncher(CommandLauncher):
+class SrunLauncher(Launcher):
     """Starts each agent by an ``srun`` of its own, beside the job's own steps; see ``Launcher``.
 
     ``job_id`` is the allocation to start in. The step takes none of its resources (``--overlap``).
@@ -57,20 +57,20 @@ class SrunLauncher(CommandLauncher):
             *self._bootstrap.command(*arguments),
         ]
 
-    async def open(self, node: str, *arguments: str) -> GreetedChannel:
-        """Start a step with the agent on a node; see ``CommandLauncher``."""
+    async def open(self, node: str, *arguments: str) -> ProcessChannel:
+        """Start a step with the agent on a node; see ``Launcher``."""
         check_name(node)
         if not self._job_id.replace("_", "").replace("+", "").isalnum():
             raise LaunchError(f"{clean(self._job_id, 40)!r} is no job ID", "correct --job", Retry.NEVER)
         async with self._starting:
             channel = await ProcessChannel.start(self.command(node, *arguments))
             try:
-                greeted = await greet(channel, self._bootstrap)
+                await greet(channel, self._bootstrap)
             except LaunchError as error:
                 raise self._explain(error, channel.stderr()) from None
         # SIGTERM makes srun kill the step, and where only its first process is killed, its second does it.
         channel.leaves_agent = not arguments and bool(self._bootstrap.serving.recording)
-        return greeted
+        return channel
 
     def _explain(self, error: LaunchError, stderr: bytes) -> LaunchError:
         """Return an error with srun's or the agent's last line instead of an exit status."""
@@ -81,6 +81,3 @@ class SrunLauncher(CommandLauncher):
             return LaunchError(clean(f"the agent ended: {line}"))
         remedy = f"check that the job still runs, with `squeue --jobs={self._job_id}`"
         return LaunchError(line, remedy, Retry.SLOWLY)
-
-    async def close(self) -> None:
-        """Do nothing: no connection is shared."""

@@ -15,8 +15,8 @@ from gswarm_agent.wire import SENT_ALL
 from gswarm_tui.common.errors import UserError, printable
 from gswarm_tui.fleet.events import ABANDONED, KINDS_DURING_RUN, WAITING, EventLogged, Phase, agent_data_lost
 from gswarm_tui.hub import Hub
+from gswarm_tui.launch.agent_status import NodeStatus
 from gswarm_tui.launch.base import LaunchError
-from gswarm_tui.launch.node_status import NodeStatus
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.interrupted import InterruptedRun, describe, query_all, short_id

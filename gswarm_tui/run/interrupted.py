@@ -8,11 +8,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TextIO
 
 from gswarm_tui.common.errors import UserError, printable, quote
-from gswarm_tui.launch.base import CommandLauncher, LaunchError, clean
-from gswarm_tui.launch.node_status import NodeStatus, query_status
+from gswarm_tui.launch.agent_status import NodeStatus, query_status
+from gswarm_tui.launch.base import LaunchError, clean
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
@@ -157,16 +157,16 @@ def describe(answer: NodeStatus | LaunchError, of_nodes: int = 1) -> str:
 
 async def query_all(options: Options, plan: Plan, uid: str) -> dict[str, NodeStatus | LaunchError]:
     """Return the status of the recording on each node, or why it is unreachable."""
-    launcher = cast(CommandLauncher, build.build_launcher(options, plan, uid))
+    launcher = build.build_launcher(options, plan, uid)
 
-    async def ask(node: str) -> NodeStatus | LaunchError:
+    async def query(node: str) -> NodeStatus | LaunchError:
         try:
             return await query_status(launcher, node, uid)
         except LaunchError as error:
             return error
 
     try:
-        answers = await asyncio.gather(*(ask(node) for node in plan.nodes))
+        answers = await asyncio.gather(*(query(node) for node in plan.nodes))
     finally:
         await launcher.close()
     return dict(zip(plan.nodes, answers, strict=True))

@@ -67,7 +67,7 @@ class _BySsh(Launcher):
         self._launcher = SshLauncher(SshSettings("", str(configuration), ""))
         self._index = {name: index for index, name in enumerate(names)}
 
-    async def open(self, node: str) -> Channel:
+    async def open(self, node: str, *arguments: str) -> Channel:
         """Start it."""
         simulation = {"node": node, "index": self._index[node], "nodes": len(self._index)}
         return await self._launcher.open(node, "stream", "--simulate", json.dumps(simulation))

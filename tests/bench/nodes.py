@@ -245,7 +245,7 @@ class ToNodes(Launcher):
     def __init__(self, folder: Path, lives_s: float = math.inf, rng: random.Random | None = None) -> None:
         self._folder, self._lives_s, self._rng = folder, lives_s, rng or random.Random()
 
-    async def open(self, node: str) -> CutChannel:
+    async def open(self, node: str, *arguments: str) -> CutChannel:
         """Open a connection that breaks at random, unless ``lives_s`` is infinite."""
         try:
             lives_s = None if math.isinf(self._lives_s) else self._rng.expovariate(1 / self._lives_s)
@@ -255,9 +255,6 @@ class ToNodes(Launcher):
         except OSError as error:
             raise LaunchError(f"the bench's nodes are gone: {error.strerror}") from None
         return channel
-
-    async def close(self) -> None:
-        """Leave the nodes running."""
 
 
 class CutChannel(SimulatedChannel):

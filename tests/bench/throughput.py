@@ -140,7 +140,7 @@ class _Replayed(Launcher):
     def __init__(self, streams: dict[str, list[bytes]]) -> None:
         self._streams = streams
 
-    async def open(self, node: str) -> Channel:
+    async def open(self, node: str, *arguments: str) -> Channel:
         """Return a channel that sends the node's bytes once."""
         return _Pieces(self._streams[node])
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.wire import MAGIC, MAX_NOISE, Start, Stop, encode
 from gswarm_tui.launch.base import LaunchError, Retry, check_name, clean, last_line
-from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, Greeting, greet
+from gswarm_tui.launch.bootstrap import Bootstrap, Greeting, greet
 from gswarm_tui.launch.bundle import own_bundle
 from gswarm_tui.launch.process import ProcessChannel
 from tests.integration.agent_node import Node
@@ -34,10 +34,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-async def through(shell: str, bootstrap: Bootstrap) -> GreetedChannel:
+async def through(shell: str, bootstrap: Bootstrap) -> ProcessChannel:
     """Run the bootstrap as sshd would: its command line by the user's shell."""
     line = bootstrap.command_line("stream", "--simulate", "{}")
-    return await greet(await ProcessChannel.start([shell, "-c", line]), bootstrap)
+    channel = await ProcessChannel.start([shell, "-c", line])
+    await greet(channel, bootstrap)
+    return channel
 
 
 async def failing(shell: str, bootstrap: Bootstrap) -> LaunchError:
@@ -105,18 +107,18 @@ async def test_a_setup_is_on_no_command_line(home: Path) -> None:
 async def test_ps_shows_plain_command_lines(home: Path, node: Node) -> None:
     bootstrap = Bootstrap(agent_python=sys.executable)
     options = ("--recording", "rec", "--node", "n1", "--folder", str(node.folder), "--simulate", "{}")
-    process = await ProcessChannel.start(["sh", "-c", bootstrap.command_line("attach", *options)])
-    channel = await greet(process, bootstrap)
+    channel = await ProcessChannel.start(["sh", "-c", bootstrap.command_line("attach", *options)])
+    await greet(channel, bootstrap)
     try:
         channel.write(MAGIC + encode(Start(1000, 1)))
         server = node.pid
         folder = f"{home}/.cache/gswarm-tui/{own_bundle().name}/gswarm_agent"
         agent = [sys.executable, "-IS", f"{folder}/run.py", "attach", *options]
         assert command_line_of(server) == agent
-        assert command_line_of(process.pid) == [
+        assert command_line_of(channel.pid) == [
             "sh", f"{folder}/run.sh", sys.executable, "attach", *options,
         ]  # fmt: skip
-        (relay,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        (relay,) = Path(f"/proc/{channel.pid}/task/{channel.pid}/children").read_text().split()
         assert command_line_of(int(relay)) == agent
     finally:
         channel.write(encode(Stop()))

@@ -26,7 +26,7 @@ from gswarm_tui.cli import main
 from gswarm_tui.commands import recover
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged, IntervalChanged, SessionStarted, SessionStopped
-from gswarm_tui.launch.node_status import FramesWaiting, NodeStatus
+from gswarm_tui.launch.agent_status import NodeStatus
 from gswarm_tui.options.arguments import UsageError, parse
 from gswarm_tui.run import build, interrupted
 from gswarm_tui.run.finish import finish
@@ -278,13 +278,10 @@ def test_node_that_never_answered_keeps_no_recording_open(path: Path) -> None:
 
 def test_waiting_frames_of_several_nodes_are_counted_for_each() -> None:
     assert (
-        interrupted.describe(NodeStatus(7, (FramesWaiting("a", 27, 0.0, 1.0),)), 2)
+        interrupted.describe(NodeStatus(7, 27), 2)
         == "27 frames wait on each, and their agents are still sampling"
     )
-    assert (
-        interrupted.describe(NodeStatus(7, (FramesWaiting("a", 1, 0.0, 1.0),)))
-        == "1 frame waits, and its agent is still sampling"
-    )
+    assert interrupted.describe(NodeStatus(7, 1)) == "1 frame waits, and its agent is still sampling"
 
 
 def test_recording_is_chosen_by_the_start_of_its_id_or_by_number(tmp_path: Path) -> None:

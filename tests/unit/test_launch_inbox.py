@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from gswarm_tui.launch.inbox import MOST_HELD_BYTES, Inbox
+from gswarm_tui.launch.inbox import MOST_HELD_BYTES
+from gswarm_tui.launch.simulated import SimulatedChannel
 from tests.unit.test_link import settle
 
 
@@ -23,8 +24,8 @@ class Tap:
         self.open = True
 
 
-def inbox() -> tuple[Inbox, Tap]:
-    made, tap = Inbox(), Tap()
+def inbox() -> tuple[SimulatedChannel, Tap]:
+    made, tap = SimulatedChannel(), Tap()
     made.source = tap
     return made, tap
 
@@ -111,3 +112,12 @@ async def test_a_broken_channel_passes_on_its_bytes_and_then_raises() -> None:
     assert await made.read() == b"a"
     with pytest.raises(ConnectionError, match="reset"):
         await made.read()
+
+
+async def test_bytes_put_back_are_read_first() -> None:
+    made, _ = inbox()
+    made.received(b"greeting")
+    assert await made.read() == b"greeting"
+    made.received(b"b")
+    made.unread(b"a")
+    assert await made.read() == b"ab"

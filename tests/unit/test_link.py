@@ -137,7 +137,7 @@ class FakeLauncher(Launcher):
         self.joined.append(set(lives))
         return await self.open(node)
 
-    async def open(self, node: str) -> FakeAgent:
+    async def open(self, node: str, *arguments: str) -> FakeAgent:
         self.opened.append(node)
         if not self.outcomes:
             await asyncio.get_running_loop().create_future()

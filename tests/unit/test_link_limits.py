@@ -78,7 +78,7 @@ class Refusing(Launcher):
         self.clock = clock
         self.attempts: list[float] = []
 
-    async def open(self, node: str) -> FakeAgent:
+    async def open(self, node: str, *arguments: str) -> FakeAgent:
         self.attempts.append(self.clock.passed)
         raise LaunchError("it refuses connections")
 
@@ -307,7 +307,7 @@ class FakeFleet(Launcher):
         self.agents = agents
         self.opened = Counter[str]()
 
-    async def open(self, node: str) -> FakeAgent:
+    async def open(self, node: str, *arguments: str) -> FakeAgent:
         self.opened[node] += 1
         return self.agents[node]
 

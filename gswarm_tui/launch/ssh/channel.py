@@ -11,7 +11,6 @@ import asyncssh
 from gswarm_tui.launch.inbox import Inbox
 from gswarm_tui.launch.process import describe_end, describe_status
 
-_STDERR_KEPT = 8 * 1024
 _CLOSE_TIMEOUT_S = 2.0
 _EXPLAIN_TIMEOUT_S = 10.0
 _Session = asyncssh.SSHClientChannel[bytes] | asyncssh.SSHUNIXChannel[bytes]
@@ -27,7 +26,6 @@ class _Channel(Inbox):
         super().__init__()
         self._connection = connection
         self._session: _Session | None = None
-        self._stderr = bytearray()
 
     def connection_made(self, chan: _Session) -> None:
         """Keep the session, which is open now."""
@@ -36,8 +34,7 @@ class _Channel(Inbox):
     def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
         """Take in the agent's messages, or its output to stderr."""
         if datatype == asyncssh.EXTENDED_DATA_STDERR:
-            self._stderr += data
-            del self._stderr[:-_STDERR_KEPT]
+            self.received_stderr(data)
         else:
             self.received(data)
 
@@ -55,10 +52,6 @@ class _Channel(Inbox):
         if self._session is not None:
             with contextlib.suppress(OSError):
                 self._session.write(data)
-
-    def stderr(self) -> bytes:
-        """Return the last bytes that the agent wrote to stderr."""
-        return bytes(self._stderr)
 
     async def close(self) -> None:
         """Close the connection; the agent sees the end of its input."""

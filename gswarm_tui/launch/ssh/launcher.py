@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import re
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +16,8 @@ import asyncssh
 
 from gswarm_agent.folder import SOCKET, name_of, tops
 from gswarm_agent.wire import MAGIC, QUERY_LIFE
-from gswarm_tui.launch.base import Channel, CommandLauncher, LaunchError, allow_many_files, check_name, clean
-from gswarm_tui.launch.bootstrap import Bootstrap, GreetedChannel, greet
+from gswarm_tui.launch.base import Channel, Launcher, LaunchError, allow_many_files, check_name, clean
+from gswarm_tui.launch.bootstrap import Bootstrap, greet
 from gswarm_tui.launch.ssh.attempt import Attempt
 from gswarm_tui.launch.ssh.channel import CommandChannel, ForwardedChannel
 from gswarm_tui.launch.ssh.configuration import Configuration
@@ -28,10 +27,6 @@ HANDSHAKES_AT_ONCE = 64
 CONNECT_S = 15.0
 LOGIN_S = 30.0
 KEEPALIVE_S = 15.0
-MAX_REFUSALS = 2
-RETRY_EVERY = 10
-"""After these refusals in a row, only every tenth connection tries to join an agent by its socket: perhaps
-the server forbids socket forwarding, or the agent's folder is elsewhere, or the agent was replaced."""
 REPLY_S = 5.0
 _LONGEST_ADDRESS = 107
 _LONGEST_REPLY = len(MAGIC) + 64
@@ -64,7 +59,7 @@ class SshSettings:
         return [str(path) for path in files if os.access(path, os.R_OK)]
 
 
-class SshLauncher(CommandLauncher):
+class SshLauncher(Launcher):
     """Launcher with one SSH connection for each node; nodes behind a jump host share its connection."""
 
     def __init__(self, settings: SshSettings | None = None, bootstrap: Bootstrap | None = None) -> None:
@@ -73,16 +68,15 @@ class SshLauncher(CommandLauncher):
         self._bootstrap = bootstrap or Bootstrap()
         self._configuration = Configuration()
         self._handshakes = asyncio.Semaphore(HANDSHAKES_AT_ONCE)
-        self._refusals = Counter[str]()
         self._tops: dict[str, str] = {}
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
 
-    async def open(self, node: str, *arguments: str) -> GreetedChannel:
+    async def open(self, node: str, *arguments: str) -> Channel:
         """Connect to a node and start the agent, or run it with these ``arguments``."""
         connection = await self._reach(node)
         return await self._run(connection, node, arguments or self._bootstrap.serving.arguments(node))
 
-    async def join(self, node: str, lives: Collection[str]) -> GreetedChannel:
+    async def join(self, node: str, lives: Collection[str]) -> Channel:
         """Connect to a node and join its running agent by its socket; start an agent if that fails."""
         connection = await self._reach(node)
         try:
@@ -99,14 +93,10 @@ class SshLauncher(CommandLauncher):
 
     async def _join(
         self, connection: asyncssh.SSHClientConnection, node: str, lives: Collection[str]
-    ) -> GreetedChannel | None:
+    ) -> ForwardedChannel | None:
         """Join the agent that listens on a node, if it is in one of these lives."""
         recording = self._bootstrap.serving.recording
-        refusals = self._refusals[node]
         if not (recording and lives):
-            return None
-        if refusals >= MAX_REFUSALS and refusals % RETRY_EVERY:  # this connection counts, too
-            self._refusals[node] += 1
             return None
         for path in sockets(recording, node, self._tops.get(node, "")):
             channel = ForwardedChannel(connection, partial(self._explain_end, connection, node))
@@ -115,13 +105,10 @@ class SshLauncher(CommandLauncher):
             except asyncssh.ChannelOpenError as error:
                 _LOG.debug("%s: can't connect to %s: %s", node, path, error.reason)
                 continue
-            if joined := await identify(channel, lives):
-                del self._refusals[node]
-                return joined
+            if await identify(channel, lives):
+                return channel
             _LOG.debug("%s: %s belongs to no agent of this recording", node, path)
             channel.abort()
-        if not connection.is_closed():
-            self._refusals[node] += 1
         return None
 
     async def _explain_end(self, connection: asyncssh.SSHClientConnection, node: str) -> str:
@@ -133,7 +120,7 @@ class SshLauncher(CommandLauncher):
 
     async def _run(
         self, connection: asyncssh.SSHClientConnection, node: str, arguments: Sequence[str]
-    ) -> GreetedChannel:
+    ) -> CommandChannel:
         """Run the agent with these arguments."""
         channel = CommandChannel(connection)
         line = self._bootstrap.command_line(*arguments)
@@ -149,10 +136,9 @@ class SshLauncher(CommandLauncher):
         except BaseException:
             connection.abort()
             raise
-        greeted = await greet(channel, self._bootstrap)
-        if greeted.top:
-            self._tops[node] = greeted.top
-        return greeted
+        if top := await greet(channel, self._bootstrap):
+            self._tops[node] = top
+        return channel
 
     async def close(self) -> None:
         """Disconnect from the jump hosts."""
@@ -233,8 +219,8 @@ def sockets(recording: str, node: str, top: str = "") -> list[str]:
     return [path for path in paths if len(path) <= _LONGEST_ADDRESS]
 
 
-async def identify(channel: Channel, lives: Collection[str]) -> GreetedChannel | None:
-    """Return the channel if an agent in one of these lives is at its other end, else None.
+async def identify(channel: ForwardedChannel, lives: Collection[str]) -> bool:
+    """Return whether an agent in one of these lives is at the channel's other end.
 
     Nothing else checks that the socket is in a folder of the user's own, as ``attach`` does on the node:
     so the agent has to name its life first, which only it and the recording know.
@@ -246,6 +232,9 @@ async def identify(channel: Channel, lives: Collection[str]) -> GreetedChannel |
             while reply.count(b"\n") < 2 and len(reply) <= _LONGEST_REPLY and (data := await channel.read()):
                 reply += data
     except (TimeoutError, ConnectionError):
-        return None
+        return False
     known = (MAGIC + f"{life}\n".encode() for life in lives if life)
-    return GreetedChannel(channel, MAGIC) if reply in known else None
+    if reply not in known:
+        return False
+    channel.unread(MAGIC)
+    return True

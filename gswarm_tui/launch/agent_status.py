@@ -8,20 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gswarm_agent.wire import MAGIC
-from gswarm_tui.launch.base import CommandLauncher, LaunchError, clean
+from gswarm_tui.launch.base import Launcher, LaunchError, clean
 
 LONGEST_REPLY = 4 * 1024 * 1024
 REPLY_S = 60.0
-
-
-@dataclass(frozen=True)
-class FramesWaiting:
-    """Waiting frames of one life; times are Unix seconds on the node's clock."""
-
-    life: str
-    frames: int
-    first: float
-    last: float
 
 
 @dataclass(frozen=True)
@@ -32,16 +22,11 @@ class NodeStatus:
     """
 
     pid: int | None
-    lives: tuple[FramesWaiting, ...]
+    frames: int
     left: bool = True
 
-    @property
-    def frames(self) -> int:
-        """The number of waiting frames."""
-        return sum(life.frames for life in self.lives)
 
-
-async def query_status(launcher: CommandLauncher, node: str, recording: str) -> NodeStatus:
+async def query_status(launcher: Launcher, node: str, recording: str) -> NodeStatus:
     """Return a node's status for the recording with this uid. Raises LaunchError."""
     channel = await launcher.open(node, "status", "--for-head", "--recording", recording)
     reply = b""
@@ -52,7 +37,7 @@ async def query_status(launcher: CommandLauncher, node: str, recording: str) -> 
                 if len(reply) > LONGEST_REPLY:
                     break
         entries = json.loads(reply.removeprefix(MAGIC))
-        return NodeStatus(*_read([entry for entry in entries if entry["node"] == node]))
+        return _read([entry for entry in entries if entry["node"] == node])
     except TimeoutError:
         raise LaunchError(f"no reply within {REPLY_S:.0f} s") from None
     except ConnectionError as error:
@@ -63,11 +48,7 @@ async def query_status(launcher: CommandLauncher, node: str, recording: str) -> 
         await channel.close()
 
 
-def _read(entries: list[dict[str, Any]]) -> tuple[int | None, tuple[FramesWaiting, ...], bool]:
+def _read(entries: list[dict[str, Any]]) -> NodeStatus:
     pids = [int(entry["pid"]) for entry in entries if entry["pid"] is not None]
-    lives = tuple(
-        FramesWaiting(str(one["life"]), int(one["frames"]), one["first_ns"] / 1e9, one["last_ns"] / 1e9)
-        for entry in entries
-        for one in entry["lives"]
-    )
-    return (pids[0] if pids else None), lives, bool(entries)
+    frames = sum(int(life["frames"]) for entry in entries for life in entry["lives"])
+    return NodeStatus(pids[0] if pids else None, frames, bool(entries))

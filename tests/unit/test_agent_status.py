@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gswarm_agent.wire import MAGIC
-from gswarm_tui.launch.base import CommandLauncher, LaunchError
-from gswarm_tui.launch.node_status import query_status
+from gswarm_tui.launch.agent_status import query_status
+from gswarm_tui.launch.base import Launcher, LaunchError
 
 
 class Says:
@@ -60,12 +60,12 @@ entries = st.fixed_dictionaries(
 async def test_any_reply_is_parsed_or_refused_in_a_sentence(said: bytes) -> None:
     node = Says(MAGIC + said)
     with contextlib.suppress(LaunchError):
-        assert isinstance((await query_status(cast(CommandLauncher, node), "gpu01", "ab")).frames, int)
+        assert isinstance((await query_status(cast(Launcher, node), "gpu01", "ab")).frames, int)
     assert node.closed
 
 
 async def test_the_reason_of_a_broken_connection_holds_no_control_characters() -> None:
     node = Says(ConnectionError("bye\x1b[2J\n\u202e"))
     with pytest.raises(LaunchError) as caught:
-        await query_status(cast(CommandLauncher, node), "gpu01", "ab")
+        await query_status(cast(Launcher, node), "gpu01", "ab")
     assert caught.value.reason == "the connection broke: bye [2J"
