@@ -23,8 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _command(command, args[1:])
         return _watch(args)
     except UserError as error:
-        print_notice(str(error))
-        return 2
+        text = str(error)
+        print_notice(*f"{text}{'' if text.endswith(('.', '?', '!')) else '.'}".split("\n"))
+        return error.exit_status
     except KeyboardInterrupt:
         return 130
 
@@ -36,13 +37,6 @@ def _command(command: Command, args: Sequence[str]) -> int:
     except BrokenPipeError:  # as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:
-        from gswarm_tui.store.errors import StoreError  # late: mark needs no database
-
-        if not isinstance(error, StoreError):
-            raise
-        print_notice(*f"{error}{'' if str(error).endswith(('.', '?', '!')) else '.'}".split("\n"))
-        return 1
 
 
 def _watch(args: Sequence[str]) -> int:

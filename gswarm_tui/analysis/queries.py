@@ -15,7 +15,6 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import EventLogged
-from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QuerySource
 
 MAX_ROWS = 5_000
@@ -33,10 +32,6 @@ FROM events e LEFT JOIN nodes n USING (node_id) LEFT JOIN gpus g USING (gpu_id)
 WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP
 ORDER BY e.ts LIMIT ?
 """
-
-
-class RecordingQueryError(Exception):
-    """Raised for a failed query; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -82,43 +77,38 @@ class RecordingQueries:
         self._clock = clock
 
     def query(self, sql: str) -> ResultPage:
-        """Run one read-only statement. Raises RecordingQueryError."""
+        """Run one read-only statement. Raises UserError."""
         begun = self._clock()
-        with _converted_errors():
-            result = self._source.query(sql)
-            rows: list[tuple[Any, ...]] = []
-            count = 0
-            try:
-                for batch in result.batches:
-                    rows += batch[: MAX_ROWS - len(rows)]
-                    count += len(batch)
-                    if count > MAX_COUNTED:
-                        break
-            finally:
-                result.close()
+        result = self._source.query(sql)
+        rows: list[tuple[Any, ...]] = []
+        count = 0
+        with contextlib.closing(result):
+            for batch in result.batches:
+                rows += batch[: MAX_ROWS - len(rows)]
+                count += len(batch)
+                if count > MAX_COUNTED:
+                    break
         total = None if count > MAX_COUNTED else count
         return ResultPage(tuple(result.names), tuple(result.types), rows, total, self._clock() - begun)
 
     def details(self, session: SessionKey) -> SessionDetails:
-        """Return the details of a session, as far as it is on disk. Raises RecordingQueryError."""
-        with _converted_errors():
-            period = self._find(session)
-            return SessionDetails(
-                summarize(self._source, period), processes(self._source, period), list(self._events(period))
-            )
+        """Return the details of a session, as far as it is on disk. Raises UserError."""
+        period = self._find(session)
+        return SessionDetails(
+            summarize(self._source, period), processes(self._source, period), list(self._events(period))
+        )
 
     def compared_runs(self, sessions: Sequence[SessionKey]) -> list[comparison.ComparedRun]:
-        """Return sessions to compare, with distinct labels. Raises RecordingQueryError."""
-        with _converted_errors():
-            found = [self._find(session) for session in sessions]
-            names = Counter(period.name for period in found)
-            return [self._run(period, unique=names[period.name] == 1) for period in found]
+        """Return sessions to compare, with distinct labels. Raises UserError."""
+        found = [self._find(session) for session in sessions]
+        names = Counter(period.name for period in found)
+        return [self._run(period, unique=names[period.name] == 1) for period in found]
 
     def _run(self, period: Period, *, unique: bool) -> comparison.ComparedRun:
         label = period.name if unique else f"{period.name} #{period.session_id}"
         summary = summarize(self._source, period)
         if summary.whole is None:
-            raise RecordingQueryError(f"{period.name} has no GPU samples to compare")
+            raise UserError(f"{period.name} has no GPU samples to compare")
         marks = comparison.final_mark_values(self._source, period)
         return comparison.ComparedRun(label, str(self._source.path), summary, summary.whole, marks)
 
@@ -130,7 +120,7 @@ class RecordingQueries:
         ]
         named = [one for one in candidates if one.name == session.name]
         if not candidates:
-            raise RecordingQueryError(f"{session.name} isn't on disk yet; try again in a moment")
+            raise UserError(f"{session.name} isn't on disk yet; try again in a moment")
         return (named or candidates)[-1]
 
     def _events(self, period: Period) -> Iterator[EventLogged]:
@@ -139,7 +129,7 @@ class RecordingQueries:
             yield EventLogged(_unix(ts), *values)
 
     def stop(self) -> None:
-        """Interrupt the running query, which raises RecordingQueryError."""
+        """Interrupt the running query, which raises UserError."""
         self._source.interrupt()
 
     def close(self) -> None:
@@ -149,12 +139,3 @@ class RecordingQueries:
 
 def _unix(moment: datetime) -> float:
     return moment.replace(tzinfo=UTC).timestamp()
-
-
-@contextlib.contextmanager
-def _converted_errors() -> Iterator[None]:
-    """Raise RecordingQueryError for errors of the store."""
-    try:
-        yield
-    except (StoreError, UserError) as error:
-        raise RecordingQueryError(str(error)) from error

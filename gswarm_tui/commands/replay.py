@@ -24,7 +24,6 @@ from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import require_terminal
 from gswarm_tui.slurm import hosts
-from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str]:
     title = hosts.fold(recording.names)
     if recording.job:
         title = f"job {recording.job} · {title}"
-    return Player(replay, playhead, time.monotonic, failures=(StoreError,)), title
+    return Player(replay, playhead, time.monotonic), title
 
 
 def _unix(moment: datetime) -> float:

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 class UserError(Exception):
     """Mistake that the user can correct; the message names what failed and what to do.
 
-    The command line prints it to standard error and exits with status 2, without a traceback.
+    The command line prints it to standard error and exits with ``exit_status``, without a traceback.
     """
+
+    exit_status = 2
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
@@ -35,7 +37,3 @@ def quote(text: str) -> str:
 def print_notice(*lines: str) -> None:
     """Print lines to standard error, with escapes of untrusted text spelt out."""
     print("gswarm-tui: " + "\n".join(map(printable, lines)), file=sys.stderr)
-
-
-class RecordingUnreadableError(Exception):
-    """Raised for an unreadable recording; the message is one sentence."""

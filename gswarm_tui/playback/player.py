@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged, FrameArrived, SessionStarted
 from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
@@ -29,7 +30,10 @@ TIMELINE_EVERY_S = 5.0
 
 
 class ReplaySource(Protocol):
-    """A recording to play; it grows while ``running``. Times are Unix seconds; its methods may block."""
+    """A recording to play; it grows while ``running``. Times are Unix seconds.
+
+    Its methods may block, and raise UserError if the recording can't be read.
+    """
 
     interval_s: float
     running: bool
@@ -55,8 +59,7 @@ class Player:
 
     ``flushed`` callbacks run after each tick, as a hub's do. ``clock`` is the playhead's. A jump replaces
     ``fleet``. ``caught_up`` is set when playing reaches the present of a growing recording. ``problem`` is
-    the message of the last of the ``failures`` that reading raised, until the next action. ``in_thread`` runs
-    blocking calls.
+    the message of the last error of the source, until the next action. ``in_thread`` runs blocking calls.
     """
 
     def __init__(
@@ -65,7 +68,6 @@ class Player:
         playhead: Playhead,
         clock: Callable[[], float],
         in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
-        failures: tuple[type[Exception], ...] = (),
     ) -> None:
         self.source = source
         self.playhead = playhead
@@ -76,7 +78,6 @@ class Player:
         self.flushed: list[Callable[[], None]] = []
         self._clock = clock
         self._in_thread = in_thread
-        self._failures = failures
         self._shown = playhead.at
         self._read = playhead.at
         self._unapplied: deque[Event] = deque()
@@ -185,7 +186,7 @@ class Player:
                 await self._jump()
             await self._refresh_timeline()
             await self._play()
-        except self._failures as error:
+        except UserError as error:
             self.problem, self._target, self._reading = str(error), None, None
             self.playhead.pause()
             self.playhead.move_to(self._shown)

@@ -192,22 +192,17 @@ async def start_control_server(
 
 
 def build_player(hub: Hub, recorder: Recorder) -> Player:
-    """Build a player of the running recording, at its newest frame on disk. Raises UnreadableError."""
-    from gswarm_tui.common.errors import RecordingUnreadableError
+    """Build a player of the running recording, at its newest frame on disk. Raises StoreError."""
     from gswarm_tui.playback.player import Player
     from gswarm_tui.playback.playhead import Playhead
     from gswarm_tui.playback.recorded_source import RecordedSource
-    from gswarm_tui.store.errors import StoreError
 
     def until() -> float:
         return hub.now() - max(ON_DISK_S, 1.5 * hub.fleet.interval_s)
 
-    try:
-        replay = RecordedSource(recorder.queries(), recorder.recording_id, until, hub.fleet)
-    except StoreError as error:
-        raise RecordingUnreadableError(str(error)) from error
+    replay = RecordedSource(recorder.queries(), recorder.recording_id, until, hub.fleet)
     playhead = Playhead(hub.started_at, until(), until(), time.monotonic)
-    return Player(replay, playhead, time.monotonic, failures=(StoreError,))
+    return Player(replay, playhead, time.monotonic)
 
 
 def choose_theme(options: Options, environ: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,41 +22,24 @@ if TYPE_CHECKING:
 
 
 class FileProblem(Enum):
-    """Reasons for which DuckDB can't use a file."""
+    """Reasons for which DuckDB can't use a file; each value is a pattern that its error text contains."""
 
-    LOCKED = auto()
-    ALREADY_ATTACHED = auto()
-    NOT_A_DATABASE = auto()
-    DAMAGED = auto()
-    NEWER_VERSION = auto()
-    DISK_FULL = auto()
-    FILE_SIZE_LIMIT = auto()
-    NOT_WRITABLE = auto()
-    NO_FOLDER = auto()
-    IS_FOLDER = auto()
-
-
-_FILE_PROBLEMS = (
-    ("Could not set lock|Conflicting lock", FileProblem.LOCKED),
-    ("already attached|Unique file handle", FileProblem.ALREADY_ATTACHED),
-    (
-        "not a valid DuckDB database|Extension .* not found|Cannot launch in-memory database",
-        FileProblem.NOT_A_DATABASE,
-    ),
-    ("Could not read enough bytes|Corrupt database file", FileProblem.DAMAGED),
-    ("can only read|newer version|storage version greater", FileProblem.NEWER_VERSION),
-    ("No space left|quota exceeded", FileProblem.DISK_FULL),
-    ("File too large", FileProblem.FILE_SIZE_LIMIT),
-    ("Read-only file system|Permission denied|Operation not permitted", FileProblem.NOT_WRITABLE),
-    ("No such file", FileProblem.NO_FOLDER),
-    ("Is a directory", FileProblem.IS_FOLDER),
-)
+    LOCKED = "Could not set lock|Conflicting lock"
+    ALREADY_ATTACHED = "already attached|Unique file handle"
+    NOT_A_DATABASE = "not a valid DuckDB database|Extension .* not found|Cannot launch in-memory database"
+    DAMAGED = "Could not read enough bytes|Corrupt database file"
+    NEWER_VERSION = "can only read|newer version|storage version greater"
+    DISK_FULL = "No space left|quota exceeded"
+    FILE_SIZE_LIMIT = "File too large"
+    NOT_WRITABLE = "Read-only file system|Permission denied|Operation not permitted"
+    NO_FOLDER = "No such file"
+    IS_FOLDER = "Is a directory"
 
 
 def file_problem(error: Exception) -> FileProblem | None:
     """Return why DuckDB can't use a file, None if the text is unknown."""
     text = str(error)
-    return next((found for pattern, found in _FILE_PROBLEMS if re.search(pattern, text, re.IGNORECASE)), None)
+    return next((one for one in FileProblem if re.search(one.value, text, re.IGNORECASE)), None)
 
 
 def lock_holder(error: Exception) -> tuple[str, int] | None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path, PurePath
 
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.store.duckdb_internals import FileProblem, file_problem, lock_holder
 
 
-class StoreError(Exception):
+class StoreError(UserError):
     """The file can't be read or written; the message is one sentence with the reason and what to do."""
+
+    exit_status = 1
 
 
 class FileInUseError(StoreError):

@@ -10,7 +10,7 @@ from typing import Unpack
 
 from gswarm_agent.mark import MarkError, Value, checked, values_of
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
-from gswarm_tui.common.errors import RecordingUnreadableError
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import age, clock, plural
 from gswarm_tui.common.time_input import TimeInputError, parse_start, split_start
 from gswarm_tui.fleet.events import SessionStarted
@@ -92,7 +92,7 @@ class GswarmApp(Viewer):
         self.update_view()
         try:
             player = await asyncio.to_thread(self._past)
-        except RecordingUnreadableError as error:
+        except UserError as error:
             self.feed = LiveFeed(self.hub)
             self.show_notice(str(error), error=True)
             return False

@@ -12,7 +12,7 @@ from textual.events import Key
 from textual.pilot import Pilot
 
 from gswarm_tui.analysis.queries import RecordingQueries
-from gswarm_tui.common.errors import RecordingUnreadableError
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.playback.player import Player
 from gswarm_tui.playback.playhead import Playhead
 from gswarm_tui.playback.recorded_source import RecordedSource
@@ -259,7 +259,7 @@ async def test_looking_back_needs_a_recording(live: Live) -> None:
 
 async def test_unreadable_past_is_reported_and_the_screen_stays_live(live: Live) -> None:
     def past() -> Player:
-        raise RecordingUnreadableError("run.duckdb isn't open now; ask again in a moment")
+        raise UserError("run.duckdb isn't open now; ask again in a moment")
 
     live.app._past = past
     live.made.connect()

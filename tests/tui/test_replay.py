@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gswarm_agent.frame import WARNING, Note
+from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.tui.replay import ReplayApp
 from gswarm_tui.tui.widgets.timeline import Timeline
@@ -234,13 +235,9 @@ async def test_replay_hides_live_actions(deck: Deck) -> None:
 
 
 async def test_unreadable_recording_is_reported(deck: Deck) -> None:
-    class Gone(Exception):
-        pass
-
     def gone(_at: float) -> None:
-        raise Gone("run.duckdb can't be read: its disk is gone")
+        raise StoreError("run.duckdb can't be read: its disk is gone")
 
-    deck.player._failures = (Gone,)
     async with deck.app.run_test(size=(120, 30)) as pilot:
         await deck.settle(pilot)
         deck.player.source.fleet = gone  # type: ignore[method-assign,assignment]

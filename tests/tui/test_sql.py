@@ -13,7 +13,8 @@ import duckdb
 import pytest
 from textual.pilot import Pilot
 
-from gswarm_tui.analysis.queries import RecordingQueries, RecordingQueryError
+from gswarm_tui.analysis.queries import RecordingQueries
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.sql.recipes import RECIPES
@@ -172,7 +173,7 @@ async def test_leaving_the_screen_cancels_its_query(app: GswarmApp) -> None:
 def _closed(queries: RecordingQueries) -> bool:
     try:
         queries.query("SELECT 1")
-    except (RecordingQueryError, duckdb.ConnectionException):
+    except (UserError, duckdb.ConnectionException):
         return True
     return False
 

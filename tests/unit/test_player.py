@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, EventLogged
 from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.player import AHEAD_S, Player
 from gswarm_tui.playback.playhead import Playhead
 from gswarm_tui.playback.timeline import ReplayTimeline
-
-
-class Broken(Exception):
-    """The source can't be read."""
 
 
 class MemorySource:
@@ -54,7 +51,7 @@ class MemorySource:
 
     def _read(self, *times: float) -> None:
         if self.broken:
-            raise Broken("its disk is gone")
+            raise UserError("its disk is gone")
         self.reads.append(times)
 
 
@@ -73,7 +70,7 @@ class PlayerBench:
         self.source = source
         self.seconds = 0.0
         self.head = Playhead(0, source.last, at, self.clock)
-        self.player = Player(source, self.head, self.clock, at_once, (Broken,))
+        self.player = Player(source, self.head, self.clock, at_once)
 
     def clock(self) -> float:
         return self.seconds

@@ -7,7 +7,8 @@ from abc import abstractmethod
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from gswarm_tui.analysis.queries import RecordingQueries, RecordingQueryError, SessionKey
+from gswarm_tui.analysis.queries import RecordingQueries, SessionKey
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.tui.drawing.spans import Span, Spans
 from gswarm_tui.tui.drawing.text import clean
@@ -45,7 +46,7 @@ class ComputedScreen(ViewerScreen, Generic[T]):
 
     @abstractmethod
     def compute(self, queries: RecordingQueries) -> T:
-        """Compute the result; takes a while. Raises RecordingQueryError."""
+        """Compute the result; takes a while. Raises UserError."""
 
     @abstractmethod
     def still_recording(self, result: T) -> bool:
@@ -91,7 +92,7 @@ class ComputedScreen(ViewerScreen, Generic[T]):
         try:
             self.result = await asyncio.to_thread(self.compute, queries)
             self.problem = ""
-        except RecordingQueryError as error:
+        except UserError as error:
             self.problem = str(error)
         finally:
             self.computing = False

@@ -9,7 +9,8 @@ from typing import Any
 
 from textual.app import ComposeResult
 
-from gswarm_tui.analysis.queries import MAX_COUNTED, RecordingQueries, RecordingQueryError, ResultPage
+from gswarm_tui.analysis.queries import MAX_COUNTED, RecordingQueries, ResultPage
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.common.query_history import QueryHistory
 from gswarm_tui.printing.cells import NOTHING, is_number, writer
@@ -143,7 +144,7 @@ class SqlScreen(ViewerScreen):
         try:
             async with self._one_query:
                 page = await asyncio.to_thread(queries.query, COLUMNS_QUERY)
-        except RecordingQueryError:  # completion still offers keywords and functions
+        except UserError:  # completion still offers keywords and functions
             return
         if self.is_attached:
             columns = ((str(table), str(column)) for table, column in page.rows)
@@ -234,7 +235,7 @@ class SqlScreen(ViewerScreen):
             async with self._one_query:
                 self.state.result = await asyncio.to_thread(lambda: result_table(queries.query(sql)))
             self.state.problem = ""
-        except RecordingQueryError as error:
+        except UserError as error:
             self.state.problem = str(error)
         finally:
             self._query_running = False
