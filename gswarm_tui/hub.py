@@ -148,7 +148,7 @@ class Hub:
         """Note a commit of the recorder, and acknowledge its frames to the nodes by turns."""
         self.recorder = status
         self._add_committed(status.committed)
-        for node in status.behind:
+        for node in status.refused:
             if node in self.links and node not in self._reconnecting:
                 self._reconnecting.add(node)
                 self.links[node].reconnect()

@@ -35,43 +35,35 @@ class Period:
         return max(0.0, (self.until - self.started_at).total_seconds())
 
 
-_LAST = """
-last AS (
+_PERIODS = """
+WITH last AS (
   SELECT n.recording_id, max(h.ts) + INTERVAL 1 MICROSECOND AS ts
   FROM host_samples h JOIN nodes n USING (node_id) GROUP BY ALL
-)"""
-
-_SESSIONS = f"""
-WITH {_LAST}
-SELECT e.recording_id, e.session_id, e.name, e.started_at, coalesce(e.ended_at, r.ended_at) AS ended_at,
-       greatest(e.started_at, coalesce(e.ended_at, r.ended_at, last.ts, e.started_at)) AS until,
-       coalesce(e.status, '') AS status, coalesce(e.note, '') AS note, coalesce(r.slurm_job_id, '') AS job
-FROM sessions e
+), periods AS (
+  SELECT recording_id, session_id, name, started_at, ended_at, status, note FROM sessions
+  UNION ALL
+  SELECT recording_id, NULL, format('recording {}', recording_id), started_at, ended_at,
+         CASE WHEN ended_at IS NULL THEN 'running' ELSE 'ended' END, NULL
+  FROM recordings
+)
+SELECT p.recording_id, p.session_id, p.name, p.started_at, coalesce(p.ended_at, r.ended_at) AS ended_at,
+       greatest(p.started_at, coalesce(p.ended_at, r.ended_at, last.ts, p.started_at)) AS until,
+       coalesce(p.status, '') AS status, coalesce(p.note, '') AS note, coalesce(r.slurm_job_id, '') AS job
+FROM periods p
 JOIN recordings r USING (recording_id)
 LEFT JOIN last USING (recording_id)
-ORDER BY e.session_id
-"""  # noqa: S608 (own names)
-
-_RECORDINGS = f"""
-WITH {_LAST}
-SELECT r.recording_id, NULL AS session_id, format('recording {{}}', r.recording_id) AS name, r.started_at,
-       r.ended_at, greatest(r.started_at, coalesce(r.ended_at, last.ts, r.started_at)) AS until,
-       CASE WHEN r.ended_at IS NULL THEN 'running' ELSE 'ended' END AS status, '' AS note,
-       coalesce(r.slurm_job_id, '') AS job
-FROM recordings r
-LEFT JOIN last USING (recording_id)
-ORDER BY r.recording_id
-"""  # noqa: S608 (own names)
+ORDER BY p.session_id, p.recording_id
+"""
 
 
 def load_sessions(source: QuerySource) -> list[Period]:
     """Return all sessions of a file, oldest first. Raises UserError, StoreError."""
-    return _load(source, _SESSIONS)
+    return [one for one in _load(source) if one.session_id is not None]
 
 
 def load_recordings(source: QuerySource) -> list[Period]:
     """Return all recordings of a file. Raises UserError, StoreError."""
-    return _load(source, _RECORDINGS)
+    return [one for one in _load(source) if one.session_id is None]
 
 
 def find_period(source: QuerySource, wanted: str = "") -> Period:
@@ -83,23 +75,25 @@ def find_period(source: QuerySource, wanted: str = "") -> Period:
         UserError: nothing matches.
         StoreError: the file can't be read.
     """
-    sessions, recordings = load_sessions(source), load_recordings(source)
+    found = _load(source)
+    sessions = [one for one in found if one.session_id is not None]
     if not wanted:
-        if latest := (sessions or recordings)[-1:]:
-            return latest[0]
+        if found:
+            return (sessions or found)[-1]
         raise UserError(f"{source.path} holds no recording.")
     if named := [one for one in sessions if one.name == wanted]:
         older = tuple(one.session_id for one in named[:-1] if one.session_id is not None)
         return replace(named[-1], namesakes=older)
-    numbered = [one for one in sessions if str(one.session_id) == wanted]
-    if chosen := (numbered or [one for one in recordings if one.name == wanted])[-1:]:
-        return chosen[0]
+    for one in found:
+        if wanted == (one.name if one.session_id is None else str(one.session_id)):
+            return one
     raise UserError(_unknown(source, wanted, sessions))
 
 
-def _load(source: QuerySource, sql: str) -> list[Period]:
+def _load(source: QuerySource) -> list[Period]:
+    """Return all sessions, then all recordings."""
     try:
-        return [Period(**row) for row in source.query(sql).dicts()]
+        return [Period(**row) for row in source.query(_PERIODS).dicts()]
     except QueryError as error:
         tables = {name for (name,) in source.query("SELECT table_name FROM duckdb_tables()").rows()}
         if {"recordings", "sessions", "nodes", "gpus", "gpu_samples", "host_samples"} <= tables:

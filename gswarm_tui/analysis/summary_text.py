@@ -226,15 +226,15 @@ def process_table(processes: Iterable[ProcessPeaks]) -> TextTable:
 
 
 _EXTREMES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float], str]], ...] = (
-    ("least utilised", lambda one: _minus(one.util_mean_pct), lambda value: percent(-value)),
+    ("least utilised", lambda one: one.util_mean_pct, percent),
     ("most utilised", lambda one: one.util_mean_pct, percent),
     ("most bubbles", lambda one: one.bubble_share, share),
     ("most throttled", lambda one: part_of(throttled_s(one), one.measured_s), share),
     ("most power", lambda one: one.power_mean_w, watts),
-    ("least power", lambda one: _minus(one.power_mean_w), lambda value: watts(-value)),
+    ("least power", lambda one: one.power_mean_w, watts),
     ("fullest memory", lambda one: part_of(one.mem_used_max_mib, one.mem_total_mib), share),
     ("hottest", lambda one: one.temp_max_c, _celsius),
-    ("least covered", lambda one: _minus(one.coverage), lambda value: share(-value)),
+    ("least covered", lambda one: one.coverage, share),
 )
 
 
@@ -243,11 +243,8 @@ def outliers(figures: Sequence[Figures], count: int = 3) -> list[LabelledLine]:
     lines = []
     for label, value_of, shown in _EXTREMES:
         known = [(value, one.label) for one in figures if (value := value_of(one)) is not None]
-        extremes = sorted(known, key=lambda pair: -pair[0])[:count]
-        if known and shown(extremes[0][0]) != shown(min(known)[0]):
-            lines.append((label, ", ".join(f"{name} {shown(value)}" for value, name in extremes)))
+        lowest_first = 1 if label.startswith("least") else -1
+        known.sort(key=lambda pair: lowest_first * pair[0])
+        if known and shown(known[0][0]) != shown(known[-1][0]):
+            lines.append((label, ", ".join(f"{name} {shown(value)}" for value, name in known[:count])))
     return lines
-
-
-def _minus(value: float | None) -> float | None:
-    return None if value is None else -value

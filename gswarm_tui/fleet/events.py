@@ -213,7 +213,7 @@ class RecorderStatus:
 
     ``rows`` counts rows committed in this recording, ``file_bytes`` the file with its write-ahead log,
     ``waiting`` the events not yet committed, ``committed`` the last committed sequence of each (node, life).
-    ``behind`` are the nodes whose frames were refused while memory was short and are welcome again.
+    ``refused`` are the nodes whose frames were refused while memory was short and are welcome again.
     """
 
     path: str
@@ -223,7 +223,7 @@ class RecorderStatus:
     committed: dict[tuple[str, str], int]
     error: str = ""
     closed: bool = False
-    behind: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 def weight(event: Event) -> int:

@@ -145,15 +145,8 @@ class Player:
         self._timeline_read_at = None
         self._wake.set()
 
-    def add_session(self, event: SessionStarted) -> None:
-        """Add a backdated session, which the events read so far don't contain."""
-        self._apply_backdated(event, event.started_at)
-
-    def add_mark(self, event: EventLogged) -> None:
-        """Add a backdated mark, which the events read so far don't contain."""
-        self._apply_backdated(event, event.at)
-
-    def _apply_backdated(self, event: Event, at: float) -> None:
+    def add_backdated(self, event: SessionStarted | EventLogged, at: float) -> None:
+        """Add a session or mark of an earlier time, which the events read so far don't contain."""
         if at <= self._shown:
             self.fleet.apply(event)
         self.reload_timeline()

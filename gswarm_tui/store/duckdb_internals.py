@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import duckdb
     import numpy.typing as npt
 
+Settings = dict[str, str | bool | int | float | list[str]]
+NO_EXTENSIONS: Settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+"""Settings of every connection: a query must not download code."""
+
 # Error texts
 
 

@@ -174,7 +174,7 @@ class GswarmApp(Viewer):
         ago = self.hub.now() - at
         session_id = self.hub.start_session(name, started_at=at)
         if self.player is not None:
-            self.player.add_session(SessionStarted(session_id, self.hub.now(), name, at))
+            self.player.add_backdated(SessionStarted(session_id, self.hub.now(), name, at), at)
         self.show_notice(f"started {name}, backdated {age(ago)}" if ago >= 1 else f"started {name}")
         self.update_view()
 
@@ -230,7 +230,7 @@ class GswarmApp(Viewer):
         name, detail = checked(answer[0], _values(answer[1]))
         made = self.hub.mark(name, detail, at=parse_start(answer[2], self.hub.now(), self.timezone))
         if self.player is not None:
-            self.player.add_mark(made)
+            self.player.add_backdated(made, made.at)
         self.show_notice(
             f"marked {name}"
             if self.hub.recorder

@@ -16,7 +16,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from gswarm_tui.store.querying.recorder_source import CursorPool, RecorderSource
+from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.recording.database import (
     Database,
@@ -123,7 +123,7 @@ def test_a_query_sees_every_row_once_during_sorting(path: Path) -> None:
         stop, asked = threading.Event(), threading.Event()
 
         def ask() -> None:
-            queries = RecorderSource(pool)
+            queries = pool.source()
             while not stop.is_set():
                 seen.extend(
                     queries.query("SELECT count(*), count(DISTINCT (ts, gpu_id)) FROM gpu_samples").rows()
@@ -406,7 +406,7 @@ def test_a_rewrite_is_complete_while_a_query_reads_all_databases(path: Path) -> 
     stop, asked = threading.Event(), threading.Event()
 
     def ask() -> None:
-        queries = RecorderSource(pool)
+        queries = pool.source()
         with contextlib.suppress(QueryError):  # the last ends with the file
             while not stop.is_set():
                 asked.set()

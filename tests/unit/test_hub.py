@@ -260,7 +260,7 @@ def test_node_whose_frames_were_refused_reconnects_once() -> None:
     made, _ = hub("n1", "n2")
     links = {name: FakeLink(name) for name in ("n1", "n2")}
     made.links.update(links)
-    status = RecorderStatus("f", 1, 1, 0, {}, behind=("n1",))
+    status = RecorderStatus("f", 1, 1, 0, {}, refused=("n1",))
     made.recorded(status)
     made.recorded(status)
     assert (links["n1"].reconnects, links["n2"].reconnects) == (1, 0)

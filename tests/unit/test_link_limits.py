@@ -326,7 +326,7 @@ async def test_flooding_node_costs_no_other_nodes_frames(
     hub = Hub(Fleet(["calm", "flood"], 100), clock=time.time)
 
     def recorded(status: RecorderStatus) -> None:
-        refused.update(status.behind)
+        refused.update(status.refused)
         loop.call_soon_threadsafe(hub.recorded, status)
 
     recorder = Recorder(path, INFO, recorded, commit_every_s=0.05, keep_bytes=keep_bytes)

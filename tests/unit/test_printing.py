@@ -227,7 +227,7 @@ def test_parquet_keeps_the_types_of_the_result(tmp_path: Path) -> None:
     )
     read = duckdb.read_parquet(str(path))
     assert read.fetchall() == expected
-    assert read.columns[-3:] == ["x", "X_2", 'a "b']
+    assert read.columns[-3:] == ["x", "X_1", 'a "b']
     assert [str(kind) for kind in read.types[:9]] == types[:9]
     connection.close()
 

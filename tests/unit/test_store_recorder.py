@@ -355,7 +355,7 @@ def test_refused_frames_come_again_without_a_gap(path: Path) -> None:
             recorder.submit([arrived(seq, row)])
         assert recorder.status().waiting <= 10
         go_on.set()
-        eventually(lambda: seen[-1].behind == ("n1",), "the node is named")
+        eventually(lambda: seen[-1].refused == ("n1",), "the node is named")
         recorder.submit([arrived(42, row)])
         last = seen[-1].committed["n1", "life1"]
         assert last < 15
@@ -364,7 +364,7 @@ def test_refused_frames_come_again_without_a_gap(path: Path) -> None:
         for seq in range(last + 1, 51):
             recorder.submit([arrived(seq, row)])
             eventually(lambda: recorder.status().waiting == 0, "written")
-        assert recorder.status().behind == ()
+        assert recorder.status().refused == ()
     finally:
         go_on.set()
         assert recorder.close(T0 + 200).error == ""

@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from gswarm_agent.frame import ERROR, WARNING
@@ -209,21 +208,6 @@ def test_a_node_reported_as_gone_is_not_awaited_again(path: Path) -> None:
 def test_a_node_that_is_not_awaited_holds_no_frames(path: Path) -> None:
     waits = EventLogged(T0 + 9, WAITING, WARNING, "it may hold frames", "n2")
     assert left_by_agent(path, introduced("n2", gpus=1), waits) == {"n1"}
-
-
-def test_links_of_a_version_1_file_are_kept(path: Path) -> None:
-    leave(path, introduced(gpus=1), *frames(1, 4))
-    with duckdb.connect(str(path)) as connection:
-        connection.execute("ALTER TABLE links RENAME TO newer")
-        connection.execute("CREATE TABLE links (node_id INTEGER PRIMARY KEY, life VARCHAR, last_seq BIGINT)")
-        connection.execute("INSERT INTO links SELECT node_id, life, last_seq FROM newer; DROP TABLE newer")
-        connection.execute("ALTER TABLE recordings DROP COLUMN uid")
-    record(path, [introduced(gpus=1), *frames(1, 1)])
-    assert query(path, "SELECT node_id, life, last_seq FROM links ORDER BY 1") == [
-        (1, "life1", 4),
-        (2, "life1", 1),
-    ]
-    assert query(path, "SELECT uid FROM recordings") == [(None,), (None,)]
 
 
 def test_a_resumed_session_has_its_coverage_by_node(path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -30,7 +29,6 @@ from gswarm_tui.store.history.recording_reader import (
     Places,
     RecordedMachine,
     RecordingReader,
-    TableSlice,
     interval_at,
     introduction,
     link_change,
@@ -326,8 +324,13 @@ class HistoryLoader:
         rows = np.flatnonzero((node >= 0) & (hosts.us <= self._until_us[node]))
         rows = rows[np.lexsort((hosts.us[rows], node[rows]))]
         node, us, interval_s = node[rows], hosts.us[rows], hosts.keys("interval_s")[rows]
-        fill_hosts = partial(_fill_hosts, hosts, rows)
-        self._fill(node, us, interval_s, _host_history, fill_hosts)
+
+        def fill_hosts(table: npt.NDArray[np.float32], at: Places) -> None:
+            for column, name in enumerate(HOST_COLUMNS):
+                if (numbers := hosts.numbers(name, rows[at])) is not None:
+                    table[:, 0, column] = numbers
+
+        self._fill(node, us, interval_s, lambda state: state.host_history, fill_hosts)
         gpus = self._reader.table_slice("gpu_samples", "gpu_id AS id", low, high)
         owner, position = locate_gpus(self._reader, gpus.ids)
         gpu_node = self._known(owner)
@@ -348,7 +351,7 @@ class HistoryLoader:
             self._newest[gpu[finite]] = energy[finite]
             self._newest_at[gpu[finite]] = gpus.us[taken[finite]] / 1e6
 
-        def fill(table: npt.NDArray[np.float32], at: Places) -> None:
+        def fill_gpus(table: npt.NDArray[np.float32], at: Places) -> None:
             row = np.full(len(us), -1)
             row[at] = np.arange(len(at))
             some = np.flatnonzero(row[reading] >= 0)
@@ -357,7 +360,7 @@ class HistoryLoader:
                     less = self._bases[gpu[some]] if column == ENERGY else 0.0
                     table[row[reading[some]], position[some], column] = numbers - less
 
-        self._fill(node, us, interval_s, _gpu_history, fill)
+        self._fill(node, us, interval_s, lambda state: state.gpu_history, fill_gpus)
 
     def end(self) -> None:
         """Set the energy counters after all samples were added."""
@@ -393,20 +396,6 @@ class HistoryLoader:
             table = np.full((len(at), *grid.values.shape[2:]), np.nan, dtype=np.float32)
             fill(table, at)
             grid.fill(rows, seats, table, interval_s[at])
-
-
-def _gpu_history(node: NodeState) -> History | None:
-    return node.gpu_history
-
-
-def _host_history(node: NodeState) -> History | None:
-    return node.host_history
-
-
-def _fill_hosts(hosts: TableSlice, rows: Places, table: npt.NDArray[np.float32], at: Places) -> None:
-    for column, name in enumerate(HOST_COLUMNS):
-        if (numbers := hosts.numbers(name, rows[at])) is not None:
-            table[:, 0, column] = numbers
 
 
 def _runs(numbers: Places) -> Iterator[Places]:

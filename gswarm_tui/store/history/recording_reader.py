@@ -80,10 +80,6 @@ class RecordedMachine:
         """Return the agent's run that a frame of this time belongs to."""
         return next((life for life in self.lives if us <= life.last_us), self.lives[-1])
 
-    def hello_of(self, life: Life) -> Hello:
-        """Return the hello of that run."""
-        return replace(self.hello, life=life.name)
-
 
 Columns = Mapping[str, npt.NDArray[Any]]
 Places = npt.NDArray[np.intp]
@@ -156,18 +152,16 @@ class RecordingReader:
         self._started_with = tuple(names) or _nodes_of(row[0]["options"])
         self.job: str = row[0]["slurm_job_id"] or ""
         self.interval_s: float = (row[0]["interval_ms"] or 1000) / 1000
+        there = set(self.rows("SELECT table_name, column_name FROM duckdb_columns()"))
         self._columns = {
-            table: self._existing_columns(table, columns)
-            for table, columns in (
+            table: tuple(name for name in wanted if (table, name) in there)
+            for table, wanted in (
                 ("gpu_samples", GPU_COLUMNS),
                 ("host_samples", HOST_COLUMNS),
                 ("process_samples", PROCESS_COLUMNS),
             )
         }
-        self.tables = tables(
-            *(self._columns[name] for name in ("gpu_samples", "host_samples", "process_samples")),
-            EXACT_COLUMNS,
-        )
+        self.tables = tables(*self._columns.values(), EXACT_COLUMNS)
         self.machines: dict[int, RecordedMachine] = {}
         self._node_names: dict[int, str] = {}
         self.gpu_positions: dict[int, tuple[int, int]] = {}
@@ -188,10 +182,6 @@ class RecordingReader:
         """Return the rows of a query by column. Raises StoreError."""
         return self.source.query(sql, *values).dicts()
 
-    def columns(self, table: str) -> tuple[str, ...]:
-        """Return the metrics that the file has of a table, in the catalogue's order."""
-        return self._columns[table]
-
     @property
     def names(self) -> list[str]:
         """The nodes, in the order in which the recording was started with them."""
@@ -202,32 +192,19 @@ class RecordingReader:
         """The GPUs that Slurm granted to the job, by node, where known."""
         return {m.name: m.granted for m in self.machines.values() if m.granted is not None}
 
-    def _existing_columns(self, table: str, wanted: Sequence[str]) -> tuple[str, ...]:
-        found = self.rows("SELECT column_name FROM duckdb_columns() WHERE table_name = ?", table)
-        kept = {name for (name,) in found}
-        return tuple(name for name in wanted if name in kept)
-
     # Machines
 
     def refresh(self) -> None:
         """Read machines and agent runs that are new in the file. Raises StoreError."""
         nodes = self.dicts("SELECT * FROM nodes WHERE recording_id = ? ORDER BY node_id", self.recording_id)
         self._node_names = {row["node_id"]: row["node"] for row in nodes}
-        mine = "(SELECT node_id FROM nodes WHERE recording_id = ?)"
-        gpus: dict[int, list[dict[str, Any]]] = {}
-        for gpu in self.dicts(
-            f"SELECT * FROM gpus WHERE node_id IN {mine} ORDER BY gpu_id",  # noqa: S608 (own names)
-            self.recording_id,
-        ):
-            gpus.setdefault(gpu["node_id"], []).append(gpu)
-        links: dict[int, list[dict[str, Any]]] = {}
-        for link in self.dicts(
-            "SELECT links.* REPLACE (epoch_us(last_ts) AS last_ts) FROM links "  # noqa: S608 (own names)
-            f"WHERE node_id IN {mine} AND last_seq IS NOT NULL AND frames IS DISTINCT FROM 0 "
-            "ORDER BY last_ts",
-            self.recording_id,
-        ):
-            links.setdefault(link["node_id"], []).append(link)
+        gpus = self._by_node(
+            "SELECT gpus.* FROM gpus JOIN nodes USING (node_id) WHERE recording_id = ? ORDER BY gpu_id"
+        )
+        links = self._by_node(
+            "SELECT links.* REPLACE (epoch_us(last_ts) AS last_ts) FROM links JOIN nodes USING (node_id) "
+            "WHERE recording_id = ? AND last_seq IS NOT NULL AND frames IS DISTINCT FROM 0 ORDER BY last_ts"
+        )
         new = {row["node_id"]: row for row in nodes if self._has_new_runs(row["node_id"], links)}
         lives = self._lives({node_id: links.get(node_id) or [_UNKNOWN_LIFE] for node_id in new})
         for node_id, row in new.items():
@@ -235,6 +212,13 @@ class RecordingReader:
                 machine = self._machine(row, gpus.get(node_id, []), links.get(node_id, []), lives[node_id])
                 self.machines[node_id] = machine
                 self.gpu_positions |= {gpu: (node_id, place) for place, gpu in enumerate(machine.gpu_ids)}
+
+    def _by_node(self, sql: str) -> dict[int, list[dict[str, Any]]]:
+        """Return the rows of a query on this recording by node."""
+        rows: dict[int, list[dict[str, Any]]] = {}
+        for row in self.dicts(sql, self.recording_id):
+            rows.setdefault(row["node_id"], []).append(row)
+        return rows
 
     def _has_new_runs(self, node_id: int, links: Mapping[int, Sequence[object]]) -> bool:
         """Return whether the machine has an agent run that isn't known yet."""
@@ -307,9 +291,9 @@ class RecordingReader:
             self.recording_id,
         )
 
-    def logged_events(self, low: int, high: int, most: int = EVENTS_KEPT) -> list[EventLogged]:
+    def logged_events(self, low: int, high: int) -> list[EventLogged]:
         """Return the latest logged events after ``low`` up to ``high``, oldest first. Raises StoreError."""
-        return self._events("ts > ? AND ts <= ?", most, stamp(low), stamp(high))
+        return self._events("ts > ? AND ts <= ?", EVENTS_KEPT, stamp(low), stamp(high))
 
     def link_events(self, until: int) -> list[EventLogged]:
         """Return the events of links up to a time (microseconds), oldest first. Raises StoreError."""
@@ -393,9 +377,8 @@ def link_change(event: EventLogged) -> LinkChanged | None:
 def introduction(machine: RecordedMachine, life: Life, interval_ms: int) -> list[Event]:
     """Return an agent's hello with the interval of that time, and its clock if known."""
     at = life.first_us / 1e6
-    events: list[Event] = [
-        NodeIntroduced(machine.name, at, replace(machine.hello_of(life), interval_ms=interval_ms))
-    ]
+    hello = replace(machine.hello, life=life.name, interval_ms=interval_ms)
+    events: list[Event] = [NodeIntroduced(machine.name, at, hello)]
     if machine.round_trip_s is not None:
         events.append(LinkMeasured(machine.name, at, machine.offset_s, machine.round_trip_s))
     return events

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import duckdb
 
+from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS
 from gswarm_tui.store.errors import StoreError, explain, open_error
-from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.querying.running_query import ArraySource, RunningQuery, SpillFolder
 
 MEMORY = "2GB"
@@ -20,11 +20,7 @@ def open_for_reading(path: Path) -> duckdb.DuckDBPyConnection:
     if not path.exists():
         raise StoreError(f"the file {path} doesn't exist")
     try:
-        return duckdb.connect(
-            str(path),
-            read_only=True,
-            config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"},
-        )
+        return duckdb.connect(str(path), read_only=True, config=NO_EXTENSIONS)
     except duckdb.Error as error:
         raise open_error(error, path) from error
 
@@ -37,34 +33,25 @@ class FileSource(ArraySource):
 
     def __init__(self, path: Path) -> None:
         """Open the file. Raises StoreError."""
-        super().__init__(path)
+        super().__init__(path, self._start_query)
         self._connection = open_for_reading(path)
         self._spill_folder = SpillFolder()
         limits = {"memory_limit": MEMORY, "threads": THREADS, **self._spill_folder.settings()}
         for name, value in (limits | {"enable_external_access": False, "lock_configuration": True}).items():
             self._connection.execute(f"SET {name} = ?", [value])
 
-    def _new_query(self) -> RunningQuery:
+    def _start_query(self) -> RunningQuery:
         try:
             return RunningQuery(self._connection.cursor(), self.path)
         except duckdb.Error as error:
             raise StoreError(explain(error, self.path)) from error
 
-    def second_source(self) -> QuerySource:
+    def second_source(self) -> ArraySource:
         """Return a source on the same open file that is interrupted and closed on its own."""
-        return _SecondSource(self)
+        return ArraySource(self.path, self._start_query)
 
     def close(self) -> None:
         """Close the file."""
         super().close()
         self._connection.close()
         self._spill_folder.remove()
-
-
-class _SecondSource(ArraySource):
-    def __init__(self, opened: FileSource) -> None:
-        super().__init__(opened.path)
-        self._opened = opened
-
-    def _new_query(self) -> RunningQuery:
-        return self._opened._new_query()

@@ -14,15 +14,14 @@ import shutil
 import signal
 import tempfile
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
-from gswarm_tui.store.duckdb_internals import query_problem, table_functions
+from gswarm_tui.store.duckdb_internals import Settings, query_problem, table_functions
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.results import QueryError, Result
 
@@ -134,28 +133,19 @@ class RunningQuery:
         main = threading.current_thread() is threading.main_thread()
         if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             return call()
-        done: Future[T] = Future()
         cancelled = threading.Event()
-
-        def run() -> None:
-            try:
-                done.set_result(call())
-            except BaseException as error:
-                done.set_exception(error)
-
-        working = threading.Thread(target=run, name="query")
         signal.signal(signal.SIGINT, lambda *_: cancelled.set())
         try:
-            working.start()
-            while working.is_alive():
-                if cancelled.is_set():
-                    self._cursor.interrupt()
-                working.join(0.05)
+            with ThreadPoolExecutor(1, "query") as pool:
+                working = pool.submit(call)
+                while wait([working], 0.05).not_done:
+                    if cancelled.is_set():
+                        self._cursor.interrupt()
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if cancelled.is_set():
             raise KeyboardInterrupt
-        return done.result()
+        return working.result()
 
     @contextlib.contextmanager
     def _checked(self) -> Iterator[None]:
@@ -201,23 +191,20 @@ class RunningQuery:
         self._ended(self)
 
 
-class ArraySource(ABC):
-    """Base of the QuerySources in this process: each query has a cursor of its own. Usable from any thread.
+class ArraySource:
+    """A QuerySource in this process: each query has a cursor of its own. Usable from any thread.
 
+    ``new_query`` returns a query on a new cursor; it raises QueryError or StoreError.
     ``query`` waits for the first rows, so don't call it from the event loop.
     """
 
-    running = False
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, new_query: Callable[[], RunningQuery], *, running: bool = False) -> None:
         self.path = path
+        self.running = running
+        self._new_query = new_query
         self._lock = threading.Lock()
         self._queries: list[RunningQuery] = []
         self._closed = False
-
-    @abstractmethod
-    def _new_query(self) -> RunningQuery:
-        """Return a query on a new cursor. Raises QueryError, StoreError."""
 
     def query(self, sql: str, *values: object) -> Result:
         """Return the result of one statement that reads. Raises QueryError, StoreError."""
@@ -306,7 +293,7 @@ class SpillFolder:
         self._path = parent / f"gswarm-tui-{secrets.token_hex(8)}"
         self._bytes = min(max_bytes, shutil.disk_usage(parent).free // 2)
 
-    def settings(self) -> dict[str, str | bool | int | float | list[str]]:
+    def settings(self) -> Settings:
         """Return the settings with which DuckDB connects."""
         return {"temp_directory": str(self._path), "max_temp_directory_size": f"{self._bytes} bytes"}
 

@@ -75,13 +75,9 @@ class _Planned:
 
 def _insert(table: TableSchema, source: str) -> str:
     names = ", ".join(column.name for column in table.columns)
+    values = ", ".join(f"TRY_CAST({column.name} AS {column.type})" for column in table.columns)
     replacing = "OR REPLACE " if table.key else ""
-    return f"INSERT {replacing}INTO {table.name} ({names}) {_rows(table, source)}"
-
-
-def _rows(table: TableSchema, source: str) -> str:
-    values = ", ".join(f"TRY_CAST({c.name} AS {c.type}) AS {c.name}" for c in table.columns)
-    return f"SELECT {values} FROM {source} WHERE counts"  # noqa: S608 (own names)
+    return f"INSERT {replacing}INTO {table.name} ({names}) SELECT {values} FROM {source} WHERE counts"  # noqa: S608
 
 
 def _array(column: ColumnSchema, size: int) -> npt.NDArray[Any]:

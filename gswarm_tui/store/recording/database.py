@@ -11,16 +11,18 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 
+from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings
 from gswarm_tui.store.errors import StoreError, explain, open_error
+from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.running_query import SpillFolder
-from gswarm_tui.store.recording.batch import Columns
+from gswarm_tui.store.recording.batch import Columns, array
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
 from gswarm_tui.store.sql.schema import (
     RECORDINGS,
@@ -34,9 +36,6 @@ from gswarm_tui.store.sql.schema import (
     upgrade_statements,
 )
 from gswarm_tui.store.sql.views import view_statements
-
-if TYPE_CHECKING:
-    from gswarm_tui.store.querying.recorder_source import CursorPool
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,9 +52,8 @@ _FREE_SPACE_FACTOR = 4
 _MIN_REWRITE_BYTES = 8 * 256 * 1024
 """A smaller file has no more than eight blocks to lose."""
 
-_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
+_SETTINGS: Settings = {
+    **NO_EXTENSIONS,
     "threads": 1,  # the pool raises this while queries run
     "async_threads": 1,  # only remote files would need more
     "memory_limit": MEMORY,
@@ -102,7 +100,7 @@ class Database:
     def __init__(self, path: Path, pool: CursorPool | None = None) -> None:
         """Open the file, or create it with the schema. Raises StoreError."""
         self.path = path
-        self._pool = pool
+        self._pool = pool or CursorPool(path, MEMORY)
         self._spill_folder = SpillFolder(_MAX_SPILL_BYTES)  # for queries; the recording may be on this disk
         self._connection = self._connect()
         self._writer = self._connect_writer()
@@ -138,8 +136,7 @@ class Database:
         except StoreError:
             connection.close()
             raise
-        if self._pool is not None:
-            self._pool.open(connection.cursor())
+        self._pool.open(connection.cursor())
         return connection
 
     def _connect_writer(self) -> duckdb.DuckDBPyConnection:
@@ -153,14 +150,12 @@ class Database:
     def begin_recording(self, info: RecordingInfo) -> int:
         """Add a recording and return its number. Raises StoreError."""
         recording_id = self.next_free("recording_id", "recordings")
-        values = asdict(info) | {"schema_version": SCHEMA_VERSION}
-        values["started_at"] = micros(info.started_at)
-        names = ", ".join(values)
-        marks = ", ".join("make_timestamp(?)" if name == "started_at" else "?" for name in values)
-        self._execute(
-            f"INSERT INTO recordings (recording_id, {names}) VALUES (?, {marks})",  # noqa: S608 (own names)
-            [recording_id, *(_valid_text(value) for value in values.values())],
-        )
+        row = asdict(info) | {
+            "recording_id": recording_id,
+            "started_at": micros(info.started_at),
+            "schema_version": SCHEMA_VERSION,
+        }
+        self.write([(RECORDINGS, {name: array(RECORDINGS, name, [row[name]]) for name in row})])
         return recording_id
 
     def next_free(self, column: str, table: str) -> int:
@@ -180,13 +175,18 @@ class Database:
             [micros(ended_at), recording_id],
         )
 
-    def write(self, tables: Iterable[tuple[TableSchema, Columns]]) -> None:
+    def write(self, tables: Sequence[tuple[TableSchema, Columns]]) -> None:
         """Write everything in one transaction, or nothing. Raises StoreError, DataRefusedError."""
         self._check_in_place()
         if self._broken:
             self._reopen()
         try:
-            self._write_all(tables)
+            try:
+                self._insert(tables)
+            except duckdb.OutOfMemoryException:
+                self._pool.stop("the recorder needed the memory that the query used")
+                self._roll_back()
+                self._insert(tables)
         except (duckdb.IntegrityError, duckdb.DataError, duckdb.ProgrammingError) as error:
             self._roll_back()
             raise DataRefusedError(str(error)) from error
@@ -196,23 +196,11 @@ class Database:
             self._roll_back()
             raise
 
-    def _write_all(self, tables: Iterable[tuple[TableSchema, Columns]]) -> None:
-        retry = True
-        while True:
-            try:
-                self._writer.execute("BEGIN")
-                for table, columns in tables:
-                    self._bulk_insert.insert(table, columns)
-                self._writer.execute("COMMIT")
-                return
-            except duckdb.OutOfMemoryException:
-                stopped = self._pool is not None and self._pool.stop(
-                    "the recorder needed the memory that the query used"
-                )
-                if not stopped and not retry:
-                    raise
-                retry = stopped  # a query that has just ended by itself has freed its memory, too
-                self._roll_back()
+    def _insert(self, tables: Sequence[tuple[TableSchema, Columns]]) -> None:
+        self._writer.execute("BEGIN")
+        for table, columns in tables:
+            self._bulk_insert.insert(table, columns)
+        self._writer.execute("COMMIT")
 
     def _roll_back(self) -> None:
         with contextlib.suppress(duckdb.Error):
@@ -221,12 +209,11 @@ class Database:
 
     def checkpoint(self) -> None:
         """Move the write-ahead log into the file; later if a query still reads from it. Raises StoreError."""
-        if self._pool is not None and self.wal_bytes() > _MAX_WAL_BYTES:
+        if self.wal_bytes() > _MAX_WAL_BYTES:
             self._pool.stop("the recorder had to write its log into the file")
         with contextlib.suppress(_BusyError):
             self._execute("CHECKPOINT rec")
-            if self._pool is not None:
-                self._pool.release_memory()
+            self._pool.release_memory()
 
     def reorder(self, table: TableSchema, where: str, order: str) -> None:
         """Store the rows of a condition in another order, in one transaction. Raises StoreError."""
@@ -286,28 +273,37 @@ class Database:
 
         watchdog = threading.Thread(target=interrupt_when_late, name="rewrite-timeout", daemon=True)
         watchdog.start()
+        execute, copy = self._connection.execute, rewrite_path(self.path)
         try:
-            stat, copy = self.path.stat(), rewrite_path(self.path)
-            with _new_file(self._connection, copy):
-                os.chown(copy, -1, stat.st_gid)
-                shutil.copystat(self.path, copy)  # permissions, access control lists included
-                self._connection.execute("SET threads = 2")
-                self._connection.execute("COPY FROM DATABASE rec TO copy")
+            stat = self.path.stat()
+            _remove(copy)  # left by a crash, or a link that somebody made
+            execute(f"ATTACH {literal(str(copy))} AS copy (STORAGE_VERSION {literal(STORAGE_VERSION)})")
+            os.chown(copy, -1, stat.st_gid)
+            shutil.copystat(self.path, copy)  # permissions, access control lists included
+            execute("SET threads = 2")
+            execute("COPY FROM DATABASE rec TO copy")
+            # DETACH alone would leave the checkpoint to the last query that reads the file.
+            execute("CHECKPOINT copy")
+            execute("DETACH copy")
+            if file_size(wal_path(copy)):
+                raise OSError("the copy isn't complete without its write-ahead log")
             if _inode(self.path) != self._inode:
-                _remove(copy)
                 raise OSError("it was deleted, moved or replaced")
             copy.rename(self.path)
             self._inode = _inode(self.path)
         except (duckdb.Error, OSError) as error:
             _LOG.info("%s was not rewritten: %s", self.path, error)
+            with contextlib.suppress(duckdb.Error):
+                execute("DETACH copy")
+            with contextlib.suppress(OSError):
+                _remove(copy)
         finally:
             done.set()
             watchdog.join()
 
     def close(self) -> None:
         """Close the file; running queries end."""
-        if self._pool is not None:
-            self._pool.close(f"{self.path} was closed before the query ended")
+        self._pool.close(f"{self.path} was closed before the query ended")
         with contextlib.suppress(duckdb.Error):
             self._writer.close()
             self._connection.close()
@@ -356,7 +352,7 @@ def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     connection.execute("BEGIN")
     if not existing:
         statements = create_statements()
-    elif {table.name for table in TABLES} <= existing.keys() and _is_recording(existing):
+    elif _is_recording(existing):
         newest = connection.execute("SELECT max(schema_version) FROM recordings").fetchall()[0][0]
         if newest is not None and newest > SCHEMA_VERSION:
             raise StoreError(
@@ -374,34 +370,9 @@ def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 
 def _is_recording(existing: dict[str, set[str]]) -> bool:
-    return all(key.name in existing[t.name] for t in TABLES for key in t.columns[:2]) and (
-        RECORDINGS["schema_version"].name in existing[RECORDINGS.name]
-    )
-
-
-@contextlib.contextmanager
-def _new_file(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[None]:
-    """Attach a new file as the database ``copy`` and detach it complete; remove it if the block fails.
-
-    Raises OSError if its write-ahead log isn't empty at the end.
-    """
-    _remove(path)  # left by a crash, or a link that somebody made
-    try:
-        connection.execute(
-            f"ATTACH {literal(str(path))} AS copy (STORAGE_VERSION {literal(STORAGE_VERSION)})"
-        )
-        yield
-        # DETACH alone would leave the checkpoint to the last query that reads the file.
-        connection.execute("CHECKPOINT copy")
-        connection.execute("DETACH copy")
-        if file_size(wal_path(path)):
-            raise OSError(f"{path} isn't complete without its write-ahead log")
-    except BaseException:
-        with contextlib.suppress(duckdb.Error):
-            connection.execute("DETACH copy")
-        with contextlib.suppress(OSError):
-            _remove(path)
-        raise
+    needed = [(table.name, key.name) for table in TABLES for key in table.columns[:2]]
+    needed += [("recordings", "schema_version"), ("links", "last_ts")]
+    return all(column in existing.get(table, ()) for table, column in needed)
 
 
 def rewrite_path(path: Path) -> Path:
@@ -434,7 +405,3 @@ def _inode(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_dev, stat.st_ino
-
-
-def _valid_text(value: Any) -> Any:
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

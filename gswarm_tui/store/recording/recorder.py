@@ -24,7 +24,8 @@ from gswarm_tui.fleet.events import (
     weight,
 )
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.recorder_source import CursorPool, RecorderSource
+from gswarm_tui.store.querying.cursor_pool import CursorPool
+from gswarm_tui.store.querying.running_query import ArraySource
 from gswarm_tui.store.recording.batch import Batch
 from gswarm_tui.store.recording.database import MEMORY, Database, DataRefusedError, RecordingInfo
 from gswarm_tui.store.recording.ledger import Ledger
@@ -71,7 +72,7 @@ class Recorder:
         self._what = what
         self._on_status = on_status
         self._allocation = allocation or {}
-        self._behind: set[str] = set()
+        self._refused: set[str] = set()
         self._commit_every_s = commit_every_s
         self._retry_every_s = retry_every_s
         self._keep_bytes = keep_bytes
@@ -127,9 +128,9 @@ class Recorder:
         """The number of the recording in the file, after ``open``."""
         return self._ledger.recording_id
 
-    def queries(self) -> RecorderSource:
+    def queries(self) -> ArraySource:
         """Return a source for queries on the file while it is recorded, one for each user."""
-        return RecorderSource(self._pool)
+        return self._pool.source()
 
     def submit(self, events: Sequence[Event]) -> None:
         """Queue events to be written soon; return at once."""
@@ -139,7 +140,7 @@ class Recorder:
             if self._closing:
                 return
             size = sum(map(weight, events))
-            if self._behind or self._waiting_bytes + size > self._keep_bytes:
+            if self._refused or self._waiting_bytes + size > self._keep_bytes:
                 events = self._without_refused(events)
                 size = sum(map(weight, events))
             self._waiting.extend(events)
@@ -154,13 +155,13 @@ class Recorder:
         taken, room = [], self._keep_bytes - self._waiting_bytes
         for event in events:
             if isinstance(event, NodeIntroduced):
-                self._behind.discard(event.node)
+                self._refused.discard(event.node)
             elif isinstance(event, FrameArrived):
                 room -= weight(event)
-                if room < 0 or event.node in self._behind:
-                    self._behind.add(event.node)
+                if room < 0 or event.node in self._refused:
+                    self._refused.add(event.node)
                     continue
-            elif isinstance(event, FramesLost) and event.node in self._behind:
+            elif isinstance(event, FramesLost) and event.node in self._refused:
                 continue
             taken.append(event)
         return taken
@@ -188,11 +189,11 @@ class Recorder:
         """Return the state of the recorder."""
         with self._changed:
             waiting = len(self._waiting) + self._being_written
-            behind = tuple(sorted(self._behind))
+            refused = tuple(sorted(self._refused))
             room = self._waiting_bytes < self._keep_bytes // 2
         error = self._error
-        if error and behind:
-            error += f"; newer frames wait on {len(behind):,} node{'s' * (len(behind) > 1)}"
+        if error and refused:
+            error += f"; newer frames wait on {len(refused):,} node{'s' * (len(refused) > 1)}"
         if error and waiting and self._closed:
             error += f"; {waiting:,} events could not be saved"
         return RecorderStatus(
@@ -203,7 +204,7 @@ class Recorder:
             committed=dict(self._committed),
             error=error,
             closed=self._closed,
-            behind=() if error or not room else behind,
+            refused=() if error or not room else refused,
         )
 
     def _run(self) -> None:

@@ -237,34 +237,19 @@ def literal(text: str) -> str:
 def create_statements() -> Iterator[str]:
     """Return the statements that create all tables with their comments."""
     for table in TABLES:
-        yield from _create(table)
+        yield table.create
+        yield f"COMMENT ON TABLE {table.name} IS {literal(table.meaning)}"
+        for column in table.columns:
+            yield _comment(table, column)
 
 
 def upgrade_statements(existing: dict[str, set[str]]) -> Iterator[str]:
-    """Return the statements that add columns to an older file; ``existing`` maps tables to columns.
-
-    Before version 2, ``links`` had one row per node.
-    """
-    if LINKS["last_ts"].name not in existing[LINKS.name]:
-        yield "CREATE OR REPLACE TEMP TABLE older_links AS FROM links WHERE life IS NOT NULL"
-        yield "DROP TABLE links"
-        yield from _create(LINKS)
-        yield "INSERT INTO links BY NAME FROM older_links"
-        yield "DROP TABLE temp.older_links"
+    """Return the statements that add columns to an older file; ``existing`` maps tables to columns."""
     for table in TABLES:
-        if table is LINKS:
-            continue
         for column in table.columns:
             if column.name not in existing[table.name]:
                 yield f"ALTER TABLE {table.name} ADD COLUMN {column.name} {column.type}"
                 yield _comment(table, column)
-
-
-def _create(table: TableSchema) -> Iterator[str]:
-    yield table.create
-    yield f"COMMENT ON TABLE {table.name} IS {literal(table.meaning)}"
-    for column in table.columns:
-        yield _comment(table, column)
 
 
 def _comment(table: TableSchema, column: ColumnSchema) -> str:

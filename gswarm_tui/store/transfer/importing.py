@@ -31,16 +31,10 @@ from gswarm_tui.store.sql.schema import (
     TableSchema,
     literal,
 )
-from gswarm_tui.store.transfer.parquet import PRIVATE, SAMPLES, SMALL, file_name
+from gswarm_tui.store.transfer.parquet import PRIVATE, SAMPLES, SETTINGS, SMALL, file_name
 
 Values = Sequence[Any] | npt.NDArray[Any]
 
-_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "threads": 2,
-    "memory_limit": "256MB",
-}
 _NUMBERED = {"recording_id": RECORDINGS, "node_id": NODES, "gpu_id": GPUS, "session_id": SESSIONS}
 _OPTIONAL = {(EVENTS.name, "node_id"), (EVENTS.name, "gpu_id")}
 # An imported recording can't be resumed here, so it gets an end even if its recorder was killed.
@@ -65,6 +59,7 @@ class Importing:
     def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection) -> None:
         self._path = path
         self._connection = connection
+        self._renumbered: set[str] = set()
 
     def next_free(self, column: str) -> int:
         """Return the next free id of a recording, node, GPU or session."""
@@ -95,6 +90,7 @@ class Importing:
             for column, table in _NUMBERED.items():
                 if found[table]:
                     self._renumber(column, table, _reading(found[table]), folder)
+                    self._renumbered.add(column)
             samples = 0
             for done, (table, files) in enumerate(found.items()):
                 report(done / len(found))
@@ -144,7 +140,7 @@ class Importing:
                 optional = (table.name, column.name) in _OPTIONAL
                 if column.name not in there:
                     raise StoreError(f"{_place(folder, table)} has no column {column.name}")
-                if not self._exists(f"new_{column.name}"):
+                if column.name not in self._renumbered:
                     raise StoreError(f"{folder} has no {file_name(_NUMBERED[column.name])}")
                 chosen[column.name] = f"new_{column.name}.number"
                 joins.append(
@@ -169,10 +165,6 @@ class Importing:
             )
         return int(done)
 
-    def _exists(self, table: str) -> bool:
-        query = "SELECT 1 FROM duckdb_tables() WHERE table_name = ?"
-        return bool(self._connection.execute(query, [table]).fetchall())
-
 
 @contextlib.contextmanager
 def importing(path: Path) -> Iterator[Importing]:
@@ -180,7 +172,7 @@ def importing(path: Path) -> Iterator[Importing]:
     new = not path.exists()
     Database(path).close()  # makes it, or sees that it is a recording file and of this version
     done = False
-    connection = duckdb.connect(":memory:", config=_SETTINGS)
+    connection = duckdb.connect(config=SETTINGS)
     try:
         connection.execute(f"ATTACH {literal(str(path))} AS rec")
         connection.execute("USE rec")

@@ -23,6 +23,7 @@ from urllib.parse import quote
 import duckdb
 import numpy as np
 
+from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings
 from gswarm_tui.store.errors import StoreError, explain
 from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
 from gswarm_tui.store.querying.running_query import explain_query
@@ -45,12 +46,7 @@ SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS)
 PRIVATE = frozenset({"uid", "options"})
 """Columns of ``recordings`` that only serve to resume it on the machine where it was made."""
 
-_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "threads": 2,
-    "memory_limit": "512MB",
-}
+SETTINGS: Settings = {**NO_EXTENSIONS, "threads": 2, "memory_limit": "512MB"}
 
 
 @dataclass(frozen=True)
@@ -107,15 +103,13 @@ def write_dataset(
 
 
 def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], report: Callable[[float], None]) -> int:
-    connection = duckdb.connect(
-        ":memory:", config=_SETTINGS | {"temp_directory": str(folder.parent / "spilt")}
-    )
+    connection = duckdb.connect(config=SETTINGS | {"temp_directory": str(folder.parent / "spilt")})
 
     def query(query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
 
     def copy(query: str, file: Path) -> None:
-        connection.execute(f"COPY ({query}) TO {literal(str(file))} (FORMAT parquet, COMPRESSION zstd)")
+        connection.execute(_copy(query, file))
 
     try:
         try:
@@ -201,7 +195,7 @@ def write_parquet(result: Result, path: Path) -> None:
     names = [f"c{index}" for index in range(len(result.names))]
     made = ", ".join(f"{name} {kind}" for name, kind in zip(names, result.types, strict=True))
     with tempfile.TemporaryDirectory(prefix="gswarm-tui-") as scratch:
-        connection = duckdb.connect(config={"memory_limit": "512MB", "threads": 2, "temp_directory": scratch})
+        connection = duckdb.connect(config=SETTINGS | {"temp_directory": scratch})
         try:
             connection.execute(f"CREATE TABLE result ({made})")
             for rows in result.batches:
@@ -209,28 +203,18 @@ def write_parquet(result: Result, path: Path) -> None:
                 columns = (np.array([*column, None], dtype=object)[:-1] for column in zip(*rows, strict=True))
                 connection.register("incoming", dict(zip(names, columns, strict=True)))
                 connection.execute("INSERT INTO result FROM incoming")
-            for name, wanted in zip(names, _unique(result.names), strict=True):
-                connection.execute(f"ALTER TABLE result RENAME {name} TO {_quoted(wanted)}")
-            connection.execute(f"COPY result TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)")
+            # DuckDB numbers repeated names.
+            named = ", ".join(f"{c} AS {_quoted(name)}" for c, name in zip(names, result.names, strict=True))
+            connection.execute(_copy(f"SELECT {named} FROM result", path))  # noqa: S608 (quoted names)
         except duckdb.Error as error:
             raise QueryError(f"the result can't be written as Parquet: {explain_query(error)}") from error
         finally:
             connection.close()
 
 
+def _copy(query: str, path: Path) -> str:
+    return f"COPY ({query}) TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)"
+
+
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    """Return the names, repeated ones with a number, as Parquet needs them."""
-    taken: set[str] = set()
-    unique = []
-    for name in names:
-        number, free = 1, name
-        while free.lower() in taken:
-            number += 1
-            free = f"{name}_{number}"
-        taken.add(free.lower())
-        unique.append(free)
-    return unique

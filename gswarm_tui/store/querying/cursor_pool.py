@@ -66,6 +66,10 @@ class CursorPool:
             query.stop(reason)
         return bool(running)
 
+    def source(self) -> ArraySource:
+        """Return a QuerySource on the file while it is recorded; each user of the file has its own."""
+        return ArraySource(self.path, self.start_query, running=True)
+
     def start_query(self) -> RunningQuery:
         """Return a cursor for one query. Raises QueryError if the file can't be queried now."""
         if not self._free.acquire(timeout=10):
@@ -116,19 +120,6 @@ class CursorPool:
             if self._connection is not None:
                 with suppress(duckdb.Error):
                     self._connection.execute("SET threads = 1")
-
-
-class RecorderSource(ArraySource):
-    """A QuerySource on a file that this process records; each user of the file has its own."""
-
-    running = True
-
-    def __init__(self, pool: CursorPool) -> None:
-        super().__init__(pool.path)
-        self._pool = pool
-
-    def _new_query(self) -> RunningQuery:
-        return self._pool.start_query()
 
 
 class _AddressSpaceLimit:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gswarm_tui.fleet.events import Event, RecorderStatus, SessionStarted
-from gswarm_tui.store.querying.recorder_source import CursorPool
+from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
 from gswarm_tui.store.recording.database import Database
@@ -124,8 +124,8 @@ def test_a_commit_without_memory_stops_queries(path: Path, monkeypatch: pytest.M
             raise failures.pop()
         insert(self, *what)  # type: ignore[arg-type]  # handed on
 
-    monkeypatch.setattr(BulkInsert, "insert", full_once)
     with recording(path) as (recorder, statuses):
+        monkeypatch.setattr(BulkInsert, "insert", full_once)
         until(lambda: statuses, "the node wasn't committed")
         answer = recorder.queries().query("SELECT * FROM range(10000000)")
         recorder.submit(frame(1))
