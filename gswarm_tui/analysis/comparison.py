@@ -10,7 +10,7 @@ from statistics import pvariance
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.analysis.summary import Figures, Summary
+from gswarm_tui.analysis.summary_data import Figures, Summary
 from gswarm_tui.analysis.summary_text import TextTable, duration_text, local_time, part_of, share, throttled_s
 from gswarm_tui.common.quantities import DASH, clock, energy, mebibytes, percent, used_of, watts
 from gswarm_tui.store.querying.results import QuerySource, Result

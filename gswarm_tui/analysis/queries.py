@@ -12,7 +12,7 @@ from typing import Any
 
 from gswarm_tui.analysis import comparison, periods
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.analysis.summary import ProcessPeaks, Summary, processes, summarize
+from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import EventLogged
 from gswarm_tui.store.querying.results import QuerySource

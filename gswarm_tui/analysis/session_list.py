@@ -8,7 +8,7 @@ from datetime import tzinfo
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.analysis.summary import Figures, summarize
+from gswarm_tui.analysis.summary_data import Figures, summarize
 from gswarm_tui.analysis.summary_text import TextTable, duration_text, local_time, share
 from gswarm_tui.common.quantities import DASH, energy, percent
 from gswarm_tui.store.querying.results import QuerySource, Result

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
-from gswarm_tui.analysis.summary import Figures, ProcessPeaks, Summary
+from gswarm_tui.analysis.summary_data import Figures, ProcessPeaks, Summary
 from gswarm_tui.common.quantities import DASH, clock, energy, mebibytes, percent, plural, used_of, watts
 from gswarm_tui.slurm import hosts
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_tui.analysis import comparison
-from gswarm_tui.analysis.summary import summarize
+from gswarm_tui.analysis.summary_data import summarize
 from gswarm_tui.commands.output_files import check_output_file
 from gswarm_tui.commands.recording_choice import open_session, parse_reference
 from gswarm_tui.common.errors import UserError, printable

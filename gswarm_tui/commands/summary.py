@@ -9,7 +9,7 @@ from typing import TextIO
 
 from gswarm_tui.analysis import summary_text
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.analysis.summary import (
+from gswarm_tui.analysis.summary_data import (
     ProcessPeaks,
     Summary,
     figures_result,

@@ -9,10 +9,10 @@ from gswarm_tui.fleet.events import Event, EventLogged
 from gswarm_tui.fleet.history import NodeHistory
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.timeline import KINDS, MARK, JumpTarget, ReplayTimeline, SessionRange
-from gswarm_tui.store.history.fleet_builder import FleetBuilder
-from gswarm_tui.store.history.frames import read_events
-from gswarm_tui.store.history.recording_reader import RecordingReader
 from gswarm_tui.store.querying.running_query import ArraySource
+from gswarm_tui.store.reading.fleet_builder import FleetBuilder
+from gswarm_tui.store.reading.frames import read_events
+from gswarm_tui.store.reading.recording_reader import RecordingReader
 from gswarm_tui.store.sql.schema import micros
 
 

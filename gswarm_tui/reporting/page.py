@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.analysis.summary import Figures
+from gswarm_tui.analysis.summary_data import Figures
 from gswarm_tui.analysis.summary_text import outliers, part_of, process_table, share, throttled_s
 from gswarm_tui.common.quantities import DASH, energy, mebibytes, plural, watts
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.analysis.summary import ProcessPeaks, Summary, processes, summarize
+from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
 from gswarm_tui.store.querying.results import QuerySource
 

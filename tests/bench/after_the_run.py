@@ -15,7 +15,7 @@ from pathlib import Path
 import duckdb
 
 from gswarm_tui.analysis import periods
-from gswarm_tui.analysis.summary import summarize
+from gswarm_tui.analysis.summary_data import summarize
 from gswarm_tui.commands.output_files import size_of
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.querying.file_source import FileSource

@@ -22,7 +22,7 @@ from gswarm_tui.analysis.comparison import (
     speed_up,
 )
 from gswarm_tui.analysis.periods import Period
-from gswarm_tui.analysis.summary import Figures, Summary
+from gswarm_tui.analysis.summary_data import Figures, Summary
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, EventLogged, SessionStarted, SessionStopped
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, record

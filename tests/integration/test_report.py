@@ -16,7 +16,7 @@ import pytest
 from gswarm_agent.frame import ERROR, INFO, WARNING, ProcessSample
 from gswarm_tui import cli
 from gswarm_tui.analysis import periods
-from gswarm_tui.analysis.summary import Summary, summarize
+from gswarm_tui.analysis.summary_data import Summary, summarize
 from gswarm_tui.fleet.events import Event, EventLogged, SessionChanged, SessionStarted, SessionStopped
 from gswarm_tui.reporting.report import build_report
 from gswarm_tui.store.querying.file_source import FileSource

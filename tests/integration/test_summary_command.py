@@ -15,7 +15,7 @@ import pytest
 
 from gswarm_agent.frame import ProcessSample
 from gswarm_tui.analysis.periods import find_period
-from gswarm_tui.analysis.summary import summarize
+from gswarm_tui.analysis.summary_data import summarize
 from gswarm_tui.analysis.summary_text import duration_text, heading, share
 from gswarm_tui.cli import main
 from gswarm_tui.fleet.events import Event, SessionChanged, SessionStarted, SessionStopped

@@ -55,11 +55,11 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.fleet",
         "gswarm_tui.store.duckdb_internals",
         "gswarm_tui.store.errors",
-        "gswarm_tui.store.history",
+        "gswarm_tui.store.reading",
         "gswarm_tui.store.querying",
         "gswarm_tui.store.sql",
     },
-    "gswarm_tui.store.history": {
+    "gswarm_tui.store.reading": {
         "gswarm_tui.fleet",
         "gswarm_tui.store.duckdb_internals",
         "gswarm_tui.store.errors",

@@ -28,9 +28,9 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.playback.recorded_source import RecordedSource
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.history import fleet_builder
-from gswarm_tui.store.history.recording_reader import require_recording
 from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.reading import fleet_builder
+from gswarm_tui.store.reading.recording_reader import require_recording
 from tests.recorded import recorded
 from tests.tui.scene import BEGINNING, Scene
 from tests.unit.store_recording import T0, arrived, gpu_row, introduced, query, record

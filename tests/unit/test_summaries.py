@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gswarm_agent.frame import ProcessSample
 from gswarm_tui.analysis import periods
-from gswarm_tui.analysis.summary import Figures, Summary, processes, summarize
+from gswarm_tui.analysis.summary_data import Figures, Summary, processes, summarize
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.querying.file_source import FileSource
 from tests.bench.day import BEGAN as DAY_BEGAN

@@ -23,10 +23,10 @@ from gswarm_tui.fleet.events import (
     new_interval_ms,
 )
 from gswarm_tui.fleet.sessions import Session
-from gswarm_tui.store.history.fleet_builder import FleetBuilder
-from gswarm_tui.store.history.recording_reader import RecordingReader
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.querying.running_query import ArraySource
+from gswarm_tui.store.reading.fleet_builder import FleetBuilder
+from gswarm_tui.store.reading.recording_reader import RecordingReader
 from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
 from gswarm_tui.store.sql.schema import micros
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gswarm_tui.fleet.events import GpuKey
 from gswarm_tui.fleet.thresholds import NEIGHBOURS
-from gswarm_tui.store.history.recording_reader import RecordedMachine, RecordingReader, seconds, stamp
+from gswarm_tui.store.reading.recording_reader import RecordedMachine, RecordingReader, seconds, stamp
 from gswarm_tui.store.sql.summaries import LONGEST_INTERVAL_S
 
 CounterValues = Mapping[int, tuple[float, datetime]]

@@ -1,4 +1,4 @@
-"""Summary of a period: figures by GPU, by node and in all, and the peaks of each process."""
+"""Figures of a period by GPU, by node and in all, and the peaks of each process, loaded from its file."""
 
 from __future__ import annotations
 

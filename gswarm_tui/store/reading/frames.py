@@ -17,7 +17,7 @@ from gswarm_tui.fleet.events import (
     SessionStopped,
     new_interval_ms,
 )
-from gswarm_tui.store.history.recording_reader import (
+from gswarm_tui.store.reading.recording_reader import (
     Places,
     RecordingReader,
     interval_at,

@@ -23,9 +23,9 @@ from gswarm_tui.fleet.history import History, HistoryBlock, NodeHistory
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.sessions import Session
 from gswarm_tui.fleet.state import Fleet
-from gswarm_tui.store.history.energy import EnergyMeter
-from gswarm_tui.store.history.frames import locate_gpus, process_times, processes_by_time, read_frames
-from gswarm_tui.store.history.recording_reader import (
+from gswarm_tui.store.reading.energy import EnergyMeter
+from gswarm_tui.store.reading.frames import locate_gpus, process_times, processes_by_time, read_frames
+from gswarm_tui.store.reading.recording_reader import (
     Places,
     RecordedMachine,
     RecordingReader,
