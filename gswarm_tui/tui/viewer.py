@@ -263,7 +263,7 @@ class Viewer(TerminalApp):
         ask(self, dialog, self._go_to)
 
     def _parse_time(self, text: str) -> float:
-        """Return the time that a text means here. Raises SeekTimeError."""
+        """Return the time that a text means here. Raises TimeInputError."""
         if (player := self.player) is None:
             return self.feed.now()
         head = player.playhead

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_tui.common.time_input import SeekTimeError, parse_seek_time
+from gswarm_tui.common.time_input import TimeInputError, parse_seek_time
 
 START = datetime(2026, 3, 2, 14, 0, tzinfo=UTC).timestamp()
 END = START + 3600
@@ -61,26 +61,26 @@ def test_time_of_day_is_the_nearest_of_several_days() -> None:
     "text", ["", "soon", "13:00", "2h", "25:00:00", "130%", "2 fortnights", "2027-01-01", "+", "1:2:3"]
 )
 def test_invalid_seek_time_raises_one_sentence(text: str) -> None:
-    with pytest.raises(SeekTimeError, match=r"\w+ \w+"):
+    with pytest.raises(TimeInputError, match=r"\w+ \w+"):
         goto(text)
 
 
 def test_error_outside_the_recording_names_its_range() -> None:
     with pytest.raises(
-        SeekTimeError, match="2h isn't in the recording, which goes from 14:00:00 to 15:00:00"
+        TimeInputError, match="2h isn't in the recording, which goes from 14:00:00 to 15:00:00"
     ):
         goto("2h")
 
 
 @pytest.mark.parametrize("text", ["25:99", "14:99", "25:10", "14:05:75", "+1:75"])
 def test_impossible_time_of_day_is_invalid(text: str) -> None:
-    with pytest.raises(SeekTimeError, match=f"can't read '{re.escape(text)}' as a time; write 14:05:10"):
+    with pytest.raises(TimeInputError, match=f"can't read '{re.escape(text)}' as a time; write 14:05:10"):
         goto(text)
 
 
 @given(st.text())
 def test_any_text_is_a_time_of_the_recording_or_an_error(text: str) -> None:
-    with contextlib.suppress(SeekTimeError):
+    with contextlib.suppress(TimeInputError):
         assert START <= goto(text) <= END
 
 

@@ -17,14 +17,14 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from gswarm_agent.mark import MarkError
-from gswarm_tui.common.time_input import SeekTimeError, TimeInputError
+from gswarm_tui.common.time_input import TimeInputError
 from gswarm_tui.tui.drawing.spans import Span
 from gswarm_tui.tui.drawing.text import clean, width, wrap
 from gswarm_tui.tui.drawing.themes import palette
 from gswarm_tui.tui.widgets.lines import Bar
 
 Result = TypeVar("Result")
-INVALID = (MarkError, SeekTimeError, TimeInputError)
+INVALID = (MarkError, TimeInputError)
 
 LEAST, FRAME = 84, 8
 """Smallest width of a dialog, and the cells of border, padding and scroll bar."""
