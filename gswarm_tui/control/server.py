@@ -29,16 +29,12 @@ from gswarm_tui.hub import Hub
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
 
-REQUEST_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 10.0
 MAX_QUERIES = 16
 """Limit of running and queued queries."""
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-
-
-class RequestTimeoutError(Exception):
-    """Raised when a client connects and sends no request."""
 
 
 class QueryableRecorder(Protocol):
@@ -80,7 +76,7 @@ class ControlServer:
         for client in self._clients:
             client.cancel()
         if self._clients:
-            await asyncio.wait(self._clients, timeout=REQUEST_TIMEOUT_S)
+            await asyncio.wait(self._clients, timeout=CLOSE_TIMEOUT_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._note is not None:
             self._note.unlink(missing_ok=True)
@@ -99,7 +95,7 @@ class ControlServer:
             _LOG.debug("a client left", exc_info=True)
         except asyncio.CancelledError:
             self._refuse(writer, "the running gswarm-tui ended before it replied; run the command again")
-        except (MessageError, RequestTimeoutError) as error:
+        except MessageError as error:
             self._refuse(writer, f"the running gswarm-tui closed the connection: {error}")
         except Exception as error:
             _LOG.exception("a request failed")
@@ -109,7 +105,8 @@ class ControlServer:
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await self._read_request(reader)
+        prefix = await reader.readexactly(LENGTH.size)
+        request = decode(await reader.readexactly(message_length(prefix, MAX_REQUEST)))
         try:
             if request.get("want") != "status" and request.get("version") != VERSION:
                 raise QueryError(f"the running gswarm-tui has another version, {__version__}")
@@ -125,26 +122,6 @@ class ControlServer:
         except (QueryError, StoreError, MarkError) as error:
             kind = "query" if isinstance(error, (QueryError, MarkError)) else "store"
             await self._send(writer, {"error": str(error), "kind": kind})
-
-    @staticmethod
-    async def _read_request(reader: asyncio.StreamReader) -> dict[str, Any]:
-        """Read a client's request. Raises MessageError, asyncio.IncompleteReadError, RequestTimeoutError."""
-
-        async def read() -> dict[str, Any]:
-            prefix = await reader.readexactly(LENGTH.size)
-            return decode(await reader.readexactly(message_length(prefix, MAX_REQUEST)))
-
-        reading = asyncio.create_task(read())
-        try:
-            # In two waits: if this process or the machine stalls, the first may time out before the client
-            # could send its request, or before it was read.
-            for _ in range(2):
-                await asyncio.wait((reading,), timeout=REQUEST_TIMEOUT_S / 2)
-            if not reading.done():
-                raise RequestTimeoutError(f"no request came within {REQUEST_TIMEOUT_S:g} s")
-            return reading.result()
-        finally:
-            reading.cancel()
 
     @staticmethod
     def _refuse(writer: asyncio.StreamWriter, reason: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,6 @@ from gswarm_tui.control.client import Connection, Head, connect_to, describe_han
 from gswarm_tui.control.messages import MessageError
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import QueryError, Result
-
-
-class _NoReplyError(StoreError):
-    """The connection ended without a reply."""
 
 
 class RunningSource:
@@ -31,12 +27,6 @@ class RunningSource:
 
     def query(self, sql: str, *values: object) -> Result:
         """Run one statement that reads. Raises QueryError, StoreError."""
-        try:
-            return self._send(sql, values)
-        except _NoReplyError:  # a query changes nothing, so it may run again
-            return self._send(sql, values)
-
-    def _send(self, sql: str, values: tuple[object, ...]) -> Result:
         try:
             connection = connect_to(self._head, None)
         except TimeoutError:
@@ -73,8 +63,9 @@ class RunningSource:
         except (OSError, MessageError):
             if connection.cancelled:
                 raise QueryError("the query was cancelled") from None
-            raise _NoReplyError(describe_missing_reply(self._head)) from None
-        _raise_error(reply)
+            raise StoreError(describe_missing_reply(self._head)) from None
+        if "error" in reply:
+            raise (QueryError if reply.get("kind") == "query" else StoreError)(str(reply["error"]))
         return reply
 
     def interrupt(self) -> None:
@@ -85,8 +76,3 @@ class RunningSource:
             connection.cancel()
 
     close = interrupt
-
-
-def _raise_error(reply: Mapping[str, Any]) -> None:
-    if "error" in reply:
-        raise (QueryError if reply.get("kind") == "query" else StoreError)(str(reply["error"]))

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -218,44 +217,6 @@ async def test_ending_head_reports_to_waiting_clients(
         await run_query(head, "SELECT 1")
 
 
-@pytest.mark.parametrize("sent", ["meanwhile", "afterwards"])
-async def test_request_during_a_stall_is_answered(
-    running: RunningHead, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, sent: str
-) -> None:
-    monkeypatch.setattr("gswarm_tui.control.server.REQUEST_TIMEOUT_S", 0.2)
-    reader, writer = await asyncio.open_unix_connection(str(the_socket(environ)))
-    async with asyncio.timeout(30):
-        while not running.control._clients:
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        if sent == "meanwhile":
-            writer.write(encode({"want": "status"}))
-        time.sleep(0.5)  # the stall: longer than the timeout
-        if sent == "afterwards":
-            for _ in range(4):
-                await asyncio.sleep(0)
-            writer.write(encode({"want": "status"}))
-        answer = await reader.read()
-    writer.close()
-    assert decode(answer[LENGTH.size :])["pid"] == os.getpid()
-
-
-async def test_client_without_a_request_is_disconnected_with_a_reason(
-    running: RunningHead,
-    environ: Mapping[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr("gswarm_tui.control.server.REQUEST_TIMEOUT_S", 0.1)
-    reader, writer = await asyncio.open_unix_connection(str(the_socket(environ)))
-    async with asyncio.timeout(30):
-        answer = await reader.read()
-    writer.close()
-    reason = "the running gswarm-tui closed the connection: no request came within 0.1 s"
-    assert decode(answer[LENGTH.size :])["error"] == reason
-    assert reason in caplog.text
-
-
 async def test_too_many_queries_are_refused(
     running: RunningHead,
     environ: Mapping[str, str],
@@ -283,27 +244,17 @@ async def test_internal_error_is_reported(
         await run_query(head, "SELECT 1")
 
 
-@pytest.mark.parametrize("times", [1, 2])
-async def test_broken_connection_is_retried_once(
-    running: RunningHead, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, times: int
+async def test_broken_connection_is_reported(
+    running: RunningHead, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = await asyncio.to_thread(only_head, environ)
-    requests, query_ = 0, running.control._query
 
-    async def breaking(*arguments: Any) -> None:
-        nonlocal requests
-        requests += 1
-        if requests <= times:
-            raise ConnectionResetError
-        await query_(*arguments)
+    async def breaking(*_arguments: Any) -> None:
+        raise ConnectionResetError
 
     monkeypatch.setattr(running.control, "_query", breaking)
-    if times == 1:
-        assert await run_query(head, "SELECT 1") == [(1,)]
-    else:
-        with pytest.raises(StoreError, match="closed the connection without a reply; run the command again"):
-            await run_query(head, "SELECT 1")
-    assert requests == 2
+    with pytest.raises(StoreError, match="closed the connection without a reply; run the command again"):
+        await run_query(head, "SELECT 1")
 
 
 async def test_mark_reaches_the_screen_and_the_recording(
