@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Print a comparison. Raises UserError, StoreError."""
     from gswarm_tui.printing import formats
     from gswarm_tui.printing.progress import Progress
-    from gswarm_tui.printing.table import hidden_columns, show, width_of
+    from gswarm_tui.printing.table import show, width_of
 
     parser = CommandParser(
         "compare",
@@ -53,9 +52,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         return 0
     with formats.text_out(form.out) as out:
         table = comparison.comparison_table(runs)
-        left_out = show(table.names, table.rows, out, right=table.right)
-        if left_out:
-            out.write(hidden_columns(left_out, out))
+        show(table.names, table.rows, out, right=table.right)
         out.write("\n")
         for remark in (*comparison.comparison_notes(runs), comparison.largest_difference(runs)):
             out.write(textwrap.fill(printable(remark), width_of(out) or 120) + "\n")
@@ -76,16 +73,13 @@ def _run(
 
 def _with_distinct_labels(runs: Sequence[comparison.ComparedRun]) -> list[comparison.ComparedRun]:
     """Label runs distinctly: by session, by file, by both, else with a number."""
-    for labels in (
-        [run.label for run in runs],
-        [Path(run.file).stem for run in runs],
-        both := [f"{Path(run.file).stem}:{run.label}" for run in runs],
-    ):
+    both = [f"{Path(run.file).stem}:{run.label}" for run in runs]
+    for labels in ([run.label for run in runs], [Path(run.file).stem for run in runs], both):
         if len(set(labels)) == len(labels):
-            return [replace(run, label=name) for run, name in zip(runs, labels, strict=True)]
-    seen: Counter[str] = Counter()
-    labelled = []
-    for one, name in zip(runs, both, strict=True):
-        seen[name] += 1
-        labelled.append(replace(one, label=f"{name} #{seen[name]}" if both.count(name) > 1 else name))
-    return labelled
+            break
+    else:
+        labels = [
+            f"{name} #{both[: at + 1].count(name)}" if both.count(name) > 1 else name
+            for at, name in enumerate(both)
+        ]
+    return [replace(run, label=name) for run, name in zip(runs, labels, strict=True)]

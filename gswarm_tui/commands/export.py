@@ -45,7 +45,9 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         if arguments.output == _STDOUT:
             _text(source, sampled, arguments.table, kind, sys.stdout)
             return 0
-        target = Path(arguments.output or _usual_name(source, chosen, named.name, kind)).expanduser()
+        # train.json for a session of that name, run.json for all of run.duckdb
+        usual = f"{file_name(chosen[0].name if named.name else source.path.stem)}.{kind}"
+        target = Path(arguments.output or usual).expanduser()
         if kind == "parquet":
             written = _parquet(source, sampled, target, arguments.force)
         else:
@@ -99,11 +101,6 @@ def _has_samples(source: QuerySource, period: Period) -> bool:
     """
     arguments = period.recording_id, micros(period.started_at), micros(period.until)
     return bool(source.query(query, *arguments).rows())
-
-
-def _usual_name(source: QuerySource, chosen: Sequence[Period], name: str, kind: str) -> str:
-    """Return ``train.json`` for a session of that name, ``run.json`` for all of ``run.duckdb``."""
-    return f"{file_name(chosen[0].name if name else source.path.stem)}.{kind}"
 
 
 def _text(source: QuerySource, chosen: Sequence[Period], table: str | None, kind: str, out: TextIO) -> str:

@@ -103,13 +103,7 @@ def _lines(lines: Sequence[summary_text.LabelledLine], out: TextIO) -> None:
 
 
 def _table(table: summary_text.TextTable, out: TextIO, every: bool) -> None:
-    from gswarm_tui.printing.formats import rows_that_fit
-    from gswarm_tui.printing.table import hidden_columns, show
+    from gswarm_tui.printing.table import show
 
-    rows = table.rows if every or not out.isatty() else table.rows[: rows_that_fit()]
     out.write("\n")
-    left_out = show(table.names, rows, out, right=table.right)
-    if more := len(table.rows) - len(rows):
-        out.write(f"… {more:,} more; --all shows them\n")
-    if left_out:
-        out.write(hidden_columns(left_out, out))
+    show(table.names, table.rows, out, right=table.right, every=every)

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import itertools
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gswarm_tui.common.errors import UserError, nearest, printable, quote
-from gswarm_tui.common.quantities import plural
 from gswarm_tui.printing import cells
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.results import Result
@@ -31,7 +29,6 @@ _SUFFIXES = {
     ".pq": "parquet",
 }
 _LAYOUT_ROWS = 5_000
-_COUNTED_ROWS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -77,17 +74,14 @@ def parse_output_options(arguments: argparse.Namespace) -> OutputOptions:
 
 def write(result: Result, options: OutputOptions) -> None:
     """Print a result, or write it to a file that appears only when complete. Raises StoreError."""
-    if options.out is None:
-        _WRITERS[options.format](result, sys.stdout, options.every)
-        return
-    with atomic_file(options.out) as part:
-        if options.format == "parquet":
-            from gswarm_tui.store.transfer.parquet import write_parquet
+    if options.format == "parquet" and options.out is not None:
+        from gswarm_tui.store.transfer.parquet import write_parquet
 
+        with atomic_file(options.out) as part:
             write_parquet(result, part)
-        else:
-            with part.open("w", encoding="utf-8", newline="") as out:
-                _WRITERS[options.format](result, out, True)
+    else:
+        with text_out(options.out) as out:
+            _WRITERS[options.format](result, out, options.every)
 
 
 @contextlib.contextmanager
@@ -119,25 +113,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def _write_table(result: Result, out: TextIO, every: bool) -> None:
-    from gswarm_tui.printing.table import hidden_columns, show
+    from gswarm_tui.printing.table import show
 
-    rows, right = shown(result)
-    most = None if every or not out.isatty() else rows_that_fit()
-    left_out = show(result.names, itertools.islice(rows, most), out, right=right)
-    if more := sum(1 for _ in itertools.islice(rows, _COUNTED_ROWS)):
-        result.close()
-        at_least = "at least " if more == _COUNTED_ROWS else ""
-        out.write(f"… {at_least}{plural(more, 'more row')}; --all shows them\n")
-    if left_out:
-        out.write(hidden_columns(left_out, out))
+    rows, right = _readable(result)
+    show(result.names, rows, out, right=right, every=every)
 
 
-def rows_that_fit() -> int:
-    """Return the number of rows to show in a terminal: about two screens."""
-    return max(20, 2 * shutil.get_terminal_size().lines)
-
-
-def shown(result: Result) -> tuple[Iterator[list[str]], frozenset[int]]:
+def _readable(result: Result) -> tuple[Iterator[list[str]], frozenset[int]]:
     """Return the rows as readable texts, and the indexes of the numeric columns."""
     batches = iter(result.batches)
     first: list[tuple[Any, ...]] = []
@@ -185,7 +167,7 @@ def _write_json(result: Result, out: TextIO, _every: bool) -> None:
 
 
 def _write_markdown(result: Result, out: TextIO, _every: bool) -> None:
-    rows, right = shown(result)
+    rows, right = _readable(result)
     out.write(_piped([printable(name) for name in result.names]))
     out.write(_piped(["---:" if index in right else "---" for index in range(len(result.names))]))
     out.writelines(map(_piped, rows))

@@ -1,23 +1,26 @@
-"""Tables that fit the terminal: texts are cut short, and the last columns are hidden if needed."""
+"""Tables that fit the terminal: texts are cut short, and the last columns and rows are hidden if needed."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 
 from gswarm_tui.common.errors import printable
+from gswarm_tui.common.quantities import plural
 
 _GAP = "  "
 _MIN_TEXT_CELLS = 10
 """Minimum cells of a cut text before a column is hidden."""
 _LAYOUT_ROWS = 5_000
 """Number of first rows from which the column widths are computed."""
+_COUNTED_ROWS = 1_000_000
+"""Hidden rows are counted up to this number."""
 
 
 def width_of(out: TextIO) -> int | None:
@@ -33,15 +36,17 @@ def show(
     out: TextIO,
     *,
     right: frozenset[int] = frozenset(),
-    width: int | None = None,
-) -> list[str]:
+    every: bool = True,
+) -> None:
     """Print rows of text under their names; columns in ``right`` are numbers, which are never cut.
 
-    ``width`` is by default that of the terminal. Returns the names of the hidden columns.
+    Unless ``every``, a terminal gets about two screens of rows.
     """
-    room = width_of(out) if width is None else width
-    coming = iter(rows)
-    first = [[printable(cell) for cell in row] for row in islice(coming, _LAYOUT_ROWS)]
+    room = width_of(out)
+    most = None if every or room is None else max(20, 2 * shutil.get_terminal_size().lines)
+    more = iter(rows)
+    coming = ([printable(cell) for cell in row] for row in islice(more, most))
+    first = list(islice(coming, _LAYOUT_ROWS))
     heads = [printable(name) for name in names]
     natural = [max(map(cell_len, cells)) for cells in zip(heads, *first, strict=True)]
     widths = natural if room is None else _fitted(natural, right, room)
@@ -54,19 +59,13 @@ def show(
 
     out.write(bold + line(heads) + usual + "\n")
     out.write("─" * (sum(widths[i] for i in shown) + len(_GAP) * (len(shown) - 1)) + "\n")
-    out.writelines(line(row) + "\n" for row in chain(first, _clean(coming)))
-    return [name for index, name in enumerate(heads) if index not in shown]
-
-
-def hidden_columns(names: Sequence[str], out: TextIO) -> str:
-    """Return the line that names the hidden columns."""
-    text = f"Hidden (terminal too narrow): {', '.join(names)}"
-    return textwrap.fill(text, width_of(out) or 120, break_on_hyphens=False) + "\n"
-
-
-def _clean(rows: Iterator[Sequence[str]]) -> Iterator[list[str]]:
-    for row in rows:
-        yield [printable(cell) for cell in row]
+    out.writelines(line(row) + "\n" for row in chain(first, coming))
+    if left := sum(1 for _ in islice(more, _COUNTED_ROWS)):
+        at_least = "at least " if left == _COUNTED_ROWS else ""
+        out.write(f"… {at_least}{plural(left, 'more row')}; --all shows them\n")
+    if hidden := [name for index, name in enumerate(heads) if index not in shown]:
+        text = f"Hidden (terminal too narrow): {', '.join(hidden)}"
+        out.write(textwrap.fill(text, room or 120, break_on_hyphens=False) + "\n")
 
 
 def _fitted(natural: Sequence[int], right: frozenset[int], room: int) -> list[int]:
