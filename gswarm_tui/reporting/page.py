@@ -17,11 +17,14 @@ from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
 from gswarm_tui.plotting.annotations import json_object
 from gswarm_tui.plotting.timescale import moment, short_time, zone_name
 from gswarm_tui.reporting.html import Html, HtmlCell, cell, fact_list, table, tag
-from gswarm_tui.reporting.report_data import MOST_GAPS, MOST_PROCESSES, ReportData
+from gswarm_tui.reporting.report_data import ReportData
 from gswarm_tui.slurm import hosts
 
 OPEN_UP_TO = 64
 """More GPUs than this are listed in a collapsed section."""
+
+MOST_EVENTS, MOST_GAPS, MOST_MARKS, MOST_PROCESSES = 200, 40, 200, 20
+"""Longer tables are cut, and say how many rows are missing."""
 
 MOST_MARKED = 3
 """An extreme shared by more rows isn't marked."""
@@ -215,10 +218,11 @@ class Report:
             ]
             for row in listed.rows
         ]
-        found = [tag("h2", "Peaks of processes"), table(listed.names, rows, right=listed.right)]
-        if (more := len(known) - MOST_PROCESSES) > 0:
-            found.append(tag("p", f"{more} more processes with less GPU memory.", class_="dim"))
-        return found
+        return [
+            tag("h2", "Peaks of processes"),
+            table(listed.names, rows, right=listed.right),
+            *_more(len(known) - len(rows), "processes with less GPU memory"),
+        ]
 
     def _coverage(self) -> list[Html]:
         summary = self.facts.summary
@@ -248,26 +252,23 @@ class Report:
             found += [
                 tag("h3", "Gaps"),
                 table(["node", "no data from", "until", "for"], listed, right=frozenset({3})),
+                *_more(len(self.facts.gaps) - len(listed), "gaps"),
             ]
-            if (more := len(self.facts.gaps) - MOST_GAPS) > 0:
-                found.append(tag("p", f"{more} more gaps.", class_="dim"))
         return found
 
     def _events(self) -> list[Html]:
         facts = self.facts
         found = [tag("h2", "Events")]
         if facts.incidents:
-            found += self._listed(facts.incidents, facts.trouble_count)
+            found += self._listed(facts.incidents)
         else:
             found.append(tag("p", "No warnings or errors."))
         if facts.others:
-            words = plural(facts.other_count, "informational event")
-            found.append(
-                tag("details", tag("summary", words), *self._listed(facts.others, facts.other_count))
-            )
+            words = plural(len(facts.others), "informational event")
+            found.append(tag("details", tag("summary", words), *self._listed(facts.others)))
         return found
 
-    def _listed(self, events: Sequence[Mapping[str, Any]], count: int) -> list[Html]:
+    def _listed(self, events: Sequence[Mapping[str, Any]]) -> list[Html]:
         rows = [
             [
                 self._time(row["ts"]),
@@ -276,13 +277,10 @@ class Report:
                 row["kind"].replace("_", " "),
                 cell(row["message"] + (f" ({row['detail']})" if row["detail"] else ""), "text"),
             ]
-            for row in events
+            for row in events[:MOST_EVENTS]
         ]
-        found = [table(["time", "severity", "node", "kind", "message"], rows)]
-        if count > len(rows):
-            words = f"The first {len(rows)} of {count:,}; query the table events for the others."
-            found.append(tag("p", words, class_="dim"))
-        return found
+        heads = ["time", "severity", "node", "kind", "message"]
+        return [table(heads, rows), *_more(len(events) - len(rows), "events; query the table events")]
 
     def _marks(self) -> list[Html]:
         marks = self.facts.marks
@@ -295,12 +293,10 @@ class Report:
                 row["node"],
                 ", ".join(f"{name} {value}" for name, value in json_object(row["detail"]).items()),
             ]
-            for row in marks
+            for row in marks[:MOST_MARKS]
         ]
-        found = [tag("h2", "Marks"), table(["time", "mark", "node", "values"], rows)]
-        if (more := self.facts.mark_count - len(marks)) > 0:
-            found.append(tag("p", f"{more:,} more marks.", class_="dim"))
-        return found
+        heads = ["time", "mark", "node", "values"]
+        return [tag("h2", "Marks"), table(heads, rows), *_more(len(marks) - len(rows), "marks")]
 
     def _settings(self) -> list[Html]:
         recording = self.facts.recording
@@ -367,6 +363,11 @@ class Report:
 
     def _time(self, at: datetime) -> str:
         return moment(at, self.zone, like=self.period.started_at)
+
+
+def _more(count: int, what: str) -> list[Html]:
+    """Return a line with the number of rows that a table lacks; nothing if it is complete."""
+    return [tag("p", f"{count:,} more {what}.", class_="dim")] if count else []
 
 
 def _times(value: float | None, factor: float) -> float | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from gswarm_agent.frame import INFO
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import ProcessPeaks, Summary, processes, summarize
 from gswarm_tui.fleet.thresholds import STALE_INTERVALS
@@ -13,14 +14,12 @@ from gswarm_tui.store.querying.results import QuerySource
 
 Row = dict[str, Any]
 
-MOST_EVENTS, MOST_GAPS, MOST_MARKS, MOST_PROCESSES = 200, 40, 200, 20
-
 
 @dataclass(frozen=True)
 class ReportData:
     """Rows by column name: the recording, its nodes, incidents, other events, marks.
 
-    ``gaps`` are nodes without data and when. Counts are those of the uncut lists.
+    ``gaps`` are nodes without data and when.
     """
 
     recording: Row
@@ -29,11 +28,8 @@ class ReportData:
     processes: list[ProcessPeaks]
     gaps: list[tuple[str, datetime, datetime]]
     incidents: list[Row]
-    trouble_count: int
     others: list[Row]
-    other_count: int
     marks: list[Row]
-    mark_count: int
 
 
 _NODES = """
@@ -47,16 +43,8 @@ _EVENTS = """
 SELECT e.ts, e.kind, e.severity, coalesce(n.node, '') AS node, g.gpu_index AS gpu, coalesce(e.message, '') AS
        message, coalesce(e.detail, '') AS detail
 FROM events e LEFT JOIN nodes n USING (node_id) LEFT JOIN gpus g USING (gpu_id)
-WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP AND e.kind <> 'mark'
-  AND g.allocated IS NOT FALSE
-"""
-_COUNTS = f"""
-SELECT count(*) FILTER (severity <> 'info'), count(*) FILTER (severity = 'info') FROM ({_EVENTS})
-"""  # noqa: S608 (own names)
-_MARKS = """
-SELECT e.ts, coalesce(n.node, '') AS node, coalesce(e.message, '') AS message, e.detail
-FROM events e LEFT JOIN nodes n USING (node_id)
-WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP AND e.kind = 'mark'
+WHERE e.recording_id = ? AND e.ts >= ?::TIMESTAMP AND e.ts < ?::TIMESTAMP AND g.allocated IS NOT FALSE
+ORDER BY e.ts
 """
 # A frame covers the time since the one before it; gaps lie between frames and at both ends.
 _GAPS = f"""
@@ -79,14 +67,9 @@ ORDER BY begin, node
 def load_report_data(source: QuerySource, period: Period) -> ReportData:
     """Load the data of a period. Raises StoreError."""
     recording = source.query("FROM recordings WHERE recording_id = ?", period.recording_id).dicts()[0]
-    within = (period.recording_id, period.started_at, period.until)
-    [(trouble_count, other_count)] = source.query(_COUNTS, *within).rows()
-    [(mark_count,)] = source.query(f"SELECT count(*) FROM ({_MARKS})", *within).rows()  # noqa: S608 (own names)
-    incidents, others = (
-        source.query(f"FROM ({_EVENTS}) WHERE {which} ORDER BY ts LIMIT {MOST_EVENTS}", *within).dicts()
-        for which in ("severity <> 'info'", "severity = 'info'")
-    )
     begin, end = period.started_at, period.until
+    rows = source.query(_EVENTS, period.recording_id, begin, end).dicts()
+    events = [row for row in rows if row["kind"] != "mark"]
     gaps = source.query(
         _GAPS,
         *(begin, period.recording_id, begin, end, begin, end, begin, end, period.recording_id),
@@ -98,10 +81,7 @@ def load_report_data(source: QuerySource, period: Period) -> ReportData:
         summary=summarize(source, period),
         processes=processes(source, period),
         gaps=gaps,
-        incidents=incidents,
-        trouble_count=trouble_count,
-        others=others,
-        other_count=other_count,
-        marks=source.query(f"FROM ({_MARKS}) ORDER BY ts LIMIT {MOST_MARKS}", *within).dicts(),
-        mark_count=mark_count,
+        incidents=[row for row in events if row["severity"] != INFO],
+        others=[row for row in events if row["severity"] == INFO],
+        marks=[row for row in rows if row["kind"] == "mark"],
     )
