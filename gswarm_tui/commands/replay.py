@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,14 +32,6 @@ MARGIN_SHARE, MARGIN_LEAST_S = 0.05, 5.0
 """Time shown before and after a session: this share of it, but at least these seconds."""
 
 
-@dataclass(frozen=True)
-class ReplayTarget:
-    """File to play, None for the default one, and the session's name or number, empty for all."""
-
-    file: Path | None
-    session: str
-
-
 def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """Play a recording until the user quits. Raises UserError, StoreError."""
     parser = CommandParser(
@@ -58,7 +49,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             raise UserError(
                 f"{source.path} is still being recorded; look back there with space, or replay it afterwards."
             )
-        player, title = open_player(source, wanted.session)
+        player, title = open_player(source, wanted.name)
         require_terminal(sys.stdin, sys.stdout)
         from gswarm_tui.analysis.queries import RecordingQueries
         from gswarm_tui.common.query_history import QueryHistory, history_path
@@ -77,8 +68,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     return app.return_code or 0
 
 
-def read(args: Sequence[str], db: Path | None) -> ReplayTarget:
-    """Parse the file and session to play. Raises UserError."""
+def read(args: Sequence[str], db: Path | None) -> SessionReference:
+    """Parse the file to play, None for the default one, and the session, empty for all. Raises UserError."""
     if len(args) > 2:
         raise UserError("replay plays one recording; name its file, then at most one session.")
     file, name = db, ""
@@ -89,7 +80,7 @@ def read(args: Sequence[str], db: Path | None) -> ReplayTarget:
         if (named.file is not None and file is not None) or (named.name and name):
             raise UserError("replay plays one recording; name its file, then at most one session.")
         file, name = named.file or file, named.name or name
-    return ReplayTarget(file, name)
+    return SessionReference(file, name)
 
 
 def open_player(source: FileSource, session: str) -> tuple[Player, str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from gswarm_tui.commands.replay import ReplayTarget, open_player, read, run
+from gswarm_tui.commands.recording_choice import SessionReference
+from gswarm_tui.commands.replay import open_player, read, run
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.fleet.events import Event, SessionStarted, SessionStopped
 from gswarm_tui.store.errors import StoreError
@@ -43,23 +44,23 @@ def source(path: Path) -> Iterator[FileSource]:
 @pytest.mark.parametrize(
     ("words", "db", "wanted"),
     [
-        ([], None, ReplayTarget(None, "")),
-        (["train"], None, ReplayTarget(None, "train")),
-        (["run.duckdb"], None, ReplayTarget(Path("run.duckdb"), "")),
-        (["run.duckdb", "train"], None, ReplayTarget(Path("run.duckdb"), "train")),
-        (["run.duckdb:train"], None, ReplayTarget(Path("run.duckdb"), "train")),
-        (["train"], Path("run.duckdb"), ReplayTarget(Path("run.duckdb"), "train")),
+        ([], None, SessionReference(None, "")),
+        (["train"], None, SessionReference(None, "train")),
+        (["run.duckdb"], None, SessionReference(Path("run.duckdb"), "")),
+        (["run.duckdb", "train"], None, SessionReference(Path("run.duckdb"), "train")),
+        (["run.duckdb:train"], None, SessionReference(Path("run.duckdb"), "train")),
+        (["train"], Path("run.duckdb"), SessionReference(Path("run.duckdb"), "train")),
     ],
 )
 def test_file_and_session_are_parsed_in_any_form(
-    words: list[str], db: Path | None, wanted: ReplayTarget
+    words: list[str], db: Path | None, wanted: SessionReference
 ) -> None:
     assert read(words, db) == wanted
 
 
 def test_existing_file_of_any_name_is_a_file(tmp_path: Path, path: Path) -> None:
     other = path.rename(tmp_path / "run.db")
-    assert read([str(other), "train"], None) == ReplayTarget(other, "train")
+    assert read([str(other), "train"], None) == SessionReference(other, "train")
 
 
 @pytest.mark.parametrize(
