@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import cast
 
-from gswarm_tui import commands
 from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.options.command_table import COMMANDS, Command
 
@@ -32,8 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _command(command: Command, args: Sequence[str]) -> int:
     _make_files_private()
+    module = importlib.import_module(f"gswarm_tui.commands.{command.module or command.name}")
     try:
-        return commands.run(command, args, os.environ)
+        return cast(int, module.run(args, os.environ))
     except BrokenPipeError:  # as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -26,14 +26,8 @@ _WHOLE = re.compile(r"[0-9]{1,9}")
 _DEMO = re.compile(r"([0-9]{1,9})\s*[xX×]\s*([0-9]{1,9})")
 _JOB = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,10})?")
 _SWITCHES = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
 }
 
 
@@ -101,10 +95,7 @@ def switch(value: object) -> bool:
 
 def interval_ms(value: object) -> int:
     """Parse an interval into milliseconds, from seconds or text such as 1, 0.5s and 500ms."""
-    given = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-    match = _INTERVAL.fullmatch(given.strip()) if isinstance(given, str) else None
-    if match is None:
-        raise ValueError(f"{_toml(value)} isn't a time such as 1, 0.5s or 500ms")
+    match = _matched(_INTERVAL, value, "a time such as 1, 0.5s or 500ms")
     milliseconds = round(float(match[1]) * (1 if match[2] == "ms" else 1000))
     if not MIN_INTERVAL_MS <= milliseconds <= MAX_INTERVAL_MS:
         raise ValueError(
@@ -115,10 +106,7 @@ def interval_ms(value: object) -> int:
 
 def linger_s(value: object) -> int:
     """Parse the time that an agent runs without its head into seconds, from text such as 90s, 30m and 2d."""
-    given = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-    match = _DURATION.fullmatch(given.strip()) if isinstance(given, str) else None
-    if match is None:
-        raise ValueError(f"{_toml(value)} isn't a time such as 30m, 24h or 2d")
+    match = _matched(_DURATION, value, "a time such as 30m, 24h or 2d")
     seconds = int(match[1]) * _SECONDS[match[2] or "s"]
     if not 1 <= seconds <= MAX_LINGER_S:
         raise ValueError(f"{_toml(value)} isn't between 1 s and 30 d")
@@ -127,12 +115,10 @@ def linger_s(value: object) -> int:
 
 def spool_mib(value: object) -> int:
     """Parse the size of an agent's spool on its node's disk, in MiB."""
-    given = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if not (isinstance(given, str) and _WHOLE.fullmatch(given.strip())):
-        raise ValueError(f"{_toml(value)} isn't a whole number of MiB, such as 256")
-    if not 1 <= int(given) <= MAX_SPOOL_MIB:
+    mib = int(_matched(_WHOLE, value, "a whole number of MiB, such as 256")[0])
+    if not 1 <= mib <= MAX_SPOOL_MIB:
         raise ValueError(f"{_toml(value)} isn't between 1 and {MAX_SPOOL_MIB} MiB")
-    return int(given)
+    return mib
 
 
 def demo_size(value: object) -> DemoSize:
@@ -176,6 +162,15 @@ def metric(value: object) -> str:
         hint = nearest(given, (*GPU_BY_SHORT, *GPU_BY_NAME)) or f"; use one of {', '.join(GPU_BY_SHORT)}"
         raise ValueError(f"{quote(given)} isn't a GPU metric{hint}")
     return found.name
+
+
+def _matched(pattern: re.Pattern[str], value: object, expected: str) -> re.Match[str]:
+    """Match the whole of a text or number."""
+    given = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    match = pattern.fullmatch(given.strip()) if isinstance(given, str) else None
+    if match is None:
+        raise ValueError(f"{_toml(value)} isn't {expected}")
+    return match
 
 
 def _toml(value: object) -> str:
