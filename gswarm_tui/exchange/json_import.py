@@ -46,6 +46,7 @@ Places = npt.NDArray[np.int64]
 
 _LONGEST_TEXT = 1000
 _GPU_ID = re.compile(r"(.+):(\d{1,4}):(.*)", re.DOTALL)
+_MEMBERS = frozenset({"session_name", "start_time", "end_time", "recording", "session", "devices"})
 _RECORDING_TEXTS = ("host", "user_name", "slurm_job_id", "slurm_cluster", "command", "tool_version")
 
 
@@ -162,16 +163,7 @@ class JsonImport:
         return ImportCounts(self._samples, len(self._gpus), notice if lost else "")
 
     def _member(self, name: str, value: Any) -> None:
-        if name in {
-            "session_name",
-            "start_time",
-            "end_time",
-            "made_by",
-            "recording",
-            "session",
-            "devices",
-            "events",
-        }:
+        if name in _MEMBERS:
             self._members[name] = value
         if name == "made_by" and str(value).startswith(MADE_BY + " "):
             self._units = Units.DOCUMENTED

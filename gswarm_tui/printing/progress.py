@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
-from types import TracebackType
 from typing import TextIO
 
 AFTER_S = 1.0
@@ -26,12 +24,10 @@ class Progress:
         *,
         out: TextIO | None = None,
         after_s: float = AFTER_S,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._words = text
         self._out = out if out is not None else sys.stderr
         self._after_s = after_s
-        self._clock = clock
         self._share: float | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -41,9 +37,7 @@ class Progress:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.hide()
 
     def hide(self) -> None:
@@ -57,12 +51,12 @@ class Progress:
         self._share = share
 
     def _run(self) -> None:
-        began = self._clock()
+        began = time.monotonic()
         if self._ended.wait(self._after_s):
             return
         while not self._ended.wait(_EVERY_S):
             share = self._share
-            done = f"{self._clock() - began:.0f} s" if share is None else f"{share:.0%}"
+            done = f"{time.monotonic() - began:.0f} s" if share is None else f"{share:.0%}"
             self._out.write(f"{_ERASE}{self._words} … {done}")
             self._out.flush()
         self._out.write(_ERASE)
