@@ -93,7 +93,7 @@ class Folder:
                     problem = f"{top}: {error.strerror}"
                     if problem not in problems:
                         problems.append(problem)
-        raise FolderError("no private folder for the agent: " + "; ".join(problems))
+        raise FolderError("no private folder can be opened: " + "; ".join(problems))
 
     @property
     def descriptors(self) -> tuple[int, int]:

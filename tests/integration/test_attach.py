@@ -408,7 +408,7 @@ def test_a_folder_of_another_user_is_refused(node: Node) -> None:
     assert agent.process.stderr is not None
     said = agent.process.stderr.read().decode()
     assert said == (
-        f"gswarm-agent: no private folder for the agent: {node.folder}: it belongs to another user\n"
+        f"gswarm-agent: no private folder can be opened: {node.folder}: it belongs to another user\n"
     )
 
 

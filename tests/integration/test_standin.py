@@ -294,6 +294,20 @@ def test_xids_reach_each_event_set_once(caller: Call, path: Path) -> None:
         assert nvml(f"nvmlEventSetFree({events})") is None
 
 
+def test_wait_finds_an_event_from_just_before_it(caller: Call, path: Path) -> None:
+    node = Scenario.of("gpu01", 1)
+    node.write(path)
+    nvml = caller()
+    nvml.start(1)
+    nvml("events := nvmlEventSetCreate()")
+    nvml("nvmlDeviceRegisterEvents(gpu0, nvmlEventTypeXidCriticalError, events)")
+    node.gpus[0].xid(79)
+    node.write(later := path.with_name("later"))
+    replaced = f"__import__('os').replace({str(later)!r}, {str(path)!r})"
+    waited = "nvmlEventSetWait_v2(events, 3_600_000).eventData"
+    assert nvml(f"[nvmlDeviceGetPowerUsage(gpu0), {replaced}, {waited}]")[2] == 79
+
+
 def test_mig_devices(caller: Call, path: Path) -> None:
     node = Scenario.of("gpu01", 1, mig_mode=1)
     first = MigDevice("MIG-1b5e3d7c-0000-5000-8000-000000000001", gpu_instance=7, used_mib=100)

@@ -293,6 +293,13 @@ void let_go_of(Target *target)
     let_go(&target->scenario);
 }
 
+static void look_at_once(void)
+{
+    pthread_mutex_lock(&lock);
+    looked_ns = 0;
+    pthread_mutex_unlock(&lock);
+}
+
 int watch_changes(void)
 {
     char folder[sizeof scenario_path];
@@ -305,6 +312,7 @@ int watch_changes(void)
         close(watch);
         return -1;
     }
+    look_at_once(); /* for a change between the last look and this watch */
     return watch;
 }
 
@@ -316,9 +324,7 @@ void await_change(int watch, int milliseconds)
     else if (poll(&(struct pollfd){.fd = watch, .events = POLLIN}, 1, milliseconds) > 0)
         while (read(watch, seen_events, sizeof seen_events) > 0)
             ;
-    pthread_mutex_lock(&lock);
-    looked_ns = 0; /* a waiting call wants the change at once */
-    pthread_mutex_unlock(&lock);
+    look_at_once();
 }
 
 void end_watch(int *watch)
