@@ -116,6 +116,25 @@ def test_end_of_recording_ends_running_queries(path: Path) -> None:
     assert query(path, "SELECT count(*) FROM samples") == [(GPUS,)]
 
 
+def test_queries_continue_while_the_file_is_moved_and_after_it_is_back(path: Path) -> None:
+    count, elsewhere = "SELECT count(*) FROM samples", path.with_name("elsewhere.duckdb")
+    with recording(path) as (recorder, statuses):
+        recorder.submit(frame(1))
+        until(lambda: statuses and statuses[-1].committed, "nothing was committed")
+        queries = recorder.queries()
+        unread = queries.query("SELECT * FROM range(1000000)")
+        path.rename(elsewhere)
+        recorder.submit(frame(2))
+        until(lambda: statuses[-1].error, "the moved file wasn't reported")
+        assert queries.query(count).rows() == [(GPUS,)]
+        elsewhere.rename(path)
+        until(lambda: statuses[-1].committed == {("n1", "life1"): 2}, "recording didn't continue")
+        assert statuses[-1].error == ""
+        assert queries.query(count).rows() == [(2 * GPUS,)]
+        assert len(unread.rows()) == 1_000_000
+    assert query(path, count) == [(2 * GPUS,)]
+
+
 def test_a_commit_without_memory_stops_queries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     insert, failures = BulkInsert.insert, [duckdb.OutOfMemoryException("full")]
 
