@@ -18,7 +18,7 @@ UMASK = os.umask(0o022)
 os.umask(UMASK)
 
 # How long an example takes says nothing on a busy machine. The long form is for an hour of one's own:
-# pytest tests/unit -m hypothesis --hypothesis-profile=long
+# pytest tests/unit tests/tui tests/integration -m hypothesis --hypothesis-profile=long
 hypothesis.settings.register_profile("short", deadline=None)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=20_000)
 hypothesis.settings.load_profile("short")
