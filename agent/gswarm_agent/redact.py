@@ -1,8 +1,13 @@
 """Removes secrets from command lines.
 
 It hides the value of a flag, variable or field whose name ends like that of a secret (``--hf-token X``,
-``WANDB_API_KEY=X``, ``"password": "X"``), a URL's password, an Authorization header, and tokens with a known
-shape. It can't recognise other secrets.
+``DB_PASS=X``, ``"password": "X"``), the password after a user (``-u me:X``), user and password of a URL, an
+Authorization header, and tokens with a known form. It can't recognise other secrets.
+
+The forms of tokens are facts from the rule sets of gitleaks (config/gitleaks.toml, b58d3f1, MIT) and
+detect-secrets (detect_secrets/plugins, 5e14193, Apache-2.0), and from their issuers' documentation. Those
+rules demand exact lengths, because they search source code. The lengths here are lower bounds: a hidden word
+does no harm, and a shown secret does.
 """
 
 from __future__ import annotations
@@ -11,47 +16,188 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, List
+    from typing import Iterable, List, Match
 
 HIDDEN = "***"
 
 _NAME = (
-    r"(?:token|passw(?:or)?d|passphrase|[_-]pwd|secret|credentials?|auth|signature|[?&]sig"
-    r"|(?:api|access|account|auth|private|secret)[_.-]?key)"
+    r"(?:(?<!max[_-])(?<!min[_-])(?<!num[_-])(?<!per[_-])token|passw(?:or)?d|passphrase|passcode|[?&;_-]pwd"
+    r"|secret|credentials?|(?<![a-z])creds?|auth|signature|[?&]sig|[?&]key|bearer|cookie|jwt"
+    r"|(?:api|access|account|auth|private|secret|signing|encryption|license|service|subscription|db)[_.-]?key)"
 )
-_VALUE = r"""(?:"[^"]*"|'[^']*'|["']?[^\s"'&;]+)"""
-_ENDS_AS_NAME = re.compile(rf"{_NAME}\Z", re.IGNORECASE)
+# Only as a whole word or after a few others, because of bypass and compass.
+_SHORT_NAME = r"(?:(?:(?<![a-z])|db|key|store|user|root|admin|pg|my|ssh)pass|(?<![a-z])pw|(?-i:_PAT))"
+_ANY_NAME = rf"(?:{_NAME}|{_SHORT_NAME})"
+# Switches, small numbers and the special tokens of language models are no secrets.
+_HARMLESS = r"(?:true|false|none|null|yes|no|on|off|\d{1,2}|<[^<>\s]*>|\[[A-Z]+\])"
+_NOT_HARMLESS = rf"""(?!["']?{_HARMLESS}["']?(?![^\s"'&;|,)}}\]]))"""
+_QUOTED = r"""\"[^"]*"|'[^']*'"""
+_QUOTED_WORD = r"""\"[^"\s]*"|'[^'\s]*'"""  # after other text, a quote before a space may end an earlier one
+_VALUE = (
+    rf"""(?:(?:{_QUOTED})(?:{_QUOTED_WORD}|\\.|[^\s"'&;\\,\]}})])*"""
+    rf"""|(?:\\.|[^\s"'&;\\])(?:{_QUOTED_WORD}|\\.|[^\s"'&;\\])*|["'][^\s"'&;]*)"""
+)
+_SCHEME = r"(?:(?:bearer|basic|token)\s+)?"
+
+_ENDS_AS_NAME = re.compile(rf"{_ANY_NAME}\Z", re.IGNORECASE)
+_IS_HARMLESS = re.compile(rf"{_HARMLESS}\Z", re.IGNORECASE)
+_TAKES_USER = re.compile(r"(?:-u|-U|--(?:proxy-)?user)\Z")
+# `docker run -u 1000:1000` has numbers of a user and a group; an address has its port or // after the colon.
+_USER = r"""(?!\d+:\d+(?![^\s"']))[^\s:/"'=]+:(?!//)"""
+_USER_AND_PASSWORD = re.compile(rf"({_USER})[^\0]+")
+_AFTER_USER_FLAG = r"(?<!\S)(?:-[uU]\s*|--(?:proxy-)?user(?:\s+|=))"
 # Each begins with a word that is rare, so that no text, however long and strange, makes the search slow.
 _IN_TEXT = (
-    re.compile(rf"""({_NAME}["']?\s?[=:]\s?)({_VALUE})""", re.IGNORECASE),
-    re.compile(rf"((?<!\S)--?[\w.-]{{0,64}}{_NAME}\s+)(?!-)({_VALUE})", re.IGNORECASE),
-    re.compile(r"""(authorization["']?\s?[=:]\s?["']?(?:\w+\s)?)([^\s"']+)""", re.IGNORECASE),
-    re.compile(r"(://[^/\s:@]*:)([^/\s]+)(?=@)"),
+    re.compile(rf"""({_NAME}["']?\s?[=:]\s?{_SCHEME}){_NOT_HARMLESS}{_VALUE}""", re.IGNORECASE),
     re.compile(
-        r"(\b)((?:hf_|gh[opsru]_|github_pat_)\w{16,}|(?:glpat|xox[abeprs])-[\w-]{10,}"
-        r"|sk-(?:[a-z]{2,6}-)?\w{20,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+)"
+        rf"""({_SHORT_NAME}["']?\s?=\s?|(?<![\w-])pass(?:word)?["']?\s?:\s?){_NOT_HARMLESS}{_VALUE}""",
+        re.IGNORECASE,
     ),
+    re.compile(rf"((?<!\S)--?[\w.-]{{0,64}}{_ANY_NAME}\s+)(?!-){_NOT_HARMLESS}{_VALUE}", re.IGNORECASE),
+    re.compile(r"""(authorization["']?\s?[=:]\s?["']?(?:\w+\s)?)[^\s"']+""", re.IGNORECASE),
+    re.compile(r"(\bbearer\s+)[\w.~+/=-]{16,}", re.IGNORECASE),
+    re.compile(rf"({_AFTER_USER_FLAG}\"{_USER})[^\"]+"),
+    re.compile(rf"({_AFTER_USER_FLAG}'{_USER})[^']+"),
+    re.compile(rf"""({_AFTER_USER_FLAG}{_USER}){_VALUE}"""),
+    re.compile(
+        r"(hooks\.slack\.com/\w+/|discord(?:app)?\.com/api/webhooks/|\.webhook\.office\.com/\w+/)[^\s\"']+"
+    ),
+    re.compile(r"(-----BEGIN[ A-Z0-9_-]{0,100}PRIVATE KEY(?: BLOCK)?-----)[\s\S]+?(?=-----END|\Z)"),
 )
+
+# Each form: how the token begins, and how it goes on.
+_FORMS = (
+    # Language models and machine learning
+    (r"sk-(?:ant|proj|svcacct|admin|or|lf|None)-", r"[\w-]{8,}"),
+    (r"sk-(?:[a-z]{2,6}-)?", r"\w{20,}"),
+    (r"hf_", r"\w{16,}"),
+    (r"api_org_", r"\w{16,}"),
+    (r"(?:nvapi|xai|pplx|gsk|r8|jina|tgp_v1|wandb_v1|lsv2_[ps]t)[-_]", r"[\w-]{20,}"),
+    (r"pnu_|fw_", r"[A-Za-z0-9]{20,}"),
+    (r"dapi", r"[a-f0-9]{32}"),
+    # Clouds
+    (r"(?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)", r"[A-Z0-9]{16}"),
+    (r"ABSK", r"[\w+/]{60,}"),
+    (r"bedrock-api-key-", r"[\w+/=-]{16,}"),
+    (r"AIza", r"[\w-]{30,}"),
+    (r"ya29\.|GOCSPX-", r"[\w-]{20,}"),
+    (r"LTAI", r"[A-Za-z0-9]{16,}"),
+    (r"do[opr]_v1_", r"[a-f0-9]{40,}"),
+    (r"[\w~.]{3}\dQ~", r"[\w~.-]{31,34}"),
+    (r"HRKU-", r"[\w-]{40,}"),
+    (r"(?:fo1|fm1[ar]|fm2)_", r"[\w+/=-]{40,}"),
+    (r"pscale_(?:tkn|oauth|pw)_", r"[\w=.-]{30,}"),
+    (r"sha256~", r"[\w-]{40,}"),
+    # Code and packages
+    (r"gh[opsru]_", r"\w{16,}"),
+    (r"github_pat_", r"\w{16,}"),
+    (r"gl(?:pat|dt|ft|imt|agent|oas|ptt|rt|soat|cbt|ffct)-", r"[\w.-]{10,}"),
+    (r"GR1348941", r"[\w-]{16,}"),
+    (r"npm_", r"[A-Za-z0-9]{20,}"),
+    (r"pypi-Ag", r"[\w-]{8,}"),
+    (r"rubygems_", r"[a-f0-9]{40,}"),
+    (r"(?i:clojars_)", r"[A-Za-z0-9]{50,}"),
+    (r"AKCp", r"[A-Za-z0-9]{60,}"),
+    (r"cmVmd", r"[A-Za-z0-9]{50,}"),
+    (r"ATATT3|ATCTT3|ATBB", r"[\w=-]{20,}"),
+    (r"sgp_", r"\w{40,}"),
+    (r"figd_", r"[\w-]{20,}"),
+    # Operations
+    (r"xox[abeoprs][-.]|xapp-", r"[\w-]{10,}"),
+    (r"hv[bsr]\.", r"[\w-]{20,}"),
+    (r"dp\.(?:pt|st|ct|sa|scim|audit)\.", r"[\w.-]{20,}"),
+    (r"gl(?:sa|c)_", r"[\w+/=]{30,}"),
+    (r"sntry[su]_", r"[\w+/=]{30,}"),
+    (r"dt0c01\.", r"[A-Z0-9.]{20,}"),
+    (r"pul-", r"[a-f0-9]{40}"),
+    (r"ops_eyJ", r"[\w+/=]{30,}"),
+    (r"A3-[A-Z0-9]{6}-", r"[A-Z0-9-]{20,}"),
+    (r"AGE-SECRET-KEY-1", r"[A-Z0-9]{20,}"),
+    (r"PMAK-", r"[a-f0-9-]{40,}"),
+    (r"lin_(?:api|oauth)_", r"[A-Za-z0-9]{20,}"),
+    (r"ntn_", r"[A-Za-z0-9]{30,}"),
+    (r"pat", r"[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
+    (r"rdme_", r"[a-z0-9]{40,}"),
+    (r"sm_[aps]at_", r"[A-Za-z0-9]{16,}"),
+    (r"tk-us-", r"[\w-]{40,}"),
+    # Mail, chat and money
+    (r"SG\.", r"[\w-]{16,}\.[\w-]{16,}"),
+    (r"xkeysib-", r"[a-f0-9-]{40,}"),
+    (r"key-", r"[a-f0-9]{32}"),
+    (r"[a-f0-9]{32}-us", r"\d{1,2}"),
+    (r"(?:SK|AC)", r"[a-f0-9]{32}"),
+    (r"\d{8,10}:AA", r"[\w-]{32,}"),
+    (r"[MNO][\w-]{23,27}\.[\w-]{6}\.", r"[\w-]{27,}"),
+    (r"[spr]k_(?:live|test|prod)_", r"[A-Za-z0-9]{10,}"),
+    (r"whsec_", r"[\w+/=]{20,}"),
+    (r"sq0(?:atp|csp)-|EAAA", r"[\w-]{22,}"),
+    (r"EAA[MC]", r"[A-Za-z0-9]{60,}"),
+    (r"shp(?:at|ca|pa|ss)_", r"[a-fA-F0-9]{32}"),
+    (r"FLWSECK(?:_TEST)?-", r"[A-Za-z0-9-]{12,}"),
+    (r"EZ[AT]K", r"[A-Za-z0-9]{50,}"),
+    (r"shippo_(?:live|test)_", r"[a-f0-9]{40}"),
+    (r"duffel_(?:live|test)_", r"[\w=-]{30,}"),
+    # Signed by anyone
+    (r"eyJ[\w-]{8,}\.eyJ", r"[\w-]{8,}\.[\w-]*"),
+)
+_TOKEN = re.compile(rf"(?<![A-Za-z0-9_])(?:{'|'.join(f'(?:{start}){rest}' for start, rest in _FORMS)})")
 
 
 def redact(words: Iterable[str]) -> List[str]:
     """Return the words of a command line with secrets replaced by ``HIDDEN``."""
     shown: List[str] = []
-    secret_follows = False
+    before = ""
     for word in words:
-        name, is_set, _ = word.partition("=")
-        if secret_follows and not word.startswith("-"):
-            shown.append(HIDDEN)
+        name, is_set, value = word.partition("=")
+        if before and _ENDS_AS_NAME.search(before) and not word.startswith("-"):
+            shown.append(_hide(word))
+        elif _TAKES_USER.match(before) and (found := _USER_AND_PASSWORD.match(word)):
+            shown.append(f"{found[1]}{HIDDEN}")
         elif is_set and len(name.split()) == 1 and _ENDS_AS_NAME.search(name):
-            shown.append(f"{_redact_text(name)}={HIDDEN}")
+            shown.append(f"{_redact_text(name)}={_hide(value)}")
         else:
             shown.append(_redact_text(word))
-        secret_follows = word.startswith("-") and not is_set and bool(_ENDS_AS_NAME.search(word))
+        before = word if word.startswith("-") and not is_set else ""
     return shown
+
+
+def _hide(value: str) -> str:
+    return value if _IS_HARMLESS.match(value) else HIDDEN
 
 
 def _redact_text(text: str) -> str:
     """Redact one word, which may be a whole shell line, a URL or JSON."""
     for pattern in _IN_TEXT:
         text = pattern.sub(rf"\1{HIDDEN}", text)
-    return text
+    if "://" in text:
+        text = _BETWEEN_SPACES.sub(_redact_urls, text)
+    return _TOKEN.sub(HIDDEN, text)
+
+
+_BETWEEN_SPACES = re.compile(r"""[^\s"']+""")
+_PATH = re.compile("[/?#]")
+_PORT = re.compile(r"\d{1,5}[/?#]")
+
+
+def _redact_urls(match: Match[str]) -> str:
+    """Redact the users and passwords of URLs in a text without spaces."""
+    parts = match[0].split("://")
+    return "://".join([parts[0], *map(_redact_url, parts, parts[1:])])
+
+
+def _redact_url(before: str, after: str) -> str:
+    """Return ``after``, which follows ``://``, without the password; ``before`` ends with the scheme.
+
+    Passwords in the URLs of databases may hold / and @. The URLs of pages and repositories have ports, and @
+    in their paths.
+    """
+    web = before.endswith(("http", "https", "ftp"))
+    standard = web or before.endswith("ssh")
+    host = _PATH.split(after, 1)[0]
+    account, at, _ = (host if standard and "@" in host else after).rpartition("@")
+    user, colon, password = account.partition(":")
+    if not at or _PATH.search(user) or (not colon and not web):
+        return after
+    if colon and standard and _PORT.match(password):
+        return after
+    return (f"{user}:" if colon else "") + HIDDEN + after[len(account) :]

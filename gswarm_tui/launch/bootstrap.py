@@ -12,6 +12,7 @@ import os
 import re
 from dataclasses import dataclass
 
+from gswarm_agent.redact import redact
 from gswarm_agent.wire import MAGIC, MAX_NOISE
 from gswarm_tui.launch.base import LaunchError, Retry, clean, last_line
 from gswarm_tui.launch.bundle import Bundle, own_bundle, own_python
@@ -111,6 +112,7 @@ class Bootstrap:
         """Return the error for a ``GSWARM-FAIL`` line."""
         message = last_line(stderr)
         if kind == "setup":
+            message = redact([message])[0]  # shells quote the line that failed, and events are recorded
             reason = f"the setup failed with exit status {text}" + (f": {message}" if message else "")
             return LaunchError(clean(reason), "correct --setup", Retry.SLOWLY)
         if kind == "python":
