@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path, PurePath
 
 from gswarm_tui.common.errors import UserError
@@ -34,6 +36,7 @@ _SENTENCES = {
     ),
     FileProblem.IS_FOLDER: "is a folder; name a file with --db",
 }
+QUERYABLE = "`gswarm-tui sql` queries it while it records"
 _OWN_NAMES = {"gswarm-tui", "gswarm_tui"}
 
 
@@ -47,16 +50,43 @@ def explain(error: Exception, path: Path) -> str:
     """Return DuckDB's error as one sentence about the file."""
     if holder := lock_holder(error):
         return f"{path} {in_use(*holder)}"
-    if problem := file_problem(error):
+    problem = file_problem(error)
+    if problem is FileProblem.NOT_WRITABLE and (unreadable := _unreadable(path)):
+        return unreadable
+    if problem:
         return f"{path} {_SENTENCES[problem]}"
     return f"{path} can't be used: {str(error).strip().splitlines()[0]}"
+
+
+def _unreadable(path: Path) -> str:
+    """Return why a file or its write-ahead log can't even be read; empty if both can or don't exist."""
+    for each in (path, path.with_name(path.name + ".wal")):
+        try:
+            os.close(os.open(each, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except PermissionError:
+            try:
+                owner = owner_name(each.stat().st_uid)
+            except OSError:
+                return f"{each} can't be read: you may not enter its folder; name another file with --db"
+            return f"{each} belongs to {owner} and you have no permission to read it; ask for a copy"
+        except OSError:
+            pass
+    return ""
+
+
+def owner_name(uid: int) -> str:
+    """Return the name of a file's owner, or the number where it has no name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def in_use(program: str, pid: int, proc: Path = Path("/proc")) -> str:
     """Return a clause that names the process which has the file open, and what to do."""
     own = _is_own(proc / str(pid) / "cmdline")
     holder = "gswarm-tui" if own else program
-    instead = "; `gswarm-tui sql` queries it while it records" if own else ""
+    instead = f"; {QUERYABLE}" if own else ""
     return f"is in use by {holder}, process {pid}{instead}; end that process, or name another file with --db"
 
 

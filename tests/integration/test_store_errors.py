@@ -233,7 +233,8 @@ print(recorder.close(T0 + 99).error or "no error", flush=True)
         path.unlink()
         writer.say()
         assert writer.line().startswith(
-            f"{path} was deleted or moved; move it back, or restart with another file; "
+            f"{path} was deleted or moved, and nothing more is saved; "
+            "move it back, or restart with another file; "
         )
     assert not path.exists()
 
@@ -257,9 +258,9 @@ print(recorder.close(T0 + 99).error or "no error", flush=True)
             path.write_text("mine")
         writer.say()
         problem = (
-            "was replaced by another file; move the recording's file back"
+            "was replaced by another file, and nothing more is saved; move the recording's file back"
             if replaced
-            else "was deleted or moved; move it back, or restart with another file"
+            else "was deleted or moved, and nothing more is saved; move it back, or restart with another file"
         )
         assert writer.line() == f"{path} {problem}"
         assert not replaced or path.read_text() == "mine"

@@ -24,6 +24,7 @@ from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.running_query import SpillFolder
 from gswarm_tui.store.recording.batch import Columns, array
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
+from gswarm_tui.store.recording.files import require_own
 from gswarm_tui.store.sql.schema import (
     RECORDINGS,
     SCHEMA_VERSION,
@@ -115,6 +116,7 @@ class Database:
             )
         if path.is_fifo():  # DuckDB would wait for a writer forever
             raise StoreError(f"{path} is a pipe; name another file with --db")
+        require_own(path)
         connection = duckdb.connect(":memory:", config=_SETTINGS | self._spill_folder.settings())
         try:
             # An existing file keeps its version: DuckDB refuses to attach it with a lower one.
@@ -240,8 +242,8 @@ class Database:
     def should_rewrite(self) -> bool:
         """Return whether a rewrite pays off and is allowed. Raises StoreError.
 
-        Not while its write-ahead log has content, for links, for files of other users, for files with other
-        tables or columns than ours, or when the disk is nearly full.
+        Not while its write-ahead log has content, for links, for files with other tables or columns than
+        ours, or when the disk is nearly full.
         """
         if self.wal_bytes() or self.path.is_symlink() or _inode(self.path) != self._inode:
             return False
@@ -249,8 +251,7 @@ class Database:
             return False
         if shutil.disk_usage(self.path.parent).free < _FREE_SPACE_FACTOR * self.bytes():
             return False
-        stat = self.path.stat()
-        if stat.st_nlink != 1 or stat.st_uid != os.geteuid():
+        if self.path.stat().st_nlink != 1:
             return False
         own = {("main", table.name, column.name) for table in TABLES for column in table.columns}
         return set(self._execute(_ALL_COLUMNS)) == own
@@ -336,12 +337,39 @@ class Database:
         self._broken = False
 
     def _check_in_place(self) -> None:
-        """Raise StoreError unless the path still leads to the file that was opened."""
+        """Follow a renamed folder. Raises StoreError if the file was moved otherwise, deleted or replaced."""
         inode = _inode(self.path)
-        if inode is None:
-            raise StoreError(f"{self.path} was deleted or moved; move it back, or restart with another file")
-        if inode != self._inode:
-            raise StoreError(f"{self.path} was replaced by another file; move the recording's file back")
+        if inode == self._inode:
+            return
+        if (moved := self._place_in_renamed_folder()) is not None:
+            _LOG.warning("%s was moved to %s; recording goes on there", self.path, moved)
+            with contextlib.suppress(duckdb.Error):  # it would look for the log at the old place
+                self._connection.execute("PRAGMA disable_checkpoint_on_shutdown")
+            self.path, self._broken = moved, True
+            self._reopen()
+        elif inode is None:
+            raise StoreError(
+                f"{self.path} was deleted or moved, and nothing more is saved; "
+                "move it back, or restart with another file"
+            )
+        else:
+            raise StoreError(
+                f"{self.path} was replaced by another file, and nothing more is saved; "
+                "move the recording's file back"
+            )
+
+    def _place_in_renamed_folder(self) -> Path | None:
+        """Return the file's new path if its folder was renamed, so that its log is still beside it."""
+        files: dict[str, Path] = {}
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                file = descriptor.readlink()
+                if file.name == self.path.name and _inode(file) == self._inode:
+                    files["database"] = file
+                elif file.name == wal_path(self.path).name:
+                    files["log"] = file
+        moved = files.get("database")
+        return None if moved is None or files.get("log", wal_path(moved)) != wal_path(moved) else moved
 
 
 def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

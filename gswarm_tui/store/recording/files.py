@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+from gswarm_tui.store.errors import StoreError, owner_name
+
 
 def default_paths(folder: Path, now: datetime, job_id: str | None = None) -> Iterator[Path]:
     """Yield paths in ``folder`` named after the Slurm job, else after the local time ``now`` to the minute.
@@ -37,9 +39,33 @@ def is_own(path: Path) -> bool:
         try:
             found = each.stat()
         except FileNotFoundError:
+            if each.is_symlink():
+                return False
             continue
         except OSError:
             return False
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
             return False
     return True
+
+
+def require_own(path: Path) -> None:
+    """Check that recording into ``path`` writes no file of another user and follows no dangling link.
+
+    Raises StoreError.
+    """
+    for each in (path, path.with_name(path.name + ".wal")):
+        try:
+            link = each.lstat()
+            found = each.stat()
+        except FileNotFoundError:
+            if each.is_symlink():
+                raise StoreError(
+                    f"{each} is a symbolic link of {owner_name(link.st_uid)} to {each.readlink()}, which "
+                    "doesn't exist; remove the link, or name another file with --db"
+                ) from None
+            continue
+        except OSError:  # DuckDB reports it
+            continue
+        if stat.S_ISREG(found.st_mode) and found.st_uid != os.geteuid():
+            raise StoreError(f"{each} belongs to {owner_name(found.st_uid)}; name another file with --db")

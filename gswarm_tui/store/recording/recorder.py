@@ -246,6 +246,7 @@ class Recorder:
             batch = Batch(self._ledger, events)
             tables = list(batch.columns())
             self._database.write(tables)
+            self.path = self._database.path  # follows a renamed folder
         except (DataRefusedError, ValueError, TypeError, LookupError, ArithmeticError) as error:
             parts.popleft()
             if len(events) > 1:

@@ -1,0 +1,104 @@
+"""Files of other users: no recording goes into them, and messages name the owner."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.querying.file_source import FileSource, open_for_reading
+from gswarm_tui.store.recording.recorder import Recorder
+from tests.integration.test_store_errors import Writer, without_privileges
+from tests.unit.store_recording import INFO, query, record
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that all users can reach, as pytest's own can't."""
+    with tempfile.TemporaryDirectory() as top:
+        Path(top).chmod(0o755)
+        yield Path(top)
+
+
+def refusal(path: Path) -> str:
+    """Why a recorder doesn't open this file."""
+    with pytest.raises(StoreError) as caught:
+        Recorder(path, INFO, lambda _status: None).open()
+    return str(caught.value)
+
+
+@pytest.mark.root("give files away")
+@pytest.mark.parametrize("suffix", ["", ".wal"])
+def test_nothing_is_recorded_into_the_file_of_another_user(folder: Path, suffix: str) -> None:
+    path = folder / "run.duckdb"
+    record(path, [])
+    theirs = folder / f"run.duckdb{suffix}"
+    theirs.touch()
+    os.chown(theirs, NOBODY, NOBODY)
+    assert refusal(path) == f"{theirs} belongs to nobody; name another file with --db"
+    assert query(path, "SELECT count(*) FROM recordings") == [(1,)]
+
+
+@pytest.mark.root("give files away")
+def test_nothing_is_recorded_through_a_dangling_link(folder: Path) -> None:
+    path, target = folder / "run.duckdb", folder / "target"
+    path.symlink_to(target)
+    os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    assert refusal(path) == (
+        f"{path} is a symbolic link of nobody to {target}, which doesn't exist; "
+        "remove the link, or name another file with --db"
+    )
+    assert not target.exists()
+
+
+@pytest.mark.root("be somebody else")
+@pytest.mark.parametrize("suffix", ["", ".wal"])
+def test_file_that_only_its_owner_can_read_names_the_owner(folder: Path, suffix: str) -> None:
+    path = folder / "run.duckdb"
+    record(path, [])
+    path.chmod(0o644)
+    theirs = folder / f"run.duckdb{suffix}"
+    theirs.touch()
+    theirs.chmod(0o600)
+    with without_privileges(), pytest.raises(StoreError) as caught:
+        open_for_reading(path)
+    sentence = f"{theirs} belongs to root and you have no permission to read it; ask for a copy"
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_renaming_or_removing_the_folder_loses_nothing_unsaid(tmp_path: Path, gone: bool) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    then = """
+input()
+recorder.submit([arrived(3, [gpu_row(util_pct=3)])])
+while not status[-1].error and status[-1].committed != {("n1", "life1"): 3}:
+    time.sleep(0.01)
+print(status[-1].error or status[-1].path, flush=True)
+recorder.submit([arrived(4, [gpu_row(util_pct=4)])])
+print(recorder.close(T0 + 99).error or "no error", flush=True)
+"""
+    path, moved = before / "run.duckdb", after / "run.duckdb"
+    with Writer(path, then) as writer:
+        assert writer.line() == "committed"
+        shutil.rmtree(before) if gone else before.rename(after)
+        writer.say()
+        if gone:
+            sentence = f"{path} was deleted or moved, and nothing more is saved; "
+            assert writer.line().startswith(sentence)
+            assert writer.line().endswith("2 events could not be saved")
+            return
+        assert writer.line() == str(moved)
+        assert writer.line() == "no error"
+    assert not before.exists()
+    assert sorted(file.name for file in after.iterdir()) == ["run.duckdb"]
+    assert query(moved, "SELECT list(util_pct ORDER BY ts) FROM gpu_samples") == [([1, 2, 3, 4],)]
+    FileSource(moved).close()
