@@ -2,7 +2,8 @@
 
 Everything is opened by descriptor, relative to a checked folder, and no symbolic link is followed, so that
 nobody who can write to the folder above can lead the agent elsewhere. The path doesn't depend on the
-environment, because SSH and srun must find the same agent. Imports are few: they delay the first frame.
+environment, because SSH and srun must find the same agent. Another user may have taken the names in /var/tmp
+and /tmp, so the last place is below the home folder. Imports are few: they delay the first frame.
 """
 
 from __future__ import annotations
@@ -29,7 +30,35 @@ class FolderError(Exception):
 
 def tops(path: str = "") -> tuple[str, ...]:
     """Return the folders that hold the recordings' folders, the preferred one first."""
-    return (path,) if path else tuple(f"{parent}/gswarm-tui-{os.geteuid()}" for parent in PARENTS)
+    if path:
+        return (path,)
+    local = tuple(f"{parent}/gswarm-tui-{os.geteuid()}" for parent in PARENTS)
+    below_home = top_below_home()
+    return (*local, below_home) if below_home else local
+
+
+def top_below_home() -> str:
+    """Return the last of ``tops``, empty without a home folder.
+
+    It is named after the machine, because others may have the same home folder.
+    """
+    import pwd
+
+    try:
+        home = pwd.getpwuid(os.geteuid()).pw_dir.rstrip("/")
+    except KeyError:
+        return ""
+    return f"{home}/.gswarm-tui-{os.geteuid()}-{os.uname().nodename}"
+
+
+def owner_of(status: os.stat_result) -> str:
+    """Return the name of a file's owner, or the number where it has no name."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        return f"user {status.st_uid}"
 
 
 def name_of(recording: str, node: str) -> str:
@@ -50,17 +79,41 @@ def open_private(path: str, above: int | None = None, create: bool = False) -> i
         except FileExistsError:
             pass
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, dir_fd=above)
-    status = os.fstat(descriptor)
-    problem = ""
-    if status.st_uid != os.geteuid():
-        problem = "it belongs to another user"
-    elif stat.S_IMODE(status.st_mode) & 0o077:
-        problem = "others may enter it"
+    try:
+        descriptor = os.open(path, flags, dir_fd=above)
+    except (NotADirectoryError, PermissionError):
+        status = os.stat(path, dir_fd=above, follow_symlinks=False)
+        problem = _problem_of(status)
+        if problem:
+            raise OSError(errno.EPERM, problem) from None
+        raise
+    problem = _problem_of(os.fstat(descriptor))
     if problem:
         os.close(descriptor)
         raise OSError(errno.EPERM, problem)
     return descriptor
+
+
+def _problem_of(status: os.stat_result) -> str:
+    """Return why a folder isn't private to this user, empty if it is."""
+    if status.st_uid != os.geteuid():
+        return f"it belongs to {owner_of(status)}"
+    if not stat.S_ISDIR(status.st_mode):
+        return "it is no folder"
+    return "others may enter it" if stat.S_IMODE(status.st_mode) & 0o077 else ""
+
+
+def problems_of(tops: Sequence[str]) -> list[str]:
+    """Return a clause for each of these folders that exists and can't be used: who or what is in the way."""
+    problems = []
+    for top in tops:
+        try:
+            os.close(open_private(top))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            problems.append(f"{top}: {error.strerror}")
+    return problems
 
 
 class Folder:

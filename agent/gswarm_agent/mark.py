@@ -173,7 +173,11 @@ class Marks:
             raise MarkError(
                 f"{MOST_WAITING} marks wait for the next sample; make fewer, or sample more often"
             )
-        self._waiting.append(Note("mark", INFO, name, ts_ns=ts_ns, detail=detail))
+        self.add_note(Note("mark", INFO, name, ts_ns=ts_ns, detail=detail))
+
+    def add_note(self, note: Note) -> None:
+        """Take a note of the agent itself."""
+        self._waiting.append(note)
 
     @property
     def frames_needed(self) -> int:

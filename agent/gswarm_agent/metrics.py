@@ -197,6 +197,7 @@ EXACT_COLUMNS: FrozenSet[str] = frozenset(
 GPU_BY_NAME: Dict[str, Metric] = {m.name: m for m in GPU_METRICS}
 GPU_BY_SHORT: Dict[str, Metric] = {m.short: m for m in GPU_METRICS}
 HOST_BY_NAME: Dict[str, Metric] = {m.name: m for m in HOST_METRICS}
+HOST_BY_SHORT: Dict[str, Metric] = {m.short: m for m in HOST_METRICS}
 
 # Bits of clock_reasons that mean throttling (nvml.h, nvmlClocksEventReason*).
 REASON_POWER_CAP = 0x4

@@ -16,9 +16,19 @@ from gswarm_agent.probes.workers import QuickEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Optional, Tuple
+    from typing import Callable, Optional, Protocol, Tuple
 
     from gswarm_agent.probes.base import Probe
+
+    class Watch(Protocol):
+        """The two clocks that the sampler uses, in nanoseconds."""
+
+        def monotonic_ns(self) -> int:
+            """Return a time that only grows, from an arbitrary zero."""
+
+        def wall_ns(self) -> int:
+            """Return Unix time, which people and NTP may set."""
+
 
 _MS = 1_000_000
 
@@ -91,7 +101,7 @@ class Sampler:
         self,
         probe: Probe,
         interval_ms: int,
-        watch: Optional[SystemWatch] = None,
+        watch: Optional[Watch] = None,
         wait: Optional[Callable[[float], object]] = None,
     ) -> None:
         self._probe = probe

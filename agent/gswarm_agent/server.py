@@ -27,8 +27,16 @@ from contextlib import suppress
 from gswarm_agent import __version__
 from gswarm_agent.connection import AgentConnection
 from gswarm_agent.delivery import Delivery
-from gswarm_agent.folder import SOCKET, Folder, NoFolder, remove_forgotten
-from gswarm_agent.frame import Frame, GpuFacts, Hello, HostFacts
+from gswarm_agent.folder import (
+    SOCKET,
+    Folder,
+    NoFolder,
+    problems_of,
+    remove_forgotten,
+    top_below_home,
+    tops,
+)
+from gswarm_agent.frame import WARNING, Frame, GpuFacts, Hello, HostFacts, Note
 from gswarm_agent.frozen import dataclass, replace
 from gswarm_agent.mark import MarkError, Marks, read_request
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
@@ -196,6 +204,12 @@ class Server:
         self._job_ends = math.inf
         self._longest_wait_s = _TICK_S
         self._headless_since = self._spilled_at = time.monotonic()
+
+    def report_place(self, folder: Folder) -> None:
+        """Note on the first frame that unsent frames wait below the home folder, and why."""
+        why = "; ".join(problems_of(tops()[:-1]))
+        message = f"frames wait in {folder.path}, which may be on a shared disk" + (f": {why}" if why else "")
+        self._marks.add_note(Note("notice", WARNING, message, ts_ns=self.watch.wall_ns()))
 
     # The main thread's side.
 
@@ -515,6 +529,8 @@ def serve(
     with selectors.PollSelector() as selector:
         server = Server(spool, selector, signals.wake, linger_s=limits.linger, only_left=limits.only_left)
         server.listen(folder, listener)
+        if folder.top == top_below_home():
+            server.report_place(folder)
         _run(server, signals, None if limits.only_left else make_probe, simulated)
     server.finish(folder)
     remove_forgotten([folder.top])

@@ -16,7 +16,7 @@ from gswarm_tui.control.client import describe_hang, running_heads
 from gswarm_tui.control.source import RunningSource
 from gswarm_tui.options.arguments import CommandParser, parse
 from gswarm_tui.run import build
-from gswarm_tui.store.errors import FileInUseError
+from gswarm_tui.store.errors import QUERYABLE, FileInUseError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QuerySource
 
@@ -76,12 +76,19 @@ def open_source(db: Path | None, environ: Mapping[str, str]) -> QuerySource:
                 return RunningSource(head, path)
         try:
             return FileSource(path)
-        except FileInUseError:
+        except FileInUseError as error:
             if time.monotonic() > deadline:
-                if elsewhere := registry.describe_remote_writer(path):
-                    raise FileInUseError(elsewhere) from None
-                raise
+                raise FileInUseError(_why_unreachable(error, path, environ)) from None
         time.sleep(0.1)
+
+
+def _why_unreachable(error: FileInUseError, path: Path, environ: Mapping[str, str]) -> str:
+    """Explain why the head that holds the file doesn't run this command's queries."""
+    if elsewhere := registry.describe_remote_writer(path):
+        return elsewhere
+    obstacles = registry.describe_obstacles(registry.parent_folders(environ))
+    why = f"it can't be reached because of {obstacles}" if obstacles else "it doesn't answer"
+    return str(error).replace(QUERYABLE, why)
 
 
 def choose_session(source: QuerySource, name: str) -> Period:

@@ -13,16 +13,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders
+from gswarm_agent.folder import LOCK, SOCKET, Folder, FolderError, folders, problems_of, top_below_home
 from gswarm_tui.common.paths import runtime_folder, state_folder
 
 SHARED = f"/tmp/gswarm-tui-heads-{os.geteuid()}"  # noqa: S108  # created with mode 0700
 
 
 def parent_folders(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the folders that hold the heads' folders, the preferred one first."""
-    folder = runtime_folder(environ)
-    return (SHARED,) if folder is None else (str(folder), SHARED)
+    """Return the folders that hold the heads' folders, the preferred one first.
+
+    Another user may have taken the name in /tmp, so the last one is below the home folder.
+    """
+    runtime, below_home = runtime_folder(environ), top_below_home()
+    local = (SHARED,) if runtime is None else (str(runtime), SHARED)
+    return (*local, f"{below_home}-heads") if below_home else local
+
+
+def describe_obstacles(parents: Sequence[str]) -> str:
+    """Return which of these folders can't be used and who owns them; empty if all can."""
+    return "; ".join(problems_of(parents))
 
 
 def register(parents: Sequence[str]) -> tuple[Folder, int]:

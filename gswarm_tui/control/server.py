@@ -48,12 +48,18 @@ class QueryableRecorder(Protocol):
 
 
 class ControlServer:
-    """Server on a head's socket; ``recording`` is None without a recording."""
+    """Server on a head's socket; ``recording`` is None without a recording.
+
+    ``obstacles`` names who owns the folders that the socket would better be in; empty if none is in the way.
+    """
 
     def __init__(self, hub: Hub, recording: QueryableRecorder | None, environ: Mapping[str, str]) -> None:
         self._hub = hub
         self._recording = recording
-        self._folder, self._lock = registry.register(registry.parent_folders(environ))
+        parents = registry.parent_folders(environ)
+        self._folder, self._lock = registry.register(parents)
+        preferred = parents[: parents.index(self._folder.top)]
+        self.obstacles = registry.describe_obstacles(preferred)
         self._note = None if recording is None else registry.leave_note(recording.path, recording.uid)
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.Task[None]] = set()
@@ -61,6 +67,11 @@ class ControlServer:
         # Not asyncio's shared threads: they are few, and closing the recording needs one. A query needs one
         # thread to run and one to cancel it.
         self._threads = ThreadPoolExecutor(2 * MAX_QUERIES, "query")
+
+    @property
+    def place(self) -> str:
+        """The private folder of its socket."""
+        return self._folder.path
 
     async def start(self) -> None:
         """Start listening. Raises OSError."""

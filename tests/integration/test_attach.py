@@ -407,9 +407,7 @@ def test_a_folder_of_another_user_is_refused(node: Node) -> None:
     assert agent.end() == 1
     assert agent.process.stderr is not None
     said = agent.process.stderr.read().decode()
-    assert said == (
-        f"gswarm-agent: no private folder can be opened: {node.folder}: it belongs to another user\n"
-    )
+    assert said == f"gswarm-agent: no private folder can be opened: {node.folder}: it belongs to nobody\n"
 
 
 def test_a_folder_open_to_others_is_refused(node: Node) -> None:

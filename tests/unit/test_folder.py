@@ -29,7 +29,7 @@ def test_an_unusable_parent_folder_is_skipped(tmp_path: Path) -> None:
     with pytest.raises(FolderError) as caught:
         Folder.find(places[:2], "rec@n1")
     assert str(caught.value) == (
-        f"no private folder can be opened: {tmp_path}/file: Not a directory; "
+        f"no private folder can be opened: {tmp_path}/file: it is no folder; "
         f"{tmp_path}/open: others may enter it"
     )
 

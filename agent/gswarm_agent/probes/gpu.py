@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import deque
 from itertools import accumulate
@@ -374,9 +375,32 @@ def has_mig(nvml: Nvml, handle: Any) -> bool:
     return mode is not None and mode[0] == 1
 
 
-def lost_gpu_facts(index: int) -> GpuFacts:
-    """Return the facts of a GPU that has not answered since the agent's start: only its index is known."""
-    return GpuFacts(index=index, uuid=_unknown_uuid(index), name="unknown GPU")
+def lost_gpu_facts(index: int, count: int, proc: str) -> GpuFacts:
+    """Return the facts of a GPU without an NVML handle, from what the kernel module recorded at its start.
+
+    Its folders in /proc/driver/nvidia/gpus are named by PCI bus id, which is NVML's order too. Where they
+    don't match the number of GPUs (a job that may see only some), only the index is known.
+    """
+    text, top = "", f"{proc}/driver/nvidia/gpus"
+    try:
+        folders = sorted(os.listdir(top))
+        if len(folders) == count:
+            with open(f"{top}/{folders[index]}/information", errors="replace") as file:
+                text = file.read()
+    except OSError:
+        pass
+    pairs = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = {key.strip(): value.strip() for key, value in pairs.items()}
+    uuid = fields.get("GPU UUID", "")
+    minor = fields.get("Device Minor", "")
+    return GpuFacts(
+        index=index,
+        # A GPU that was lost before the module saw it has question marks for a UUID.
+        uuid=uuid if uuid and "?" not in uuid else _unknown_uuid(index),
+        name=fields.get("Model", "unknown GPU"),
+        pci_bus_id=fields.get("Bus Location"),
+        minor=int(minor) if minor.isdigit() else None,
+    )
 
 
 def _unknown_uuid(index: int) -> str:

@@ -15,7 +15,7 @@ from gswarm_agent.probes.xid import XidWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Tuple
+    from typing import Callable, Dict, List, Optional, Set, Tuple
 
 START_S = 10.0
 """Time limit for the driver's start; without its persistence mode it takes seconds."""
@@ -25,26 +25,22 @@ _CLOSE_S = 0.5
 
 
 class GpuSet:
-    """The GPUs of this node. ``missing`` is the reason if there are none, else None.
-
-    ``driver_version`` and ``cuda_version``, the newest CUDA that the driver runs, are None without a driver.
-    """
+    """The GPUs of this node. ``missing`` is the reason if there are none, else None."""
 
     def __init__(self, proc: str = "/proc", start_s: float = START_S) -> None:
         self.missing: Optional[str] = None
-        self.driver_version: Optional[str] = None
-        self.cuda_version: Optional[str] = None
         self.facts: Tuple[GpuFacts, ...] = ()
         self.processes: Optional[ProcessProbe] = None
         self._proc = proc
         self._gpus: List[Gpu] = []
         self._nvml: Optional[Nvml] = None
-        self._workers = WorkerPool(0, "gpus")
+        self._workers: WorkerPool[Optional[Row]] = WorkerPool(0, "gpus")
         self._no_processes: Dict[int, str] = {}
         self._xids: Optional[XidWatch] = None
         self._meter: Optional[ThroughputMeter] = None
         self._guard: Optional[WrapGuard] = None
-        opening = WorkerPool(1, "nvml")
+        self._guarded: Set[int] = set()
+        opening: WorkerPool[Nvml] = WorkerPool(1, "nvml")
         opening.start(lambda _: Nvml.open(), [0])
         try:
             opened = opening.gather(time.monotonic() + start_s, start_s)
@@ -56,6 +52,16 @@ class GpuSet:
             else:
                 self.missing = f"the NVIDIA driver didn't answer within {start_s:g} s"
         opening.close(0)
+
+    @property
+    def driver_version(self) -> Optional[str]:
+        """The driver's version, None without one."""
+        return None if self._nvml is None else self._nvml.driver_version
+
+    @property
+    def cuda_version(self) -> Optional[str]:
+        """The newest CUDA version that the driver runs, None without one."""
+        return None if self._nvml is None else self._nvml.cuda_version
 
     def capabilities(self) -> Dict[str, str]:
         """Return why "power_w" (of all GPUs), "gpu3.power_w", "gpu3" or "gpu" can't be measured."""
@@ -94,6 +100,8 @@ class GpuSet:
             processes.read(now_ns(), tick_ns)
             return None
 
+        if processes.skip_hanging_gpu():
+            self._workers.renew(count)
         self._workers.start(read, range(count + 1 if with_processes and processes.due(tick_ns) else count))
 
     def read_processes_ahead(self, now_ns: int) -> None:
@@ -117,7 +125,7 @@ class GpuSet:
 
     def take_notes(self) -> List[Note]:
         """Return the notes since the last call."""
-        notes = [] if self.processes is None else self.processes.take_notes()
+        notes = []
         for gpu in self._gpus:
             while gpu.notes:
                 notes.append(gpu.notes.popleft())
@@ -137,7 +145,6 @@ class GpuSet:
 
     def _open(self, nvml: Nvml, start_s: float) -> None:
         self._nvml = nvml
-        self.driver_version, self.cuda_version = nvml.driver_version, nvml.cuda_version
         count = nvml.count()
         if count == 0:
             self.missing = "the NVIDIA driver shows no GPU to this user's processes on this node"
@@ -149,7 +156,7 @@ class GpuSet:
         answered = self._workers.gather(time.monotonic() + start_s, _START_PATIENCE_S)
         for gpu in self._gpus:
             _set_hanging(gpu, gpu.index not in answered)
-        self.facts = tuple([opened.get(i) or lost_gpu_facts(i) for i in range(count)])
+        self.facts = tuple([opened.get(i) or lost_gpu_facts(i, count, self._proc) for i in range(count)])
         reachable = [gpu for gpu in self._gpus if gpu.reachable]
         self._xids = XidWatch(nvml, reachable)
         self.processes = ProcessProbe(nvml, self._gpus, self._proc)
@@ -169,20 +176,27 @@ class GpuSet:
         if not gpus:
             return
         self._meter = ThroughputMeter(nvml, gpus)
+        self._meter.start()
         # GPUs that lack this as well answer at once, in time for the capabilities.
         self._meter.tried.wait(_FIRST_THROUGHPUT_S)
         self._meter.leaves_notes = True
 
     def _guard_wraps(self, nvml: Nvml) -> None:
-        """Start to read counters between ticks as soon as one of them is known to wrap."""
-        if self._guard is None and any(gpu.pcie_wraps for gpu in self._gpus):
-            self._guard = WrapGuard(nvml, self._gpus)
+        for gpu in self._gpus:
+            if not gpu.pcie_wraps or not gpu.reachable or gpu.index in self._guarded:
+                continue
+            self._guarded.add(gpu.index)
+            if self._guard is None:
+                self._guard = WrapGuard(nvml, [gpu])
+                self._guard.start()
+            else:
+                self._guard.add(gpu)
 
     def _reasons(self, gpu: Gpu) -> Dict[str, str]:
         reasons = gpu.reasons
         if gpu.index in self._no_processes:
             reasons["processes"] = self._no_processes[gpu.index]
-        elif self.processes is not None and self.processes.hanging is gpu:
+        elif self.processes is not None and gpu.index in self.processes.hanging:
             reasons["processes"] = HANGS
         if self._xids is not None and gpu.index in self._xids.reasons:
             reasons["xid"] = self._xids.reasons[gpu.index]

@@ -6,7 +6,7 @@ import math
 
 from gswarm_agent.frame import Number
 from gswarm_agent.probes.nvml import ALL_LINKS, UNSIGNED_INT, Call, Field, Nvml
-from gswarm_agent.probes.rates import SECOND_NS, Rate
+from gswarm_agent.probes.rates import SECOND_NS, Rate, UnwrappedCounter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ _KIB_TO_MB = 1024 / 10**6
 _BYTES_TO_MB = 1 / 10**6
 _NS_TO_PERCENT = 100 / SECOND_NS
 _NVLINKS = range(18)
-_WRAP = 2**32
 
 
 class GpuSource:
@@ -103,34 +102,20 @@ class FieldSource(GpuSource):
 
 
 class PcieCounter(FieldSource):
-    """A PCIe column from a byte counter that has only 32 bits on most GPUs, continued beyond them.
-
-    Correct while fewer than 2**32 bytes pass between two readings, for which ``pcie.WrapGuard`` cares.
-    ``wraps`` tells whether the counter has 32 bits.
-    """
+    """A PCIe column from a byte counter that has only 32 bits on most GPUs."""
 
     def __init__(self, column: str, field: int) -> None:
         super().__init__(column, [[(field, 0)]], [_BYTES_TO_MB])
-        self.wraps = False
-        self._raw: Optional[Number] = None
-        self._total: Number = 0
+        self._counter = UnwrappedCounter()
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the counter has 32 bits."""
+        return self._counter.narrow
 
     def count(self, raw: Number, value_type: int) -> Number:
-        """Take a raw reading, also between ticks, and return the continued counter.
-
-        A counter declared wider that falls from below 2**32 is taken to have 32 bits as well. Any other fall
-        is a reset: the total falls with it.
-        """
-        before, self._raw = self._raw, raw
-        self.wraps = self.wraps or value_type == UNSIGNED_INT
-        if before is None or before >= _WRAP:
-            self._total = raw
-        elif raw < before:
-            self.wraps = True
-            self._total += raw - before + _WRAP
-        else:
-            self._total += raw - before
-        return self._total
+        """Take a raw reading, also between ticks, and return the counter continued beyond 32 bits."""
+        return self._counter.update(raw, value_type == UNSIGNED_INT)
 
     def value(self, total: Number, value_type: int, now_ns: int) -> Optional[Number]:
         """See FieldSource."""
@@ -139,7 +124,7 @@ class PcieCounter(FieldSource):
     def reset(self) -> None:
         """See FieldSource."""
         super().reset()
-        self._raw = None
+        self._counter.reset()
 
 
 _NUMBER, _LONG_NUMBER = "I", "Q"

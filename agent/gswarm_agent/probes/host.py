@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from functools import partial
+from abc import ABC, abstractmethod
 from glob import glob
 from os.path import exists
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, TypeAlias
 
 HostValues: TypeAlias = "Tuple[Optional[Number], ...]"
-Parse: TypeAlias = "Callable[[bytes, int], HostValues]"
 
 _ROW_NS = 450_000_000
 """The host is read at most twice a second (a little more often, so that ticks of 0.5 s find it due).
@@ -44,39 +43,41 @@ class MissingError(LookupError):
     """Raised where the node lacks a device; the message is a sentence."""
 
 
-class HostSource:
-    """Some of the catalogue's host metrics, read from one file.
+class HostSource(ABC):
+    """Some of the catalogue's host metrics, read from a file below /proc."""
 
-    ``parse`` returns the columns' values from the file's content at a monotonic time, None for a rate
-    without an earlier reading. It raises ValueError or LookupError for another format.
-    """
+    columns: Sequence[str] = ()
+    file_name = ""
 
-    def __init__(self, path: str, columns: Sequence[str], parse: Parse) -> None:
-        self.columns = columns
-        self._file = KeptFile(path)
-        self._parse = parse
+    def __init__(self, proc: str, sys: str) -> None:
+        self._sys = sys
+        self._file = KeptFile(f"{proc}/{self.file_name}")
 
+    @abstractmethod
     def read(self, now_ns: int) -> HostValues:
-        """Return the columns' values. Raises OSError if a file can't be read, and as ``parse``."""
-        return self._parse(self._file.read(), now_ns)
+        """Return the columns' values at a monotonic time.
+
+        Raises OSError if a file can't be read, ValueError or LookupError if its content has another form.
+        """
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-class CpuShares:
-    """Shares of CPU time since the previous reading, in percent: a ``Parse``."""
+class Cpu(HostSource):
+    """Shares of CPU time since the previous reading."""
 
-    def __init__(self) -> None:
-        self._before: Optional[Tuple[CpuTimes, CoreTimes]] = None
+    columns = ("cpu_pct", "cpu_user_pct", "cpu_system_pct", "cpu_iowait_pct", "cpu_busiest_pct")
+    file_name = "stat"
+    _before: Optional[Tuple[CpuTimes, CoreTimes]] = None
 
-    def __call__(self, text: bytes, _now_ns: int) -> HostValues:
-        """Return all, user, system, iowait, and the busiest core's."""
-        before, (now, cores) = self._before, parse_stat(text)
+    def read(self, now_ns: int) -> HostValues:
+        """Return percentages, None at the first reading."""
+        before, (now, cores) = self._before, parse_stat(self._file.read())
         self._before = (now, cores)
         if before is None:
-            return (None,) * 5
+            return (None,) * len(self.columns)
         then, cores_then = before
         whole = now.total - then.total
         return (
@@ -104,37 +105,51 @@ def _busiest(then: CoreTimes, now: CoreTimes) -> Optional[float]:
     return min(100.0, max(0.0, 100 * max(shares))) if shares else None
 
 
-def _memory(text: bytes, _now_ns: int) -> HostValues:
-    """Return memory and swap in use, in MiB."""
-    kib = parse_meminfo(text)
-    memory = kib[b"MemTotal"] - kib[b"MemAvailable"]
-    return max(0, memory) >> 10, max(0, kib[b"SwapTotal"] - kib[b"SwapFree"]) >> 10
+class Load(HostSource):
+    """The load average of one minute."""
+
+    columns = ("load_1m",)
+    file_name = "loadavg"
+
+    def read(self, now_ns: int) -> HostValues:
+        """Return the number of tasks."""
+        return (parse_loadavg(self._file.read()),)
 
 
-class DeviceTraffic:
-    """MB/s summed over devices: a ``Parse``.
+class Memory(HostSource):
+    """Memory and swap in use."""
 
-    ``counters`` parses counters by device; ``select`` returns the devices to add up, so that each byte counts
-    once.
-    """
+    columns = ("memory_used_mib", "swap_used_mib")
+    file_name = "meminfo"
 
-    def __init__(
-        self,
-        counters: Callable[[bytes], Dict[str, Tuple[int, int]]],
-        select: Callable[[Sequence[str]], List[str]],
-    ) -> None:
-        self._counters = counters
-        self._select = select
+    def read(self, now_ns: int) -> HostValues:
+        """Return both in MiB."""
+        kib = parse_meminfo(self._file.read())
+        memory = kib[b"MemTotal"] - kib[b"MemAvailable"]
+        return max(0, memory) >> 10, max(0, kib[b"SwapTotal"] - kib[b"SwapFree"]) >> 10
+
+
+class DeviceTraffic(HostSource):
+    """Bytes per second summed over devices, each byte counted once. ``parse`` returns counters by device."""
+
+    parse: Callable[[bytes], Dict[str, Tuple[int, int]]]
+
+    def __init__(self, proc: str, sys: str) -> None:
+        super().__init__(proc, sys)
         self._known: List[str] = []
         self._selected: List[str] = []
         self._rates = SummedRates(2)
 
-    def __call__(self, text: bytes, now_ns: int) -> HostValues:
-        """Return both directions."""
-        counts = self._counters(text)
+    @abstractmethod
+    def select(self, names: Sequence[str]) -> List[str]:
+        """Return the devices to add up."""
+
+    def read(self, now_ns: int) -> HostValues:
+        """Return MB/s, None at the first reading."""
+        counts = self.parse(self._file.read())
         names = list(counts)
         if names != self._known:
-            self._known, self._selected = names, self._select(names)
+            self._known, self._selected = names, self.select(names)
         return _mb_s(self._rates.update({name: counts[name] for name in self._selected}, now_ns))
 
 
@@ -142,43 +157,57 @@ def _mb_s(rates: Optional[Tuple[float, ...]]) -> HostValues:
     return (None, None) if rates is None else tuple(rate / _MB for rate in rates)
 
 
-# One path of a multipath NVMe disk, which counts the same traffic itself.
-_NVME_PATH = re.compile(r"nvme\d+c\d+n\d+")
+class Disks(DeviceTraffic):
+    """Traffic of whole physical disks: no partitions, and no volumes built from other disks."""
+
+    columns = ("disk_read_mb_s", "disk_write_mb_s")
+    file_name = "diskstats"
+    parse = staticmethod(parse_diskstats)
+    # One path of a multipath NVMe disk, which counts the same traffic itself.
+    _PATH = re.compile(r"nvme\d+c\d+n\d+")
+
+    def select(self, names: Sequence[str]) -> List[str]:
+        """Return disks with a device in /sys/block, which loop, ram, dm and md do not have."""
+        block = f"{self._sys}/block"
+        return [n for n in names if exists(f"{block}/{n}/device") and not self._PATH.fullmatch(n)]
 
 
-def _disks(sys: str, names: Sequence[str]) -> List[str]:
-    """Return whole physical disks: loop, ram, dm and md have no device in /sys/block."""
-    return [n for n in names if exists(f"{sys}/block/{n}/device") and not _NVME_PATH.fullmatch(n)]
+class Network(DeviceTraffic):
+    """Traffic of physical network interfaces, or of all but lo without one (in a container)."""
+
+    columns = ("net_rx_mb_s", "net_tx_mb_s")
+    file_name = "net/dev"
+    parse = staticmethod(parse_net_dev)
+
+    def select(self, names: Sequence[str]) -> List[str]:
+        """Return physical interfaces: bridges, bonds, VLANs and veths would count the same bytes again."""
+        net = f"{self._sys}/class/net"
+        return [n for n in names if exists(f"{net}/{n}/device")] or [n for n in names if n != "lo"]
 
 
-def _interfaces(sys: str, names: Sequence[str]) -> List[str]:
-    """Return physical interfaces, or all but lo without one (in a container).
+class Pressure(HostSource):
+    """Share of the interval in which some task waited for a resource ("cpu", "memory" or "io")."""
 
-    Bridges, bonds, VLANs and veths would count the same bytes again.
-    """
-    physical = [n for n in names if exists(f"{sys}/class/net/{n}/device")]
-    return physical or [n for n in names if n != "lo"]
+    def __init__(self, proc: str, sys: str, resource: str) -> None:
+        self.columns = (f"psi_{resource}_pct",)
+        self.file_name = f"pressure/{resource}"
+        super().__init__(proc, sys)
+        self._rate = Rate()
 
-
-def _pressure() -> Parse:
-    """Return a parser of the share of time in which some task waited for a resource."""
-    waiting = Rate()
-
-    def parse(text: bytes, now_ns: int) -> HostValues:
-        rate = waiting.update(parse_pressure(text), now_ns)
+    def read(self, now_ns: int) -> HostValues:
+        """Return a percentage, None at the first reading."""
+        rate = self._rate.update(parse_pressure(self._file.read()), now_ns)
         return (None if rate is None else min(100.0, rate * _US_TO_PERCENT),)
-
-    return parse
 
 
 class Fabric(HostSource):
     """Bytes per second of all InfiniBand and RoCE ports that count their data."""
 
+    columns = ("ib_rx_mb_s", "ib_tx_mb_s")
     # The counters count words of four bytes (InfiniBand Architecture Specification, PortCounters).
     _WORD = 4
 
-    def __init__(self, sys: str) -> None:
-        self.columns = ("ib_rx_mb_s", "ib_tx_mb_s")
+    def __init__(self, proc: str, sys: str) -> None:
         folders = sorted(glob(f"{sys}/class/infiniband/*/ports/*/counters"))
         files = [(KeptFile(f"{f}/port_rcv_data"), KeptFile(f"{f}/port_xmit_data")) for f in folders]
         self._ports = [pair for pair in files if all(exists(file.path) for file in pair)]
@@ -208,21 +237,8 @@ class Fabric(HostSource):
 
 def all_sources(proc: str, sys: str) -> List[HostSource]:
     """Return new sources for all columns; the slowest come last (some adapters take 1 ms a port)."""
-    cpu = ("cpu_pct", "cpu_user_pct", "cpu_system_pct", "cpu_iowait_pct", "cpu_busiest_pct")
-    disks = DeviceTraffic(parse_diskstats, partial(_disks, sys))
-    network = DeviceTraffic(parse_net_dev, partial(_interfaces, sys))
-    return [
-        HostSource(f"{proc}/stat", cpu, CpuShares()),
-        HostSource(f"{proc}/loadavg", ("load_1m",), lambda text, _: (parse_loadavg(text),)),
-        HostSource(f"{proc}/meminfo", ("memory_used_mib", "swap_used_mib"), _memory),
-        HostSource(f"{proc}/diskstats", ("disk_read_mb_s", "disk_write_mb_s"), disks),
-        HostSource(f"{proc}/net/dev", ("net_rx_mb_s", "net_tx_mb_s"), network),
-        *(
-            HostSource(f"{proc}/pressure/{resource}", (f"psi_{resource}_pct",), _pressure())
-            for resource in ("cpu", "memory", "io")
-        ),
-        Fabric(sys),
-    ]
+    pressures = [Pressure(proc, sys, resource) for resource in ("cpu", "memory", "io")]
+    return [*(kind(proc, sys) for kind in (Cpu, Load, Memory, Disks, Network)), *pressures, Fabric(proc, sys)]
 
 
 class HostProbe:

@@ -47,11 +47,19 @@ class GpuPoller(ABC):
         self._lock = threading.Lock()
         self._ended = QuickEvent()
         self._visit: Optional[Tuple[Gpu, float]] = None
-        self._start()
+        self._thread = self._new_thread()
 
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+    def _new_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._work, name=self._name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
+
+    def add(self, gpu: Gpu) -> None:
+        """Visit this GPU too."""
+        with self._lock:
+            self._gpus.append(gpu)
 
     def _work(self) -> None:
         thread = threading.current_thread()
@@ -80,7 +88,8 @@ class GpuPoller(ABC):
                 return
             self._gpus.remove(self._visit[0])
             self._visit = None
-            self._start()
+            self._thread = self._new_thread()
+            self._thread.start()
 
     def close(self, timeout: float) -> bool:
         """End the thread; False when it is still running after the timeout."""
@@ -96,15 +105,15 @@ class WrapGuard(GpuPoller):
     """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
+        super().__init__("pcie-wrap", gpus)
         self._nvml = nvml
         self._periods: Dict[int, float] = {}
         self._round_at = 0.0
-        super().__init__("pcie-wrap", gpus)
 
     def pause(self) -> float:
         """Return the seconds until the counters will not have been read for most of the time to wrap."""
         now, period = time.monotonic(), min(self._periods.values(), default=0.0)
-        counted_at = [gpu.pcie_counted_at for gpu in self._gpus if gpu.pcie_wraps and gpu.reachable]
+        counted_at = [gpu.pcie_counted_at for gpu in self._gpus if gpu.reachable]
         if not counted_at:
             return _NO_GPU_S
         # A GPU that could not be read in the last round isn't tried again at once.
@@ -114,7 +123,7 @@ class WrapGuard(GpuPoller):
 
     def visit(self, gpu: Gpu) -> None:
         """Read a GPU's counters."""
-        if not (gpu.pcie_wraps and gpu.reachable):
+        if not gpu.reachable:
             return
         if gpu.index not in self._periods:
             gpu.pcie_wraps_s = self._seconds_to_wrap(gpu)
@@ -136,6 +145,7 @@ class ThroughputMeter(GpuPoller):
     """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
+        super().__init__("pcie-throughput", gpus)
         function = nvml.function("nvmlDeviceGetPcieThroughput")
         directions = nvml.api.NVML_PCIE_UTIL_TX_BYTES, nvml.api.NVML_PCIE_UTIL_RX_BYTES
         calls = [Call(function, "I", (direction,)) for direction in directions]
@@ -147,7 +157,6 @@ class ThroughputMeter(GpuPoller):
         self.leaves_notes = False
         for gpu in gpus:
             gpu.pcie_meter = partial(self.latest, gpu)
-        super().__init__("pcie-throughput", gpus)
 
     def latest(self, gpu: Gpu) -> Optional[Tuple[float, float]]:
         """Return MB/s sent and received by a GPU, None without an answer. Disables PCIe of one that hangs."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import time
-from collections import deque
-from functools import lru_cache, partial
+from collections import defaultdict, deque
+from functools import partial
 from operator import itemgetter
+from threading import Lock
 
 from gswarm_agent.frame import INFO, WARNING, Note, Number, ProcessSample
 from gswarm_agent.frozen import dataclass
 from gswarm_agent.probes.gpu import Gpu
 from gswarm_agent.probes.nvml import (
+    FUNCTION_NOT_FOUND,
     HANGS,
     NOT_FOUND,
     SUCCESS,
@@ -36,7 +39,26 @@ from gswarm_agent.wire_payload import MAX_PROCESSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Deque, Dict, List, Optional, Sequence, Tuple, TypeAlias
+    from typing import (
+        Any,
+        DefaultDict,
+        Deque,
+        Dict,
+        List,
+        Optional,
+        Protocol,
+        Sequence,
+        Set,
+        Tuple,
+        TypeAlias,
+    )
+
+    class ProcessLister(Protocol):
+        """Lists the processes on a GPU."""
+
+        def processes_on(self, gpu: Gpu) -> Dict[int, GpuUsage]:
+            """Return the processes on a GPU by pid, none when the GPU does not answer."""
+
 
 _SECOND_US = 1_000_000
 _PATIENCE_S = 1.0
@@ -63,10 +85,16 @@ _MB = 10**6
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
-GpuUsage: TypeAlias = "Tuple[Optional[int], Optional[int]]"
-"""A process's memory on a GPU in MiB and percent of its SMs' time; None where unknown."""
 HostUsage: TypeAlias = "Tuple[Optional[Number], Optional[Number], Optional[Number], Optional[Number]]"
 """CPU %, resident MiB, MB/s read and written, as in the catalogue's process metrics."""
+
+
+@dataclass(frozen=True)
+class GpuUsage:
+    """One process's use of one GPU: memory in MiB and percent of the SMs' time; None where unknown."""
+
+    memory_mib: Optional[int]
+    sm_pct: Optional[int]
 
 
 @dataclass(frozen=True)
@@ -84,27 +112,29 @@ UNKNOWN = HostProcess(None, None, None, None, (None, None, None, None))
 """A process that /proc does not show: it has ended, or its pid belongs to another container."""
 
 
-class ProcessLister:
-    """Lists the processes on a GPU, with drivers since 510."""
+class NvmlLister:
+    """Lists GPU processes through NVML, for drivers since 510."""
 
     def __init__(self, nvml: Nvml) -> None:
         # A process that computes and draws is in both lists, each time with all of its memory.
         self._listings = [nvml.function(name) for name in _LISTINGS]
         self._utilization = nvml.function("nvmlDeviceGetProcessUtilization")
-        self._processes = ListQuery(_PROCESS)
-        self._samples = ListQuery(_SAMPLE)
+        # Each GPU has its own memory: another thread may be in a call for another GPU.
+        self._processes: DefaultDict[int, ListQuery] = defaultdict(partial(ListQuery, _PROCESS))
+        self._samples: DefaultDict[int, ListQuery] = defaultdict(partial(ListQuery, _SAMPLE))
 
     def processes_on(self, gpu: Gpu) -> Dict[int, GpuUsage]:
-        """Return the processes on a GPU by pid, none when the GPU does not answer."""
+        """See ProcessLister."""
+        query = self._processes[gpu.index]
         memory_by_pid: Dict[int, int] = {}
         for listing in self._listings:
-            _, processes = self._processes.run(partial(listing, gpu.handle))
+            _, processes = query.run(partial(listing, gpu.handle))
             memory_by_pid.update({process[0]: process[1] for process in processes})
         if not memory_by_pid:
             return {}
         sm_by_pid = self._utilization_by_pid(gpu)
         return {
-            pid: (
+            pid: GpuUsage(
                 None if memory == _NOT_AVAILABLE else memory >> 20,
                 None if sm_by_pid is None else sm_by_pid.get(pid, 0),
             )
@@ -113,14 +143,50 @@ class ProcessLister:
 
     def _utilization_by_pid(self, gpu: Gpu) -> Optional[Dict[int, int]]:
         """Return SM percent of processes that ran a kernel in the last second, None if unsupported."""
+        query = self._samples[gpu.index]
         since = ctypes.c_ulonglong(time.time_ns() // 1000 - _SECOND_US)
-        code, samples = self._samples.run(
-            lambda count, memory: self._utilization(gpu.handle, memory, count, since)
-        )
+        code, samples = query.run(lambda count, memory: self._utilization(gpu.handle, memory, count, since))
         if code not in (SUCCESS, NOT_FOUND):
             return None
         samples.sort(key=_BY_TIME)
         return {pid: sm for pid, _, sm in samples}
+
+
+class NvitopLister:
+    """Lists GPU processes through nvitop, which also knows the functions of old drivers, but is slow."""
+
+    def __init__(self, nvitop: Any) -> None:
+        self._nvitop = nvitop
+        self._devices: Dict[int, Any] = {}
+
+    def processes_on(self, gpu: Gpu) -> Dict[int, GpuUsage]:
+        """See ProcessLister."""
+        device = self._devices.get(gpu.index)
+        if device is None:
+            device = self._devices[gpu.index] = self._nvitop.PhysicalDevice(gpu.index)
+        usages = {}
+        for pid, process in device.processes().items():
+            memory, sm = process.gpu_memory(), process.gpu_sm_utilization()
+            # nvitop's "not available" is a kind of string.
+            usages[pid] = GpuUsage(
+                memory >> 20 if isinstance(memory, int) else None, sm if isinstance(sm, int) else None
+            )
+        return usages
+
+
+def make_lister(nvml: Nvml) -> ProcessLister:
+    """Return a lister on NVML itself, or for older drivers on nvitop, which takes long to import."""
+    if any(nvml.has(name) for name in _LISTINGS):
+        return NvmlLister(nvml)
+    try:
+        nvitop = importlib.import_module("nvitop")
+    except ImportError:
+        return NvmlLister(nvml)
+    import logging
+
+    # Standard error is for messages to the user; what a driver lacks is in the capabilities.
+    logging.getLogger("nvitop").setLevel(logging.CRITICAL + 1)
+    return NvitopLister(nvitop)
 
 
 def processes_unavailable(nvml: Nvml, gpu: Gpu) -> Optional[str]:
@@ -128,6 +194,8 @@ def processes_unavailable(nvml: Nvml, gpu: Gpu) -> Optional[str]:
     try:
         nvml.api.nvmlDeviceGetComputeRunningProcesses_v3(gpu.handle)
     except nvml.Error as error:
+        if error.value == FUNCTION_NOT_FOUND and importlib.util.find_spec("nvitop") is not None:
+            return None
         return reason_of(error.value) if error.value in UNSUPPORTED else None
     return None
 
@@ -135,17 +203,20 @@ def processes_unavailable(nvml: Nvml, gpu: Gpu) -> Optional[str]:
 class ProcessProbe:
     """All processes on all GPUs.
 
-    ``read`` may take long, or hang with the driver: it runs in a worker thread when it is ``due``, and the
-    sampling thread takes the newest samples. ``hanging`` is the GPU that doesn't return its processes, None
-    without one; until it does, no process of the node is listed.
+    ``read`` may take long: it runs in a worker thread when it is ``due``, and in a new one when
+    ``skip_hanging_gpu`` returns True; the sampling thread takes the newest samples.
+    ``hanging`` holds the positions of the GPUs that don't return their processes.
     """
 
     def __init__(self, nvml: Nvml, gpus: Sequence[Gpu], proc: str) -> None:
-        self.hanging: Optional[Gpu] = None
+        self._nvml = nvml
         self._gpus = gpus
         self._table = ProcessTable(proc)
-        self._lister = ProcessLister(nvml)
-        self._current: Optional[Tuple[Gpu, float]] = None
+        self._lister: Optional[ProcessLister] = None
+        self._lock = Lock()
+        self._current: Optional[Tuple[int, float]] = None
+        self._skipped: Set[int] = set()
+        self.hanging: Set[int] = set()
         self._due_at = 0
         self._samples: Deque[Tuple[ProcessSample, ...]] = deque(maxlen=1)
 
@@ -157,41 +228,67 @@ class ProcessProbe:
         """Return the newest samples, None if none came since the last call."""
         return self._samples.pop() if self._samples else None
 
-    def take_notes(self) -> List[Note]:
-        """Return a note if a read has begun to hang, or no longer hangs, since the last call."""
-        current, before = self._current, self.hanging
-        slow = current is not None and time.monotonic() - current[1] > _PATIENCE_S
-        self.hanging = current[0] if current is not None and slow else None
-        if self.hanging is before:
-            return []
-        if self.hanging is not None:
-            message = f"stops the node's list of processes: {HANGS}"
-            return [Note("unmeasured", WARNING, message, self.hanging.index)]
-        index = None if before is None else before.index
-        return [Note("measured", INFO, "lists its processes again", index)]
-
     def read(self, now_ns: int, tick_ns: int) -> None:
-        """Sample each process on each GPU that answers.
+        """Sample each process on each GPU, except on GPUs whose driver call hangs.
 
         The next read is due by the time of the tick, not by ``now_ns``, which slow GPUs delay.
         """
         self._due_at = tick_ns + _READ_NS
+        if self._lister is None:
+            self._lister = make_lister(self._nvml)
         usages: List[Tuple[int, int, GpuUsage]] = []
-        for gpu in self._gpus:
-            if gpu.reachable:
-                self._current = gpu, time.monotonic()
-                usages += [(gpu.index, pid, usage) for pid, usage in self._lister.processes_on(gpu).items()]
-        self._current = None
+        for position in range(len(self._gpus)):
+            if position in self._skipped:
+                self._set_hanging(position, True)
+                continue
+            self._current = position, time.monotonic()
+            on_gpu = self._processes_on(position)
+            with self._lock:
+                if position in self._skipped:  # another thread has read the other GPUs meanwhile
+                    self._skipped.remove(position)
+                    return
+                self._current = None
+            self._set_hanging(position, False)
+            usages += [(position, pid, usage) for pid, usage in on_gpu.items()]
         del usages[MAX_PROCESSES:]
         hosts = self._table.read([pid for _, pid, _ in usages], now_ns)
         samples = []
         for position, pid, usage in usages:
             host = hosts[pid]
-            row = (*usage, *host.usage)
+            row = (usage.memory_mib, usage.sm_pct, *host.usage)
             samples.append(
                 ProcessSample(position, pid, host.user, host.command, host.rank, host.local_rank, row)
             )
         self._samples.append(tuple(samples))
+
+    def skip_hanging_gpu(self) -> bool:
+        """Skip a GPU whose call takes too long and leave it its thread; True if there was one."""
+        with self._lock:
+            if self._current is None or time.monotonic() - self._current[1] < _PATIENCE_S:
+                return False
+            self._skipped.add(self._current[0])
+            self._current = None
+            return True
+
+    def _processes_on(self, position: int) -> Dict[int, GpuUsage]:
+        gpu = self._gpus[position]
+        if self._lister is None or not gpu.reachable:
+            return {}
+        try:
+            return self._lister.processes_on(gpu)
+        except Exception:  # whatever fails in nvitop fails in NVML too, or NVML does without it
+            self._lister = NvmlLister(self._nvml)
+            return self._lister.processes_on(gpu)
+
+    def _set_hanging(self, position: int, hanging: bool) -> None:
+        gpu = self._gpus[position]
+        if hanging and position not in self.hanging:
+            self.hanging.add(position)
+            message = f"no longer lists its processes: {HANGS}"
+            gpu.notes.append(Note("unmeasured", WARNING, message, gpu.index))
+        elif not hanging and position in self.hanging:
+            self.hanging.remove(position)
+            gpu.notes.append(Note("measured", INFO, "lists its processes again", gpu.index))
 
 
 class _TrackedProcess:
@@ -211,11 +308,11 @@ class _TrackedProcess:
         self._command_until = 0
         self._cpu, self._read, self._written = Rate(), Rate(), Rate()
 
-    def open(self) -> None:
+    def open(self, users: UserNames) -> None:
         """Read it for the first time. Raises OSError, and as ``parse_process_stat``."""
         self.stat = parse_process_stat(self._stat.read())
         status = _content(f"{self._folder}/status")
-        self.user = None if status is None else _user_name(parse_process_uid(status))
+        self.user = None if status is None else users.name(parse_process_uid(status))
         # Only the owner and root may read this, and only the ranks' variables are used.
         self.rank, self.local_rank = parse_ranks(_content(f"{self._folder}/environ") or b"")
 
@@ -268,15 +365,22 @@ class _TrackedProcess:
             file.close()
 
 
-@lru_cache(maxsize=None)
-def _user_name(uid: int) -> str:
-    """Return a user's name, or the number of a user without one."""
-    import pwd
+class UserNames:
+    """The names of users, each looked up once."""
 
-    try:
-        return clip_text(pwd.getpwuid(uid).pw_name)
-    except KeyError:
-        return str(uid)
+    def __init__(self) -> None:
+        self._names: Dict[int, str] = {}
+
+    def name(self, uid: int) -> str:
+        """Return a user's name, or the number of a user without one."""
+        if uid not in self._names:
+            import pwd
+
+            try:
+                self._names[uid] = clip_text(pwd.getpwuid(uid).pw_name)
+            except KeyError:
+                self._names[uid] = str(uid)
+        return self._names[uid]
 
 
 class ProcessTable:
@@ -285,6 +389,7 @@ class ProcessTable:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._tracked: Dict[int, _TrackedProcess] = {}
+        self._users = UserNames()
 
     def read(self, pids: Sequence[int], now_ns: int) -> Dict[int, HostProcess]:
         """Return the host's view of each process, and forget processes that are not among these.
@@ -304,7 +409,7 @@ class ProcessTable:
             process = _TrackedProcess(f"{self._proc}/{pid}")
         try:
             if process.stat is None:
-                process.open()
+                process.open(self._users)
             host = HostProcess(
                 process.user,
                 process.command(longest, now_ns),

@@ -8,7 +8,17 @@ from queue import SimpleQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+    from typing import Callable, Dict, Generic, List, Optional, Sequence, Tuple, TypeVar
+
+    T = TypeVar("T")
+else:
+    T = None
+
+    class Generic:
+        """Stands in for ``typing.Generic`` at run time: ``typing`` takes long to import."""
+
+        def __class_getitem__(cls, _kind):
+            return cls
 
 
 class QuickEvent:
@@ -35,7 +45,7 @@ class QuickEvent:
     def wait(self, seconds: float) -> bool:
         """Wait for at most this many seconds; return whether the event is set."""
         if self._unset.acquire(timeout=max(0.0, seconds)):
-            self.set()
+            self._unset.release()
             return True
         return False
 
@@ -44,81 +54,89 @@ class QuickEvent:
         self._unset.acquire(blocking=False)
 
 
-class _Worker:
-    """One thread that does jobs for some keys, one after the other; those not begun can be taken away."""
+class _Batch(Generic[T]):
+    """Jobs by key that one thread runs in turn; those not begun can be taken away."""
 
-    def __init__(self, name: str, keys: Sequence[int]) -> None:
-        self.keys = list(keys)
-        self.results: Dict[int, Any] = {}
+    def __init__(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
+        self.job = job
+        self.results: Dict[int, T] = {}
         self.error: Optional[Exception] = None
         self.finished = QuickEvent()
-        self.job: Any = None
-        self._waiting: List[int] = []
-        self._current: Optional[int] = None
-        self._begun = 0.0
+        self._waiting = list(keys)
         self._lock = threading.Lock()
-        self._inbox: SimpleQueue[bool] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._current: Optional[int] = None
+        self._begun = time.monotonic()
 
-    def _run(self) -> None:
-        while self._inbox.get():
-            try:
+    def run(self) -> None:
+        try:
+            key = self._claim()
+            while key is not None:
+                self.results[key] = self.job(key)
                 key = self._claim()
-                while key is not None:
-                    self.results[key] = self.job(key)
-                    key = self._claim()
-            except Exception as error:
-                self.error = error
-                self.cut()
-                self._claim()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.finished.set()
 
     def _claim(self) -> Optional[int]:
         with self._lock:
             self._current = self._waiting.pop(0) if self._waiting else None
             self._begun = time.monotonic()
-            if self._current is None:
-                self.finished.set()
             return self._current
-
-    def start(self, job: Callable[[int], Any], keys: Sequence[int]) -> bool:
-        """Begin the job for those keys that are its own, and cancel what has not begun.
-
-        Returns False if there are none, or a job is still running.
-        """
-        with self._lock:
-            if self._current is not None:
-                return False
-            self._waiting = [key for key in self.keys if key in keys]
-            if not self._waiting:
-                return False
-            self.job, self.results, self.error = job, {}, None
-            self._begun = time.monotonic()
-            self.finished.clear()
-        self._inbox.put(True)
-        return True
 
     def patience_left(self, patience: float) -> float:
         """Return the seconds until the current job has taken too long."""
         with self._lock:
             return self._begun + patience - time.monotonic()
 
+    def cancel(self) -> bool:
+        """Take all jobs away unless one is under way; True if none is."""
+        with self._lock:
+            if self._current is None:
+                self._waiting = []
+            return self._current is None
+
     def cut(self) -> Tuple[Optional[int], List[int]]:
-        """Return the current key and, taken away, the keys not begun; (None, []) if no job is running."""
+        """Return the current job and, taken away, the jobs not begun; (None, []) if none is under way."""
         with self._lock:
             if self._current is None:
                 return None, []
             left, self._waiting = self._waiting, []
             return self._current, left
 
+
+class _Worker(Generic[T]):
+    """One thread and the keys that it does jobs for."""
+
+    def __init__(self, name: str, keys: Sequence[int]) -> None:
+        self.keys = list(keys)
+        self.batch: Optional[_Batch[T]] = None
+        self._inbox: SimpleQueue[Optional[_Batch[T]]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            batch = self._inbox.get()
+            if batch is None:
+                return
+            batch.run()
+
+    def is_free(self) -> bool:
+        """Return whether it can begin a batch now; a batch that it has not begun is cancelled."""
+        return self.batch is None or self.batch.cancel()
+
+    def start(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
+        self.batch = _Batch(job, keys)
+        self._inbox.put(self.batch)
+
     def stop(self, timeout: float) -> bool:
-        """End the thread; False when it is still inside its job after that many seconds."""
-        self._inbox.put(False)
+        self._inbox.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
 
-class WorkerPool:
+class WorkerPool(Generic[T]):
     """Runs one job for each of the keys 0..count-1 in as few threads as hanging jobs allow.
 
     All keys begin in one thread, which costs one wake-up a round. A key whose job takes longer than the
@@ -128,49 +146,71 @@ class WorkerPool:
 
     def __init__(self, count: int, name: str) -> None:
         self._name = name
-        self._workers = [_Worker(name, range(count))] if count else []
-        self._round: List[_Worker] = []
+        self._workers: List[_Worker[T]] = [_Worker(name, range(count))] if count else []
+        self._round: List[_Worker[T]] = []
 
-    def start(self, job: Callable[[int], Any], keys: Sequence[int]) -> None:
+    def start(self, job: Callable[[int], T], keys: Sequence[int]) -> None:
         """Begin a round for some keys without waiting. Raises what a job raised since the last gathering."""
-        for worker in list(self._workers):
-            if worker.error is not None:
-                raise worker.error
-            self._split(worker)
-        self._round = [worker for worker in self._workers if worker.start(job, keys)]
+        self._isolate_running_jobs()
+        self._round = []
+        for worker in self._workers:
+            own = [key for key in worker.keys if key in keys]
+            if own and worker.is_free():
+                worker.start(job, own)
+                self._round.append(worker)
 
-    def gather(self, until: float, patience: float) -> Dict[int, Any]:
+    def renew(self, key: int) -> None:
+        """Give a key whose job is still running a new thread."""
+        self._isolate_running_jobs()
+        for worker in [worker for worker in self._workers if worker.keys == [key]]:
+            worker.stop(0)
+            self._workers.remove(worker)
+            self._workers.append(_Worker(self._name, [key]))
+
+    def gather(self, until: float, patience: float) -> Dict[int, T]:
         """Return the results by key that arrive by ``until`` (time.monotonic()). Raises what a job raised."""
-        results: Dict[int, Any] = {}
+        results: Dict[int, T] = {}
         waiting, self._round = self._round, []
         while waiting:
             worker = waiting.pop(0)
-            while not worker.finished.is_set():
-                seconds = min(until - time.monotonic(), worker.patience_left(patience))
+            batch = worker.batch
+            if batch is None:
+                continue
+            while not batch.finished.is_set():
+                seconds = min(until - time.monotonic(), batch.patience_left(patience))
                 if seconds <= 0:
-                    successor, left = self._split(worker)
+                    successor, left = self._split(worker, batch)
                     if successor is None:  # it has not begun, or is slow and already has its own thread
-                        worker.finished.wait(until - time.monotonic())
-                    elif time.monotonic() < until and successor.start(worker.job, left):
+                        batch.finished.wait(until - time.monotonic())
+                    elif left and time.monotonic() < until:
+                        successor.start(batch.job, left)
                         waiting.append(successor)
                     break
-                worker.finished.wait(seconds)
-            results.update(worker.results)
-            if worker.error is not None:
-                raise worker.error
+                batch.finished.wait(seconds)
+            results.update(batch.results)
+            if batch.error is not None:
+                raise batch.error
         return results
 
-    def _split(self, worker: _Worker) -> Tuple[Optional[_Worker], List[int]]:
+    def _isolate_running_jobs(self) -> None:
+        for worker in list(self._workers):
+            if worker.batch is None:
+                continue
+            if worker.batch.error is not None:
+                raise worker.batch.error
+            self._split(worker, worker.batch)
+
+    def _split(self, worker: _Worker[T], batch: _Batch[T]) -> Tuple[Optional[_Worker[T]], List[int]]:
         """Leave the thread to its current job, and its other keys to a new worker.
 
         Returns the new worker, if one was needed, and which of its keys have not had their turn.
         """
-        stuck, left = worker.cut()
+        stuck, left = batch.cut()
         others = [key for key in worker.keys if key != stuck]
         if stuck is None or not others:
             return None, []
         worker.keys = [stuck]
-        successor = _Worker(self._name, others)
+        successor: _Worker[T] = _Worker(self._name, others)
         self._workers.append(successor)
         return successor, left
 

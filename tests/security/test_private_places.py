@@ -1,0 +1,161 @@
+"""A neighbour makes the folders of heads and agents first: other places are used, and the owner is named."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gswarm_agent import folder
+from gswarm_agent.attach import peer
+from gswarm_agent.folder import Folder, FolderError, top_below_home, tops
+from gswarm_agent.frame import Frame
+from gswarm_agent.requests import connect
+from gswarm_tui.commands.recording_choice import open_source
+from gswarm_tui.control import registry
+from gswarm_tui.control.client import running_heads
+from gswarm_tui.control.server import ControlServer
+from gswarm_tui.fleet.state import Fleet
+from gswarm_tui.hub import Hub
+from gswarm_tui.run import build
+from gswarm_tui.store.errors import FileInUseError
+from gswarm_tui.store.recording.recorder import Recorder
+from tests.integration.agent_process import Agent
+from tests.unit.store_recording import INFO, T0
+
+NOBODY = 65534
+
+
+def taken(path: Path, mode: int = 0o700) -> str:
+    """Make a folder of another user's."""
+    path.mkdir(parents=True, mode=mode)
+    os.chown(path, NOBODY, NOBODY)
+    return str(path)
+
+
+@pytest.fixture
+def agents_tops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The usual two places of agents, both taken, and one below home."""
+    parents = tmp_path / "var", tmp_path / "tmp"
+    monkeypatch.setattr(folder, "PARENTS", tuple(map(str, parents)))
+    monkeypatch.setattr(folder, "top_below_home", lambda: str(tmp_path / "home"))
+    return [taken(parent / f"gswarm-tui-{os.geteuid()}") for parent in parents]
+
+
+@pytest.mark.root("give folders away")
+@pytest.mark.usefixtures("agents_tops")
+def test_agent_finds_a_place_below_home_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        with closing(Folder.find(tops(), "rec@n1")) as found:
+            assert found.top == str(tmp_path / "home")
+    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.root("give folders away")
+def test_agent_names_the_owners_if_no_place_is_left(agents_tops: list[str], tmp_path: Path) -> None:
+    (tmp_path / "home").symlink_to(tmp_path)
+    with pytest.raises(FolderError) as caught:
+        Folder.find(tops(), "rec@n1")
+    assert str(caught.value) == (
+        f"no private folder can be opened: {agents_tops[0]}: it belongs to nobody; "
+        f"{agents_tops[1]}: it belongs to nobody; {tmp_path}/home: it is no folder"
+    )
+
+
+@pytest.mark.root("give folders away")
+def test_running_agent_says_that_its_frames_wait_below_home(agents_tops: list[str], tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from gswarm_agent import folder\n"
+        f"folder.PARENTS = ({str(tmp_path / 'var')!r}, {str(tmp_path / 'tmp')!r})\n"
+        f"folder.top_below_home = lambda: {str(tmp_path / 'home')!r}\n"
+        "from gswarm_agent.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    words = ["attach", "--recording", "rec", "--node", "n1", "--simulate", '{"gpus": 1}']
+    agent = Agent(sys.executable, "-c", code, *words)
+    try:
+        agent.start()
+        notes = [note.message for frame in agent.hear(Frame, 2) for note in frame.notes]
+        assert notes == [
+            f"frames wait in {tmp_path}/home/rec@n1, which may be on a shared disk: "
+            f"{agents_tops[0]}: it belongs to nobody; {agents_tops[1]}: it belongs to nobody"
+        ]
+    finally:
+        with closing(Folder(str(tmp_path / "home"), "rec@n1")) as found, connect(found) as connection:
+            os.kill(peer(connection)[0], signal.SIGKILL)
+        agent.kill()
+
+
+def test_place_below_home_names_the_machine_that_others_share_it_with() -> None:
+    assert top_below_home().endswith(f"/.gswarm-tui-{os.geteuid()}-{os.uname().nodename}")
+    assert top_below_home() in tops()
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """A login without a runtime folder, where a neighbour took the heads' folder."""
+    monkeypatch.setattr(registry, "SHARED", taken(tmp_path / "heads"))
+    monkeypatch.setattr(registry, "top_below_home", lambda: str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return {"HOME": str(tmp_path)}
+
+
+@pytest.mark.root("give folders away")
+async def test_head_and_its_commands_meet_below_home(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    path = tmp_path / "live.duckdb"
+    hub = Hub(Fleet(("n1",)), clock=lambda: T0 + 60)
+    recorder = Recorder(path, replace(INFO, uid="a1"), lambda _status: None)
+    recorder.open()
+    control = await build.start_control_server(hub, recorder, environ)
+    assert control is not None
+    hub.flush()
+    said = [event.message for event in hub.fleet.event_log]
+    assert said == [
+        f"gswarm-tui sql and mark use {tmp_path}/home-heads/{os.getpid()}, "
+        f"because of {tmp_path}/heads: it belongs to nobody"
+    ]
+    assert [head.path for head in await asyncio.to_thread(running_heads, environ)] == [path]
+    await control.close()
+    recorder.close(T0 + 100)
+
+
+@pytest.mark.root("give folders away")
+def test_sql_names_the_owner_if_it_cannot_reach_the_head(tmp_path: Path, environ: Mapping[str, str]) -> None:
+    (tmp_path / "home-heads").write_text("")
+    path = tmp_path / "live.duckdb"
+    code = (
+        "import sys\n"
+        "from tests.unit.store_recording import *\n"
+        "recorder = Recorder(Path(sys.argv[1]), INFO, lambda _status: None)\n"
+        "recorder.open(); print('open', flush=True); input()\n"
+    )
+    with pytest.raises(OSError, match="heads: it belongs to nobody"):
+        ControlServer(Hub(Fleet(("n1",)), clock=lambda: T0), None, environ)
+    program = tmp_path / "gswarm-tui"
+    program.write_text(code)
+    with subprocess.Popen(
+        [sys.executable, str(program), str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "open\n"
+        with pytest.raises(FileInUseError) as caught:
+            open_source(path, environ)
+        writer.kill()
+    assert str(caught.value) == (
+        f"{path} is in use by gswarm-tui, process {writer.pid}; it can't be reached because of "
+        f"{tmp_path}/heads: it belongs to nobody; {tmp_path}/home-heads: it is no folder; "
+        "end that process, or name another file with --db"
+    )
