@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gswarm_agent import __version__
-from gswarm_agent.redact import redact
+from gswarm_agent.redact import HIDDEN, redact
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.resume_notes import ResumeNote, notes_folder, write_note
 from gswarm_tui.run.saved_options import save_options
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
         started_at=hub.started_at,
         host=socket.gethostname(),
         user_name=user_name(),
-        command=shlex.join(redact(["gswarm-tui", *words])),
+        command=_command(words),
         interval_ms=options.interval_ms,
         tool_version=__version__,
         slurm_job_id=job.label if job else None,
@@ -69,11 +70,38 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
     path = options.db or next(names)
     while True:
         try:
-            return _open(hub, options, plan, path, info)
+            recorder = _open(hub, options, plan, path, info)
+            break
         except FileInUseError:
             if options.db is not None:
                 raise
             path = next(names)
+    if keeps_agents(options):
+        _leave_resume_note(hub, uid, options)
+    return recorder
+
+
+def _leave_resume_note(hub: Hub, uid: str, options: Options) -> None:
+    """Keep what resuming needs and the recording mustn't hold; a failure becomes an event."""
+    from gswarm_agent.frame import WARNING
+    from gswarm_tui.fleet.events import EventLogged
+
+    try:
+        write_note(uid, ResumeNote(options.setup))
+    except OSError as error:
+        message = f"gswarm-tui recover will need --setup again: {notes_folder()}: {error.strerror}"
+        if options.setup is not None:
+            hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
+
+
+def _command(words: Sequence[str]) -> str:
+    """Return the command line without secrets and without the text of --setup, which is a whole program."""
+    shown, before = ["gswarm-tui"], ""
+    for word in words:
+        is_setup = word.startswith("--setup=")
+        shown.append(HIDDEN if before == "--setup" else f"--setup={HIDDEN}" if is_setup else word)
+        before = word
+    return shlex.join(redact(shown))
 
 
 def working_folder() -> Path:
@@ -188,6 +216,9 @@ async def start_control_server(
         message = f"gswarm-tui sql and mark can't reach this recording: {error}"
         hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
         return None
+    if control.obstacles:
+        message = f"gswarm-tui sql and mark use {control.place}, because of {control.obstacles}"
+        hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
     return control
 
 

@@ -21,6 +21,7 @@ from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.interrupted import InterruptedRun, describe, query_all, short_id
 from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.resume_notes import remove_note
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.recording.recorder import Recorder
@@ -68,6 +69,8 @@ async def finish(one: InterruptedRun, settings: Options, out: TextIO, *, abandon
     status = await asyncio.to_thread(recorder.close, ended_at)
     if status.error:
         raise UserError(f"{status.error}.")
+    if not stays_open:
+        remove_note(known.uid)
     frames = sum(state.frames for state in hub.fleet.nodes.values())
     came = f"{frames:,} frame{'' if frames == 1 else 's'} fetched from its nodes"
     became = "stays open" if stays_open else "is closed"

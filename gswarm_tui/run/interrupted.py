@@ -16,6 +16,7 @@ from gswarm_tui.launch.base import LaunchError, clean
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.resume_notes import read_note
 from gswarm_tui.run.saved_options import restore_options
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import StoreError
@@ -33,7 +34,7 @@ class InterruptedRun:
 
     def restore(self, settings: Options) -> tuple[Options, Plan]:
         """Return the options and the plan in force when it was interrupted. Raises UserError."""
-        options, plan = restore_options(self.interrupted.options, settings)
+        options, plan = restore_options(self.interrupted.options, settings, read_note(self.interrupted.uid))
         interval_ms = self.interrupted.interval_ms or options.interval_ms
         return options._replace(interval_ms=interval_ms), plan
 

@@ -1,4 +1,8 @@
-"""Options saved in a recording, from which it is resumed after its head was killed."""
+"""Options saved in a recording, from which it is resumed after its head was killed.
+
+The text of ``--setup`` may contain secrets: it is kept in the state folder (``resume_notes``), and a
+recording holds only whether there was one.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gswarm_agent.redact import HIDDEN, redact
-from gswarm_tui.common.errors import UserError, quote
+from gswarm_tui.common.errors import UserError
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.options.values import DemoSize, launcher
 from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.resume_notes import ResumeNote, notes_folder
 from gswarm_tui.slurm.jobs import Job
 
-_TEXTS = ("user", "jump", "setup", "agent_python")
+_TEXTS = ("user", "jump", "agent_python")
 
 
 def save_options(options: Options, plan: Plan) -> str:
@@ -23,7 +27,7 @@ def save_options(options: Options, plan: Plan) -> str:
     return json.dumps(
         {name: getattr(options, name) for name in ("launcher", *_TEXTS)}
         | {
-            "setup": None if options.setup is None else redact([options.setup])[0],
+            "setup": options.setup is not None and options.demo is None,
             "ssh_config": None if options.ssh_config is None else str(options.ssh_config.absolute()),
             "interval_ms": options.interval_ms,
             "linger_s": options.linger_s,
@@ -36,21 +40,23 @@ def save_options(options: Options, plan: Plan) -> str:
     )
 
 
-def restore_options(saved: Mapping[str, Any], options: Options) -> tuple[Options, Plan]:
+def restore_options(
+    saved: Mapping[str, Any], options: Options, note: ResumeNote | None
+) -> tuple[Options, Plan]:
     """Return ``options`` with all saved ones in their place, and the saved plan.
 
     Raises:
-        UserError: an older version saved none, or a secret is missing, which is never saved.
+        UserError: an older version saved none, or neither ``note`` nor ``options`` has the setup.
     """
     try:
-        user, jump, setup, agent_python = (_text(saved[name]) for name in _TEXTS)
+        user, jump, agent_python = (_text(saved[name]) for name in _TEXTS)
         config, demo, job = (saved[name] for name in ("ssh_config", "demo", "job"))
         allocation = saved["allocation"]
         options = options._replace(
             launcher=launcher(saved["launcher"]),
             user=user,
             jump=jump,
-            setup=_setup(setup, options.setup),
+            setup=_setup(note, options.setup) if saved["setup"] else None,
             agent_python=agent_python,
             nodes=None,
             job=None,
@@ -72,16 +78,15 @@ def restore_options(saved: Mapping[str, Any], options: Options) -> tuple[Options
     return options, plan
 
 
-def _setup(kept: str | None, given: str | None) -> str | None:
-    """Return the saved setup; one with a hidden secret is taken from today's settings."""
-    if kept is None or HIDDEN not in kept:
-        return kept
-    if given is None or redact([given])[0] != kept:
+def _setup(note: ResumeNote | None, given: str | None) -> str:
+    """Return the setup of the note, else of today's settings."""
+    kept = None if note is None else note.setup
+    if (setup := given if kept is None else kept) is None:
         raise UserError(
-            f"this recording's --setup has a secret that wasn't saved, {quote(kept)}; "
+            f"this recording was made with --setup, whose text isn't in it nor in {notes_folder()}; "
             "set it again as GSWARM_TUI_SETUP or in the config file."
         )
-    return given
+    return setup
 
 
 def _number(value: Any) -> int | None:

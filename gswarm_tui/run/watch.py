@@ -19,6 +19,7 @@ from gswarm_tui.common.quantities import plural
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
 from gswarm_tui.run.plan import Plan, require_terminal
+from gswarm_tui.run.resume_notes import remove_note
 from gswarm_tui.slurm import hosts
 from gswarm_tui.slurm.jobs import Slurm
 
@@ -72,10 +73,14 @@ async def watch(
     except (asyncio.CancelledError, KeyboardInterrupt):
         # A signal before the screen handles them.
         if recorder is not None:
-            recorder.close(hub.now() if chosen is None else None)
+            status = recorder.close(hub.now() if chosen is None else None)
+            if chosen is None and not status.error:
+                remove_note(uid)
         if not signals:
             raise
         return 128 + signals[0]
+    if ended.status is not None and not ended.status.error and not ended.holding:
+        remove_note(uid)
     return _print_result(hub, ended, app.return_code or 0, log, uid)
 
 

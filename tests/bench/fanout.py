@@ -130,7 +130,7 @@ def _servers(stack: ExitStack, folder: Path, nodes: int) -> tuple[Path, list[str
 def _parallel_ssh(config: Path, names: Sequence[str]) -> float:
     """Return the seconds of one OpenSSH client for each node, all at once, that import nvitop.
 
-    An agent imports pynvml instead, with which this takes three quarters of the time.
+    An agent imports nvitop only for old drivers; with pynvml instead, this takes three quarters of the time.
     """
     began = time.monotonic()
     clients = [

@@ -64,6 +64,7 @@ class ProbeProcess:
         lib: Path | None = None,
         scenario: Path | None = None,
         *,
+        nvitop: bool = True,
         start_s: float = 10,
     ) -> None:
         environment = {**os.environ, "GSWARM_STANDIN_SCENARIO": str(scenario or "/nonexistent")}
@@ -71,7 +72,7 @@ class ProbeProcess:
         if lib is not None:
             environment["LD_LIBRARY_PATH"] = str(lib)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(start_s)],
+            [sys.executable, "-m", __name__, "nvitop" if nvitop else "no-nvitop", str(start_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -144,7 +145,9 @@ class ProbeProcess:
 
 
 def _main() -> None:
-    probe = NodeProbe(start_s=float(sys.argv[1]))
+    if sys.argv[1] == "no-nvitop":
+        sys.modules["nvitop"] = None  # type: ignore[assignment]
+    probe = NodeProbe(start_s=float(sys.argv[2]))
     skipped = 0
     for line in sys.stdin:
         request, *arguments = line.split()

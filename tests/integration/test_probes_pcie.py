@@ -23,6 +23,7 @@ class IdlePoller(GpuPoller):
 
 def test_a_poller_can_be_closed_twice() -> None:
     poller = IdlePoller("idle", [])
+    poller.start()
     assert [poller.close(60), poller.close(60)] == [True, True]
 
 

@@ -7,7 +7,7 @@ import pwd
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,6 @@ from gswarm_agent.probes.processes import UNKNOWN, ProcessTable
 from gswarm_agent.wire import MAX_MESSAGE, encode
 from tests.cluster.standin import GpuProcess, Return, Scenario, build
 from tests.integration.probe_driver import NamedSamples, OnGpu, ProbeProcess
-from tests.integration.probe_stage import values
 
 SECOND = 1_000_000_000
 NOBODY = 4_194_303
@@ -45,8 +44,9 @@ def on_gpus(node: ProbeProcess) -> list[OnGpu]:
     return sorted(processes, key=lambda process: (process.gpu, process.pid))
 
 
+@pytest.mark.parametrize("nvitop", [False, True], ids=["nvml", "nvitop"])
 def test_processes_have_gpu_and_host_values(
-    standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes]
+    standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes], nvitop: bool
 ) -> None:
     scenario = Scenario.of("n", 3)
     scenario.gpus[0].processes = [
@@ -58,7 +58,7 @@ def test_processes_have_gpu_and_host_values(
         GpuProcess(worker.pid, used_mib=300, sm_percent=None, type="G"),
     ]
     scenario.write(tmp_path / "s")
-    with ProbeProcess(standin_lib, tmp_path / "s") as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
         assert "processes" not in node.facts().capabilities
         first, nobody, third = on_gpus(node)
 
@@ -88,7 +88,7 @@ def test_a_gpu_can_have_many_processes(standin_lib: Path, tmp_path: Path) -> Non
     pids = list(range(NOBODY - 60, NOBODY))
     scenario.gpus[0].processes = [GpuProcess(pid, used_mib=i, sm_percent=i) for i, pid in enumerate(pids)]
     scenario.write(tmp_path / "s")
-    with ProbeProcess(standin_lib, tmp_path / "s") as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
         processes = on_gpus(node)
     assert [(p.pid, p.row["gpu_memory_mib"], p.row["sm_pct"]) for p in processes] == [
         (pid, i, i) for i, pid in enumerate(pids)
@@ -104,7 +104,7 @@ def test_processes_are_read_every_other_second(standin_lib: Path, tmp_path: Path
             reads.append(reading)
         return len(reads) == 3
 
-    with ProbeProcess(standin_lib, tmp_path / "s") as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
         begun = node.read().begun
         node.until(third_read)
     assert reads[-1].ended - begun >= 2 * 1.9 * SECOND
@@ -116,12 +116,14 @@ def test_processes_are_read_every_other_second_on_slow_gpus(standin_lib: Path, t
     slow_s = 0.1
     scenario.gpus[0].delays_ms["nvmlDeviceGetPowerUsage"] = round(1000 * slow_s)
     scenario.write(tmp_path / "s")
-    with ProbeProcess(standin_lib, tmp_path / "s") as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
         has_processes = [node.read(skip_s=2 - slow_s).processes is not None for _ in range(6)]
     assert has_processes[2:] == [True] * 4
 
 
-def test_an_old_driver_gives_what_it_can_and_lists_no_processes(standin_lib: Path, tmp_path: Path) -> None:
+def test_processes_of_an_old_driver_come_through_nvitop(
+    standin_lib: Path, tmp_path: Path, worker: subprocess.Popen[bytes]
+) -> None:
     newest = ["Compute", "Graphics"]
     omit = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in newest]
     omit += [
@@ -131,17 +133,22 @@ def test_an_old_driver_gives_what_it_can_and_lists_no_processes(standin_lib: Pat
     ]
     lib = build(tmp_path / "lib", tmp_path, omit=omit)
     scenario = Scenario.of("n", 1, memory_used_mib=900, memory_reserved_mib=100, clock_reasons=4)
-    scenario.gpus[0].processes = [GpuProcess(os.getpid(), used_mib=800)]
+    scenario.gpus[0].processes = [GpuProcess(worker.pid, used_mib=800, sm_percent=50)]
     scenario.write(tmp_path / "s")
 
-    with ProbeProcess(lib, tmp_path / "s") as node:
+    with ProbeProcess(lib, tmp_path / "s", nvitop=True) as node:
         capabilities = node.facts().capabilities
         (row,) = node.read().gpus
-        assert on_gpus(node) == []
-    assert "driver is too old" in capabilities["processes"]
+        (process,) = on_gpus(node)
+    assert "processes" not in capabilities
+    assert (process.pid, process.row["gpu_memory_mib"], process.row["sm_pct"]) == (worker.pid, 800, 50)
     assert row is not None
     assert (row["clock_reasons"], row["mem_used_mib"], row["mem_temp_c"]) == (4, 1000, None)
     assert "driver is too old" in capabilities["mem_temp_c"]
+
+    with ProbeProcess(lib, tmp_path / "s", nvitop=False) as node:
+        assert "driver is too old" in node.facts().capabilities["processes"]
+        assert on_gpus(node) == []
 
 
 def test_a_gpu_without_a_process_list_is_in_the_capabilities(standin_lib: Path, tmp_path: Path) -> None:
@@ -152,12 +159,15 @@ def test_a_gpu_without_a_process_list_is_in_the_capabilities(standin_lib: Path, 
     }
     scenario.gpus[1].processes = [GpuProcess(os.getpid(), used_mib=1)]
     scenario.write(tmp_path / "s")
-    with ProbeProcess(standin_lib, tmp_path / "s") as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=False) as node:
         assert node.facts().capabilities["gpu0.processes"] == "not permitted to this user"
         assert [process.gpu for process in on_gpus(node)] == [1]
 
 
-def test_a_lost_gpu_doesn_t_stop_process_lists_of_the_others(standin_lib: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("nvitop", [False, True], ids=["nvml", "nvitop"])
+def test_a_lost_gpu_doesn_t_stop_process_lists_of_the_others(
+    standin_lib: Path, tmp_path: Path, nvitop: bool
+) -> None:
     scenario = Scenario.of("n", 2)
     for gpu in scenario.gpus:
         gpu.processes = [GpuProcess(os.getpid(), used_mib=1)]
@@ -166,34 +176,38 @@ def test_a_lost_gpu_doesn_t_stop_process_lists_of_the_others(standin_lib: Path, 
     def only_the_second(reading: NamedSamples) -> bool:
         return reading.processes is not None and [p.gpu for p in reading.processes] == [1]
 
-    with ProbeProcess(standin_lib, tmp_path / "s") as node:
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
         assert [process.gpu for process in on_gpus(node)] == [0, 1]
         scenario.gpus[0].lost = True
         scenario.write(tmp_path / "s")
         node.until(only_the_second)
 
 
-def test_a_hanging_process_list_stops_no_other_metric(standin_lib: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("nvitop", [False, True], ids=["nvml", "nvitop"])
+def test_a_hanging_process_list_doesn_t_stop_the_other_gpus(
+    standin_lib: Path, tmp_path: Path, nvitop: bool
+) -> None:
     scenario = Scenario.of("n", 3)
     for gpu in scenario.gpus:
         gpu.processes = [GpuProcess(os.getpid(), used_mib=1)]
     scenario.write(tmp_path / "s")
 
-    def all_are_listed(reading: NamedSamples) -> bool:
-        return reading.processes is not None and [p.gpu for p in reading.processes] == [0, 1, 2]
+    def on(*gpus: int) -> Callable[[NamedSamples], bool]:
+        return lambda reading: (
+            reading.processes is not None and [p.gpu for p in reading.processes] == list(gpus)
+        )
 
-    with ProbeProcess(standin_lib, tmp_path / "s") as node:
-        node.until(all_are_listed)
+    with ProbeProcess(standin_lib, tmp_path / "s", nvitop=nvitop) as node:
+        node.until(on(0, 1, 2))
         scenario.gpus[1].delays_ms["nvmlDeviceGetComputeRunningProcesses_v3"] = 4000
         scenario.write(tmp_path / "s")
-        reading = node.until(lambda reading: reading.notes)
+        reading = node.until(on(0, 2))
         assert [(note.kind, note.gpu) for note in reading.notes] == [("unmeasured", 1)]
-        assert reading.processes is None
-        assert values(reading, "temp_c") == [30, 30, 30]
         assert node.facts().capabilities["gpu1.processes"] == "the driver is slow or hangs"
+        node.until(on(0, 2))
         scenario.gpus[1].delays_ms = {}
         scenario.write(tmp_path / "s")
-        reading = node.until(all_are_listed)
+        reading = node.until(on(0, 1, 2))
         assert [(note.kind, note.gpu) for note in reading.notes] == [("measured", 1)]
         assert "gpu1.processes" not in node.facts().capabilities
 

