@@ -17,6 +17,7 @@ from tests.integration.test_store_errors import Writer, without_privileges
 from tests.unit.store_recording import INFO, query, record
 
 NOBODY = 65534
+WHY = "you may not enter its folder; name another file with --db"
 
 
 @pytest.fixture
@@ -71,6 +72,18 @@ def test_file_that_only_its_owner_can_read_names_the_owner(folder: Path, suffix:
         open_for_reading(path)
     sentence = f"{theirs} belongs to root and you have no permission to read it; ask for a copy"
     assert str(caught.value) == sentence
+
+
+@pytest.mark.root("be somebody else")
+def test_file_in_a_closed_folder_is_not_called_missing(folder: Path) -> None:
+    path = folder / "closed/run.duckdb"
+    path.parent.mkdir(mode=0o700)
+    record(path, [])
+    with without_privileges(), pytest.raises(StoreError) as caught:
+        open_for_reading(path)
+    with without_privileges():
+        assert refusal(path) == f"{path} can't be written: {WHY}"
+    assert str(caught.value) == f"{path} can't be read: {WHY}"
 
 
 @pytest.mark.parametrize("gone", [False, True])

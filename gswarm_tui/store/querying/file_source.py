@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -17,8 +18,9 @@ THREADS = 4
 
 def open_for_reading(path: Path) -> duckdb.DuckDBPyConnection:
     """Return a read-only connection to the file that never downloads extensions. Raises StoreError."""
-    if not path.exists():
-        raise StoreError(f"the file {path} doesn't exist")
+    with suppress(PermissionError):  # DuckDB reports it
+        if not path.exists():
+            raise StoreError(f"the file {path} doesn't exist")
     try:
         return duckdb.connect(str(path), read_only=True, config=NO_EXTENSIONS)
     except duckdb.Error as error:

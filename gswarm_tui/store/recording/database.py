@@ -110,13 +110,13 @@ class Database:
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         path = self.path
+        require_own(path)
         if not path.parent.is_dir():
             raise StoreError(
                 f"the folder {path.parent} doesn't exist; create it, or name another file with --db"
             )
         if path.is_fifo():  # DuckDB would wait for a writer forever
             raise StoreError(f"{path} is a pipe; name another file with --db")
-        require_own(path)
         connection = duckdb.connect(":memory:", config=_SETTINGS | self._spill_folder.settings())
         try:
             # An existing file keeps its version: DuckDB refuses to attach it with a lower one.

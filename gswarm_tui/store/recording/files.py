@@ -50,7 +50,7 @@ def is_own(path: Path) -> bool:
 
 
 def require_own(path: Path) -> None:
-    """Check that recording into ``path`` writes no file of another user and follows no dangling link.
+    """Check that a recording at ``path`` would be in no file of another user and behind no dangling link.
 
     Raises StoreError.
     """
@@ -65,6 +65,9 @@ def require_own(path: Path) -> None:
                     "doesn't exist; remove the link, or name another file with --db"
                 ) from None
             continue
+        except PermissionError:
+            sentence = f"{each} can't be written: you may not enter its folder; name another file with --db"
+            raise StoreError(sentence) from None
         except OSError:  # DuckDB reports it
             continue
         if stat.S_ISREG(found.st_mode) and found.st_uid != os.geteuid():
