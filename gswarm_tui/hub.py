@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from gswarm_agent.frame import INFO
+from gswarm_agent.frame import INFO, WARNING
 from gswarm_tui.fleet.events import (
     Event,
     EventLogged,
@@ -41,6 +41,10 @@ FLUSH_PHASE = 0.4
 ACK_EVERY_COMMITS = 3
 """For a node that keeps sending frames: an acknowledgement costs half as much as a frame. With a commit a
 second, it arrives well before the agent would write frames to its own disk."""
+LATE_FLUSH_S = 0.5
+"""A flush that comes later counts as a standstill of the head, which isn't the nodes' silence."""
+STANDSTILL_S = 5.0
+"""A longer standstill is logged as an event."""
 SLOW_COMMIT_S = 1.2
 """After commits further apart, each is acknowledged to all nodes, before agents write to their disks."""
 
@@ -179,8 +183,18 @@ class Hub:
             start_until = self.now() + START_S if len(self.links) <= FEW_NODES else -math.inf
             while True:
                 now = self.now()
-                await asyncio.sleep(next_flush(now, self.fleet.interval_s, start_until) - now)
+                due = next_flush(now, self.fleet.interval_s, start_until)
+                await asyncio.sleep(due - now)
+                self._check_standstill(self.now() - due)
                 self.flush()
+
+    def _check_standstill(self, late_s: float) -> None:
+        """Don't count the time in which the head itself was stopped or suspended as its nodes' silence."""
+        if late_s > LATE_FLUSH_S:
+            self.fleet.excuse_silence(late_s)
+        if late_s > STANDSTILL_S:
+            message = f"gswarm-tui itself stood still for {late_s:.0f} s: stopped, suspended, or without CPU"
+            self.publish(EventLogged(self.now(), "standstill", WARNING, message))
 
     async def _run_link(self, link: Link) -> None:
         """Run one link; an internal error loses only its node."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
+from bisect import bisect_right
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -49,6 +50,10 @@ from gswarm_tui.fleet.sessions import SessionBook
 from gswarm_tui.fleet.throttling import ThrottleWatch
 
 EVENTS_KEPT = 5000
+EVENTS_SLACK = 500
+"""So many more events wait before the oldest of the nodes with most events are dropped."""
+MAX_MESSAGE = 500
+"""Characters of the message of a node's event; agents send shorter ones."""
 BATCH_FRAMES = 128
 """Frames that are added to the history at once."""
 LATE_QUIET_S = 30.0
@@ -88,8 +93,9 @@ class Fleet:
         self.nodes: dict[str, NodeState] = {name: NodeState(name, interval_ms=interval_ms) for name in nodes}
         self.interval_ms = interval_ms
         self.sessions = SessionBook()
-        self.event_log: deque[EventLogged] = deque(maxlen=EVENTS_KEPT)
+        self.event_log: deque[EventLogged] = deque()
         self.logged_count = 0
+        self.thinned_count = 0
         self.energy_j = 0.0
         self._derive_events = derive_events
         self._allocation = allocation or {}
@@ -182,7 +188,31 @@ class Fleet:
     def _log(self, logged: list[EventLogged]) -> list[EventLogged]:
         self.event_log.extend(logged)
         self.logged_count += len(logged)
+        if len(self.event_log) > EVENTS_KEPT + EVENTS_SLACK:
+            self._thin_out()
         return logged
+
+    def _thin_out(self) -> None:
+        """Drop the oldest events of the nodes with most of them, so that no node buries another's."""
+        left = Counter(event.node for event in self.event_log)
+
+        def kept(most: int) -> int:
+            return sum(min(count, most) for count in left.values())
+
+        most = bisect_right(range(EVENTS_KEPT + 1), EVENTS_KEPT, key=kept) - 1
+        log = list(self.event_log)
+        self.event_log.clear()
+        for event in log:
+            if left[event.node] <= most:
+                self.event_log.append(event)
+            left[event.node] -= 1
+        self.thinned_count += 1
+
+    def excuse_silence(self, seconds: float) -> None:
+        """Make the newest samples count as newer: for so long, nothing could arrive here."""
+        for node in self.nodes.values():
+            if node.last_arrival is not None:
+                node.last_arrival += seconds
 
     def restore_sequences(self, lives: Iterable[tuple[str, str, int, int]]) -> None:
         """Restore a resumed recording's frames on disk: (node, life, last sequence, its time in ns)."""
@@ -430,4 +460,4 @@ def _same_gpus(one: Hello, other: Hello) -> bool:
 def _from_note(event: FrameArrived, hello: Hello, note: Note) -> EventLogged:
     gpu = None if note.gpu is None else hello.gpus[note.gpu].index
     at = event.ts if note.ts_ns is None else note.ts_ns / 1e9 - event.offset_s
-    return EventLogged(at, note.kind, note.severity, note.message, event.node, gpu, note.detail)
+    return EventLogged(at, note.kind, note.severity, note.message[:MAX_MESSAGE], event.node, gpu, note.detail)

@@ -80,18 +80,18 @@ async def test_mouse_wheel_stops_following() -> None:
 
 
 async def test_oldest_events_are_dropped_above_the_limit() -> None:
-    made = scene_with_events(5_100)
+    made = scene_with_events(5_501)
     app = app_on(made)
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("e")
         await pilot.pause()
         assert "5,000 events" in screen_text(app)
         await pilot.press("home")
-        assert line_with(app, "▸").endswith("thing 101")
-        log_events(made, 3)
+        assert line_with(app, "▸").endswith("thing 502")
+        log_events(made, 501)
         await pilot.pause()
         assert "5,000 events" in screen_text(app)
-        assert line_with(app, "▸").endswith("thing 104")
+        assert line_with(app, "▸").endswith("thing 1003")
 
 
 async def test_events_are_filtered_by_severity() -> None:

@@ -11,6 +11,7 @@ from gswarm_agent.frame import ERROR, INFO, TABLES, WARNING, GpuFacts, Hello, Ho
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
 from gswarm_tui.fleet.events import (
+    EventLogged,
     FrameArrived,
     FramesLost,
     LinkChanged,
@@ -469,3 +470,15 @@ def test_values_of_a_node_do_not_keep_those_of_others_in_memory() -> None:
     fleet = live()
     fleet.apply_frames([frame(seq, T0 + seq, gpu_row(util_pct=5), gpu_row()) for seq in range(1, 100)])
     assert fleet.nodes["gpu01"].gpus.base is None
+
+
+def test_events_of_one_node_bury_no_other_events() -> None:
+    fleet = live()
+    fleet.apply(EventLogged(T0, "mark", INFO, "epoch 1"))
+    notes = tuple(Note("xid", ERROR, f"{n} " + "x" * 4000) for n in range(1000))
+    for seq in range(1, 21):
+        fleet.apply(frame(seq, T0 + seq, gpu_row(), gpu_row(), notes=notes))
+    messages = [event.message for event in fleet.event_log]
+    assert "epoch 1" in messages
+    assert max(map(len, messages)) == 500
+    assert 5000 <= len(messages) <= 5500

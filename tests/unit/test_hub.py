@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -25,6 +26,7 @@ from gswarm_tui.fleet.events import (
     SessionStarted,
     SessionStopped,
 )
+from gswarm_tui.fleet.node import Standing
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import FEW_NODES, Hub, next_flush
 from gswarm_tui.link.link import Link
@@ -352,3 +354,31 @@ async def test_first_frames_of_few_nodes_are_flushed_sooner(
     assert max(later - at for at, later in pairwise([100.45, *first])) <= (0.25 if sooner else 1) + 1e-9
     assert len(first) == (10 if sooner else 2)
     assert [at for at in flushed if at > 104] == pytest.approx([104.4, 105.4])
+
+
+async def test_head_that_stood_still_says_so_and_calls_no_node_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    made = Hub(Fleet(["a", "b"]), clock=lambda: now)
+    made.publish(LinkChanged("a", now, Phase.LIVE))
+    made.publish(introduced("a"))
+    made.publish(replace(arrived(1, [gpu_row(), None], node="a"), at=now, ts=now))
+    made.flush()
+    made.fleet.event_log.clear()
+
+    async def stopped_while_asleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds + 36
+        monkeypatch.setattr(asyncio, "sleep", end)
+
+    async def end(_seconds: float) -> None:
+        raise RuntimeError("that is enough")
+
+    monkeypatch.setattr(asyncio, "sleep", stopped_while_asleep)
+    with pytest.raises(ExceptionGroup):
+        await made.run()
+    assert [(event.kind, event.node, event.message) for event in made.fleet.event_log] == [
+        ("standstill", None, "gswarm-tui itself stood still for 36 s: stopped, suspended, or without CPU")
+    ]
+    assert made.fleet.nodes["a"].standing(now) is Standing.LIVE

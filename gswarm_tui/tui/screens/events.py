@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.events import EventLogged
-from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.tui.actions import EVENTS, bindings_of
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import clean
@@ -71,7 +70,7 @@ class EventsScreen(ViewerScreen):
         super().__init__()
         self._rows: list[Row] = []
         self._times: list[float] = []
-        self._seen = 0
+        self._seen = self._thinned = 0
         self._hidden = 0
         self._least = INFO
         self._text = ""
@@ -86,9 +85,7 @@ class EventsScreen(ViewerScreen):
         """Append new events, and follow them if the cursor is on the last row."""
         table = self.query_one(TableView)
         following = table.at_end
-        self._take_new()
-        dropped = max(0, len(self._rows) - EVENTS_KEPT)
-        self._rows, self._times = self._rows[dropped:], self._times[dropped:]
+        dropped = self._take_new()
         table.show(list(self._rows))
         if following:
             table.move_to(len(self._rows) - 1)
@@ -101,8 +98,13 @@ class EventsScreen(ViewerScreen):
         """Read all events again."""
         self._rows, self._times, self._seen, self._hidden = [], [], 0, 0
 
-    def _take_new(self) -> None:
+    def _take_new(self) -> int:
+        """Add the new events; return how many rows were dropped for them."""
         fleet = self.fleet
+        before = len(self._rows)
+        if self._thinned != fleet.thinned_count:
+            self.reset()
+            self._thinned = fleet.thinned_count
         new = min(fleet.logged_count - self._seen, len(fleet.event_log))
         self._seen = fleet.logged_count
         zone = self.viewer.timezone
@@ -112,6 +114,7 @@ class EventsScreen(ViewerScreen):
                 self._times.append(event.at)
             else:
                 self._hidden += 1
+        return max(0, before - len(self._rows))
 
     def _fits(self, event: EventLogged) -> bool:
         if event.severity in SEVERITIES and SEVERITIES.index(event.severity) < SEVERITIES.index(self._least):
