@@ -307,6 +307,7 @@ class Decoder:
     """Decodes a stream, in pieces of any size, into messages; checks frames against their hello.
 
     ``started`` is set when the magic has been seen; ``noise`` is what came before it, for an error message.
+    ``size`` is the latest message's, unpacked, in bytes.
     """
 
     def __init__(self) -> None:
@@ -317,6 +318,7 @@ class Decoder:
         self.started = False
         self._frames: Optional[FrameReader] = None
         self.noise = b""
+        self.size = 0
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Return the messages that these bytes complete. Raises WireError at the first malformed one."""
@@ -345,6 +347,7 @@ class Decoder:
         return rest
 
     def _decode(self, packed: bytes) -> Message:
+        self.size = len(packed)
         # A part takes at least one byte, so a short message can't have too many.
         parts = _Parts() if len(packed) > MAX_PARTS else None
         try:

@@ -19,6 +19,8 @@ class Retry(enum.Enum):
     SOON = "soon"
     SLOWLY = "slowly"
     """Only a person can repair it: retry now and then."""
+    CUT_OFF = "cut off"
+    """It sent more than an agent can: retry after a pause that doubles each time."""
     NEVER = "never"
 
 

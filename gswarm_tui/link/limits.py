@@ -1,6 +1,7 @@
-"""Limits on what one node may send: unacknowledged frames, the frame rate, hellos and losses.
+"""Limits on what one node may send: unacknowledged frames, messages, rows, bytes and hellos.
 
-A node that sends without end must not take the head's memory or keep other nodes' frames away.
+A node that sends without end must not take the head's memory, disk or time. docs/reference/security.md lists
+the limits for users.
 """
 
 from __future__ import annotations
@@ -9,19 +10,41 @@ import asyncio
 from collections import defaultdict, deque
 from dataclasses import replace
 
-from gswarm_agent.frame import Hello
-from gswarm_agent.wire import Ping
+from gswarm_agent.frame import Frame, Hello
+from gswarm_agent.metrics import MIN_INTERVAL_MS
+from gswarm_agent.wire import Lost, Message, Ping
 from gswarm_agent.wire_payload import WireError
+from gswarm_tui.launch.base import LaunchError, Retry
 
 MAX_UNACKNOWLEDGED_BYTES = 192 * 1024 * 1024
 """Limit for all nodes together; a recorder queues more."""
-BURST_FRAMES = 100
-MAX_RATE = 5
-"""Multiple of the configured sampling rate."""
+MAX_UNACKNOWLEDGED_OF_NODE = 32 * 1024 * 1024
+"""The hub applies this many bytes of frames within about a second."""
+MIB = 1024 * 1024
+SPOOL_MIB, SPOOL_MEMORY_MIB = 256, 16
+"""The agent's defaults: frames that wait on a node's disk, and in its memory."""
 MAX_FORMER_LIVES = 64
 """Limit for one connection. Once their frames are on disk, the next connection no longer announces them."""
-MAX_HELLOS = 32
-MAX_LOSSES = 1000
+
+# In each interval an agent makes one frame, of at most 256 GPUs and 4,096 processes.
+MESSAGES, ROWS, BYTES = 10, 5_000, 1_000_000
+"""What a node may send on average in each interval; bytes are counted as they arrive and again unpacked."""
+MAX_INTERVAL_S = 1.0
+"""Longer intervals count as one second: replies to pings don't depend on the interval."""
+EVENT_ROWS = 4
+"""Rows for which one event of a node counts."""
+START_INTERVALS = 50
+"""What a node may send at the start, before any frame can wait on it."""
+MIN_FRAME_BYTES, MIN_ROW_BYTES = 128, 32
+"""A frame and a row take no less in a spool, which limits how many of them may come at once."""
+HELLO_BYTES, HELLO_BYTES_PER_S = 16 * MIB, 2_000
+"""The head keeps nodes, GPUs and agent runs for good: at once, and per second of the run."""
+MEMORY_OF_HELLO, MEMORY_OF_GPU = 2_000, 1_000
+
+
+def spool_bytes(spool_mib: int | None) -> int:
+    """Return how much may wait on a node; None is the agent's default."""
+    return (SPOOL_MEMORY_MIB + (spool_mib or SPOOL_MIB)) * MIB
 
 
 class Backlog:
@@ -64,53 +87,103 @@ class Backlog:
         await self._has_room.wait()
 
 
-class RateLimit:
-    """Detects an agent that sends more frames than it can have sampled since its link is live.
+class TokenBucket:
+    """Amount that may be used: ``left`` at time ``at``, growing by ``rate`` per second up to ``most``."""
 
-    Frames sampled before may arrive at any rate. ``start_ns`` is the node's time at the start, ``at`` the
-    head's in seconds.
+    def __init__(self, rate: float, most: float, left: float, at: float) -> None:
+        self._rate = rate
+        self._most = most
+        self._left = min(most, left)
+        self._since = at
+
+    def take(self, amount: float, at: float) -> bool:
+        """Use an amount at a time in seconds; return False if less was left."""
+        self._left -= amount
+        if self._left < 0:
+            self._refill(at)
+        return self._left >= 0
+
+    def set_rate(self, rate: float, at: float) -> None:
+        """Change the rate from now on."""
+        self._refill(at)
+        self._rate = rate
+
+    def _refill(self, at: float) -> None:
+        self._left = min(self._most, self._left + max(0.0, at - self._since) * self._rate)
+        self._since = at
+
+
+class Allowance:
+    """What one node may send during the whole run, however often it reconnects.
+
+    It grows while a node is out of reach, up to what a full spool of ``spool_bytes`` holds, so frames that
+    waited on a node may arrive at any rate. With ``resumed`` a full spool may wait already.
     """
 
-    def __init__(self, start_ns: int, at: float, interval_ms: int) -> None:
-        self._start_ns = start_ns
-        self._at = at
-        self._shortest_ms = interval_ms
-        self._frames = 0
+    def __init__(self, interval_ms: int, at: float, *, spool_bytes: int, resumed: bool = False) -> None:
+        fastest_s = MIN_INTERVAL_MS / 1000 if resumed else interval_ms / 1000
+        self._interval_s = min(MAX_INTERVAL_S, fastest_s)
 
-    def set_interval(self, interval_ms: int) -> None:
-        """Note a new sampling interval; the shortest one counts."""
-        self._shortest_ms = min(self._shortest_ms, interval_ms)
+        def bucket(each: int, most: int) -> TokenBucket:
+            return TokenBucket(each / self._interval_s, most, most if resumed else START_INTERVALS * each, at)
 
-    def check(self, ts_ns: int, at: float) -> str:
-        """Count a frame sampled at ``ts_ns`` that arrived ``at``; return the violation, mostly none."""
-        if ts_ns <= self._start_ns:
-            return ""
-        self._frames += 1
-        elapsed_s = max(0.0, at - self._at)
-        if self._frames <= BURST_FRAMES + MAX_RATE * 1000 * elapsed_s / self._shortest_ms:
-            return ""
-        expected = f"expected one every {self._shortest_ms / 1000:g} s"
-        return f"it sent {self._frames:,} frames within {elapsed_s:.0f} s, {expected}"
+        self._messages = bucket(MESSAGES, spool_bytes // MIN_FRAME_BYTES)
+        self._rows = bucket(ROWS, spool_bytes // MIN_ROW_BYTES)
+        self._bytes = bucket(BYTES, 2 * spool_bytes)
+        self._hellos = TokenBucket(HELLO_BYTES_PER_S, HELLO_BYTES, HELLO_BYTES, at)
+
+    def set_interval(self, interval_ms: int, at: float) -> None:
+        """Note a new sampling interval; the shortest one counts, as a node out of reach keeps it."""
+        self._interval_s = min(self._interval_s, interval_ms / 1000)
+        for bucket, each in (self._messages, MESSAGES), (self._rows, ROWS), (self._bytes, BYTES):
+            bucket.set_rate(each / self._interval_s, at)
+
+    def take_bytes(self, size: int, at: float) -> None:
+        """Count bytes that arrived. Raises LaunchError for too many."""
+        if not self._bytes.take(size, at):
+            raise self._exceeded(BYTES, "bytes")
+
+    def take(self, message: Message, size: int, at: float) -> None:
+        """Count a message of ``size`` bytes unpacked. Raises LaunchError for too much."""
+        self.take_bytes(size, at)
+        if not self._messages.take(1, at):
+            raise self._exceeded(MESSAGES, "messages")
+        if isinstance(message, Frame):
+            rows = 1 + message.gpus.count
+            if message.processes is not None:
+                rows += len(message.processes)
+            if message.notes:
+                rows += EVENT_ROWS * len(message.notes)
+            if not self._rows.take(rows, at):
+                raise self._exceeded(ROWS, "rows")
+        elif isinstance(message, Hello | Lost):
+            gpus = len(message.gpus) if isinstance(message, Hello) else 0
+            if not self._hellos.take(size + MEMORY_OF_HELLO + MEMORY_OF_GPU * gpus, at):
+                raise _cut_off("it announced too many agents, GPUs or losses")
+
+    def _exceeded(self, each: int, what: str) -> LaunchError:
+        return _cut_off(f"it sent too much: over {each / self._interval_s:,.0f} {what} per second on average")
+
+
+def _cut_off(reason: str) -> LaunchError:
+    return LaunchError(reason, "check the gswarm-agent process on that node", Retry.CUT_OFF)
 
 
 class HandshakeLimits:
-    """Checks one connection's hellos, losses and pongs.
+    """Checks one connection's hellos and pongs.
 
     An agent first announces its former lives, each once, then its present one, whose hello it may repeat.
-    ``add_hello`` and ``add_loss`` raise WireError for too many or contradictory messages.
+    ``add_hello`` raises WireError for too many former lives or contradictory hellos.
     """
 
     def __init__(self) -> None:
         self._lives: set[str] = set()
         self._hello: Hello | None = None
-        self._repeated_hellos = 0
-        self._losses = 0
         self._unanswered_pings = 1  # an agent with former lives answers the start with a pong
 
     def add_hello(self, hello: Hello, *, is_live: bool) -> None:
         """Check a hello; ``is_live`` if the present life has sent one already."""
         if is_live and self._hello is not None:
-            self._repeated_hellos += 1
             if not _same_agent(self._hello, hello):
                 raise WireError("its second hello describes another agent")
         elif hello.life in self._lives:
@@ -119,14 +192,6 @@ class HandshakeLimits:
         self._lives.add(hello.life)
         if len(self._lives) > MAX_FORMER_LIVES + 1:
             raise WireError(f"it announced more than {MAX_FORMER_LIVES} former lives")
-        if self._repeated_hellos > MAX_HELLOS:
-            raise WireError(f"it repeated its hello more than {MAX_HELLOS} times")
-
-    def add_loss(self) -> None:
-        """Count a report of lost frames."""
-        self._losses += 1
-        if self._losses > MAX_LOSSES:
-            raise WireError(f"it reported lost frames more than {MAX_LOSSES} times")
 
     def ping(self, now_ns: int) -> Ping:
         """Return a ping sent at a time (Unix nanoseconds)."""

@@ -41,10 +41,18 @@ from gswarm_tui.fleet.events import (
 )
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean
 from gswarm_tui.link.clock import NodeClock, TimedSample
-from gswarm_tui.link.limits import MAX_UNACKNOWLEDGED_BYTES, Backlog, HandshakeLimits, RateLimit
+from gswarm_tui.link.limits import (
+    MAX_UNACKNOWLEDGED_BYTES,
+    MAX_UNACKNOWLEDGED_OF_NODE,
+    Allowance,
+    Backlog,
+    HandshakeLimits,
+    spool_bytes,
+)
 
 MIN_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 60.0
+MAX_CUT_OFF_S = 3600.0
 RECONNECTS_PER_S = 125
 """Approximate rate at which the links of a fleet reconnect if all were lost at once."""
 CHECK_EVERY_S = 10.0
@@ -61,6 +69,10 @@ STOP_TIMEOUT_S = 12.0
 """A stopping agent waits ten seconds for the acknowledgement of its last frames."""
 MAX_PAUSE_S = 5.0
 """A full backlog pauses reading for no longer, so that the screen keeps updating when the disk is full."""
+SLICE_BYTES, SLICE_MESSAGES = 512 * 1024, 500
+"""After so much, other links and the screen get their turn: a packed chunk may hold 16 MiB of messages."""
+MIN_PROGRESS_BYTES = 4096
+"""So many bytes of an incomplete message show that a slow connection works; fewer don't."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +88,14 @@ class Backoff:
     """Exponential backoff with jitter: from 1 s to 60 s, a quarter shorter or longer.
 
     ``spread_s`` adds jitter, up to a minute in all, so that links lost at once don't reconnect at once.
+    After a node was cut off, the delay doubles each time during the run, from a minute to an hour.
     """
 
     def __init__(self, rng: random.Random, spread_s: float = 0.0) -> None:
         self._rng = rng
         self._spread_s = spread_s
         self._failures = 0
+        self._cut_offs = 0
 
     def reset(self) -> None:
         """Start from the shortest delay again."""
@@ -89,6 +103,10 @@ class Backoff:
 
     def next(self, retry: Retry) -> float:
         """Return the seconds to wait after one more failure."""
+        if retry is Retry.CUT_OFF:
+            plain = min(MAX_CUT_OFF_S, MAX_BACKOFF_S * 2**self._cut_offs)
+            self._cut_offs = min(self._cut_offs + 1, 10)
+            return self._rng.uniform(0.75 * plain, 1.25 * plain)
         slowly = retry is Retry.SLOWLY
         plain = MAX_BACKOFF_S if slowly else min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2**self._failures)
         self._failures = min(self._failures + 1, 10)
@@ -104,6 +122,8 @@ class Link:
     weren't acknowledged arrive, and are published, again.
 
     ``of_nodes`` is the number of nodes watched; each gets its share of ``MAX_UNACKNOWLEDGED_BYTES``.
+    A node keeps ``spool_mib`` of frames on its disk, None for the agent's default; those of a ``resumed``
+    recording may wait already.
     """
 
     def __init__(
@@ -114,6 +134,8 @@ class Link:
         publish: Callable[[Event], None],
         *,
         of_nodes: int = 1,
+        spool_mib: int | None = None,
+        resumed: bool = False,
         clocks: Clocks | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -123,8 +145,10 @@ class Link:
         self._publish = publish
         self._clocks = clocks or Clocks()
         self._backoff = Backoff(rng or random.Random(), of_nodes / RECONNECTS_PER_S)  # noqa: S311
-        self._backlog = Backlog(MAX_UNACKNOWLEDGED_BYTES // of_nodes)
-        self._rate_limit: RateLimit | None = None
+        self._backlog = Backlog(min(MAX_UNACKNOWLEDGED_OF_NODE, MAX_UNACKNOWLEDGED_BYTES // of_nodes))
+        self._allowance = Allowance(
+            interval_ms, self._clocks.wall(), spool_bytes=spool_bytes(spool_mib), resumed=resumed
+        )
         self._stopping = asyncio.Event()
         self._reconnecting: asyncio.Future[None] | None = None
         self._channel: Channel | None = None
@@ -136,6 +160,7 @@ class Link:
         self._limits = HandshakeLimits()
         self._ended_cleanly = self._said_bye = False
         self._received_at = 0.0
+        self._incomplete_bytes = 0
         self._live_at = 0.0
         self._job_ends: float | None = None
         self._job_changed = asyncio.Event()
@@ -175,8 +200,7 @@ class Link:
     def set_interval(self, interval_ms: int) -> None:
         """Change the sampling interval, also for later connections."""
         self._interval_ms = interval_ms
-        if self._rate_limit is not None:
-            self._rate_limit.set_interval(interval_ms)
+        self._allowance.set_interval(interval_ms, self._clocks.wall())
         self._send(SetInterval(interval_ms))
 
     def set_job_end(self, at: float) -> None:
@@ -245,7 +269,7 @@ class Link:
         channel = await self._launcher.join(self.node, {*self._on_disk, *self._received})
         self._channel, self._hello = channel, None
         self._clock.start_connection()
-        self._is_live, self._limits, self._rate_limit = False, HandshakeLimits(), None
+        self._is_live, self._limits = False, HandshakeLimits()
         self._backlog.clear()
         self._reconnecting = reconnecting = asyncio.get_running_loop().create_future()
         tasks = list(map(asyncio.create_task, (self._read(channel), self._ping())))
@@ -277,22 +301,27 @@ class Link:
 
         def receive(data: bytes) -> bool:
             nonlocal rest
-            self._received_at = self._clocks.monotonic()
+            self._allowance.take_bytes(len(data), self._clocks.wall())
+            self._incomplete_bytes += len(data)
             rest = decoder.feed(data)
-            return self._handle_all(rest)
+            interrupted = self._handle_all(rest, decoder)
+            if self._incomplete_bytes >= MIN_PROGRESS_BYTES:
+                self._note_progress()
+            return interrupted
 
         while await channel.for_each_chunk(receive):
             while not self._said_bye:
                 await self._pause()
-                if not self._handle_all(rest):
+                if not self._handle_all(rest, decoder):
                     break
             else:
                 return
         if not self._stopping.is_set():
             raise LaunchError(await channel.explain_end())
 
-    def _handle_all(self, messages: Iterator[Message]) -> bool:
-        """Handle messages until the agent's bye or a full backlog; return whether one of these came."""
+    def _handle_all(self, messages: Iterator[Message], decoder: Decoder) -> bool:
+        """Handle messages until the agent's bye, a full backlog or the end of a slice; return if one came."""
+        left = SLICE_BYTES
         for message in messages:
             if isinstance(message, Bye):
                 # With another reason only this connection ends.
@@ -302,13 +331,25 @@ class Link:
                     raise LaunchError(clean(message.reason), retry=_retry(message.reason))
                 self._said_bye = True
                 return True
-            self._handle(message)
-            if self._backlog.is_full and not self._stopping.is_set():
+            at = self._clocks.wall()
+            self._allowance.take(message, decoder.size, at)
+            self._handle(message, at)
+            left -= decoder.size + SLICE_BYTES // SLICE_MESSAGES
+            if left < 0 or self._backlog.is_full:
+                self._note_progress()
                 return True
+        if left < SLICE_BYTES:
+            self._note_progress()
         return False
 
+    def _note_progress(self) -> None:
+        self._received_at, self._incomplete_bytes = self._clocks.monotonic(), 0
+
     async def _pause(self) -> None:
-        """Wait for acknowledgements, but no longer than ``MAX_PAUSE_S``."""
+        """Let others have their turn; wait for acknowledgements, but no longer than ``MAX_PAUSE_S``."""
+        if not self._backlog.is_full:
+            await asyncio.sleep(0)
+            return
         has_room = asyncio.create_task(self._backlog.wait_for_room())
         waits = has_room, asyncio.ensure_future(self._clocks.sleep(MAX_PAUSE_S))
         try:
@@ -317,11 +358,11 @@ class Link:
             await _end(*waits)
         if self._backlog.is_full:
             self._backlog.clear()
-        self._received_at = self._clocks.monotonic()
+        self._note_progress()
 
     async def _ping(self) -> None:
         """Ping the agent now and then; raise LaunchError when it has been idle for too long."""
-        self._received_at = self._clocks.monotonic()
+        self._note_progress()
         checks = 0
         while True:
             timeout = max(IDLE_TIMEOUT_S, IDLE_TIMEOUT_INTERVALS * self._interval_ms / 1000)
@@ -329,24 +370,26 @@ class Link:
             now = self._clocks.monotonic()
             idle = now - self._received_at
             if idle >= timeout:
-                raise LaunchError(f"no data for {idle:.0f} s")
+                what = "complete message" if self._incomplete_bytes else "data"
+                raise LaunchError(f"no {what} for {idle:.0f} s")
             if self._hello is not None:
                 if idle >= SILENT_S or not self._clock.is_precise or checks % PING_PRECISE_CLOCK_EVERY == 0:
                     self._send(self._limits.ping(self._wall_ns()))
                 checks += 1
-                if now - self._live_at >= MAX_BACKOFF_S:
+                if self._is_live and now - self._live_at >= MAX_BACKOFF_S:
                     self._backoff.reset()
             pause = CHECK_NEW_EVERY_S if self._hello is None else CHECK_EVERY_S
-            await self._clocks.sleep(max(1.0, min(pause, timeout - idle)))
+            pause = max(1.0, min(pause, timeout - idle))
+            await self._clocks.sleep(pause)
+            # While the head itself stood still, nothing could arrive here.
+            woke = self._clocks.monotonic()
+            self._received_at = min(woke, self._received_at + max(0.0, woke - now - pause))
 
-    def _handle(self, message: Message) -> None:
-        at = self._clocks.wall()
+    def _handle(self, message: Message, at: float) -> None:
         if isinstance(message, Frame):
             if self._hello is not None:
                 life = self._hello.life
                 self._received[life] = max(message.seq, self._received.get(life, 0))
-                if self._rate_limit is not None and (reason := self._rate_limit.check(message.ts_ns, at)):
-                    raise LaunchError(reason, "check the gswarm-agent process on that node", Retry.SLOWLY)
                 ts, offset_s = self._clock.timestamp(life, message.ts_ns, message.late_ms)
                 arrived = FrameArrived(self.node, at, ts, life, message, offset_s)
                 self._backlog.add(life, message.seq, weight(arrived))
@@ -367,7 +410,6 @@ class Link:
                 self._publish(LinkMeasured(self.node, at, *measurement))
 
     def _handle_loss(self, lost: Lost, at: float) -> None:
-        self._limits.add_loss()
         self._received[lost.life] = max(lost.seq, self._received.get(lost.life, 0))
         ts = lost.ts_ns / 1e9 - self._clock.offset_of(lost.life)
         self._publish(FramesLost(self.node, at, ts, lost.life, lost.seq, lost.reason))
@@ -376,7 +418,6 @@ class Link:
         self._is_live, self._ended_cleanly = True, False
         self._live_at = self._clocks.monotonic()
         if hello.clock is not None:
-            self._rate_limit = RateLimit(hello.clock.answered, at, self._interval_ms)
             self._publish(LinkMeasured(self.node, at, *self._clock.start_life(hello.life, hello.clock, at)))
         self._publish_phase(Phase.LIVE)
 

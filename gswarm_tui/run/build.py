@@ -189,13 +189,20 @@ def add_links(hub: Hub, launcher: Launcher, options: Options, recorder: Recorder
     """Add a link for each node of the fleet, with the frames that are on disk already."""
     from gswarm_tui.link.link import Clocks, Link
 
-    clocks, interval_ms = Clocks(wall=hub.now), options.interval_ms
-    of_nodes = len(hub.fleet.nodes)
+    resumed = None if recorder is None else recorder.resumed
     for node in hub.fleet.nodes:
-        link = Link(node, launcher, interval_ms, hub.publish, of_nodes=of_nodes, clocks=clocks)
-        hub.links[node] = link
-    if recorder is not None and recorder.resumed is not None:
-        for life in recorder.resumed.lives:
+        hub.links[node] = Link(
+            node,
+            launcher,
+            options.interval_ms,
+            hub.publish,
+            of_nodes=len(hub.fleet.nodes),
+            spool_mib=options.spool_mib,
+            resumed=resumed is not None,
+            clocks=Clocks(wall=hub.now),
+        )
+    if resumed is not None:
+        for life in resumed.lives:
             if life.node in hub.links:
                 last = None if life.at is None else (life.ts_ns, life.at)
                 hub.links[life.node].resume(life.life, life.seq, life.offset_s, life.round_trip_s, last)

@@ -78,11 +78,12 @@ class ManualClock:
         end = self.passed + seconds
         await settle()
         while self.sleepers and self.sleepers[0][0] <= end:
-            self.passed, _, waiting = heapq.heappop(self.sleepers)
+            due, _, waiting = heapq.heappop(self.sleepers)
+            self.passed = max(self.passed, due)
             if not waiting.done():
                 waiting.set_result(None)
             await settle()
-        self.passed = end
+        self.passed = max(self.passed, end)
 
 
 async def settle() -> None:
@@ -153,12 +154,18 @@ class FakeLauncher(Launcher):
 class LinkTest:
     """A link with a fake launcher and clock, and the events that it published."""
 
-    def __init__(self, *outcomes: FakeAgent | LaunchError) -> None:
+    def __init__(self, *outcomes: FakeAgent | LaunchError, resumed: bool = False) -> None:
         self.clock = ManualClock()
         self.launcher = FakeLauncher(*outcomes)
         self.events: list[Event] = []
         self.link = Link(
-            "gpu01", self.launcher, 1000, self.events.append, clocks=self.clock.clocks, rng=random.Random(1)
+            "gpu01",
+            self.launcher,
+            1000,
+            self.events.append,
+            resumed=resumed,
+            clocks=self.clock.clocks,
+            rng=random.Random(1),
         )
 
     def phases(self) -> list[Phase]:
@@ -172,8 +179,8 @@ class LinkTest:
 
 
 @asynccontextmanager
-async def running_link(*outcomes: FakeAgent | LaunchError) -> AsyncIterator[LinkTest]:
-    made = LinkTest(*outcomes)
+async def running_link(*outcomes: FakeAgent | LaunchError, resumed: bool = False) -> AsyncIterator[LinkTest]:
+    made = LinkTest(*outcomes, resumed=resumed)
     running = asyncio.create_task(made.link.run())
     try:
         await settle()
@@ -537,10 +544,6 @@ async def test_link_retries_slowly_after_another_head_took_over() -> None:
         ([FORMER, replace(HELLO, life=FORMER.life)], "it announced one life twice"),
         ([FORMER, HELLO, FORMER], "its second hello describes another agent"),
         ([replace(FORMER, life=f"{n}") for n in range(66)], "it announced more than 64 former lives"),
-        (
-            [HELLO, *[replace(HELLO, interval_ms=n) for n in range(1, 35)]],
-            "it repeated its hello more than 32 times",
-        ),
     ],
 )
 async def test_node_with_contradictory_hellos_loses_its_link(hellos: list[Hello], reason: str) -> None:
@@ -762,14 +765,3 @@ async def test_unrequested_pongs_are_ignored() -> None:
         await settle()
         assert len(test.of(FrameArrived)) == 1
         assert 0 < len(test.of(LinkMeasured)) < 10
-
-
-async def test_link_disconnects_an_agent_that_reports_endless_losses() -> None:
-    agent = FakeAgent()
-    async with running_link(agent) as test:
-        agent.greet()
-        agent.send(*(Lost(f"life{n}", 1, 1, "x") for n in range(1_001)))
-        await settle()
-        assert test.last_change().reason == (
-            "the agent sent an invalid message: it reported lost frames more than 1000 times"
-        )

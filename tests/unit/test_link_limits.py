@@ -9,7 +9,8 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import asyncssh
@@ -17,9 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gswarm_agent.frame import TABLES, Frame
-from gswarm_agent.wire import MAGIC, encode
-from gswarm_tui.fleet.events import FrameArrived, Phase, RecorderStatus, weight
+from gswarm_agent.frame import TABLES, Frame, Note, ProcessSample
+from gswarm_agent.metrics import PROCESS_COLUMNS
+from gswarm_agent.wire import MAGIC, Message, Packer, Pong, encode
+from gswarm_tui.fleet.events import FrameArrived, LinkChanged, Phase, RecorderStatus, weight
 from gswarm_tui.fleet.state import Fleet
 from gswarm_tui.hub import Hub
 from gswarm_tui.launch.base import Launcher, LaunchError, Retry
@@ -28,12 +30,13 @@ from gswarm_tui.launch.srun import STEPS_AT_ONCE, SrunLauncher
 from gswarm_tui.launch.ssh import SshLauncher, SshSettings
 from gswarm_tui.launch.ssh.launcher import HANDSHAKES_AT_ONCE
 from gswarm_tui.link import link
-from gswarm_tui.link.limits import Backlog
+from gswarm_tui.link.limits import Allowance, Backlog, spool_bytes
 from gswarm_tui.link.link import Backoff, Link
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, gpu_row, hello, host_row, query
 from tests.unit.test_link import (
     BEGIN,
+    FORMER,
     FRAME,
     NOW,
     SECOND_NS,
@@ -245,34 +248,169 @@ def test_acknowledgement_frees_only_its_own_life() -> None:
     assert full == [False, True, True, False]
 
 
-async def test_agent_above_the_rate_limit_loses_its_link() -> None:
+@dataclass(frozen=True)
+class Honest:
+    """What an honest node samples in each interval, and how long each cut of its connection takes."""
+
+    interval_ms: int
+    gpus: int
+    processes: int
+    command: str
+    cuts_s: tuple[int, ...]
+
+    def frame(self) -> Frame:
+        unmeasured = (None,) * len(PROCESS_COLUMNS)
+        processes = [
+            ProcessSample(n % self.gpus, 1000 + n, "alice", self.command, n, n, unmeasured)
+            for n in range(self.processes)
+        ]
+        rows = [gpu_row(util_pct=50)] * self.gpus
+        return TABLES.frame(
+            1, NOW.sent, 0.0, 0, gpus=rows, host=host_row(cpu_pct=1), processes=processes or None
+        )
+
+
+SHORT_CUTS, DAY = (5, 60, 1, 1, 600), 86_400
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        Honest(1000, 8, 8, "python train.py", (*SHORT_CUTS, DAY, *SHORT_CUTS)),
+        Honest(100, 16, 32, "python train.py --config large.yaml", (*SHORT_CUTS, 3600)),
+        Honest(100, 16, 600, "python -m torch.distributed.run " * 8, (*SHORT_CUTS, 120)),
+        Honest(1000, 8, 4000, "python train.py " * 8, (*SHORT_CUTS, 600)),
+        Honest(60_000, 8, 8, "python train.py", (*SHORT_CUTS, DAY)),
+    ],
+)
+def test_no_limit_is_reached_by_an_honest_node_that_delivers_its_spool_at_once(node: Honest) -> None:
+    """After each cut come all frames that waited, those of the last five seconds twice, then ten seconds."""
+    spool, at = spool_bytes(None), BEGIN
+    allowance = Allowance(node.interval_ms, at, spool_bytes=spool)
+    introduction, frame = replace(hello(gpus=node.gpus), clock=NOW), node.frame()
+    size, interval_s = len(encode(frame)), node.interval_ms / 1000
+
+    def send(message: Message, length: int) -> None:
+        allowance.take_bytes(length // 2, at)
+        allowance.take(message, length, at)
+
+    for cut_s in (0, *node.cuts_s):
+        at += cut_s
+        send(introduction, len(encode(introduction)))
+        for _ in range(int(min(cut_s / interval_s, spool / size) + min(cut_s, 5) / interval_s)):
+            send(frame, size)
+        for _ in range(round(10 / interval_s)):
+            at += interval_s
+            send(frame, size)
+            send(Pong(NOW), 50)
+
+
+def test_pauses_of_a_node_that_was_cut_off_double_up_to_an_hour() -> None:
+    backoff = Backoff(random.Random(1))
+    for plain in [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]:
+        assert 0.75 * plain <= backoff.next(Retry.CUT_OFF) <= 1.25 * plain
+        backoff.reset()
+
+
+async def test_node_above_the_limit_is_cut_off_again_after_a_reconnect() -> None:
+    agents = FakeAgent(), FakeAgent()
+    async with running_link(*agents) as test:
+        for agent in agents:
+            while test.last_change().phase is not Phase.CONNECTING:
+                await test.clock.advance(1)
+            agent.greet()
+            agent.send(*frames(1, 2000))
+            while test.last_change().phase is not Phase.LOST:
+                await settle()
+        lost = [event for event in test.of(LinkChanged) if event.phase is Phase.LOST]
+        assert len(seqs(test)) < 2000
+    assert {event.reason for event in lost} == {"it sent too much: over 10 messages per second on average"}
+    pauses = [event.retry_at - event.at for event in lost if event.retry_at is not None]
+    assert [pause >= least for pause, least in zip(pauses, (45, 90), strict=True)] == [True, True]
+
+
+async def test_frames_of_a_cut_of_hours_may_arrive_at_once() -> None:
+    agent, late = FakeAgent(), FakeAgent()
+    async with running_link(agent, *[LaunchError("no route to host") for _ in range(300)], late) as test:
+        agent.greet()
+        await settle()
+        agent.outgoing.put_nowait(b"")
+        while not late.received:
+            await test.clock.advance(10)
+        hours = test.clock.passed / 3600
+        late.greet()
+        late.send(*frames(1, round(test.clock.passed), since_s=0, every_s=1))
+        while len(seqs(test)) < round(test.clock.passed):
+            await settle()
+            assert test.phases()[-1] is Phase.LIVE
+    assert hours > 4
+
+
+async def test_messages_of_one_packed_chunk_leave_other_tasks_their_turn() -> None:
+    agent, turns = FakeAgent(), list[int]()
+    async with running_link(agent, resumed=True) as test:
+        agent.greet()
+        await settle()
+        agent.outgoing.put_nowait(Packer().pack(b"".join(map(encode, frames(1, 5000)))))
+        while len(seqs(test)) < 5000:
+            turns.append(len(seqs(test)))
+            await asyncio.sleep(0)
+    assert max(later - turn for turn, later in pairwise([*turns, 5000])) <= 2 * link.SLICE_MESSAGES
+
+
+async def test_head_that_stood_still_takes_no_link_down() -> None:
     agent = FakeAgent()
     async with running_link(agent) as test:
         agent.greet()
+        await settle()
+        test.clock.passed += 36  # stopped: nothing runs meanwhile
         await test.clock.advance(10)
-        agent.send(*frames(1, 1000, since_s=0, every_s=0.001))
-        await settle()
-        assert len(seqs(test)) == 150
-        lost = test.last_change()
-        assert lost.phase is Phase.LOST
-        assert lost.reason == "it sent 151 frames within 10 s, expected one every 1 s"
-        assert lost.retry_at is not None
-        assert lost.retry_at - lost.at >= 45
+        agent.send(FRAME)
+        await test.clock.advance(10)
+        assert test.phases() == [Phase.CONNECTING, Phase.LIVE]
+        await test.clock.advance(20)
+    assert [one.reason for one in test.of(LinkChanged) if one.phase is Phase.LOST] == ["no data for 15 s"]
 
 
-async def test_rate_limit_ignores_spooled_frames_and_the_heads_sleep() -> None:
+async def test_node_that_dribbles_bytes_is_silent() -> None:
     agent = FakeAgent()
     async with running_link(agent) as test:
         agent.greet()
-        agent.send(*frames(1, 5000))
         await settle()
-        test.link.set_interval(100)
-        test.link.set_interval(5000)
-        test.clock.passed += 600  # asleep: time passes, and nothing is done in it
-        agent.send(*frames(5001, 6000, since_s=-500))
+        for byte in encode(replace(FRAME, seq=2))[:30]:
+            agent.outgoing.put_nowait(bytes([byte]))
+            await test.clock.advance(1)
+        lost = test.of(LinkChanged)[2]
+    assert (lost.phase, lost.reason) == (Phase.LOST, "no complete message for 15 s")
+
+
+async def test_large_message_over_a_slow_connection_arrives() -> None:
+    agent, note = FakeAgent(), Note("mark", "info", "x", detail="y" * 4000)
+    large = encode(replace(FRAME, seq=2, notes=(note,) * 20))
+    async with running_link(agent) as test:
+        agent.greet()
         await settle()
-        assert len(seqs(test)) == 11_000
-        assert test.phases()[-1] is Phase.LIVE
+        for at in range(0, len(large), 1000):
+            agent.outgoing.put_nowait(large[at : at + 1000])
+            await test.clock.advance(1)
+        assert (len(large) > 80_000, seqs(test)) == (True, [2])
+
+
+async def test_failures_before_the_live_phase_lengthen_the_pauses() -> None:
+    """Each agent sends a former life's hello, is connected for more than a minute, and ends."""
+    agents = [FakeAgent() for _ in range(5)]
+    async with running_link(*agents) as test:
+        for agent in agents:
+            agent.greet(FORMER)
+            for _ in range(7):
+                await test.clock.advance(10)
+                agent.send(FRAME)
+            agent.outgoing.put_nowait(b"")
+            await settle()
+            await test.clock.advance(25)
+        lost = [event for event in test.of(LinkChanged) if event.phase is Phase.LOST]
+    pauses = [event.retry_at - event.at for event in lost if event.retry_at is not None]
+    assert pauses[4] > 10
 
 
 class Flooding(FakeAgent):
@@ -336,7 +474,7 @@ async def test_flooding_node_costs_no_other_nodes_frames(
     flood, calm = Flooding(2000), FakeAgent()
     launcher = FakeFleet({"flood": flood, "calm": calm})
     for node in hub.fleet.nodes:
-        hub.links[node] = Link(node, launcher, 100, hub.publish, of_nodes=2)
+        hub.links[node] = Link(node, launcher, 100, hub.publish, of_nodes=2, resumed=True)
     running = asyncio.create_task(hub.run())
     try:
         calm.greet(replace(hello("calm", gpus=1), clock=NOW))
