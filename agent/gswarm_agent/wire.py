@@ -246,6 +246,8 @@ class Unpacker:
             raise WireError("a packed chunk is damaged") from None
         if len(unpacked) > most or self._inflate.unconsumed_tail:
             raise WireError("a packed chunk holds more than allowed")
+        if not unpacked:
+            raise WireError("a packed chunk is empty")
         if self._inflate.eof:
             raise WireError("a packed chunk ends the stream")
         return unpacked

@@ -33,7 +33,7 @@ MAX_INTERVAL_S = 1.0
 """Longer intervals count as one second: replies to pings don't depend on the interval."""
 EVENT_ROWS = 4
 """Rows for which one event of a node counts."""
-START_INTERVALS = 50
+START_INTERVALS = 20
 """What a node may send at the start, before any frame can wait on it."""
 MIN_FRAME_BYTES, MIN_ROW_BYTES = 128, 32
 """A frame and a row take no less in a spool, which limits how many of them may come at once."""

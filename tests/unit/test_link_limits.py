@@ -190,7 +190,7 @@ async def test_link_stops_reading_at_the_high_water_mark() -> None:
 @pytest.mark.usefixtures("ten")
 async def test_link_without_acknowledgements_reads_on_every_5_s_and_stays_live() -> None:
     agent = FakeAgent()
-    async with running_link(agent) as test:
+    async with running_link(agent, resumed=True) as test:
         agent.greet()
         agent.send(*frames(1, 300))
         await settle()

@@ -1,0 +1,149 @@
+"""A real head, a node with an agent, and a node whose sshd runs an attack instead of the agent."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration import sshd
+from tests.integration.heads import eventually, head, nothing_left, rows
+from tests.terminal import InTerminal
+from tests.unit.store_recording import query
+
+REPOSITORY = Path(__file__).parents[2]
+QUIT_S = 12.0
+STOPPED_S = 18.0
+"""Longer than the 15 s after which a node without data is lost."""
+
+pytestmark = pytest.mark.skipif(sshd.SSHD is None, reason="no sshd on this machine")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home folder, for the head and for what sshd starts."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return home
+
+
+@contextmanager
+def cluster(folder: Path, attacks: dict[str, str]) -> Iterator[Path]:
+    """Run an sshd for each node, which runs the node's attack if it has one; yield a client configuration."""
+    lines, known = list[str](), folder / "known_hosts"
+    with ExitStack() as servers:
+        for node, attack in attacks.items():
+            command = f"cd {REPOSITORY} && exec {sys.executable} -m tests.security.hostile_node {attack}"
+            (folder / node).mkdir()
+            forced = {"ForceCommand": command} if attack else {}
+            server = servers.enter_context(sshd.running(folder / node, 0, **forced))
+            server.trust()
+            with known.open("a") as file:
+                file.write(server.known_hosts.read_text())
+            lines += [f"Host {node}", f"  Port {server.port}", f"  IdentityFile {server.user_key}"]
+        lines += ["Host *", "  HostName 127.0.0.1", f"  User {getpass.getuser()}", "  IdentityAgent none"]
+        config = folder / "ssh_config"
+        config.write_text("\n".join([*lines, f"  UserKnownHostsFile {known}"]) + "\n")
+        yield config
+
+
+@contextmanager
+def watching(folder: Path, attacks: dict[str, str]) -> Iterator[tuple[InTerminal, Path]]:
+    """Run a head on these nodes at five frames a second; yield its terminal and its recording."""
+    path = folder / "run.duckdb"
+    with cluster(folder, attacks) as config, nothing_left(path):
+        words = ["--nodes", ",".join(attacks), "--ssh-config", str(config), "--interval", "0.2"]
+        with head(*words, "--db", str(path)) as running:
+            yield running, path
+
+
+def stop(running: InTerminal) -> float:
+    """End a head; return the seconds that this took."""
+    began = time.monotonic()
+    running.end()
+    return time.monotonic() - began
+
+
+def frames_of(path: Path, node: str) -> int:
+    """Return how many frames of a node are in a running recording, as `gswarm-tui sql` reports it."""
+    sql = f"SELECT sum(frames) FROM links JOIN nodes USING (node_id) WHERE node = '{node}'"
+    command = [sys.executable, "-m", "gswarm_tui", "sql", sql, "--db", str(path), "--format", "csv"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stdout.splitlines()[1])
+
+
+def no_frame_is_missing(path: Path, node: str) -> bool:
+    """Return whether a node's frames are on disk, all of them."""
+    links = "links JOIN nodes USING (node_id)"
+    return query(path, f"SELECT sum(frames) > 10, sum(lost_frames) FROM {links} WHERE node = '{node}'") == [
+        (True, 0)
+    ]
+
+
+TOO_MUCH = "it sent too much"
+
+
+@pytest.mark.parametrize(
+    ("attack", "reason"),
+    [
+        ("backdated", TOO_MUCH),
+        ("lives", "it announced too many agents"),
+        ("events", TOO_MUCH),
+        ("replies", TOO_MUCH),
+        ("empty_chunks", "a packed chunk is empty"),
+        ("dribble", "no complete message"),
+    ],
+)
+def test_attack_is_named_and_cut_off(tmp_path: Path, home: Path, attack: str, reason: str) -> None:
+    with watching(tmp_path, {"gpu01": "", "gpu66": attack}) as (running, path):
+        running.wait_for(reason)
+        before = frames_of(path, "gpu01")
+        eventually(lambda: frames_of(path, "gpu01") > before + 10, "frames of the other node")
+        assert reason in running.screen()
+        assert stop(running) < QUIT_S
+        assert no_frame_is_missing(path, "gpu01")
+        ((lost,),) = query(
+            path,
+            "SELECT count(*) FROM events JOIN nodes USING (node_id) "
+            f"WHERE kind = 'link_lost' AND node = 'gpu66' AND message LIKE '%{reason}%'",
+        )
+        assert lost == 1
+        assert query(path, "SELECT count(*) < 5000 FROM events") == [(True,)]
+        assert query(path, "SELECT count(*) < 20000 FROM host_samples") == [(True,)]
+        assert query(path, "SELECT count(*) < 70 * 256 FROM gpus") == [(True,)]
+        assert query(path, "SELECT max(length(message)) <= 500 FROM events") == [(True,)]
+
+
+def test_flood_while_the_head_ends_does_not_delay_the_end(tmp_path: Path, home: Path) -> None:
+    with watching(tmp_path, {"gpu01": "", "gpu66": "when_stopped"}) as (running, path):
+        eventually(lambda: rows(running) > 50, "rows")
+        assert stop(running) < QUIT_S
+        assert no_frame_is_missing(path, "gpu01")
+        assert query(path, "SELECT count(*) < 20000 FROM host_samples") == [(True,)]
+
+
+def test_head_that_was_stopped_blames_no_node(tmp_path: Path, home: Path) -> None:
+    with watching(tmp_path, {"gpu01": "", "gpu02": ""}) as (running, path):
+        eventually(lambda: rows(running) > 50, "rows")
+        os.kill(running.pid, signal.SIGSTOP)
+        time.sleep(STOPPED_S)  # the fault itself: nothing can be waited for meanwhile
+        os.kill(running.pid, signal.SIGCONT)
+        running.wait_for("gswarm-tui itself stood still for")
+        shown = rows(running)
+        eventually(lambda: rows(running) > shown + 100, "rows after the standstill")
+        stop(running)
+        kinds = dict(query(path, "SELECT kind, count(*) FROM events GROUP BY kind"))
+        assert kinds["standstill"] == 1
+        assert not kinds.keys() & {"link_lost", "stale", "unhealthy", "gap"}
+        assert no_frame_is_missing(path, "gpu01")
+        assert no_frame_is_missing(path, "gpu02")
