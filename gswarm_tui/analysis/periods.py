@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gswarm_tui.common.errors import UserError, nearest, printable, quote
-from gswarm_tui.store.querying.results import QueryError, QuerySource
+from gswarm_tui.common.errors import UserError, nearest, quote
+from gswarm_tui.store.querying.results import QuerySource
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,7 @@ def find_period(source: QuerySource, wanted: str = "") -> Period:
 
 def _load(source: QuerySource) -> list[Period]:
     """Return all sessions, then all recordings."""
-    try:
-        return [Period(**row) for row in source.query(_PERIODS).dicts()]
-    except QueryError as error:
-        tables = {name for (name,) in source.query("SELECT table_name FROM duckdb_tables()").rows()}
-        if {"recordings", "sessions", "nodes", "gpus", "gpu_samples", "host_samples"} <= tables:
-            raise
-        words = f"{printable(str(source.path))} isn't a recording of gswarm-tui; name one with --db."
-        raise UserError(words) from error
+    return [Period(**row) for row in source.query(_PERIODS).dicts()]
 
 
 def _unknown(source: QuerySource, wanted: str, sessions: Sequence[Period]) -> str:

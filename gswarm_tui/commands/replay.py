@@ -93,9 +93,7 @@ def open_player(source: FileSource, session: str) -> tuple[Player, str]:
     from gswarm_tui.playback.player import Player
     from gswarm_tui.playback.playhead import Playhead
     from gswarm_tui.playback.recorded_source import RecordedSource
-    from gswarm_tui.store.reading.recording_reader import require_recording
 
-    require_recording(source)
     if session:
         period = choose_session(source, session)
     elif whole := periods.load_recordings(source):

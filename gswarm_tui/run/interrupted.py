@@ -19,10 +19,10 @@ from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.resume_notes import read_note
 from gswarm_tui.run.saved_options import restore_options
 from gswarm_tui.slurm import hosts
-from gswarm_tui.store.errors import StoreError
+from gswarm_tui.store.errors import NotARecordingError, StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.recording.files import is_own
-from gswarm_tui.store.recording.resume import Interrupted, closed, interrupted, is_recording
+from gswarm_tui.store.recording.resume import Interrupted, closed, interrupted
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,12 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
             continue
         try:
             with closing(FileSource(path)) as file:
-                if db is not None and not is_recording(file):
-                    raise UserError(f"{path} isn't a recording of gswarm-tui; name one with --db.")
                 found += [InterruptedRun(path, one) for one in interrupted(file)]
         except StoreError as error:
             if db is not None:
                 raise UserError(f"{error}.") from None
-            unreadable.append(str(error))
+            if not isinstance(error, NotARecordingError):
+                unreadable.append(str(error))
     return found, unreadable
 
 

@@ -30,7 +30,7 @@ class FileProblem(Enum):
 
     LOCKED = "Could not set lock|Conflicting lock"
     ALREADY_ATTACHED = "already attached|Unique file handle"
-    NOT_A_DATABASE = "not a valid DuckDB database|Extension .* not found|Cannot launch in-memory database"
+    NOT_A_DATABASE = "not a valid DuckDB database|xtension.* (not found|disabled)|Cannot launch in-memory"
     DAMAGED = "Could not read enough bytes|Corrupt database file"
     NEWER_VERSION = "can only read|newer version|storage version greater"
     DISK_FULL = "No space left|quota exceeded"

@@ -16,6 +16,15 @@ class StoreError(UserError):
     exit_status = 1
 
 
+class NotARecordingError(StoreError):
+    """The file is another program's database."""
+
+    exit_status = 2
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} isn't a recording of gswarm-tui; name one with --db")
+
+
 class FileInUseError(StoreError):
     """Another program has the file open."""
 

@@ -18,7 +18,8 @@ import duckdb
 import pytest
 
 from gswarm_tui.store.errors import FileInUseError, StoreError, explain, in_use
-from gswarm_tui.store.querying.file_source import FileSource, open_for_reading
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.recording.database import wal_path
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.unit.store_recording import INFO, arrived, gpu_row, introduced, query, record
@@ -142,7 +143,7 @@ def test_ctrl_c_ends_the_wait_for_a_rewrite_without_traceback(path: Path) -> Non
 
 def test_a_pipe_is_refused_instead_of_waited_for(path: Path) -> None:
     os.mkfifo(path)
-    assert refusal(path) == f"{path} is a pipe; name another file with --db"
+    assert refusal(path) == (f"{path} is a pipe or a device, not a file; name another one with --db")
 
 
 def test_a_file_in_use_names_the_process(path: Path) -> None:
@@ -286,10 +287,8 @@ def test_files_that_duckdb_opens_with_extensions_are_refused(tmp_path: Path, sta
 def test_a_database_of_something_else_is_left_alone(path: Path) -> None:
     with duckdb.connect(str(path)) as connection:
         connection.execute("CREATE TABLE recordings (artist VARCHAR); CREATE TABLE songs (title VARCHAR)")
-    assert refusal(path) == (
-        f"{path} is another program's database (with tables recordings, songs); name another file with --db"
-    )
-    with open_for_reading(path) as connection:
+    assert refusal(path) == f"{path} isn't a recording of gswarm-tui; name one with --db"
+    with duckdb.connect(str(path), read_only=True) as connection:
         assert len(connection.execute("SHOW TABLES").fetchall()) == 2
 
 
@@ -335,9 +334,10 @@ def test_missing_write_permission_is_reported() -> None:
     )
 
 
-def test_a_device_without_space_is_reported_as_full() -> None:
+def test_a_device_is_refused() -> None:
     assert (
-        refusal(Path("/dev/full")) == "/dev/full can't be written because its disk is full; free some space"
+        refusal(Path("/dev/full"))
+        == "/dev/full is a pipe or a device, not a file; name another one with --db"
     )
 
 

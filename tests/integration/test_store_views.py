@@ -323,7 +323,7 @@ print(json.dumps([connection.execute(sql).fetchall() for sql in json.loads(sys.a
 """
     queries = [recipe.sql for recipe in RECIPES if recipe.title in _ANSWERS]
     queries.append(
-        "SELECT comment FROM duckdb_columns() WHERE column_name = 'power_w' AND comment IS NOT NULL"
+        "SELECT DISTINCT comment FROM duckdb_columns() WHERE column_name = 'power_w' AND comment IS NOT NULL"
     )
     run = subprocess.run(
         [sys.executable, "-c", code, str(recording), json.dumps(queries)],

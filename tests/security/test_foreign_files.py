@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gswarm_tui.store.errors import StoreError
-from gswarm_tui.store.querying.file_source import FileSource, open_for_reading
+from gswarm_tui.store.querying.file_source import FileSource
+from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.test_store_errors import Writer, without_privileges
 from tests.unit.store_recording import INFO, query, record

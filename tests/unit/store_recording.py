@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from gswarm_agent.frame import TABLES, GpuFacts, Hello, HostFacts, Note, ProcessSample, Row, Tables
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
 from gswarm_tui.fleet.events import Event, FrameArrived, NodeIntroduced, RecorderStatus
-from gswarm_tui.store.querying.file_source import open_for_reading
 from gswarm_tui.store.recording.database import RecordingInfo
 from gswarm_tui.store.recording.recorder import Recorder
 
@@ -112,8 +113,6 @@ def record(
 
 def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
     """The rows that a query finds in a closed recording."""
-    connection = open_for_reading(path)
-    try:
-        return connection.execute(sql).fetchall()
-    finally:
-        connection.close()
+    with duckdb.connect(str(path), read_only=True) as connection:
+        rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+    return rows

@@ -50,7 +50,12 @@ ROOMS: dict[str, set[str]] = {
         "gswarm_tui.store.duckdb_internals",
         "gswarm_tui.store.errors",
     },
-    "gswarm_tui.store.querying": {"gswarm_tui.store.duckdb_internals", "gswarm_tui.store.errors"},
+    "gswarm_tui.store.querying": {
+        "gswarm_tui.common",
+        "gswarm_tui.store.duckdb_internals",
+        "gswarm_tui.store.errors",
+        "gswarm_tui.store.sql",
+    },
     "gswarm_tui.store.recording": {
         "gswarm_tui.fleet",
         "gswarm_tui.store.duckdb_internals",

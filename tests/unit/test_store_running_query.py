@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from gswarm_tui.fleet.events import Event, SessionStarted
@@ -282,15 +281,3 @@ def test_opening_another_kind_of_file_is_reported_in_a_sentence(tmp_path: Path) 
     path.write_text("not a database, only notes" * 1000)
     with pytest.raises(StoreError, match="is not a DuckDB file"):
         FileSource(path)
-
-
-def test_views_of_a_foreign_file_cannot_reach_other_files(tmp_path: Path) -> None:
-    path, stolen = tmp_path / "theirs.duckdb", tmp_path / "stolen.csv"
-    stolen.write_text("a\n1\n")
-    connection = duckdb.connect(path)
-    connection.execute(f"CREATE VIEW samples AS FROM read_csv('{stolen}')")
-    connection.close()
-    source = FileSource(path)
-    with pytest.raises(QueryError, match="can only read the recording"):
-        source.query("FROM samples")
-    source.close()

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import duckdb
 
-from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS
-from gswarm_tui.store.errors import StoreError, explain, open_error
+from gswarm_tui.store.errors import StoreError, explain
+from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.querying.running_query import ArraySource, RunningQuery, SpillFolder
 
 MEMORY = "2GB"
 THREADS = 4
 """Login nodes are shared, and so are these limits; larger results spill to a temporary folder."""
-
-
-def open_for_reading(path: Path) -> duckdb.DuckDBPyConnection:
-    """Return a read-only connection to the file that never downloads extensions. Raises StoreError."""
-    with suppress(PermissionError):  # DuckDB reports it
-        if not path.exists():
-            raise StoreError(f"the file {path} doesn't exist")
-    try:
-        return duckdb.connect(str(path), read_only=True, config=NO_EXTENSIONS)
-    except duckdb.Error as error:
-        raise open_error(error, path) from error
 
 
 class FileSource(ArraySource):
@@ -36,11 +24,9 @@ class FileSource(ArraySource):
     def __init__(self, path: Path) -> None:
         """Open the file. Raises StoreError."""
         super().__init__(path, self._start_query)
-        self._connection = open_for_reading(path)
         self._spill_folder = SpillFolder()
         limits = {"memory_limit": MEMORY, "threads": THREADS, **self._spill_folder.settings()}
-        for name, value in (limits | {"enable_external_access": False, "lock_configuration": True}).items():
-            self._connection.execute(f"SET {name} = ?", [value])
+        self._connection = open_for_reading(path, limits)
 
     def _start_query(self) -> RunningQuery:
         try:

@@ -32,14 +32,13 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.fleet.state import EVENTS_KEPT
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.running_query import ArraySource
-from gswarm_tui.store.sql.schema import SCHEMA_VERSION, micros
+from gswarm_tui.store.sql.schema import micros
 
 MAX_EVENTS = 50_000
 _UNKNOWN_LIFE = {"life": "", "last_ts": None, "clock_offset_s": None}
 """A node without rows in ``links`` had one agent run without an end."""
 _OPEN_END_US = 1 << 62
 _GPU_FACTS_APART = {"index", "minor", "mig"}
-_NEEDED = (("recordings", "options"), ("host_samples", "seq"), ("links", "last_ts"))
 """Columns that recordings of this and every later version have."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - DuckDB's times have no zone
 
@@ -313,7 +312,7 @@ class RecordingReader:
     def _events(self, where: str, most: int, *values: object) -> list[EventLogged]:
         rows = self.rows(
             "SELECT epoch_us(ts), node_id, gpu_id, kind, severity, message, detail "  # noqa: S608 (own names)
-            f"FROM events WHERE recording_id = ? AND ({where}) ORDER BY ts DESC, rowid DESC LIMIT {most}",
+            f"FROM rec.events WHERE recording_id = ? AND ({where}) ORDER BY ts DESC, rowid DESC LIMIT {most}",
             self.recording_id,
             *values,
         )
@@ -340,16 +339,6 @@ class RecordingReader:
             high,
         )
         return TableSlice(found)
-
-
-def require_recording(source: ArraySource) -> None:
-    """Raise StoreError unless a file is a recording that this version can read."""
-    columns = "SELECT 1 FROM duckdb_columns() WHERE table_name = ? AND column_name = ?"
-    if not all(source.query(columns, *column).rows() for column in _NEEDED):
-        raise StoreError(f"{source.path} isn't a recording of gswarm-tui; name another file")
-    newest = source.query("SELECT max(schema_version) FROM recordings").rows()[0][0]
-    if newest is not None and newest > SCHEMA_VERSION:
-        raise StoreError(f"{source.path} was made by a newer gswarm-tui; update gswarm-tui")
 
 
 def _nodes_of(options: str | None) -> tuple[str, ...]:

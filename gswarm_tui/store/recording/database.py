@@ -21,6 +21,7 @@ import duckdb
 from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings
 from gswarm_tui.store.errors import StoreError, explain, open_error
 from gswarm_tui.store.querying.cursor_pool import CursorPool
+from gswarm_tui.store.querying.opening import attach, check_regular_file, checked_columns
 from gswarm_tui.store.querying.running_query import SpillFolder
 from gswarm_tui.store.recording.batch import Columns, array
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
@@ -115,23 +116,17 @@ class Database:
             raise StoreError(
                 f"the folder {path.parent} doesn't exist; create it, or name another file with --db"
             )
-        if path.is_fifo():  # DuckDB would wait for a writer forever
-            raise StoreError(f"{path} is a pipe; name another file with --db")
+        new = not path.exists()
+        if not new:
+            check_regular_file(path)
         connection = duckdb.connect(":memory:", config=_SETTINGS | self._spill_folder.settings())
         try:
             # An existing file keeps its version: DuckDB refuses to attach it with a lower one.
-            options = "" if path.exists() else f"(STORAGE_VERSION {literal(STORAGE_VERSION)})"
-            connection.execute(f"ATTACH {literal(str(path))} AS rec {options}")
-            connection.execute("USE rec")
+            options = f"(STORAGE_VERSION {literal(STORAGE_VERSION)})" if new else ""
+            attach(connection, path, options, rewrite_path(path))
             with contextlib.suppress(OSError):  # only a killed recorder of this file leaves a rewrite behind
                 _remove(rewrite_path(path))
             _update_schema(connection, path)
-            # No statement may reach other files or the network, except for the rewrite.
-            files = [
-                f"{rewrite_path(path)}{suffix}" for suffix in ("", ".wal", ".wal.checkpoint", ".wal.recovery")
-            ]
-            connection.execute("SET allowed_paths = ?", [files])
-            connection.execute("SET enable_external_access = false")
         except duckdb.Error as error:
             connection.close()
             raise open_error(error, path) from error
@@ -374,33 +369,14 @@ class Database:
 
 def _update_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Create or complete tables, columns and views of the attached database ``rec``. Raises StoreError."""
-    existing: dict[str, set[str]] = {}
-    for _schema, table, column in connection.execute(_ALL_COLUMNS).fetchall():
-        existing.setdefault(table, set()).add(column)
+    existing = checked_columns(connection, path)
+    connection.execute("USE rec")
     connection.execute("BEGIN")
-    if not existing:
-        statements = create_statements()
-    elif _is_recording(existing):
-        newest = connection.execute("SELECT max(schema_version) FROM recordings").fetchall()[0][0]
-        if newest is not None and newest > SCHEMA_VERSION:
-            raise StoreError(
-                f"{path} was made by a newer gswarm-tui; update gswarm-tui, or name another file with --db"
-            )
-        statements = upgrade_statements(existing)
-    else:
-        tables = ", ".join(sorted(existing)[:3])
-        raise StoreError(
-            f"{path} is another program's database (with tables {tables}); name another file with --db"
-        )
-    for statement in (*statements, *view_statements()):
+    for statement in upgrade_statements(existing) if existing else create_statements():
+        connection.execute(statement)
+    for statement in view_statements():
         connection.execute(statement)
     connection.execute("COMMIT")
-
-
-def _is_recording(existing: dict[str, set[str]]) -> bool:
-    needed = [(table.name, key.name) for table in TABLES for key in table.columns[:2]]
-    needed += [("recordings", "schema_version"), ("links", "last_ts")]
-    return all(column in existing.get(table, ()) for table, column in needed)
 
 
 def rewrite_path(path: Path) -> Path:

@@ -167,9 +167,7 @@ SELECT (SELECT count(*) FROM samples WHERE recording_id = $1)
 
 
 def interrupted(source: QuerySource) -> list[Interrupted]:
-    """Return a file's recordings without an end; none for another program's file. Raises StoreError."""
-    if not is_recording(source):
-        return []
+    """Return a file's recordings without an end. Raises StoreError."""
     return [
         Interrupted(
             recording_id=row["recording_id"],
@@ -191,24 +189,14 @@ def interrupted(source: QuerySource) -> list[Interrupted]:
 
 def closed(source: QuerySource) -> list[str]:
     """Return the uids of a file's recordings that have an end. Raises StoreError."""
-    rows = (
-        _rows(source, "SELECT * FROM recordings WHERE ended_at IS NOT NULL") if is_recording(source) else []
-    )
-    return [row["uid"] for row in rows if row.get("uid")]
-
-
-def is_recording(source: QuerySource) -> bool:
-    """Return whether a file is a recording, not another program's database. Raises StoreError."""
-    columns = (
-        "SELECT 1 FROM duckdb_columns() WHERE table_name = 'recordings' AND column_name = 'schema_version'"
-    )
-    return bool(_rows(source, columns))
+    rows = _rows(source, "SELECT uid FROM recordings WHERE ended_at IS NOT NULL AND uid IS NOT NULL")
+    return [row["uid"] for row in rows]
 
 
 def _object(text: str | None) -> Mapping[str, Any]:
     try:
         found = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -104,6 +104,8 @@ _VIEWS = {
     ),
 }
 
+VIEW_NAMES = tuple(_VIEWS)
+
 
 def view_statements() -> Iterator[str]:
     """Return the statements that create the views, replacing those of an older version."""

@@ -25,6 +25,7 @@ import numpy as np
 
 from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings
 from gswarm_tui.store.errors import StoreError, explain
+from gswarm_tui.store.querying.opening import open_for_reading
 from gswarm_tui.store.querying.results import QueryError, QuerySource, Result
 from gswarm_tui.store.querying.running_query import explain_query
 from gswarm_tui.store.sql.schema import (
@@ -103,7 +104,7 @@ def write_dataset(
 
 
 def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], report: Callable[[float], None]) -> int:
-    connection = duckdb.connect(config=SETTINGS | {"temp_directory": str(folder.parent / "spilt")})
+    connection = open_for_reading(path, SETTINGS | {"temp_directory": str(folder.parent / "spilt")}, folder)
 
     def query(query: str) -> list[tuple[Any, ...]]:
         return connection.execute(query).fetchall()
@@ -112,11 +113,6 @@ def _copy_file(path: Path, folder: Path, slices: Sequence[Slice], report: Callab
         connection.execute(_copy(query, file))
 
     try:
-        try:
-            connection.execute(f"ATTACH {literal(str(path))} AS rec (READ_ONLY)")
-            connection.execute("USE rec")
-        except duckdb.Error as error:
-            raise StoreError(explain(error, path)) from error
         return _Writing(query, copy, folder, slices).write(report)
     except duckdb.Error as error:
         raise StoreError(explain(error, Path("the export"))) from error

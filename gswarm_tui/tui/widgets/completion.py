@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 COLUMNS_QUERY = """
-SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal ORDER BY table_name, column_index"""
+SELECT table_name, column_name FROM duckdb_columns()
+WHERE NOT internal AND database_name = current_database() ORDER BY table_name, column_index"""
 """Query for the columns of ``SqlCompleter``."""
 
 _KEYWORDS = """

@@ -1,0 +1,235 @@
+"""Opening a recording file that somebody else may have made: only its data count, and only valid data.
+
+A DuckDB file can hold more than tables: views, macros and types that run when a query names them, or that
+change what a query means. Such a file is refused by name. The file is attached read-only to a database in
+memory, which can reach no other file; queries see the tables through views of that database.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from gswarm_tui.common.errors import quote
+from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings
+from gswarm_tui.store.errors import NotARecordingError, StoreError, open_error
+from gswarm_tui.store.sql.schema import (
+    EVENTS,
+    GPUS,
+    LINKS,
+    NODES,
+    RECORDINGS,
+    SCHEMA_VERSION,
+    SESSIONS,
+    TABLES,
+    ColumnSchema,
+    TableSchema,
+    literal,
+)
+from gswarm_tui.store.sql.views import VIEW_NAMES, view_statements
+
+OLDEST, NEWEST = datetime(1990, 1, 1), datetime(2200, 1, 1)  # noqa: DTZ001 (times of a recording have no zone)
+LARGEST_NUMBER = 1e15
+LONGEST_TEXT = 64 * 1024
+"""Bytes of a text. Agents send at most a quarter, and the head takes session names up to this."""
+LONGEST_LISTS = {"command": 8 * 2**20, "options": 8 * 2**20, "capabilities": 8 * 2**20}
+"""Bytes of the columns that grow with the number of nodes or metrics."""
+MOST_BRACKETS = {"detail": 500, "options": 100_000, "capabilities": 10_000}
+"""JSON that nests deeper crashes parsers; this bounds it without parsing."""
+MOST_ROWS = {RECORDINGS: 10_000, NODES: 10_000, GPUS: 80_000, SESSIONS: 10_000}
+"""Ten times what a large file has: 1,024 nodes with 8,192 GPUs, or a session each minute for a week."""
+_REQUIRED = {
+    (RECORDINGS.name, "started_at"),
+    (NODES.name, "recording_id"),
+    (NODES.name, "node"),
+    (GPUS.name, "node_id"),
+    (GPUS.name, "gpu_index"),
+    (SESSIONS.name, "recording_id"),
+    (SESSIONS.name, "name"),
+    (SESSIONS.name, "started_at"),
+    (EVENTS.name, "kind"),
+    (EVENTS.name, "message"),
+}
+_SUFFIXES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
+_FOREIGN = """
+SELECT 'macro', function_name FROM duckdb_functions() WHERE NOT internal AND database_name = 'rec'
+UNION ALL SELECT 'type', type_name FROM duckdb_types() WHERE NOT internal AND database_name = 'rec'
+UNION ALL SELECT 'view', view_name FROM duckdb_views()
+  WHERE NOT internal AND database_name = 'rec' AND (schema_name <> 'main' OR view_name NOT IN ?)
+UNION ALL SELECT 'generated column of the table', table_name FROM duckdb_tables()
+  WHERE database_name = 'rec' AND contains(upper(sql), ' GENERATED ALWAYS ')
+LIMIT 1
+"""
+_COLUMNS = """
+SELECT c.table_name, c.column_name, c.data_type
+FROM duckdb_columns() c JOIN duckdb_tables() t USING (table_oid, database_name)
+WHERE database_name = 'rec' AND c.schema_name = 'main'
+"""
+
+
+def open_for_reading(
+    path: Path, settings: Settings = NO_EXTENSIONS, folder: Path | None = None
+) -> duckdb.DuckDBPyConnection:
+    """Return a connection to a new database in memory that shows the recording's tables as views.
+
+    Statements can reach this file only, and those in ``folder``; the configuration is locked.
+    Raises NotARecordingError, StoreError.
+    """
+    check_regular_file(path)
+    connection = duckdb.connect(":memory:", config={**NO_EXTENSIONS, **settings})
+    try:
+        if folder is not None:
+            connection.execute("SET allowed_directories = ?", [[str(folder)]])
+        attach(connection, path, "(READ_ONLY)")
+        for statement in _views(connection, path):
+            connection.execute(statement)
+        connection.execute("SET lock_configuration = true")
+    except duckdb.Error as error:
+        connection.close()
+        raise open_error(error, path) from error
+    except StoreError:
+        connection.close()
+        raise
+    return connection
+
+
+def check_regular_file(path: Path) -> None:
+    """Raise StoreError unless the path leads to a regular file: opening a pipe would wait for ever."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise StoreError(f"the file {path} doesn't exist") from None
+    except OSError:
+        return  # DuckDB reports it
+    if stat.S_ISDIR(mode):
+        raise StoreError(f"{path} is a folder; name a file with --db")
+    if not stat.S_ISREG(mode):
+        raise StoreError(f"{path} is a pipe or a device, not a file; name another one with --db")
+
+
+def attach(connection: duckdb.DuckDBPyConnection, path: Path, options: str, *others: Path) -> None:
+    """Attach the file as ``rec`` after denying access to all but it and ``others``. Raises duckdb.Error."""
+    files = [f"{file}{suffix}" for file in (path, *others) for suffix in _SUFFIXES]
+    connection.execute("SET allowed_paths = ?", [files])
+    connection.execute("SET enable_external_access = false")
+    connection.execute(f"ATTACH {literal(str(path))} AS rec {options}")
+
+
+def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, set[str]]:
+    """Return the columns by table of the attached file ``rec``, none if it is empty.
+
+    Raises:
+        NotARecordingError: it is another program's database.
+        StoreError: something in it could change a query, or a newer version wrote it.
+    """
+    existing: dict[str, dict[str, str]] = {}
+    for table, column, kind in connection.execute(_COLUMNS).fetchall():
+        existing.setdefault(table, {})[column] = kind
+    if not existing:
+        return {}
+    needed = [(table.name, key.name) for table in TABLES for key in table.columns[:2]]
+    needed += [(RECORDINGS.name, "schema_version"), (LINKS.name, "last_ts")]
+    if any(column not in existing.get(table, ()) for table, column in needed):
+        raise NotARecordingError(path)
+    for kind, name in connection.execute(_FOREIGN, [list(VIEW_NAMES)]).fetchall():
+        raise StoreError(
+            f"{path} has the {kind} {quote(name)}, which no recording has and which could change results; "
+            "drop it with DuckDB if you trust the file, or name another file with --db"
+        )
+    for known in TABLES:
+        for column in known.columns:
+            found = existing[known.name].get(column.name, column.type)
+            if found != column.type:
+                raise StoreError(_invalid(path, known, column, f"has the type {found}, not {column.type}"))
+    newest = connection.execute("SELECT max(schema_version) FROM rec.main.recordings").fetchall()[0][0]
+    if newest is not None and newest > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} was made by a newer gswarm-tui; update gswarm-tui, or name another file with --db"
+        )
+    return {table: set(columns) for table, columns in existing.items()}
+
+
+def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
+    """Check all values; yield the statements that create the views. Raises StoreError, duckdb.Error."""
+    existing = checked_columns(connection, path)
+    if not existing:
+        raise NotARecordingError(path)
+    for table in TABLES:
+        present = [column for column in table.columns if column.name in existing[table.name]]
+        wild = _check_values(connection, path, table, present)
+        # Columns that an older version lacks are NULL, and numbers that no metric reaches, as they are live.
+        names = (
+            f"NULL::{column.type} AS {column.name}"
+            if column not in present
+            else f"CASE WHEN abs({column.name}) <= {LARGEST_NUMBER:g} THEN {column.name} END AS {column.name}"
+            if column.name in wild
+            else column.name
+            for column in table.columns
+        )
+        columns = ", ".join(names)
+        yield f"CREATE VIEW {table.name} AS SELECT {columns} FROM rec.main.{table.name}"  # noqa: S608
+    yield from view_statements()
+
+
+def _check_values(
+    connection: duckdb.DuckDBPyConnection, path: Path, table: TableSchema, columns: Sequence[ColumnSchema]
+) -> set[str]:
+    """Return the columns with numbers that no metric reaches.
+
+    DuckDB's statistics give the range of a whole column at once, so that days of samples take no time; they
+    may be wider than the values after rows were deleted, so a query checks what they report.
+    Raises StoreError for values that no recorder writes.
+    """
+    stored = f"rec.main.{table.name}"
+    if (most := MOST_ROWS.get(table)) is not None:
+        count = connection.execute(f"SELECT count(*) FROM {stored}").fetchall()[0][0]  # noqa: S608 (own names)
+        if count > most:
+            raise StoreError(f"{path} isn't a valid recording: it has {count:,} {table.name}, over {most:,}")
+    listed = ", ".join(f"stats({column.name})" for column in columns)
+    found = connection.execute(f"SELECT {listed} FROM {stored} LIMIT 1").fetchall()  # noqa: S608 (own names)
+    wild = set()
+    for column, stats in zip(columns, found[0], strict=True) if found else ():
+        for problem, condition in _suspicions(table, column, stats):
+            rows = connection.execute(f"SELECT 1 FROM {stored} WHERE {condition} LIMIT 1")  # noqa: S608
+            if rows.fetchall():
+                raise StoreError(_invalid(path, table, column, problem))
+        if column.type in {"FLOAT", "DOUBLE"} and not _is_within(stats, -LARGEST_NUMBER, LARGEST_NUMBER):
+            wild.add(column.name)
+    return wild
+
+
+def _suspicions(table: TableSchema, column: ColumnSchema, stats: Any) -> Iterator[tuple[str, str]]:
+    """Yield the problems that a column's statistics allow, each with the SQL condition of such rows."""
+    name = column.name
+    required = name in table.key or column.sql.endswith("NOT NULL") or (table.name, name) in _REQUIRED
+    if required and stats["has_null"]:
+        yield "is NULL in some rows", f"{name} IS NULL"
+    if column.type == "TIMESTAMP" and not _is_within(stats, OLDEST, NEWEST):
+        outside = f"{name} NOT BETWEEN TIMESTAMP '{OLDEST}' AND TIMESTAMP '{NEWEST}'"
+        yield f"has times outside {OLDEST:%Y} to {NEWEST:%Y}", outside
+    if column.type == "VARCHAR":
+        longest, length = LONGEST_LISTS.get(name, LONGEST_TEXT), stats.get("max_string_length") or 0
+        if length > longest:
+            yield f"has a text of more than {longest:,} bytes", f"strlen({name}) > {longest}"
+        if length > (brackets := MOST_BRACKETS.get(name, length)):
+            others = f"replace(replace({name}, '[', ''), '{{', '')"
+            yield "has JSON with too many brackets", f"strlen({name}) - strlen({others}) > {brackets}"
+
+
+def _is_within(stats: Any, least: Any, most: Any) -> bool:
+    """Return whether the statistics prove that all values lie in a range."""
+    if not stats["has_no_null"]:
+        return True
+    try:
+        return bool(least <= stats["min"] and stats["max"] <= most)
+    except (KeyError, TypeError):  # no statistics, or a time beyond Python's years
+        return False
+
+
+def _invalid(path: Path, table: TableSchema, column: ColumnSchema, problem: str) -> str:
+    return f"{path} isn't a valid recording: {table.name}.{column.name} {problem}; use another copy"

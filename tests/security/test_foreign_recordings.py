@@ -1,0 +1,197 @@
+"""Recordings from strangers: nothing in a file runs, and invalid data is refused by name."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from gswarm_tui.cli import main
+from gswarm_tui.store.sql.schema import TABLES, ColumnSchema, TableSchema
+from tests.integration.exchange_recording import run
+from tests.unit.store_recording import introduced, query, record
+
+COMMANDS = ["summary", "sessions", "report", "plot", "export"]
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A valid recording."""
+    return run(tmp_path_factory.mktemp("valid") / "theirs.duckdb")
+
+
+@pytest.fixture
+def recording(valid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the valid recording in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copy(valid, tmp_path))
+
+
+def arguments(command: str, path: Path) -> list[str]:
+    """The command line that runs a command on a file."""
+    output = {
+        "report": ["-o", "out.html"],
+        "plot": ["-o", "out.png"],
+        "export": ["--format", "parquet", "-o", "out"],
+    }
+    return [command, "--db", str(path), *output.get(command, [])]
+
+
+def change(path: Path, *statements: str) -> None:
+    with duckdb.connect(str(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_read_a_valid_recording(recording: Path, command: str) -> None:
+    assert main(arguments(command, recording)) == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_table_replaced_by_a_view_writes_no_file(
+    recording: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = recording.parent / "precious.txt"
+    target.write_text("precious")
+    change(
+        recording,
+        "ALTER TABLE sessions RENAME TO kept",
+        f"CREATE VIEW sessions AS SELECT k.* FROM kept k, enable_profiling(save_location='{target}')",
+    )
+    assert main(arguments(command, recording)) != 0
+    assert target.read_text() == "precious"
+    assert "theirs.duckdb isn't a recording of gswarm-tui" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("CREATE MACRO avg(x) AS 99", 'the macro "avg"'),
+        ("CREATE TYPE mood AS ENUM ('good')", 'the type "mood"'),
+        ("CREATE VIEW notes AS SELECT * FROM sessions", 'the view "notes"'),
+        ("CREATE SCHEMA other; CREATE VIEW other.samples AS SELECT 1", 'the view "samples"'),
+    ],
+)
+def test_foreign_definitions_are_refused_by_name(
+    recording: Path, statement: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(recording, *statement.split("; "))
+    assert main(["sessions", "--db", str(recording)]) == 1
+    assert named in capsys.readouterr().err
+
+
+def test_generated_column_is_refused(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(
+        recording,
+        "ALTER TABLE sessions RENAME TO kept",
+        "CREATE TABLE sessions (session_id INTEGER, recording_id INTEGER, name VARCHAR AS ('all'), "
+        "started_at TIMESTAMP, ended_at TIMESTAMP, status VARCHAR, note VARCHAR)",
+    )
+    assert main(arguments("summary", recording)) == 1
+    assert 'generated column of the table "sessions"' in capsys.readouterr().err
+
+
+def test_a_view_of_ours_that_was_changed_has_no_effect(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["sql", "SELECT busy_s FROM session_summary", "--db", str(recording), "--format", "csv"])
+    before = capsys.readouterr().out
+    change(recording, "CREATE OR REPLACE VIEW session_summary AS SELECT 1e9 AS busy_s")
+    assert main(["sql", "SELECT busy_s FROM session_summary", "--db", str(recording), "--format", "csv"]) == 0
+    assert capsys.readouterr().out == before
+
+
+def test_recording_into_a_file_with_a_macro_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.duckdb"
+    record(path, [introduced()])
+    change(path, "CREATE MACRO max(x) AS 4")
+    with pytest.raises(Exception, match='the macro "max"'):
+        record(path, [introduced()])
+
+
+INVALID: list[tuple[str, str, str]] = [
+    ("sessions", "started_at", "TIMESTAMP 'infinity'"),
+    ("sessions", "ended_at", "TIMESTAMP '0001-01-01'"),
+    ("recordings", "started_at", "TIMESTAMP '290000-01-01'"),
+    ("sessions", "name", "NULL"),
+    ("nodes", "node", "repeat('x', 1000000)"),
+    ("nodes", "capabilities", "repeat('[', 100000) || repeat(']', 100000)"),
+    ("events", "detail", "repeat('[', 10000) || repeat(']', 10000)"),
+    ("events", "message", "NULL"),
+    ("gpus", "gpu_index", "NULL"),
+]
+
+
+@pytest.mark.parametrize(("table", "column", "value"), INVALID)
+def test_invalid_values_are_refused_with_table_and_column(
+    recording: Path, table: str, column: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(recording, f"UPDATE {table} SET {column} = {value}")
+    assert query(recording, f"SELECT count(*) FROM {table}") != [(0,)]
+    assert main(["sessions", "--db", str(recording)]) == 1
+    assert f"isn't a valid recording: {table}.{column} " in capsys.readouterr().err
+
+
+def _other_type(column: ColumnSchema) -> str:
+    return "BIGINT" if column.type != "BIGINT" else "VARCHAR"
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [pytest.param(t, c, id=f"{t.name}.{c.name}") for t in TABLES for c in t.columns if c.name not in t.key],
+)
+def test_a_column_of_another_type_is_refused(
+    recording: Path, table: TableSchema, column: ColumnSchema, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(
+        recording,
+        f"CREATE OR REPLACE TABLE {table.name} AS SELECT * REPLACE "
+        f"(TRY_CAST({column.name} AS {_other_type(column)}) AS {column.name}) FROM {table.name}",
+    )
+    assert main(["sessions", "--db", str(recording)]) == 1
+    assert f"{table.name}.{column.name} has the type" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_numbers_that_no_metric_reaches_count_as_not_measured(
+    recording: Path, command: str, value: float
+) -> None:
+    change(recording, f"UPDATE gpu_samples SET power_w = '{value}'::FLOAT")
+    assert main(arguments(command, recording)) == 0
+
+
+def test_too_many_nodes_are_refused(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(
+        recording,
+        "INSERT INTO nodes BY NAME SELECT 100 + i AS node_id, 1 AS recording_id, 'n' || i AS node "
+        "FROM range(30000) r(i)",
+    )
+    assert main(["summary", "--db", str(recording)]) == 1
+    assert "it has 30,002 nodes, over 10,000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
+)
+@pytest.mark.parametrize("command", [*COMMANDS, "replay", "recover"])
+@pytest.mark.parametrize("named", [True, False], ids=["named", "found"])
+def test_pipe_or_device_is_never_opened(
+    tmp_path: Path,
+    command: str,
+    named: bool,
+    make: Callable[[Path], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "run.duckdb"
+    make(path)
+    words = arguments(command, path)
+    status = main(words if named else [word for word in words if word not in {"--db", str(path)}])
+    assert status == (0 if command == "recover" and not named else 2)
