@@ -40,6 +40,14 @@ MIN_FRAME_BYTES, MIN_ROW_BYTES = 128, 32
 HELLO_BYTES, HELLO_BYTES_PER_S = 16 * MIB, 2_000
 """The head keeps nodes, GPUs and agent runs for good: at once, and per second of the run."""
 MEMORY_OF_HELLO, MEMORY_OF_GPU = 2_000, 1_000
+LATEST_S = 7_258_118_400.0
+"""The year 2200 in Unix seconds; no recording with later samples can be opened."""
+
+
+def check_times(*times: float) -> None:
+    """Raise WireError for a sample's time [Unix seconds] that no clock shows."""
+    if not all(0 <= at <= LATEST_S for at in times):
+        raise WireError("malformed time of a sample")
 
 
 def spool_bytes(spool_mib: int | None) -> int:

@@ -47,6 +47,7 @@ from gswarm_tui.link.limits import (
     Allowance,
     Backlog,
     HandshakeLimits,
+    check_times,
     spool_bytes,
 )
 
@@ -228,6 +229,8 @@ class Link:
             await asyncio.wait({connecting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if self._channel is not None:
                 await asyncio.wait({connecting}, timeout=STOP_TIMEOUT_S)
+            if connecting.done():
+                connecting.result()  # an internal error is for the caller
         finally:
             await _end(connecting, stopping)
             self._running = False
@@ -391,6 +394,7 @@ class Link:
                 life = self._hello.life
                 self._received[life] = max(message.seq, self._received.get(life, 0))
                 ts, offset_s = self._clock.timestamp(life, message.ts_ns, message.late_ms)
+                check_times(message.ts_ns / 1e9, ts)
                 arrived = FrameArrived(self.node, at, ts, life, message, offset_s)
                 self._backlog.add(life, message.seq, weight(arrived))
                 self._publish(arrived)
@@ -412,6 +416,7 @@ class Link:
     def _handle_loss(self, lost: Lost, at: float) -> None:
         self._received[lost.life] = max(lost.seq, self._received.get(lost.life, 0))
         ts = lost.ts_ns / 1e9 - self._clock.offset_of(lost.life)
+        check_times(lost.ts_ns / 1e9, ts)
         self._publish(FramesLost(self.node, at, ts, lost.life, lost.seq, lost.reason))
 
     def _go_live(self, hello: Hello, at: float) -> None:

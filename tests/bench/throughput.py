@@ -100,6 +100,13 @@ async def _flood(path: Path, nodes: int, frames: int, seed: int) -> tuple[float,
 
 def recorded(name: str, index: int, nodes: int, frames: int, seed: int) -> list[bytes]:
     """Return the bytes that a simulated node's agent sends, one piece for each frame."""
+    packer = Packer()
+    hello, *others = messages_of(name, index, nodes, frames, seed)
+    return [MAGIC + packer.pack(hello), *map(packer.pack, others)]
+
+
+def messages_of(name: str, index: int, nodes: int, frames: int, seed: int) -> list[bytes]:
+    """Return the messages of a simulated node's agent: its introduction and its frames."""
     now = time.time_ns()
     node = SimulatedNode(Simulation(name, index, nodes, GPUS, seed, 0))
     host, gpus, capabilities = node.facts()
@@ -115,8 +122,7 @@ def recorded(name: str, index: int, nodes: int, frames: int, seed: int) -> list[
         HOST_COLUMNS,
         PROCESS_COLUMNS,
     )
-    packer = Packer()
-    pieces = [MAGIC + packer.pack(encode(hello))]
+    messages = [encode(hello)]
     for tick in range(frames):
         reading = node.read((tick + 60) * 10**9)
         ts_ns = now + (tick - frames) * 10**9
@@ -130,8 +136,8 @@ def recorded(name: str, index: int, nodes: int, frames: int, seed: int) -> list[
             processes=reading.processes,
             notes=reading.notes,
         )
-        pieces.append(packer.pack(encode(frame)))
-    return pieces
+        messages.append(encode(frame))
+    return messages
 
 
 class _Replayed(Launcher):

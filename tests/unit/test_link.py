@@ -765,3 +765,18 @@ async def test_unrequested_pongs_are_ignored() -> None:
         await settle()
         assert len(test.of(FrameArrived)) == 1
         assert 0 < len(test.of(LinkMeasured)) < 10
+
+
+class BrokenLauncher(Launcher):
+    """Launcher with a mistake in it."""
+
+    async def open(self, node: str, *arguments: str) -> Channel:
+        raise ZeroDivisionError
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_internal_error_reaches_the_caller() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await Link("gpu01", BrokenLauncher(), 1000, lambda _event: None).run()

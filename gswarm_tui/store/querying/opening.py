@@ -33,7 +33,7 @@ from gswarm_tui.store.sql.schema import (
 )
 from gswarm_tui.store.sql.views import VIEW_NAMES, view_statements
 
-OLDEST, NEWEST = datetime(1990, 1, 1), datetime(2200, 1, 1)  # noqa: DTZ001 (times of a recording have no zone)
+OLDEST, NEWEST = datetime(1970, 1, 1), datetime(2200, 1, 1)  # noqa: DTZ001 (times of a recording have no zone)
 LARGEST_NUMBER = 1e15
 LONGEST_TEXT = 64 * 1024
 """Bytes of a text. Agents send at most a quarter, and the head takes session names up to this."""
