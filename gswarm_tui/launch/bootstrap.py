@@ -10,12 +10,13 @@ import asyncio
 import base64
 import os
 import re
+import sys
 from dataclasses import dataclass
 
 from gswarm_agent.redact import redact
 from gswarm_agent.wire import MAGIC, MAX_NOISE
 from gswarm_tui.launch.base import LaunchError, Retry, clean, last_line
-from gswarm_tui.launch.bundle import Bundle, own_bundle, own_python
+from gswarm_tui.launch.bundle import Bundle, own_bundle
 from gswarm_tui.launch.inbox import Inbox
 
 GREETING_S = 120.0
@@ -53,7 +54,8 @@ cache=$cache/gswarm-tui; find_bundle "$cache" || { tmp=/tmp/gswarm-tui-$uid; fin
 exec sh "$bundle/gswarm_agent/run.sh" "$@"
 """
 _OTHER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 8, -1))
-_USUAL = re.compile(r"[\w./:+-]+", re.ASCII)
+_USUAL = re.compile(r"[\w./:+?-]+", re.ASCII)
+_SPECIAL = re.compile(r"['!\\\x00-\x1f\x7f]")
 _PLAIN_PATH = re.compile(r"/[\w./+-]{1,80}", re.ASCII)
 _LINE = re.compile(rb"GSWARM-(SETUP|NEED|OLD|FAIL|AT)(?: ([^\n]*))?\n")
 
@@ -96,17 +98,24 @@ class Bootstrap:
     def command(self, *arguments: str) -> list[str]:
         """Return the argument list that finds or fetches the agent on a node and runs it there."""
         shell = ["bash", "-l", "-c", _joined(_SETUP + _RUN)] if self.setup else ["sh", "-c", _joined(_RUN)]
-        pythons = [self.agent_python] if self.agent_python else [own_python(), "python3", *_OTHER_PYTHONS]
-        names = ":".join(filter(None, pythons))
+        # The "?": a neighbour may own this path on a node.
+        own = f"?{sys.executable}"
+        names = self.agent_python or ":".join((own, "python3", *_OTHER_PYTHONS))
         if not _USUAL.fullmatch(names):
             names = "=" + base64.b64encode(os.fsencode(names)).decode()
         bundle = own_bundle()
         return [*shell, "gswarm-agent", bundle.name, bundle.manifest_hash, names, *arguments]
 
     def command_line(self, *arguments: str) -> str:
-        """Return the command for any login shell, with each argument in single quotes."""
-        quoted = " ".join(f"'{argument}'" for argument in self.command(*arguments))
-        return f"exec {quoted}"
+        """Return the command for any login shell, with each argument in single quotes.
+
+        Raises ValueError for an argument that some shell wouldn't take literally; such text has to be sent
+        in base64.
+        """
+        words = self.command(*arguments)
+        if any(_SPECIAL.search(word) for word in words):
+            raise ValueError(f"no login shell may see {arguments!r}")
+        return "exec " + " ".join(f"'{word}'" for word in words)
 
     def explain(self, kind: str, text: str, stderr: bytes, old_version: str) -> LaunchError:
         """Return the error for a ``GSWARM-FAIL`` line."""
@@ -123,6 +132,8 @@ class Bootstrap:
             reason = "it has no working python3"
             if old_version:
                 reason = f"its python3 is {old_version}, and 3.9 or later is needed"
+            if text:
+                reason += f"; the head's own Python isn't used there, because others can change {text}"
             return LaunchError(clean(reason), _PYTHON_REMEDY, Retry.SLOWLY)
         if kind == "cache":
             remedy = "free some space there, or set XDG_CACHE_HOME to a writable folder of yours on the node"

@@ -10,8 +10,6 @@ import functools
 import hashlib
 import importlib.util
 import io
-import stat
-import sys
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,18 +65,6 @@ def own_bundle() -> Bundle:
     files |= {f"msgpack/{name}": (msgpack / name).read_bytes() for name in _MSGPACK}
     files["pynvml.py"] = (_folder_of("pynvml") / "pynvml.py").read_bytes()
     return Bundle(files)
-
-
-def own_python() -> str:
-    """Return the Python that runs this head; empty if another user may own that path on a node."""
-    return "" if is_open_to_all(Path(sys.executable)) else sys.executable
-
-
-@functools.cache
-def is_open_to_all(path: Path) -> bool:
-    """Return whether any user may create this path on another machine, as in ``/tmp``."""
-    above = [parent for parent in path.absolute().parents if parent.exists()]
-    return any(parent.stat().st_mode & stat.S_IWOTH for parent in above)
 
 
 def _folder_of(module: str) -> Path:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gswarm_tui.launch.bundle import own_python
 from tests.cluster.cluster import Cluster
 from tests.cluster.person import (
     agents,
@@ -149,9 +148,9 @@ def test_heads_python_is_used_where_a_node_has_it(cluster: Cluster, terminal: Te
     start(terminal, "--nodes gpu01 --no-record")
     terminal.wait_for("nodes 1/1")
     [agent] = measuring(cluster["gpu01"])
-    # A Python below /tmp isn't used: another user may have made the same path on a node.
-    python = os.path.realpath(own_python() or "/usr/bin/python3")
-    assert cluster["gpu01"].run(["readlink", f"/proc/{agent}/exe"]).stdout.strip() == python
+    # A node has a /tmp of its own.
+    python = f"$(readlink -e {sys.executable} || readlink -f /usr/bin/python3)"
+    assert cluster["gpu01"].run(f"test /proc/{agent}/exe -ef {python} && echo same").stdout == "same\n"
     assert leave(terminal) == (0, "")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from gswarm_agent.wire import MAGIC
 from gswarm_tui.launch.bootstrap import Bootstrap
-from gswarm_tui.launch.bundle import Bundle, is_open_to_all, own_bundle, own_python
+from gswarm_tui.launch.bundle import Bundle, own_bundle
 
 
 @pytest.fixture
@@ -109,19 +109,6 @@ def test_nodes_that_share_a_home_may_start_at_the_same_moment(cache: Path) -> No
     assert all(MAGIC in output for output in outputs)
     assert list((cache / "gswarm-tui").iterdir()) == [folder_of(cache)]
     assert start(cache).stdout.startswith(MAGIC)
-
-
-def test_the_heads_python_is_not_used_if_another_user_may_own_its_path_on_a_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A head in its machine's /tmp may meet somebody else's files at the same path on a node."""
-    scratch = tmp_path / "scratch"
-    (scratch / "env/bin").mkdir(parents=True)
-    scratch.chmod(0o1777)
-    python = scratch / "env/bin/python"
-    monkeypatch.setattr(sys, "executable", str(python))
-    assert own_python() == ""
-    assert not is_open_to_all(Path("/usr/bin/python3"))
 
 
 def test_the_users_own_cache_folder_is_respected(cache: Path, tmp_path: Path) -> None:

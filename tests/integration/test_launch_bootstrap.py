@@ -129,10 +129,7 @@ def command_line_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
 
 
-async def test_a_setup_runs_in_a_login_shell_and_may_replace_python3(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gswarm_tui.launch.bootstrap.own_python", lambda: sys.executable)
+async def test_a_setup_runs_in_a_login_shell_and_may_replace_python3(home: Path) -> None:
     stand_in(home / "module/python3", f'echo chosen >> {home}/chosen; exec {sys.executable} "$@"')
     (home / ".bash_profile").write_text(
         f"echo Welcome; module() {{ PATH={home}/module:$PATH; echo $1 $2; }}\n"
@@ -199,9 +196,13 @@ async def test_the_version_is_reported_if_every_python_is_too_old(
 async def test_a_python_that_does_not_start_on_the_node_is_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    broken = stand_in(tmp_path / "env/python", "echo 'libpython3.11.so: cannot open' >&2; exit 127")
+    script = f"touch {tmp_path}/tried; echo 'libpython3.11.so: cannot open' >&2; exit 127"
+    broken = stand_in(tmp_path / "env/bin/python3.11", script)
+    (tmp_path / "env/lib/python3.11/lib-dynload").mkdir(parents=True)
+    (tmp_path / "env/lib/python3.11/os.py").touch()
     monkeypatch.setattr(sys, "executable", str(broken))
     await speaks("sh", Bootstrap())
+    assert (tmp_path / "tried").exists()
 
 
 async def test_an_early_crash_is_reported_by_its_last_line(tmp_path: Path) -> None:

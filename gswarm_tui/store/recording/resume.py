@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +32,7 @@ from gswarm_tui.store.recording.ledger import KnownLife, KnownNode, Ledger, Row
 from gswarm_tui.store.sql.schema import micros
 
 MILLISECOND = 1e-3
+_UID = re.compile(r"[^\W_][\w-]{0,99}", re.ASCII)  # an argument and a folder's name on nodes
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Interrupted:
     """A recording without an end. Times are Unix seconds.
 
     ``last_at`` is the last sign of it: a sample, mark, gap, session, or its start.
-    ``uid`` is empty and ``options`` too if the recording's version couldn't resume one.
+    ``uid`` is empty and ``options`` too if the recording's version couldn't resume one. ``uid`` is empty as
+    well if it can't be one of gswarm-tui's.
     ``answered`` are the nodes that answered at least once. ``awaited`` are nodes that may hold frames, for
     which it was left open; None if its head was killed, as then every node may. ``interval_ms`` is the last
     interval that was set while it ran, None if the first one was kept.
@@ -171,7 +174,7 @@ def interrupted(source: QuerySource) -> list[Interrupted]:
     return [
         Interrupted(
             recording_id=row["recording_id"],
-            uid=row.get("uid") or "",
+            uid=uid if _UID.fullmatch(uid := row.get("uid") or "") else "",
             started_at=row["began_us"] / 1e6,
             last_at=max(row["began_us"], row["last_at"] or 0) / 1e6,
             host=row["host"],

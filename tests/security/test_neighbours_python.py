@@ -1,0 +1,301 @@
+"""A neighbour on a node puts a program where the head's own Python would be: it never runs as the user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.launch.bootstrap import Bootstrap
+from gswarm_tui.launch.bundle import own_bundle
+from tests.integration.test_launch_bootstrap import failing, link_tools, speaks, stand_in
+
+ME = pwd.getpwnam("daemon").pw_uid  # its group has its name and no members
+NEIGHBOUR = 65534
+RUN = own_bundle().files["gswarm_agent/run.sh"].decode()
+
+
+def environment(prefix: Path, says: str, owner: int = ME) -> Path:
+    """Make a stand-in for a Python with its standard library; return its path."""
+    library = prefix / "lib/python3.11"
+    for folder in (prefix / "bin", library / "lib-dynload", library / "json"):
+        folder.mkdir(parents=True, exist_ok=True)
+    for file in (prefix / "lib/libpython3.11.so", library / "os.py", library / "json/__init__.py"):
+        file.touch()
+    python = stand_in(prefix / "bin/python3.11", f"echo {says}")
+    for path in (prefix, *prefix.rglob("*")):
+        os.chown(path, owner, owner)
+    return python
+
+
+class Node:
+    """A node with a /tmp of its own, a Python that the user's PATH leads to, and a neighbour.
+
+    ``folder`` belongs to the user and lies directly in /tmp.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "mine"
+        self.path = folder / "path"
+        self.run_sh = folder / "run.sh"
+        self.run_sh.write_text(RUN)
+        self.folder.mkdir()
+        os.chown(self.folder, ME, ME)
+        stand_in(self.path / "python3", "echo next")
+        folder.chmod(0o755)
+
+    def start(self, python: Path, *others: str) -> str:
+        """Run the agent's start as the user, with the head's Python and other ways; return its output."""
+        done = subprocess.run(
+            ["sh", self.run_sh, ":".join((f"?{python}", *others)), "stream"],
+            env={"PATH": f"{self.path}:{os.environ['PATH']}"},
+            user=ME,
+            group=ME,
+            extra_groups=[],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        return done.stdout
+
+    def neighbour(self, command: str) -> None:
+        """Run a shell command as the neighbour."""
+        script = ["sh", "-ec", command]
+        subprocess.run(script, user=NEIGHBOUR, group=NEIGHBOUR, extra_groups=[], cwd="/", check=True)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Node(Path(folder))
+
+
+def scratch(node: Node, mode: int) -> Path:
+    """Make node-local scratch, which belongs to root and lets everybody write."""
+    folder = node.path.parent / "scratch"
+    folder.mkdir()
+    folder.chmod(mode)
+    return folder
+
+
+@pytest.mark.root("be somebody else")
+def test_python_of_mine_below_tmp_is_used(node: Node) -> None:
+    own = environment(node.folder / "env", "own")
+    assert node.start(own, "python3") == "own\n"
+    venv = node.folder / "venv/bin/python"
+    venv.parent.mkdir(parents=True)
+    (node.folder / "venv/pyvenv.cfg").touch()
+    venv.symlink_to(own)
+    assert node.start(venv, "python3") == "own\n"
+
+
+@pytest.mark.root("be somebody else")
+def test_python_in_a_folder_of_mine_in_shared_sticky_scratch_is_used(node: Node) -> None:
+    own = environment(scratch(node, 0o1777) / "env", "own")
+    assert node.start(own, "python3") == "own\n"
+
+
+@pytest.mark.root("be somebody else")
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_python_that_a_neighbour_put_into_shared_scratch_is_not_run(node: Node, mode: int) -> None:
+    prefix = scratch(node, mode) / "env"
+    environment(node.path.parent / "planted", "evil", NEIGHBOUR)
+    node.neighbour(f"cp -r {node.path.parent}/planted {prefix}")
+    assert node.start(prefix / "bin/python3.11", "python3") == "next\n"
+    assert node.start(prefix / "bin/python3.11") == f"GSWARM-FAIL python {open_part(prefix, mode)}\n"
+
+
+def open_part(prefix: Path, mode: int) -> Path:
+    """Return the first folder that the neighbour can change."""
+    return prefix if mode & 0o1000 else prefix.parent
+
+
+@pytest.mark.root("be somebody else")
+def test_python_of_mine_in_a_folder_where_others_can_replace_it_is_not_run(node: Node) -> None:
+    own = environment(scratch(node, 0o777) / "env", "own")
+    assert node.start(own, "python3") == "next\n"
+
+
+@pytest.mark.root("be somebody else")
+def test_prefix_may_not_be_the_sticky_folder_itself(node: Node) -> None:
+    prefix = scratch(node, 0o1777)
+    own = environment(prefix, "own", owner=0)
+    prefix.chmod(0o1777)
+    assert node.start(own, "python3") == "next\n", "a neighbour can add a pyvenv.cfg at any time"
+
+
+@pytest.mark.root("be somebody else")
+def test_link_of_a_neighbour_leads_to_nothing_of_his(node: Node) -> None:
+    shared = scratch(node, 0o1777)
+    environment(node.path.parent / "planted", "evil", NEIGHBOUR)
+    node.neighbour(f"ln -s {node.path.parent}/planted {shared}/env")
+    assert node.start(shared / "env/bin/python3.11", "python3") == "next\n"
+
+
+@pytest.mark.root("be somebody else")
+@pytest.mark.parametrize("name", ["delete-all", "python3.11.sh", "python3.", "python2.7"])
+def test_link_of_a_neighbour_starts_no_other_program_of_mine(node: Node, name: str) -> None:
+    shared = scratch(node, 0o1777)
+    own = environment(node.folder / "env", "mine")
+    program = own.rename(own.with_name(name))
+    (node.folder / f"env/lib/{name}/lib-dynload").mkdir(parents=True)
+    (node.folder / f"env/lib/{name}/os.py").touch()
+    node.neighbour(f"mkdir -p {shared}/env/bin && ln -s {program} {shared}/env/bin/python3.11")
+    assert node.start(shared / "env/bin/python3.11", "python3") == "next\n"
+
+
+PARTS = [
+    "",
+    "bin",
+    "bin/python3.11",
+    "lib",
+    "lib/libpython3.11.so",
+    "lib/python3.11",
+    "lib/python3.11/os.py",
+    "lib/python3.11/lib-dynload",
+    "lib/python3.11/json",
+    "lib/python3.11/json/__init__.py",
+]
+
+
+@pytest.mark.root("be somebody else")
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("trouble", ["owner", "others", "group"])
+def test_no_part_may_be_changed_by_others(node: Node, part: str, trouble: str) -> None:
+    own = environment(node.folder / "env", "own")
+    victim = node.folder / "env" / part
+    if trouble == "owner":
+        os.chown(victim, NEIGHBOUR, ME)
+    elif trouble == "others":
+        victim.chmod(0o757)
+    else:
+        os.chown(victim, ME, NEIGHBOUR)
+        victim.chmod(0o775)
+    assert node.start(own, "python3") == "next\n"
+    assert node.start(own) == f"GSWARM-FAIL python {victim}\n"
+
+
+@pytest.mark.root("be somebody else")
+def test_library_that_is_a_link_is_not_used(node: Node) -> None:
+    own = environment(node.folder / "env", "own")
+    theirs = scratch(node, 0o777) / "json"
+    shutil.move(node.folder / "env/lib/python3.11/json", theirs)
+    link = node.folder / "env/lib/python3.11/json"
+    link.symlink_to(theirs)
+    os.chown(link, ME, ME, follow_symlinks=False)
+    assert node.start(own, "python3") == "next\n"
+
+
+@pytest.mark.root("be somebody else")
+def test_file_that_moves_the_library_elsewhere_is_not_followed(node: Node) -> None:
+    own = environment(node.folder / "env", "own")
+    (node.folder / "env/pyvenv.cfg").write_text("home = /scratch\n")
+    assert node.start(own, "python3") == "next\n"
+
+
+def make_writable_for_group(prefix: Path, group: int) -> None:
+    """Give a group the right to write to a folder and all that is in it."""
+    for path in (prefix, *prefix.rglob("*")):
+        os.chown(path, -1, group)
+        path.chmod(path.stat().st_mode | 0o020)
+
+
+@pytest.mark.root("be somebody else")
+def test_own_group_without_another_member_may_write(node: Node) -> None:
+    own = environment(node.folder / "env", "own")
+    make_writable_for_group(node.folder, ME)
+    assert node.start(own, "python3") == "own\n"
+
+
+@pytest.mark.root("be somebody else")
+@pytest.mark.parametrize(
+    "entry", [f"daemon:x:{ME}:eve", f"daemon:x:{ME}:daemon,eve", f"users:x:{ME}:", f"daemon:x:{ME}1:", ""]
+)
+def test_group_of_several_users_may_not_write(node: Node, entry: str) -> None:
+    own = environment(node.folder / "env", "own")
+    make_writable_for_group(node.folder, ME)
+    stand_in(node.path / "getent", f"echo {entry}")
+    assert node.start(own, "python3") == "next\n"
+
+
+@pytest.mark.root("be somebody else")
+def test_access_control_list_may_let_nobody_else_write(node: Node) -> None:
+    own = environment(node.folder / "env", "own")
+    make_writable_for_group(node.folder, ME)
+    entries = [(0x01, 7, -1), (0x02, 7, NEIGHBOUR), (0x04, 5, -1), (0x10, 7, -1), (0x20, 5, -1)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    try:
+        os.setxattr(node.folder / "env/bin", "system.posix_acl_access", acl)
+    except OSError as error:
+        pytest.skip(f"/tmp has no access control lists: {error.strerror}")
+    assert node.start(own, "python3") == "next\n"
+
+
+@pytest.fixture
+def planted(node: Node, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a neighbour's program where the head's Python would be; return the file that it makes."""
+    python = environment(scratch(node, 0o777) / "env", f"GSWARM-AT /evil; touch {node.folder}/ran", NEIGHBOUR)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("HOME", str(node.folder.parent))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    return node.folder / "ran"
+
+
+@pytest.mark.root("give folders away")
+async def test_agent_starts_by_the_next_python(planted: Path) -> None:
+    await speaks("sh", Bootstrap())
+    assert not planted.exists()
+
+
+@pytest.mark.root("give folders away")
+async def test_node_without_another_python_is_reported_with_the_open_folder(
+    node: Node, planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = str(shutil.which("sh"))
+    tools = node.path.parent / "tools"
+    link_tools(tools)
+    for name in ("find", "readlink"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(tools))
+    error = await failing(shell, Bootstrap())
+    assert not planted.exists()
+    assert error.reason == (
+        "it has no working python3; the head's own Python isn't used there, because others can change "
+        f"{node.path.parent}/scratch"
+    )
+    assert "--agent-python" in error.remedy
+
+
+IMPORTS = """
+import pkgutil, sys
+sys.path.insert(0, sys.argv[1])
+import gswarm_agent, msgpack, pynvml
+for each in pkgutil.walk_packages(gswarm_agent.__path__, "gswarm_agent."):
+    __import__(each.name)
+print(*{module.__file__ for module in sys.modules.values() if getattr(module, "__file__", None)}, sep="\\n")
+"""
+
+
+def test_agent_imports_only_files_that_are_checked(tmp_path: Path) -> None:
+    for name, data in own_bundle().files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    unchecked = set(re.findall(r"-name ([\w-]+)", RUN))
+    assert "site-packages" in unchecked
+    command = [sys.executable, "-IS", "-c", IMPORTS, str(tmp_path)]
+    files = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    checked = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    for file in map(Path, files):
+        if not file.is_relative_to(tmp_path):
+            assert any(file.is_relative_to(folder) for folder in checked), file
+            assert not unchecked & set(file.parts), file

@@ -1,0 +1,63 @@
+"""A recording that somebody else made: its ID runs nothing on nodes and leads to no other folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.launch.bootstrap import Bootstrap, Serving
+from gswarm_tui.options.arguments import parse
+from gswarm_tui.run import interrupted
+from gswarm_tui.run.plan import Plan
+from gswarm_tui.run.saved_options import save_options
+from gswarm_tui.store.recording.recorder import Recorder
+from tests.integration.sshd import SSHD, running
+from tests.unit.store_recording import INFO
+
+SETTINGS = parse([], {"HOME": "/nowhere"})
+STRANGE = ["x'$(touch {})'", "x'& touch {}; '", "../x", "--folder", "x" * 101]
+
+
+def left_open(path: Path, uid: str, config: Path | None) -> None:
+    """Make an interrupted recording of gpu01 with this ID."""
+    options = save_options(SETTINGS._replace(ssh_config=config), Plan(("gpu01",)))
+    recorder = Recorder(path, replace(INFO, uid=uid, options=options), lambda _status: None)
+    recorder.open()
+    recorder.close(None)
+
+
+@pytest.mark.parametrize("uid", STRANGE)
+async def test_listing_a_recording_with_a_strange_id_runs_nothing_on_its_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: str
+) -> None:
+    if SSHD is None:
+        pytest.skip("no sshd on this machine")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    evil, path, out = tmp_path / "evil", tmp_path / "run.duckdb", StringIO()
+    with running(tmp_path, SetEnv=f"XDG_CACHE_HOME={tmp_path}/cache") as server:
+        server.trust()
+        left_open(path, uid.replace("{}", str(evil)), Path(server.config()))
+        found, unreadable = interrupted.find(tmp_path, path)
+        await interrupted.show(found, unreadable, SETTINGS, out)
+    assert not evil.exists()
+    assert not (tmp_path / "cache").exists(), "no agent was started"
+    headline, state, _ = out.getvalue().splitlines()
+    assert headline.startswith("1 "), "it has its number instead of the ID"
+    assert state == "  no frames wait on its nodes"
+
+
+@pytest.mark.parametrize("uid", ["3fa85f64-5717-4562-b3fc-2c963f66afa6", "a1-0", "e4d0"])
+def test_usual_id_is_kept(tmp_path: Path, uid: str) -> None:
+    left_open(tmp_path / "run.duckdb", uid, None)
+    ((one,), _) = interrupted.find(tmp_path, tmp_path / "run.duckdb")
+    assert one.interrupted.uid == uid
+
+
+@pytest.mark.parametrize("text", ["it's", "a!b", "a\\b", "a\nb", "a\0b", "a\x1bb"])
+def test_no_login_shell_gets_text_that_it_could_interpret(text: str) -> None:
+    serving = Serving(recording=text)
+    with pytest.raises(ValueError, match="no login shell"):
+        Bootstrap(serving=serving).command_line(*serving.arguments("gpu01"))
