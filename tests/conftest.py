@@ -96,13 +96,14 @@ def umask() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def runtime_folder() -> Iterator[None]:
+def private_folders() -> Iterator[None]:
     """What a test starts finds, and is found by, no gswarm-tui that somebody runs on this machine.
 
     The path is short: that of a socket in it may have no more than 107 characters.
     """
     with tempfile.TemporaryDirectory(prefix="gswarm-run-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", folder)
+        patch.setenv("XDG_STATE_HOME", f"{folder}/state")
         yield
 
 

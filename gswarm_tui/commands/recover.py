@@ -6,9 +6,10 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gswarm_tui.common.errors import quote
-from gswarm_tui.options.arguments import CommandParser, UsageError, parse
+from gswarm_tui.options.arguments import CommandParser, UsageError, parse_connection
 from gswarm_tui.store.duckdb_internals import share_one_arena
 
 
@@ -16,7 +17,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     """List interrupted recordings, or resume one. Raises UserError, StoreError."""
     parser = CommandParser(
         "recover",
-        "[ID] [--finish [--abandon]] [--db PATH]",
+        "[ID] [--finish [--abandon]] [--trust] [--db PATH] [connection options]",
         "List interrupted recordings, or resume one with its sessions and the frames that wait on its nodes.",
         usual="all in this folder",
     )
@@ -27,6 +28,10 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     parser.add_argument(
         "--abandon", action="store_true", help="close it even if unreachable nodes may hold frames"
     )
+    parser.add_argument(
+        "--trust", action="store_true", help="connect without asking, even if it was made elsewhere"
+    )
+    parser.add_connection_options("connection, instead of the recording's options")
     arguments = parser.read(args)
     if arguments.recording.endswith(".duckdb"):
         raise UsageError(f"recover takes an ID; name the file {quote(arguments.recording)} with --db.")
@@ -34,16 +39,28 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         raise UsageError("--finish needs the ID of a recording; gswarm-tui recover lists them.")
     if arguments.abandon and not arguments.finish:
         raise UsageError("--abandon closes a recording, so it needs --finish.")
+    settings, given = parse_connection(arguments, environ)
+    if (arguments.trust or given) and not arguments.recording:
+        raise UsageError(
+            "--trust and connection options need the ID of a recording; gswarm-tui recover lists them."
+        )
 
     share_one_arena(os.environ)
     from gswarm_tui.run import build, interrupted
 
-    settings = parse([], environ)
     where = build.working_folder(), arguments.db, settings.db
     found, unreadable = interrupted.find(*where)
     if not arguments.recording:
         return asyncio.run(interrupted.show(found, unreadable, settings, sys.stdout))
     chosen = interrupted.choose(found, unreadable, arguments.recording, interrupted.files(*where))
+    chosen = replace(chosen, trusted=arguments.trust, given=given)
+    if chosen.needs_consent:
+        from gswarm_tui.run.consent import confirm
+
+        if not confirm(chosen, settings, sys.stdin, sys.stdout):
+            print("nothing was contacted")
+            return 1
+        chosen = replace(chosen, trusted=True)
     if arguments.finish:
         from gswarm_tui.run import log_file
         from gswarm_tui.run.finish import finish

@@ -20,6 +20,15 @@ T = TypeVar("T")
 
 ENVIRONMENT_PREFIX = "GSWARM_TUI_"
 _DEMO = "4x8"
+_CONNECTION = {
+    "launcher": ("ssh|srun|local", "start agents by SSH, by srun, or on this machine (default: ssh)"),
+    "user": ("NAME", "SSH user name (default: from your SSH configuration)"),
+    "ssh_config": ("PATH", "SSH config file (default: ~/.ssh/config)"),
+    "jump": ("HOST", "SSH jump host, [user@]host[:port], as for ssh -J"),
+    "setup": ("COMMAND", "shell command to run on each node before the agent starts"),
+    "agent_python": ("PATH", "Python 3.9 or later on the nodes (default: detected)"),
+}
+"""Metavars and help texts of the options that decide how nodes are reached."""
 _SSH_ONLY = ("user", "ssh_config", "jump")
 _REMOTE_ONLY = ("setup", "agent_python")
 _LASTING_ONLY = ("linger", "spool_mib")
@@ -117,6 +126,12 @@ class CommandParser(_Parser):
         self.add_argument("--db", metavar="PATH", help=f"recording file (default: {usual})")
         self.add_argument("--help", "-h", action="help", help="print help and exit")
 
+    def add_connection_options(self, title: str) -> None:
+        """Add the options that decide how nodes are reached."""
+        group = self.add_argument_group(title)
+        for key, (metavar, text) in _CONNECTION.items():
+            group.add_argument(_flag(key), metavar=metavar, help=text.partition(" (default")[0])
+
     def read(self, args: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments; ``db`` becomes a Path or None. Raises UsageError."""
         namespace, rest = self.parse_known_args(args)
@@ -186,6 +201,17 @@ def parse(argv: Sequence[str] | None, environ: Mapping[str, str]) -> Options:
             "--launcher local monitors only this machine; remove --nodes and --job, or use --launcher ssh."
         )
     return options
+
+
+def parse_connection(
+    namespace: argparse.Namespace, environ: Mapping[str, str]
+) -> tuple[Options, frozenset[str]]:
+    """Resolve the options with the connection options of a subcommand; return also which of these are given.
+
+    Raises UsageError, ConfigError.
+    """
+    given = {key: value for key in _CONNECTION if (value := getattr(namespace, key)) is not None}
+    return parse([f"{_flag(key)}={value}" for key, value in given.items()], environ), frozenset(given)
 
 
 def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
@@ -309,17 +335,9 @@ def _parser() -> _Parser:
     add("--spool-mib", metavar="N", help="MiB of node disk for samples not fetched yet (default: 256)")
     add("--record", action=argparse.BooleanOptionalAction, help="record, or only show (default: record)")
 
-    add = parser.add_argument_group("connection").add_argument
-    add(
-        "--launcher",
-        metavar="ssh|srun|local",
-        help="start agents by SSH, by srun, or on this machine (default: ssh)",
-    )
-    add("--user", metavar="NAME", help="SSH user name (default: from your SSH configuration)")
-    add("--ssh-config", metavar="PATH", help="SSH config file (default: ~/.ssh/config)")
-    add("--jump", metavar="HOST", help="SSH jump host, [user@]host[:port], as for ssh -J")
-    add("--setup", metavar="COMMAND", help="shell command to run on each node before the agent starts")
-    add("--agent-python", metavar="PATH", help="Python 3.9 or later on the nodes (default: detected)")
+    group = parser.add_argument_group("connection")
+    for key, (metavar, text) in _CONNECTION.items():
+        group.add_argument(_flag(key), metavar=metavar, help=text)
 
     add = parser.add_argument_group("screen").add_argument
     add("--theme", metavar="NAME", help="colour theme")

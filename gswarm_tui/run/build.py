@@ -6,6 +6,7 @@ Imports wait until a part is needed.
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import shlex
 import socket
@@ -51,7 +52,7 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
     from gswarm_tui.store.recording.database import RecordingInfo
     from gswarm_tui.store.recording.files import default_paths, is_own
 
-    job = plan.job
+    job, saved = plan.job, save_options(options, plan)
     info = RecordingInfo(
         started_at=hub.started_at,
         host=socket.gethostname(),
@@ -62,7 +63,7 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
         slurm_job_id=job.label if job else None,
         slurm_cluster=job.cluster if job else None,
         uid=uid,
-        options=save_options(options, plan),
+        options=saved,
     )
     label = job.label if job else None
     paths = default_paths(Path() if options.db else working_folder(), datetime.now().astimezone(), label)
@@ -77,21 +78,21 @@ def start_recording(hub: Hub, options: Options, plan: Plan, words: Sequence[str]
                 raise
             path = next(names)
     if keeps_agents(options):
-        _leave_resume_note(hub, uid, options)
+        _leave_resume_note(hub, uid, saved, options.setup)
     return recorder
 
 
-def _leave_resume_note(hub: Hub, uid: str, options: Options) -> None:
-    """Keep what resuming needs and the recording mustn't hold; a failure becomes an event."""
+def _leave_resume_note(hub: Hub, uid: str, saved: str, setup: str | None) -> None:
+    """Keep what resuming needs beside the recording; a failure becomes an event."""
     from gswarm_agent.frame import WARNING
     from gswarm_tui.fleet.events import EventLogged
 
     try:
-        write_note(uid, ResumeNote(options.setup))
+        write_note(uid, json.loads(saved), ResumeNote(setup))
     except OSError as error:
-        message = f"gswarm-tui recover will need --setup again: {notes_folder()}: {error.strerror}"
-        if options.setup is not None:
-            hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
+        what = "will ask before it connects" + ("" if setup is None else ", and need --setup again")
+        message = f"gswarm-tui recover {what}: {notes_folder()}: {error.strerror}"
+        hub.publish(EventLogged(hub.now(), "notice", WARNING, message))
 
 
 def _command(words: Sequence[str]) -> str:

@@ -16,27 +16,56 @@ from gswarm_tui.launch.base import LaunchError, clean
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import read_note
+from gswarm_tui.run.resume_notes import is_uid, read_note
 from gswarm_tui.run.saved_options import restore_options
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import NotARecordingError, StoreError
 from gswarm_tui.store.querying.file_source import FileSource
-from gswarm_tui.store.recording.files import is_own
 from gswarm_tui.store.recording.resume import Interrupted, closed, interrupted
 
 
 @dataclass(frozen=True)
 class InterruptedRun:
-    """Interrupted recording and its file."""
+    """Interrupted recording and its file.
+
+    The options in the file lead to commands on this machine and on nodes, so they are obeyed only if this
+    user's state folder knows them, or the user has seen and ``trusted`` them. ``given`` names the options
+    that the command line gives instead.
+    """
 
     path: Path
     interrupted: Interrupted
+    trusted: bool = False
+    given: frozenset[str] = frozenset()
+
+    @property
+    def needs_consent(self) -> bool:
+        """Whether its options would be obeyed, but are neither known nor trusted. A demo contacts nobody."""
+        one = self.interrupted
+        is_safe = self.trusted or not one.options or one.options.get("demo") is not None
+        return not is_safe and read_note(one.uid, one.options) is None
 
     def restore(self, settings: Options) -> tuple[Options, Plan]:
-        """Return the options and the plan in force when it was interrupted. Raises UserError."""
-        options, plan = restore_options(self.interrupted.options, settings, read_note(self.interrupted.uid))
-        interval_ms = self.interrupted.interval_ms or options.interval_ms
-        return options._replace(interval_ms=interval_ms), plan
+        """Return the options and the plan in force when it was interrupted.
+
+        Raises:
+            UserError: they can't be used, or nobody has trusted them.
+        """
+        if self.needs_consent:
+            raise UserError(
+                "made elsewhere or changed: nodes not contacted; "
+                f"gswarm-tui recover {short_id(self.interrupted)} shows how it would connect"
+            )
+        return self.preview(settings)
+
+    def preview(self, settings: Options) -> tuple[Options, Plan]:
+        """Return the same before it is trusted, to show it. Raises UserError."""
+        one = self.interrupted
+        options, plan = restore_options(one.options, settings, read_note(one.uid, one.options))
+        if not is_uid(one.uid):
+            raise UserError("this recording has no valid ID, so its nodes can't be reached.")
+        options = options._replace(**{name: getattr(settings, name) for name in self.given})
+        return options._replace(interval_ms=one.interval_ms or options.interval_ms), plan
 
 
 def short_id(one: Interrupted) -> str:
@@ -52,17 +81,12 @@ def began(one: Interrupted) -> str:
 def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list[InterruptedRun], list[str]]:
     """Find interrupted recordings in a file, or in a folder and the usual file; and why some were skipped.
 
-    Resuming runs commands saved in the file, so files that others may have written need to be named.
-
     Raises:
         UserError: the named file can't be read or is no recording.
     """
     found: list[InterruptedRun] = []
     unreadable: list[str] = []
     for path in files(folder, db, usual):
-        if db is None and not is_own(path):
-            unreadable.append(f"{path}: others may have written it; name it with --db if you trust them")
-            continue
         try:
             with closing(FileSource(path)) as file:
                 found += [InterruptedRun(path, one) for one in interrupted(file)]
@@ -94,7 +118,7 @@ def choose(
         return matching[0]
     if matching:
         raise UserError(f"{len(matching)} interrupted recordings match {quote(wanted)}; type more of the ID.")
-    for path in filter(is_own, looked_at):
+    for path in looked_at:
         with suppress(StoreError), closing(FileSource(path)) as file:
             if any(uid.startswith(wanted) for uid in closed(file)):
                 raise UserError(f"recording {quote(wanted)} in {path} is closed and needs no recovery.")

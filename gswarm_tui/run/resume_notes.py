@@ -1,15 +1,27 @@
-"""Private notes in the state folder about open recordings, with what a recording mustn't hold: the setup."""
+"""Private notes in the state folder about open recordings, by which ``recover`` knows this user's own.
+
+A recording contains the options to reach its nodes, and whoever wrote the file chose them. A note holds a
+keyed hash of the options with which this user started the recording, and what a recording mustn't hold: the
+setup.
+"""
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
+import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from gswarm_agent.folder import is_plain, open_private
 from gswarm_tui.common.paths import state_folder
+
+_KEY = "key"
+_LONGEST_UID = 100
 
 
 @dataclass(frozen=True)
@@ -19,40 +31,41 @@ class ResumeNote:
     setup: str | None = None
 
 
+def is_uid(text: str) -> bool:
+    """Return whether a recording's uid has the shape of one, and so is safe in file names and commands."""
+    return is_plain(text) and len(text) <= _LONGEST_UID
+
+
 def notes_folder() -> Path:
     """Return the folder of the notes. Raises UserError without a home folder."""
     return state_folder() / "open"
 
 
-def write_note(uid: str, note: ResumeNote) -> None:
+def write_note(uid: str, options: Mapping[str, Any], note: ResumeNote) -> None:
     """Write the note of an open recording, readable by this user alone. Raises OSError, UserError."""
     folder = notes_folder()
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     above = open_private(str(folder), create=True)
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        part = f".{_file_name(uid)}.{os.getpid()}"
-        with os.fdopen(os.open(part, flags, 0o600, dir_fd=above), "w", encoding="utf-8") as file:
-            json.dump(asdict(note), file)
+        content = asdict(note) | {"options_hash": _hash(_make_key(above), uid, options)}
+        part = _write_part(above, json.dumps(content).encode())
         os.rename(part, _file_name(uid), src_dir_fd=above, dst_dir_fd=above)
     finally:
         os.close(above)
 
 
-def read_note(uid: str) -> ResumeNote | None:
-    """Return this user's note of a recording, None if there is none that nobody else can have written."""
-    with suppress(OSError, ValueError):
+def read_note(uid: str, options: Mapping[str, Any]) -> ResumeNote | None:
+    """Return the note of a recording that this user started with these options, None without one."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
         above = open_private(str(notes_folder()))
         try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(_file_name(uid), flags, dir_fd=above)
+            found = json.loads(_read_own(above, _file_name(uid)))
+            expected = _hash(_read_own(above, _KEY), uid, options)
         finally:
             os.close(above)
-        with os.fdopen(descriptor, encoding="utf-8") as file:
-            found = json.load(file)
-            if os.fstat(descriptor).st_uid == os.geteuid() and isinstance(found, dict):
-                setup = found.get("setup")
-                return ResumeNote(setup if isinstance(setup, str) else None)
+        setup = found["setup"]
+        if hmac.compare_digest(found["options_hash"], expected):
+            return ResumeNote(None if setup is None else str(setup))
     return None
 
 
@@ -64,6 +77,41 @@ def remove_note(uid: str) -> None:
 
 def _file_name(uid: str) -> str:
     """Return the note's file name. Raises ValueError for a uid that could lead elsewhere."""
-    if not is_plain(uid) or len(uid) > 100:
+    if not is_uid(uid):
         raise ValueError(f"{uid!r} identifies no recording")
     return f"{uid}.json"
+
+
+def _hash(key: bytes, uid: str, options: Mapping[str, Any]) -> str:
+    text = json.dumps([uid, options], sort_keys=True)
+    return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+def _make_key(above: int) -> bytes:
+    """Return the key in the folder of the notes, which the first head makes. Raises OSError."""
+    try:
+        return _read_own(above, _KEY)
+    except FileNotFoundError:
+        part = _write_part(above, secrets.token_bytes(32))
+        with suppress(FileExistsError):  # another head was quicker
+            os.link(part, _KEY, src_dir_fd=above, dst_dir_fd=above)
+        os.unlink(part, dir_fd=above)
+        return _read_own(above, _KEY)
+
+
+def _write_part(above: int, content: bytes) -> str:
+    """Write a file under a name that is in use by nobody, and return the name. Raises OSError."""
+    part = f".{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(part, flags, 0o600, dir_fd=above), "wb") as file:
+        file.write(content)
+    return part
+
+
+def _read_own(above: int, name: str) -> bytes:
+    """Return the content of a file of this user. Raises OSError."""
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    with os.fdopen(descriptor, "rb") as file:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError(f"{name} belongs to another user")
+        return file.read()

@@ -1,22 +1,25 @@
 """Options saved in a recording, from which it is resumed after its head was killed.
 
 The text of ``--setup`` may contain secrets: it is kept in the state folder (``resume_notes``), and a
-recording holds only whether there was one.
+recording holds only whether there was one. Values pass the checks of the command line, because anybody may
+have written the file.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gswarm_tui.common.errors import UserError
+from gswarm_tui.options import values
 from gswarm_tui.options.arguments import Options
-from gswarm_tui.options.values import DemoSize, launcher
 from gswarm_tui.run.plan import Plan
 from gswarm_tui.run.resume_notes import ResumeNote, notes_folder
 from gswarm_tui.slurm.jobs import Job
+
+T = TypeVar("T")
 
 _TEXTS = ("user", "jump", "agent_python")
 
@@ -49,28 +52,28 @@ def restore_options(
         UserError: an older version saved none, or neither ``note`` nor ``options`` has the setup.
     """
     try:
-        user, jump, agent_python = (_text(saved[name]) for name in _TEXTS)
+        user, jump, agent_python = (_parsed(values.word, saved[name]) for name in _TEXTS)
         config, demo, job = (saved[name] for name in ("ssh_config", "demo", "job"))
         allocation = saved["allocation"]
         options = options._replace(
-            launcher=launcher(saved["launcher"]),
+            launcher=values.launcher(saved["launcher"]),
             user=user,
             jump=jump,
             setup=_setup(note, options.setup) if saved["setup"] else None,
             agent_python=agent_python,
             nodes=None,
             job=None,
-            ssh_config=None if config is None else Path(config),
-            interval_ms=int(saved["interval_ms"]),
-            linger_s=_number(saved.get("linger_s")),
-            spool_mib=_number(saved.get("spool_mib")),
-            demo=None if demo is None else DemoSize(*map(int, demo)),
+            ssh_config=None if config is None else Path(config).absolute(),
+            interval_ms=values.interval_ms(f"{saved['interval_ms']}ms"),
+            linger_s=_parsed(values.linger_s, saved.get("linger_s")),
+            spool_mib=_parsed(values.spool_mib, saved.get("spool_mib")),
+            demo=None if demo is None else values.demo_size("x".join(map(str, demo))),
             record=True,
         )
         nodes = tuple(map(str, saved["nodes"]))
         plan = Plan(
             nodes,
-            None if job is None else Job(str(job[0]), str(job[1]), nodes, cluster=_text(job[2])),
+            None if job is None else _job(job, nodes),
             None if allocation is None else {n: frozenset(map(int, m)) for n, m in allocation.items()},
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
@@ -84,14 +87,15 @@ def _setup(note: ResumeNote | None, given: str | None) -> str:
     if (setup := given if kept is None else kept) is None:
         raise UserError(
             f"this recording was made with --setup, whose text isn't in it nor in {notes_folder()}; "
-            "set it again as GSWARM_TUI_SETUP or in the config file."
+            "set it again with --setup, GSWARM_TUI_SETUP or the config file."
         )
     return setup
 
 
-def _number(value: Any) -> int | None:
-    return None if value is None else int(value)
+def _job(saved: Sequence[Any], nodes: tuple[str, ...]) -> Job:
+    job_id, label = map(values.job_id, saved[:2])
+    return Job(job_id, label, nodes, cluster=None if saved[2] is None else str(saved[2]))
 
 
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+def _parsed(parse: Callable[[object], T], value: object) -> T | None:
+    return None if value is None else parse(value)

@@ -31,7 +31,7 @@ from gswarm_tui.options.arguments import UsageError, parse
 from gswarm_tui.run import build, interrupted
 from gswarm_tui.run.finish import finish
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import ResumeNote
+from gswarm_tui.run.resume_notes import ResumeNote, write_note
 from gswarm_tui.run.saved_options import restore_options, save_options
 from gswarm_tui.slurm.jobs import Job
 from gswarm_tui.store.recording.recorder import Recorder
@@ -203,6 +203,8 @@ def leave(path: Path, uid: str, options: str = "{}", node: str = "n1") -> None:
     recorder.open()
     recorder.submit([introduced(node, gpus=1), arrived(1, [gpu_row()], node=node)])
     recorder.close(None)
+    if uid:
+        write_note(uid, json.loads(options), ResumeNote())
 
 
 def beyond_the_end(path: Path) -> list[tuple[Any, ...]]:
@@ -224,12 +226,10 @@ def test_recording_covers_events_after_its_last_sample(path: Path, last: str) ->
         "session": [SessionStarted("s", T0 + 1.5, "train", T0 + 1.5)],
         "stopped": [SessionStarted("s", T0 + 1, "train", T0 + 1), SessionStopped("s", T0 + 1.5, T0 + 1.5)],
     }
-    recorder = Recorder(
-        path,
-        replace(INFO, uid="e4d0", options=save_options(SETTINGS, Plan(("no/host",)))),
-        lambda _status: None,
-    )
+    options = save_options(SETTINGS, Plan(("no/host",)))
+    recorder = Recorder(path, replace(INFO, uid="e4d0", options=options), lambda _status: None)
     recorder.open()
+    write_note("e4d0", json.loads(options), ResumeNote())
     recorder.submit([introduced("no/host", gpus=1), arrived(1, [gpu_row()], node="no/host"), *later[last]])
     recorder.close(None)
     status, said = finished(path, "e4d0", "--abandon")
@@ -337,25 +337,6 @@ async def test_list_names_recordings_that_cannot_be_resumed_and_why(tmp_path: Pa
     ]
 
 
-@pytest.mark.root("give files away")
-async def test_recording_that_others_may_have_written_is_skipped(tmp_path: Path) -> None:
-    theirs, open_to_all, wal = (tmp_path / f"gswarm-{name}.duckdb" for name in "abc")
-    for path in (theirs, open_to_all, wal):
-        leave(path, "ab-0", save_options(SETTINGS, Plan(("no/host",))))
-    os.chown(theirs, 65534, 65534)
-    open_to_all.chmod(0o666)
-    log = wal.with_name(wal.name + ".wal")
-    log.touch()
-    os.chown(log, 65534, 65534)
-    found, unreadable = interrupted.find(tmp_path, None)
-    assert found == []
-    assert [
-        f"{path}: others may have written it;" in reason
-        for path, reason in zip((theirs, open_to_all, wal), unreadable, strict=True)
-    ] == [True] * 3
-    assert len(interrupted.find(tmp_path, theirs)[0]) == 1, "who names it trusts it"
-
-
 async def test_list_spells_out_control_characters_of_files_and_nodes(tmp_path: Path) -> None:
     (tmp_path / "gswarm\x1b[2J\n\u202e.duckdb").write_text("no database")
     leave(
@@ -390,14 +371,28 @@ def test_resumed_run_keeps_the_last_interval(tmp_path: Path) -> None:
     recorder.open()
     recorder.submit([introduced(), *chain.from_iterable(changes)])
     assert recorder.close(None).error == ""
+    write_note("abc1", json.loads(info.options or ""), ResumeNote())
     ((one,), _) = interrupted.find(tmp_path, None)
     hub = build.build_hub(*one.restore(SETTINGS))
     assert hub.fleet.interval_ms == 2000
     assert hub.fleet.nodes["n1"].interval_ms == 2000
 
 
+VALID = json.loads(save_options(SETTINGS, Plan(("a",))))
+
+
 @pytest.mark.parametrize(
-    "kept", [{}, {"launcher": "rsh"}, json.loads(save_options(SETTINGS, Plan(("a",)))) | {"demo": 3}]
+    "kept",
+    [
+        {},
+        {"launcher": "rsh"},
+        VALID | {"demo": 3},
+        VALID | {"demo": [10**9, 8]},
+        VALID | {"user": "-oProxyCommand=x"},
+        VALID | {"jump": "a b"},
+        VALID | {"linger_s": 10**12},
+        VALID | {"job": ["1; x", "1", None]},
+    ],
 )
 def test_invalid_saved_options_are_refused(kept: dict[str, object]) -> None:
     with pytest.raises(UserError, match="its nodes can't be reached"):
@@ -408,6 +403,10 @@ def test_invalid_saved_options_are_refused(kept: dict[str, object]) -> None:
     ("words", "reason"),
     [
         ("--finish", "--finish needs the ID"),
+        ("--trust", "need the ID of a recording"),
+        ("--user ada", "need the ID of a recording"),
+        ("a --launcher rsh", '--launcher: "rsh" isn\'t one of'),
+        ("a --launcher local --user ada", "applies only to the ssh launcher"),
         ("a --abandon", "--abandon closes a recording, so it needs --finish"),
         ("a b", 'unexpected argument "b"'),
         ("run.duckdb", 'takes an ID; name the file "run.duckdb" with --db'),

