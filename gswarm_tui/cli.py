@@ -10,6 +10,7 @@ from typing import cast
 
 from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.options.command_table import COMMANDS, Command
+from gswarm_tui.run.supervisor import supervise
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(command: Command, args: Sequence[str]) -> int:
+    if command.screen and (status := supervise()) is not None:
+        return status
     _make_files_private()
     module = importlib.import_module(f"gswarm_tui.commands.{command.module or command.name}")
     try:
@@ -42,6 +45,8 @@ def _command(command: Command, args: Sequence[str]) -> int:
 
 
 def _watch(args: Sequence[str]) -> int:
+    if (status := supervise()) is not None:
+        return status
     from gswarm_tui.options.arguments import parse
 
     options = parse(args, os.environ)

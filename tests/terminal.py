@@ -47,6 +47,10 @@ class Screen:
         """The cells of a line: "" is the second one of a wide character."""
         return [self._screen.buffer[y][x] for x in range(self._screen.columns)]
 
+    def modes(self) -> set[int]:
+        """The modes that are on, in the numbers of pyte: the cursor, wrapping, the mouse, pasting …"""
+        return set(self._screen.mode)
+
     def pen(self) -> pyte.screens.Char:
         """How the next character will look."""
         return self._screen.cursor.attrs
@@ -87,7 +91,6 @@ class InTerminal:
             raise
         finally:
             os.close(its_end)
-        self.pid = self.process.pid
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -98,6 +101,19 @@ class InTerminal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
+
+    @property
+    def pid(self) -> int:
+        """The process of the screen: the child of the one that was started, where that is only its parent."""
+        started = self.process.pid
+        with suppress(OSError):
+            for child in Path(f"/proc/{started}/task/{started}/children").read_text().split():
+                if (
+                    Path(f"/proc/{child}/cmdline").read_bytes()
+                    == Path(f"/proc/{started}/cmdline").read_bytes()
+                ):
+                    return int(child)
+        return started
 
     def _read(self) -> None:
         with suppress(OSError):  # the terminal's other end was closed
@@ -126,6 +142,11 @@ class InTerminal:
         while self._draw():
             pass
         return self._screen.text()
+
+    def settings(self) -> tuple[object, ...]:
+        """How the terminal treats keys and output: its termios settings, and the modes of its screen."""
+        self.screen()
+        return (*termios.tcgetattr(self._terminal), self._screen.modes())
 
     def wait_for(self, text: str, timeout_s: float = 60.0) -> float:
         """Wait until it shows a text; when that came to the screen, in monotonic seconds.

@@ -6,11 +6,15 @@ from typing import NamedTuple  # dataclasses would cost a tenth of --help
 
 
 class Command(NamedTuple):
-    """Subcommand; ``module`` is its module in ``gswarm_tui.commands`` where its name is taken by Python."""
+    """Subcommand; ``module`` is its module in ``gswarm_tui.commands`` where its name is taken by Python.
+
+    ``screen``: it takes the whole terminal, which a parent process restores if it dies.
+    """
 
     name: str
     help: str
     module: str = ""
+    screen: bool = False
 
 
 COMMANDS = (
@@ -21,9 +25,9 @@ COMMANDS = (
     Command("export", "write a session as JSON, CSV or Parquet"),
     Command("import", "read an export or a gswarm-profiler file into a recording", module="import_"),
     Command("mark", "mark this moment in the running recordings"),
-    Command("replay", "play a recording on the screens"),
+    Command("replay", "play a recording on the screens", screen=True),
     Command("plot", "plot a session as PDF, PNG or SVG"),
     Command("report", "write a session's report as one HTML page"),
-    Command("recover", "list interrupted recordings, resume or finish one"),
+    Command("recover", "list interrupted recordings, resume or finish one", screen=True),
 )
 COMMAND_NAMES = tuple(command.name for command in COMMANDS)

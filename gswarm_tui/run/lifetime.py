@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gswarm_agent.frame import WARNING
 from gswarm_tui.fleet.events import WAITING, EventLogged, RecorderStatus
 from gswarm_tui.hub import Hub
+from gswarm_tui.run.supervisor import ENDING
 
 if TYPE_CHECKING:
     from gswarm_tui.launch.base import Launcher
@@ -47,8 +48,8 @@ class RunResult:
 class Lifetime:
     """Runs hub and screen together and ends them in order: sessions, agents, recording.
 
-    SIGTERM, SIGINT and SIGHUP (a closed terminal, or the end of salloc's job) end a run like quitting.
-    Nothing is written to a terminal that is gone, and an alarm ends a process that hangs.
+    The signals of ``ENDING`` end a run like quitting, among them SIGHUP: a closed terminal, or the end of
+    salloc's job. Nothing is written to a terminal that is gone, and an alarm ends a process that hangs.
 
     ``lasting``: agents outlive their links and keep frames that aren't on disk. ``waiting`` is called with
     the nodes whose last frames take long.
@@ -75,7 +76,7 @@ class Lifetime:
     async def run(self, screen: Coroutine[Any, Any, object], painted: asyncio.Event) -> RunResult:
         """Start the links after the first paint; end everything when the screen ends or a signal comes."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        for number in ENDING:
             loop.add_signal_handler(number, self._on_signal, number)
         feeding = asyncio.create_task(self._feed(painted), name="hub")
         showing = asyncio.create_task(screen, name="screen")

@@ -20,6 +20,7 @@ from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build, event_loop, log_file
 from gswarm_tui.run.plan import Plan, require_terminal
 from gswarm_tui.run.resume_notes import remove_note
+from gswarm_tui.run.supervisor import ENDING, report_recording
 from gswarm_tui.slurm import hosts
 from gswarm_tui.slurm.jobs import Slurm
 
@@ -67,25 +68,29 @@ async def watch(
     except StoreError as error:
         print_notice(str(error))
         return 1
+    if recorder is not None:
+        report_recording(uid[:8] or str(recorder.recording_id), recorder.path)
     try:
         app = _app(options, plan, hub, theme, recorder)
         ended = await _run(options, plan, hub, app, recorder)
-    except (asyncio.CancelledError, KeyboardInterrupt):
+    except asyncio.CancelledError:
         # A signal before the screen handles them.
         if recorder is not None:
             status = recorder.close(hub.now() if chosen is None else None)
             if chosen is None and not status.error:
                 remove_note(uid)
+        report_recording("", None)
         if not signals:
             raise
         return 128 + signals[0]
     if ended.status is not None and not ended.status.error and not ended.holding:
         remove_note(uid)
+    report_recording("", None)
     return _print_result(hub, ended, app.return_code or 0, log, uid)
 
 
 def _cancel_at_signals() -> list[signal.Signals]:
-    """Cancel this task at SIGTERM and SIGHUP until the screen handles them; return the signals received."""
+    """Cancel this task at a signal to end until the screen handles them; return the signals received."""
     received: list[signal.Signals] = []
     loop, watching = asyncio.get_running_loop(), asyncio.current_task()
 
@@ -94,7 +99,7 @@ def _cancel_at_signals() -> list[signal.Signals]:
         if watching is not None:
             watching.cancel()
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         loop.add_signal_handler(number, cancel, number)
     return received
 

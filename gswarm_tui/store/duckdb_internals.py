@@ -90,7 +90,12 @@ def query_problem(error: Exception) -> QueryProblem:
 
 
 def table_functions(cursor: duckdb.DuckDBPyConnection, query: str) -> list[str]:
-    """Return the functions in a query's FROM clauses, in lower case. Raises ValueError if it is no SELECT."""
+    """Return the functions in a query's FROM clauses, in lower case.
+
+    Raises:
+        ValueError: it is no SELECT.
+        RecursionError: it nests hundreds of subqueries.
+    """
     rows = cursor.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
     tree = json.loads(rows[0][0])
     if tree["error"]:

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.cluster.running import words_of
+from tests.cluster.namespaces import ProcessId
+from tests.cluster.running import wait_until, words_of
 from tests.terminal import Screen
 
 _READ_S = 2.0
@@ -114,6 +115,15 @@ class Terminal:
                 raise AssertionError(f"no end within {timeout:g} s; the screen:\n{self.screen()}")
             time.sleep(_POLL)
         return int(status)
+
+    def kill(self) -> int:
+        """Kill the command, and wait for its end and that of its children, a head's; its exit status."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        processes = [ProcessId.of(int(child)) for child in children]
+        os.kill(self.pid, signal.SIGKILL)
+        status = self.exit_status()
+        wait_until(lambda: not any(process.alive() for process in processes), "the children's end")
+        return status
 
     def ended(self) -> bool:
         """Return whether the command has ended."""

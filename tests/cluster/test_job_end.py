@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 from tests.cluster.cluster import Cluster
@@ -32,8 +30,7 @@ def test_agent_of_a_killed_head_ends_with_its_job_and_keeps_its_frames(
         with Terminal(words, env=user_env(cluster), size=(140, 40), folder=cluster.home) as terminal:
             terminal.wait_for("nodes 1/1")
             wait_seconds(terminal, 1)
-            os.kill(terminal.pid, signal.SIGKILL)
-            terminal.exit_status()
+            terminal.kill()
         assert len(measuring(cluster["gpu01"])) == 1
         wait_until(lambda: not measuring(cluster["gpu01"]), "the agent's end", timeout=60)
         with seated(cluster) as terminal:

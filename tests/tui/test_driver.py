@@ -19,6 +19,7 @@ import duckdb
 import pytest
 from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 
+from gswarm_tui.run.supervisor import ENDING
 from gswarm_tui.tui.textual_internals.driver import DetachableFile
 from tests.terminal import InTerminal
 
@@ -51,9 +52,9 @@ def test_suspended_app_resumes_and_obeys_keys(stop: signal.Signals) -> None:
     with InTerminal(command, size=(100, 30)) as running:
         running.wait_for("sim02")
         for _ in range(2):
-            os.kill(running.pid, stop)
+            os.killpg(running.process.pid, stop)  # as scontrol suspend does
             wait_until_stopped(running.pid)
-            os.kill(running.pid, signal.SIGCONT)
+            os.killpg(running.process.pid, signal.SIGCONT)
             press_until(running, "4", "temperature")
             press_until(running, "1", "GPU util")
         running.press("q")
@@ -96,7 +97,7 @@ def test_writer_never_blocks_on_a_closed_terminal() -> None:
             file.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", ENDING)
 def test_signal_before_the_first_screen_closes_the_recording(tmp_path: Path, number: signal.Signals) -> None:
     path = tmp_path / "run.duckdb"
     command = [sys.executable, "-m", "gswarm_tui", "--demo", "2x4", "--db", str(path)]
@@ -105,7 +106,7 @@ def test_signal_before_the_first_screen_closes_the_recording(tmp_path: Path, num
         while not path.exists():
             assert time.monotonic() < deadline, running.screen()
             time.sleep(0.01)
-        os.kill(running.pid, number)
+        os.kill(running.process.pid, number)
         assert running.process.wait(PATIENCE_S) in (0, 128 + number)
         assert "leaked" not in running.screen()
         assert "Traceback" not in running.screen()

@@ -268,6 +268,8 @@ def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
         if kind == duckdb.StatementType.EXPLAIN:
             raise QueryError("EXPLAIN works only for queries that read") from error
         raise QueryError(f"{_ALLOWED}: {error}") from error
+    except RecursionError:
+        raise QueryError("the query is nested too deeply; name parts of it in WITH") from None
     for function in functions:
         if function not in _TABLE_FUNCTIONS:
             raise QueryError(f"queries can't use the function {function}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -70,9 +69,8 @@ class FaultTest:
     def kill_head(self) -> None:
         """SIGKILL the head."""
         assert self._terminal is not None
-        with suppress(ProcessLookupError):
-            os.kill(self._terminal.pid, signal.SIGKILL)
-        status = self._terminal.exit_status()
+        ended = self._terminal.ended()
+        status = self._terminal.exit_status() if ended else self._terminal.kill()
         said = self._terminal.screen().strip()
         self._terminal.close()
         self._terminal = None

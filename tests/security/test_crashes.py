@@ -1,0 +1,129 @@
+"""The program is killed: its parent restores the terminal and prints how to go on, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.run.supervisor import ENDING
+from tests.integration.heads import PATIENCE_S, agents_of, eventually, head, nothing_left, rows
+from tests.terminal import InTerminal
+from tests.unit.store_recording import query
+
+KILLS_THE_ENGINE = "SELECT (repeat('[',100000)||repeat(']',100000))::JSON::VARIANT"
+"""DuckDB 2.0 overflows its stack at this value, which no check of a statement can see."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "gswarm-run.duckdb"
+    with nothing_left(path):
+        yield path
+
+
+def state(pid: int) -> str:
+    """The state of a process as ps shows it, nothing if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def first_settings(running: InTerminal) -> tuple[object, ...]:
+    """The terminal's settings before the program changes them."""
+    settings = running.settings()
+    lflag = settings[3]
+    assert isinstance(lflag, int)
+    assert lflag & termios.ICANON, "the settings were read too late"
+    return settings
+
+
+def advice(running: InTerminal) -> list[str]:
+    """The command in backquotes on the screen."""
+    (command,) = re.findall(r"`(.+?)`", running.screen().replace("\n", ""))
+    return shlex.split(command)
+
+
+def test_query_that_kills_the_engine_loses_nothing(path: Path) -> None:
+    words = ("--launcher", "local", "--interval", "0.1", "--db", str(path))
+    with head(*words) as running:
+        before = first_settings(running)
+        eventually(lambda: rows(running) > 10, "frames on disk")
+        assert running.settings() != before
+        sql = [sys.executable, "-m", "gswarm_tui", "sql", KILLS_THE_ENGINE, "--db", str(path)]
+        asked = subprocess.run(sql, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        assert asked.returncode != 0
+        assert "Traceback" not in asked.stderr
+        assert running.process.wait(PATIENCE_S) == 128 + signal.SIGSEGV
+        assert "gswarm-tui: the program was killed by SIGSEGV; " in running.screen()
+        assert running.settings() == before
+        program, *recover = advice(running)
+    assert program == "gswarm-tui"
+    ((uid,),) = query(path, "SELECT uid FROM recordings")
+    assert recover == ["recover", uid[:8], "--db", str(path)]
+    already = len(query(path, "FROM host_samples"))
+    with head(*recover) as running:
+        eventually(lambda: rows(running) > already + 20, "more frames on disk")
+        running.press("q")
+        assert running.process.wait(PATIENCE_S) == 0
+    seqs = [seq for (seq,) in query(path, "SELECT seq FROM host_samples ORDER BY ts")]
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
+    assert query(path, "SELECT count(*) FROM host_samples WHERE interval_ms > 200") == [(0,)]
+    eventually(lambda: agents_of(uid) == [], "the end of all that was left")
+
+
+def test_killed_program_without_a_recording_is_reported_in_one_line() -> None:
+    with head("--demo", "1x1", "--no-record") as running:
+        before = first_settings(running)
+        running.wait_for("sim01")
+        os.kill(running.pid, signal.SIGKILL)
+        assert running.process.wait(PATIENCE_S) == 128 + signal.SIGKILL
+        sentence = "the program was killed by SIGKILL, as happens when memory runs out; no recording was open"
+        assert f"gswarm-tui: {sentence}, so start it again" in running.screen().replace("\n", "")
+        assert running.settings() == before
+
+
+def test_program_ends_with_its_killed_parent(path: Path) -> None:
+    with head("--demo", "1x1", "--db", str(path)) as running:
+        running.wait_for(" rows")
+        program, parent = running.pid, running.process.pid
+        assert program != parent
+        os.kill(parent, signal.SIGKILL)
+        eventually(lambda: state(program) in ("", "Z"), "the program's end")
+    assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(1,)]
+
+
+def test_suspending_the_parent_alone_suspends_the_program() -> None:
+    with head("--demo", "1x1", "--no-record") as running:
+        running.wait_for("sim01")
+        program, parent = running.pid, running.process.pid
+        for _ in range(2):
+            os.kill(parent, signal.SIGTSTP)
+            eventually(lambda: state(program) == state(parent) == "T", "both stop")
+            os.kill(parent, signal.SIGCONT)
+            eventually(lambda: "T" not in (state(program), state(parent)), "both resume")
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_signal_closes_the_recording_and_restores_the_terminal(path: Path, number: signal.Signals) -> None:
+    with head("--demo", "1x1", "--db", str(path)) as running:
+        before = first_settings(running)
+        running.wait_for(" rows")
+        os.kill(running.process.pid, number)
+        assert running.process.wait(PATIENCE_S) == 0
+        running.wait_for(f"{path.name}: ")
+        assert running.settings() == before
+        assert "killed" not in running.screen()
+    assert query(path, "SELECT count(*) FROM recordings WHERE ended_at IS NULL") == [(0,)]
