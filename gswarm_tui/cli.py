@@ -12,12 +12,16 @@ from gswarm_tui.common.errors import UserError, print_notice
 from gswarm_tui.options.command_table import COMMANDS, Command
 from gswarm_tui.run.supervisor import supervise
 
+_MAPPING_FAILED = "failed to map segment"
+"""The dynamic loader's text about a library that doesn't fit into the address space."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (None: the process's own) and return the exit status.
 
     2 is an invalid command line, 1 a recording that could not be started or completed.
     """
+    _open_standard_files()
     args = sys.argv[1:] if argv is None else list(argv)
     try:
         for command in COMMANDS:
@@ -30,6 +34,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_status
     except KeyboardInterrupt:
         return 130
+    except (MemoryError, ImportError) as error:
+        if not (isinstance(error, MemoryError) or _MAPPING_FAILED in str(error)):
+            raise
+        print_notice("there isn't enough memory; raise the limit of this shell (ulimit -v) or of its job.")
+        return 1
+
+
+def _open_standard_files() -> None:
+    """Open the null device for each standard file that is closed, lest another file take its number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, number)  # inheritable
+            if nowhere != number:
+                os.close(nowhere)
+            file = open(number, mode, closefd=False)  # noqa: SIM115 - as long as the process
+            setattr(sys, name, file)
+            setattr(sys, f"__{name}__", file)
 
 
 def _command(command: Command, args: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
+import sys
 import termios
 from contextlib import suppress
 from typing import Any, TextIO
@@ -35,11 +36,18 @@ class DetachableFile:
 
 
 class DetachableDriver(LinuxDriver):
-    """Textual's driver on a DetachableFile: its writer thread never fails, or the app would wait for it."""
+    """Textual's driver on a DetachableFile: its writer thread never fails, or the app would wait for it.
+
+    It writes to standard output, which is known to be a terminal, instead of standard error.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        file: Any = self._file
+        usual = sys.__stdout__
+        assert usual is not None  # noqa: S101 - require_terminal
+        file = open(  # noqa: SIM115 - as long as the driver
+            usual.fileno(), "w", encoding=usual.encoding, errors="backslashreplace", closefd=False
+        )
         detachable: Any = DetachableFile(file)
         self._file = detachable
 
