@@ -82,6 +82,7 @@ class Options(NamedTuple):
     agent_python: str | None
     linger_s: int | None
     spool_mib: int | None
+    query_memory: int | None
     theme: str | None
     metric: str
 
@@ -234,6 +235,7 @@ def _options(flags: Mapping[str, object], layers: _Layers) -> Options:
         agent_python=layers.get("agent_python", values.word, None),
         linger_s=layers.get("linger", values.linger_s, None),
         spool_mib=layers.get("spool_mib", values.spool_mib, None),
+        query_memory=layers.get("query_memory", values.memory_bytes, None),
         theme=layers.get("theme", values.theme, None),
         metric=layers.get("metric", values.metric, "util_pct"),
     )
@@ -333,6 +335,7 @@ def _parser() -> _Parser:
     add("--db", metavar="PATH", help="DuckDB file to record into (default: a new file in this folder)")
     add("--linger", metavar="TIME", help="keep agents sampling without the head: 30m, 2d (default: 24h)")
     add("--spool-mib", metavar="N", help="MiB of node disk for samples not fetched yet (default: 256)")
+    add("--query-memory", metavar="SIZE", help="memory of all queries, such as 2GiB (default: up to 1GiB)")
     add("--record", action=argparse.BooleanOptionalAction, help="record, or only show (default: record)")
 
     group = parser.add_argument_group("connection")

@@ -19,6 +19,7 @@ KEYS = (
     "agent_python",
     "linger",
     "spool_mib",
+    "query_memory",
     "theme",
     "metric",
 )
@@ -40,7 +41,7 @@ def load(path: Path) -> dict[str, object]:
     try:
         text = path.read_text(encoding="utf-8")
         found = tomllib.loads(text)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # HOME may be /dev/null
         return {}
     except OSError as error:
         raise ConfigError(f"can't read the config file {path}: {error.strerror}.") from None

@@ -17,11 +17,14 @@ MAX_DEMO_NODES = 1024
 MAX_DEMO_GPUS = 16
 MAX_LINGER_S = 30 * 86_400
 MAX_SPOOL_MIB = 1_048_576
+MIN_QUERY_MIB = 64
+MAX_QUERY_MIB = 1_048_576
 LAUNCHERS = ("ssh", "srun", "local")
 
 _INTERVAL = re.compile(r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})\s*(ms|s|)")
 _DURATION = re.compile(r"([0-9]{1,9})\s*(s|m|h|d|)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_MEMORY = re.compile(r"([0-9]{1,9})\s*(MiB|GiB)")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _DEMO = re.compile(r"([0-9]{1,9})\s*[xX×]\s*([0-9]{1,9})")
 _JOB = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,10})?")
@@ -119,6 +122,15 @@ def spool_mib(value: object) -> int:
     if not 1 <= mib <= MAX_SPOOL_MIB:
         raise ValueError(f"{_toml(value)} isn't between 1 and {MAX_SPOOL_MIB} MiB")
     return mib
+
+
+def memory_bytes(value: object) -> int:
+    """Parse a size of memory into bytes, from text such as 512MiB and 2GiB."""
+    match = _matched(_MEMORY, value, "a size such as 512MiB or 2GiB")
+    mib = int(match[1]) * (1024 if match[2] == "GiB" else 1)
+    if not MIN_QUERY_MIB <= mib <= MAX_QUERY_MIB:
+        raise ValueError(f"{_toml(value)} isn't between {MIN_QUERY_MIB}MiB and {MAX_QUERY_MIB // 1024}GiB")
+    return mib * 1024**2
 
 
 def demo_size(value: object) -> DemoSize:

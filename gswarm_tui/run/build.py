@@ -152,7 +152,9 @@ def _open(hub: Hub, options: Options, plan: Plan, path: Path, what: RecordingInf
         if not loop.is_closed():
             loop.call_soon_threadsafe(hub.recorded, status)
 
-    recorder = Recorder(path, what, publish_status, allocation=plan.allocation)
+    recorder = Recorder(
+        path, what, publish_status, allocation=plan.allocation, query_memory=options.query_memory
+    )
     recorder.open()
     hub.recorder = recorder.status()
     hub.sinks.append(recorder)

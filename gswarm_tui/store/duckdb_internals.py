@@ -117,13 +117,14 @@ def _table_functions(tree: Any) -> Iterator[str]:
 
 # Memory
 
-_ALLOCATOR_OPTIONS = "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0,background_thread:true"
+_ALLOCATOR_OPTIONS = "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0,background_thread:true,retain:false"
 
 
 def share_one_arena(environ: MutableMapping[str, str]) -> None:
     """Make DuckDB return freed memory soon, in a process that runs for days; call before DuckDB is loaded.
 
     Its allocator, jemalloc, has an arena for each thread, and the arena of an idle thread returns nothing.
+    Address space is returned, too, because queries have a limit of it.
     One arena saves 7 of 127 MB at 32 GPUs, but a query's threads wait for each other: commands that end soon
     don't call this. The user's own ``DUCKDB_JE_MALLOC_CONF`` wins.
     """
@@ -140,6 +141,14 @@ def release_memory(connection: duckdb.DuckDBPyConnection, memory_limit: str) -> 
     with suppress(duckdb.OutOfMemoryException):  # nothing fits into so little
         connection.execute("SET memory_limit = '1KB'")
     connection.execute(f"SET memory_limit = '{memory_limit}'")
+
+
+def return_free_memory() -> None:
+    """Return freed memory to the system: DuckDB's binder and Python use glibc's allocator, which keeps it."""
+    import ctypes
+
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 # Arrays as tables

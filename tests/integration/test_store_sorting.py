@@ -19,6 +19,7 @@ import pytest
 from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.recording.database import (
+    MEMORY,
     Database,
     RecordingInfo,
     file_size,
@@ -112,7 +113,7 @@ def test_gpus_with_missing_rows_are_sorted_last(database: Database) -> None:
 
 
 def test_a_query_sees_every_row_once_during_sorting(path: Path) -> None:
-    pool = CursorPool(path, "256MB")
+    pool = CursorPool(path, MEMORY)
     database = Database(path, pool)
     try:
         database.begin_recording(INFO)
@@ -397,7 +398,7 @@ def test_a_rewrite_keeps_the_group(path: Path) -> None:
 
 def test_a_rewrite_is_complete_while_a_query_reads_all_databases(path: Path) -> None:
     fragmented(path)
-    pool = CursorPool(path, "256MB")
+    pool = CursorPool(path, MEMORY)
     database = Database(path, pool)
     before = database.rows(ONCE)
     database.checkpoint()

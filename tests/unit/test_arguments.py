@@ -66,6 +66,7 @@ def test_defaults() -> None:
         agent_python=None,
         linger_s=None,
         spool_mib=None,
+        query_memory=None,
         theme=None,
         metric="util_pct",
     )
@@ -87,6 +88,8 @@ def test_every_flag_sets_its_option(home: Path) -> None:
         "2d",
         "--spool-mib",
         "512",
+        "--query-memory",
+        "2GiB",
     )
     found = options(*line.split(), *more, "--theme", "light", "--metric", "power", "--nodes", "c,d")
     assert found == Options(
@@ -104,6 +107,7 @@ def test_every_flag_sets_its_option(home: Path) -> None:
         agent_python="/opt/python3",
         linger_s=172_800,
         spool_mib=512,
+        query_memory=2 * 1024**3,
         theme="light",
         metric="power_w",
     )
@@ -123,6 +127,8 @@ def test_linger_in_seconds_minutes_hours_and_days(text: str, seconds: int) -> No
         ("--linger", "--linger needs a value; see --help."),
         ("--linger 0", '--linger: "0" isn\'t between 1 s and 30 d.'),
         ("--linger 31d", '--linger: "31d" isn\'t between 1 s and 30 d.'),
+        ("--query-memory 2", '--query-memory: "2" isn\'t a size such as 512MiB or 2GiB.'),
+        ("--query-memory 8MiB", '--query-memory: "8MiB" isn\'t between 64MiB and 1024GiB.'),
         ("--spool-mib 0.5", '--spool-mib: "0.5" isn\'t a whole number of MiB, such as 256.'),
         ("--spool-mib 0", '--spool-mib: "0" isn\'t between 1 and 1048576 MiB.'),
         ("--demo --linger 1h", "--linger applies only while real nodes are recorded; remove it."),

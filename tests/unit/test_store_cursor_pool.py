@@ -18,7 +18,7 @@ from gswarm_tui.fleet.events import Event, RecorderStatus, SessionStarted
 from gswarm_tui.store.querying.cursor_pool import CursorPool
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.recording.bulk_insert import BulkInsert
-from gswarm_tui.store.recording.database import Database
+from gswarm_tui.store.recording.database import MEMORY, Database
 from gswarm_tui.store.recording.recorder import Recorder
 from gswarm_tui.store.sql.schema import GPU_SAMPLES, LINKS
 from tests.unit.store_recording import INFO, T0, arrived, gpu_row, introduced, query
@@ -40,10 +40,12 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def recording(path: Path) -> Iterator[tuple[Recorder, list[RecorderStatus]]]:
+def recording(path: Path, query_memory: int | None = None) -> Iterator[tuple[Recorder, list[RecorderStatus]]]:
     """A recorder that commits at once, closed at the end."""
     statuses: list[RecorderStatus] = []
-    recorder = Recorder(path, INFO, statuses.append, commit_every_s=0.0, retry_every_s=0.05)
+    recorder = Recorder(
+        path, INFO, statuses.append, commit_every_s=0.0, retry_every_s=0.05, query_memory=query_memory
+    )
     recorder.open()
     try:
         recorder.submit([introduced(gpus=GPUS), SessionStarted("s", T0, "train", T0)])
@@ -176,13 +178,13 @@ def test_a_commit_without_memory_is_retried_once(
 
 
 def test_memory_limit_is_raised_only_while_queries_run(path: Path) -> None:
-    with recording(path) as (recorder, statuses):
+    with recording(path, query_memory=512 * 1024**2) as (recorder, statuses):
         ((during,),) = recorder.queries().query("SELECT current_setting('memory_limit')").rows()
         recorder.submit(frame(1))
         until(lambda: statuses and statuses[-1].committed, "nothing was committed")
         recorder._database.checkpoint()
         ((after,),) = recorder._database._execute("SELECT current_setting('memory_limit')")
-    assert (during, after) == ("953.6 MiB", "244.1 MiB")
+    assert (during, after) == ("756.1 MiB", "244.1 MiB")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_a_huge_value_ends_only_its_query(path: Path, sql: str) -> None:
 
 
 def test_a_query_is_stopped_after_its_timeout(path: Path) -> None:
-    database = Database(path, pool := CursorPool(path, "256MB", timeout_s=0.2))
+    database = Database(path, pool := CursorPool(path, MEMORY, timeout_s=0.2))
     with pytest.raises(QueryError, match=r"^the query took longer than 0.2 s, the limit while recording$"):
         pool.start_query().run(LONG, ())
     assert pool.start_query().run("SELECT 1", ()).rows() == [(1,)]
@@ -242,7 +244,7 @@ def test_checkpoint_waits_for_a_query_on_the_log(path: Path) -> None:
 
 
 def test_checkpoint_releases_cached_blocks(path: Path) -> None:
-    database = Database(path, CursorPool(path, "256MB"))
+    database = Database(path, CursorPool(path, MEMORY))
     rows = 200_000
     random = np.random.default_rng(1)
     columns = {
@@ -281,7 +283,7 @@ def allocated() -> int:
 
 
 def test_replacing_rows_does_not_grow_memory(path: Path) -> None:
-    database = Database(path, CursorPool(path, "256MB"))
+    database = Database(path, CursorPool(path, MEMORY))
     columns = {"node_id": np.arange(8), "life": np.full(8, "life", dtype=object), "frames": np.arange(8)}
 
     def grown(times: int) -> int:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import duckdb
 
-from gswarm_tui.store.duckdb_internals import release_memory
+from gswarm_tui.store.duckdb_internals import release_memory, return_free_memory
+from gswarm_tui.store.querying.memory import query_memory
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.querying.running_query import ArraySource, RunningQuery, explain_query
 
@@ -22,28 +23,34 @@ MAX_QUERIES = 8
 TIMEOUT_S = 600.0
 THREADS = 2
 """Threads while a query runs, else one: with two, the recorder's own statements take 0.4 more CPU."""
-MEMORY = "1GB"
-ADDRESS_SPACE = 3 * 1024**3
-"""Memory limit of all queries together, DuckDB's own blocks included."""
+GROWN_BYTES = 32 * 1024**2
+"""After queries that needed more, freed memory is returned to the system; this takes some milliseconds."""
+ADDRESS_SLACK = 256 * 1024**2
+"""Address space for stacks and reserves of the threads of queries, which are hardly used."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class CursorPool:
     """Cursors of the recorder's connection for queries; usable from any thread.
 
-    ``usual_memory`` is the connection's memory limit without queries, ``timeout_s`` the time a query may take
-    until its last row is fetched.
+    ``usual_memory`` is the connection's memory limit in bytes without queries, ``memory`` what all queries
+    together may use beyond it (None: a share of what is left when they start), ``timeout_s`` the time a query
+    may take until its last row is fetched.
     """
 
-    def __init__(self, path: Path, usual_memory: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, path: Path, usual_memory: int, timeout_s: float = TIMEOUT_S, *, memory: int | None = None
+    ) -> None:
         self.path = path
         self._usual_memory = usual_memory
+        self._memory = memory
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._running: dict[RunningQuery, threading.Timer] = {}
         self._free = threading.BoundedSemaphore(MAX_QUERIES)
-        self._address_space = _AddressSpaceLimit(ADDRESS_SPACE)
+        self._address_space = _AddressSpaceLimit()
+        self._resident_before = 0
 
     def open(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Serve queries from this connection, which the pool owns from now on."""
@@ -81,9 +88,11 @@ class CursorPool:
                 if self._connection is None:
                     raise QueryError(f"{self.path} isn't open now; try again in a moment")
                 if not self._running:
-                    self._connection.execute(f"SET memory_limit = '{MEMORY}'")
+                    memory = self._usual_memory + (self._memory or query_memory())
+                    self._connection.execute(f"SET memory_limit = '{memory}B'")
                     self._connection.execute(f"SET threads = {THREADS}")
-                    self._address_space.set()
+                    mapped, self._resident_before = _process_memory()
+                    self._address_space.set(mapped + memory + ADDRESS_SLACK)
                 cursor = self._connection.cursor()
                 cursor.execute("USE rec")
                 query = RunningQuery(cursor, self.path, self._ended)
@@ -104,7 +113,7 @@ class CursorPool:
         """Free the memory that queries needed and that caches the file, unless a query runs."""
         with self._lock:
             if self._connection is not None and not self._running:
-                release_memory(self._connection, self._usual_memory)
+                release_memory(self._connection, f"{self._usual_memory}B")
 
     def _ended(self, query: RunningQuery) -> None:
         with self._lock:
@@ -120,6 +129,17 @@ class CursorPool:
             if self._connection is not None:
                 with suppress(duckdb.Error):
                     self._connection.execute("SET threads = 1")
+                with suppress(duckdb.Error):  # the recorder's own blocks don't fit at this moment
+                    self._connection.execute(f"SET memory_limit = '{self._usual_memory}B'")
+            grown = _process_memory()[1] > self._resident_before + GROWN_BYTES
+        if grown:
+            return_free_memory()
+
+
+def _process_memory() -> tuple[int, int]:
+    """Return how many bytes this process has mapped, and how many of them are in memory."""
+    mapped, resident, *_ = Path("/proc/self/statm").read_text().split()
+    return int(mapped) * _PAGE, int(resident) * _PAGE
 
 
 class _AddressSpaceLimit:
@@ -129,15 +149,12 @@ class _AddressSpaceLimit:
     them; without this limit, a query on hundreds of millions of rows makes the kernel kill the recorder.
     """
 
-    def __init__(self, headroom: int) -> None:
-        self._headroom = headroom
+    def __init__(self) -> None:
         self._before: tuple[int, int] | None = None
 
-    def set(self) -> None:
-        """Apply the limit; a lower one that is set already stays."""
+    def set(self, limit: int) -> None:
+        """Apply the limit in bytes; a lower one that is set already stays."""
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE
-        limit = mapped + self._headroom
         if self._before is None and (soft == resource.RLIM_INFINITY or limit < soft):
             self._before = soft, hard
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard))

@@ -64,7 +64,15 @@ _TABLE_FUNCTIONS = {
     "summary",
     "unnest",
 }
+_READS_FILES = re.compile("^(read_|glob$|sniff_csv$)|_scan$")
 _EXPLAIN = re.compile(r"EXPLAIN\b\s*(ANALYZE\b\s*)?(\(\s*(ANALYZE|FORMAT)\b[^()]*\)\s*)?", re.IGNORECASE)
+_WRITE_FILE = "`gswarm-tui sql … -o FILE` writes a result to a file, `gswarm-tui export` a session"
+_OTHER_WAYS = {
+    duckdb.StatementType.COPY: f"queries can't write files; {_WRITE_FILE}",
+    duckdb.StatementType.EXPORT: f"queries can't write files; {_WRITE_FILE}",
+    duckdb.StatementType.ATTACH: "a query reads one recording; name another one with --db",
+}
+_JOIN_ELSEWHERE = f"{_WRITE_FILE}, which DuckDB can join with others"
 _ALLOWED = "only SELECT, FROM, WITH, VALUES, PIVOT, DESCRIBE, SUMMARIZE, SHOW and EXPLAIN can be used here"
 
 
@@ -244,7 +252,7 @@ def explain_query(error: duckdb.Error) -> str:
     if problem.writes:
         return "queries can't change a recording"
     if isinstance(error, duckdb.PermissionException) and problem.quoted:
-        return f"queries can only read the recording, not {problem.quoted}"
+        return f"queries can only read the recording, not {problem.quoted}; {_JOIN_ELSEWHERE}"
     return problem.message + (f' (line {problem.line}: "{problem.line_text}")' if problem.line else "")
 
 
@@ -260,6 +268,8 @@ def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
         statement = _EXPLAIN.sub("", statement, count=1)
     elif kind == duckdb.StatementType.MULTI:
         raise QueryError("name the columns that PIVOT makes: PIVOT … ON column IN ('a', 'b') USING …")
+    elif (other_way := _OTHER_WAYS.get(kind)) is not None:
+        raise QueryError(other_way)
     elif kind != duckdb.StatementType.SELECT:
         raise QueryError(f"{_ALLOWED}, not {_name(statement, kind)}")
     try:
@@ -272,7 +282,8 @@ def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
         raise QueryError("the query is nested too deeply; name parts of it in WITH") from None
     for function in functions:
         if function not in _TABLE_FUNCTIONS:
-            raise QueryError(f"queries can't use the function {function}")
+            hint = f"; {_JOIN_ELSEWHERE}" if _READS_FILES.search(function) else ""
+            raise QueryError(f"queries can't use the function {function}{hint}")
     if len(_CHECKED) >= MAX_CHECKED:
         _CHECKED.clear()
     _CHECKED.add(sql)

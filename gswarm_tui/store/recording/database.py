@@ -41,7 +41,7 @@ from gswarm_tui.store.sql.views import view_statements
 
 _LOG = logging.getLogger(__name__)
 
-MEMORY = "256MB"
+MEMORY = 256_000_000
 """DuckDB caches what it has written up to this limit; users of a login node share its memory."""
 _MAX_SPILL_BYTES = 4 * 1024**3
 _MAX_WAL_BYTES = 256 * 1024 * 1024
@@ -58,7 +58,7 @@ _SETTINGS: Settings = {
     **NO_EXTENSIONS,
     "threads": 1,  # the pool raises this while queries run
     "async_threads": 1,  # only remote files would need more
-    "memory_limit": MEMORY,
+    "memory_limit": f"{MEMORY}B",
     # The recorder checkpoints between commits: a failed checkpoint inside a commit would fail the commit too.
     "wal_autocheckpoint": "1TB",
 }
@@ -180,7 +180,7 @@ class Database:
         try:
             try:
                 self._insert(tables)
-            except duckdb.OutOfMemoryException:
+            except (duckdb.OutOfMemoryException, MemoryError):
                 self._pool.stop("the recorder needed the memory that the query used")
                 self._roll_back()
                 self._insert(tables)

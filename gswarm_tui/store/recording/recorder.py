@@ -51,7 +51,8 @@ class Recorder:
     ``keep_bytes`` is about how much memory may wait for a disk that can't be written. Beyond that, the
     recorder refuses newer frames, which agents keep until they are committed; the status lists the nodes that
     may send them again.
-    ``allocation`` maps nodes to the device minors of the job's GPUs, where known.
+    ``allocation`` maps nodes to the device minors of the job's GPUs, where known. ``query_memory`` is what
+    all queries together may use in bytes, None for a share of what is left.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Recorder:
         commit_every_s: float = 0.5,
         retry_every_s: float = 3.0,
         keep_bytes: int = 256 * 1024 * 1024,
+        query_memory: int | None = None,
     ) -> None:
         self.path = path.absolute()
         self.uid = "" if isinstance(what, int) else what.uid or ""
@@ -92,7 +94,7 @@ class Recorder:
         self._committed: dict[tuple[str, str], int] = {}
         self._error = ""
         self._closed = False
-        self._pool = CursorPool(self.path, MEMORY)
+        self._pool = CursorPool(self.path, MEMORY, memory=query_memory)
 
     def open(self) -> None:
         """Open or create the file and begin or resume a recording. Raises StoreError."""
@@ -227,8 +229,10 @@ class Recorder:
             while parts:
                 self._write(parts)
             self._error = ""
-        except StoreError as error:
-            self._error = str(error)
+        except (StoreError, MemoryError) as error:
+            if isinstance(error, MemoryError):
+                self._pool.stop("the recorder needed the memory that the query used")
+            self._error = str(error) or "there is no memory left for the recorder"
             left = [event for part in parts for event in part]
             with self._changed:
                 self._waiting.extendleft(reversed(left))
