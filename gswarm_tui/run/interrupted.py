@@ -16,7 +16,7 @@ from gswarm_tui.launch.base import LaunchError, clean
 from gswarm_tui.options.arguments import Options
 from gswarm_tui.run import build
 from gswarm_tui.run.plan import Plan
-from gswarm_tui.run.resume_notes import is_uid, read_note
+from gswarm_tui.run.resume_notes import read_note
 from gswarm_tui.run.saved_options import restore_options
 from gswarm_tui.slurm import hosts
 from gswarm_tui.store.errors import NotARecordingError, StoreError
@@ -42,8 +42,8 @@ class InterruptedRun:
     def needs_consent(self) -> bool:
         """Whether its options would be obeyed, but are neither known nor trusted. A demo contacts nobody."""
         one = self.interrupted
-        is_safe = self.trusted or not one.options or one.options.get("demo") is not None
-        return not is_safe and read_note(one.uid, one.options) is None
+        is_obeyed = one.uid and one.options and one.options.get("demo") is None
+        return bool(is_obeyed) and not self.trusted and read_note(one.uid, one.options) is None
 
     def restore(self, settings: Options) -> tuple[Options, Plan]:
         """Return the options and the plan in force when it was interrupted.
@@ -62,7 +62,7 @@ class InterruptedRun:
         """Return the same before it is trusted, to show it. Raises UserError."""
         one = self.interrupted
         options, plan = restore_options(one.options, settings, read_note(one.uid, one.options))
-        if not is_uid(one.uid):
+        if not one.uid:
             raise UserError("this recording has no valid ID, so its nodes can't be reached.")
         options = options._replace(**{name: getattr(settings, name) for name in self.given})
         return options._replace(interval_ms=one.interval_ms or options.interval_ms), plan
@@ -160,7 +160,7 @@ async def _waiting_lines(one: InterruptedRun, settings: Options) -> list[str]:
         options, plan = one.restore(settings)
     except UserError as error:
         return [str(error)]
-    if options.demo is not None or not one.interrupted.uid:
+    if options.demo is not None:
         return ["no frames wait on its nodes"]
     answers = await query_all(options, plan, one.interrupted.uid)
     by_status: dict[str, list[str]] = {}

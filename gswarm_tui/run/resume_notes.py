@@ -21,7 +21,6 @@ from gswarm_agent.folder import is_plain, open_private
 from gswarm_tui.common.paths import state_folder
 
 _KEY = "key"
-_LONGEST_UID = 100
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,6 @@ class ResumeNote:
     """Note about one open recording: its ``setup`` command, which may contain secrets."""
 
     setup: str | None = None
-
-
-def is_uid(text: str) -> bool:
-    """Return whether a recording's uid has the shape of one, and so is safe in file names and commands."""
-    return is_plain(text) and len(text) <= _LONGEST_UID
 
 
 def notes_folder() -> Path:
@@ -77,7 +71,7 @@ def remove_note(uid: str) -> None:
 
 def _file_name(uid: str) -> str:
     """Return the note's file name. Raises ValueError for a uid that could lead elsewhere."""
-    if not is_uid(uid):
+    if not is_plain(uid) or len(uid) > 100:
         raise ValueError(f"{uid!r} identifies no recording")
     return f"{uid}.json"
 

@@ -46,7 +46,7 @@ async def test_listing_a_recording_with_a_strange_id_runs_nothing_on_its_nodes(
     assert not (tmp_path / "cache").exists(), "no agent was started"
     headline, state, _ = out.getvalue().splitlines()
     assert headline.startswith("1 "), "it has its number instead of the ID"
-    assert state == "  no frames wait on its nodes"
+    assert state == "  this recording has no valid ID, so its nodes can't be reached."
 
 
 @pytest.mark.parametrize("uid", ["3fa85f64-5717-4562-b3fc-2c963f66afa6", "a1-0", "e4d0"])
