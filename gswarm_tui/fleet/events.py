@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 from gswarm_agent.frame import WARNING, Frame, Hello
 from gswarm_agent.metrics import MAX_INTERVAL_MS, MIN_INTERVAL_MS
@@ -173,12 +174,18 @@ class EventLogged:
     detail: str | None = None
 
 
+def json_object(text: object) -> dict[str, Any]:
+    """Parse a JSON object that a recording holds; empty if it is anything else."""
+    try:
+        value = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def new_interval_ms(detail: str | None) -> int | None:
     """Return the interval in the detail of an ``interval_changed`` event, None where it has no valid one."""
-    try:
-        interval_ms = json.loads(detail or "")["new_ms"]
-    except (ValueError, KeyError, TypeError):
-        return None
+    interval_ms = json_object(detail).get("new_ms")
     valid = type(interval_ms) is int and MIN_INTERVAL_MS <= interval_ms <= MAX_INTERVAL_MS
     return interval_ms if valid else None
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.analysis import periods
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.common.errors import UserError, nearest, quote
+from gswarm_tui.fleet.events import json_object
 from gswarm_tui.store.querying.results import QuerySource
 
 MARK = "mark"
+LARGEST_VALUE = 1e100
+"""Larger values of marks are not drawn: the axis would overflow."""
 
 
 @dataclass(frozen=True)
@@ -110,21 +110,12 @@ def overlapping_sessions(source: QuerySource, period: Period) -> list[Overlappin
     return sorted(found, key=lambda one: (one.begin, -one.end))
 
 
-def json_object(detail: object) -> dict[str, Any]:
-    """Return the JSON object in an event's detail, empty if it holds anything else."""
-    try:
-        value = json.loads(detail) if isinstance(detail, str) else None
-    except ValueError:
-        value = None
-    return value if isinstance(value, dict) else {}
-
-
 def numbers(detail: object) -> dict[str, float]:
     """Return the numeric values of a mark from its detail."""
     return {
         name: float(value)
         for name, value in json_object(detail).items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_VALUE
     }
 
 

@@ -13,8 +13,8 @@ from gswarm_tui.analysis.periods import Period
 from gswarm_tui.analysis.summary_data import Figures
 from gswarm_tui.analysis.summary_text import outliers, part_of, process_table, share, throttled_s
 from gswarm_tui.common.quantities import DASH, energy, mebibytes, plural, watts
+from gswarm_tui.fleet.events import json_object
 from gswarm_tui.fleet.thresholds import BUSY_FROM_PCT
-from gswarm_tui.plotting.annotations import json_object
 from gswarm_tui.plotting.timescale import moment, short_time, zone_name
 from gswarm_tui.reporting.html import Html, HtmlCell, cell, fact_list, table, tag
 from gswarm_tui.reporting.report_data import ReportData

@@ -41,8 +41,10 @@ LONGEST_LISTS = {"command": 8 * 2**20, "options": 8 * 2**20, "capabilities": 8 *
 """Bytes of the columns that grow with the number of nodes or metrics."""
 MOST_BRACKETS = {"detail": 500, "options": 100_000, "capabilities": 10_000}
 """JSON that nests deeper crashes parsers; this bounds it without parsing."""
-MOST_ROWS = {RECORDINGS: 10_000, NODES: 10_000, GPUS: 80_000, SESSIONS: 10_000}
+MOST_ROWS = {RECORDINGS: 10_000, NODES: 10_000, GPUS: 80_000, SESSIONS: 10_000, LINKS: 100_000}
 """Ten times what a large file has: 1,024 nodes with 8,192 GPUs, or a session each minute for a week."""
+LARGEST = {"recording_id": 10**6, "node_id": 10**6, "gpu_id": 10**6, "session_id": 10**6, "gpu_index": 9_999}
+"""Largest ids, which count from 1 in each file, and the largest index of a GPU that an import takes."""
 _REQUIRED = {
     (RECORDINGS.name, "started_at"),
     (NODES.name, "recording_id"),
@@ -55,6 +57,8 @@ _REQUIRED = {
     (EVENTS.name, "kind"),
     (EVENTS.name, "message"),
 }
+_CONTROL = "[\\p{C}\\p{Zl}\\p{Zp}\\x{FFFE}\\x{FFFF}]"
+"""Control characters, overrides of the text's direction, and what XML may not hold."""
 _SUFFIXES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
 _FOREIGN = """
 SELECT 'macro', function_name FROM duckdb_functions() WHERE NOT internal AND database_name = 'rec'
@@ -99,17 +103,21 @@ def open_for_reading(
 
 
 def check_regular_file(path: Path) -> None:
-    """Raise StoreError unless the path leads to a regular file: opening a pipe would wait for ever."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        raise StoreError(f"the file {path} doesn't exist") from None
-    except OSError:
-        return  # DuckDB reports it
-    if stat.S_ISDIR(mode):
-        raise StoreError(f"{path} is a folder; name a file with --db")
-    if not stat.S_ISREG(mode):
-        raise StoreError(f"{path} is a pipe or a device, not a file; name another one with --db")
+    """Raise StoreError unless it and its logs are regular files: opening a pipe would wait for ever."""
+    for suffix in _SUFFIXES:
+        each = path.with_name(path.name + suffix)
+        try:
+            mode = each.stat().st_mode
+        except FileNotFoundError:
+            if not suffix:
+                raise StoreError(f"the file {path} doesn't exist") from None
+            continue
+        except OSError:
+            continue  # DuckDB reports it
+        if stat.S_ISDIR(mode):
+            raise StoreError(f"{each} is a folder; name a file with --db")
+        if not stat.S_ISREG(mode):
+            raise StoreError(f"{each} is a pipe or a device, not a file; name another one with --db")
 
 
 def attach(connection: duckdb.DuckDBPyConnection, path: Path, options: str, *others: Path) -> None:
@@ -162,18 +170,23 @@ def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
     for table in TABLES:
         present = [column for column in table.columns if column.name in existing[table.name]]
         wild = _check_values(connection, path, table, present)
-        # Columns that an older version lacks are NULL, and numbers that no metric reaches, as they are live.
-        names = (
-            f"NULL::{column.type} AS {column.name}"
-            if column not in present
-            else f"CASE WHEN abs({column.name}) <= {LARGEST_NUMBER:g} THEN {column.name} END AS {column.name}"
-            if column.name in wild
-            else column.name
-            for column in table.columns
+        columns = ", ".join(
+            _shown(column, column in present, column.name in wild) for column in table.columns
         )
-        columns = ", ".join(names)
         yield f"CREATE VIEW {table.name} AS SELECT {columns} FROM rec.main.{table.name}"  # noqa: S608
     yield from view_statements()
+
+
+def _shown(column: ColumnSchema, present: bool, wild: bool) -> str:
+    """Return a column as a view shows it: cleaned, as the head cleans the values of a live run."""
+    name = column.name
+    if not present:  # in an older version
+        return f"NULL::{column.type} AS {name}"
+    if wild:
+        return f"CASE WHEN abs({name}) <= {LARGEST_NUMBER:g} THEN {name} END AS {name}"
+    if column.type == "VARCHAR":
+        return f"regexp_replace({name}, '{_CONTROL}', ' ', 'g') AS {name}"
+    return name
 
 
 def _check_values(
@@ -190,6 +203,10 @@ def _check_values(
         count = connection.execute(f"SELECT count(*) FROM {stored}").fetchall()[0][0]  # noqa: S608 (own names)
         if count > most:
             raise StoreError(f"{path} isn't a valid recording: it has {count:,} {table.name}, over {most:,}")
+        keys = ", ".join(table.key)
+        distinct = f"SELECT count(DISTINCT ({keys})) FROM {stored}"  # noqa: S608 (own names)
+        if connection.execute(distinct).fetchall()[0][0] < count:
+            raise StoreError(f"{path} isn't a valid recording: {table.name} has two rows of one {keys}")
     listed = ", ".join(f"stats({column.name})" for column in columns)
     found = connection.execute(f"SELECT {listed} FROM {stored} LIMIT 1").fetchall()  # noqa: S608 (own names)
     wild = set()
@@ -209,6 +226,8 @@ def _suspicions(table: TableSchema, column: ColumnSchema, stats: Any) -> Iterato
     required = name in table.key or column.sql.endswith("NOT NULL") or (table.name, name) in _REQUIRED
     if required and stats["has_null"]:
         yield "is NULL in some rows", f"{name} IS NULL"
+    if (largest := LARGEST.get(name)) is not None and not _is_within(stats, 0, largest):
+        yield f"has numbers outside 0 to {largest:,}", f"{name} NOT BETWEEN 0 AND {largest}"
     if column.type == "TIMESTAMP" and not _is_within(stats, OLDEST, NEWEST):
         outside = f"{name} NOT BETWEEN TIMESTAMP '{OLDEST}' AND TIMESTAMP '{NEWEST}'"
         yield f"has times outside {OLDEST:%Y} to {NEWEST:%Y}", outside

@@ -6,7 +6,6 @@ reconnect, and repeated hellos of an agent.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
@@ -27,6 +26,7 @@ from gswarm_tui.fleet.events import (
     LinkMeasured,
     NodeIntroduced,
     Phase,
+    json_object,
     new_interval_ms,
 )
 from gswarm_tui.fleet.state import EVENTS_KEPT
@@ -343,8 +343,8 @@ class RecordingReader:
 
 def _nodes_of(options: str | None) -> tuple[str, ...]:
     """Return the nodes that the recording was started with."""
-    found = json.loads(options or "{}").get("nodes") or ()
-    return tuple(name for name in found if isinstance(name, str))
+    found = json_object(options).get("nodes")
+    return tuple(name for name in found if isinstance(name, str)) if isinstance(found, list) else ()
 
 
 def interval_at(intervals: Sequence[tuple[int, int]], us: int) -> int:
@@ -399,7 +399,7 @@ def hello_of(
             )
             for gpu in gpus
         ),
-        capabilities=json.loads(row["capabilities"] or "{}"),
+        capabilities={name: str(why) for name, why in json_object(row["capabilities"]).items()},
         gpu_columns=columns["gpu_samples"],
         host_columns=columns["host_samples"],
         process_columns=columns["process_samples"],

@@ -5,7 +5,6 @@ A recording without an end was interrupted: its head was killed, or nodes weren'
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from gswarm_tui.fleet.events import (
     KINDS_DURING_RUN,
     WAITING,
     GpuKey,
+    json_object,
     new_interval_ms,
 )
 from gswarm_tui.fleet.sessions import Session
@@ -179,7 +179,7 @@ def interrupted(source: QuerySource) -> list[Interrupted]:
             last_at=max(row["began_us"], row["last_at"] or 0) / 1e6,
             host=row["host"],
             command=row["command"],
-            options=_object(row.get("options")),
+            options=json_object(row.get("options")),
             nodes=tuple(row["nodes"] or ()),
             sessions=tuple(row["sessions"] or ()),
             answered=tuple(row["answered"] or ()),
@@ -194,14 +194,6 @@ def closed(source: QuerySource) -> list[str]:
     """Return the uids of a file's recordings that have an end. Raises StoreError."""
     rows = _rows(source, "SELECT uid FROM recordings WHERE ended_at IS NOT NULL AND uid IS NOT NULL")
     return [row["uid"] for row in rows]
-
-
-def _object(text: str | None) -> Mapping[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def load(source: ArraySource, ledger: Ledger) -> Resumed:

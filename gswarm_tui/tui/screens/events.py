@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, tzinfo
 from itertools import islice
 
@@ -10,7 +9,7 @@ from textual.app import ComposeResult
 
 from gswarm_agent.frame import ERROR, INFO, WARNING
 from gswarm_tui.common.quantities import plural
-from gswarm_tui.fleet.events import EventLogged
+from gswarm_tui.fleet.events import EventLogged, json_object
 from gswarm_tui.tui.actions import EVENTS, bindings_of
 from gswarm_tui.tui.drawing.spans import Line, Span
 from gswarm_tui.tui.drawing.text import clean
@@ -53,11 +52,7 @@ def event_row(event: EventLogged, zone: tzinfo | None) -> Row:
 
 def mark_values(detail: str | None) -> str:
     """Return a mark's values: "loss=1.2 acc=0.9"; empty for anything else."""
-    try:
-        values = json.loads(detail or "{}")
-    except (ValueError, RecursionError):
-        return ""
-    return " ".join(f"{name}={value}" for name, value in values.items()) if isinstance(values, dict) else ""
+    return " ".join(f"{name}={value}" for name, value in json_object(detail).items())
 
 
 class EventsScreen(ViewerScreen):
