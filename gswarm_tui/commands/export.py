@@ -15,10 +15,11 @@ from gswarm_tui.commands.output_files import check_output_file, file_name, new_f
 from gswarm_tui.commands.recording_choice import choose_session, open_source, parse_reference
 from gswarm_tui.common.errors import UserError, print_notice, printable, quote
 from gswarm_tui.common.quantities import file_size, plural
-from gswarm_tui.exchange import csv_export, json_export
+from gswarm_tui.exchange import json_export
+from gswarm_tui.exchange.csv_export import TABLES, CsvTable, write_csv
 from gswarm_tui.exchange.time_windows import micros
 from gswarm_tui.options.arguments import CommandParser
-from gswarm_tui.printing.formats import text_out
+from gswarm_tui.printing.formats import add_csv_safe, check_csv_safe, text_out
 from gswarm_tui.printing.progress import Progress
 from gswarm_tui.store.querying.results import QuerySource
 from gswarm_tui.store.transfer.parquet import Slice, write_dataset
@@ -43,7 +44,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
             what = f"{quote(chosen[0].name)} in {source.path}" if named.name else str(source.path)
             raise UserError(f"{what} has no samples to export.")
         if arguments.output == _STDOUT:
-            _text(source, sampled, arguments.table, kind, sys.stdout)
+            _text(source, sampled, arguments, kind, sys.stdout)
             return 0
         # train.json for a session of that name, run.json for all of run.duckdb
         usual = f"{file_name(chosen[0].name if named.name else source.path.stem)}.{kind}"
@@ -53,7 +54,7 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
         else:
             check_output_file(target, force=arguments.force, recording=source.path)
             with text_out(target) as out:
-                written = _text(source, sampled, arguments.table, kind, out)
+                written = _text(source, sampled, arguments, kind, out)
     print(printable(f"{target}: {written}, {file_size(size_of(target))}"))
     if running := [period.name for period in sampled if period.ended_at is None]:
         print_notice(f"{', '.join(running)} is still running; exported as far as recorded.")
@@ -74,8 +75,9 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--output", "-o", metavar="PATH", help="file, or folder for parquet; - is standard output"
     )
-    parser.add_argument("--table", choices=csv_export.TABLES, help="table for CSV (default: gpu)")
+    parser.add_argument("--table", choices=TABLES, help="table for CSV (default: gpu)")
     parser.add_argument("--force", action="store_true", help="replace an existing file or export")
+    add_csv_safe(parser)
     return parser
 
 
@@ -90,6 +92,7 @@ def _format(arguments: Namespace) -> str:
 def _check(arguments: Namespace, kind: str) -> None:
     if arguments.table is not None and kind != "csv":
         raise UserError(f"--table applies only to CSV; remove it for {kind}.")
+    check_csv_safe(arguments.csv_safe, kind)
     if arguments.output == _STDOUT and kind == "parquet":
         raise UserError("Parquet is written to a folder, not to standard output; name a folder with -o.")
 
@@ -103,7 +106,7 @@ def _has_samples(source: QuerySource, period: Period) -> bool:
     return bool(source.query(query, *arguments).rows())
 
 
-def _text(source: QuerySource, chosen: Sequence[Period], table: str | None, kind: str, out: TextIO) -> str:
+def _text(source: QuerySource, chosen: Sequence[Period], arguments: Namespace, kind: str, out: TextIO) -> str:
     """Write JSON or CSV; return the numbers of rows as text."""
     if kind == "json" and len(chosen) > 1:
         raise UserError(
@@ -111,9 +114,8 @@ def _text(source: QuerySource, chosen: Sequence[Period], table: str | None, kind
         )
     with Progress(f"writing {kind.upper()}") as progress:
         if kind == "csv":
-            return (
-                f"{csv_export.write_csv(source, list(chosen), table or 'gpu', out, progress.report):,} rows"
-            )
+            guarded = CsvTable(arguments.table or "gpu", arguments.csv_safe)
+            return f"{write_csv(source, chosen, guarded, out, progress.report):,} rows"
         written = json_export.write_json(source, chosen[0], out, progress.report)
     return f"{written.samples:,} samples of {plural(written.gpus, 'GPU')}"
 

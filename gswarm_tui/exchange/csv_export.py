@@ -6,7 +6,8 @@ in UTC with microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
 from gswarm_agent.metrics import GPU_COLUMNS, HOST_COLUMNS, PROCESS_COLUMNS
@@ -42,15 +43,65 @@ _TEXTS = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class CsvTable:
+    """One of the ``TABLES`` as CSV. With ``safe`` no cell is a spreadsheet's formula."""
+
+    name: str
+    safe: bool = False
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The SQL of the columns that not every table has, by name."""
+        return _TABLES[self.name][1]
+
+    @property
+    def order(self) -> str:
+        """The SQL order of the rows."""
+        gpu = ", g.gpu_index" if "uuid" in self.columns else ""
+        return "s.ts" if self.name == "events" else f"s.ts, n.node_id{gpu}"
+
+    def rows(self, period: Period) -> str:
+        """Return the SQL of a recording's rows."""
+        name = "s" if self.name == "events" else "n"
+        return f"FROM {_TABLES[self.name][0]} WHERE {name}.recording_id = {period.recording_id}"
+
+    def line(self, period: Period) -> str:
+        """Return a CSV line as SQL: DuckDB builds the lines many times faster than Python."""
+        session = period.name if period.session_id is not None else ""
+        parts = [
+            literal(f"{period.recording_id}"),
+            self._quoted(literal(session)),
+            "strftime(s.ts, '%Y-%m-%dT%H:%M:%S.%fZ')",
+            self._quoted("n.node"),
+            *(
+                self._quoted(sql) if name in _TEXTS else f"{sql}::VARCHAR"
+                for name, sql in self.columns.items()
+            ),
+        ]
+        line = " || ',' || ".join(f"coalesce({part}, '')" for part in parts)
+        return f"{line} || chr(10)"
+
+    def _quoted(self, sql: str) -> str:
+        """Return SQL that quotes a text for CSV if needed."""
+        if self.safe:
+            sql = f"(CASE WHEN regexp_matches({sql}, '^\\s*[=+@-]') THEN chr(39) || {sql} ELSE {sql} END)"
+        escaped = f"""'"' || replace({sql}, '"', '""') || '"'"""
+        return f"""CASE WHEN regexp_matches({sql}, '[",\\n\\r]') THEN {escaped} ELSE {sql} END"""
+
+
 def write_csv(
-    source: QuerySource, spans: list[Period], table: str, out: TextIO, report: Callable[[float], None]
+    source: QuerySource,
+    spans: Sequence[Period],
+    table: CsvTable,
+    out: TextIO,
+    report: Callable[[float], None],
 ) -> int:
-    """Write one of the ``TABLES`` and return the number of rows. Raises StoreError, OSError.
+    """Write a table and return the number of rows. Raises StoreError, OSError.
 
     The column ``session`` is empty for a whole recording.
     """
-    joined, columns = _TABLES[table]
-    out.write(",".join(("recording", "session", "time", "node", *columns)) + "\n")
+    out.write(",".join(("recording", "session", "time", "node", *table.columns)) + "\n")
     rows = 0
     for done, period in enumerate(spans):
 
@@ -60,38 +111,20 @@ def write_csv(
         per_second = source.query(
             f"SELECT count(*) FROM gpus JOIN nodes USING (node_id) WHERE recording_id = {period.recording_id}"  # noqa: S608
         ).rows()[0][0]
-        for since, until in windows(
-            micros(period.started_at), micros(period.until), 1_000_000, per_second, report_part
-        ):
-            query = _query(period, joined, columns, since, until, events=table == "events")
+        line, found = table.line(period), table.rows(period)
+        span = micros(period.started_at), micros(period.until)
+
+        def numbers(expression: str, span: tuple[int, int] = span, rows: str = found) -> list[int]:
+            query = f"SELECT DISTINCT {expression} AS number {rows} {_within(*span)} ORDER BY number"
+            return [row[0] for row in source.query(query).rows()]
+
+        for window in windows(span, 1_000_000, per_second, numbers, report_part):
+            query = f"SELECT {line} {found} {_within(*window)} ORDER BY {table.order}"
             for batch in source.query(query).batches:
                 out.writelines(row[0] for row in batch)
                 rows += len(batch)
     return rows
 
 
-def _query(
-    period: Period, joined: str, columns: dict[str, str], since: int, until: int, *, events: bool
-) -> str:
-    """Return the query for a window's CSV lines, which DuckDB builds many times faster than Python."""
-    session = period.name if period.session_id is not None else ""
-    parts = [
-        literal(f"{period.recording_id}"),
-        _quoted(literal(session)),
-        "strftime(s.ts, '%Y-%m-%dT%H:%M:%S.%fZ')",
-        _quoted("n.node"),
-        *(_quoted(sql) if name in _TEXTS else f"{sql}::VARCHAR" for name, sql in columns.items()),
-    ]
-    line = " || ',' || ".join(f"coalesce({part}, '')" for part in parts)
-    recording = "s.recording_id" if events else "n.recording_id"
-    order = "s.ts" if events else "s.ts, n.node_id" + (", g.gpu_index" if "gpu_index" in columns else "")
-    return (
-        f"SELECT {line} || chr(10) FROM {joined} WHERE {recording} = {period.recording_id} "  # noqa: S608 (own)
-        f"AND s.ts >= make_timestamp({since}) AND s.ts < make_timestamp({until}) ORDER BY {order}"
-    )
-
-
-def _quoted(sql: str) -> str:
-    """Return SQL that quotes a text for CSV if needed."""
-    escaped = f"""'"' || replace({sql}, '"', '""') || '"'"""
-    return f"""CASE WHEN regexp_matches({sql}, '[",\\n\\r]') THEN {escaped} ELSE {sql} END"""
+def _within(since: int, until: int) -> str:
+    return f"AND s.ts >= make_timestamp({since}) AND s.ts < make_timestamp({until})"

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 from gswarm_agent import __version__
 from gswarm_tui.analysis.periods import Period
 from gswarm_tui.exchange.time_windows import micros, windows
-from gswarm_tui.fleet.events import new_interval_ms
+from gswarm_tui.fleet.events import json_object, new_interval_ms
 from gswarm_tui.store.querying.results import QuerySource
 
 MADE_BY = "gswarm-tui"
@@ -90,6 +90,13 @@ GROUP BY deadline, reading
 ORDER BY deadline, reading
 """
 
+_NUMBERS = """
+SELECT DISTINCT {number} AS number
+FROM gpu_samples s JOIN ({places}) USING (gpu_id)
+WHERE ts >= make_timestamp({since}) AND ts < make_timestamp({until})
+ORDER BY number
+"""
+
 _RECORDING = (
     "SELECT started_at, ended_at, host, user_name, slurm_job_id, slurm_cluster, command, interval_ms, "
     "tool_version FROM recordings WHERE recording_id = ?"
@@ -153,7 +160,7 @@ def write_json(
             "time": _iso(event["ts"]),
             "kind": event["kind"],
             "message": event["message"],
-            "detail": json.loads(event["detail"] or "null"),
+            "detail": json_object(event["detail"]) or None,
         }
         for event in events
     ]
@@ -161,7 +168,12 @@ def write_json(
     out.write(' "frames": [')
     interval = (recording["interval_ms"] or 1000) * 1000
     number = 0
-    for since, until in windows(begin, end, interval, len(devices), report):
+
+    def numbers(expression: str) -> list[int]:
+        query = _NUMBERS.format(number=expression, places=places, since=begin, until=end)
+        return [row[0] for row in source.query(query).rows()]
+
+    for since, until in windows((begin, end), interval, len(devices), numbers, report):
         query = _FRAMES.format(places=places, interval=interval, since=since, until=until)
         for row in chain.from_iterable(source.query(query).batches):
             number += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 SAMPLES_AT_ONCE = 50_000
@@ -15,17 +15,23 @@ def micros(at: datetime) -> int:
 
 
 def windows(
-    since: int, until: int, interval: int, devices: int, report: Callable[[float], None]
+    span: tuple[int, int],
+    interval: int,
+    devices: int,
+    find_numbers: Callable[[str], Iterable[int]],
+    report: Callable[[float], None],
 ) -> Iterator[tuple[int, int]]:
-    """Yield windows from ``since`` to ``until`` (Unix µs), each of about ``SAMPLES_AT_ONCE`` samples.
+    """Yield windows of a span (Unix µs), each of about ``SAMPLES_AT_ONCE`` samples.
 
-    ``devices`` are sampled every ``interval``. Windows meet midway between two multiples of the interval,
-    away from the deadlines. ``report`` gets the share done.
+    ``report`` gets the share done. ``find_numbers`` returns the distinct values that an SQL expression has in
+    the samples ``s`` of the span, in order: windows without samples are left out, as a span may be far longer
+    than its samples. ``devices`` are sampled every ``interval``. Windows meet midway between two multiples of
+    the interval, away from the deadlines.
     """
+    since, until = span
     step = max(1, SAMPLES_AT_ONCE // max(1, devices)) * interval
-    begin = since
-    while begin < until:
-        end = min(until, (begin // step + 1) * step + interval - interval // 2)
-        yield begin, end
-        report((end - since) / (until - since))
-        begin = end
+    shift = interval - interval // 2
+    numbers = list(find_numbers(f"(epoch_us(s.ts) - {shift}) // {step}"))
+    for done, number in enumerate(numbers, 1):
+        yield max(since, number * step + shift), min(until, (number + 1) * step + shift)
+        report(done / len(numbers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 
@@ -18,7 +19,11 @@ class Tick:
 
 
 def _step(seconds: float, most: int) -> int:
-    return next((step for step in _STEPS + _HOURS if seconds / step <= most), _HOURS[-1])
+    longest = _HOURS[-1]
+    return next(
+        (step for step in _STEPS + _HOURS if seconds / step <= most),
+        longest * math.ceil(seconds / most / longest),
+    )
 
 
 def clock_ticks(started_at: datetime, seconds: float, zone: tzinfo | None, most: int = 8) -> list[Tick]:

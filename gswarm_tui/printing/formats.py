@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -29,19 +30,21 @@ _SUFFIXES = {
     ".pq": "parquet",
 }
 _LAYOUT_ROWS = 5_000
+_FORMULA = re.compile(r"\s*[=+\-@]")
 
 
 @dataclass(frozen=True)
 class OutputOptions:
     """Output options of a result: its format, its file (None: standard output), all rows or not.
 
-    With ``force`` an existing file is replaced.
+    With ``force`` an existing file is replaced. With ``csv_safe`` no CSV cell is a spreadsheet's formula.
     """
 
     format: str = "table"
     out: Path | None = None
     every: bool = False
     force: bool = False
+    csv_safe: bool = False
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +58,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--output", "-o", metavar="FILE", help="write to this file")
     add("--force", action="store_true", help="replace an existing file")
     add("--all", action="store_true", dest="every", help="show all rows in a terminal")
+    add_csv_safe(parser)
+
+
+def add_csv_safe(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that keeps spreadsheets from running texts."""
+    parser.add_argument(
+        "--csv-safe", action="store_true", help="begin texts that spreadsheets would run with '"
+    )
+
+
+def check_csv_safe(csv_safe: bool, kind: str) -> None:
+    """Raise UserError if ``--csv-safe`` was given for another format."""
+    if csv_safe and kind != "csv":
+        raise UserError(f"--csv-safe applies only to CSV; remove it for {kind}.")
 
 
 def parse_output_options(arguments: argparse.Namespace) -> OutputOptions:
@@ -69,7 +86,8 @@ def parse_output_options(arguments: argparse.Namespace) -> OutputOptions:
             raise UserError(f"{printable(str(out))} has no known suffix; choose its format with --format.")
     if chosen == "parquet" and out is None:
         raise UserError("Parquet can't be printed; name a file with -o.")
-    return OutputOptions(chosen or "table", out, arguments.every, arguments.force)
+    check_csv_safe(arguments.csv_safe, chosen or "table")
+    return OutputOptions(chosen or "table", out, arguments.every, arguments.force, arguments.csv_safe)
 
 
 def write(result: Result, options: OutputOptions) -> None:
@@ -81,7 +99,7 @@ def write(result: Result, options: OutputOptions) -> None:
             write_parquet(result, part)
     else:
         with text_out(options.out) as out:
-            _WRITERS[options.format](result, out, options.every)
+            _WRITERS[options.format](result, out, options)
 
 
 @contextlib.contextmanager
@@ -112,11 +130,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
         raise StoreError(f"{path} can't be written: {error.strerror or error}") from error
 
 
-def _write_table(result: Result, out: TextIO, every: bool) -> None:
+def _write_table(result: Result, out: TextIO, options: OutputOptions) -> None:
     from gswarm_tui.printing.table import show
 
     rows, right = _readable(result)
-    show(result.names, rows, out, right=right, every=every)
+    show(result.names, rows, out, right=right, every=options.every)
 
 
 def _readable(result: Result) -> tuple[Iterator[list[str]], frozenset[int]]:
@@ -134,16 +152,26 @@ def _readable(result: Result) -> tuple[Iterator[list[str]], frozenset[int]]:
     return texts, frozenset(i for i, kind in enumerate(result.types) if cells.is_number(kind))
 
 
-def _write_csv(result: Result, out: TextIO, _every: bool) -> None:
+def _write_csv(result: Result, out: TextIO, options: OutputOptions) -> None:
     safe = printable if out.isatty() else str
+    guarded = guard_formula if options.csv_safe else str
     out.write(",".join(safe(_quoted(name)) for name in result.names) + "\n")
     for batch in result.batches:
         for row in batch:
             values = (
-                "" if value is None else _quoted(cells.exact(value, kind))
+                ""
+                if value is None
+                else _quoted(
+                    cells.exact(value, kind) if cells.is_number(kind) else guarded(cells.exact(value))
+                )
                 for value, kind in zip(row, result.types, strict=True)
             )
             out.write(safe(",".join(values)) + "\n")
+
+
+def guard_formula(text: str) -> str:
+    """Begin a text with an apostrophe if a spreadsheet would run it as a formula."""
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
 def _quoted(text: str) -> str:
@@ -153,7 +181,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 
-def _write_json(result: Result, out: TextIO, _every: bool) -> None:
+def _write_json(result: Result, out: TextIO, _options: OutputOptions) -> None:
     before = "[\n"
     for batch in result.batches:
         for row in batch:
@@ -166,7 +194,7 @@ def _write_json(result: Result, out: TextIO, _every: bool) -> None:
     out.write("[]\n" if before == "[\n" else "\n]\n")
 
 
-def _write_markdown(result: Result, out: TextIO, _every: bool) -> None:
+def _write_markdown(result: Result, out: TextIO, _options: OutputOptions) -> None:
     rows, right = _readable(result)
     out.write(_piped([printable(name) for name in result.names]))
     out.write(_piped(["---:" if index in right else "---" for index in range(len(result.names))]))
@@ -177,7 +205,7 @@ def _piped(texts: Sequence[str]) -> str:
     return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |\n"
 
 
-_WRITERS: dict[str, Callable[[Result, TextIO, bool], None]] = {
+_WRITERS: dict[str, Callable[[Result, TextIO, OutputOptions], None]] = {
     "table": _write_table,
     "csv": _write_csv,
     "json": _write_json,

@@ -110,7 +110,7 @@ def test_every_sample_is_in_a_frame_at_any_interval(tmp_path: Path, monkeypatch:
 
 def test_windows_meet_and_are_bounded() -> None:
     shares: list[float] = []
-    found = list(windows(1_234_567, 500_000_001, 1_000_000, 500, shares.append))
+    found = list(windows((1_234_567, 500_000_001), 1_000_000, 500, lambda _sql: range(5), shares.append))
     assert found[0][0] == 1_234_567
     assert found[-1][1] == 500_000_001
     assert [end for _, end in found[:-1]] == [begin for begin, _ in found[1:]]

@@ -179,7 +179,9 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x0
 @given(rows=st.lists(st.tuples(TEXTS, st.floats(allow_nan=False)), min_size=1, max_size=5))
 def test_csv_round_trip(rows: list[tuple[str, float]]) -> None:
     out = io.StringIO()
-    formats._write_csv(answer({"text": "VARCHAR", "number": "DOUBLE"}, *rows), out, True)
+    formats._write_csv(
+        answer({"text": "VARCHAR", "number": "DOUBLE"}, *rows), out, formats.OutputOptions("csv")
+    )
     read = list(csv.reader(io.StringIO(out.getvalue(), newline="")))[1:]
     assert [(text, float(number)) for text, number in read] == rows
 
