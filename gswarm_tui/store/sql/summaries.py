@@ -6,6 +6,9 @@ depend on the sample before. Nodes and the whole are computed from these groups.
 
 Sorted rows are scanned with windows over all preceding rows, which DuckDB streams; a window per GPU would
 hold all rows a second time. A stream uses one thread, so there are two.
+
+Sums are of whole numbers: threads add rows in any order, and sums of fractions would differ in the last
+digits.
 """
 
 from __future__ import annotations
@@ -26,11 +29,9 @@ _IDLE = f"util_pct < {BUSY_FROM_PCT:g}"
 
 
 def _throttle(metric: str, bits: int) -> str:
-    """Return SQL for the throttled time: as measured, else the whole interval if the bits are set."""
-    return (
-        f"sum(s.interval_ms * coalesce(s.{metric}, 100 * (s.clock_reasons & {bits} <> 0)::INTEGER)) / 1e5 "
-        f"AS {metric.removesuffix('_pct')}_s"
-    )
+    """Return SQL for the throttled time in 0.1 µs: as measured, else whole intervals with the bits set."""
+    share = f"coalesce(s.{metric}::DOUBLE, 100 * (s.clock_reasons & {bits} <> 0)::INTEGER)"
+    return f"sum((s.interval_ms * round(100 * {share}))::HUGEINT) AS {metric.removesuffix('_pct')}"
 
 
 def _cells(spans: Spans) -> str:
@@ -42,9 +43,10 @@ def _cells(spans: Spans) -> str:
     return f"""
 cells AS (
   SELECT m.member, gpu_id, s.util_pct, count(*) AS samples,
-         coalesce(sum(s.interval_ms), 0) / 1000 AS measured_s,
-         sum(s.power_w) AS power_sum, count(s.power_w) AS powers, max(s.power_w) AS power_max_w,
-         max(s.mem_used_mib) AS mem_used_max_mib, count(s.energy_mj) AS energies,
+         coalesce(sum(s.interval_ms), 0) AS measured_ms,
+         sum(round(100 * s.power_w::DOUBLE)::BIGINT) AS power_sum, count(s.power_w) AS powers,
+         max(s.power_w) AS power_max_w, max(s.mem_used_mib) AS mem_used_max_mib,
+         count(s.energy_mj) AS energies,
          max(s.temp_c) AS temp_max_c, max(s.mem_temp_c) AS mem_temp_max_c,
          min(s.ts) AS first_ts, max(s.ts) AS last_ts,
          {", ".join(throttles)}
@@ -64,13 +66,13 @@ def _quantile(part: float) -> str:
 
 _LEVELS = """
 levels AS (
-  SELECT session_id, node, member, util_pct, sum(samples)::BIGINT AS samples, sum(measured_s) AS measured_s,
+  SELECT session_id, node, member, util_pct, sum(samples)::BIGINT AS samples, sum(measured_ms) AS measured_ms,
          sum(power_sum) AS power_sum, sum(powers) AS powers, max(power_max_w) AS power_max_w,
          max(mem_used_max_mib) AS mem_used_max_mib,
          arg_max(g.memory_total_mib, mem_used_max_mib) AS mem_total_mib,
          max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
-         sum(throttle_power_s) AS throttle_power_s, sum(throttle_thermal_s) AS throttle_thermal_s,
-         sum(throttle_brake_s) AS throttle_brake_s
+         sum(throttle_power) AS throttle_power, sum(throttle_thermal) AS throttle_thermal,
+         sum(throttle_brake) AS throttle_brake
   FROM cells c
   JOIN named USING (member)
   JOIN gpus g ON g.gpu_id = c.gpu_id
@@ -89,21 +91,21 @@ levels AS (
 def _sums() -> str:
     return f"""
 sums AS (
-  SELECT session_id, node, member, sum(samples)::BIGINT AS samples, sum(measured_s) AS measured_s,
+  SELECT session_id, node, member, sum(samples)::BIGINT AS samples, sum(measured_ms) / 1000 AS measured_s,
          sum(util_pct * samples) / any_value(total) AS util_mean_pct,
          {_quantile(0.5)} AS util_median_pct,
          {_quantile(0.95)} AS util_p95_pct,
          max(util_pct) AS util_max_pct,
-         sum(power_sum) / nullif(sum(powers), 0) AS power_mean_w, max(power_max_w) AS power_max_w,
+         sum(power_sum) / 100 / nullif(sum(powers), 0) AS power_mean_w, max(power_max_w) AS power_max_w,
          max(mem_used_max_mib) AS mem_used_max_mib,
          arg_max(mem_total_mib, mem_used_max_mib) AS mem_total_mib,
          max(temp_max_c) AS temp_max_c, max(mem_temp_max_c) AS mem_temp_max_c,
          CASE WHEN any_value(total) > 0
-           THEN coalesce(sum(measured_s) FILTER ({_BUSY}), 0) END AS busy_s,
+           THEN coalesce(sum(measured_ms) FILTER ({_BUSY}), 0) / 1000 END AS busy_s,
          CASE WHEN any_value(total) > 0
-           THEN coalesce(sum(measured_s) FILTER ({_IDLE}), 0) END AS idle_s,
-         sum(throttle_power_s) AS throttle_power_s, sum(throttle_thermal_s) AS throttle_thermal_s,
-         sum(throttle_brake_s) AS throttle_brake_s
+           THEN coalesce(sum(measured_ms) FILTER ({_IDLE}), 0) / 1000 END AS idle_s,
+         sum(throttle_power) / 1e7 AS throttle_power_s, sum(throttle_thermal) / 1e7 AS throttle_thermal_s,
+         sum(throttle_brake) / 1e7 AS throttle_brake_s
   FROM ranked
   GROUP BY session_id, node, member
 )"""  # noqa: S608 (own names and numbers)
@@ -135,8 +137,8 @@ def _phases(spans: Spans) -> str:
 ordered AS ({"  UNION ALL".join(_stream(spans, number) for number in range(STREAMS))}
 ), phases AS (
   SELECT member, CASE WHEN {_IDLE} THEN busy_samples END AS phase,
-         min(ts) AS first_idle, max(ts) AS last_idle, sum(interval_ms) / 1000 AS phase_s,
-         sum({_grown("energy_before_mj", "energy_mj")}) / 1000 AS used_j
+         min(ts) AS first_idle, max(ts) AS last_idle, sum(interval_ms) AS phase_ms,
+         sum({_grown("energy_before_mj", "energy_mj")}) AS used_mj
   FROM ordered
   GROUP BY ALL
 ), busy AS (
@@ -145,7 +147,7 @@ ordered AS ({"  UNION ALL".join(_stream(spans, number) for number in range(STREA
   WHERE {_BUSY}
   GROUP BY member
 ), marked AS (
-  SELECT *, phase IS NOT NULL AND first_idle > first_busy AND last_idle < last_busy AND phase_s > 0 AS bubble
+  SELECT *, phase IS NOT NULL AND first_idle > first_busy AND last_idle < last_busy AND phase_ms > 0 AS bubble
   FROM phases
   LEFT JOIN busy USING (member)
 )"""  # noqa: S608 (own names and numbers)
@@ -164,7 +166,7 @@ holed AS (
   JOIN holed USING (member)
   WHERE {spans.inside} AND s.energy_mj IS NOT NULL
 ), gaps AS (
-  SELECT member, sum({_grown("energy_before_mj", "energy_mj")}) / 1000 AS read_j FROM readings GROUP BY member
+  SELECT member, sum({_grown("energy_before_mj", "energy_mj")}) AS read_mj FROM readings GROUP BY member
 )"""  # noqa: S608 (own names and numbers)
 
 
@@ -185,7 +187,7 @@ edges AS (
   GROUP BY ALL
 ), entries AS (
   SELECT a.member,
-         {_grown("b.last_mj", "a.first_mj")} / 1000 AS entry_j
+         {_grown("b.last_mj", "a.first_mj")} AS entry_mj
   FROM edges a
   JOIN edges b ON b.member = a.member AND b.early AND NOT a.early
   WHERE epoch(a.first_ts - b.last_ts) < {NEIGHBOURS:g} * a.interval_ms / 1000
@@ -194,15 +196,17 @@ edges AS (
 
 _USED = """
 units AS (
-  SELECT member, coalesce(any_value(read_j), sum(used_j)) AS used_j, count(*) FILTER (bubble) AS bubbles,
-         coalesce(sum(phase_s) FILTER (bubble), 0) AS bubble_s, max(phase_s) FILTER (bubble) AS longest_s
+  SELECT member, coalesce(any_value(read_mj), sum(used_mj)) AS used_mj, count(*) FILTER (bubble) AS bubbles,
+         coalesce(sum(phase_ms) FILTER (bubble), 0) AS bubble_ms, max(phase_ms) FILTER (bubble) AS longest_ms
   FROM marked
   LEFT JOIN gaps USING (member)
   GROUP BY member
 ), used AS (
   SELECT session_id, node, member, grouping(node, member) AS level, count(*) AS gpus,
-         sum(CASE WHEN used_j IS NULL THEN entry_j ELSE used_j + coalesce(entry_j, 0) END) AS energy_j,
-         sum(bubbles)::BIGINT AS bubbles, sum(bubble_s) AS bubble_s, max(longest_s) AS bubble_longest_s
+         sum(CASE WHEN used_mj IS NULL THEN entry_mj ELSE used_mj + coalesce(entry_mj, 0) END) / 1000
+           AS energy_j,
+         sum(bubbles)::BIGINT AS bubbles, sum(bubble_ms) / 1000 AS bubble_s,
+         max(longest_ms) / 1000 AS bubble_longest_s
   FROM units
   JOIN named USING (member)
   LEFT JOIN entries USING (member)
@@ -270,7 +274,7 @@ def bubbles(spans: Spans) -> str:
     return f"""
 WITH {",".join(relations)}
 SELECT n.session_id, n.node_id, n.node, n.gpu_id, n.gpu_index,
-       o.ts AS started_at, b.last_idle AS ended_at, b.phase_s AS duration_s
+       o.ts AS started_at, b.last_idle AS ended_at, b.phase_ms / 1000 AS duration_s
 FROM marked b
 JOIN ordered o ON o.member = b.member AND o.busy_samples = b.phase AND o.{_BUSY}
 JOIN named n ON n.member = b.member
@@ -305,8 +309,8 @@ WITH {spans.relation}, names AS (
   SELECT DISTINCT recording_id, node FROM nodes
 ), frames AS (
   SELECT m.session_id, n.node, count(*) AS frames,
-         coalesce(sum(least(s.interval_ms / 1000, epoch(s.ts - m.started_at)))
-           FILTER (s.interval_ms IS NOT NULL), 0) AS stands_for_s,
+         coalesce(sum(least(s.interval_ms * 1000, epoch_us(s.ts) - epoch_us(m.started_at)))
+           FILTER (s.interval_ms IS NOT NULL), 0) / 1e6 AS stands_for_s,
          median(s.interval_ms) AS usual_ms
   FROM spans m
   JOIN nodes n USING (recording_id)
