@@ -23,6 +23,8 @@ def run(args: Sequence[str], environ: Mapping[str, str]) -> int:
     path = Path(arguments.path)
     if not path.exists():
         raise UserError(f"no file or folder {path}.")
+    if not path.is_dir() and not path.is_file():
+        raise UserError(f"{path} is a pipe or a device; import reads a JSON file or a folder of Parquet.")
     if is_database(path):
         raise UserError(f"{path} is a recording already; other commands read it with --db.")
     if path.suffix == SUFFIX:

@@ -19,6 +19,7 @@ from gswarm_tui.run import build
 from gswarm_tui.store.errors import QUERYABLE, FileInUseError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.results import QuerySource
+from gswarm_tui.store.recording.files import has_log
 
 SUFFIX = ".duckdb"
 _PATIENCE_S = 1.5
@@ -75,7 +76,13 @@ def open_source(db: Path | None, environ: Mapping[str, str]) -> QuerySource:
                     raise FileInUseError(describe_hang(head))
                 return RunningSource(head, path)
         try:
-            return FileSource(path)
+            source = FileSource(path)
+            if has_log(path):
+                print_notice(
+                    f"{path} wasn't closed and is read with its write-ahead log, {path.name}.wal; "
+                    "if that was cut short, the last rows are missing."
+                )
+            return source
         except FileInUseError as error:
             if time.monotonic() > deadline:
                 raise FileInUseError(_why_unreachable(error, path, environ)) from None

@@ -33,6 +33,14 @@ def is_database(path: Path) -> bool:
         return False
 
 
+def has_log(path: Path) -> bool:
+    """Return whether a recording has a write-ahead log, as it wasn't closed."""
+    try:
+        return path.with_name(path.name + ".wal").stat().st_size > 0
+    except OSError:
+        return False
+
+
 def is_own(path: Path) -> bool:
     """Return whether nobody else can write the file and its write-ahead log, if they exist."""
     for each in (path, path.with_name(path.name + ".wal")):

@@ -202,7 +202,7 @@ def _place(folder: Path, table: TableSchema) -> Path:
 def _files(folder: Path, table: TableSchema) -> list[Path]:
     place = _place(folder, table)
     if table in SAMPLES:
-        return sorted(place.rglob("*.parquet"))
+        return sorted(path for path in place.rglob("*.parquet") if path.is_file())
     return [place] if place.is_file() else []
 
 

@@ -12,6 +12,7 @@ samples have ``gpu_index`` too. Columns that only serve to resume a recording ar
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ from gswarm_tui.store.sql.schema import (
 
 SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 SMALL = (RECORDINGS, NODES, GPUS, SESSIONS, EVENTS, LINKS)
+LONGEST_FOLDER_NAME = 240
+"""File systems take 255 bytes, with ``node=``."""
 PRIVATE = frozenset({"uid", "options"})
 """Columns of ``recordings`` that only serve to resume it on the machine where it was made."""
 
@@ -75,6 +78,14 @@ def is_dataset(folder: Path) -> bool:
     own = {table.name for table in SAMPLES} | {file_name(table) for table in SMALL}
     files = (path for path in folder.rglob("*") if not path.is_dir())
     return file_name(RECORDINGS) in names <= own and all(file.suffix == ".parquet" for file in files)
+
+
+def _folder_name(node: str) -> str:
+    """Return a node's name for a folder; of one that is too long, the beginning and a hash."""
+    name = quote(node, safe="")
+    if len(name) <= LONGEST_FOLDER_NAME:
+        return name
+    return f"{quote(node[:16], safe='')}~{hashlib.sha256(node.encode()).hexdigest()[:16]}"
 
 
 def file_name(table: TableSchema) -> str:
@@ -180,7 +191,7 @@ class _Writing:
         count = int(self.query(f"SELECT count(*) FROM ({query})")[0][0])  # noqa: S608 (as above)
         if not count:
             return 0
-        folder = self.folder / table.name / f"recording={part.recording_id}" / f"node={quote(node, safe='')}"
+        folder = self.folder / table.name / f"recording={part.recording_id}" / f"node={_folder_name(node)}"
         folder.mkdir(parents=True)
         self.copy(query, folder / "part-0.parquet")
         return count

@@ -1,0 +1,153 @@
+"""Names and texts of a recording's nodes and sessions: printed, plotted and exported without their tricks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import unicodedata
+from pathlib import Path
+from xml.etree import ElementTree
+
+import duckdb
+import pytest
+
+from gswarm_tui.cli import main
+from tests.integration.exchange_recording import run
+from tests.unit.store_recording import arrived, gpu_row, introduced, query, record
+
+TRICK = "\x1b]0;owned\x07\u202eevil\u2066\u2028\x9b2J\x00\ufffe</title><script>alert(1)</script>&"
+FORMULA = '=HYPERLINK("http://example.org")'
+TEXTS = {
+    "recordings": ["host", "user_name", "slurm_job_id", "slurm_cluster", "command"],
+    "nodes": ["node", "hostname", "cpu_model", "kernel"],
+    "gpus": ["name", "uuid"],
+    "process_samples": ["user_name", "command"],
+    "sessions": ["name", "status", "note"],
+    "events": ["message", "detail", "severity"],
+}
+
+
+@pytest.fixture(scope="module")
+def tricky(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording with control characters, overrides of the text's direction and tags in all its texts."""
+    path = run(tmp_path_factory.mktemp("tricky") / "theirs.duckdb")
+    with duckdb.connect(str(path)) as connection:
+        for table, columns in TEXTS.items():
+            changed = ", ".join(f"{column} = coalesce({column}, '') || $1" for column in columns)
+            connection.execute(f"UPDATE {table} SET {changed}", [TRICK])
+    return path
+
+
+@pytest.fixture
+def recording(tricky: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copy(tricky, tmp_path))
+
+
+def tricks_in(text: str) -> set[str]:
+    """The characters of a text that act on a terminal or on the order of the others."""
+    return {c for c in text if c != "\n" and (unicodedata.category(c)[0] == "C" or c in "\u2028\u2029")}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            [*command, "--format", form]
+            for command in (["sessions"], ["summary"], ["summary", "--by", "process"], ["sql", "FROM nodes"])
+            for form in ("table", "csv", "json", "markdown")
+        ),
+        ["compare", "recording 1", "1"],
+        *(["export", "-o", "-", "--format", "csv", "--table", t] for t in ("gpu", "process", "events")),
+        ["export", "1", "-o", "-", "--format", "json"],
+        ["recover"],
+    ],
+    ids=" ".join,
+)
+def test_piped_text_holds_no_control_characters(
+    recording: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--db", str(recording)]) == 0
+    printed = capsys.readouterr()
+    assert tricks_in(printed.out + printed.err) == set()
+
+
+def test_report_holds_neither_control_characters_nor_foreign_tags(recording: Path) -> None:
+    assert main(["report", "--db", str(recording), "-o", "out.html"]) == 0
+    page = Path("out.html").read_text()
+    assert tricks_in(page) == set()
+    assert "alert(1)" in page
+    assert "<script>alert" not in page
+
+
+def test_svg_stays_well_formed(recording: Path) -> None:
+    assert main(["plot", "--db", str(recording), "-o", "out.svg"]) == 0
+    text = Path("out.svg").read_text()
+    assert tricks_in(text) == set()
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["summary", "--by", "process", "--format", "csv"],
+        ["sessions", "--format", "csv"],
+        ["export", "--format", "csv", "--table", "process", "-o", "-"],
+        ["sql", "SELECT name, -1.5 AS number FROM sessions", "--format", "csv"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_csv_safe_guards_formulas_but_not_numbers(
+    recording: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with duckdb.connect(str(recording)) as connection:
+        connection.execute("UPDATE sessions SET name = $1, note = '  @x'", [FORMULA])
+        connection.execute("UPDATE process_samples SET command = $1, user_name = '-x'", [FORMULA])
+    cells = {}
+    for flags in ([], ["--csv-safe"]):
+        assert main([*command, *flags, "--db", str(recording)]) == 0
+        rows = csv.reader(io.StringIO(capsys.readouterr().out))
+        cells[bool(flags)] = [cell for row in rows for cell in row]
+    assert FORMULA in cells[False]
+    guarded = [f"'{c}" if c.strip()[:1] in {"=", "@", "-"} and c != "-1.5" and c else c for c in cells[False]]
+    assert cells[True] == guarded
+
+
+def test_csv_safe_is_refused_for_other_formats(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["summary"], ["export", "--format", "json"]):
+        assert main([*command, "--csv-safe", "--db", str(recording)]) == 2
+        assert "--csv-safe applies only to CSV" in capsys.readouterr().err
+
+
+def test_node_name_of_300_bytes_exports_and_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["n" * 300, "n" * 299 + "m", "ü/" * 100]
+    record(
+        Path("run.duckdb"),
+        [event for n in names for event in (introduced(n), arrived(1, [gpu_row(util_pct=5), None], n))],
+    )
+    assert main(["export", "--db", "run.duckdb", "--format", "parquet", "-o", "out"]) == 0
+    assert main(["import", "out", "--db", "again.duckdb"]) == 0
+    assert {row[0] for row in query(Path("again.duckdb"), "SELECT node FROM samples")} == set(names)
+    for form in ("csv", "json"):
+        assert main(["export", "--db", "run.duckdb", "-o", f"out.{form}"]) == 0
+
+
+def test_two_summaries_of_one_file_have_the_same_digits(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Several threads sum the fractions of many samples."""
+    with duckdb.connect(str(recording)) as connection:
+        connection.execute(
+            "INSERT INTO gpu_samples BY NAME SELECT ts + to_microseconds(125 * i) AS ts, gpu_id, "
+            "1000 AS interval_ms, util_pct, round(random() * 700, 1)::FLOAT AS power_w, "
+            "random() * 100 AS throttle_power_pct "
+            "FROM gpu_samples, range(1, 8000) r(i)"
+        )
+    printed = set()
+    for _ in range(4):
+        assert main(["summary", "recording 1", "--db", str(recording), "--format", "json"]) == 0
+        printed.add(json.dumps(sorted(map(json.dumps, json.loads(capsys.readouterr().out)))))
+    assert len(printed) == 1

@@ -1,0 +1,97 @@
+"""Pipes and devices in place of files are never opened, and a recording that wasn't closed is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.cli import main
+from tests.integration.exchange_recording import run
+from tests.integration.test_store_errors import Writer
+
+make_each = pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"]
+)
+Make = Callable[[Path], object]
+
+
+@make_each
+@pytest.mark.parametrize("name", ["run.json", "run.duckdb", "run.csv", "run"])
+def test_import_never_opens_a_pipe_or_device(
+    tmp_path: Path, name: str, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    make(path)
+    assert main(["import", str(path), "--db", str(tmp_path / "new.duckdb")]) == 2
+    assert "is a pipe or a device" in capsys.readouterr().err
+    assert not (tmp_path / "new.duckdb").exists()
+
+
+@make_each
+def test_import_leaves_out_pipes_and_devices_in_a_dataset(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run.duckdb"))
+    assert main(["export", "--format", "parquet", "-o", "out"]) == 0
+    make(Path("out/gpu_samples/x.parquet"))
+    Path("out/events.parquet").unlink()
+    make(Path("out/events.parquet"))
+    assert main(["import", "out", "--db", "again.duckdb"]) == 0
+
+
+@make_each
+def test_import_never_writes_into_a_pipe_or_device(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run.duckdb"))
+    assert main(["export", "--format", "json", "-o", "out.json"]) == 0
+    make(Path("again.duckdb"))
+    assert main(["import", "out.json", "--db", "again.duckdb"]) != 0
+    assert "is a pipe or a device" in capsys.readouterr().err
+
+
+@make_each
+def test_config_file_is_no_pipe_or_device(
+    tmp_path: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.toml"
+    make(path)
+    assert main(["--config", str(path), "--demo"]) == 2
+    assert "--config: there is no file" in capsys.readouterr().err
+
+
+@make_each
+def test_log_of_a_recording_is_no_pipe_or_device(
+    tmp_path: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = run(tmp_path / "run.duckdb")
+    make(path.with_name("run.duckdb.wal"))
+    assert main(["sessions", "--db", str(path)]) == 1
+    assert "run.duckdb.wal is a pipe or a device" in capsys.readouterr().err
+
+
+def test_recording_with_a_cut_log_says_that_rows_may_be_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.duckdb"
+    with Writer(path, "input()") as writer:  # killed at the end of the block
+        assert writer.line() == "committed"
+    log = path.with_name("run.duckdb.wal")
+    whole = log.stat().st_size
+    for size in (whole, whole - 100):
+        with log.open("r+b") as file:
+            file.truncate(size)
+        assert main(["sessions", "--db", str(path)]) == 0
+        assert "if that was cut short, the last rows are missing" in capsys.readouterr().err
+
+
+def test_closed_recording_has_no_notice_about_a_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sessions", "--db", str(run(tmp_path / "run.duckdb"))]) == 0
+    assert capsys.readouterr().err == ""
