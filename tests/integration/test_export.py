@@ -268,16 +268,18 @@ def test_failed_export_keeps_the_existing_file(
 def test_running_recording_is_exported_up_to_now(
     recording: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The recorder's answers stand in for a file here: both are a Source."""
+    """A file that counts as running stands in for a recorder: both are queried the same way."""
 
-    class Running(FileSource):
-        running = True
+    def open_running(*_arguments: object) -> FileSource:
+        source = FileSource(recording)
+        source.running = True
+        return source
 
     connection = duckdb.connect(str(recording))
     connection.execute("UPDATE recordings SET ended_at = NULL")
     connection.execute("UPDATE sessions SET ended_at = NULL, status = 'running' WHERE session_id = 1")
     connection.close()
-    monkeypatch.setattr(export, "open_source", lambda *_: Running(recording))
+    monkeypatch.setattr(export, "open_source", open_running)
     exported("recording 1", "-o", "run.parquet")
     assert "recording 1 is still running; exported as far as recorded." in capsys.readouterr().err
     assert cli.main(["import", "run.parquet", "--db", "back.duckdb"]) == 0

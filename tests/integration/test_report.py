@@ -265,10 +265,8 @@ def test_running_session_is_marked(tmp_path: Path) -> None:
     frames = [arrived(seq, [gpu_row(util_pct=40), None]) for seq in range(1, 31)]
     record(path, [introduced(), SessionStarted("s", T0, "train", T0), *frames])
 
-    class Running(FileSource):
-        running = True
-
-    with closing(Running(path)) as source:
+    with closing(FileSource(path)) as source:
+        source.running = True
         fields: dict[str, Any] = vars(periods.find_period(source))
         period = periods.Period(**{**fields, "ended_at": None})
         page = Page(build_report(source, period, NOW, BERLIN, "0.1.0").html())
