@@ -46,9 +46,10 @@ def _open_standard_files() -> None:
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nowhere, number)  # inheritable
             if nowhere != number:
+                os.dup2(nowhere, number)
                 os.close(nowhere)
+            os.set_inheritable(number, True)
             file = open(number, mode, closefd=False)  # noqa: SIM115 - as long as the process
             setattr(sys, name, file)
             setattr(sys, f"__{name}__", file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ def files(folder: Path, db: Path | None, usual: Path | None = None) -> list[Path
     """Return the named file, or those of a folder and the usual one."""
     if db is not None:
         return [db]
-    paths = {path.resolve() for path in folder.glob("*.duckdb")}
+    paths = {Path(os.path.realpath(path)) for path in folder.glob("*.duckdb")}  # no error for a loop of links
     if usual is not None and usual.exists():
         paths.add(usual.resolve())
     return sorted(paths)

@@ -50,7 +50,7 @@ def write_note(uid: str, options: Mapping[str, Any], note: ResumeNote) -> None:
 
 def read_note(uid: str, options: Mapping[str, Any]) -> ResumeNote | None:
     """Return the note of a recording that this user started with these options, None without one."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         above = open_private(str(notes_folder()))
         try:
             found = json.loads(_read_own(above, _file_name(uid)))

@@ -76,7 +76,7 @@ def restore_options(
             None if job is None else _job(job, nodes),
             None if allocation is None else {n: frozenset(map(int, m)) for n, m in allocation.items()},
         )
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
         raise UserError("this recording has no valid saved options, so its nodes can't be reached.") from None
     return options, plan
 

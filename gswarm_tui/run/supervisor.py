@@ -48,6 +48,7 @@ def supervise() -> int | None:
     if not (os.isatty(0) and os.isatty(1)):
         return None
     settings = termios.tcgetattr(0)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, a child's end isn't reported
     reports, report_to = os.pipe()
     parent_lives, parent_end = os.pipe()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_AWAITED, signal.SIGTTOU))
@@ -125,11 +126,12 @@ def _exit_status(status: int, settings: list[Any], reports: int) -> int:
         what = f"ended with status {exit_status} before it closed its recording"
     else:
         _restore_terminal(settings)
-        number = signal.Signals(os.WTERMSIG(status))
+        number = os.WTERMSIG(status)
         exit_status = 128 + number
         if number in ENDING:
             return exit_status
-        what = f"was killed by {number.name}"
+        known = number in set(signal.Signals)  # real-time signals have no names
+        what = f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
         if number == signal.SIGKILL:
             what += ", as happens when memory runs out"
     advice = "no recording was open, so start it again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -195,3 +196,43 @@ def test_pipe_or_device_is_never_opened(
     words = arguments(command, path)
     status = main(words if named else [word for word in words if word not in {"--db", str(path)}])
     assert status == (0 if command == "recover" and not named else 2)
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "COPY (SELECT 'gone') TO 'theirs.duckdb' (FORMAT csv, USE_TMP_FILE false)",
+        "SELECT * FROM enable_logging(storage='file', storage_path='log')",
+        "SET threads = 1",
+    ],
+)
+@pytest.mark.parametrize(
+    "explain", ["EXPLAIN (ANALYZE /*) SELECT 1 --*/ ) ", "/* EXPLAIN ANALYZE SELECT 1 --*/ EXPLAIN ANALYZE "]
+)
+def test_comment_hides_no_statement_from_the_check_of_a_query(
+    recording: Path, explain: str, hidden: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = recording.read_bytes()
+    assert main(["sql", explain + hidden, "--db", str(recording)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert recording.read_bytes() == before
+    assert [path.name for path in recording.parent.iterdir()] == [recording.name]
+
+
+def test_options_with_an_infinite_number_are_no_options(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = dict.fromkeys(("user", "jump", "agent_python", "ssh_config", "job"))
+    options = json.dumps(
+        texts
+        | {"launcher": "local", "setup": False, "interval_ms": 1000, "demo": [1, 1], "nodes": ["n1"]}
+        | {"allocation": {"n1": [math.inf]}}
+    )
+    change(recording, f"UPDATE recordings SET ended_at = NULL, uid = 'abc', options = '{options}'")
+    assert main(["recover", "--db", str(recording)]) == 0
+    assert "no valid saved options" in capsys.readouterr().out
+
+
+def test_link_that_leads_to_itself_is_left_alone(recording: Path) -> None:
+    (recording.parent / "loop.duckdb").symlink_to("loop.duckdb")
+    assert main(["recover"]) == 0

@@ -61,6 +61,36 @@ def test_suspended_app_resumes_and_obeys_keys(stop: signal.Signals) -> None:
         assert running.process.wait(PATIENCE_S) == 0
 
 
+CONTINUED = """
+import asyncio, os, signal, termios
+from gswarm_tui.tui.textual_internals.app import TerminalApp
+class Brief(TerminalApp):
+    def on_ready(self):
+        self.exit()
+async def main():
+    await Brief().run_async()
+    os.kill(os.getpid(), signal.SIGCONT)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    print("lines are read", bool(termios.tcgetattr(0)[3] & termios.ICANON))
+asyncio.run(main())
+"""
+
+
+def test_program_continued_after_its_screen_closed_keeps_the_terminal_as_it_was() -> None:
+    with InTerminal([sys.executable, "-c", CONTINUED], size=(80, 24)) as running:
+        running.wait_for("lines are read True")
+        assert running.process.wait(PATIENCE_S) == 0
+
+
+def test_program_runs_where_the_end_of_children_is_ignored() -> None:
+    command = ["sh", "-c", "trap '' CHLD; exec \"$0\" -m gswarm_tui --demo 1x1 --no-record", sys.executable]
+    with InTerminal(command, size=(100, 30)) as running:
+        running.wait_for("sim01")
+        running.press("q")
+        assert running.process.wait(PATIENCE_S) == 0
+
+
 def test_closed_terminal_ends_the_app_without_sighup(tmp_path: Path) -> None:
     path = tmp_path / "run.duckdb"
     command = [sys.executable, "-m", "gswarm_tui", "--demo", "2x4", "--db", str(path)]

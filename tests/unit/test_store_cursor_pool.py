@@ -297,3 +297,18 @@ def test_replacing_rows_does_not_grow_memory(path: Path) -> None:
     some, more = grown(50), min(grown(500), grown(500))  # now and then a table of its own grows once
     database.close()
     assert more < some + 200_000
+
+
+def test_queries_that_fail_to_start_leave_room_for_others(path: Path) -> None:
+    """A process without a free file descriptor can't read how much memory it uses."""
+    with recording(path) as (recorder, _):
+        source = recorder.queries()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            for _attempt in range(10):
+                with pytest.raises(QueryError, match="Too many open files"):
+                    source.query("SELECT 1")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert source.query("SELECT 1").rows() == [(1,)]

@@ -102,10 +102,14 @@ class CursorPool:
                 timer.start()
                 self._running[query] = timer
         except BaseException as error:
-            self._restore_limits()
-            self._free.release()
+            try:
+                self._restore_limits()
+            finally:
+                self._free.release()
             if isinstance(error, duckdb.Error):
                 raise QueryError(f"{self.path} can't be queried now: {explain_query(error)}") from error
+            if isinstance(error, OSError):
+                raise QueryError(f"{self.path} can't be queried now: {error.strerror}") from error
             raise
         return query
 
@@ -118,8 +122,10 @@ class CursorPool:
     def _ended(self, query: RunningQuery) -> None:
         with self._lock:
             self._running.pop(query).cancel()
-        self._restore_limits()
-        self._free.release()
+        try:
+            self._restore_limits()
+        finally:
+            self._free.release()
 
     def _restore_limits(self) -> None:
         with self._lock:

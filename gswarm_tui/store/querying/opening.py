@@ -7,6 +7,7 @@ memory, which can reach no other file; queries see the tables through views of t
 
 from __future__ import annotations
 
+import math
 import stat
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -20,9 +21,12 @@ from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings
 from gswarm_tui.store.errors import NotARecordingError, StoreError, open_error
 from gswarm_tui.store.sql.schema import (
     EVENTS,
+    GPU_SAMPLES,
     GPUS,
+    HOST_SAMPLES,
     LINKS,
     NODES,
+    PROCESS_SAMPLES,
     RECORDINGS,
     SCHEMA_VERSION,
     SESSIONS,
@@ -45,6 +49,7 @@ MOST_ROWS = {RECORDINGS: 10_000, NODES: 10_000, GPUS: 80_000, SESSIONS: 10_000, 
 """Ten times what a large file has: 1,024 nodes with 8,192 GPUs, or a session each minute for a week."""
 LARGEST = {"recording_id": 10**6, "node_id": 10**6, "gpu_id": 10**6, "session_id": 10**6, "gpu_index": 9_999}
 """Largest ids, which count from 1 in each file, and the largest index of a GPU that an import takes."""
+_SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 _REQUIRED = {
     (RECORDINGS.name, "started_at"),
     (NODES.name, "recording_id"),
@@ -167,11 +172,16 @@ def _views(connection: duckdb.DuckDBPyConnection, path: Path) -> Iterator[str]:
     existing = checked_columns(connection, path)
     if not existing:
         raise NotARecordingError(path)
+    connection.execute("PRAGMA disable_optimizer")  # it relies on statistics
+    wild = {}
     for table in TABLES:
         present = [column for column in table.columns if column.name in existing[table.name]]
-        wild = _check_values(connection, path, table, present)
+        wild[table] = _check_values(connection, path, table, present)
+    connection.execute("PRAGMA enable_optimizer")
+    for table in TABLES:
         columns = ", ".join(
-            _shown(column, column in present, column.name in wild) for column in table.columns
+            _shown(column, column.name in existing[table.name], column.name in wild[table])
+            for column in table.columns
         )
         yield f"CREATE VIEW {table.name} AS SELECT {columns} FROM rec.main.{table.name}"  # noqa: S608
     yield from view_statements()
@@ -194,8 +204,9 @@ def _check_values(
 ) -> set[str]:
     """Return the columns with numbers that no metric reaches.
 
-    DuckDB's statistics give the range of a whole column at once, so that days of samples take no time; they
-    may be wider than the values after rows were deleted, so a query checks what they report.
+    Of samples, DuckDB's statistics give the range of a whole column at once, so that days of them take no
+    time; they may be wider than the values after rows were deleted, so a query checks what they report. A
+    crafted file may have wrong statistics: so other tables are read, by plans that don't rely on them.
     Raises StoreError for values that no recorder writes.
     """
     stored = f"rec.main.{table.name}"
@@ -207,24 +218,33 @@ def _check_values(
         distinct = f"SELECT count(DISTINCT ({keys})) FROM {stored}"  # noqa: S608 (own names)
         if connection.execute(distinct).fetchall()[0][0] < count:
             raise StoreError(f"{path} isn't a valid recording: {table.name} has two rows of one {keys}")
-    listed = ", ".join(f"stats({column.name})" for column in columns)
-    found = connection.execute(f"SELECT {listed} FROM {stored} LIMIT 1").fetchall()  # noqa: S608 (own names)
-    wild = set()
-    for column, stats in zip(columns, found[0], strict=True) if found else ():
-        for problem, condition in _suspicions(table, column, stats):
-            rows = connection.execute(f"SELECT 1 FROM {stored} WHERE {condition} LIMIT 1")  # noqa: S608
-            if rows.fetchall():
-                raise StoreError(_invalid(path, table, column, problem))
+    wild: set[str] = set()
+    ranges: Sequence[Any] = [None] * len(columns)
+    if table in _SAMPLES:
+        listed = ", ".join(f"stats({column.name})" for column in columns)
+        found = connection.execute(f"SELECT {listed} FROM {stored} LIMIT 1").fetchall()  # noqa: S608 (own names)
+        if not found:
+            return wild
+        ranges = found[0]
+    checks = []
+    for column, stats in zip(columns, ranges, strict=True):
+        checks += [(column, *suspicion) for suspicion in _suspicions(table, column, stats)]
         if column.type in {"FLOAT", "DOUBLE"} and not _is_within(stats, -LARGEST_NUMBER, LARGEST_NUMBER):
             wild.add(column.name)
+    if checks:
+        listed = ", ".join(f"bool_or({condition})" for _, _, condition in checks)
+        (row,) = connection.execute(f"SELECT {listed} FROM {stored}").fetchall()  # noqa: S608 (own names)
+        for (column, problem, _), true in zip(checks, row, strict=True):
+            if true:
+                raise StoreError(_invalid(path, table, column, problem))
     return wild
 
 
 def _suspicions(table: TableSchema, column: ColumnSchema, stats: Any) -> Iterator[tuple[str, str]]:
-    """Yield the problems that a column's statistics allow, each with the SQL condition of such rows."""
+    """Yield the problems that a column's statistics (None: unknown) allow, each with its SQL condition."""
     name = column.name
     required = name in table.key or column.sql.endswith("NOT NULL") or (table.name, name) in _REQUIRED
-    if required and stats["has_null"]:
+    if required and (stats is None or stats["has_null"]):
         yield "is NULL in some rows", f"{name} IS NULL"
     if (largest := LARGEST.get(name)) is not None and not _is_within(stats, 0, largest):
         yield f"has numbers outside 0 to {largest:,}", f"{name} NOT BETWEEN 0 AND {largest}"
@@ -232,16 +252,19 @@ def _suspicions(table: TableSchema, column: ColumnSchema, stats: Any) -> Iterato
         outside = f"{name} NOT BETWEEN TIMESTAMP '{OLDEST}' AND TIMESTAMP '{NEWEST}'"
         yield f"has times outside {OLDEST:%Y} to {NEWEST:%Y}", outside
     if column.type == "VARCHAR":
-        longest, length = LONGEST_LISTS.get(name, LONGEST_TEXT), stats.get("max_string_length") or 0
+        longest, brackets = LONGEST_LISTS.get(name, LONGEST_TEXT), MOST_BRACKETS.get(name)
+        length = math.inf if stats is None else stats.get("max_string_length") or 0
         if length > longest:
             yield f"has a text of more than {longest:,} bytes", f"strlen({name}) > {longest}"
-        if length > (brackets := MOST_BRACKETS.get(name, length)):
+        if brackets is not None and length > brackets:
             others = f"replace(replace({name}, '[', ''), '{{', '')"
             yield "has JSON with too many brackets", f"strlen({name}) - strlen({others}) > {brackets}"
 
 
 def _is_within(stats: Any, least: Any, most: Any) -> bool:
     """Return whether the statistics prove that all values lie in a range."""
+    if stats is None:
+        return False
     if not stats["has_no_null"]:
         return True
     try:

@@ -65,7 +65,8 @@ _TABLE_FUNCTIONS = {
     "unnest",
 }
 _READS_FILES = re.compile("^(read_|glob$|sniff_csv$)|_scan$")
-_EXPLAIN = re.compile(r"EXPLAIN\b\s*(ANALYZE\b\s*)?(\(\s*(ANALYZE|FORMAT)\b[^()]*\)\s*)?", re.IGNORECASE)
+_EXPLAIN = re.compile(r"EXPLAIN\b\s*(ANALYZE\b\s*)?(\(\s*(ANALYZE|FORMAT)\b[\w\s,]*\)\s*)?", re.IGNORECASE)
+"""It matches no comment, so that the rest of the text is exactly what DuckDB explains and runs."""
 _WRITE_FILE = "`gswarm-tui sql … -o FILE` writes a result to a file, `gswarm-tui export` a session"
 _OTHER_WAYS = {
     duckdb.StatementType.COPY: f"queries can't write files; {_WRITE_FILE}",
@@ -265,7 +266,10 @@ def _check_read_only(cursor: duckdb.DuckDBPyConnection, sql: str) -> None:
         raise QueryError("run one statement at a time" if statements else "the query is empty")
     statement, kind = statements[0].query, statements[0].type
     if kind == duckdb.StatementType.EXPLAIN:
-        statement = _EXPLAIN.sub("", statement, count=1)
+        explain = _EXPLAIN.match(statement.lstrip())
+        if explain is None:
+            raise QueryError("start with EXPLAIN, without a comment before it")
+        statement = statement.lstrip()[explain.end() :]
     elif kind == duckdb.StatementType.MULTI:
         raise QueryError("name the columns that PIVOT makes: PIVOT … ON column IN ('a', 'b') USING …")
     elif (other_way := _OTHER_WAYS.get(kind)) is not None:

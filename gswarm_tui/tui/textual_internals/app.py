@@ -10,7 +10,11 @@ from textual.events import Event, Key, Paste
 from textual.screen import Screen
 
 from gswarm_tui.tui.textual_internals.compositor import TerminalCells
-from gswarm_tui.tui.textual_internals.driver import DetachableDriver, handle_stop_and_continue
+from gswarm_tui.tui.textual_internals.driver import (
+    DetachableDriver,
+    handle_stop_and_continue,
+    leave_stop_and_continue,
+)
 from gswarm_tui.tui.textual_internals.key_queue import KeyQueue
 
 
@@ -31,6 +35,10 @@ class TerminalApp(App[str], inherit_bindings=False):
         """Handle SIGTSTP and SIGCONT, and redraw after them."""
         self.app_resume_signal.subscribe(self, lambda _: self.action_redraw())
         handle_stop_and_continue(self._driver)
+
+    def on_unmount(self) -> None:
+        """Leave SIGTSTP and SIGCONT to the system."""
+        leave_stop_and_continue(self._driver)
 
     async def on_event(self, event: Event) -> None:
         """Queue keys and pasted text; handle everything else at once."""

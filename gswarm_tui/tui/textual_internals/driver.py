@@ -74,6 +74,14 @@ def handle_stop_and_continue(driver: Driver | None) -> None:
     loop.add_signal_handler(signal.SIGCONT, resume)
 
 
+def leave_stop_and_continue(driver: Driver | None) -> None:
+    """Remove the handlers, so that a process continued after its screen has closed doesn't show it again."""
+    if isinstance(driver, LinuxDriver):
+        loop = asyncio.get_running_loop()
+        loop.remove_signal_handler(signal.SIGTSTP)
+        loop.remove_signal_handler(signal.SIGCONT)
+
+
 def hang_up_if_terminal_closed() -> None:
     """Raise SIGHUP if the terminal was closed without one.
 
