@@ -102,10 +102,8 @@ class CursorPool:
                 timer.start()
                 self._running[query] = timer
         except BaseException as error:
-            try:
-                self._restore_limits()
-            finally:
-                self._free.release()
+            self._restore_limits()
+            self._free.release()
             if isinstance(error, duckdb.Error):
                 raise QueryError(f"{self.path} can't be queried now: {explain_query(error)}") from error
             if isinstance(error, OSError):
@@ -122,10 +120,8 @@ class CursorPool:
     def _ended(self, query: RunningQuery) -> None:
         with self._lock:
             self._running.pop(query).cancel()
-        try:
-            self._restore_limits()
-        finally:
-            self._free.release()
+        self._restore_limits()
+        self._free.release()
 
     def _restore_limits(self) -> None:
         with self._lock:
@@ -137,7 +133,9 @@ class CursorPool:
                     self._connection.execute("SET threads = 1")
                 with suppress(duckdb.Error):  # the recorder's own blocks don't fit at this moment
                     self._connection.execute(f"SET memory_limit = '{self._usual_memory}B'")
-            grown = _process_memory()[1] > self._resident_before + GROWN_BYTES
+            grown = False
+            with suppress(OSError):
+                grown = _process_memory()[1] > self._resident_before + GROWN_BYTES
         if grown:
             return_free_memory()
 
