@@ -51,7 +51,7 @@ from gswarm_tui.fleet.throttling import ThrottleWatch
 
 EVENTS_KEPT = 5000
 EVENTS_SLACK = 500
-"""So many more events wait before the oldest of the nodes with most events are dropped."""
+"""Number of events kept above the limit before the busiest nodes' oldest events are dropped."""
 MAX_MESSAGE = 500
 """Characters of the message of a node's event; agents send shorter ones."""
 BATCH_FRAMES = 128

@@ -28,13 +28,13 @@ MAX_FORMER_LIVES = 64
 
 # In each interval an agent makes one frame, of at most 256 GPUs and 4,096 processes.
 MESSAGES, ROWS, BYTES = 10, 5_000, 1_000_000
-"""What a node may send on average in each interval; bytes are counted as they arrive and again unpacked."""
+"""Average limits per node and interval. Compressed bytes count twice: as received and as unpacked."""
 MAX_INTERVAL_S = 1.0
 """Longer intervals count as one second: replies to pings don't depend on the interval."""
 EVENT_ROWS = 4
 """Rows for which one event of a node counts."""
 START_INTERVALS = 20
-"""What a node may send at the start, before any frame can wait on it."""
+"""Allowance at the start of a run, in intervals."""
 MIN_FRAME_BYTES, MIN_ROW_BYTES = 128, 32
 """A frame and a row take no less in a spool, which limits how many of them may come at once."""
 HELLO_BYTES, HELLO_BYTES_PER_S = 16 * MIB, 2_000
@@ -122,7 +122,7 @@ class TokenBucket:
 
 
 class Allowance:
-    """What one node may send during the whole run, however often it reconnects.
+    """Allowance of one node for the whole run, shared by all its connections.
 
     It grows while a node is out of reach, up to what a full spool of ``spool_bytes`` holds, so frames that
     waited on a node may arrive at any rate. With ``resumed`` a full spool may wait already.

@@ -73,7 +73,7 @@ MAX_PAUSE_S = 5.0
 SLICE_BYTES, SLICE_MESSAGES = 512 * 1024, 500
 """After so much, other links and the screen get their turn: a packed chunk may hold 16 MiB of messages."""
 MIN_PROGRESS_BYTES = 4096
-"""So many bytes of an incomplete message show that a slow connection works; fewer don't."""
+"""Bytes of an incomplete message that count as progress on a slow connection."""
 
 
 @dataclass(frozen=True)

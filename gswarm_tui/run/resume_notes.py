@@ -1,6 +1,6 @@
 """Private notes in the state folder about open recordings, by which ``recover`` knows this user's own.
 
-A recording contains the options to reach its nodes, and whoever wrote the file chose them. A note holds a
+A recording contains the options to reach its nodes, and a stranger may have written them. A note holds a
 keyed hash of the options with which this user started the recording, and what a recording mustn't hold: the
 setup.
 """
