@@ -189,11 +189,11 @@ class Hub:
                 self.flush()
 
     def _check_standstill(self, late_s: float) -> None:
-        """Don't count the time in which the head itself was stopped or suspended as its nodes' silence."""
+        """Don't count a pause of the head itself as its nodes' silence."""
         if late_s > LATE_FLUSH_S:
             self.fleet.excuse_silence(late_s)
         if late_s > STANDSTILL_S:
-            message = f"gswarm-tui itself stood still for {late_s:.0f} s: stopped, suspended, or without CPU"
+            message = f"gswarm-tui itself was paused for {late_s:.0f} s (stopped, suspended or without CPU)"
             self.publish(EventLogged(self.now(), "standstill", WARNING, message))
 
     async def _run_link(self, link: Link) -> None:

@@ -6,6 +6,7 @@ Imports no database, because training loops set marks.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,9 +84,12 @@ def _hanging_head(folder: Folder) -> Head:
 
 def describe_hang(head: Head) -> str:
     """Explain that a head doesn't answer, and what to do about it."""
+    group = str(head.pid)
+    with contextlib.suppress(ProcessLookupError):  # its parent is stopped, too
+        group = f"-- -{os.getpgid(head.pid)}"
     return (
         f"{head.path or 'nothing'} is being recorded by gswarm-tui, process {head.pid}, which doesn't "
-        f"answer; if it is suspended, resume it with kill -CONT {head.pid}, else end it with "
+        f"answer; if it is suspended, resume it with kill -CONT {group}, else end it with "
         f"kill -9 {head.pid}"
     )
 

@@ -33,15 +33,20 @@ trap - EXIT; exec 1>&3 3>&-;
 """
 # Arguments: the bundle's name and the hash of its manifest, then those of its run.sh. The bundle is looked
 # for in the user's cache, then below /tmp, and requested if no complete copy is there. A new copy is unpacked
-# beside it and renamed, because nodes may share the folder.
+# beside it and renamed, because nodes may share the folder. The cache isn't used where others can rename a
+# folder above it; root's sticky folders prevent that.
 _RUN = """
 name=$1; hash=$2; shift 2; umask 077;
-for tool in sha256sum tar gzip head stat mktemp; do
+for tool in sha256sum tar gzip head stat mktemp readlink; do
 command -v $tool >/dev/null || { echo GSWARM-FAIL tool $tool; exit 3; }; done;
 private() { set -- $(stat -c %u:%A /proc/self/ "$1"); uid=${1%%:*};
 case $2 in $uid:d????-??-?) ;; *) return 1;; esac; };
+below_safe() { group=0; [ "$(id -gn)" = "$(id -un)" ] && group=$(id -g);
+while [ "${1%/*}" ]; do set -- "${1%/*}" "$@"; done;
+open=$(find / "$@" -prune -not "(" -user 0 -type d -perm -1000 ")" "(" -not -user 0 -not -user "$uid"
+-o -perm -002 -o -perm -020 -not -group "$group" ")" -print -quit) && [ -z "$open" ]; };
 complete() ( cd "$1" && echo "$hash  MANIFEST" | sha256sum -c - MANIFEST ) >&2;
-find_bundle() { bundle=$1/$name; [ -d "$1" ] || mkdir -p "$1"; private "$1" || return 1;
+find_bundle() { bundle=$1/$name; [ -d "$1" ] || mkdir -p "$1"; private "$1" && ${2:-true} "$1" || return 1;
 complete "$bundle" && return; new=$(mktemp -d "$1/new.XXXXXX") || return 1;
 echo GSWARM-NEED $name; IFS= read -r size;
 head -c "$size" | tar -xzmof - -C "$new" || { rm -rf "$new"; return 1; };
@@ -49,7 +54,8 @@ complete "$new" || { rm -rf "$new"; echo GSWARM-FAIL payload; exit 3; };
 mv -T "$new" "$bundle" || complete "$bundle" || { mv -T "$bundle" "$new.old"; mv -T "$new" "$bundle"; };
 rm -rf "$new" "$new.old"; complete "$bundle"; } 2>/dev/null;
 case $XDG_CACHE_HOME in /*) cache=$XDG_CACHE_HOME;; *) cache=$HOME/.cache;; esac;
-cache=$cache/gswarm-tui; find_bundle "$cache" || { tmp=/tmp/gswarm-tui-$uid; find_bundle "$tmp"; } ||
+cache=$(readlink -m "$cache")/gswarm-tui; find_bundle "$cache" below_safe ||
+{ tmp=/tmp/gswarm-tui-$uid; find_bundle "$tmp"; } ||
 { echo GSWARM-FAIL cache "$cache or $tmp"; exit 3; };
 exec sh "$bundle/gswarm_agent/run.sh" "$@"
 """

@@ -167,10 +167,12 @@ class Allowance:
         elif isinstance(message, Hello | Lost):
             gpus = len(message.gpus) if isinstance(message, Hello) else 0
             if not self._hellos.take(size + MEMORY_OF_HELLO + MEMORY_OF_GPU * gpus, at):
-                raise _cut_off("it announced too many agents, GPUs or losses")
+                raise _cut_off("its agent announced too many agent runs, GPUs or losses")
 
     def _exceeded(self, each: int, what: str) -> LaunchError:
-        return _cut_off(f"it sent too much: over {each / self._interval_s:,.0f} {what} per second on average")
+        return _cut_off(
+            f"its agent sent too much: over {each / self._interval_s:,.0f} {what} per second on average"
+        )
 
 
 def _cut_off(reason: str) -> LaunchError:
@@ -195,11 +197,11 @@ class HandshakeLimits:
             if not _same_agent(self._hello, hello):
                 raise WireError("its second hello describes another agent")
         elif hello.life in self._lives:
-            raise WireError("it announced one life twice")
+            raise WireError("it announced one run twice")
         self._hello = hello
         self._lives.add(hello.life)
         if len(self._lives) > MAX_FORMER_LIVES + 1:
-            raise WireError(f"it announced more than {MAX_FORMER_LIVES} former lives")
+            raise WireError(f"it announced more than {MAX_FORMER_LIVES} former runs")
 
     def ping(self, now_ns: int) -> Ping:
         """Return a ping sent at a time (Unix nanoseconds)."""

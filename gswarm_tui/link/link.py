@@ -384,7 +384,7 @@ class Link:
             pause = CHECK_NEW_EVERY_S if self._hello is None else CHECK_EVERY_S
             pause = max(1.0, min(pause, timeout - idle))
             await self._clocks.sleep(pause)
-            # While the head itself stood still, nothing could arrive here.
+            # While the head itself was paused, nothing could arrive here.
             woke = self._clocks.monotonic()
             self._received_at = min(woke, self._received_at + max(0.0, woke - now - pause))
 

@@ -1,4 +1,4 @@
-"""Parent process of a screen: restores the terminal if the program dies, and prints how to go on.
+"""Parent process of a screen: restores the terminal if the program dies, and prints how to resume.
 
 It does nothing else and imports little, so that it stays small. It forks before anything slow is loaded;
 signals sent to it reach the child, and if it is killed itself, the child is killed, too.
@@ -89,7 +89,7 @@ def _be_killed_at_end_of(pipe: int) -> None:
 
 
 def _wait(child: int) -> int:
-    """Wait for the child's end and return its wait status; hand on signals, and stop together with it."""
+    """Wait for the child's end and return its wait status; forward signals to it, and stop when it stops."""
     stopped = False
     while True:
         received = signal.sigwaitinfo(_AWAITED)
@@ -134,13 +134,13 @@ def _exit_status(status: int, settings: list[Any], reports: int) -> int:
         what = f"was killed by {signal.Signals(number).name if known else f'signal {number}'}"
         if number == signal.SIGKILL:
             what += ", as happens when memory runs out"
-    advice = "no recording was open, so start it again"
+    advice = "no recording was open, so restart gswarm-tui"
     if path:
         import shlex
 
         advice = (
-            f"`gswarm-tui recover {recording} --db {shlex.quote(path)}` resumes its recording, which has "
-            "everything committed, and fetches newer samples from the agents"
+            f"`gswarm-tui recover {recording} --db {shlex.quote(path)}` resumes its recording, which is "
+            "complete up to the last commit, and fetches newer samples from the agents"
         )
     print_notice(f"the program {what}; {advice}")
     return exit_status

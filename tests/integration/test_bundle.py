@@ -140,6 +140,21 @@ def test_a_cache_that_is_not_private_is_skipped(cache: Path, fallback: Path, tro
     assert not list(cache.rglob("agent-*"))
 
 
+@pytest.mark.parametrize("how", ["directly", "by a link"])
+def test_cache_below_a_folder_of_others_is_skipped(
+    cache: Path, fallback: Path, tmp_path: Path, how: str
+) -> None:
+    scratch = tmp_path / "scratch"
+    (scratch / "mine").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(scratch)
+    chosen = (scratch if how == "directly" else tmp_path / "link") / "mine"
+    start(cache, XDG_CACHE_HOME=str(chosen))
+    assert len(list(chosen.glob("gswarm-tui/agent-*"))) == 1
+    scratch.chmod(0o777)
+    assert start(cache, XDG_CACHE_HOME=str(chosen)).stdout.startswith(need() + MAGIC)
+    assert len(list(fallback.glob("agent-*"))) == 1
+
+
 def test_without_any_private_folder_the_bootstrap_reports_both(cache: Path, fallback: Path) -> None:
     cache.mkdir(parents=True)
     (cache / "gswarm-tui").write_text("")
@@ -149,11 +164,11 @@ def test_without_any_private_folder_the_bootstrap_reports_both(cache: Path, fall
     assert done.stdout.decode() == f"GSWARM-FAIL cache {cache}/gswarm-tui or {fallback}\n"
 
 
-@pytest.mark.parametrize("tool", ["sha256sum", "tar", "gzip", "head", "stat", "mktemp"])
+@pytest.mark.parametrize("tool", ["sha256sum", "tar", "gzip", "head", "stat", "mktemp", "readlink"])
 def test_a_missing_program_is_named_before_the_bundle_is_requested(cache: Path, tool: str) -> None:
     programs = cache.parents[1] / "bin"
     programs.mkdir(parents=True)
-    for name in {"sh", "sha256sum", "tar", "gzip", "head", "stat", "mktemp", "mkdir"} - {tool}:
+    for name in {"sh", "sha256sum", "tar", "gzip", "head", "stat", "mktemp", "mkdir", "readlink"} - {tool}:
         (programs / name).symlink_to(str(shutil.which(name)))
     done = start(cache, PATH=str(programs))
     assert done.returncode == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,11 +20,15 @@ from tests.integration.agent_node import Node
 from tests.integration.heads import eventually, head
 
 
+def is_stopped(pid: int) -> bool:
+    return " T " in Path(f"/proc/{pid}/stat").read_text()
+
+
 @contextmanager
 def suspended(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
-        eventually(lambda: " T " in Path(f"/proc/{pid}/stat").read_text(), "the process stops")
+        eventually(lambda: is_stopped(pid), "the process stops")
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -52,9 +57,10 @@ def test_commands_report_a_suspended_head(
     with head("--demo", "1x1", "--db", str(path)) as running, ExitStack() as stack:
         running.wait_for(" rows")
         (address,) = (runtime / "gswarm-tui").glob(f"*/{SOCKET}")
+        resume = f"kill -CONT -- -{running.process.pid}"
         expected = (
             f"{path} is being recorded by gswarm-tui, process {running.pid}, which doesn't answer; if it is "
-            f"suspended, resume it with kill -CONT {running.pid}, else end it with kill -9 {running.pid}."
+            f"suspended, resume it with {resume}, else end it with kill -9 {running.pid}."
         )
         with suspended(running.pid), monkeypatch.context() as patch:
             patch.setattr("gswarm_tui.control.client.TIMEOUT_S", 0.5)
@@ -65,6 +71,9 @@ def test_commands_report_a_suspended_head(
                 captured = capsys.readouterr()
                 assert captured.out == ""
                 assert " ".join(captured.err.split()) == f"gswarm-tui: {expected}"
+            subprocess.run(["bash", "-c", resume], check=True)
+            for pid in running.pid, running.process.pid:
+                eventually(lambda pid=pid: not is_stopped(pid), "the program and its parent continue")
         assert cli.main(["mark", "here", "--db", str(path)]) == 0
         assert capsys.readouterr().out == "marked in 1 recording\n"
         assert cli.main(["sql", "SELECT 41 + 1 AS figure", "--db", str(path), "--format", "csv"]) == 0

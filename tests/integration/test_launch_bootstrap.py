@@ -20,7 +20,22 @@ from gswarm_tui.launch.process import ProcessChannel
 from tests.integration.agent_node import Node
 
 SHELLS = [path for name in ("sh", "bash", "zsh", "tcsh", "fish") if (path := shutil.which(name)) is not None]
-TOOLS = ["base64", "gzip", "head", "id", "mkdir", "mktemp", "mv", "rm", "sh", "sha256sum", "stat", "tar"]
+TOOLS = [
+    "base64",
+    "find",
+    "gzip",
+    "head",
+    "id",
+    "mkdir",
+    "mktemp",
+    "mv",
+    "readlink",
+    "rm",
+    "sh",
+    "sha256sum",
+    "stat",
+    "tar",
+]
 AWKWARD = 'it\'s "a" $HOME `id` \\n ! * ; & | < > ( ) é\n# end'
 
 

@@ -89,7 +89,7 @@ def test_killed_program_without_a_recording_is_reported_in_one_line() -> None:
         os.kill(running.pid, signal.SIGKILL)
         assert running.process.wait(PATIENCE_S) == 128 + signal.SIGKILL
         sentence = "the program was killed by SIGKILL, as happens when memory runs out; no recording was open"
-        assert f"gswarm-tui: {sentence}, so start it again" in running.screen().replace("\n", "")
+        assert f"gswarm-tui: {sentence}, so restart gswarm-tui" in running.screen().replace("\n", "")
         assert running.settings() == before
 
 

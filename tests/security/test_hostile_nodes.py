@@ -99,14 +99,14 @@ def no_frame_is_missing(path: Path, node: str) -> bool:
     ]
 
 
-TOO_MUCH = "it sent too much"
+TOO_MUCH = "its agent sent too much"
 
 
 @pytest.mark.parametrize(
     ("attack", "reason"),
     [
         ("backdated", TOO_MUCH),
-        ("lives", "it announced too many agents"),
+        ("lives", "its agent announced too many agent runs"),
         ("events", TOO_MUCH),
         ("replies", TOO_MUCH),
         ("empty_chunks", "a packed chunk is empty"),
@@ -146,7 +146,7 @@ def test_head_that_was_stopped_blames_no_node(tmp_path: Path, home: Path) -> Non
         os.kill(running.pid, signal.SIGSTOP)
         time.sleep(STOPPED_S)  # the fault itself: nothing can be waited for meanwhile
         os.kill(running.pid, signal.SIGCONT)
-        eventually(lambda: is_logged(path, "gswarm-tui itself stood still for"), "the standstill")
+        eventually(lambda: is_logged(path, "gswarm-tui itself was paused for"), "the standstill")
         shown = rows(running)
         eventually(lambda: rows(running) > shown + 100, "rows after the standstill")
         stop(running)

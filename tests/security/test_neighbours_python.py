@@ -264,8 +264,6 @@ async def test_node_without_another_python_is_reported_with_the_open_folder(
     shell = str(shutil.which("sh"))
     tools = node.path.parent / "tools"
     link_tools(tools)
-    for name in ("find", "readlink"):
-        (tools / name).symlink_to(str(shutil.which(name)))
     monkeypatch.setenv("PATH", str(tools))
     error = await failing(shell, Bootstrap())
     assert not planted.exists()

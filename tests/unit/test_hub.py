@@ -379,6 +379,6 @@ async def test_head_that_stood_still_says_so_and_calls_no_node_silent(
     with pytest.raises(ExceptionGroup):
         await made.run()
     assert [(event.kind, event.node, event.message) for event in made.fleet.event_log] == [
-        ("standstill", None, "gswarm-tui itself stood still for 36 s: stopped, suspended, or without CPU")
+        ("standstill", None, "gswarm-tui itself was paused for 36 s (stopped, suspended or without CPU)")
     ]
     assert made.fleet.nodes["a"].standing(now) is Standing.LIVE

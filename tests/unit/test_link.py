@@ -539,11 +539,11 @@ async def test_link_retries_slowly_after_another_head_took_over() -> None:
 @pytest.mark.parametrize(
     ("hellos", "reason"),
     [
-        ([FORMER, FORMER], "it announced one life twice"),
-        ([FORMER, replace(FORMER, life="other"), FORMER], "it announced one life twice"),
-        ([FORMER, replace(HELLO, life=FORMER.life)], "it announced one life twice"),
+        ([FORMER, FORMER], "it announced one run twice"),
+        ([FORMER, replace(FORMER, life="other"), FORMER], "it announced one run twice"),
+        ([FORMER, replace(HELLO, life=FORMER.life)], "it announced one run twice"),
         ([FORMER, HELLO, FORMER], "its second hello describes another agent"),
-        ([replace(FORMER, life=f"{n}") for n in range(66)], "it announced more than 64 former lives"),
+        ([replace(FORMER, life=f"{n}") for n in range(66)], "it announced more than 64 former runs"),
     ],
 )
 async def test_node_with_contradictory_hellos_loses_its_link(hellos: list[Hello], reason: str) -> None:

@@ -324,7 +324,9 @@ async def test_node_above_the_limit_is_cut_off_again_after_a_reconnect() -> None
                 await settle()
         lost = [event for event in test.of(LinkChanged) if event.phase is Phase.LOST]
         assert len(seqs(test)) < 2000
-    assert {event.reason for event in lost} == {"it sent too much: over 10 messages per second on average"}
+    assert {event.reason for event in lost} == {
+        "its agent sent too much: over 10 messages per second on average"
+    }
     pauses = [event.retry_at - event.at for event in lost if event.retry_at is not None]
     assert [pause >= least for pause, least in zip(pauses, (45, 90), strict=True)] == [True, True]
 
