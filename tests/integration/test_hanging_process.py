@@ -72,8 +72,8 @@ def test_commands_report_a_suspended_head(
                 assert captured.out == ""
                 assert " ".join(captured.err.split()) == f"gswarm-tui: {expected}"
             subprocess.run(["bash", "-c", resume], check=True)
-            for pid in running.pid, running.process.pid:
-                eventually(lambda pid=pid: not is_stopped(pid), "the program and its parent continue")
+            both = running.pid, running.process.pid
+            eventually(lambda: not any(map(is_stopped, both)), "the program and its parent continue")
         assert cli.main(["mark", "here", "--db", str(path)]) == 0
         assert capsys.readouterr().out == "marked in 1 recording\n"
         assert cli.main(["sql", "SELECT 41 + 1 AS figure", "--db", str(path), "--format", "csv"]) == 0
