@@ -13,6 +13,7 @@ import pytest
 from gswarm_tui.store.errors import StoreError
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.opening import open_for_reading
+from gswarm_tui.store.recording.files import is_own
 from gswarm_tui.store.recording.recorder import Recorder
 from tests.integration.test_store_errors import Writer, without_privileges
 from tests.unit.store_recording import INFO, query, record
@@ -58,6 +59,39 @@ def test_nothing_is_recorded_through_a_dangling_link(folder: Path) -> None:
         "remove the link, or name another file with --db"
     )
     assert not target.exists()
+
+
+LOGS = [".wal", ".wal.checkpoint", ".wal.recovery"]
+
+
+@pytest.mark.root("give files away")
+@pytest.mark.parametrize("suffix", ["", *LOGS])
+def test_nothing_is_recorded_through_a_link_of_another_user(folder: Path, suffix: str) -> None:
+    path, mine = folder / "run.duckdb", folder / "mine.duckdb"
+    record(mine, [])
+    theirs = folder / f"run.duckdb{suffix}"
+    theirs.symlink_to(mine)
+    os.chown(theirs, NOBODY, NOBODY, follow_symlinks=False)
+    assert refusal(path) == (
+        f"{theirs} is a symbolic link of nobody to {mine}; remove the link, or name another file with --db"
+    )
+    assert query(mine, "SELECT count(*) FROM recordings") == [(1,)]
+    assert not is_own(path), "a name that gswarm-tui chooses itself is another one then"
+
+
+@pytest.mark.root("give files away")
+@pytest.mark.parametrize("suffix", ["", *LOGS])
+def test_pipe_of_another_user_does_not_hold_up_a_new_recording(folder: Path, suffix: str) -> None:
+    theirs = folder / f"run.duckdb{suffix}"
+    os.mkfifo(theirs)
+    os.chown(theirs, NOBODY, NOBODY)
+    assert refusal(folder / "run.duckdb") == f"{theirs} belongs to nobody; name another file with --db"
+
+
+@pytest.mark.parametrize("suffix", LOGS)
+def test_own_pipe_does_not_hold_up_a_new_recording(folder: Path, suffix: str) -> None:
+    os.mkfifo(folder / f"run.duckdb{suffix}")
+    assert "is a pipe or a device, not a file" in refusal(folder / "run.duckdb")
 
 
 @pytest.mark.root("be somebody else")

@@ -64,7 +64,8 @@ _REQUIRED = {
 }
 _CONTROL = "[\\p{C}\\p{Zl}\\p{Zp}\\x{FFFE}\\x{FFFF}]"
 """Control characters, overrides of the text's direction, and what XML may not hold."""
-_SUFFIXES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
+SUFFIXES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
+"""Ends of the names of a recording's file and of the logs that DuckDB makes beside it."""
 _FOREIGN = """
 SELECT 'macro', function_name FROM duckdb_functions() WHERE NOT internal AND database_name = 'rec'
 UNION ALL SELECT 'type', type_name FROM duckdb_types() WHERE NOT internal AND database_name = 'rec'
@@ -107,14 +108,14 @@ def open_for_reading(
     return connection
 
 
-def check_regular_file(path: Path) -> None:
+def check_regular_file(path: Path, *, may_be_missing: bool = False) -> None:
     """Raise StoreError unless it and its logs are regular files: opening a pipe would wait for ever."""
-    for suffix in _SUFFIXES:
+    for suffix in SUFFIXES:
         each = path.with_name(path.name + suffix)
         try:
             mode = each.stat().st_mode
         except FileNotFoundError:
-            if not suffix:
+            if not (suffix or may_be_missing):
                 raise StoreError(f"the file {path} doesn't exist") from None
             continue
         except OSError:
@@ -127,7 +128,7 @@ def check_regular_file(path: Path) -> None:
 
 def attach(connection: duckdb.DuckDBPyConnection, path: Path, options: str, *others: Path) -> None:
     """Attach the file as ``rec`` after denying access to all but it and ``others``. Raises duckdb.Error."""
-    files = [f"{file}{suffix}" for file in (path, *others) for suffix in _SUFFIXES]
+    files = [f"{file}{suffix}" for file in (path, *others) for suffix in SUFFIXES]
     connection.execute("SET allowed_paths = ?", [files])
     connection.execute("SET enable_external_access = false")
     connection.execute(f"ATTACH {literal(str(path))} AS rec {options}")

@@ -117,8 +117,7 @@ class Database:
                 f"the folder {path.parent} doesn't exist; create it, or name another file with --db"
             )
         new = not path.exists()
-        if not new:
-            check_regular_file(path)
+        check_regular_file(path, may_be_missing=True)
         connection = duckdb.connect(":memory:", config=_SETTINGS | self._spill_folder.settings())
         try:
             # An existing file keeps its version: DuckDB refuses to attach it with a lower one.

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gswarm_tui.store.errors import StoreError, owner_name
+from gswarm_tui.store.querying.opening import SUFFIXES
 
 
 def default_paths(folder: Path, now: datetime, job_id: str | None = None) -> Iterator[Path]:
@@ -42,41 +43,52 @@ def has_log(path: Path) -> bool:
 
 
 def is_own(path: Path) -> bool:
-    """Return whether nobody else can write the file and its write-ahead log, if they exist."""
-    for each in (path, path.with_name(path.name + ".wal")):
-        try:
-            found = each.stat()
-        except FileNotFoundError:
-            if each.is_symlink():
-                return False
-            continue
-        except OSError:
-            return False
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
-            return False
-    return True
+    """Return whether a recording at ``path`` would be in files that nobody else can write."""
+    try:
+        require_own(path)
+        modes = [each.stat().st_mode for each in _with_logs(path) if each.exists()]
+    except (StoreError, OSError):
+        return False
+    return not any(stat.S_IMODE(mode) & 0o022 for mode in modes)
 
 
 def require_own(path: Path) -> None:
-    """Check that a recording at ``path`` would be in no file of another user and behind no dangling link.
+    """Check that a recording at ``path`` would be in no file and behind no link of another user.
 
     Raises StoreError.
     """
-    for each in (path, path.with_name(path.name + ".wal")):
+    for each in _with_logs(path):
         try:
             link = each.lstat()
-            found = each.stat()
-        except FileNotFoundError:
-            if each.is_symlink():
-                raise StoreError(
-                    f"{each} is a symbolic link of {owner_name(link.st_uid)} to {each.readlink()}, which "
-                    "doesn't exist; remove the link, or name another file with --db"
-                ) from None
-            continue
         except PermissionError:
             sentence = f"{each} can't be written: you may not enter its folder; name another file with --db"
             raise StoreError(sentence) from None
-        except OSError:  # DuckDB reports it
+        except OSError:  # it doesn't exist, or DuckDB reports it
             continue
-        if stat.S_ISREG(found.st_mode) and found.st_uid != os.geteuid():
+        found = link
+        if stat.S_ISLNK(link.st_mode):
+            found = _behind(each, link)
+        if found.st_uid != os.geteuid() and not stat.S_ISDIR(found.st_mode):
             raise StoreError(f"{each} belongs to {owner_name(found.st_uid)}; name another file with --db")
+
+
+def _behind(path: Path, link: os.stat_result) -> os.stat_result:
+    """Return the status of the file that a link of this user or root leads to. Raises StoreError."""
+    problem = ""
+    try:
+        found = path.stat()
+        if link.st_uid in (0, os.geteuid()):
+            return found
+    except FileNotFoundError:
+        problem = ", which doesn't exist"
+    except OSError as error:
+        problem = f", which can't be used ({error.strerror})"
+    raise StoreError(
+        f"{path} is a symbolic link of {owner_name(link.st_uid)} to {path.readlink()}{problem}; "
+        "remove the link, or name another file with --db"
+    )
+
+
+def _with_logs(path: Path) -> list[Path]:
+    """Return a recording's file and the files that DuckDB makes beside it."""
+    return [path.with_name(path.name + suffix) for suffix in SUFFIXES]
