@@ -66,13 +66,14 @@ class ProbeProcess:
         *,
         nvitop: bool = True,
         start_s: float = 10,
+        proc: Path = Path("/proc"),
     ) -> None:
         environment = {**os.environ, "GSWARM_STANDIN_SCENARIO": str(scenario or "/nonexistent")}
         environment.pop("LD_LIBRARY_PATH", None)
         if lib is not None:
             environment["LD_LIBRARY_PATH"] = str(lib)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, "nvitop" if nvitop else "no-nvitop", str(start_s)],
+            [sys.executable, "-m", __name__, "nvitop" if nvitop else "no-nvitop", str(start_s), str(proc)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -147,7 +148,7 @@ class ProbeProcess:
 def _main() -> None:
     if sys.argv[1] == "no-nvitop":
         sys.modules["nvitop"] = None  # type: ignore[assignment]
-    probe = NodeProbe(start_s=float(sys.argv[2]))
+    probe = NodeProbe(sys.argv[3], start_s=float(sys.argv[2]))
     skipped = 0
     for line in sys.stdin:
         request, *arguments = line.split()

@@ -100,7 +100,7 @@ class GpuSet:
             processes.read(now_ns(), tick_ns)
             return None
 
-        if processes.skip_hanging_gpu():
+        if processes.skip_hanging():
             self._workers.renew(count)
         self._workers.start(read, range(count + 1 if with_processes and processes.due(tick_ns) else count))
 

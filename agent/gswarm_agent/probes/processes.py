@@ -81,6 +81,7 @@ _ALL_COMMANDS = MAX_MESSAGE // 8
 """Characters of the command lines of all processes together; each takes four bytes at most."""
 _KEPT_OPEN = 64
 """Processes whose files stay open, three each: a process may have few descriptors."""
+HANGING_PROCESS = "it hangs, or the kernel is slow to read its memory"
 _MB = 10**6
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -204,7 +205,7 @@ class ProcessProbe:
     """All processes on all GPUs.
 
     ``read`` may take long: it runs in a worker thread when it is ``due``, and in a new one when
-    ``skip_hanging_gpu`` returns True; the sampling thread takes the newest samples.
+    ``skip_hanging`` returns True; the sampling thread takes the newest samples.
     ``hanging`` holds the positions of the GPUs that don't return their processes.
     """
 
@@ -217,6 +218,7 @@ class ProcessProbe:
         self._current: Optional[Tuple[int, float]] = None
         self._skipped: Set[int] = set()
         self.hanging: Set[int] = set()
+        self._hanging_pids: Set[int] = set()
         self._due_at = 0
         self._samples: Deque[Tuple[ProcessSample, ...]] = deque(maxlen=1)
 
@@ -251,7 +253,10 @@ class ProcessProbe:
             self._set_hanging(position, False)
             usages += [(position, pid, usage) for pid, usage in on_gpu.items()]
         del usages[MAX_PROCESSES:]
-        hosts = self._table.read([pid for _, pid, _ in usages], now_ns)
+        try:
+            hosts = self._table.read([pid for _, pid, _ in usages], now_ns)
+        except TimeoutError:
+            return
         samples = []
         for position, pid, usage in usages:
             host = hosts[pid]
@@ -259,10 +264,20 @@ class ProcessProbe:
             samples.append(
                 ProcessSample(position, pid, host.user, host.command, host.rank, host.local_rank, row)
             )
+            if pid in self._table.hanging and pid not in self._hanging_pids:
+                message = f"no longer shows details of process {pid}: {HANGING_PROCESS}"
+                self._gpus[position].notes.append(
+                    Note("unmeasured", WARNING, message, self._gpus[position].index)
+                )
+                self._hanging_pids.add(pid)
+        self._hanging_pids &= self._table.hanging
         self._samples.append(tuple(samples))
 
-    def skip_hanging_gpu(self) -> bool:
-        """Skip a GPU whose call takes too long and leave it its thread; True if there was one."""
+    def skip_hanging(self) -> bool:
+        """Skip a GPU or process that takes too long and leave it its thread; True if there was one."""
+        return self._skip_hanging_gpu() or self._table.skip_hanging()
+
+    def _skip_hanging_gpu(self) -> bool:
         with self._lock:
             if self._current is None or time.monotonic() - self._current[1] < _PATIENCE_S:
                 return False
@@ -384,25 +399,64 @@ class UserNames:
 
 
 class ProcessTable:
-    """Follows processes by pid in /proc; a process that reuses a pid is recognised by its start time."""
+    """Follows processes by pid in /proc; a process that reuses a pid is recognised by its start time.
+
+    The kernel locks a process's memory to read its command line, so a process that hangs can stop
+    the thread that reads it. ``hanging`` holds the pids of such processes, which are ``UNKNOWN`` meanwhile.
+    """
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._tracked: Dict[int, _TrackedProcess] = {}
         self._users = UserNames()
+        self._lock = Lock()
+        self._current: Optional[Tuple[int, float]] = None
+        self.hanging: Set[int] = set()
 
     def read(self, pids: Sequence[int], now_ns: int) -> Dict[int, HostProcess]:
         """Return the host's view of each process, and forget processes that are not among these.
 
-        The more processes, the shorter each command line, so that all of them fit into a frame.
+        The more processes, the shorter each command line, so that all of them fit into a frame. Raises
+        TimeoutError if a process hung here; another thread has read the others meanwhile.
         """
-        before, self._tracked = self._tracked, {}
+        for gone in self._tracked.keys() - set(pids):
+            self._tracked.pop(gone).close()
         longest = _ALL_COMMANDS // max(1, len(pids))
-        for gone in before.keys() - set(pids):
-            before[gone].close()
-        return {pid: self._read(pid, before.get(pid), now_ns, longest) for pid in set(pids)}
+        hosts: Dict[int, HostProcess] = {}
+        for pid in set(pids):
+            if pid in self.hanging:
+                hosts[pid] = UNKNOWN
+                continue
+            self._current = pid, time.monotonic()
+            process, hosts[pid] = self._read(pid, self._tracked.get(pid), now_ns, longest)
+            with self._lock:
+                if pid in self.hanging:
+                    self.hanging.remove(pid)
+                    process.close()
+                    raise TimeoutError(f"process {pid} took too long")
+                self._current = None
+            if hosts[pid] is UNKNOWN:
+                self._tracked.pop(pid, None)
+            else:
+                self._tracked[pid] = process
+            if hosts[pid] is UNKNOWN or len(hosts) > _KEPT_OPEN:
+                process.close()
+        return hosts
 
-    def _read(self, pid: int, process: Optional[_TrackedProcess], now_ns: int, longest: int) -> HostProcess:
+    def skip_hanging(self) -> bool:
+        """Skip a process that takes too long and leave it its thread; True if there was one."""
+        with self._lock:
+            if self._current is None or time.monotonic() - self._current[1] < _PATIENCE_S:
+                return False
+            pid, _ = self._current
+            self.hanging.add(pid)
+            self._tracked.pop(pid, None)
+            self._current = None
+            return True
+
+    def _read(
+        self, pid: int, process: Optional[_TrackedProcess], now_ns: int, longest: int
+    ) -> Tuple[_TrackedProcess, HostProcess]:
         if process is None or not process.refresh():
             if process is not None:
                 process.close()
@@ -418,12 +472,8 @@ class ProcessTable:
                 process.usage(now_ns),
             )
         except (OSError, ValueError, LookupError):
-            process.close()
-            return UNKNOWN
-        self._tracked[pid] = process
-        if len(self._tracked) > _KEPT_OPEN:
-            process.close()
-        return host
+            return process, UNKNOWN
+        return process, host
 
 
 def _content(path: str) -> Optional[bytes]:
