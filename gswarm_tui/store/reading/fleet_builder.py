@@ -37,7 +37,7 @@ from gswarm_tui.store.reading.recording_reader import (
 from gswarm_tui.store.sql.schema import micros
 
 BLOCK_US = 3_600_000_000
-NOTHING = (0.0, 0.0, 0.0, 0.0)
+_NOTHING = (0.0, 0.0, 0.0, 0.0)
 RECENT_S = 300.0
 """The history that ``fleet`` loads: as much as the first screen shows."""
 PIECE_ROWS = 100_000
@@ -71,6 +71,7 @@ class FleetBuilder:
         self._meter = EnergyMeter(reader)
         self._ended: dict[str, Session] = {}
         self._hours: dict[int, list[float]] = {}
+        self._known_hours = range(0)
 
     def fleet(self, at: float) -> Fleet:
         """Return the fleet with nodes, links, sessions, events and the last minutes. Raises StoreError."""
@@ -253,22 +254,24 @@ class FleetBuilder:
         first, last = -(-start_us // BLOCK_US), until_us // BLOCK_US
         if first >= last:
             return self._sum(start_us, until_us)
-        blocks = range(first, last)
-        if missing := [block for block in blocks if block not in self._hours]:
-            self._hours |= self._sum_blocks(missing[0], missing[-1] + 1)
+        self._sum_hours(first, last)
         edges = self._sum(start_us, first * BLOCK_US), self._sum(last * BLOCK_US, until_us)
-        parts = [*edges, *(self._hours.get(block, NOTHING) for block in blocks)]
-        return [sum(numbers) for numbers in zip(*parts, strict=True)]
+        inside = [numbers for hour, numbers in sorted(self._hours.items()) if first <= hour < last]
+        return [sum(numbers) for numbers in zip(*edges, *inside, strict=True)]
 
     def _sum(self, low: int, high: int) -> list[float]:
         rows = self._summed("0", low, high) if low < high else []
-        return next((numbers for _, *numbers in rows), list(NOTHING))
+        return next((numbers for _, *numbers in rows), list(_NOTHING))
 
-    def _sum_blocks(self, first: int, last: int) -> dict[int, list[float]]:
-        found = self._summed(f"epoch_us(ts) // {BLOCK_US}", first * BLOCK_US, last * BLOCK_US)
-        return {block: list(NOTHING) for block in range(first, last)} | {
-            block: numbers for block, *numbers in found
-        }
+    def _sum_hours(self, first: int, last: int) -> None:
+        """Cache the sums of the hours from ``first`` to before ``last`` that have samples."""
+        known = self._known_hours or range(first, first)
+        wider = range(min(first, known.start), max(last, known.stop))
+        for low, high in (wider.start, known.start), (known.stop, wider.stop):
+            if low < high:
+                found = self._summed(f"epoch_us(ts) // {BLOCK_US}", low * BLOCK_US, high * BLOCK_US)
+                self._hours |= {hour: numbers for hour, *numbers in found}
+        self._known_hours = wider
 
     def _summed(self, by: str, low: int, high: int) -> list[tuple[Any, ...]]:
         others = sorted(self._reader.gpu_positions.keys() - self._meter.mine())
