@@ -94,7 +94,8 @@ def draw_heatmap(
     groups = _groups(grid)
     places |= {(node, None): (first + last) / 2 for node, first, last in groups}
     serious = [t for t in incidents if t.severity == ERROR and (t.node, None) in places]
-    points = [(t.at, places.get((t.node, t.gpu), places[t.node, None])) for t in serious]
+    drawn = ((t.at, places.get((t.node, t.gpu), places[t.node, None])) for t in serious)
+    points = {(_place_across(x, period), y): (x, y) for x, y in drawn}.values()
     axes.plot(
         [x for x, _ in points],
         [y for _, y in points],
@@ -368,10 +369,11 @@ def draw_lanes(axes: Axes, lanes: Sequence[Lane], seconds: float, width_in: floa
         for session in lane.brackets:
             _bracket(axes, session, y, a_letter, seconds)
         _labels(axes, lane.labels, y, a_letter, seconds)
-        for severity in {severity for _, severity in lane.ticks}:
-            times = [when for when, of in lane.ticks if of == severity]
-            colour = style.SEVERITY.get(severity, style.DIM)
-            axes.vlines(_distinct_times(times, seconds), y - 0.36, y + 0.36, color=colour, linewidth=1.0)
+        times: dict[str, list[float]] = {}
+        for when, severity in lane.ticks:
+            times.setdefault(style.SEVERITY.get(severity, style.DIM), []).append(when)
+        for colour, of_it in times.items():
+            axes.vlines(_distinct_times(of_it, seconds), y - 0.36, y + 0.36, color=colour, linewidth=1.0)
         if lane.ticks:
             write_beside(axes, f"× {len(lane.ticks)}", y, 4, style.DIM)
 
@@ -408,7 +410,12 @@ def _labels(
 
 def _distinct_times(times: Sequence[float], seconds: float) -> list[float]:
     """Return the times without those that would be drawn over another."""
-    return list({round(at / max(seconds, 1e-9) * _PLACES): at for at in times}.values())
+    return list({_place_across(at, seconds): at for at in times}.values())
+
+
+def _place_across(at: float, seconds: float) -> int:
+    """Return the place of a time in the picture, the same for times that would be drawn over each other."""
+    return round(at / max(seconds, 1e-9) * _PLACES)
 
 
 def _fitting_labels(

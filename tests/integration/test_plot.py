@@ -17,6 +17,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 from zoneinfo import ZoneInfo
 
+import duckdb
 import numpy as np
 import pytest
 from hypothesis import given
@@ -291,6 +292,22 @@ def test_names_are_drawn_literally(tmp_path: Path) -> None:
     assert name in svg_texts(drawn(material(path, name), "svg"))
     assert drawn(material(path, name), "png")
     assert drawn(material(path, name), "pdf")
+
+
+def test_errors_at_one_place_are_counted_and_drawn_once(tmp_path: Path) -> None:
+    sizes = []
+    for count in (1, 10_000):
+        path = small(tmp_path / f"{count}.duckdb")
+        with duckdb.connect(str(path)) as connection:
+            connection.execute(
+                "INSERT INTO events SELECT to_timestamp(?)::TIMESTAMP, 1, 1, 1, 'xid', 'error', 'XID', NULL "
+                "FROM range(?)",
+                [T0 + 30, count],
+            )
+        picture = drawn(material(path), "svg")
+        assert f"× {count}" in svg_texts(picture)
+        sizes.append(len(picture))
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.01)
 
 
 def test_annotations_of_other_times_are_excluded(tmp_path: Path) -> None:
