@@ -93,7 +93,7 @@ def find(folder: Path, db: Path | None, usual: Path | None = None) -> tuple[list
                 found += [InterruptedRun(path, one) for one in interrupted(file)]
         except StoreError as error:
             if db is not None:
-                raise UserError(f"{error}.") from None
+                raise
             if not isinstance(error, NotARecordingError):
                 unreadable.append(str(error))
     return found, unreadable
