@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from gswarm_agent.frame import ProcessSample
 from gswarm_tui.fleet.events import Event, EventLogged, NodeIntroduced, SessionStarted, SessionStopped
 from gswarm_tui.store.sql.schema import TABLES
@@ -16,7 +18,6 @@ from tests.unit.store_recording import (
     host_row,
     introduced,
     process_row,
-    query,
     record,
 )
 
@@ -64,7 +65,7 @@ def run(path: Path, seconds: int = 20) -> Path:
 
 def tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of a file with the numbers of things replaced by what they stand for, sorted."""
-    found = {}
+    statements = {}
     for table in TABLES:
         names = {column.name for column in table.columns} - {"uid", "options"}
         own = names - {"recording_id", "node_id", "gpu_id", "session_id"}
@@ -79,6 +80,8 @@ def tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
         if "recording_id" in names and table.name != "recordings":
             joins += " JOIN recordings r ON r.recording_id = t.recording_id"
             columns.append("r.started_at")
-        rows = query(path, f"SELECT {', '.join(columns)} FROM {table.name} t {joins}")
-        found[table.name] = sorted(rows, key=repr)
-    return found
+        statements[table.name] = f"SELECT {', '.join(columns)} FROM {table.name} t {joins}"
+    with duckdb.connect(str(path), read_only=True) as connection:
+        return {
+            name: sorted(connection.execute(sql).fetchall(), key=repr) for name, sql in statements.items()
+        }

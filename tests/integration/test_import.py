@@ -69,11 +69,13 @@ def events(draw: st.DrawFn) -> list[Event]:
     made: list[Event] = []
     for node in draw(st.sampled_from([("n1",), ("n1", "n2")])):
         made.append(introduced(node, boot_id=draw(st.sampled_from(["a", "b"]))))
-        for seq in draw(st.sets(st.integers(1, 30), max_size=8).map(sorted)):
+        for seq in draw(st.sets(st.integers(1, 30), min_size=1, max_size=16).map(sorted)):
             ts = T0 + seq + draw(st.sampled_from([0, 0.001, 0.25]))
             made.append(arrived(seq, [draw(_ROWS), draw(st.none() | _ROWS)], node, ts=ts, host=None))
-    name = draw(st.text("abcö' \"=%/,", min_size=1, max_size=12))
-    return [*made, *session(name, 0, 40, draw(st.text("abc, \"'", max_size=9)))]
+    names = st.text("abcö' \"=%/,", min_size=1, max_size=12)
+    for name in draw(st.lists(names, min_size=1, max_size=3, unique=True)):
+        made += session(name, 0, 40, draw(st.text("abc, \"'", max_size=9)))
+    return made
 
 
 def _value(sql: str, top: float | None) -> st.SearchStrategy[float | None]:
@@ -82,18 +84,17 @@ def _value(sql: str, top: float | None) -> st.SearchStrategy[float | None]:
     return st.none() | st.integers(0, int(top or 255))
 
 
-_ROWS = st.tuples(*(_value(metric.sql, metric.top) for metric in GPU_METRICS))
+_ROWS = st.tuples(*(_value(metric.sql, metric.top) for metric in GPU_METRICS)).filter(
+    lambda row: any(value is not None for value in row)
+)
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recorded=events())
 def test_any_recording_round_trips(recorded: list[Event]) -> None:
     for path in Path().iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     record(Path("run.duckdb"), recorded)
-    if not query(Path("run.duckdb"), "SELECT 1 FROM gpu_samples LIMIT 1"):
-        assert cli.main(["export", "--format", "parquet"]) == 2
-        return
     command("export", "--format", "parquet")
     command("import", "run.parquet", "--db", "back.duckdb")
     assert tables(Path("back.duckdb")) == tables(Path("run.duckdb"))
