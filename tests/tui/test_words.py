@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -141,6 +143,38 @@ def test_ramp_is_even_and_readable(theme: str) -> None:
         light.append(back)
     assert light == sorted(light, reverse=theme == LIGHT)
     assert len(set(light)) == BUCKETS
+
+
+CONSOLE = (
+    *((0, 0, 0), (170, 0, 0), (0, 170, 0), (170, 85, 0), (0, 0, 170), (170, 0, 170), (0, 170, 170)),
+    *((170, 170, 170), (85, 85, 85), (255, 85, 85), (85, 255, 85), (255, 255, 85), (85, 85, 255)),
+    *((255, 85, 255), (85, 255, 255), (255, 255, 255)),
+)
+XTERM = (
+    *((0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205)),
+    *((229, 229, 229), (127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255)),
+    *((255, 0, 255), (0, 255, 255), (255, 255, 255)),
+)
+"""The sixteen colours of the Linux console and of xterm, by number."""
+
+
+def light_of_terminal(colours: Sequence[tuple[int, int, int]], colour: Color | None) -> float:
+    assert colour is not None
+    assert colour.number is not None
+    return luminance(colours[colour.number])
+
+
+@pytest.mark.parametrize("colours", [CONSOLE, XTERM])
+def test_ramp_of_sixteen_colours_grows_lighter(colours: Sequence[tuple[int, int, int]]) -> None:
+    cells, inks = palette(ANSI).cells[:-1], palette(ANSI).inks[:-1]
+    for steps, least in (([one.bgcolor for one in cells], 4), ([one.color for one in inks], 3)):
+        light = [light_of_terminal(colours, step) for step in steps]
+        assert light == sorted(light)
+        assert len(set(light)) == least
+    for cell in cells:
+        back, front = (light_of_terminal(colours, colour) for colour in (cell.bgcolor, cell.color))
+        assert (max(back, front) + 0.05) / (min(back, front) + 0.05) > 4.5
+    assert all(light_of_terminal(colours, ink.color) > 0.15 for ink in inks), "visible on black"
 
 
 @pytest.mark.parametrize("theme", THEME_NAMES)

@@ -2,8 +2,8 @@
 
 Colour carries the metric and nothing else: the ramps run from the background (little) to its opposite
 (much) in even steps of lightness, blue to green, which all kinds of colour vision distinguish. The 16-colour
-theme uses five of the terminal's own colours, and of 256 colours each ramp has ten; numbers and block heights
-show what these can't.
+theme uses four of the terminal's own colours, and of 256 colours each ramp has ten; numbers
+and block heights show what these can't.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ class Palette:
         return self.roles[name]
 
 
-# Low to high; the terminal's own colours by number, no red against green.
-_ANSI_RAMP = ("color(8)", "color(4)", "color(6)", "color(7)", "color(11)")
-_ANSI_TEXT = ("color(15)", "color(15)", "color(0)", "color(0)", "color(0)")
+# Low to high, the terminal's own colours by number: from blue to light grey they grow lighter,
+# on a Linux console as in xterm. As text, dark blue is hard to see on black.
+_ANSI_GROUNDS = (4, 12, 6, 7)
+_ANSI_TEXTS = (15, 15, 0, 0)
+_ANSI_INKS = (12, 12, 6, 7)
 
 # Where there are 256 colours, these stand for a ramp as background and as text: of the nearest ones some are
 # alike, and some go back. Twenty that grow lighter all the way are among them, but don't look like one ramp.
@@ -174,9 +176,9 @@ def _true_palette(name: str, colours: Colours) -> Palette:
 
 
 def _ansi_palette() -> Palette:
-    steps = [step * len(_ANSI_RAMP) // BUCKETS for step in range(BUCKETS)]
-    cells = [Style(color=_ANSI_TEXT[step], bgcolor=_ANSI_RAMP[step]) for step in steps]
-    inks = [Style(color=_ANSI_RAMP[step], bgcolor="default") for step in steps]
+    grounds, texts, inks_of = (_stretched(few) for few in (_ANSI_GROUNDS, _ANSI_TEXTS, _ANSI_INKS))
+    cells = [Style(color=text, bgcolor=ground) for text, ground in zip(texts, grounds, strict=True)]
+    inks = [Style(color=ink, bgcolor="default") for ink in inks_of]
     faint = Style(color="color(8)", bgcolor="default")
     return Palette(
         name=ANSI,
@@ -204,6 +206,11 @@ def _ansi_palette() -> Palette:
 def _ramp_roles(cells: tuple[Style, ...], inks: tuple[Style, ...]) -> dict[str, Style]:
     steps = range(-1, BUCKETS)
     return {f"heat{step}": cells[step] for step in steps} | {f"ink{step}": inks[step] for step in steps}
+
+
+def _stretched(numbers: tuple[int, ...]) -> list[str]:
+    """Return one of a few terminal colours for each bucket."""
+    return [f"color({numbers[step * len(numbers) // BUCKETS]})" for step in range(BUCKETS)]
 
 
 def _colour(rgb: RGB) -> Color:
