@@ -97,6 +97,13 @@ class History:
     def __len__(self) -> int:
         return min(self._count, self.capacity)
 
+    @property
+    def oldest(self) -> float | None:
+        """Time of the frame kept for longest, None without one."""
+        if not self._count:
+            return None
+        return float(self._times[0 if self._count <= self.capacity else self._count % self.capacity])
+
     def reserve(self, ts: float) -> Slot:
         """Reserve the slot of one more frame, to be filled before anything is read."""
         self._in_order = self._in_order and ts >= self._newest

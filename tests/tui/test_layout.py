@@ -67,6 +67,7 @@ def test_each_node_is_on_exactly_one_line(where: LayoutRequest, zoom: Zoom | Non
     layout = choose_layout(where, zoom)
     seen = [node for line in range(layout.lines) for part in layout.nodes_on(line) for node in part]
     assert sorted(seen) == list(range(where.nodes))
+    assert not any(layout.nodes_on(layout.lines)), "a taller heatmap shows no node twice"
     for node in seen:
         line, half, column = layout.place(node)
         assert layout.nodes_on(line)[half][column] == node

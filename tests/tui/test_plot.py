@@ -27,7 +27,7 @@ from gswarm_tui.tui.drawing.curve import (
 )
 from gswarm_tui.tui.drawing.plot import PlotSeries, band, panel
 from gswarm_tui.tui.drawing.spans import Spans
-from gswarm_tui.tui.drawing.trends import Trends
+from gswarm_tui.tui.drawing.trends import Trends, opening_span
 from tests.tui.scene import Scene
 
 NAN = math.nan
@@ -153,6 +153,26 @@ def test_open_scale_is_round_and_only_grows() -> None:
     assert trends.top(swap, None, levels(730.0)) == 1000
     assert trends.top(swap, None, levels(1200.0)) == 2000
     assert trends.top(swap, None, levels(3.0, NAN)) == 2000
+
+
+@pytest.mark.parametrize(
+    ("history_s", "span_s"), [(0, 60), (60, 60), (61, 120), (120, 120), (170, 180), (240, 300), (7200, 300)]
+)
+def test_plots_open_on_the_time_that_there_is(history_s: float, span_s: float) -> None:
+    assert opening_span(history_s) == span_s
+
+
+def test_span_follows_the_longest_history_until_one_is_chosen() -> None:
+    made = Scene(2, 1).connect("gpu01").advance(100)
+    early, late = made.connect("gpu02").advance(10).fleet.nodes.values()
+    trends = Trends()
+    trends.settle([late], made.time)
+    assert trends.span_label == "last 1 min"
+    trends.settle([late, early], made.time)
+    assert trends.span_label == "last 2 min"
+    trends.lengthen()
+    trends.settle([late], made.time)
+    assert trends.span_label == "last 5 min"
 
 
 def test_energy_plot_starts_at_the_first_sample() -> None:

@@ -21,6 +21,7 @@ def test_history_holds_the_newest_frames_in_order(capacity: int, values: list[in
     times, series = history.series(0, row=0)
     assert series.tolist() == values[-capacity:]
     assert times.tolist() == list(range(len(values)))[-capacity:]
+    assert history.oldest == (times[0] if values else None)
 
 
 @given(st.integers(1, 4), st.lists(st.lists(st.integers(0, 6), max_size=9), max_size=9))

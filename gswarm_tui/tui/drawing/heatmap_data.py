@@ -15,7 +15,6 @@ from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.drawing.curve import in_bins, window
 from gswarm_tui.tui.drawing.ramp import Buckets, buckets, fractions, top_of, tops
 
-SPARK_S = 300.0
 FRESH = (Standing.LIVE, Standing.STALE)
 
 
@@ -119,14 +118,14 @@ class HeatmapData:
             np.int64
         )
 
-    def spark(self, row: int, now: float, bins: int) -> Buckets:
-        """Return buckets of a node's mean over the last five minutes, in bins that start at round times."""
+    def spark(self, row: int, now: float, bins: int, span_s: float) -> Buckets:
+        """Return buckets of a node's mean over the last ``span_s``, in bins that start at round times."""
         node = self.nodes[row]
         history = node.host_history if self.of_host else node.gpu_history
         if history is None:
             return np.full(bins, -1, dtype=np.int8)
         column = (HOST_COLUMNS if self.of_host else GPU_COLUMNS).index(self.metric.name)
-        frame = window(now, SPARK_S, bins)
+        frame = window(now, span_s, bins)
         times, values = history.series(column, since=frame.start)
         values = values[:, ~self._not_mine[row, : values.shape[1]]]
         top = np.nanmax(self._tops[row]) if np.isfinite(self._tops[row]).any() else self.top

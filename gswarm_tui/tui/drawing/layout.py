@@ -84,7 +84,7 @@ class Layout:
             return [list(range(start, min(start + self.columns, self.nodes))) for start in starts]
         if self.fits_by_rows:
             return [list(range(line * self.columns, min((line + 1) * self.columns, self.nodes)))]
-        return [list(range(line, self.nodes, self.lines))]
+        return [list(range(line, self.nodes, self.lines)) if line < self.lines else []]
 
     def at(self, x: int, line: int) -> tuple[int, int | None] | None:
         """Return the node and the cell at a point; the cell is None beside the cells."""

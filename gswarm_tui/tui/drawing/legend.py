@@ -63,8 +63,8 @@ def _ramp(zoom: Zoom) -> list[Span]:
     return [Span(" ", f"heat{step}") for step in range(BUCKETS)]
 
 
-def heads_line(picture: HeatmapData, layout: Layout, indexes: tuple[int, ...]) -> Line:
-    """Return the headings over each column of nodes; ``indexes`` are the GPUs' indexes."""
+def heads_line(picture: HeatmapData, layout: Layout, indexes: tuple[int, ...], span_label: str) -> Line:
+    """Return the headings over each column of nodes: the GPUs' ``indexes``, the sparklines' time range."""
     block = ""
     if layout.name:
         block += f"{'node':<{layout.name}}"[: layout.name] + " " * layout.sign
@@ -79,7 +79,7 @@ def heads_line(picture: HeatmapData, layout: Layout, indexes: tuple[int, ...]) -
     if layout.mean:
         block += f"{'mean':>{MEAN_WIDTH}}"
     if layout.spark:
-        block += f"  {'last 5 min':<{layout.spark}} "
+        block += f"  {span_label:<{layout.spark}} "
     if layout.zoom is not Zoom.ROWS:
         heads = (f"{block:<{layout.block}}" * min(layout.columns, layout.nodes)).rstrip()
         return [Span(" " * layout.margin), Span(heads, "dim")]

@@ -151,33 +151,29 @@ def title(plot: PlotSeries, width: int) -> Spans:
     return indent, Span(plot.label, "dim"), Span("  "), Span(plot.now, plot.now_role), Span(tail, "dim")
 
 
-def band(plot: PlotSeries, width: int, height: int) -> list[Spans]:
-    """Draw one series of many: name, curve, newest value.
+def band(plot: PlotSeries, width: int, height: int, *, newest: bool = True) -> list[Spans]:
+    """Draw one series of many: name, curve, and with ``newest`` the newest value.
 
     The uppermost step stays empty, so that full bands below each other don't flow into one.
     """
-    columns = band_width(width)
+    columns = band_width(width, newest=newest)
     draw, steps = (block_area, 8) if height == 1 else (braille_curve, 4 * height)
     texts = draw(plot.levels * ((steps - 1) / steps), height)
     lines: list[Spans] = []
     for at, text in enumerate(texts):
         last = at == height - 1
-        lines.append(
-            (
-                Span(f"{plot.label if last else '':>{LABEL_WIDTH}} ", "dim"),
-                *_coloured(text[:columns], plot.levels, band_bins(height)),
-                Span(f" {plot.now if last else '':>{NOW_WIDTH}}", plot.now_role),
-            )
-        )
+        value = (Span(f" {plot.now if last else '':>{NOW_WIDTH}}", plot.now_role),) if newest else ()
+        name = Span(f"{plot.label if last else '':>{LABEL_WIDTH}} ", "dim")
+        lines.append((name, *_coloured(text[:columns], plot.levels, band_bins(height)), *value))
     return lines
 
 
 NOW_WIDTH = 8
 
 
-def band_width(width: int) -> int:
+def band_width(width: int, *, newest: bool = True) -> int:
     """Return the characters of a band's curve."""
-    return max(2, width - LABEL_WIDTH - 1 - 1 - NOW_WIDTH)
+    return max(2, width - LABEL_WIDTH - 1 - (1 + NOW_WIDTH if newest else 0))
 
 
 def band_bins(height: int) -> int:
@@ -185,9 +181,10 @@ def band_bins(height: int) -> int:
     return 1 if height == 1 else 2
 
 
-def bands_axis(span_s: float, width: int) -> Spans:
+def bands_axis(span_s: float, width: int, *, newest: bool = True) -> Spans:
     """Return the time axis under bands."""
-    return (Span(" " * (LABEL_WIDTH + 1) + time_axis(span_s, band_width(width)), "dim"),)
+    axis = " " * (LABEL_WIDTH + 1) + time_axis(span_s, band_width(width, newest=newest))
+    return (Span(f"{axis:<{width}}", "dim"),)
 
 
 def sparkline(levels: Floats, height: int = 1) -> list[tuple[Span, ...]]:

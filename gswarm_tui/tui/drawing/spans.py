@@ -15,6 +15,8 @@ from textual.strip import Strip
 from gswarm_tui.tui.drawing.text import clip, width
 from gswarm_tui.tui.drawing.themes import palette
 
+CURSOR_MARK = "▸"
+
 
 class Span(NamedTuple):
     """Clean text, the role of its style (``Palette.role``) and the action of a click."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -20,7 +21,25 @@ from gswarm_tui.tui.drawing.plot import PlotSeries
 from gswarm_tui.tui.drawing.ramp import fractions, is_logarithmic, top_of
 
 SPANS_S = (60.0, 300.0, 900.0, 3600.0)
-"""Time ranges of a plot."""
+"""Time ranges of a plot that the user chooses among."""
+OPENING_S = (60.0, 120.0, 180.0, 300.0)
+"""Time ranges with which plots open: the shortest that holds the history there is, else the longest."""
+
+
+def opening_span(history_s: float) -> float:
+    """Return the time range with which plots of a history open."""
+    return next((span for span in OPENING_S if history_s <= span), OPENING_S[-1])
+
+
+def _history_s(nodes: Iterable[NodeState], now: float) -> float:
+    """Return the seconds since the oldest frame kept; beyond the longest opening range any of them."""
+    longest = 0.0
+    for node in nodes:
+        if node.gpu_history is not None and (oldest := node.gpu_history.oldest) is not None:
+            longest = max(longest, now - oldest)
+            if longest > OPENING_S[-1]:
+                break
+    return longest
 
 
 class Trends:
@@ -34,17 +53,17 @@ class Trends:
     def lengthen(self) -> None:
         """Choose the next longer time range, the shortest after the longest."""
         self._picked = True
-        self.span_s = SPANS_S[(SPANS_S.index(self.span_s) + 1) % len(SPANS_S)]
+        self.span_s = next((span for span in SPANS_S if span > self.span_s), SPANS_S[0])
 
     @property
     def span_label(self) -> str:
         """ "last 5 min" """
         return f"last {self.span_s / 60:g} min"
 
-    def settle(self, running_s: float) -> None:
-        """Choose the range until the user does: a minute at first, then five."""
+    def settle(self, nodes: Iterable[NodeState], now: float) -> None:
+        """Choose the range that fits the history of nodes, until the user chooses one."""
         if not self._picked:
-            self.span_s = SPANS_S[0] if running_s <= SPANS_S[0] else SPANS_S[1]
+            self.span_s = opening_span(_history_s(nodes, now))
 
     def top(self, metric: Metric, facts: GpuFacts | HostFacts | None, values: Floats) -> float:
         """Return the upper end of a metric's scale: the device's, or a round number above all values."""

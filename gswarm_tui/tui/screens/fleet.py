@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_METRICS, Metric
+from gswarm_agent.metrics import GPU_METRICS, HOST_METRICS
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.fleet.filter import Filter, Matches
 from gswarm_tui.fleet.node import NodeState
 from gswarm_tui.fleet.order import Order, sort_nodes
 from gswarm_tui.fleet.totals import totals
 from gswarm_tui.tui.actions import FLEET, bindings_of, possible
+from gswarm_tui.tui.drawing.bands import BandPlot, Minutes, metrics_beside, minutes, minutes_height
 from gswarm_tui.tui.drawing.fleet_lines import (
     cursor_lines,
     event_line,
@@ -26,8 +26,7 @@ from gswarm_tui.tui.drawing.fleet_lines import (
 from gswarm_tui.tui.drawing.heatmap_data import HeatmapData
 from gswarm_tui.tui.drawing.layout import ZOOM_NAMES, Zoom
 from gswarm_tui.tui.drawing.legend import heads_line, label, legend_line, meaning
-from gswarm_tui.tui.drawing.plot import PlotSeries, band, band_bins, band_width, bands_axis
-from gswarm_tui.tui.drawing.spans import Line, Span, Spans, heading_rule, measure
+from gswarm_tui.tui.drawing.spans import Line, Span, measure
 from gswarm_tui.tui.drawing.text import clean
 from gswarm_tui.tui.drawing.trends import Trends
 from gswarm_tui.tui.screens.base import ViewerScreen
@@ -39,7 +38,8 @@ from gswarm_tui.tui.widgets.lines import Bar, Canvas
 
 METRICS = (*(m.name for m in GPU_METRICS), *(m.name for m in HOST_METRICS))
 ARRANGE_EVERY_S = 2.0
-EVENTS_MOST = 8
+EVENTS_LEAST, EVENTS_MOST = 8, 20
+"""Lines of events that plots leave, and those that events take where there is more room."""
 PROBLEM_LINES_MOST = 5
 """Lines that a problem under the cursor may take from the events."""
 PLOT_REDRAWS = 30
@@ -67,6 +67,7 @@ class FleetScreen(ViewerScreen):
         self._arranged_at = 0.0
         self._trends = Trends()
         self._plots_key: Hashable = ()
+        self._plots = Minutes()
 
     def compose(self) -> ComposeResult:
         """Header, totals, legend, heatmap, plots, GPU under the cursor, sessions, events, footer."""
@@ -115,9 +116,10 @@ class FleetScreen(ViewerScreen):
         if now - self._arranged_at >= ARRANGE_EVERY_S:
             self._arrange(now, matches)
         self.heatmap.spare = self._room - self.heatmap.size.height
+        self._trends.settle(self._shown, now)
+        self.heatmap.span_s = self._trends.span_s
         hidden = None if matches is None else [~matches[node.name] for node in self._shown]
         self.heatmap.show_nodes(self._shown, hidden)
-        self._minutes(now)
         self._lines(now)
 
     @property
@@ -126,19 +128,23 @@ class FleetScreen(ViewerScreen):
         below = self.query_one("#cursor").size.height, self.query_one("#events").size.height
         return self.query_one("#body").size.height + sum(max(0, lines - 1) for lines in below)
 
-    def _minutes(self, now: float) -> None:
-        """Plot the last minutes of a few nodes where they fit."""
-        picture = self.heatmap.picture
-        self._trends.settle(now - self.feed.started_at)
-        span_s = self._trends.span_s
-        room = self._room - self.heatmap.layout_plan.lines - EVENTS_MOST
-        nodes = picture.nodes if self.has_class("tall") and len(picture.nodes) < room else ()
-        gpus = [(node.name, len(node.facts)) for node in nodes]
-        plots_key = now // (span_s / PLOT_REDRAWS), span_s, gpus, room, self.size.width, picture.metric
+    def _minutes(self, now: float, room: int) -> int:
+        """Plot the last minutes of all nodes where they fit, else of the cursor's node; return the lines."""
+        picture, trends, at = self.heatmap.picture, self._trends, self.heatmap.at
+        nodes = picture.nodes
+        if not minutes_height(nodes, picture.metric, room):
+            nodes = [node for node in nodes if at is not None and node.name == at[0]]
+        height = minutes_height(nodes, picture.metric, room)
+        drawn_for = now // (trends.span_s / PLOT_REDRAWS), trends.span_s, picture.metric
+        shown = [(node.name, len(node.facts)) for node in nodes] if height else []
+        plots_key = *drawn_for, shown, height, self.size.width
         if plots_key != self._plots_key:
             self._plots_key = plots_key
-            lines = minutes(nodes, picture.metric, self._trends, now, (self.size.width, room))
-            self.query_one("#minutes", Canvas).show(lines)
+            metrics = metrics_beside(picture.metric, self.size.width)
+            plot = BandPlot(trends, metrics, now, self.size.width, newest=False)
+            self._plots = minutes(nodes, plot, height)
+        self.query_one("#minutes", Canvas).show(self._plots.pointed(at))
+        return len(self._plots.lines)
 
     def _matches(self, now: float) -> dict[str, Matches] | None:
         if self._filter is None:
@@ -167,18 +173,19 @@ class FleetScreen(ViewerScreen):
         self._below(now)
 
     def _below(self, now: float) -> None:
-        """Draw the GPU under the cursor, the sessions and the latest events."""
-        width, fleet = self.size.width, self.fleet
+        """Draw the last minutes, the GPU under the cursor, the sessions and the latest events."""
+        width, fleet, tall = self.size.width, self.fleet, self.has_class("tall")
         spare = self._room - self.heatmap.layout_plan.lines
         cursor = self._under_cursor(now, 1 + max(0, min(PROBLEM_LINES_MOST, spare)))
         self.query_one("#cursor", Bar).show(*cursor)
+        spare -= self._minutes(now, spare - (EVENTS_LEAST if tall else len(cursor) - 1))
         sessions = sessions_line(fleet, now, width, can_start=possible("start_session", self.viewer.mode))
         event = event_line(fleet.event_log[-1], self.viewer.timezone) if fleet.event_log else []
         running, last = self.query_one("#running", Bar), self.query_one("#events", Bar)
-        last.display = self.has_class("tall")
+        last.display = tall
         if last.display:
             running.show(sessions)
-            last.show(*self._latest(min(EVENTS_MOST, spare) - len(cursor) + 1))
+            last.show(*self._latest(spare - len(cursor) + 1))
         else:
             room = width - measure(sessions) - measure(event)
             running.show([*sessions, Span(" " * room), *event] if room > 1 else sessions)
@@ -205,7 +212,8 @@ class FleetScreen(ViewerScreen):
         self.query_one("#legend", Bar).show(line)
         widest = max((node.facts for node in self._shown), key=len, default=())
         indexes = tuple(fact.index for fact in widest)
-        self.query_one("#heads", Bar).show(heads_line(heatmap.picture, heatmap.layout_plan, indexes))
+        heads = heads_line(heatmap.picture, heatmap.layout_plan, indexes, self._trends.span_label)
+        self.query_one("#heads", Bar).show(heads)
 
     def _under_cursor(self, now: float, most: int) -> list[Line]:
         at = self.heatmap.hovered or self.heatmap.at
@@ -303,38 +311,3 @@ class FleetScreen(ViewerScreen):
         self._filter = chosen
         self._arranged_at = 0.0
         self.update_view()
-
-
-MINUTES_HIGHEST = 8
-
-
-def minutes(
-    nodes: Sequence[NodeState], metric: Metric, trends: Trends, now: float, size: tuple[int, int]
-) -> list[Spans]:
-    """Plot a band for each GPU of each node, or for its host, above one time axis.
-
-    ``size`` is the space in cells and lines; nothing is drawn where not all bands fit. Newest values are left
-    out because the plots aren't redrawn for every sample.
-    """
-    cells, room = size
-    known = [node for node in nodes if node.facts]
-    bands = sum(len(node.facts) if metric.name in GPU_BY_NAME else 1 for node in known)
-    height = min(MINUTES_HIGHEST, (room - len(known) - 1) // bands) if bands else 0
-    if height < 1:
-        return []
-    bins = band_width(cells) * band_bins(height)
-    lines: list[Spans] = []
-    for node in known:
-        words = f"{clean(node.name)}: {label(metric)}, {trends.span_label}"
-        lines.append(heading_rule(words, cells))
-        for plot in _plots(node, metric, trends, bins, now):
-            lines += band(replace(plot, now=""), cells, height)
-    return [*lines, bands_axis(trends.span_s, cells)]
-
-
-def _plots(node: NodeState, metric: Metric, trends: Trends, bins: int, now: float) -> Iterator[PlotSeries]:
-    if metric.name not in GPU_BY_NAME:
-        yield trends.host(node, metric, bins, now).named("")
-        return
-    for row, facts in enumerate(node.facts):
-        yield trends.gpu(node, row, metric, bins, now).named(f"{facts.index}")

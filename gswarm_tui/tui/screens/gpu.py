@@ -164,7 +164,7 @@ class GpuScreen(ViewerScreen):
         """Draw the GPU."""
         now, node = self.feed.now(), self.state
         self.query_one("#title", Bar).show(*gpu_title(node, self.gpu, self.feed, self.size.width))
-        self._trends.settle(now - self.feed.started_at)
+        self._trends.settle([node], now)
         self._arrange()
         metrics, plots = self.query_one("#metrics", Canvas), self.query_one("#plots", Canvas)
         processes = self.query_one("#processes", TableView)

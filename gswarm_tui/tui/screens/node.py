@@ -12,20 +12,16 @@ from gswarm_agent.metrics import GPU_BY_NAME, GPU_METRICS, HOST_BY_NAME, HOST_ME
 from gswarm_tui.common.quantities import DASH
 from gswarm_tui.fleet.node import NodeState, Standing
 from gswarm_tui.tui.actions import NODE, bindings_of
+from gswarm_tui.tui.drawing.bands import BandPlot, metrics_beside, with_mark
 from gswarm_tui.tui.drawing.curve import time_axis, window
 from gswarm_tui.tui.drawing.legend import label, meaning
 from gswarm_tui.tui.drawing.numbers import quantity
 from gswarm_tui.tui.drawing.plot import (
-    LABEL_WIDTH,
     PlotMark,
     PlotSeries,
-    band,
     band_bins,
-    band_width,
-    bands_axis,
     curve_width,
     marks_in,
-    overlay,
     panel,
     sparkline,
 )
@@ -47,7 +43,7 @@ from gswarm_tui.tui.screens.node_tables import (
 )
 from gswarm_tui.tui.screens.titles import node_title
 from gswarm_tui.tui.widgets.lines import Bar, Canvas
-from gswarm_tui.tui.widgets.table import CURSOR_MARK, TableView
+from gswarm_tui.tui.widgets.table import TableView
 from gswarm_tui.tui.widgets.view_bar import ViewBar
 
 CELL_WIDTH = 38
@@ -112,8 +108,7 @@ def _lines(metric: Metric, plot: PlotSeries, height: int) -> list[Spans]:
 ALL, PLOTS, HOST, PROCESSES, UNMEASURED = "overview", "plots", "host", "processes", "not measured"
 PANEL_LOWEST = 6
 PROCESSES_LOWEST = 5
-TALLER = 12
-"""Lines that all bands together may have above one each."""
+BAND_HIGHEST = 12
 
 
 @dataclass(frozen=True)
@@ -144,7 +139,7 @@ def heights(room: int, gpus: int, host: int, processes: int) -> Heights:
     left -= host_part
     processes_part = min(left, processes + 3) if left >= PROCESSES_LOWEST else 0
     left -= processes_part
-    higher = min(max(1, TALLER // gpus), left // gpus)
+    higher = min(BAND_HIGHEST - 1, left // gpus)
     plots = bands + higher * gpus
     rest = room - table - plots - host_part
     return Heights(table, plots, 1 + higher, host_part, rest if processes_part else 0)
@@ -199,7 +194,7 @@ class NodeScreen(ViewerScreen):
         """Draw the node."""
         now, node = self.feed.now(), self.state
         self.query_one("#title", Bar).show(*node_title(node, self.feed, self.size.width))
-        self._trends.settle(now - self.feed.started_at)
+        self._trends.settle([node], now)
         self._arrange()
         self.query_one(ViewBar).show_hint(self._hint(node))
         old = node.standing(now) is not Standing.LIVE
@@ -258,29 +253,33 @@ class NodeScreen(ViewerScreen):
             plot = self._trends.gpu(node, row, self._metric, bins, now)
             named = plot.named(f"GPU {node.facts[row].index}, {plot.label}")
             return panel(named, cells, room, self._trends.span_s, marks=self._marks(bins, now))
-        lines: list[Spans] = []
-        bins = band_width(cells) * band_bins(self._band)
-        cursor = self.query_one("#gpus", TableView).cursor
-        for row, facts in enumerate(node.facts):
-            mark = CURSOR_MARK if row == cursor else ""
-            plot = self._trends.gpu(node, row, self._metric, bins, now)
-            lines += band(plot.named(f"{mark} {facts.index}"), cells, self._band)
-        marks = self._marks(bins, now)
-        lines = overlay(lines, marks, LABEL_WIDTH + 1, band_width(cells), titled=False)
-        return [*lines, bands_axis(self._trends.span_s, cells)]
+        bands = BandPlot(self._trends, self._metrics, now, cells)
+        bins = bands.columns * band_bins(self._band)
+        lines = bands.bands(node, self._band, self._marks(bins, now))
+        lowest = (self.query_one("#gpus", TableView).cursor + 1) * self._band - 1
+        if lowest < len(lines):
+            lines[lowest] = with_mark(lines[lowest])
+        return [*lines, bands.axis()]
+
+    @property
+    def _metrics(self) -> tuple[Metric, ...]:
+        """The plotted metric, and the one beside it."""
+        return metrics_beside(self._metric, self.size.width - 1) if self._band else (self._metric,)
 
     def _marks(self, bins: int, now: float) -> list[PlotMark]:
         return marks_in(self.fleet.event_log, window(now, self._trends.span_s, bins))
 
     def _hint(self, node: NodeState) -> str:
-        """Return the plotted metric and its scale, which bands don't print."""
+        """Return the plotted metrics and their scales, which bands don't print."""
         if self.view not in (ALL, PLOTS):
             return self._trends.span_label if self.view == HOST else ""
+        return " · ".join(self._scale(node, metric) for metric in self._metrics)
+
+    def _scale(self, node: NodeState, metric: Metric) -> str:
         facts = node.facts[0] if node.facts else None
-        column = GPU_METRICS.index(self._metric)
-        top = self._trends.top(self._metric, facts, node.history_values(column))
-        low = "log, to" if is_logarithmic(self._metric) else "0 to"
-        return f"{label(self._metric)} {low} {quantity(top, self._metric)}"
+        top = self._trends.top(metric, facts, node.history_values(GPU_METRICS.index(metric)))
+        low = "log, to" if is_logarithmic(metric) else "0 to"
+        return f"{label(metric)} {low} {quantity(top, metric)}"
 
     # Actions
 

@@ -31,7 +31,7 @@ class Heatmap(ScrollView, can_focus=False):
     """Heatmap with a cursor on a node and one of its GPUs.
 
     ``show_nodes`` redraws only the lines that changed, one region each. ``now`` is the clock, ``spare`` the
-    lines that it would get in addition if it needed them.
+    lines that it would get in addition if it needed them, ``span_s`` the time range of sparklines.
     """
 
     DEFAULT_CSS = "Heatmap { height: 1fr; width: 1fr; overflow-x: hidden; scrollbar-gutter: auto; }"
@@ -52,6 +52,7 @@ class Heatmap(ScrollView, can_focus=False):
         self.layout_plan: Layout = choose_layout(LayoutRequest(0, 1, 3, 1, 1, 0, 80, 1))
         self.zoom_wanted: Zoom | None = None
         self.spare = 0
+        self.span_s = 300.0
         self.at: tuple[str, int | None] | None = None
         self.hovered: tuple[str, int | None] | None = None
         self._nodes_shown: tuple[Sequence[NodeState], Sequence[npt.NDArray[np.bool_]] | None] = (), None
@@ -59,7 +60,7 @@ class Heatmap(ScrollView, can_focus=False):
         self._names: tuple[str, ...] = ()
         self._widths = (1, 1)
         self._strips: dict[int, Strip] = {}
-        self._sparks: dict[str, tuple[tuple[float, int], Buckets]] = {}
+        self._sparks: dict[str, tuple[tuple[float, ...], Buckets]] = {}
 
     # What is shown
 
@@ -144,11 +145,11 @@ class Heatmap(ScrollView, can_focus=False):
     def _spark(self, now: float, row: int) -> Buckets:
         """Return a node's sparkline; all nodes' are updated together every few seconds."""
         bins = self.layout_plan.spark
-        drawn_for = now // SPARK_EVERY_S, bins
+        drawn_for = now // SPARK_EVERY_S, bins, self.span_s
         name = self.picture.nodes[row].name
         known = self._sparks.get(name)
         if known is None or known[0] != drawn_for:
-            known = self._sparks[name] = (drawn_for, self.picture.spark(row, now, bins))
+            known = self._sparks[name] = (drawn_for, self.picture.spark(row, now, bins, self.span_s))
         return known[1]
 
     def render_line(self, y: int) -> Strip:

@@ -11,13 +11,12 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from gswarm_tui.tui.drawing.spans import Span, Spans, drawn
+from gswarm_tui.tui.drawing.spans import CURSOR_MARK, Span, Spans, drawn
 from gswarm_tui.tui.drawing.text import pad
 
 Row = tuple[Span, ...]
 """One span per column, of cleaned text."""
 
-CURSOR_MARK = "▸"
 CUT_LEAST = 12
 """Smallest width of a text column that is cut."""
 
