@@ -143,14 +143,19 @@ WARNING = "warning"
 ERROR = "error"
 
 
+NOTE_KINDS = frozenset(
+    ("ecc", "gpu_back", "gpu_lost", "late", "mark", "measured", "notice", "unmeasured", "xid")
+)
+"""The kinds of events that an agent reports; all others are the head's own."""
+
+
 @dataclass(frozen=True)
 class Note:
     """An event on a node: an XID, a lost GPU, a metric that failed, a mark.
 
-    ``kind`` is one lower-case word for queries ("xid", "gpu_lost", "gpu_back", "unmeasured", "late", "mark"),
-    ``severity`` is info, warning or error, ``gpu`` the position in ``Hello.gpus`` or None for the node.
-    ``ts_ns`` is the node's Unix time, None for that of the frame. ``detail`` holds a mark's values, a JSON
-    object.
+    ``kind`` is one of ``NOTE_KINDS``, ``severity`` is info, warning or error, ``gpu`` the position in
+    ``Hello.gpus`` or None for the node. ``ts_ns`` is the node's Unix time, None for that of the frame.
+    ``detail`` holds a mark's values, a JSON object without lists and objects in it.
     """
 
     kind: str

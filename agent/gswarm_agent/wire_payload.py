@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 MAX_GPUS = 256
+MAX_GPU_INDEX = 9_999
 MAX_COLUMNS = 512
 MAX_PROCESSES = 4096
 MAX_NOTES = 1024
@@ -126,13 +127,16 @@ def read_hello(body: List[Any]) -> Hello:
         raise malformed("hello capabilities")
     tables = read_array(columns, "hello columns", 4, 4)
     named = [_columns(tuple(read_array(table, "hello columns", MAX_COLUMNS))) for table in tables]
+    facts = tuple(read_fields(GpuFacts, g, "hello gpu") for g in read_array(gpus, "hello gpus", MAX_GPUS))
+    for gpu in facts:
+        read_integer(gpu.index, "hello gpu index", 0, MAX_GPU_INDEX)
     return Hello(
         agent_version=read_text(version, "hello version"),
         life=read_text(life, "hello life"),
         interval_ms=read_integer(interval_ms, "hello interval"),
         simulated=_flag(simulated, "hello"),
         host=read_fields(HostFacts, host, "hello host"),
-        gpus=tuple(read_fields(GpuFacts, g, "hello gpu") for g in read_array(gpus, "hello gpus", MAX_GPUS)),
+        gpus=facts,
         capabilities={
             read_text(k, "capability"): read_text(v, "capability") for k, v in capabilities.items()
         },
@@ -278,5 +282,19 @@ def _note(value: Any, hello: Hello) -> Note:
         message=read_text(message, "note message"),
         gpu=None if gpu is None else read_integer(gpu, "note gpu", 0, len(hello.gpus) - 1),
         ts_ns=optional(read_integer, ts_ns, "note time"),
-        detail=optional(read_text, detail, "note detail"),
+        detail=optional(_read_detail, detail, "note detail"),
     )
+
+
+def _read_detail(value: Any, what: str) -> str:
+    """Return the text of a flat JSON object."""
+    import json
+
+    text = read_text(value, what)
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise malformed(what) from None
+    if type(values) is not dict or any(type(one) in (dict, list) for one in values.values()):
+        raise malformed(what)
+    return text

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gswarm_agent.frame import ERROR, INFO, WARNING, GpuFacts, Hello, Note
+from gswarm_agent.frame import ERROR, INFO, NOTE_KINDS, WARNING, GpuFacts, Hello, Note
 from gswarm_agent.metrics import GPU_COLUMNS
 from gswarm_agent.wire import FRAMES_REMAIN, SENT_ALL
 from gswarm_tui.common.quantities import plural
@@ -273,7 +273,7 @@ class Fleet:
             node.former = None
         self._adopt(node, hello)
         logged = [
-            EventLogged(event.at, "unmeasured", INFO, f"{what}: {why}", event.node)
+            EventLogged(event.at, "unmeasured", INFO, f"{what}: {why}"[:MAX_MESSAGE], event.node)
             for what, why in hello.capabilities.items()
             if what in ("gpu", "processes") and (known is None or known.capabilities.get(what) != why)
         ]
@@ -446,7 +446,8 @@ def _gap(node: NodeState, ts: float, missing: int, reason: str = "") -> list[Eve
     node.lost_frames += missing
     node.version += 1
     words = "1 frame is missing" if missing == 1 else f"{missing:,} frames are missing"
-    return [EventLogged(ts, "gap", WARNING, words + (f": {reason}" if reason else ""), node.name)]
+    message = f"{words}: {reason}" if reason else words
+    return [EventLogged(ts, "gap", WARNING, message[:MAX_MESSAGE], node.name)]
 
 
 def _keys(node: str, gpus: Sequence[GpuFacts]) -> list[GpuKey]:
@@ -459,5 +460,6 @@ def _same_gpus(one: Hello, other: Hello) -> bool:
 
 def _from_note(event: FrameArrived, hello: Hello, note: Note) -> EventLogged:
     gpu = None if note.gpu is None else hello.gpus[note.gpu].index
-    at = event.ts if note.ts_ns is None else note.ts_ns / 1e9 - event.offset_s
-    return EventLogged(at, note.kind, note.severity, note.message[:MAX_MESSAGE], event.node, gpu, note.detail)
+    at = event.ts if note.ts_ns is None else min(note.ts_ns / 1e9 - event.offset_s, event.at)
+    kind = note.kind if note.kind in NOTE_KINDS else "notice"
+    return EventLogged(at, kind, note.severity, note.message[:MAX_MESSAGE], event.node, gpu, note.detail)

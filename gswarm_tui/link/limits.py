@@ -40,6 +40,12 @@ MIN_FRAME_BYTES, MIN_ROW_BYTES = 128, 32
 HELLO_BYTES, HELLO_BYTES_PER_S = 16 * MIB, 2_000
 """The head keeps nodes, GPUs and agent runs for good: at once, and per second of the run."""
 MEMORY_OF_HELLO, MEMORY_OF_GPU = 2_000, 1_000
+MACHINES, MACHINES_PER_H = 32, 1
+"""Different machines behind a node's name, by boot and GPUs: each is a row of the recording."""
+GPUS, GPUS_PER_H = 512, 16
+LIVES, LIVES_PER_H = 200, 60
+MAX_AHEAD_S = 60.0
+"""A sample that claims to be from later than this after its arrival counts as from then."""
 LATEST_S = 7_258_118_400.0
 """The year 2200 in Unix seconds; no recording with later samples can be opened."""
 
@@ -139,6 +145,10 @@ class Allowance:
         self._rows = bucket(ROWS, spool_bytes // MIN_ROW_BYTES)
         self._bytes = bucket(BYTES, 2 * spool_bytes)
         self._hellos = TokenBucket(HELLO_BYTES_PER_S, HELLO_BYTES, HELLO_BYTES, at)
+        self._machines = TokenBucket(MACHINES_PER_H / 3600, MACHINES, MACHINES, at)
+        self._gpus = TokenBucket(GPUS_PER_H / 3600, GPUS, GPUS, at)
+        self._lives = TokenBucket(LIVES_PER_H / 3600, LIVES, LIVES, at)
+        self._known: set[object] = set()
 
     def set_interval(self, interval_ms: int, at: float) -> None:
         """Note a new sampling interval; the shortest one counts, as a node out of reach keeps it."""
@@ -166,8 +176,23 @@ class Allowance:
                 raise self._exceeded(ROWS, "rows")
         elif isinstance(message, Hello | Lost):
             gpus = len(message.gpus) if isinstance(message, Hello) else 0
-            if not self._hellos.take(size + MEMORY_OF_HELLO + MEMORY_OF_GPU * gpus, at):
+            fits = self._hellos.take(size + MEMORY_OF_HELLO + MEMORY_OF_GPU * gpus, at)
+            if not (fits and self._take_new(message, at)):
                 raise _cut_off("its agent announced too many agent runs, GPUs or losses")
+
+    def _take_new(self, message: Hello | Lost, at: float) -> bool:
+        """Count an agent run and a machine that are new; return False for too many."""
+        fits = self._is_known(message.life) or self._lives.take(1, at)
+        if isinstance(message, Hello):
+            machine = message.host.boot_id, tuple(gpu.uuid for gpu in message.gpus)
+            if not self._is_known(machine):
+                fits = fits and self._machines.take(1, at) and self._gpus.take(len(message.gpus), at)
+        return fits
+
+    def _is_known(self, key: object) -> bool:
+        known = key in self._known
+        self._known.add(key)
+        return known
 
     def _exceeded(self, each: int, what: str) -> LaunchError:
         return _cut_off(

@@ -42,6 +42,7 @@ from gswarm_tui.fleet.events import (
 from gswarm_tui.launch.base import Channel, Launcher, LaunchError, Retry, clean
 from gswarm_tui.link.clock import NodeClock, TimedSample
 from gswarm_tui.link.limits import (
+    MAX_AHEAD_S,
     MAX_UNACKNOWLEDGED_BYTES,
     MAX_UNACKNOWLEDGED_OF_NODE,
     Allowance,
@@ -395,7 +396,10 @@ class Link:
                 self._received[life] = max(message.seq, self._received.get(life, 0))
                 ts, offset_s = self._clock.timestamp(life, message.ts_ns, message.late_ms)
                 check_times(message.ts_ns / 1e9, ts)
-                arrived = FrameArrived(self.node, at, ts, life, message, offset_s)
+                for note in message.notes:
+                    if note.ts_ns is not None:
+                        check_times(note.ts_ns / 1e9, note.ts_ns / 1e9 - offset_s)
+                arrived = FrameArrived(self.node, at, min(ts, at + MAX_AHEAD_S), life, message, offset_s)
                 self._backlog.add(life, message.seq, weight(arrived))
                 self._publish(arrived)
         elif isinstance(message, Hello):
@@ -417,7 +421,7 @@ class Link:
         self._received[lost.life] = max(lost.seq, self._received.get(lost.life, 0))
         ts = lost.ts_ns / 1e9 - self._clock.offset_of(lost.life)
         check_times(lost.ts_ns / 1e9, ts)
-        self._publish(FramesLost(self.node, at, ts, lost.life, lost.seq, lost.reason))
+        self._publish(FramesLost(self.node, at, min(ts, at), lost.life, lost.seq, lost.reason))
 
     def _go_live(self, hello: Hello, at: float) -> None:
         self._is_live, self._ended_cleanly = True, False

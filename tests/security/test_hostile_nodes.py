@@ -39,12 +39,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def cluster(folder: Path, attacks: dict[str, str]) -> Iterator[Path]:
+def cluster(folder: Path, attacks: dict[str, str], program: str) -> Iterator[Path]:
     """Run an sshd for each node, which runs the node's attack if it has one; yield a client configuration."""
     lines, known = list[str](), folder / "known_hosts"
     with ExitStack() as servers:
         for node, attack in attacks.items():
-            command = f"cd {REPOSITORY} && exec {sys.executable} -m tests.security.hostile_node {attack}"
+            command = f"cd {REPOSITORY} && exec {sys.executable} -m {program} {attack}"
             (folder / node).mkdir()
             forced = {"ForceCommand": command} if attack else {}
             server = servers.enter_context(sshd.running(folder / node, 0, **forced))
@@ -59,10 +59,12 @@ def cluster(folder: Path, attacks: dict[str, str]) -> Iterator[Path]:
 
 
 @contextmanager
-def watching(folder: Path, attacks: dict[str, str]) -> Iterator[tuple[InTerminal, Path]]:
+def watching(
+    folder: Path, attacks: dict[str, str], program: str = "tests.security.hostile_node"
+) -> Iterator[tuple[InTerminal, Path]]:
     """Run a head on these nodes at five frames a second; yield its terminal and its recording."""
     path = folder / "run.duckdb"
-    with cluster(folder, attacks) as config, nothing_left(path):
+    with cluster(folder, attacks, program) as config, nothing_left(path):
         words = ["--nodes", ",".join(attacks), "--ssh-config", str(config), "--interval", "0.2"]
         with head(*words, "--db", str(path)) as running:
             yield running, path

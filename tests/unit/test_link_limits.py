@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import random
 import time
 from bisect import bisect_left
@@ -387,7 +388,7 @@ async def test_node_that_dribbles_bytes_is_silent() -> None:
 
 
 async def test_large_message_over_a_slow_connection_arrives() -> None:
-    agent, note = FakeAgent(), Note("mark", "info", "x", detail="y" * 4000)
+    agent, note = FakeAgent(), Note("mark", "info", "x", detail=json.dumps({"y": "y" * 4000}))
     large = encode(replace(FRAME, seq=2, notes=(note,) * 20))
     async with running_link(agent) as test:
         agent.greet()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 import tracemalloc
@@ -32,7 +33,15 @@ from gswarm_agent.wire import (
     clip_text,
     encode,
 )
-from gswarm_agent.wire_payload import MAX_GPUS, MAX_LIVES, MAX_NOTES, MAX_PROCESSES, MAX_TEXT, WireError
+from gswarm_agent.wire_payload import (
+    MAX_GPU_INDEX,
+    MAX_GPUS,
+    MAX_LIVES,
+    MAX_NOTES,
+    MAX_PROCESSES,
+    MAX_TEXT,
+    WireError,
+)
 
 HELLO = Hello(
     agent_version="1",
@@ -59,9 +68,10 @@ maybe_count = st.none() | small
 hosts = st.builds(
     HostFacts, texts, texts, maybe_text, maybe_text, maybe_count, maybe_count, maybe_text, maybe_text
 )
+details = st.dictionaries(texts, texts | small, max_size=3).map(json.dumps)
 gpus = st.builds(
     GpuFacts,
-    small,
+    st.integers(0, MAX_GPU_INDEX),
     texts,
     texts,
     maybe_text,
@@ -122,7 +132,7 @@ def frames(draw: st.DrawFn, hello: Hello) -> Frame:
         texts,
         st.none() | positions,
         st.none() | whole,
-        maybe_text,
+        st.none() | details,
     )
     gpu_row = st.none() | row(len(hello.gpu_columns))
     return hello.tables.frame(

@@ -16,6 +16,7 @@ from typing import Any
 
 import duckdb
 
+from gswarm_agent.wire_payload import MAX_GPU_INDEX
 from gswarm_tui.common.errors import quote
 from gswarm_tui.store.duckdb_internals import NO_EXTENSIONS, Settings
 from gswarm_tui.store.errors import NotARecordingError, StoreError, open_error
@@ -41,14 +42,16 @@ OLDEST, NEWEST = datetime(1970, 1, 1), datetime(2200, 1, 1)  # noqa: DTZ001 (tim
 LARGEST_NUMBER = 1e15
 LONGEST_TEXT = 64 * 1024
 """Bytes of a text. Agents send at most a quarter, and the head takes session names up to this."""
-LONGEST_LISTS = {"command": 8 * 2**20, "options": 8 * 2**20, "capabilities": 8 * 2**20}
+LONGEST_LISTS = {"command": 8 * 2**20, "options": 8 * 2**20, "capabilities": 16 * 2**20}
 """Bytes of the columns that grow with the number of nodes or metrics."""
 MOST_BRACKETS = {"detail": 500, "options": 100_000, "capabilities": 10_000}
-"""JSON that nests deeper crashes parsers; this bounds it without parsing."""
-MOST_ROWS = {RECORDINGS: 10_000, NODES: 10_000, GPUS: 80_000, SESSIONS: 10_000, LINKS: 100_000}
-"""Ten times what a large file has: 1,024 nodes with 8,192 GPUs, or a session each minute for a week."""
-LARGEST = {"recording_id": 10**6, "node_id": 10**6, "gpu_id": 10**6, "session_id": 10**6, "gpu_index": 9_999}
-"""Largest ids, which count from 1 in each file, and the largest index of a GPU that an import takes."""
+"""JSON that nests deeper crashes parsers; this bounds it without parsing. Those in strings don't nest."""
+MOST_ROWS = {RECORDINGS: 100_000, NODES: 100_000, GPUS: 1_000_000, SESSIONS: 100_000, LINKS: 1_000_000}
+"""A hundred recordings of 1,024 nodes with 8,192 GPUs in one file, or a session each minute for ten weeks."""
+_IDS = ("recording_id", "node_id", "gpu_id", "session_id")
+LARGEST = {**dict.fromkeys(_IDS, 10**6), "gpu_index": MAX_GPU_INDEX}
+"""Largest ids, which count from 1 in each file, and the largest index of a GPU that an agent reports."""
+_JSON_STRING = r'(?s)"(?:[^"\\]|\\.)*"'
 _SAMPLES = (GPU_SAMPLES, HOST_SAMPLES, PROCESS_SAMPLES)
 _REQUIRED = {
     (RECORDINGS.name, "started_at"),
@@ -259,8 +262,10 @@ def _suspicions(table: TableSchema, column: ColumnSchema, stats: Any) -> Iterato
         if length > longest:
             yield f"has a text of more than {longest:,} bytes", f"strlen({name}) > {longest}"
         if brackets is not None and length > brackets:
-            others = f"replace(replace({name}, '[', ''), '{{', '')"
-            yield "has JSON with too many brackets", f"strlen({name}) - strlen({others}) > {brackets}"
+            opening = (
+                f"regexp_replace(regexp_replace({name}, '{_JSON_STRING}', '', 'g'), '[^{{\\[]', '', 'g')"
+            )
+            yield "has JSON with too many brackets", f"strlen({opening}) > {brackets}"
 
 
 def _is_within(stats: Any, least: Any, most: Any) -> bool:

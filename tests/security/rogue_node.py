@@ -1,0 +1,126 @@
+"""Node that lies on standard streams: `python -m tests.security.rogue_node LIE`.
+
+It greets and keeps to the rates of an honest agent; only what it says is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+
+from gswarm_agent.frame import ERROR, GpuFacts, Hello, Note
+from gswarm_agent.wire import MAGIC, Bye, Lost, Message, encode
+from tests.security.hostile_node import SECOND_NS, frame, hello
+
+LAST_YEAR_NS = 7_258_000_000 * SECOND_NS
+"""A time in 2199, the last year that a recording may have."""
+LIFE = "present"
+
+
+def noting(*notes: Note) -> Iterator[Message]:
+    """Yield a hello and frames that carry these notes."""
+    yield hello(LIFE, live=True)
+    for seq in count(1):
+        yield frame(seq, time.time_ns(), notes)
+
+
+def introducing(changed: Hello) -> Iterator[Message]:
+    """Yield a hello, and then honest frames."""
+    yield changed
+    for seq in count(1):
+        yield frame(seq, time.time_ns())
+
+
+def late_note() -> Iterator[Message]:
+    """An event in the year 2262."""
+    return noting(Note("mark", "info", "late", ts_ns=2**63 - 1))
+
+
+def deep_detail() -> Iterator[Message]:
+    """A mark whose values are lists in lists."""
+    return noting(Note("mark", "info", "deep", detail="[" * 4000))
+
+
+def high_index() -> Iterator[Message]:
+    """A GPU with an index that no machine has."""
+    return introducing(replace(hello(LIFE, live=True), gpus=(GpuFacts(2**40, "GPU-x", "NVIDIA H100"),)))
+
+
+def brackets() -> Iterator[Message]:
+    """Reasons full of brackets and of characters that JSON escapes."""
+    reasons = {f"metric {n}": '[{"\\' * 1000 for n in range(100)}
+    return introducing(replace(hello(LIFE, live=True), capabilities=reasons))
+
+
+def machines() -> Iterator[Message]:
+    """Another machine in each hello."""
+    for _ in range(60):
+        yield replace(
+            hello(os.urandom(8).hex(), 2), host=replace(hello("").host, boot_id=os.urandom(8).hex())
+        )
+    yield Bye("the next connection announces more")
+
+
+def lost_runs() -> Iterator[Message]:
+    """Losses of agent runs that never were."""
+    yield hello(LIFE, live=True)
+    for _ in range(1000):
+        yield Lost(os.urandom(8).hex(), 1, time.time_ns(), "x" * 4096)
+
+
+def heads_events() -> Iterator[Message]:
+    """Events that only the head reports: of the interval, of sessions, of what other nodes hold."""
+    kinds = ("interval_changed", "waiting", "session_started", "link_lost", "standstill", "k" * 4096)
+    detail = '{"old_ms": 1000, "new_ms": 60000}'
+    return noting(*(Note(kind, ERROR, "of the head", ts_ns=LAST_YEAR_NS, detail=detail) for kind in kinds))
+
+
+def future() -> Iterator[Message]:
+    """Samples that will be taken in the year 2199."""
+    yield hello(LIFE, live=True)
+    for seq in count(1):
+        yield frame(seq, LAST_YEAR_NS + seq * SECOND_NS)
+
+
+def long_reasons() -> Iterator[Message]:
+    """Reasons of 4,096 characters for what isn't measured and for losses."""
+    described: Hello = hello(LIFE, live=True)
+    for seq in count(1, 2):
+        yield replace(described, capabilities={"gpu": str(seq) + "x" * 4000})
+        yield frame(seq, time.time_ns())
+        yield Lost(LIFE, seq + 1, time.time_ns(), "y" * 4096)
+
+
+LIES: dict[str, Callable[[], Iterator[Message]]] = {
+    lie.__name__: lie
+    for lie in (
+        late_note,
+        deep_detail,
+        high_index,
+        brackets,
+        machines,
+        lost_runs,
+        heads_events,
+        future,
+        long_reasons,
+    )
+}
+
+
+def main(lie: str) -> None:
+    """Tell the lie until the head closes the connection."""
+    os.write(1, MAGIC)
+    for message in LIES[lie]():
+        rest = memoryview(encode(message))
+        while rest:
+            rest = rest[os.write(1, rest) :]
+        if not isinstance(message, (Hello, Lost)):
+            time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

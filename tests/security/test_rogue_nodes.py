@@ -1,0 +1,110 @@
+"""Nodes that lie within their limits: the recording stays readable and keeps the head's word."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gswarm_tui.cli import main
+from gswarm_tui.fleet.events import EventLogged
+from tests.integration import sshd
+from tests.integration.heads import eventually
+from tests.security.rogue_node import LIES
+from tests.security.test_hostile_nodes import (
+    QUIT_S,
+    frames_of,
+    home,
+    is_logged,
+    no_frame_is_missing,
+    stop,
+    watching,
+)
+from tests.unit.store_recording import T0, introduced, query, record
+
+__all__ = ["home"]
+
+pytestmark = pytest.mark.skipif(sshd.SSHD is None, reason="no sshd on this machine")
+
+REFUSED = {
+    "late_note": "malformed time of a sample",
+    "deep_detail": "malformed note detail",
+    "high_index": "malformed hello gpu index",
+    "machines": "its agent announced too many",
+    "lost_runs": "its agent announced too many",
+}
+BELIEVED = ("brackets", "heads_events", "future", "long_reasons")
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The closed recording of a head that an honest node and one node for each lie were connected to."""
+    folder = tmp_path_factory.mktemp("rogue")
+    with pytest.MonkeyPatch.context() as patch:
+        (folder / "home").mkdir()
+        patch.setenv("HOME", str(folder / "home"))
+        patch.delenv("SSH_AUTH_SOCK", raising=False)
+        nodes = {"gpu01": "", **{lie.replace("_", "-"): lie for lie in LIES}}
+        with watching(folder, nodes, "tests.security.rogue_node") as (running, path):
+            for reason in set(REFUSED.values()):
+                eventually(partial(is_logged, path, reason), reason)
+            before = frames_of(path, "gpu01")
+            eventually(lambda: frames_of(path, "gpu01") > before + 10, "frames of the honest node")
+            eventually(
+                lambda: all(frames_of(path, lie.replace("_", "-")) > 5 for lie in BELIEVED), "all frames"
+            )
+            assert stop(running) < QUIT_S
+            return path
+
+
+def events(path: Path, columns: str, where: str) -> list[tuple[object, ...]]:
+    return query(path, f"SELECT {columns} FROM events JOIN nodes USING (node_id) WHERE {where}")
+
+
+def test_every_command_still_reads_the_recording(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sessions", "--db", str(recording)]) == 0
+    assert main(["sql", "SELECT count(*) FROM events", "--db", str(recording)]) == 0
+    assert main(["recover", "--db", str(recording)]) == 0
+    assert "isn't a valid recording" not in "".join(capsys.readouterr())
+    assert no_frame_is_missing(recording, "gpu01")
+
+
+@pytest.mark.parametrize("lie", REFUSED)
+def test_lie_that_no_agent_tells_ends_the_link_with_the_reason(recording: Path, lie: str) -> None:
+    node = lie.replace("_", "-")
+    lost = events(recording, "message", f"kind = 'link_lost' AND node = '{node}'")
+    assert any(REFUSED[lie] in str(message) for (message,) in lost)
+
+
+def test_node_cant_fill_the_tables_of_machines_and_agent_runs(recording: Path) -> None:
+    assert query(recording, "SELECT count(*) < 40 FROM nodes WHERE node = 'machines'") == [(True,)]
+    assert query(recording, "SELECT count(*) < 260 FROM links") == [(True,)]
+
+
+def test_node_cant_report_an_event_of_the_head(recording: Path) -> None:
+    kinds = events(recording, "DISTINCT kind", "message = 'of the head'")
+    assert kinds == [("notice",)]
+
+
+def test_no_sample_and_no_event_lies_far_in_the_future(recording: Path) -> None:
+    latest = "now()::TIMESTAMP + INTERVAL 1 MINUTE"
+    assert query(recording, f"SELECT max(ts) < {latest} FROM host_samples") == [(True,)]
+    assert query(recording, "SELECT max(ts) < now()::TIMESTAMP FROM events") == [(True,)]
+
+
+def test_no_event_is_longer_than_promised(recording: Path) -> None:
+    assert query(recording, "SELECT max(length(message)) FROM events") == [(500,)]
+
+
+def test_brackets_in_a_marks_text_dont_make_a_recording_unreadable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A value such as a printed matrix has a bracket for each row."""
+    path = tmp_path / "run.duckdb"
+    detail = json.dumps({"matrix": "[" + "[1, 2], " * 400, "quote": '"['})
+    mark = EventLogged(T0, "mark", "info", "m", "n1", detail=detail)
+    record(path, [introduced(), mark])
+    assert main(["sql", "FROM marks", "--db", str(path)]) == 0
+    assert "1, 2" in capsys.readouterr().out
