@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from gswarm_tui.common.errors import printable
+from gswarm_tui.store.querying.results import QueryError
 
 NOTHING = "–"
 _SINGLE = struct.Struct("f")
@@ -24,6 +26,15 @@ _INTEGERS = frozenset(
 def is_number(kind: str) -> bool:
     """Return whether a DuckDB type holds numbers."""
     return kind in _INTEGERS or kind in {"FLOAT", "DOUBLE"} or kind.startswith("DECIMAL")
+
+
+@contextlib.contextmanager
+def checked_depth() -> Iterator[None]:
+    """Format values in the block. Raises QueryError if one is nested too deeply."""
+    try:
+        yield
+    except RecursionError:
+        raise QueryError("a value of the result is nested too deeply; cast it to VARCHAR") from None
 
 
 def exact(value: Any, kind: str = "") -> str:

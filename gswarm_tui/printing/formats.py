@@ -92,14 +92,15 @@ def parse_output_options(arguments: argparse.Namespace) -> OutputOptions:
 
 def write(result: Result, options: OutputOptions) -> None:
     """Print a result, or write it to a file that appears only when complete. Raises StoreError."""
-    if options.format == "parquet" and options.out is not None:
-        from gswarm_tui.store.transfer.parquet import write_parquet
+    with cells.checked_depth():
+        if options.format == "parquet" and options.out is not None:
+            from gswarm_tui.store.transfer.parquet import write_parquet
 
-        with atomic_file(options.out) as part:
-            write_parquet(result, part)
-    else:
-        with text_out(options.out) as out:
-            _WRITERS[options.format](result, out, options)
+            with atomic_file(options.out) as part:
+                write_parquet(result, part)
+        else:
+            with text_out(options.out) as out:
+                _WRITERS[options.format](result, out, options)
 
 
 @contextlib.contextmanager

@@ -94,30 +94,45 @@ def test_generated_column_is_refused(recording: Path, capsys: pytest.CaptureFixt
         "started_at TIMESTAMP, ended_at TIMESTAMP, status VARCHAR, note VARCHAR)",
     )
     assert main(arguments("summary", recording)) == 1
-    assert 'generated column of the table "sessions"' in capsys.readouterr().err
+    assert 'GENERATED clause of the table "sessions"' in capsys.readouterr().err
+
+
+def test_collation_that_merges_names_is_refused(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(recording, "ALTER TABLE nodes ALTER node TYPE VARCHAR COLLATE NOCASE")
+    assert main(arguments("summary", recording)) == 1
+    assert 'COLLATE clause of the table "nodes"' in capsys.readouterr().err
+
+
+def test_trigger_writes_no_file_when_something_is_imported(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, theirs = recording.parent / "precious.txt", recording.parent / "trigger.duckdb"
+    target.write_text("precious")
+    with duckdb.connect() as connection:  # older storage versions have no triggers
+        connection.execute(
+            f"ATTACH '{recording}' AS old; ATTACH '{theirs}' AS new (STORAGE_VERSION 'v2.0.0')"
+        )
+        connection.execute("COPY FROM DATABASE old TO new; USE new")
+        connection.execute(
+            "CREATE TRIGGER evil AFTER INSERT ON nodes FOR EACH STATEMENT INSERT INTO events BY NAME "
+            "SELECT TIMESTAMP '2026-01-01' AS ts, 'x' AS kind, 'x' AS message "
+            f"FROM enable_profiling(save_location = '{target}')"
+        )
+    assert main(["export", "--db", str(recording), "-o", "ours.json"]) == 0
+    assert main(["import", "ours.json", "--db", str(theirs)]) == 1
+    assert main(["sessions", "--db", str(theirs)]) == 1
+    assert capsys.readouterr().err.count('the trigger "evil"') == 2
+    assert target.read_text() == "precious"
 
 
 def test_a_view_of_ours_that_was_changed_has_no_effect(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(
-        ["sql", "SELECT busy_s FROM session_summary ORDER BY ALL", "--db", str(recording), "--format", "csv"]
-    )
+    command = ["sql", "SELECT busy_s FROM session_summary ORDER BY ALL", "--db", str(recording)]
+    main(command)
     before = capsys.readouterr().out
     change(recording, "CREATE OR REPLACE VIEW session_summary AS SELECT 1e9 AS busy_s")
-    assert (
-        main(
-            [
-                "sql",
-                "SELECT busy_s FROM session_summary ORDER BY ALL",
-                "--db",
-                str(recording),
-                "--format",
-                "csv",
-            ]
-        )
-        == 0
-    )
+    assert main(command) == 0
     assert capsys.readouterr().out == before
 
 

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from gswarm_tui.analysis.queries import RecordingQueries
+from gswarm_tui.cli import main
 from gswarm_tui.store.querying.cursor_pool import ADDRESS_SLACK
 from gswarm_tui.store.querying.file_source import FileSource
 from gswarm_tui.store.querying.memory import LEAST_BYTES, MOST_BYTES, query_memory
 from gswarm_tui.store.querying.results import QueryError
 from gswarm_tui.store.recording.database import MEMORY
+from gswarm_tui.tui.screens.sql import result_table
 from tests.unit.store_recording import query, record
 
 ROOT = Path(__file__).parents[2]
@@ -133,6 +136,21 @@ def test_refused_query_names_the_way_that_works(source: FileSource, sql: str, wa
     with pytest.raises(QueryError) as caught:
         source.query(sql)
     assert way in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SELECT to_days(2000000000)", "SELECT (repeat('[', 400) || repeat(']', 400))::JSON::VARIANT"],
+    ids=["out of range", "nested"],
+)
+def test_value_that_python_cannot_hold_is_refused_with_a_sentence(
+    source: FileSource, sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(QueryError, match="cast it to VARCHAR"):
+        result_table(RecordingQueries(source).query(sql))
+    for form in ("table", "csv", "markdown"):
+        assert main(["sql", sql, "--db", str(tmp_path / "run.duckdb"), "--format", form]) == 1
+        assert capsys.readouterr().err.endswith("cast it to VARCHAR.\n")
 
 
 def test_nested_subqueries_run_or_are_refused_with_a_sentence(source: FileSource) -> None:

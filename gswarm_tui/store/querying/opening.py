@@ -69,15 +69,19 @@ _CONTROL = "[\\p{C}\\p{Zl}\\p{Zp}\\x{FFFE}\\x{FFFF}]"
 """Control characters, overrides of the text's direction, and what XML may not hold."""
 SUFFIXES = ("", ".wal", ".wal.checkpoint", ".wal.recovery")
 """Ends of the names of a recording's file and of the logs that DuckDB makes beside it."""
-_FOREIGN = """
+_CLAUSES = "\\b(CHECK|COLLATE|DEFAULT|FOREIGN|GENERATED|REFERENCES|UNIQUE)\\b"
+"""Clauses of CREATE TABLE that change which values a table takes or how they compare."""
+_FOREIGN = f"""
 SELECT 'macro', function_name FROM duckdb_functions() WHERE NOT internal AND database_name = 'rec'
 UNION ALL SELECT 'type', type_name FROM duckdb_types() WHERE NOT internal AND database_name = 'rec'
+UNION ALL SELECT 'trigger', trigger_name FROM duckdb_triggers() WHERE database_name = 'rec'
 UNION ALL SELECT 'view', view_name FROM duckdb_views()
-  WHERE NOT internal AND database_name = 'rec' AND (schema_name <> 'main' OR view_name NOT IN ?)
-UNION ALL SELECT 'generated column of the table', table_name FROM duckdb_tables()
-  WHERE database_name = 'rec' AND contains(upper(sql), ' GENERATED ALWAYS ')
+  WHERE NOT internal AND database_name = 'rec' AND (schema_name <> 'main' OR view_name NOT IN $views)
+UNION ALL SELECT regexp_extract(sql, '{_CLAUSES}') || ' clause of the table', table_name FROM duckdb_tables()
+  WHERE database_name = 'rec' AND schema_name = 'main' AND table_name IN $tables
+    AND regexp_matches(sql, '{_CLAUSES}')
 LIMIT 1
-"""
+"""  # noqa: S608 (own names)
 _COLUMNS = """
 SELECT c.table_name, c.column_name, c.data_type
 FROM duckdb_columns() c JOIN duckdb_tables() t USING (table_oid, database_name)
@@ -153,7 +157,8 @@ def checked_columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[s
     needed += [(RECORDINGS.name, "schema_version"), (LINKS.name, "last_ts")]
     if any(column not in existing.get(table, ()) for table, column in needed):
         raise NotARecordingError(path)
-    for kind, name in connection.execute(_FOREIGN, [list(VIEW_NAMES)]).fetchall():
+    names = {"views": list(VIEW_NAMES), "tables": [table.name for table in TABLES]}
+    for kind, name in connection.execute(_FOREIGN, names).fetchall():
         raise StoreError(
             f"{path} has the {kind} {quote(name)}, which no recording has and which could change results; "
             "drop it with DuckDB if you trust the file, or name another file with --db"

@@ -164,16 +164,15 @@ class RunningQuery:
                 if self._stopped:
                     raise QueryError(self._stopped)
                 yield
-        except duckdb.Error as error:
+        except BaseException as error:
             self.close()
+            if isinstance(error, StoreError) or not isinstance(error, Exception):
+                raise
             if self._stopped:
                 raise QueryError(self._stopped) from None
             if isinstance(error, (duckdb.IOException, duckdb.FatalException, duckdb.InternalException)):
                 raise StoreError(explain(error, self._path)) from error
             raise QueryError(explain_query(error)) from error
-        except BaseException:
-            self.close()
-            raise
 
     def stop(self, reason: str, wait_s: float = 5.0) -> None:
         """Interrupt the query, from any thread, and close the cursor as soon as no thread uses it."""
@@ -245,10 +244,12 @@ class ArraySource:
         self.interrupt()
 
 
-def explain_query(error: duckdb.Error) -> str:
-    """Return DuckDB's error about a query as one line, with its hint and the query's line."""
-    if isinstance(error, duckdb.OutOfMemoryException):
+def explain_query(error: Exception) -> str:
+    """Return the error of a query as one line; DuckDB's has a hint and the query's line."""
+    if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
         return "the query needs more memory than it may use; aggregate more, or query fewer rows at a time"
+    if not isinstance(error, duckdb.Error):  # DuckDB makes Python's values, which have ranges of their own
+        return f"a value of the result can't be read: {error}; cast it to VARCHAR"
     problem = query_problem(error)
     if problem.writes:
         return "queries can't change a recording"

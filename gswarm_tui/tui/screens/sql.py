@@ -13,7 +13,7 @@ from gswarm_tui.analysis.queries import MAX_COUNTED, RecordingQueries, ResultPag
 from gswarm_tui.common.errors import UserError
 from gswarm_tui.common.quantities import plural
 from gswarm_tui.common.query_history import QueryHistory
-from gswarm_tui.printing.cells import NOTHING, is_number, writer
+from gswarm_tui.printing.cells import NOTHING, checked_depth, is_number, writer
 from gswarm_tui.store.sql.recipes import RECIPES
 from gswarm_tui.tui.actions import QUERY, SQL, bindings_of
 from gswarm_tui.tui.drawing.spans import Line, Span, measure
@@ -48,8 +48,9 @@ class ResultTable:
 
 
 def result_table(page: ResultPage) -> ResultTable:
-    """Format a result; takes a while for large ones."""
-    texts = [_column(kind, [row[at] for row in page.rows]) for at, kind in enumerate(page.types)]
+    """Format a result; takes a while for large ones. Raises QueryError."""
+    with checked_depth():
+        texts = [_column(kind, [row[at] for row in page.rows]) for at, kind in enumerate(page.types)]
     last = len(page.names) - 1
     columns = tuple(
         TableColumn(
