@@ -34,17 +34,20 @@ trap - EXIT; exec 1>&3 3>&-;
 # Arguments: the bundle's name and the hash of its manifest, then those of its run.sh. The bundle is looked
 # for in the user's cache, then below /tmp, and requested if no complete copy is there. A new copy is unpacked
 # beside it and renamed, because nodes may share the folder. The cache isn't used where others can rename a
-# folder above it; root's sticky folders prevent that.
+# folder above it; root's sticky folders prevent that. As in run.sh, a group of the user's alone may write.
 _RUN = """
 name=$1; hash=$2; shift 2; umask 077;
 for tool in sha256sum tar gzip head stat mktemp readlink; do
 command -v $tool >/dev/null || { echo GSWARM-FAIL tool $tool; exit 3; }; done;
 private() { set -- $(stat -c %u:%A /proc/self/ "$1"); uid=${1%%:*};
 case $2 in $uid:d????-??-?) ;; *) return 1;; esac; };
-below_safe() { group=0; [ "$(id -gn)" = "$(id -un)" ] && group=$(id -g);
-while [ "${1%/*}" ]; do set -- "${1%/*}" "$@"; done;
+closed_for() { group=$1; shift;
 open=$(find / "$@" -prune -not "(" -user 0 -type d -perm -1000 ")" "(" -not -user 0 -not -user "$uid"
 -o -perm -002 -o -perm -020 -not -group "$group" ")" -print -quit) && [ -z "$open" ]; };
+below_safe() { while [ "${1%/*}" ]; do set -- "${1%/*}" "$@"; done;
+closed_for 0 "$@" && return; own=$(id -g); user=$(id -un);
+case $(getent group "$own") in "$user":*:"$own": | "$user":*:"$own":"$user") ;; *) return 1;; esac;
+ls -ld "$@" | grep -qE "^.{10}[+]" && return 1; closed_for "$own" "$@"; };
 complete() ( cd "$1" && echo "$hash  MANIFEST" | sha256sum -c - MANIFEST ) >&2;
 find_bundle() { bundle=$1/$name; [ -d "$1" ] || mkdir -p "$1"; private "$1" && ${2:-true} "$1" || return 1;
 complete "$bundle" && return; new=$(mktemp -d "$1/new.XXXXXX") || return 1;

@@ -17,6 +17,7 @@ import pytest
 from gswarm_agent.wire import MAGIC
 from gswarm_tui.launch.bootstrap import Bootstrap
 from gswarm_tui.launch.bundle import Bundle, own_bundle
+from tests.integration.test_launch_bootstrap import stand_in
 
 
 @pytest.fixture
@@ -153,6 +154,24 @@ def test_cache_below_a_folder_of_others_is_skipped(
     scratch.chmod(0o777)
     assert start(cache, XDG_CACHE_HOME=str(chosen)).stdout.startswith(need() + MAGIC)
     assert len(list(fallback.glob("agent-*"))) == 1
+
+
+@pytest.mark.root("give folders away")
+@pytest.mark.parametrize(
+    ("members", "is_used"), [("", True), ("alice", True), ("eve", False), ("alice,eve", False)]
+)
+def test_cache_below_a_folder_of_my_group_is_used_if_i_am_alone_in_it(
+    cache: Path, fallback: Path, tmp_path: Path, members: str, is_used: bool
+) -> None:
+    chosen, programs = tmp_path / "scratch/mine", tmp_path / "bin"
+    chosen.mkdir(parents=True)
+    os.chown(chosen.parent, -1, 4711)
+    chosen.parent.chmod(0o775)
+    stand_in(programs / "id", "case $1 in -g) echo 4711;; *) echo alice;; esac")
+    stand_in(programs / "getent", f"echo alice:x:4711:{members}")
+    done = start(cache, XDG_CACHE_HOME=str(chosen), PATH=f"{programs}:{os.environ['PATH']}")
+    assert done.stdout.startswith(need() + MAGIC)
+    assert [len(list(folder.rglob("agent-*"))) for folder in (chosen, fallback)] == [is_used, not is_used]
 
 
 def test_without_any_private_folder_the_bootstrap_reports_both(cache: Path, fallback: Path) -> None:
