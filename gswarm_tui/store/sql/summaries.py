@@ -31,7 +31,7 @@ _IDLE = f"util_pct < {BUSY_FROM_PCT:g}"
 def _throttle(metric: str, bits: int) -> str:
     """Return SQL for the throttled time in 0.1 µs: as measured, else whole intervals with the bits set."""
     share = f"coalesce(s.{metric}::DOUBLE, 100 * (s.clock_reasons & {bits} <> 0)::INTEGER)"
-    return f"sum((s.interval_ms * round(100 * {share}))::HUGEINT) AS {metric.removesuffix('_pct')}"
+    return f"sum(TRY_CAST(s.interval_ms * round(100 * {share}) AS BIGINT)) AS {metric.removesuffix('_pct')}"
 
 
 def _cells(spans: Spans) -> str:
@@ -44,7 +44,7 @@ def _cells(spans: Spans) -> str:
 cells AS (
   SELECT m.member, gpu_id, s.util_pct, count(*) AS samples,
          coalesce(sum(s.interval_ms), 0) AS measured_ms,
-         sum(round(100 * s.power_w::DOUBLE)::BIGINT) AS power_sum, count(s.power_w) AS powers,
+         sum(TRY_CAST(100 * s.power_w AS BIGINT)) AS power_sum, count(s.power_w) AS powers,
          max(s.power_w) AS power_max_w, max(s.mem_used_mib) AS mem_used_max_mib,
          count(s.energy_mj) AS energies,
          max(s.temp_c) AS temp_max_c, max(s.mem_temp_c) AS mem_temp_max_c,
